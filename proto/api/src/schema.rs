@@ -1,0 +1,417 @@
+//! Descriptors of every message, kind and resource of the API, as static tables made from `schema/`.
+//!
+//! They are what code for *any* kind works on: decoding with the names of wrong fields, pruning,
+//! patches, field ownership, tables, discovery. The typed messages of this crate come from the same
+//! tables, so both agree on every name, number and order.
+//!
+//! ```
+//! use proto_api::schema;
+//!
+//! let pods = schema::resource("", "v1", "pods").unwrap();
+//! let pod = pods.message.get();
+//! let spec = pod.field("spec").unwrap();
+//! let schema::Value::Message(spec) = spec.value else { panic!() };
+//! assert_eq!(spec.get().field("nodeName").unwrap().number, 10);
+//! ```
+//!
+//! Groups stand without the API domain: empty for core, `apps`, `coordination`,
+//! `rbac.authorization`. [`crate::names::Names`] translates.
+
+include!(concat!(env!("OUT_DIR"), "/tables.rs"));
+
+/// The number of a message: its place in the table. Small, `Copy`, and the way in which recursive
+/// messages refer to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(u16);
+
+/// A message.
+#[derive(Debug)]
+pub struct Message {
+    /// The group without the API domain; `meta` for what all groups share.
+    pub group: &'static str,
+    /// The version, for example `v1`.
+    pub version: &'static str,
+    /// The name, for example `PodSpec`.
+    pub name: &'static str,
+    /// Whether it may stand on its own: then `apiVersion` and `kind` come before its fields in JSON
+    /// (`kind` first when written) and in the envelope of Protobuf. Neither is in `fields`.
+    pub is_kind: bool,
+    /// Whether its JSON is not an object but the JSON of one of its fields; see [`Message::union`].
+    pub union: bool,
+    /// Whether apply owns and replaces it as a whole (`structType=atomic`).
+    pub atomic: bool,
+    /// The fields in the order of declaration, which is the order in JSON. Protobuf orders them by
+    /// number.
+    pub fields: &'static [Field],
+}
+
+/// A field of a message.
+#[derive(Debug)]
+pub struct Field {
+    /// The name in JSON; for an inlined message the name of its type.
+    pub json: &'static str,
+    /// The number in Protobuf; 0 in messages that have no Protobuf form (tables).
+    pub number: u32,
+    /// What it holds, or what its elements or map values are.
+    pub value: Value,
+    /// How many of them, and what absence means.
+    pub shape: Shape,
+    /// JSON leaves it out when empty: false, 0, an empty string, list, map or bytes, or absent. A
+    /// plain message, `Time`, `Quantity`, `IntOrString` or raw value is never empty.
+    pub omit_empty: bool,
+    /// Its fields stand in the JSON object of its owner. In Protobuf it is an ordinary field.
+    pub inline: bool,
+    /// An object without it is valid.
+    pub optional: bool,
+    /// How apply splits ownership of it.
+    pub topology: Topology,
+    /// A strategic merge patch merges the list by `patch_merge_key` (or, of scalars, as a set)
+    /// instead of replacing it.
+    pub patch_merge: bool,
+    /// A strategic merge patch may list in `$retainKeys` which keys stay.
+    pub patch_retain_keys: bool,
+    /// The field that tells list entries apart in a strategic merge patch.
+    pub patch_merge_key: Option<&'static str>,
+    /// The default that the schema itself states.
+    pub default: Option<&'static str>,
+    /// The name of the closed set of strings that it takes its value from.
+    pub enum_name: Option<&'static str>,
+}
+
+/// How many values a field holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// Exactly one. Protobuf always writes it, even when empty (bytes: only when not); JSON leaves
+    /// it out when empty only with `omit_empty`.
+    Plain,
+    /// None or one; an empty value is not the same as none.
+    Pointer,
+    /// A list. Protobuf repeats the field and never packs. Empty without `omit_empty`: `null`.
+    List,
+    /// A map from strings. Protobuf writes an entry message a key, sorted. Empty without
+    /// `omit_empty`: `null`.
+    Map,
+}
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A string.
+    String,
+    /// A boolean.
+    Bool,
+    /// A 32-bit integer; a negative one takes ten bytes in Protobuf.
+    Int32,
+    /// A 64-bit integer.
+    Int64,
+    /// A 64-bit float.
+    Double,
+    /// Base64 in JSON.
+    Bytes,
+    /// RFC 3339 to the second, or `null` when unset; message `{1: int64 seconds, 2: int32 nanos}`,
+    /// empty when unset.
+    Time,
+    /// RFC 3339 with six digits; the same message.
+    MicroTime,
+    /// A string in canonical form; message `{1: string}`.
+    Quantity,
+    /// An integer or a string; message `{1: int64 type (0 int, 1 string), 2: int32, 3: string}`,
+    /// all three always written.
+    IntOrString,
+    /// Any JSON object, kept as it is; message `{1: bytes}`. `null` in JSON when empty.
+    Raw,
+    /// A list of strings in JSON; message `{1: repeated string}`.
+    StringList,
+    /// Any JSON value; has no Protobuf form.
+    Any,
+    /// A message.
+    Message(MessageId),
+}
+
+/// How apply splits ownership of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// By the rules for its shape: messages and maps by key, lists as a whole.
+    Default,
+    /// As a whole.
+    Atomic,
+    /// A list of scalars, each owned on its own.
+    ListSet,
+    /// A list of messages, each owned on its own, told apart by these fields.
+    ListMap(&'static [&'static str]),
+}
+
+/// A kind: a message that stands on its own.
+#[derive(Debug)]
+pub struct Kind {
+    /// The group without the API domain.
+    pub group: &'static str,
+    /// The version.
+    pub version: &'static str,
+    /// The kind, for example `Pod` or `PodList`.
+    pub kind: &'static str,
+    /// The message. It may lie in another group: `v1 Status` is a message of `meta`.
+    pub message: MessageId,
+}
+
+/// What the API serves under a path of its own.
+#[derive(Debug)]
+pub struct Resource {
+    /// The group without the API domain.
+    pub group: &'static str,
+    /// The version.
+    pub version: &'static str,
+    /// The name in paths, for example `pods`.
+    pub plural: &'static str,
+    /// The name for one, for example `pod`.
+    pub singular: &'static str,
+    /// The kind of its objects.
+    pub kind: &'static str,
+    /// The message of its objects.
+    pub message: MessageId,
+    /// Whether each object lies in a namespace.
+    pub namespaced: bool,
+    /// Other names for people, for example `po`.
+    pub short_names: &'static [&'static str],
+    /// Groups of resources for people, for example `all`.
+    pub categories: &'static [&'static str],
+    /// What can be done with it, sorted.
+    pub verbs: &'static [&'static str],
+    /// What lies below each object.
+    pub subresources: &'static [Subresource],
+    /// The columns in which it is shown to people; empty for what cannot be listed.
+    pub columns: &'static [Column],
+}
+
+/// Something below each object of a resource.
+#[derive(Debug)]
+pub struct Subresource {
+    /// The last part of the path, for example `status`.
+    pub name: &'static str,
+    /// The group of its kind, which may differ from that of the resource (`Scale`, `Eviction`).
+    pub group: &'static str,
+    /// The version of its kind.
+    pub version: &'static str,
+    /// The kind that it takes and gives.
+    pub kind: &'static str,
+    /// The message of that kind.
+    pub message: MessageId,
+    /// What can be done with it, sorted.
+    pub verbs: &'static [&'static str],
+}
+
+/// A column in which a resource is shown.
+#[derive(Debug)]
+pub struct Column {
+    /// The heading.
+    pub name: &'static str,
+    /// `string`, `integer`, `boolean`, `date` or `number`.
+    pub value: &'static str,
+    /// `name` for the column with the object's name, or empty.
+    pub format: &'static str,
+    /// 0 always shown, 1 with `-o wide`.
+    pub priority: i32,
+}
+
+/// The three messages whose JSON is that of one of their fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Union {
+    /// A schema (field 2) or, without one, the boolean (field 1).
+    SchemaOrBool,
+    /// A list (field 2) if not empty, or a schema (field 1).
+    SchemaOrList,
+}
+
+impl MessageId {
+    /// The message.
+    pub fn get(self) -> &'static Message {
+        &MESSAGES[usize::from(self.0)]
+    }
+}
+
+impl Message {
+    /// The field with this name in JSON, among its own fields and those of inlined messages.
+    pub fn field(&self, json: &str) -> Option<&'static Field> {
+        let own = self.fields.iter().find(|f| !f.inline && f.json == json);
+        own.or_else(|| self.inlined().find_map(|message| message.field(json)))
+    }
+
+    /// The messages whose fields stand in this message's JSON object.
+    pub fn inlined(&self) -> impl Iterator<Item = &'static Message> {
+        self.fields.iter().filter(|f| f.inline).filter_map(|f| f.value.message())
+    }
+
+    /// The field with this number in Protobuf.
+    pub fn field_by_number(&self, number: u32) -> Option<&'static Field> {
+        self.fields.iter().find(|f| f.number == number)
+    }
+
+    /// How to read a message marked `union`.
+    pub fn union(&self) -> Option<Union> {
+        let [first, _] = self.fields else { return None };
+        match (self.union, first.value) {
+            (false, _) => None,
+            (true, Value::Bool) => Some(Union::SchemaOrBool),
+            (true, _) => Some(Union::SchemaOrList),
+        }
+    }
+}
+
+impl Value {
+    /// The message, if it is one.
+    pub fn message(self) -> Option<&'static Message> {
+        match self {
+            Value::Message(id) => Some(id.get()),
+            _ => None,
+        }
+    }
+}
+
+impl Field {
+    /// What the generated tables leave out.
+    const PLAIN: Field = Field {
+        json: "",
+        number: 0,
+        value: Value::String,
+        shape: Shape::Plain,
+        omit_empty: false,
+        inline: false,
+        optional: false,
+        topology: Topology::Default,
+        patch_merge: false,
+        patch_retain_keys: false,
+        patch_merge_key: None,
+        default: None,
+        enum_name: None,
+    };
+}
+
+impl Resource {
+    /// The subresource with this name.
+    pub fn subresource(&self, name: &str) -> Option<&'static Subresource> {
+        self.subresources.iter().find(|s| s.name == name)
+    }
+}
+
+/// All messages, in the order of their numbers.
+pub fn messages() -> &'static [Message] {
+    &MESSAGES
+}
+
+/// All kinds, sorted by group, version and kind.
+pub fn kinds() -> &'static [Kind] {
+    &KINDS
+}
+
+/// All resources of release 1.25, the preferred version of a group before others.
+pub fn resources() -> &'static [Resource] {
+    &RESOURCES
+}
+
+/// The number of the message with this group (without the API domain), version and name.
+pub fn message_id(group: &str, version: &str, name: &str) -> Option<MessageId> {
+    let fits = |m: &Message| (m.group, m.version, m.name) == (group, version, name);
+    MESSAGES.iter().position(fits).and_then(|at| u16::try_from(at).ok()).map(MessageId)
+}
+
+/// The kind with this group (without the API domain), version and name.
+///
+/// Option kinds (`DeleteOptions`, `ListOptions` ...) are found under every group version that the
+/// schema knows, as clients send them.
+pub fn kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
+    let find = |group, version| {
+        KINDS.binary_search_by(|k| (k.group, k.version, k.kind).cmp(&(group, version, kind))).ok()
+    };
+    let own = find(group, version);
+    let shared = || {
+        let known = KINDS.iter().any(|k| (k.group, k.version) == (group, version));
+        if known && kind.ends_with("Options") { find("", "v1") } else { None }
+    };
+    own.or_else(shared).and_then(|at| KINDS.get(at))
+}
+
+/// The resource with this group (without the API domain), version and plural name.
+pub fn resource(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
+    let fits = |r: &&Resource| (r.group, r.version, r.plural) == (group, version, plural);
+    RESOURCES.iter().find(fits)
+}
+
+/// The resource whose objects have this kind.
+pub fn resource_of_kind(group: &str, version: &str, kind: &str) -> Option<&'static Resource> {
+    RESOURCES.iter().find(|r| (r.group, r.version, r.kind) == (group, version, kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_a_number_of_its_own_and_every_kind_is_found() {
+        for message in messages() {
+            let mut numbers: Vec<u32> = message.fields.iter().map(|f| f.number).collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            let untyped = numbers == [0];
+            assert!(untyped || numbers.len() == message.fields.len(), "{message:?}");
+        }
+        for k in kinds() {
+            assert_eq!(kind(k.group, k.version, k.kind).unwrap().message, k.message, "{k:?}");
+        }
+    }
+
+    #[test]
+    fn resources_point_at_their_kinds() {
+        for r in resources() {
+            let k = kind(r.group, r.version, r.kind).unwrap_or_else(|| panic!("{r:?}"));
+            assert_eq!(k.message, r.message);
+            assert!(r.columns.is_empty() != r.verbs.contains(&"list"), "{}", r.plural);
+            for s in r.subresources {
+                assert_eq!(kind(s.group, s.version, s.kind).unwrap().message, s.message);
+            }
+        }
+        let pods = resource("", "v1", "pods").unwrap();
+        assert_eq!(pods.short_names, ["po"]);
+        assert_eq!(pods.subresource("eviction").unwrap().group, "policy");
+        assert_eq!(pods.subresource("ephemeralcontainers").unwrap().kind, "Pod");
+        assert!(resource("batch", "v1", "cronjobs").is_some());
+    }
+
+    #[test]
+    fn fields_of_inlined_messages_are_found_in_their_owner() {
+        let volume = message_id("", "v1", "Volume").unwrap().get();
+        assert_eq!(volume.field("configMap").unwrap().number, 19);
+        assert!(volume.field("VolumeSource").is_none());
+        assert_eq!(volume.field_by_number(2).unwrap().json, "VolumeSource");
+    }
+
+    #[test]
+    fn merge_rules_of_containers_and_ports() {
+        let spec = message_id("", "v1", "PodSpec").unwrap().get();
+        let containers = spec.field("containers").unwrap();
+        assert!(containers.patch_merge && containers.shape == Shape::List);
+        assert_eq!(containers.patch_merge_key, Some("name"));
+        let container = containers.value.message().unwrap();
+        let ports = container.field("ports").unwrap();
+        assert_eq!(ports.topology, Topology::ListMap(&["containerPort", "protocol"]));
+        let port = ports.value.message().unwrap();
+        assert_eq!(port.field("protocol").unwrap().default, Some("TCP"));
+        let volumes = spec.field("volumes").unwrap();
+        assert!(volumes.patch_merge && volumes.patch_retain_keys);
+    }
+
+    #[test]
+    fn option_kinds_are_found_under_every_group() {
+        let own = kind("", "v1", "DeleteOptions").unwrap().message;
+        assert_eq!(kind("apps", "v1", "DeleteOptions").unwrap().message, own);
+        assert!(kind("example.com", "v1", "DeleteOptions").is_none());
+        assert!(kind("apps", "v1", "Pod").is_none());
+    }
+
+    #[test]
+    fn unions_say_how_they_are_read() {
+        let of = |name| message_id("apiextensions", "v1", name).unwrap().get().union();
+        assert_eq!(of("JSONSchemaPropsOrBool"), Some(Union::SchemaOrBool));
+        assert_eq!(of("JSONSchemaPropsOrStringArray"), Some(Union::SchemaOrList));
+        assert_eq!(of("JSONSchemaProps"), None);
+    }
+}

@@ -1,0 +1,232 @@
+//! The verbs for one typed kind.
+
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use http::Request;
+use proto_api::{Kind, List, Resource};
+
+use crate::client::{Client, label};
+use crate::content::Encoding;
+use crate::error::{ClientError, DecodeError};
+use crate::params::{DeleteParams, ListParams, Patch, WriteParams};
+use crate::request::{self, Collection};
+
+/// Objects of one kind, in one namespace or in all. Cheap to make and to clone.
+#[derive(Debug)]
+pub struct Api<T> {
+    client: Client,
+    collection: Collection,
+    kind: PhantomData<fn() -> T>,
+}
+
+impl<T> Clone for Api<T> {
+    fn clone(&self) -> Self {
+        Self { client: self.client.clone(), collection: self.collection.clone(), kind: PhantomData }
+    }
+}
+
+impl<T: Resource> Api<T> {
+    pub(crate) fn new(client: Client, namespace: Option<&str>) -> Self {
+        let collection = Collection::of::<T>(client.names(), namespace);
+        Self { client, collection, kind: PhantomData }
+    }
+
+    /// The client behind.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Where the objects are found.
+    pub fn collection(&self) -> &Collection {
+        &self.collection
+    }
+
+    /// One object.
+    pub async fn get(&self, name: &str) -> Result<T, ClientError> {
+        let path = self.collection.item(name, None);
+        self.client.negotiate(|_| Ok(request::get(path.clone())), self.object()).await
+    }
+
+    /// One object, or nothing when it does not exist.
+    pub async fn find(&self, name: &str) -> Result<Option<T>, ClientError> {
+        match self.get(name).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One page of objects, or all when `params` has no limit.
+    pub async fn list(&self, params: &ListParams) -> Result<List<T>, ClientError> {
+        let path = self.collection.path();
+        let make = |_| Ok(request::list(path.clone(), params));
+        self.client.negotiate(make, |encoding, body| encoding.decode_list(body)).await
+    }
+
+    /// Creates the object, in its own namespace when this is for all.
+    pub async fn create(&self, object: &T, params: &WriteParams) -> Result<T, ClientError> {
+        let path = self.home(object).path();
+        self.write(object, |content_type, body| {
+            request::create(path.clone(), params, content_type, body)
+        })
+        .await
+    }
+
+    /// Replaces the object; its resource version must be the one that is stored, or empty to
+    /// overwrite.
+    pub async fn update(&self, object: &T, params: &WriteParams) -> Result<T, ClientError> {
+        self.update_sub(object, None, params).await
+    }
+
+    /// Replaces the part of the object that belongs to the subresource `status`.
+    pub async fn update_status(&self, object: &T, params: &WriteParams) -> Result<T, ClientError> {
+        self.update_sub(object, Some("status"), params).await
+    }
+
+    async fn update_sub(
+        &self,
+        object: &T,
+        subresource: Option<&str>,
+        params: &WriteParams,
+    ) -> Result<T, ClientError> {
+        let path = self.home(object).item(&object.metadata().name, subresource);
+        self.write(object, |content_type, body| {
+            request::update(path.clone(), params, content_type, body)
+        })
+        .await
+    }
+
+    /// Changes a part of the object.
+    pub async fn patch(
+        &self,
+        name: &str,
+        patch: &Patch,
+        params: &WriteParams,
+    ) -> Result<T, ClientError> {
+        self.patch_sub(name, None, patch, params).await
+    }
+
+    /// Changes a part of the object's status.
+    pub async fn patch_status(
+        &self,
+        name: &str,
+        patch: &Patch,
+        params: &WriteParams,
+    ) -> Result<T, ClientError> {
+        self.patch_sub(name, Some("status"), patch, params).await
+    }
+
+    async fn patch_sub(
+        &self,
+        name: &str,
+        subresource: Option<&str>,
+        patch: &Patch,
+        params: &WriteParams,
+    ) -> Result<T, ClientError> {
+        let path = self.collection.item(name, subresource);
+        let make = |_| Ok(request::patch(path.clone(), params, patch));
+        self.client.negotiate(make, self.object()).await
+    }
+
+    /// Deletes the object, or asks for it when it has finalizers or a grace period. Answers once
+    /// the server has accepted that.
+    pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<(), ClientError> {
+        let path = self.collection.item(name, None);
+        self.delete_at(path, &ListParams::default(), params).await
+    }
+
+    /// Deletes every object that `select` selects.
+    pub async fn delete_collection(
+        &self,
+        select: &ListParams,
+        params: &DeleteParams,
+    ) -> Result<(), ClientError> {
+        self.delete_at(self.collection.path(), select, params).await
+    }
+
+    async fn delete_at(
+        &self,
+        path: String,
+        select: &ListParams,
+        params: &DeleteParams,
+    ) -> Result<(), ClientError> {
+        let options = serde_json::to_vec(&params.options())
+            .map_err(|cause| ClientError::Encode { request: format!("DELETE {path}"), cause })?;
+        self.client.call(request::delete(path, select, Bytes::from(options))).await.map(drop)
+    }
+
+    /// Reads a subresource that is of kind `S`, for example a scale.
+    pub async fn get_sub<S: Kind>(&self, name: &str, subresource: &str) -> Result<S, ClientError> {
+        let path = self.collection.item(name, Some(subresource));
+        let names = self.client.names();
+        let make = |_| Ok(request::get(path.clone()));
+        self.client.negotiate(make, |encoding, body| encoding.decode(body, names)).await
+    }
+
+    /// Posts a `B` to a subresource that answers with an `A`: a token request, for example.
+    pub async fn create_sub<B: Kind, A: Kind>(
+        &self,
+        name: &str,
+        subresource: &str,
+        body: &B,
+    ) -> Result<A, ClientError> {
+        let names = self.client.names();
+        let make = |encoding| self.post(name, subresource, body, encoding);
+        self.client.negotiate(make, |encoding, body| encoding.decode(body, names)).await
+    }
+
+    /// Posts a `B` to a subresource that answers only that it was done: a binding or an eviction.
+    pub async fn post_sub<B: Kind>(
+        &self,
+        name: &str,
+        subresource: &str,
+        body: &B,
+    ) -> Result<(), ClientError> {
+        self.client
+            .negotiate(|encoding| self.post(name, subresource, body, encoding), |_, _| Ok(()))
+            .await
+    }
+
+    fn post<B: Kind>(
+        &self,
+        name: &str,
+        subresource: &str,
+        body: &B,
+        encoding: Encoding,
+    ) -> Result<Request<Bytes>, ClientError> {
+        let path = self.collection.item(name, Some(subresource));
+        let body = self.client.encode(encoding, body, &format!("POST {path}"))?;
+        let content_type = encoding.content_type(self.client.names());
+        Ok(request::create(path, &WriteParams::default(), content_type, body))
+    }
+
+    async fn write(
+        &self,
+        object: &T,
+        request: impl Fn(&'static str, Bytes) -> Request<Bytes>,
+    ) -> Result<T, ClientError> {
+        let make = |encoding: Encoding| {
+            let named = label(&request(crate::request::JSON, Bytes::new()));
+            let body = self.client.encode(encoding, object, &named)?;
+            Ok(request(encoding.content_type(self.client.names()), body))
+        };
+        self.client.negotiate(make, self.object()).await
+    }
+
+    fn object(&self) -> impl FnOnce(Encoding, &[u8]) -> Result<T, DecodeError> {
+        let names = self.client.names();
+        move |encoding, body| encoding.decode(body, names)
+    }
+
+    /// The collection that an object belongs in.
+    fn home(&self, object: &T) -> Collection {
+        let namespace = &object.metadata().namespace;
+        match self.collection.namespace {
+            None if T::NAMESPACED && !namespace.is_empty() => {
+                Collection { namespace: Some(namespace.clone()), ..self.collection.clone() }
+            }
+            _ => self.collection.clone(),
+        }
+    }
+}

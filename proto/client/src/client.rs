@@ -1,0 +1,390 @@
+//! One server as seen by one identity: sends requests, bounds what comes back in length and time,
+//! and makes errors of error answers.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use base64::Engine as _;
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::upgrade::Upgraded;
+use proto_api::meta::v1::Status;
+use proto_api::names::Names;
+use proto_api::{Kind, Resource};
+use tokio::time::{Instant, timeout_at};
+
+use crate::api::Api;
+use crate::config::{ClientConfig, Credential};
+use crate::content::Encoding;
+use crate::error::{ClientError, DecodeError};
+use crate::metrics::RequestMetrics;
+use crate::rotating::Rotating;
+use crate::transport::{self, Pings, TlsError, Transport};
+
+/// A complete answer within this, unless the client is told otherwise.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// The longest answer: a list of everything.
+const BODY_LEN_MAX: usize = 64 << 20;
+/// The longest text kept of an error answer that is no Status.
+const ERROR_TEXT_MAX: usize = 1 << 10;
+
+/// A client of one server. Clones share its connection; [`Client::separate`] makes another.
+#[derive(Clone)]
+pub struct Client {
+    shared: Arc<Shared>,
+    deadline: Duration,
+    metrics: Option<RequestMetrics>,
+}
+
+struct Shared {
+    config: ClientConfig,
+    names: &'static Names,
+    user_agent: HeaderValue,
+    transport: Transport,
+    authorization: Mutex<Authorization>,
+    /// Set once the server has refused Protobuf.
+    json_only: AtomicBool,
+}
+
+enum Authorization {
+    None,
+    Fixed(HeaderValue),
+    File(Rotating),
+}
+
+/// A complete answer that is no error.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// 200, 201 or 202.
+    pub status: u16,
+    /// Its headers, `Warning` among them.
+    pub headers: HeaderMap,
+    /// Its body.
+    pub body: Bytes,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("server", &self.shared.config.server).finish_non_exhaustive()
+    }
+}
+
+impl Client {
+    /// Does not connect yet. `user_agent` is as `orchlet/0.1.0`.
+    pub fn new(
+        config: &ClientConfig,
+        names: &'static Names,
+        user_agent: &str,
+    ) -> Result<Self, TlsError> {
+        Self::with_pings(config, names, user_agent, Pings::default())
+    }
+
+    pub(crate) fn with_pings(
+        config: &ClientConfig,
+        names: &'static Names,
+        user_agent: &str,
+        pings: Pings,
+    ) -> Result<Self, TlsError> {
+        let authorization = match &config.credential {
+            Credential::None => Authorization::None,
+            Credential::Token(token) => secret_header(&format!("Bearer {}", token.trim())),
+            Credential::TokenFile(path) => Authorization::File(Rotating::file(path.clone())),
+            Credential::Basic { username, password } => {
+                let pair = format!("{username}:{password}");
+                let encoded = base64::engine::general_purpose::STANDARD.encode(pair);
+                secret_header(&format!("Basic {encoded}"))
+            }
+        };
+        let shared = Shared {
+            config: config.clone(),
+            names,
+            user_agent: HeaderValue::from_str(user_agent)
+                .unwrap_or_else(|_| HeaderValue::from_static("orch")),
+            transport: Transport::new(config, pings)?,
+            authorization: Mutex::new(authorization),
+            json_only: AtomicBool::new(false),
+        };
+        Ok(Self { shared: Arc::new(shared), deadline: DEADLINE, metrics: None })
+    }
+
+    /// The same server and identity over a connection of its own, for what must not wait behind
+    /// other requests, such as heartbeats.
+    pub fn separate(&self) -> Result<Self, TlsError> {
+        let user_agent = self.shared.user_agent.to_str().unwrap_or_default();
+        let other = Self::new(&self.shared.config, self.shared.names, user_agent)?;
+        Ok(Self { shared: other.shared, ..self.clone() })
+    }
+
+    /// The same connection with another deadline for complete answers.
+    #[must_use]
+    pub fn with_deadline(&self, deadline: Duration) -> Self {
+        Self { deadline, ..self.clone() }
+    }
+
+    /// The same connection with its requests counted.
+    #[must_use]
+    pub fn with_metrics(&self, metrics: RequestMetrics) -> Self {
+        Self { metrics: Some(metrics), ..self.clone() }
+    }
+
+    /// Lets the next request have a new connection, when the present one may be one that swallows
+    /// everything. What is on it may finish there.
+    pub fn reconnect(&self) {
+        self.shared.transport.forget();
+    }
+
+    /// The naming profile of the server.
+    pub fn names(&self) -> &'static Names {
+        self.shared.names
+    }
+
+    /// The configuration that this client was made from.
+    pub fn config(&self) -> &ClientConfig {
+        &self.shared.config
+    }
+
+    /// Objects of `T` in all namespaces, or of a kind that has none.
+    pub fn all<T: Resource>(&self) -> Api<T> {
+        Api::new(self.clone(), None)
+    }
+
+    /// Objects of `T` in one namespace.
+    pub fn within<T: Resource>(&self, namespace: &str) -> Api<T> {
+        Api::new(self.clone(), Some(namespace))
+    }
+
+    /// Sends a request made by [`crate::request`], with JSON asked for unless it has an `Accept` of
+    /// its own.
+    pub async fn call(&self, request: Request<Bytes>) -> Result<Answer, ClientError> {
+        let label = label(&request);
+        let deadline = Instant::now() + self.deadline;
+        let late = || ClientError::Deadline { request: label.clone(), deadline: self.deadline };
+        let response = timeout_at(deadline, self.open(request)).await.map_err(|_| late())??;
+        let (head, body) = response.into_parts();
+        let body =
+            timeout_at(deadline, read(body, BODY_LEN_MAX, &label)).await.map_err(|_| late())??;
+        Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
+    }
+
+    /// Sends a request and returns once the head of a good answer is there; the body is the
+    /// caller's to read. For watches and logs.
+    pub async fn open(&self, request: Request<Bytes>) -> Result<Response<Incoming>, ClientError> {
+        let label = label(&request);
+        let request = self.complete(request, &label)?;
+        let (method, began) = (request.method().clone(), Instant::now());
+        let sent = tokio::time::timeout(self.deadline, self.shared.transport.send(request)).await;
+        if let Some(metrics) = &self.metrics {
+            let response = sent.as_ref().ok().and_then(|sent| sent.as_ref().ok());
+            let code = response.map(|response| response.status().as_u16());
+            let host = self.shared.config.server.authority().map_or("", |host| host.as_str());
+            metrics.count(&method, host, code, began.elapsed());
+        }
+        let response = sent
+            .map_err(|_| ClientError::Deadline { request: label.clone(), deadline: self.deadline })?
+            .map_err(|cause| ClientError::Transport { request: label.clone(), cause })?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        Err(self.refused(label, response).await)
+    }
+
+    /// Sends a request that asks for another protocol, over a connection of its own, and returns
+    /// that connection.
+    pub async fn upgrade(
+        &self,
+        request: Request<Bytes>,
+    ) -> Result<(HeaderMap, Upgraded), ClientError> {
+        let label = label(&request);
+        let request = self.complete(request, &label)?;
+        let sent =
+            tokio::time::timeout(self.deadline, self.shared.transport.send_for_upgrade(request))
+                .await;
+        let response = sent
+            .map_err(|_| ClientError::Deadline { request: label.clone(), deadline: self.deadline })?
+            .map_err(|cause| ClientError::Transport { request: label.clone(), cause })?;
+        if response.status() != http::StatusCode::SWITCHING_PROTOCOLS {
+            return Err(self.refused(label, response).await);
+        }
+        let headers = response.headers().clone();
+        let upgraded = hyper::upgrade::on(response).await;
+        upgraded
+            .map(|upgraded| (headers, upgraded))
+            .map_err(|cause| ClientError::Read { request: label, cause })
+    }
+
+    /// Sends what `make` makes for Protobuf, or for JSON once the server has said that it takes
+    /// nothing else, and decodes the answer with `decode`.
+    pub(crate) async fn negotiate<A>(
+        &self,
+        make: impl Fn(Encoding) -> Result<Request<Bytes>, ClientError>,
+        decode: impl FnOnce(Encoding, &[u8]) -> Result<A, DecodeError>,
+    ) -> Result<A, ClientError> {
+        let encoding = self.encoding();
+        let request = make(encoding)?;
+        let label = label(&request);
+        let answer = match self.call(self.accepting(request, encoding)).await {
+            Err(error)
+                if encoding == Encoding::Protobuf && matches!(error.code(), Some(406 | 415)) =>
+            {
+                // It was refused for its form and not looked at: nothing has been done yet.
+                self.shared.json_only.store(true, Ordering::Relaxed);
+                self.call(self.accepting(make(Encoding::Json)?, Encoding::Json)).await?
+            }
+            answer => answer?,
+        };
+        Encoding::of(&answer.headers, self.names())
+            .and_then(|encoding| decode(encoding, &answer.body))
+            .map_err(|cause| ClientError::Decode { request: label, cause })
+    }
+
+    /// The form of typed objects.
+    pub(crate) fn encoding(&self) -> Encoding {
+        if self.shared.json_only.load(Ordering::Relaxed) {
+            Encoding::Json
+        } else {
+            Encoding::Protobuf
+        }
+    }
+
+    /// Remembers that the server takes only JSON.
+    pub(crate) fn use_json_only(&self) {
+        self.shared.json_only.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn accepting(
+        &self,
+        mut request: Request<Bytes>,
+        encoding: Encoding,
+    ) -> Request<Bytes> {
+        request.headers_mut().insert(header::ACCEPT, encoding.accept(self.names()));
+        request
+    }
+
+    pub(crate) fn encode<T: Kind>(
+        &self,
+        encoding: Encoding,
+        object: &T,
+        request: &str,
+    ) -> Result<Bytes, ClientError> {
+        encoding
+            .encode(object, self.names())
+            .map_err(|cause| ClientError::Encode { request: request.to_owned(), cause })
+    }
+
+    /// Adds the server and the identity.
+    fn complete(
+        &self,
+        request: Request<Bytes>,
+        label: &str,
+    ) -> Result<Request<transport::Body>, ClientError> {
+        let (mut head, body) = request.into_parts();
+        head.uri = absolute(&self.shared.config.server, &head.uri);
+        let headers = &mut head.headers;
+        headers.insert(header::USER_AGENT, self.shared.user_agent.clone());
+        headers
+            .entry(header::ACCEPT)
+            .or_insert_with(|| HeaderValue::from_static("application/json"));
+        let authorization = self.authorization();
+        let authorization = authorization
+            .map_err(|cause| ClientError::Token { request: label.to_owned(), cause })?;
+        if let Some(value) = authorization {
+            headers.insert(header::AUTHORIZATION, value);
+        }
+        Ok(Request::from_parts(head, Full::new(body)))
+    }
+
+    fn authorization(&self) -> std::io::Result<Option<HeaderValue>> {
+        let mut authorization =
+            self.shared.authorization.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *authorization {
+            Authorization::None => Ok(None),
+            Authorization::Fixed(value) => Ok(Some(value.clone())),
+            Authorization::File(file) => {
+                let (token, _) = file.current(Instant::now())?;
+                let token = String::from_utf8_lossy(&token);
+                match secret_header(&format!("Bearer {}", token.trim())) {
+                    Authorization::Fixed(value) => Ok(Some(value)),
+                    _ => Err(std::io::Error::other("the file holds no token")),
+                }
+            }
+        }
+    }
+
+    async fn refused(&self, request: String, response: Response<Incoming>) -> ClientError {
+        let (head, body) = response.into_parts();
+        let read = tokio::time::timeout(self.deadline, read(body, BODY_LEN_MAX, &request)).await;
+        let body = read.ok().and_then(Result::ok).unwrap_or_default();
+        let encoding = Encoding::of(&head.headers, self.names()).unwrap_or(Encoding::Json);
+        let code = i32::from(head.status.as_u16());
+        let mut status = encoding.decode_status(&body).unwrap_or_else(|| Status {
+            message: text_of(&body),
+            reason: head.status.canonical_reason().unwrap_or_default().replace(' ', ""),
+            ..Status::default()
+        });
+        status.code = code;
+        let seconds = head.headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
+        let retry_after = seconds.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+        ClientError::Api { request, status: Box::new(status), retry_after }
+    }
+}
+
+/// Method and path, for errors.
+pub(crate) fn label(request: &Request<Bytes>) -> String {
+    format!("{} {}", request.method(), request.uri().path())
+}
+
+/// Reads a body to its end.
+async fn read(mut body: Incoming, len_max: usize, label: &str) -> Result<Bytes, ClientError> {
+    let mut whole = BytesMut::new();
+    let mut first: Option<Bytes> = None;
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|cause| ClientError::Read { request: label.to_owned(), cause })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if whole.len() + first.as_ref().map_or(0, Bytes::len) + data.len() > len_max {
+            return Err(ClientError::TooLong { request: label.to_owned(), len_max });
+        }
+        // Most answers are one frame: hand it on without a copy.
+        if whole.is_empty() && first.is_none() {
+            first = Some(data);
+        } else {
+            if let Some(first) = first.take() {
+                whole.extend_from_slice(&first);
+            }
+            whole.extend_from_slice(&data);
+        }
+    }
+    Ok(first.unwrap_or_else(|| whole.freeze()))
+}
+
+/// Puts a path and query below the server's URL.
+fn absolute(server: &Uri, path: &Uri) -> Uri {
+    let prefix = server.path().trim_end_matches('/');
+    let below = path.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let mut parts = http::uri::Parts::default();
+    parts.scheme = server.scheme().cloned();
+    parts.authority = server.authority().cloned();
+    parts.path_and_query = format!("{prefix}{below}").parse().ok();
+    Uri::from_parts(parts).unwrap_or_else(|_| path.clone())
+}
+
+/// A header that is not shown in traces.
+fn secret_header(text: &str) -> Authorization {
+    match HeaderValue::from_str(text) {
+        Ok(mut value) => {
+            value.set_sensitive(true);
+            Authorization::Fixed(value)
+        }
+        Err(_) => Authorization::None,
+    }
+}
+
+fn text_of(body: &[u8]) -> String {
+    let text =
+        String::from_utf8_lossy(body.get(..body.len().min(ERROR_TEXT_MAX)).unwrap_or_default());
+    text.trim().to_owned()
+}

@@ -1,0 +1,213 @@
+//! What can go wrong with a request, always with the request in the text.
+
+use std::time::Duration;
+
+use proto_api::meta::v1::Status;
+use proto_api::object::DecodeObjectError;
+
+use crate::transport::TransportError;
+
+/// Why a request has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The server answered with an error.
+    #[error("{request}: {}", describe(.status))]
+    Api {
+        /// Method and path.
+        request: String,
+        /// What the server said; `code` is always set.
+        status: Box<Status>,
+        /// How long the server asks to wait before a further try.
+        retry_after: Option<Duration>,
+    },
+    /// The server could not be reached, or the connection broke before it answered.
+    #[error("{request}: no answer")]
+    Transport {
+        /// Method and path.
+        request: String,
+        /// Why.
+        #[source]
+        cause: TransportError,
+    },
+    /// The connection broke in the middle of the answer.
+    #[error("{request}: answer broke off")]
+    Read {
+        /// Method and path.
+        request: String,
+        /// Why.
+        #[source]
+        cause: hyper::Error,
+    },
+    /// No complete answer in time.
+    #[error("{request}: no answer within {} s", .deadline.as_secs())]
+    Deadline {
+        /// Method and path.
+        request: String,
+        /// The time given.
+        deadline: Duration,
+    },
+    /// The answer is longer than what is accepted.
+    #[error("{request}: answer is longer than {len_max} bytes")]
+    TooLong {
+        /// Method and path.
+        request: String,
+        /// The bound.
+        len_max: usize,
+    },
+    /// The answer is not what was asked for.
+    #[error("{request}: answer cannot be understood")]
+    Decode {
+        /// Method and path.
+        request: String,
+        /// What is wrong with it.
+        #[source]
+        cause: DecodeError,
+    },
+    /// The object cannot be written as a body.
+    #[error("{request}: object cannot be encoded")]
+    Encode {
+        /// Method and path.
+        request: String,
+        /// Why.
+        #[source]
+        cause: serde_json::Error,
+    },
+    /// The bearer token's file cannot be read.
+    #[error("{request}: cannot read the token")]
+    Token {
+        /// Method and path.
+        request: String,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+/// What is wrong with an answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DecodeError {
+    /// Its object is malformed, or of another kind.
+    #[error(transparent)]
+    Object(#[from] DecodeObjectError),
+    /// It is no JSON.
+    #[error("malformed JSON")]
+    Json(#[from] serde_json::Error),
+    /// It is no Protobuf.
+    #[error("malformed Protobuf")]
+    Protobuf(#[from] prost::DecodeError),
+    /// Neither JSON nor Protobuf.
+    #[error("unexpected content type {0:?}")]
+    ContentType(String),
+    /// A watch event without an object, or of a type that does not exist.
+    #[error("watch event of type {0:?} makes no sense")]
+    WatchEvent(String),
+    /// A watch event longer than what is accepted.
+    #[error("watch event is longer than {0} bytes")]
+    WatchEventTooLong(usize),
+}
+
+fn describe(status: &Status) -> String {
+    match (status.message.as_str(), status.reason.as_str()) {
+        ("", "") => format!("status {}", status.code),
+        ("", reason) => format!("{reason} ({})", status.code),
+        (message, _) => format!("{message} ({})", status.code),
+    }
+}
+
+impl ClientError {
+    /// The HTTP status, when the server gave one.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api { status, .. } => u16::try_from(status.code).ok(),
+            _ => None,
+        }
+    }
+
+    /// The machine-readable reason, for example `NotFound`; empty when there is none.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Api { status, .. } => &status.reason,
+            _ => "",
+        }
+    }
+
+    /// The object, its kind or its namespace does not exist.
+    pub fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// An object of that name exists already.
+    pub fn is_already_exists(&self) -> bool {
+        self.reason() == "AlreadyExists"
+    }
+
+    /// The object is not the one, or not the version, that the request was about.
+    pub fn is_conflict(&self) -> bool {
+        self.code() == Some(409) && !self.is_already_exists()
+    }
+
+    /// The version or the page is not kept any more: list again.
+    pub fn is_gone(&self) -> bool {
+        self.code() == Some(410) || matches!(self.reason(), "Expired" | "Gone")
+    }
+
+    /// The identity may not do this.
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// Whether the same request may succeed later without anybody changing it. What the server
+    /// refused for a reason stays refused.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Transport { .. }
+            | Self::Read { .. }
+            | Self::Deadline { .. }
+            | Self::Token { .. } => true,
+            Self::Api { status, .. } => matches!(status.code, 401 | 408 | 429 | 500..=599),
+            Self::TooLong { .. } | Self::Decode { .. } | Self::Encode { .. } => false,
+        }
+    }
+
+    /// How long the server asks to wait before a further try.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Api { retry_after, status, .. } => retry_after.or_else(|| {
+                let secs = status.details.as_ref()?.retry_after_seconds;
+                u64::try_from(secs).ok().filter(|secs| *secs > 0).map(Duration::from_secs)
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn api(code: i32, reason: &str, message: &str) -> ClientError {
+        let status =
+            Status { code, reason: reason.into(), message: message.into(), ..Status::default() };
+        ClientError::Api { request: "GET /x".into(), status: Box::new(status), retry_after: None }
+    }
+
+    #[test]
+    fn errors_are_told_apart() {
+        assert!(api(404, "NotFound", "").is_not_found());
+        assert!(api(409, "Conflict", "").is_conflict());
+        assert!(api(409, "AlreadyExists", "").is_already_exists());
+        assert!(!api(409, "AlreadyExists", "").is_conflict());
+        assert!(api(410, "Expired", "").is_gone());
+        assert!(api(503, "ServiceUnavailable", "").is_retryable());
+        assert!(!api(422, "Invalid", "").is_retryable());
+    }
+
+    #[test]
+    fn the_text_has_the_request_and_what_the_server_said() {
+        assert_eq!(
+            api(404, "NotFound", "pods \"a\" not found").to_string(),
+            "GET /x: pods \"a\" not found (404)"
+        );
+        assert_eq!(api(500, "", "").to_string(), "GET /x: status 500");
+    }
+}

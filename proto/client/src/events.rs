@@ -1,0 +1,272 @@
+//! Events: what a component tells people about an object. Never waits and never fails its caller: a
+//! queue of bounded length, a task that writes, and rules ([`correlate`]) that turn repetitions
+//! into counts and floods into silence.
+
+pub mod correlate;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use proto_api::core::v1::{Event, EventSource, ObjectReference};
+use proto_api::meta::v1::ObjectMeta;
+use proto_api::names::Names;
+use proto_api::{MicroTime, Resource, Time};
+use proto_daemon::backoff::Backoff;
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use serde_json::json;
+use tokio::sync::mpsc;
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::params::{Patch, WriteParams};
+use correlate::{Correlator, Said, Verdict};
+
+/// Events that wait to be written; more are dropped and counted.
+const QUEUE_LEN_MAX: usize = 512;
+/// Tries for one event, with growing waits: some ten seconds in all.
+const TRIES_MAX: u32 = 7;
+const RETRY: Backoff =
+    Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(5) };
+
+/// Whether somebody should worry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventKind {
+    /// Things go their way.
+    Normal,
+    /// Somebody may have to do something.
+    Warning,
+}
+
+impl EventKind {
+    /// As the field `type` has it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Takes events. Cheap to clone; all clones feed one task.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    queue: mpsc::Sender<Said>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// Writes events; run it as a task with [`Writer::run`].
+#[derive(Debug)]
+pub struct Writer {
+    client: Client,
+    source: EventSource,
+    queue: mpsc::Receiver<Said>,
+}
+
+/// Makes a recorder and its writer. `component` and `host` are as people know them: `orchlet` and
+/// the node's name.
+pub fn recorder(client: Client, component: &str, host: &str) -> (Recorder, Writer) {
+    let (sender, queue) = mpsc::channel(QUEUE_LEN_MAX);
+    let source = EventSource { component: component.to_owned(), host: host.to_owned() };
+    (Recorder { queue: sender, dropped: Arc::default() }, Writer { client, source, queue })
+}
+
+/// What an event is about, from an object.
+pub fn reference<T: Resource>(object: &T, names: &Names) -> ObjectReference {
+    let metadata = object.metadata();
+    ObjectReference {
+        api_version: names.api_version(T::GROUP, T::VERSION),
+        kind: T::KIND.to_owned(),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        resource_version: metadata.resource_version.clone(),
+        field_path: String::new(),
+    }
+}
+
+impl Recorder {
+    /// Says something about an object. `reason` is one word that machines match, `message` a
+    /// sentence for people.
+    pub fn event(
+        &self,
+        about: &ObjectReference,
+        kind: EventKind,
+        reason: &'static str,
+        message: impl Into<String>,
+    ) {
+        let said = Said { about: about.clone(), kind, reason, message: message.into() };
+        if self.queue.try_send(said).is_err() {
+            let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
+            if dropped.is_power_of_two() {
+                tracing::warn!(dropped, "event queue is full");
+            }
+        }
+    }
+
+    /// Events dropped because the queue was full.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Writer {
+    /// Writes until drained or until every recorder is gone.
+    pub async fn run(mut self, drain: DrainWatch) {
+        let mut correlator = Correlator::default();
+        loop {
+            // Cancel safe: recv takes an event in its last step.
+            let said = tokio::select! {
+                () = drain.asked() => return,
+                said = self.queue.recv() => said,
+            };
+            let Some(said) = said else { return };
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let verdict = correlator.take(said, now);
+            tokio::select! {
+                () = drain.asked() => return,
+                () = self.write(verdict, now) => {}
+            }
+        }
+    }
+
+    async fn write(&self, verdict: Verdict, now: Duration) {
+        for failure in 1..=TRIES_MAX {
+            let Err(error) = self.write_once(&verdict, now).await else { return };
+            if !error.is_retryable() || failure == TRIES_MAX {
+                tracing::debug!(error = chain(&error), "event not written");
+                return;
+            }
+            tokio::time::sleep(RETRY.delay(failure, rand::random())).await;
+        }
+    }
+
+    async fn write_once(&self, verdict: &Verdict, now: Duration) -> Result<(), ClientError> {
+        let (said, name, count) = match verdict {
+            Verdict::Silence => return Ok(()),
+            Verdict::Create { said, name } => (said, name, 1),
+            Verdict::Count { said, name, count } => (said, name, *count),
+        };
+        let api = self.client.within::<Event>(namespace(&said.about));
+        if count > 1 {
+            let seen =
+                Time::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)).to_string();
+            let change = json!({"count": count, "lastTimestamp": seen, "message": said.message});
+            match api.patch(name, &Patch::Strategic(change), &WriteParams::default()).await {
+                // It has expired: write it anew, with its count.
+                Err(error) if error.is_not_found() => {}
+                done => return done.map(drop),
+            }
+        }
+        let event = event(said, name, count, &self.source, now);
+        match api.create(&event, &WriteParams::default()).await {
+            // An earlier try has got through after all.
+            Err(error) if error.is_already_exists() => Ok(()),
+            done => done.map(drop),
+        }
+    }
+}
+
+/// Events on objects without a namespace live in `default`.
+fn namespace(about: &ObjectReference) -> &str {
+    if about.namespace.is_empty() { "default" } else { &about.namespace }
+}
+
+fn event(said: &Said, name: &str, count: i32, source: &EventSource, now: Duration) -> Event {
+    let time = Time::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+    Event {
+        metadata: ObjectMeta {
+            name: name.to_owned(),
+            namespace: namespace(&said.about).to_owned(),
+            ..ObjectMeta::default()
+        },
+        involved_object: said.about.clone(),
+        reason: said.reason.to_owned(),
+        message: said.message.clone(),
+        source: source.clone(),
+        first_timestamp: time,
+        last_timestamp: time,
+        count,
+        type_: said.kind.as_str().to_owned(),
+        event_time: MicroTime::UNSET,
+        reporting_component: source.component.clone(),
+        reporting_instance: source.host.clone(),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::Pod;
+    use proto_daemon::drain::Drain;
+
+    use super::*;
+    use crate::testing::{Server, names};
+
+    fn pod() -> ObjectReference {
+        let metadata = ObjectMeta {
+            name: "web".into(),
+            namespace: "a".into(),
+            uid: "u".into(),
+            ..ObjectMeta::default()
+        };
+        reference(&Pod { metadata, ..Pod::default() }, names())
+    }
+
+    #[tokio::test]
+    async fn an_event_is_created_then_counted() {
+        let mut server = Server::plain().await;
+        let (recorder, writer) = recorder(server.client(), "orchlet", "n1");
+        let drain = Drain::default();
+        tokio::spawn(writer.run(drain.watch()));
+        recorder.event(&pod(), EventKind::Warning, "BackOff", "restarting");
+        recorder.event(&pod(), EventKind::Warning, "BackOff", "restarting");
+
+        let asked = server.asked().await;
+        assert_eq!(asked.line, "POST /api/v1/namespaces/a/events");
+        let event: Event =
+            proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
+        assert!(event.metadata.name.starts_with("web."), "{}", event.metadata.name);
+        assert_eq!(
+            (event.count, event.type_.as_str(), event.reason.as_str()),
+            (1, "Warning", "BackOff")
+        );
+        assert_eq!(
+            (event.source.component.as_str(), event.source.host.as_str()),
+            ("orchlet", "n1")
+        );
+        assert_eq!(event.involved_object.kind, "Pod");
+        asked.refuse(503, "ServiceUnavailable");
+        let asked = server.asked().await;
+        asked.reply_bytes(
+            201,
+            "application/vnd.kubernetes.protobuf",
+            proto_api::object::to_protobuf_envelope(&event, names()),
+        );
+
+        let asked = server.asked().await;
+        assert_eq!(
+            asked.line,
+            format!("PATCH /api/v1/namespaces/a/events/{}", event.metadata.name)
+        );
+        let patch: serde_json::Value = serde_json::from_slice(&asked.body).expect("JSON");
+        assert_eq!((&patch["count"], &patch["message"]), (&json!(2), &json!("restarting")));
+        asked.refuse(404, "NotFound");
+        let asked = server.asked().await;
+        assert_eq!(asked.line, "POST /api/v1/namespaces/a/events");
+        let again: Event =
+            proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
+        assert_eq!(again.count, 2);
+    }
+
+    #[tokio::test]
+    async fn a_full_queue_drops_and_counts() {
+        let server = Server::plain().await;
+        let (recorder, _writer) = recorder(server.client(), "orchlet", "n1");
+        for _ in 0..QUEUE_LEN_MAX + 3 {
+            recorder.event(&pod(), EventKind::Normal, "Pulled", "image is present");
+        }
+        assert_eq!(recorder.dropped(), 3);
+    }
+}

@@ -1,0 +1,253 @@
+//! What becomes of an event: written anew, counted onto an earlier one, or not written at all.
+//! Pure; times are since 1970.
+//!
+//! - The same words about the same object are one event with a count.
+//! - More than ten different messages of one reason about one object in ten minutes are one event
+//!   with a count too.
+//! - One object gets 25 events at once and then one in five minutes.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proto_api::core::v1::ObjectReference;
+
+use super::EventKind;
+
+/// An earlier event is counted onto for this long after it was last seen.
+const REMEMBERED: Duration = Duration::from_secs(600);
+/// Different messages of one reason about one object before they are taken together.
+const DIFFERENT_MAX: usize = 10;
+/// Put before the message of events that were taken together.
+const COMBINED: &str = "(combined from similar events): ";
+/// Events about one object at once ...
+const BURST: f64 = 25.0;
+/// ... and then one in this time.
+const ONE_EVERY: Duration = Duration::from_secs(300);
+/// Objects and messages remembered; the longest unseen are forgotten first.
+const ENTRIES_MAX: usize = 4096;
+
+/// What a component said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
+    /// The object.
+    pub about: ObjectReference,
+    /// Whether somebody should worry.
+    pub kind: EventKind,
+    /// One word that machines match.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// What is to be written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// A new event of this name.
+    Create {
+        /// What was said.
+        said: Said,
+        /// Name of the event.
+        name: String,
+    },
+    /// The event of this name happened again.
+    Count {
+        /// What was said, with the message that the event is to have.
+        said: Said,
+        /// Name of the event.
+        name: String,
+        /// How often in all.
+        count: i32,
+    },
+    /// Nothing.
+    Silence,
+}
+
+/// Remembers what was said.
+#[derive(Debug, Default)]
+pub struct Correlator {
+    objects: BTreeMap<ObjectKey, Budget>,
+    similar: BTreeMap<SimilarKey, Similar>,
+    events: BTreeMap<EventKey, Written>,
+}
+
+type ObjectKey = (String, String, String, String);
+type SimilarKey = (ObjectKey, EventKind, &'static str);
+type EventKey = (SimilarKey, String);
+
+#[derive(Debug)]
+struct Budget {
+    left: f64,
+    seen: Duration,
+}
+
+#[derive(Debug)]
+struct Similar {
+    messages: Vec<String>,
+    seen: Duration,
+}
+
+#[derive(Debug)]
+struct Written {
+    name: String,
+    count: i32,
+    seen: Duration,
+}
+
+impl Correlator {
+    /// Decides on one event, said at `now`.
+    pub fn take(&mut self, said: Said, now: Duration) -> Verdict {
+        let about = &said.about;
+        let object =
+            (about.uid.clone(), about.kind.clone(), about.namespace.clone(), about.name.clone());
+        if !self.spend(&object, now) {
+            return Verdict::Silence;
+        }
+        let similar = (object, said.kind, said.reason);
+        let (words, said) = if self.is_flood(&similar, &said.message, now) {
+            (String::new(), Said { message: format!("{COMBINED}{}", said.message), ..said })
+        } else {
+            (said.message.clone(), said)
+        };
+        make_room(&mut self.events, |written| written.seen);
+        let known = self.events.get_mut(&(similar.clone(), words.clone()));
+        if let Some(written) = known.filter(|written| now < written.seen + REMEMBERED) {
+            written.count = written.count.saturating_add(1);
+            written.seen = now;
+            return Verdict::Count { said, name: written.name.clone(), count: written.count };
+        }
+        let name = format!("{}.{:x}", said.about.name, now.as_nanos());
+        let written = Written { name: name.clone(), count: 1, seen: now };
+        self.events.insert((similar, words), written);
+        Verdict::Create { said, name }
+    }
+
+    /// Takes one event from the object's budget, if there is one.
+    fn spend(&mut self, object: &ObjectKey, now: Duration) -> bool {
+        make_room(&mut self.objects, |budget| budget.seen);
+        let full = Budget { left: BURST, seen: now };
+        let budget = self.objects.entry(object.clone()).or_insert(full);
+        let earned = now.saturating_sub(budget.seen).as_secs_f64() / ONE_EVERY.as_secs_f64();
+        budget.left = (budget.left + earned).min(BURST);
+        budget.seen = now;
+        if budget.left < 1.0 {
+            return false;
+        }
+        budget.left -= 1.0;
+        true
+    }
+
+    /// Whether there are too many different messages of this reason about this object.
+    fn is_flood(&mut self, key: &SimilarKey, message: &str, now: Duration) -> bool {
+        make_room(&mut self.similar, |similar| similar.seen);
+        let none = Similar { messages: Vec::new(), seen: now };
+        let similar = self.similar.entry(key.clone()).or_insert(none);
+        if now >= similar.seen + REMEMBERED {
+            similar.messages.clear();
+        }
+        similar.seen = now;
+        if similar.messages.iter().any(|known| known == message) {
+            return false;
+        }
+        if similar.messages.len() >= DIFFERENT_MAX {
+            return true;
+        }
+        similar.messages.push(message.to_owned());
+        false
+    }
+}
+
+/// Forgets the longest unseen half of a full map, so that the cost of looking for it is spread over
+/// many insertions.
+fn make_room<K: Ord, V>(map: &mut BTreeMap<K, V>, seen: impl Fn(&V) -> Duration) {
+    if map.len() < ENTRIES_MAX {
+        return;
+    }
+    let mut times: Vec<Duration> = map.values().map(&seen).collect();
+    times.sort_unstable();
+    let middle = times.get(times.len() / 2).copied().unwrap_or_default();
+    let mut surplus = ENTRIES_MAX / 2;
+    map.retain(|_, value| {
+        let goes = surplus > 0 && seen(value) <= middle;
+        surplus -= usize::from(goes);
+        !goes
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(object: &str, message: &str) -> Said {
+        let about = ObjectReference {
+            name: object.into(),
+            uid: object.into(),
+            ..ObjectReference::default()
+        };
+        Said { about, kind: EventKind::Normal, reason: "Pulled", message: message.into() }
+    }
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[test]
+    fn the_same_words_are_counted_for_ten_minutes() {
+        let mut correlator = Correlator::default();
+        let Verdict::Create { name, .. } = correlator.take(said("p", "a"), secs(1)) else {
+            panic!("new")
+        };
+        assert_eq!(name, format!("p.{:x}", 1_000_000_000));
+        let again = correlator.take(said("p", "a"), secs(600));
+        assert_eq!(again, Verdict::Count { said: said("p", "a"), name, count: 2 });
+        assert!(matches!(correlator.take(said("p", "b"), secs(601)), Verdict::Create { .. }));
+        assert!(matches!(correlator.take(said("q", "a"), secs(601)), Verdict::Create { .. }));
+        assert!(matches!(correlator.take(said("p", "a"), secs(1300)), Verdict::Create { .. }));
+    }
+
+    #[test]
+    fn many_different_messages_become_one_event() {
+        let mut correlator = Correlator::default();
+        for n in 0..10 {
+            assert!(matches!(
+                correlator.take(said("p", &n.to_string()), secs(n)),
+                Verdict::Create { .. }
+            ));
+        }
+        let Verdict::Create { said: first, .. } = correlator.take(said("p", "10"), secs(10)) else {
+            panic!("new")
+        };
+        assert_eq!(first.message, "(combined from similar events): 10");
+        let Verdict::Count { said: second, count, .. } = correlator.take(said("p", "11"), secs(11))
+        else {
+            panic!("count")
+        };
+        assert_eq!((second.message.as_str(), count), ("(combined from similar events): 11", 2));
+        assert!(matches!(
+            correlator.take(said("p", "3"), secs(12)),
+            Verdict::Count { count: 2, .. }
+        ));
+    }
+
+    #[test]
+    fn an_object_has_a_budget() {
+        let mut correlator = Correlator::default();
+        let mut written = |object: &str, at: u64| {
+            correlator.take(said(object, "x"), secs(at)) != Verdict::Silence
+        };
+        assert_eq!((0..40).filter(|_| written("p", 0)).count(), 25);
+        assert!(written("q", 0));
+        assert!(!written("p", 299));
+        assert!(written("p", 301));
+        assert!(!written("p", 302));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut correlator = Correlator::default();
+        for n in 0..3 * ENTRIES_MAX {
+            correlator.take(said(&n.to_string(), "x"), secs(7));
+        }
+        assert!(correlator.objects.len() <= ENTRIES_MAX);
+        assert!(correlator.events.len() <= ENTRIES_MAX && correlator.similar.len() <= ENTRIES_MAX);
+    }
+}

@@ -1,0 +1,314 @@
+//! Leases: how a node says that it lives, and how one of several equals becomes the one that acts.
+//!
+//! What to write is decided by [`Claimant::claim`], pure; [`keep`] writes it, again and again, on a
+//! task and best on a connection of its own. Whether another holder has died is judged by how long
+//! its lease has not changed while we watched, never by comparing clocks.
+
+use std::time::Duration;
+
+use proto_api::MicroTime;
+use proto_api::coordination::v1::{Lease, LeaseSpec};
+use proto_api::meta::v1::{ObjectMeta, OwnerReference};
+use proto_daemon::backoff::Backoff;
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use proto_daemon::statusz::TaskStatus;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+use crate::api::Api;
+use crate::error::ClientError;
+use crate::params::WriteParams;
+
+/// Who claims which lease.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holder {
+    /// Name of the lease; a node's is the node's.
+    pub lease: String,
+    /// Who we are.
+    pub identity: String,
+    /// After this long without renewal others may take it, seconds; renewed four times as often.
+    pub duration_secs: u16,
+    /// The object that the lease goes with, a node for example.
+    pub owner: Option<OwnerReference>,
+}
+
+/// What is known of a lease.
+#[derive(Clone, Debug, Default)]
+pub struct Claimant {
+    lease: Option<Lease>,
+    /// When the lease was last seen to change.
+    changed: Option<Instant>,
+}
+
+/// What to do about a lease.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Claim {
+    /// There is none: create this one.
+    Create(Box<Lease>),
+    /// It is ours, or may be: write this over it.
+    Update(Box<Lease>),
+    /// Another holds it.
+    Wait {
+        /// Who.
+        holder: String,
+    },
+}
+
+impl Claimant {
+    /// Takes in the lease as the server has it; `None` when there is none.
+    pub fn saw(&mut self, lease: Option<Lease>, now: Instant) {
+        if self.lease != lease || self.changed.is_none() {
+            self.changed = Some(now);
+        }
+        self.lease = lease;
+    }
+
+    /// What `me` should write. `wall` is the time by the calendar, which others read but nobody
+    /// decides by.
+    pub fn claim(&self, me: &Holder, wall: MicroTime, now: Instant) -> Claim {
+        let fresh = || LeaseSpec {
+            holder_identity: Some(me.identity.clone()),
+            lease_duration_seconds: Some(i32::from(me.duration_secs)),
+            acquire_time: Some(wall),
+            renew_time: Some(wall),
+            lease_transitions: Some(0),
+        };
+        let Some(lease) = &self.lease else {
+            let metadata = ObjectMeta {
+                name: me.lease.clone(),
+                owner_references: me.owner.iter().cloned().collect(),
+                ..ObjectMeta::default()
+            };
+            return Claim::Create(Box::new(Lease { metadata, spec: fresh() }));
+        };
+        let spec = &lease.spec;
+        let holder = spec.holder_identity.as_deref().unwrap_or_default();
+        let mut next = lease.clone();
+        if holder == me.identity {
+            next.spec.renew_time = Some(wall);
+            next.spec.lease_duration_seconds = Some(i32::from(me.duration_secs));
+            return Claim::Update(Box::new(next));
+        }
+        if !holder.is_empty() && !self.is_expired(spec, now) {
+            return Claim::Wait { holder: holder.to_owned() };
+        }
+        let transitions = spec.lease_transitions.unwrap_or(0).saturating_add(1);
+        next.spec = LeaseSpec { lease_transitions: Some(transitions), ..fresh() };
+        Claim::Update(Box::new(next))
+    }
+
+    fn is_expired(&self, spec: &LeaseSpec, now: Instant) -> bool {
+        let secs = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+        self.changed.is_some_and(|changed| now >= changed + Duration::from_secs(secs))
+    }
+}
+
+/// Whether the lease is ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// We hold it and renewed it in time.
+    Yes,
+    /// Somebody else does, or nobody knows.
+    No,
+}
+
+/// Claims and renews the lease until drained, and tells `held` of each change. The lease is left to
+/// expire: a successor waits, a restart goes on.
+pub async fn keep(
+    api: Api<Lease>,
+    me: Holder,
+    status: TaskStatus,
+    held: watch::Sender<Held>,
+    drain: DrainWatch,
+) {
+    // Cancel safe: a renewal that was cut off is renewed by the next start.
+    tokio::select! {
+        () = drain.asked() => {}
+        () = renew_forever(api, me, status, held) => {}
+    }
+}
+
+async fn renew_forever(api: Api<Lease>, me: Holder, status: TaskStatus, held: watch::Sender<Held>) {
+    let every = Duration::from_secs(u64::from(me.duration_secs.max(4))) / 4;
+    let backoff = Backoff { first: Duration::from_millis(200), longest: every };
+    // One late answer must not use up the time of the next renewal.
+    let api = Api::new(api.client().with_deadline(every), api.collection().namespace.as_deref());
+    let mut claimant = Claimant::default();
+    let mut renewed = Instant::now();
+    let mut failures = 0;
+    loop {
+        status.started("renew");
+        match renew(&api, &me, &mut claimant).await {
+            Ok(Claim::Wait { holder }) => {
+                failures = 0;
+                tell(&held, Held::No);
+                status.done(format!("held by {holder}"));
+            }
+            Ok(_) => {
+                failures = 0;
+                renewed = Instant::now();
+                tell(&held, Held::Yes);
+                status.done("renewed");
+            }
+            Err(error) => {
+                failures += 1;
+                if renewed.elapsed() >= Duration::from_secs(u64::from(me.duration_secs)) {
+                    tell(&held, Held::No);
+                }
+                if matches!(error, ClientError::Deadline { .. }) {
+                    // The connection may be one that swallows everything: the next try gets
+                    // another.
+                    api.client().reconnect();
+                }
+                let cause = chain(&error);
+                tracing::warn!(lease = me.lease, failures, error = cause, "lease not renewed");
+                status.failed(cause);
+            }
+        }
+        let pause = if failures == 0 { every } else { backoff.delay(failures, rand::random()) };
+        sleep(pause).await;
+    }
+}
+
+/// One claim. Reads the lease only when it is not known or was found to be another than thought.
+async fn renew(
+    api: &Api<Lease>,
+    me: &Holder,
+    claimant: &mut Claimant,
+) -> Result<Claim, ClientError> {
+    let ours = |claimant: &Claimant| {
+        let holder =
+            claimant.lease.as_ref().and_then(|lease| lease.spec.holder_identity.as_deref());
+        holder == Some(me.identity.as_str())
+    };
+    if !ours(claimant) {
+        let lease = api.find(&me.lease).await?;
+        claimant.saw(lease, Instant::now());
+    }
+    let claim = claimant.claim(me, wall_clock(), Instant::now());
+    let written = match &claim {
+        Claim::Wait { .. } => return Ok(claim),
+        Claim::Create(lease) => api.create(lease, &WriteParams::default()).await,
+        Claim::Update(lease) => api.update(lease, &WriteParams::default()).await,
+    };
+    match written {
+        Ok(lease) => {
+            claimant.saw(Some(lease), Instant::now());
+            Ok(claim)
+        }
+        Err(error) => {
+            if error.is_conflict() || error.is_not_found() || error.is_already_exists() {
+                // It is not what we thought: read it first next time.
+                claimant.lease = None;
+            }
+            Err(error)
+        }
+    }
+}
+
+fn tell(held: &watch::Sender<Held>, now: Held) {
+    held.send_if_modified(|before| {
+        let changed = *before != now;
+        *before = now;
+        changed
+    });
+}
+
+/// The time by the calendar.
+fn wall_clock() -> MicroTime {
+    let since =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    MicroTime::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_daemon::drain::{Drain, Drained};
+    use proto_daemon::statusz::StatusBoard;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::Server;
+
+    fn me() -> Holder {
+        Holder { lease: "n1".into(), identity: "me".into(), duration_secs: 40, owner: None }
+    }
+
+    fn lease(holder: &str, renewed: i64) -> Lease {
+        let spec = LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(40),
+            renew_time: Some(MicroTime::from_unix_micros(renewed)),
+            lease_transitions: Some(3),
+            ..LeaseSpec::default()
+        };
+        Lease { spec, ..Lease::default() }
+    }
+
+    #[test]
+    fn a_lease_is_created_renewed_or_waited_for() {
+        let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
+        let mut claimant = Claimant::default();
+        claimant.saw(None, start);
+        let Claim::Create(created) = claimant.claim(&me(), wall, start) else { panic!("create") };
+        assert_eq!((created.metadata.name.as_str(), created.spec.renew_time), ("n1", Some(wall)));
+
+        claimant.saw(Some(lease("me", 1)), start);
+        let Claim::Update(renewed) = claimant.claim(&me(), wall, start) else { panic!("renew") };
+        assert_eq!(
+            (renewed.spec.renew_time, renewed.spec.lease_transitions),
+            (Some(wall), Some(3))
+        );
+
+        claimant.saw(Some(lease("you", 2)), start);
+        assert_eq!(claimant.claim(&me(), wall, start), Claim::Wait { holder: "you".into() });
+    }
+
+    #[test]
+    fn another_s_lease_is_taken_only_after_it_stood_still() {
+        let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
+        let at = |secs| start + Duration::from_secs(secs);
+        let mut claimant = Claimant::default();
+        claimant.saw(Some(lease("you", 1)), start);
+        claimant.saw(Some(lease("you", 2)), at(30));
+        claimant.saw(Some(lease("you", 2)), at(60));
+        assert!(matches!(claimant.claim(&me(), wall, at(69)), Claim::Wait { .. }));
+        let Claim::Update(taken) = claimant.claim(&me(), wall, at(70)) else { panic!("take") };
+        assert_eq!(taken.spec.holder_identity.as_deref(), Some("me"));
+        assert_eq!((taken.spec.lease_transitions, taken.spec.acquire_time), (Some(4), Some(wall)));
+    }
+
+    #[tokio::test]
+    async fn creates_then_renews_what_it_wrote_and_reads_again_after_a_conflict() {
+        let mut server = Server::plain().await;
+        let api = server.client().within::<Lease>("leases");
+        let (drain, board) = (Drain::default(), StatusBoard::default());
+        let (held, mut told) = watch::channel(Held::No);
+        let quick = Holder { duration_secs: 4, ..me() };
+        tokio::spawn(keep(api, quick, board.task("lease"), held, drain.watch()));
+
+        let path = "/apis/coordination.k8s.io/v1/namespaces/leases/leases";
+        let asked = server.asked().await;
+        assert_eq!(asked.line, format!("GET {path}/n1"));
+        asked.refuse(404, "NotFound");
+        let asked = server.asked().await;
+        assert_eq!(asked.line, format!("POST {path}"));
+        let body = |version: &str| -> Value {
+            json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1",
+                "metadata": {"name": "n1", "namespace": "leases", "resourceVersion": version},
+                "spec": {"holderIdentity": "me", "leaseDurationSeconds": 4}})
+        };
+        asked.reply(201, &body("1"));
+        told.wait_for(|held| *held == Held::Yes).await.expect("held");
+        let asked = server.asked().await;
+        assert_eq!(asked.line, format!("PUT {path}/n1"), "no read before a renewal");
+        asked.refuse(409, "Conflict");
+        let asked = server.asked().await;
+        assert_eq!(asked.line, format!("GET {path}/n1"));
+        asked.reply(200, &body("5"));
+        server.asked().await.reply(200, &body("6"));
+        assert_eq!(*told.borrow(), Held::Yes);
+        assert_eq!(drain.drain(Duration::from_secs(30)).await, Drained::Finished);
+    }
+}

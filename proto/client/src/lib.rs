@@ -1,0 +1,36 @@
+//! io: a typed client of the API. What a request or a watch is, is decided by pure code
+//! ([`request`], [`watch::machine`]); one connection carries them all ([`transport`]).
+//!
+//! - [`Client`]: one server, one connection, one identity. Clones share them; a heartbeat takes a
+//!   client of its own.
+//! - [`Api`]: the verbs for one kind. [`dynamic::Dynamic`]: the same for kinds known only at run
+//!   time.
+//! - [`watch`]: what a collection holds and how it changes, kept up through errors; [`reflector`]:
+//!   the same as a shared map.
+//! - [`lease`], [`events`]: two things that every component does with them.
+
+pub mod api;
+pub mod config;
+pub mod dynamic;
+pub mod error;
+pub mod events;
+pub mod lease;
+pub mod metrics;
+pub mod params;
+pub mod reflector;
+pub mod request;
+pub mod rotating;
+pub mod transport;
+pub mod watch;
+
+mod client;
+mod content;
+#[cfg(test)]
+mod testing;
+
+pub use api::Api;
+pub use client::Client;
+pub use config::ClientConfig;
+pub use error::ClientError;
+pub use params::{DeleteParams, ListParams, Patch, WriteParams};
+pub use reflector::{Change, ObjectKey, Reflector, Store};

@@ -1,0 +1,225 @@
+//! A collection as a shared map that follows the server: one task keeps it, everybody reads it.
+//!
+//! What is kept of each object is the reader's choice ([`Reflector::projected`]), so that a
+//! component that needs three fields of every pod does not hold every pod. Changes are told to one
+//! callback in the order in which they happen; it is called by the task itself and must not block:
+//! poke a loop, add a key to a work queue.
+
+mod cache;
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use proto_api::Resource;
+use proto_api::meta::v1::ObjectMeta;
+use proto_daemon::drain::DrainWatch;
+use tokio::sync::watch as state;
+
+use crate::api::Api;
+use crate::params::ListParams;
+use crate::watch::{Observed, watch};
+use cache::Cache;
+
+/// Namespace and name of an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectKey {
+    /// Empty for kinds without namespaces.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl ObjectKey {
+    /// From parts.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Of an object.
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        Self::new(&metadata.namespace, &metadata.name)
+    }
+}
+
+impl std::fmt::Display for ObjectKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}
+
+/// One change of the map.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change<U> {
+    /// An object is new or has changed.
+    Applied {
+        /// Which.
+        key: ObjectKey,
+        /// What is kept of it now.
+        new: Arc<U>,
+        /// What was kept of it before; not set when it is new.
+        old: Option<Arc<U>>,
+    },
+    /// An object is gone.
+    Deleted {
+        /// Which.
+        key: ObjectKey,
+        /// What was kept of it last.
+        old: Arc<U>,
+    },
+    /// A list is complete: everything that exists has been told. Comes first after the initial
+    /// list, and again after each later one.
+    Synced,
+}
+
+/// The map. Cheap to clone; all clones are one map.
+#[derive(Debug)]
+pub struct Store<U> {
+    cache: Arc<RwLock<Cache<U>>>,
+    synced: state::Receiver<bool>,
+}
+
+impl<U> Clone for Store<U> {
+    fn clone(&self) -> Self {
+        Self { cache: self.cache.clone(), synced: self.synced.clone() }
+    }
+}
+
+impl<U> Store<U> {
+    /// One object.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<U>> {
+        self.read(|cache| cache.get(key))
+    }
+
+    /// All objects, by namespace and name.
+    pub fn list(&self) -> Vec<(ObjectKey, Arc<U>)> {
+        self.read(|cache| cache.iter().map(|(key, object)| (key.clone(), object.clone())).collect())
+    }
+
+    /// The objects of one namespace, by name. Costs as much as there are, not as much as the map
+    /// holds.
+    pub fn within(&self, namespace: &str) -> Vec<Arc<U>> {
+        self.read(|cache| cache.within(namespace).cloned().collect())
+    }
+
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.read(|cache| cache.iter().count())
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the map has been complete once.
+    pub fn is_synced(&self) -> bool {
+        *self.synced.borrow()
+    }
+
+    /// Returns once the map has been complete; never when its task ended before. Cancel safe.
+    pub async fn synced(&self) {
+        if self.synced.clone().wait_for(|synced| *synced).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
+    fn read<A>(&self, read: impl FnOnce(&Cache<U>) -> A) -> A {
+        read(&self.cache.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What is kept of an object.
+type Project<T, U> = Box<dyn Fn(T) -> U + Send + Sync>;
+
+/// Keeps a [`Store`]; run it as a task.
+pub struct Reflector<T, U> {
+    api: Api<T>,
+    params: ListParams,
+    project: Project<T, U>,
+    store: Store<U>,
+    synced: state::Sender<bool>,
+}
+
+impl<T: Resource> Reflector<T, T> {
+    /// Keeps whole objects, without the field owners that only the server needs.
+    pub fn whole(api: Api<T>, params: ListParams) -> Self {
+        Self::projected(api, params, |mut object| {
+            object.metadata_mut().managed_fields = Vec::new();
+            object
+        })
+    }
+}
+
+impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
+    /// Keeps `project` of each object.
+    pub fn projected(
+        api: Api<T>,
+        params: ListParams,
+        project: impl Fn(T) -> U + Send + Sync + 'static,
+    ) -> Self {
+        let project = Box::new(project);
+        let (synced, receiver) = state::channel(false);
+        let store = Store { cache: Arc::default(), synced: receiver };
+        Self { api, params, project, store, synced }
+    }
+
+    /// The map.
+    pub fn store(&self) -> Store<U> {
+        self.store.clone()
+    }
+
+    /// Follows the server until drained, and tells `changed` of each change after the map has it.
+    pub async fn run(self, drain: DrainWatch, mut changed: impl FnMut(Change<U>) + Send) {
+        let Self { api, params, project, store, synced } = self;
+        let follow = watch(&api, &params, |observed| {
+            let changes = {
+                let mut cache = store.cache.write().unwrap_or_else(PoisonError::into_inner);
+                take(&mut cache, &project, observed)
+            };
+            for change in changes {
+                let complete = matches!(change, Change::Synced);
+                changed(change);
+                if complete {
+                    // After everything was told, so that who waits finds its own state complete as
+                    // well.
+                    synced.send_replace(true);
+                }
+            }
+        });
+        // Dropping the watch loses nothing: the map is not read by the next start.
+        tokio::select! {
+            () = drain.asked() => {}
+            () = follow => {}
+        }
+    }
+}
+
+/// Takes one observation into the map; most are one change, the end of a list may be many.
+fn take<T: Resource, U>(
+    cache: &mut Cache<U>,
+    project: &Project<T, U>,
+    observed: Observed<T>,
+) -> Vec<Change<U>> {
+    match observed {
+        Observed::ListBegan => {
+            cache.begin_list();
+            Vec::new()
+        }
+        Observed::Listed(object) | Observed::Applied(object) => {
+            let key = ObjectKey::of(object.metadata());
+            let version = object.metadata().resource_version.clone();
+            cache.apply(key, &version, || project(object)).into_iter().collect()
+        }
+        Observed::Deleted(object) => {
+            cache.delete(&ObjectKey::of(object.metadata())).into_iter().collect()
+        }
+        Observed::ListEnded => {
+            let mut changes = cache.end_list();
+            changes.push(Change::Synced);
+            changes
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! One connection to the API server: HTTP/2 where the server speaks it (all requests and watches
+//! share it), else HTTP/1.1 connections, one per request in flight. A dead connection is noticed by
+//! pings within 25 seconds. Leaf calls never retry: a request that may have reached the server is
+//! not sent twice; one that surely has not is sent on a fresh connection.
+
+mod dial;
+mod tls;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, Uri, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::config::ClientConfig;
+pub use dial::DialError;
+use dial::{Dialed, Endpoint};
+pub use tls::TlsError;
+use tls::{Generation, TlsSource};
+
+pub(crate) type Body = Full<Bytes>;
+
+/// How a dead HTTP/2 connection is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pings {
+    /// A ping this often while a request or watch is open ...
+    pub(crate) every: Duration,
+    /// ... and this long for its answer.
+    pub(crate) timeout: Duration,
+}
+
+impl Default for Pings {
+    fn default() -> Self {
+        Self { every: Duration::from_secs(10), timeout: Duration::from_secs(15) }
+    }
+}
+
+/// Idle HTTP/1.1 connections kept for the next request.
+const IDLE_MAX: usize = 4;
+/// What the server may send before we have read it: a watch that bursts must not stall the others
+/// on the connection.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+
+/// Why a request got no response.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// No connection could be made.
+    #[error("cannot connect to {server}")]
+    Connect {
+        /// Host and port.
+        server: String,
+        /// At which step, and why; shared by all who waited for that connection.
+        #[source]
+        cause: Arc<DialError>,
+    },
+    /// The connection broke before the response's head was there.
+    #[error("connection to {server} failed")]
+    Broken {
+        /// Host and port.
+        server: String,
+        /// What broke it.
+        #[source]
+        cause: hyper::Error,
+    },
+}
+
+/// Connections to one server.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    endpoint: Endpoint,
+    tls: Option<TlsSource>,
+    pings: Pings,
+    /// Locked while somebody connects, so that all who need the connection get the same one.
+    state: AsyncMutex<State>,
+    /// Attempts that failed so far; counted outside the lock, so that one who waits for it can
+    /// tell.
+    failures: AtomicU64,
+    idle: Arc<Mutex<Idle>>,
+}
+
+/// HTTP/1.1 connections that wait for a request, with the certificates that they were made with.
+type Idle = Vec<(Generation, http1::SendRequest<Body>)>;
+
+#[derive(Debug, Default)]
+struct State {
+    protocol: Protocol,
+    /// Why the last attempt to connect failed.
+    failed: Option<Arc<DialError>>,
+}
+
+#[derive(Debug, Default)]
+enum Protocol {
+    /// Nothing has been connected yet.
+    #[default]
+    Unknown,
+    Http2(Generation, http2::SendRequest<Body>),
+    Http1,
+}
+
+enum Sender {
+    Http2(http2::SendRequest<Body>),
+    Http1(Generation, http1::SendRequest<Body>),
+}
+
+impl Transport {
+    pub(crate) fn new(config: &ClientConfig, pings: Pings) -> Result<Self, TlsError> {
+        let endpoint = Endpoint::of(&config.server);
+        let tls = match config.server.scheme_str() {
+            Some("https") => Some(TlsSource::new(&config.tls, &endpoint.host)?),
+            _ => None,
+        };
+        let (state, failures, idle) = Default::default();
+        Ok(Self { endpoint, tls, pings, state, failures, idle })
+    }
+
+    /// Sends a request with an absolute URI. Deadlines are the caller's.
+    pub(crate) async fn send(
+        &self,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, TransportError> {
+        let mut fresh_tried = false;
+        loop {
+            let mut unsent = match self.sender().await? {
+                Sender::Http2(mut sender) => match sender.try_send_request(request).await {
+                    Ok(response) => return Ok(response),
+                    Err(error) => error,
+                },
+                Sender::Http1(generation, mut sender) => {
+                    match sender.try_send_request(origin_form(request)).await {
+                        Ok(response) => {
+                            self.keep(generation, sender);
+                            return Ok(response);
+                        }
+                        Err(error) => error,
+                    }
+                }
+            };
+            match unsent.take_message() {
+                // Never written: the connection was closing. Once more on a new one.
+                Some(back) if !fresh_tried => {
+                    fresh_tried = true;
+                    request = self.absolute_form(back);
+                }
+                _ => {
+                    return Err(TransportError::Broken {
+                        server: self.server(),
+                        cause: unsent.into_error(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// A connection of its own, for a request that turns it into something else (101 Switching
+    /// Protocols).
+    pub(crate) async fn send_for_upgrade(
+        &self,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, TransportError> {
+        let dialed = self
+            .dial(dial::Offer::Http1)
+            .await
+            .map_err(|cause| self.connect_error(cause.into()))?;
+        let mut sender =
+            http1_handshake(dialed).await.map_err(|cause| self.connect_error(cause.into()))?;
+        sender
+            .send_request(origin_form(request))
+            .await
+            .map_err(|cause| TransportError::Broken { server: self.server(), cause })
+    }
+
+    /// Lets the next request have a new connection; what is on the old one may finish there.
+    pub(crate) fn forget(&self) {
+        // When it is locked, somebody is connecting anew already.
+        if let Ok(mut state) = self.state.try_lock() {
+            state.protocol = Protocol::Unknown;
+        }
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    async fn sender(&self) -> Result<Sender, TransportError> {
+        let generation = self.generation()?;
+        let failures_before = self.failures.load(Ordering::Relaxed);
+        let mut state = self.state.lock().await;
+        if let Some(sender) = self.ready_sender(&state.protocol, generation) {
+            return Ok(sender);
+        }
+        if let Some(cause) = &state.failed
+            && self.failures.load(Ordering::Relaxed) != failures_before
+        {
+            // An attempt has failed while we waited for it: the error is ours too.
+            return Err(self.connect_error(cause.clone()));
+        }
+        if matches!(state.protocol, Protocol::Http1) {
+            // Such connections are independent: nobody has to wait for this one.
+            drop(state);
+            let negotiated = self.negotiate(generation).await;
+            return negotiated.map_err(|cause| self.connect_error(cause.into()));
+        }
+        match self.negotiate(generation).await {
+            Ok(sender) => {
+                state.protocol = match &sender {
+                    Sender::Http2(sender) => Protocol::Http2(generation, sender.clone()),
+                    Sender::Http1(..) => Protocol::Http1,
+                };
+                Ok(sender)
+            }
+            Err(cause) => {
+                let cause = Arc::new(cause);
+                state.failed = Some(cause.clone());
+                self.failures.fetch_add(1, Ordering::Relaxed);
+                Err(self.connect_error(cause))
+            }
+        }
+    }
+
+    fn ready_sender(&self, protocol: &Protocol, generation: Generation) -> Option<Sender> {
+        match protocol {
+            // An old generation's connection lives on for the watches that are on it, but gets
+            // nothing new.
+            Protocol::Http2(made, sender) if *made == generation && !sender.is_closed() => {
+                Some(Sender::Http2(sender.clone()))
+            }
+            Protocol::Http1 => {
+                let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                idle.retain(|(made, sender)| *made == generation && !sender.is_closed());
+                idle.pop().map(|(made, sender)| Sender::Http1(made, sender))
+            }
+            _ => None,
+        }
+    }
+
+    async fn negotiate(&self, generation: Generation) -> Result<Sender, DialError> {
+        let dialed = self.dial(dial::Offer::Any).await?;
+        if dialed.speaks_http2 {
+            http2_handshake(dialed, self.pings).await.map(Sender::Http2)
+        } else {
+            http1_handshake(dialed).await.map(|sender| Sender::Http1(generation, sender))
+        }
+    }
+
+    async fn dial(&self, offer: dial::Offer) -> Result<Dialed, DialError> {
+        let tls = self.tls.as_ref().map(|tls| tls.connector(offer)).transpose()?;
+        dial::dial(&self.endpoint, tls).await
+    }
+
+    fn generation(&self) -> Result<Generation, TransportError> {
+        match &self.tls {
+            None => Ok(Generation::default()),
+            Some(tls) => {
+                tls.generation().map_err(|cause| self.connect_error(Arc::new(cause.into())))
+            }
+        }
+    }
+
+    /// Puts the connection back once the response's body has been read to its end.
+    fn keep(&self, generation: Generation, mut sender: http1::SendRequest<Body>) {
+        let idle = self.idle.clone();
+        tokio::spawn(async move {
+            if sender.ready().await.is_ok() {
+                let mut idle = idle.lock().unwrap_or_else(PoisonError::into_inner);
+                if idle.len() < IDLE_MAX {
+                    idle.push((generation, sender));
+                }
+            }
+        });
+    }
+
+    fn connect_error(&self, cause: Arc<DialError>) -> TransportError {
+        TransportError::Connect { server: self.server(), cause }
+    }
+
+    fn server(&self) -> String {
+        self.endpoint.to_string()
+    }
+
+    /// Undoes [`origin_form`].
+    fn absolute_form(&self, mut request: Request<Body>) -> Request<Body> {
+        if request.uri().authority().is_none() {
+            let path = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+            let scheme = if self.tls.is_some() { "https" } else { "http" };
+            if let Ok(uri) = format!("{scheme}://{}{path}", self.endpoint).parse() {
+                *request.uri_mut() = uri;
+            }
+            request.headers_mut().remove(header::HOST);
+        }
+        request
+    }
+}
+
+/// HTTP/1.1 wants the path in the request line and the host in a header.
+fn origin_form(mut request: Request<Body>) -> Request<Body> {
+    if let Some(authority) = request.uri().authority().cloned() {
+        let path = request.uri().path_and_query().cloned();
+        let path = path.unwrap_or_else(|| http::uri::PathAndQuery::from_static("/"));
+        *request.uri_mut() = Uri::from(path);
+        if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
+            request.headers_mut().insert(header::HOST, host);
+        }
+    }
+    request
+}
+
+async fn http2_handshake(
+    dialed: Dialed,
+    pings: Pings,
+) -> Result<http2::SendRequest<Body>, DialError> {
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .keep_alive_interval(pings.every)
+        .keep_alive_timeout(pings.timeout)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(64 << 10)
+        .handshake(TokioIo::new(dialed.stream))
+        .await
+        .map_err(DialError::Handshake)?;
+    // Ends with the connection; requests on it get the error.
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+async fn http1_handshake(dialed: Dialed) -> Result<http1::SendRequest<Body>, DialError> {
+    let (sender, connection) = http1::Builder::new()
+        .max_buf_size(64 << 10)
+        .handshake(TokioIo::new(dialed.stream))
+        .await
+        .map_err(DialError::Handshake)?;
+    tokio::spawn(connection.with_upgrades());
+    Ok(sender)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! Connections, certificates and tokens against a server whose every answer is given by hand.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, header};
+use proto_api::core::v1::{ConfigMap, Pod};
+use proto_api::object;
+use serde_json::json;
+
+use crate::client::Client;
+use crate::config::{Credential, Identity, Pem};
+use crate::error::ClientError;
+use crate::params::{DeleteParams, ListParams, WriteParams};
+use crate::request;
+use crate::testing::{Authority, PATIENCE, Relay, Server, names, skip};
+
+fn get(path: &str) -> Request<Bytes> {
+    request::get(path.to_owned())
+}
+
+#[tokio::test]
+async fn a_token_is_read_again_when_its_file_changes() {
+    let mut server = Server::plain().await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let path = directory.path().join("token");
+    std::fs::write(&path, "one\n").expect("written");
+    let client = server.client_with(Credential::TokenFile(path.clone()));
+    for token in ["one", "two"] {
+        std::fs::write(&path, token).expect("written");
+        skip(Duration::from_secs(2)).await;
+        let call = tokio::spawn({
+            let client = client.clone();
+            async move { client.call(get("/version")).await }
+        });
+        let asked = server.asked().await;
+        assert_eq!(asked.headers[header::AUTHORIZATION], format!("Bearer {token}"));
+        assert_eq!(asked.headers[header::USER_AGENT], "test/1");
+        asked.reply(200, &json!({}));
+        call.await.expect("ended").expect("answered");
+    }
+    let none = server.client_with(Credential::TokenFile(directory.path().join("none")));
+    let error = none.call(get("/version")).await.expect_err("no token");
+    assert_eq!(error.to_string(), "GET /version: cannot read the token");
+}
+
+#[tokio::test]
+async fn new_certificates_get_a_new_connection_and_the_old_one_lives_on() {
+    let authority = Authority::new();
+    let mut server = Server::start(Some(authority.server_config())).await;
+    let relay = Relay::to(server.address).await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let (certificate, key) = (directory.path().join("c.pem"), directory.path().join("k.pem"));
+    let renew = || {
+        let signed = authority.sign("client");
+        std::fs::write(&certificate, &signed.certificate).expect("written");
+        std::fs::write(&key, &signed.key).expect("written");
+    };
+    renew();
+    let mut config = authority.client_config(relay.address);
+    config.tls.identity =
+        Some(Identity { certificate: Pem::File(certificate.clone()), key: Pem::File(key.clone()) });
+    let client = Client::new(&config, names(), "test/1").expect("valid");
+    let open = |path: &'static str| {
+        let client = client.clone();
+        tokio::spawn(async move { client.open(get(path)).await })
+    };
+
+    let watch = open("/old");
+    let first = server.asked().await;
+    let old = first.peer.clone().expect("client certificate");
+    let stream = first.stream();
+    let mut watch = watch.await.expect("ended").expect("answered");
+    let again = open("/same");
+    server.asked().await.reply(200, &json!({}));
+    again.await.expect("ended").expect("answered");
+    assert_eq!(relay.connections(), 1, "requests share a connection");
+
+    renew();
+    skip(Duration::from_secs(2)).await;
+    let after = open("/new");
+    let asked = server.asked().await;
+    assert_ne!(asked.peer.clone().expect("client certificate"), old);
+    asked.reply(200, &json!({}));
+    after.await.expect("ended").expect("answered");
+    assert_eq!(relay.connections(), 2);
+
+    stream.event("ADDED", &json!({}));
+    let frame = http_body_util::BodyExt::frame(&mut watch).await;
+    assert!(frame.expect("open").is_ok(), "the watch on the old connection goes on");
+
+    std::fs::write(&key, "half written").expect("written");
+    skip(Duration::from_secs(2)).await;
+    let still = open("/still");
+    server.asked().await.reply(200, &json!({}));
+    still.await.expect("ended").expect("the last good pair is kept");
+    assert_eq!(relay.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_dead_connection_is_noticed_and_replaced() {
+    let authority = Authority::new();
+    let mut server = Server::start(Some(authority.server_config())).await;
+    let relay = Relay::to(server.address).await;
+    let pings =
+        super::Pings { every: Duration::from_millis(50), timeout: Duration::from_millis(100) };
+    let config = authority.client_config(relay.address);
+    let client = Client::with_pings(&config, names(), "test/1", pings).expect("valid");
+    let watch = tokio::spawn({
+        let client = client.clone();
+        async move { client.open(get("/watch")).await }
+    });
+    let _stream = server.asked().await.stream();
+    let mut watch = watch.await.expect("ended").expect("answered");
+    relay.freeze();
+    let end = tokio::time::timeout(PATIENCE, http_body_util::BodyExt::frame(&mut watch)).await;
+    assert!(end.expect("noticed").expect("an error, not an end").is_err());
+    let next = tokio::spawn(async move { client.call(get("/next")).await });
+    server.asked().await.reply(200, &json!({}));
+    next.await.expect("ended").expect("answered");
+    assert_eq!(relay.connections(), 2);
+}
+
+#[tokio::test]
+async fn nobody_there_is_an_error_with_its_causes() {
+    let client = {
+        let server = Server::plain().await;
+        let mut config = server.config();
+        config.server = "http://127.0.0.1:1".parse().expect("valid");
+        Client::new(&config, names(), "test/1").expect("valid")
+    };
+    let error = client.call(get("/version")).await.expect_err("nobody listens");
+    assert!(error.is_retryable());
+    let shown = proto_daemon::exit::chain(&error);
+    assert!(
+        shown.starts_with(
+            "GET /version: no answer: cannot connect to 127.0.0.1:1: TCP connection failed: "
+        ),
+        "{shown}"
+    );
+}
+
+#[tokio::test]
+async fn who_waits_for_a_connection_shares_it_or_its_error() {
+    let authority = Authority::new();
+    let mut server = Server::start(Some(authority.server_config())).await;
+    let relay = Relay::to(server.address).await;
+    let client =
+        Client::new(&authority.client_config(relay.address), names(), "t/1").expect("valid");
+    let calls = |client: &Client| {
+        let client = client.clone();
+        futures_util::future::join_all((0..8).map(move |_| {
+            let client = client.clone();
+            async move { client.call(get("/version")).await }
+        }))
+    };
+    let all = tokio::spawn(calls(&client));
+    for _ in 0..8 {
+        server.asked().await.reply(200, &json!({}));
+    }
+    assert!(all.await.expect("ended").iter().all(Result::is_ok));
+    assert_eq!(relay.connections(), 1);
+
+    let stranger = Authority::new().client_config(relay.address);
+    let stranger = Client::new(&stranger, names(), "t/1").expect("valid");
+    assert!(calls(&stranger).await.iter().all(Result::is_err));
+    assert_eq!(relay.connections(), 2);
+}
+
+#[tokio::test]
+async fn strangers_certificates_are_refused_unless_skipped() {
+    let (ours, theirs) = (Authority::new(), Authority::new());
+    let mut server = Server::start(Some(theirs.server_config())).await;
+    let mut config = ours.client_config(server.address);
+    let client = Client::new(&config, names(), "test/1").expect("valid");
+    let error = client.call(get("/version")).await.expect_err("unknown authority");
+    assert!(proto_daemon::exit::chain(&error).contains("TLS handshake failed"), "{error:?}");
+
+    config.tls.verification = crate::config::Verification::Skipped;
+    let client = Client::new(&config, names(), "test/1").expect("valid");
+    let call = tokio::spawn(async move { client.call(get("/version")).await });
+    server.asked().await.reply(200, &json!({}));
+    call.await.expect("ended").expect("answered");
+}
+
+#[tokio::test]
+async fn requests_are_counted_by_code() {
+    let mut server = Server::plain().await;
+    let build = proto_daemon::metrics::BuildInfo { version: "1", commit: "c" };
+    let metrics = proto_daemon::metrics::Metrics::new("x", build).expect("valid names");
+    let counted = crate::metrics::RequestMetrics::register(&metrics).expect("registered");
+    let client = server.client().with_metrics(counted);
+    let call = tokio::spawn(async move { client.call(get("/version")).await });
+    server.asked().await.refuse(404, "NotFound");
+    call.await.expect("ended").expect_err("refused");
+    let line = format!(
+        "rest_client_requests_total{{code=\"404\",host=\"{}\",method=\"GET\"}} 1\n",
+        server.address
+    );
+    assert!(metrics.text().contains(&line), "{}", metrics.text());
+}
+
+#[tokio::test]
+async fn no_answer_in_time_is_an_error() {
+    let mut server = Server::plain().await;
+    let client = server.client().with_deadline(Duration::from_millis(50));
+    let call = tokio::spawn(async move { client.call(get("/version")).await });
+    let _unanswered = server.asked().await;
+    let error = call.await.expect("ended").expect_err("late");
+    assert!(matches!(error, ClientError::Deadline { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn protobuf_is_tried_first_and_a_refusal_remembered() {
+    let mut server = Server::plain().await;
+    let client = server.client();
+    let map = ConfigMap {
+        metadata: proto_api::meta::v1::ObjectMeta { name: "m".into(), ..Default::default() },
+        ..ConfigMap::default()
+    };
+    let create = tokio::spawn({
+        let (client, map) = (client.clone(), map.clone());
+        async move { client.within::<ConfigMap>("a").create(&map, &WriteParams::default()).await }
+    });
+    let asked = server.asked().await;
+    assert_eq!(asked.line, "POST /api/v1/namespaces/a/configmaps");
+    assert_eq!(asked.headers[header::CONTENT_TYPE], "application/vnd.kubernetes.protobuf");
+    assert_eq!(
+        asked.headers[header::ACCEPT],
+        "application/vnd.kubernetes.protobuf,application/json"
+    );
+    assert_eq!(
+        object::from_protobuf_envelope::<ConfigMap>(&asked.body, names()).expect("Protobuf"),
+        map
+    );
+    asked.refuse(415, "UnsupportedMediaType");
+    let asked = server.asked().await;
+    assert_eq!(asked.headers[header::CONTENT_TYPE], "application/json");
+    let body: serde_json::Value = serde_json::from_slice(&asked.body).expect("JSON");
+    asked.reply(201, &body);
+    assert_eq!(create.await.expect("ended").expect("created"), map);
+
+    let get = tokio::spawn({
+        let client = client.clone();
+        async move { client.within::<Pod>("a").get("p").await }
+    });
+    let asked = server.asked().await;
+    assert_eq!(asked.headers[header::ACCEPT], "application/json");
+    asked.reply_bytes(200, "text/html", b"<p>".to_vec());
+    let error = get.await.expect("ended").expect_err("no object");
+    let shown = proto_daemon::exit::chain(&error);
+    assert_eq!(
+        shown,
+        "GET /api/v1/namespaces/a/pods/p: answer cannot be understood: unexpected content type \"text/html\""
+    );
+}
+
+#[tokio::test]
+async fn protobuf_answers_are_decoded_and_wrong_ones_named() {
+    let mut server = Server::plain().await;
+    let client = server.client();
+    let pod = Pod {
+        metadata: proto_api::meta::v1::ObjectMeta { name: "p".into(), ..Default::default() },
+        ..Pod::default()
+    };
+    let bytes = object::to_protobuf_envelope(&pod, names());
+    for (body, good) in
+        [(bytes.clone(), true), (bytes[4..].to_vec(), false), (b"k8s\0\xff".to_vec(), false)]
+    {
+        let get = tokio::spawn({
+            let client = client.clone();
+            async move { client.within::<Pod>("a").get("p").await }
+        });
+        server.asked().await.reply_bytes(200, "application/vnd.kubernetes.protobuf", body);
+        match get.await.expect("ended") {
+            Ok(read) => assert!(good && read == pod),
+            Err(error) => {
+                let shown = proto_daemon::exit::chain(&error);
+                assert!(
+                    !good
+                        && shown.starts_with(
+                            "GET /api/v1/namespaces/a/pods/p: answer cannot be understood: "
+                        ),
+                    "{shown}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn errors_carry_what_the_server_said() {
+    let mut server = Server::plain().await;
+    let client = server.client();
+    let delete = tokio::spawn({
+        let client = client.clone();
+        async move { client.within::<Pod>("a").delete("p", &DeleteParams::now("u-1")).await }
+    });
+    let asked = server.asked().await;
+    assert_eq!(asked.line, "DELETE /api/v1/namespaces/a/pods/p");
+    let options: serde_json::Value = serde_json::from_slice(&asked.body).expect("JSON");
+    assert_eq!(options, json!({"gracePeriodSeconds": 0, "preconditions": {"uid": "u-1"}}));
+    asked.refuse(409, "Conflict");
+    let error = delete.await.expect("ended").expect_err("refused");
+    assert!(error.is_conflict());
+    assert_eq!(error.to_string(), "DELETE /api/v1/namespaces/a/pods/p: refused: Conflict (409)");
+
+    let list = tokio::spawn(async move { client.all::<Pod>().list(&ListParams::default()).await });
+    server.asked().await.reply_bytes(503, "text/plain", b"overloaded".to_vec());
+    let error = list.await.expect("ended").expect_err("refused");
+    assert_eq!((error.code(), error.reason()), (Some(503), "ServiceUnavailable"));
+    assert_eq!(error.to_string(), "GET /api/v1/pods: overloaded (503)");
+}

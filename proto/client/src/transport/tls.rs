@@ -1,0 +1,280 @@
+//! TLS settings as rustls wants them, made again when a file they come from has changed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+
+use super::dial::Offer;
+use crate::config::{TlsSettings, Verification};
+use crate::rotating::{Changed, Rotating};
+
+/// Where Debian and its like keep the authorities of the system.
+const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// Counts the sets of certificates used so far: connections of an older one get no new requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Generation(u64);
+
+/// Why certificates or authorities cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read the {what}")]
+    Read {
+        /// `authority`, `client certificate` or `client key`.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// It is no PEM, or holds none of what it should.
+    #[error("the {what} is no valid PEM")]
+    Pem {
+        /// `authority`, `client certificate` or `client key`.
+        what: &'static str,
+        /// Why.
+        #[source]
+        cause: rustls::pki_types::pem::Error,
+    },
+    /// It cannot be used by TLS, for example a key that does not fit its certificate.
+    #[error("the {what} cannot be used")]
+    Unusable {
+        /// `authority` or `client certificate`.
+        what: &'static str,
+        /// Why.
+        #[source]
+        cause: rustls::Error,
+    },
+    /// The server's name is neither a DNS name nor an address.
+    #[error("{0:?} is no name that a server's certificate could carry")]
+    Name(String),
+}
+
+/// The settings' files and what was last made of them.
+#[derive(Debug)]
+pub(crate) struct TlsSource {
+    name: ServerName<'static>,
+    verification: Verification,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    authority: Option<Rotating>,
+    identity: Option<(Rotating, Rotating)>,
+    made: Option<Made>,
+}
+
+#[derive(Clone, Debug)]
+struct Made {
+    generation: Generation,
+    any: Arc<rustls::ClientConfig>,
+    http1: Arc<rustls::ClientConfig>,
+}
+
+impl TlsSource {
+    /// Does not read any file yet, so that a daemon may start before its certificates are written.
+    pub(crate) fn new(settings: &TlsSettings, host: &str) -> Result<Self, TlsError> {
+        let name = settings.server_name.as_deref().unwrap_or(host).to_owned();
+        let identity = settings.identity.as_ref();
+        Ok(Self {
+            name: ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name))?,
+            verification: settings.verification,
+            state: Mutex::new(State {
+                authority: settings.authority.as_ref().map(Rotating::pem),
+                identity: identity
+                    .map(|id| (Rotating::pem(&id.certificate), Rotating::pem(&id.key))),
+                made: None,
+            }),
+        })
+    }
+
+    pub(crate) fn connector(
+        &self,
+        offer: Offer,
+    ) -> Result<(TlsConnector, ServerName<'static>), TlsError> {
+        let made = self.made()?;
+        let config = match offer {
+            Offer::Any => made.any,
+            Offer::Http1 => made.http1,
+        };
+        Ok((TlsConnector::from(config), self.name.clone()))
+    }
+
+    pub(crate) fn generation(&self) -> Result<Generation, TlsError> {
+        self.made().map(|made| made.generation)
+    }
+
+    fn made(&self) -> Result<Made, TlsError> {
+        let now = Instant::now();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (files, changed) = state.files(now)?;
+        if let (Changed::No, Some(made)) = (changed, &state.made) {
+            return Ok(made.clone());
+        }
+        let generation = Generation(state.made.as_ref().map_or(0, |made| made.generation.0 + 1));
+        match self.make(generation, &files) {
+            Ok(made) => {
+                state.made = Some(made.clone());
+                Ok(made)
+            }
+            Err(error) => match &state.made {
+                // Half of a pair has been renewed, most likely: the old pair is good until the
+                // other half follows.
+                Some(made) => {
+                    tracing::warn!(
+                        error = proto_daemon::exit::chain(&error),
+                        "new certificates are no use yet"
+                    );
+                    Ok(made.clone())
+                }
+                None => Err(error),
+            },
+        }
+    }
+
+    fn make(&self, generation: Generation, files: &Files) -> Result<Made, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|cause| TlsError::Unusable { what: "protocol version", cause })?;
+        let builder = match self.verification {
+            Verification::Skipped => {
+                builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
+            }
+            Verification::Full => {
+                builder.with_root_certificates(roots(files.authority.as_deref())?)
+            }
+        };
+        let mut config = match &files.identity {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let chain = certificates("client certificate", certificate)?;
+                let key = PrivateKeyDer::from_pem_slice(key)
+                    .map_err(|cause| TlsError::Pem { what: "client key", cause })?;
+                builder
+                    .with_client_auth_cert(chain, key)
+                    .map_err(|cause| TlsError::Unusable { what: "client certificate", cause })?
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let http1 = Arc::new(config.clone());
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Made { generation, any: Arc::new(config), http1 })
+    }
+}
+
+type Content = Arc<[u8]>;
+
+struct Files {
+    authority: Option<Content>,
+    /// Chain and key.
+    identity: Option<(Content, Content)>,
+}
+
+impl State {
+    fn files(&mut self, now: Instant) -> Result<(Files, Changed), TlsError> {
+        let mut changed = Changed::No;
+        let mut read = |what, file: &mut Rotating| {
+            let (content, new) =
+                file.current(now).map_err(|cause| TlsError::Read { what, cause })?;
+            if new == Changed::Yes {
+                changed = Changed::Yes;
+            }
+            Ok(content)
+        };
+        let authority = self.authority.as_mut().map(|file| read("authority", file)).transpose()?;
+        let identity = match &mut self.identity {
+            None => None,
+            Some((certificate, key)) => {
+                Some((read("client certificate", certificate)?, read("client key", key)?))
+            }
+        };
+        Ok((Files { authority, identity }, changed))
+    }
+}
+
+fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    match authority {
+        Some(pem) => {
+            for certificate in certificates("authority", pem)? {
+                roots
+                    .add(certificate)
+                    .map_err(|cause| TlsError::Unusable { what: "authority", cause })?;
+            }
+        }
+        None => {
+            let pem = std::fs::read(SYSTEM_AUTHORITIES)
+                .map_err(|cause| TlsError::Read { what: "authority", cause })?;
+            roots.add_parsable_certificates(certificates("authority", &pem)?);
+        }
+    }
+    Ok(roots)
+}
+
+fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let wrong = |cause| TlsError::Pem { what, cause };
+    let chain: Vec<_> =
+        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(wrong)?;
+    if chain.is_empty() {
+        Err(wrong(rustls::pki_types::pem::Error::NoItemsFound))
+    } else {
+        Ok(chain)
+    }
+}
+
+/// Accepts whatever the server shows, for `insecure-skip-tls-verify`.
+#[derive(Debug)]
+struct AnyServer(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,225 @@
+//! What a collection holds and how it changes, for as long as somebody wants to know: list, watch,
+//! and again after every kind of trouble. What to do next is decided by [`machine`]; this file does
+//! it.
+
+pub mod frame;
+pub mod machine;
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use proto_api::Resource;
+use proto_api::meta::v1::Status;
+use proto_daemon::backoff::Backoff;
+use tokio::time::{sleep, timeout};
+
+use crate::api::Api;
+use crate::client::label;
+use crate::content::Encoding;
+use crate::error::{ClientError, DecodeError};
+use crate::params::ListParams;
+use crate::request;
+use frame::{EventType, FrameReader};
+use machine::{Happened, Machine, Step, Trouble};
+
+/// Between failures. Short enough that an API server that comes back is noticed within seconds.
+const BACKOFF: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(10) };
+/// The server is asked to end a watch after this long, and up to as long again by chance, so that
+/// watches spread over its replicas.
+const WATCH_SECS: u64 = 290;
+/// A watch that the server should have ended so long ago is dead.
+const WATCH_GRACE: Duration = Duration::from_secs(30);
+
+/// What a watcher sees, in order. Between `ListBegan` and `ListEnded` comes every object that
+/// exists; what was known and does not come is gone.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Observed<T> {
+    /// A list begins. It may begin again before it has ended.
+    ListBegan,
+    /// An object of the list.
+    Listed(T),
+    /// The list is complete.
+    ListEnded,
+    /// An object was created or changed.
+    Applied(T),
+    /// An object was deleted; this is its last state.
+    Deleted(T),
+}
+
+/// Tells `observe` what the collection holds and how it changes, until the future is dropped.
+/// `params` may select; its paging and version are ignored. Errors are logged and waited out.
+pub async fn watch<T: Resource>(
+    api: &Api<T>,
+    params: &ListParams,
+    mut observe: impl FnMut(Observed<T>) + Send,
+) {
+    let mut machine = Machine::default();
+    loop {
+        let wait = machine.wait(BACKOFF, rand::random());
+        if !wait.is_zero() {
+            sleep(wait).await;
+        }
+        let happened = match machine.step() {
+            Step::List(page) => {
+                let first = page.continue_.is_none();
+                list_page(api, params, page, first, &mut observe).await
+            }
+            Step::Watch { resource_version } => {
+                follow(api, params, &resource_version, &mut machine, &mut observe).await
+            }
+        };
+        let happened = happened.unwrap_or_else(|error| {
+            tell_trouble(&api.collection().plural, &error, machine.failures() + 1);
+            Happened::Failed(trouble(&error))
+        });
+        if machine.happened(happened) == machine::Listed::Complete {
+            observe(Observed::ListEnded);
+        }
+    }
+}
+
+async fn list_page<T: Resource>(
+    api: &Api<T>,
+    params: &ListParams,
+    page: machine::Page,
+    first: bool,
+    observe: &mut (impl FnMut(Observed<T>) + Send),
+) -> Result<Happened, ClientError> {
+    let params = ListParams {
+        label_selector: params.label_selector.clone(),
+        field_selector: params.field_selector.clone(),
+        limit: page.limit,
+        continue_: page.continue_,
+        resource_version: page.resource_version,
+        version_match: None,
+    };
+    let list = api.list(&params).await?;
+    if first {
+        observe(Observed::ListBegan);
+    }
+    for item in list.items {
+        observe(Observed::Listed(item));
+    }
+    Ok(Happened::Page {
+        resource_version: list.metadata.resource_version,
+        continue_: Some(list.metadata.continue_).filter(|token| !token.is_empty()),
+    })
+}
+
+/// Follows one watch until it ends. Events are told to the machine as they come, so that a broken
+/// watch goes on where it broke.
+async fn follow<T: Resource>(
+    api: &Api<T>,
+    params: &ListParams,
+    resource_version: &str,
+    machine: &mut Machine,
+    observe: &mut (impl FnMut(Observed<T>) + Send),
+) -> Result<Happened, ClientError> {
+    let client = api.client();
+    let secs = WATCH_SECS + rand::random_range(0..WATCH_SECS);
+    let request = request::watch(api.collection().path(), params, resource_version, secs);
+    let label = label(&request);
+    let encoding = client.encoding();
+    let response = match client.open(client.accepting(request.clone(), encoding)).await {
+        Err(error) if encoding == Encoding::Protobuf && error.code() == Some(406) => {
+            client.use_json_only();
+            client.open(client.accepting(request, Encoding::Json)).await?
+        }
+        response => response?,
+    };
+    let undecodable = |cause| ClientError::Decode { request: label.clone(), cause };
+    let encoding = Encoding::of(response.headers(), client.names()).map_err(undecodable)?;
+    let mut stream = EventStream { frames: FrameReader::new(encoding), body: response.into_body() };
+    let end = Duration::from_secs(secs) + WATCH_GRACE;
+    let followed = timeout(end, async {
+        while let Some((event, object)) = stream.next(&label).await? {
+            if event == EventType::Error {
+                return Err(error_event(&label, encoding, &object));
+            }
+            let object: T = encoding.decode(&object, client.names()).map_err(undecodable)?;
+            let version = object.metadata().resource_version.clone();
+            match event {
+                EventType::Added | EventType::Modified => observe(Observed::Applied(object)),
+                EventType::Deleted => observe(Observed::Deleted(object)),
+                EventType::Bookmark | EventType::Error => {}
+            }
+            machine.happened(Happened::Event { resource_version: version });
+        }
+        Ok(Happened::Ended)
+    });
+    match followed.await {
+        Ok(ended) => ended,
+        Err(_) => Err(ClientError::Deadline { request: label.clone(), deadline: end }),
+    }
+}
+
+/// Frames out of a body.
+struct EventStream {
+    frames: FrameReader,
+    body: Incoming,
+}
+
+impl EventStream {
+    async fn next(
+        &mut self,
+        label: &str,
+    ) -> Result<Option<(EventType, bytes::Bytes)>, ClientError> {
+        loop {
+            let frame = self
+                .frames
+                .event()
+                .map_err(|cause| ClientError::Decode { request: label.to_owned(), cause })?;
+            if let Some(frame) = frame {
+                return Ok(Some(frame));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(cause)) => {
+                    return Err(ClientError::Read { request: label.to_owned(), cause });
+                }
+                Some(Ok(part)) => {
+                    if let Ok(data) = part.into_data() {
+                        self.frames.push(&data);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An error that came in the stream is as good as one that came instead of it.
+fn error_event(label: &str, encoding: Encoding, object: &[u8]) -> ClientError {
+    let Some(status) = encoding.decode_status(object) else {
+        let cause = DecodeError::WatchEvent("ERROR".to_owned());
+        return ClientError::Decode { request: label.to_owned(), cause };
+    };
+    let status = Status { code: if status.code == 0 { 500 } else { status.code }, ..status };
+    ClientError::Api { request: label.to_owned(), status: Box::new(status), retry_after: None }
+}
+
+/// Watches end and are resumed all the time: only what lasts is worth a warning, and ever less often.
+fn tell_trouble(resource: &str, error: &ClientError, failures: u32) {
+    let error = proto_daemon::exit::chain(error);
+    if failures >= 4 && failures.is_power_of_two() {
+        tracing::warn!(resource, failures, error, "watch in trouble");
+    } else {
+        tracing::debug!(resource, failures, error, "watch in trouble");
+    }
+}
+
+fn trouble(error: &ClientError) -> Trouble {
+    if error.is_gone() {
+        return Trouble::Gone;
+    }
+    // The server does not know our version yet or any more: it was restored, or is behind. What it
+    // has now is the truth.
+    if error.code() == Some(504) || error.to_string().contains("Too large resource version") {
+        return Trouble::VersionUnknown;
+    }
+    Trouble::Other { retry_after: error.retry_after() }
+}
+
+#[cfg(test)]
+mod tests;

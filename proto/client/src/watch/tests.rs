@@ -1,0 +1,149 @@
+//! Watching a server whose every answer is given by hand: resuming, starting over, and telling what
+//! changed meanwhile.
+
+use proto_api::core::v1::ConfigMap;
+use proto_daemon::drain::{Drain, Drained};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::reflector::{Change, ObjectKey, Reflector, Store};
+use crate::testing::{Asked, Server};
+
+fn map(name: &str, version: u32) -> Value {
+    let metadata = json!({"namespace": "a", "name": name, "resourceVersion": version.to_string()});
+    json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata})
+}
+
+fn list(version: u32, token: &str, items: &[Value]) -> Value {
+    json!({"kind": "ConfigMapList", "apiVersion": "v1",
+        "metadata": {"resourceVersion": version.to_string(), "continue": token}, "items": items})
+}
+
+struct Bench {
+    server: Server,
+    changes: mpsc::UnboundedReceiver<String>,
+    store: Store<String>,
+    drain: Drain,
+}
+
+impl Bench {
+    async fn start() -> Self {
+        let server = Server::plain().await;
+        let api = server.client().within::<ConfigMap>("a");
+        let version = |map: ConfigMap| map.metadata.resource_version;
+        let reflector = Reflector::projected(api, ListParams::labels("x=y"), version);
+        let (store, drain) = (reflector.store(), Drain::default());
+        let (tell, changes) = mpsc::unbounded_channel();
+        tokio::spawn(reflector.run(drain.watch(), move |change| {
+            let text = match change {
+                Change::Applied { key, new, old: None } => format!("{}@{new} is new", key.name),
+                Change::Applied { key, new, old: Some(old) } => {
+                    format!("{}@{new} was {old}", key.name)
+                }
+                Change::Deleted { key, old } => format!("{}@{old} is gone", key.name),
+                Change::Synced => "synced".to_owned(),
+            };
+            let _ = tell.send(text);
+        }));
+        Self { server, changes, store, drain }
+    }
+
+    /// The next request, whose query must hold each of `parts`.
+    async fn asked(&mut self, parts: &[&str]) -> Asked {
+        let asked = self.server.asked().await;
+        assert!(
+            asked.line.starts_with("GET /api/v1/namespaces/a/configmaps?labelSelector=x%3Dy"),
+            "{}",
+            asked.line
+        );
+        for part in parts {
+            assert!(asked.line.contains(part), "{part} in {}", asked.line);
+        }
+        asked
+    }
+
+    async fn told(&mut self, expected: &[&str]) {
+        for expected in expected {
+            let told = self.changes.recv().await.expect("reflector runs");
+            assert_eq!(told, *expected);
+        }
+    }
+}
+
+#[tokio::test]
+async fn lists_in_pages_then_watches_and_resumes_where_it_broke() {
+    let mut bench = Bench::start().await;
+    bench
+        .asked(&["resourceVersion=0", "limit=500"])
+        .await
+        .reply(200, &list(5, "t", &[map("a", 1)]));
+    assert!(!bench.store.is_synced());
+    bench.asked(&["continue=t"]).await.reply(200, &list(5, "", &[map("b", 2)]));
+    bench.told(&["a@1 is new", "b@2 is new", "synced"]).await;
+    bench.store.synced().await;
+    assert_eq!(bench.store.len(), 2);
+
+    let stream =
+        bench.asked(&["watch=true&allowWatchBookmarks=true&resourceVersion=5&"]).await.stream();
+    stream.event("MODIFIED", &map("a", 6));
+    stream.event("DELETED", &map("b", 7));
+    stream.event(
+        "BOOKMARK",
+        &json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}),
+    );
+    bench.told(&["a@6 was 1", "b@2 is gone"]).await;
+    drop(stream);
+    let stream = bench.asked(&["&resourceVersion=9&"]).await.stream();
+    stream.event("ADDED", &map("c", 10));
+    bench.told(&["c@10 is new"]).await;
+    stream.break_off();
+    let stream = bench.asked(&["&resourceVersion=10&"]).await.stream();
+    assert_eq!(
+        bench.store.get(&ObjectKey::new("a", "c")).as_deref().map(String::as_str),
+        Some("10")
+    );
+
+    assert_eq!(bench.drain.drain(Duration::from_secs(30)).await, Drained::Finished);
+    stream.closed().await;
+}
+
+#[tokio::test]
+async fn a_version_that_is_gone_is_listed_anew_and_only_differences_are_told() {
+    let mut bench = Bench::start().await;
+    bench
+        .asked(&["resourceVersion=0"])
+        .await
+        .reply(200, &list(5, "", &[map("a", 1), map("b", 2), map("c", 3)]));
+    bench.told(&["a@1 is new", "b@2 is new", "c@3 is new", "synced"]).await;
+    // Once as an error instead of the watch, once as an event in it.
+    bench.asked(&["watch=true"]).await.refuse(410, "Expired");
+    let asked = bench.asked(&["limit=500"]).await;
+    assert!(!asked.line.contains("resourceVersion"), "the most recent: {}", asked.line);
+    asked.reply(200, &list(20, "", &[map("a", 1), map("c", 15), map("d", 16)]));
+    bench.told(&["c@15 was 3", "d@16 is new", "b@2 is gone", "synced"]).await;
+
+    let stream = bench.asked(&["watch=true", "&resourceVersion=20&"]).await.stream();
+    stream.event(
+        "ERROR",
+        &json!({"kind": "Status", "apiVersion": "v1", "code": 410, "reason": "Expired"}),
+    );
+    bench.asked(&["limit=500"]).await.reply(200, &list(30, "", &[map("a", 1)]));
+    bench.told(&["c@15 is gone", "d@16 is gone", "synced"]).await;
+}
+
+#[tokio::test]
+async fn trouble_is_waited_out() {
+    let mut bench = Bench::start().await;
+    bench.asked(&["resourceVersion=0"]).await.refuse(403, "Forbidden");
+    bench.asked(&["resourceVersion=0"]).await.reply_bytes(200, "application/json", b"{".to_vec());
+    bench.asked(&["resourceVersion=0"]).await.reply(200, &list(5, "t", &[map("a", 1)]));
+    bench.asked(&["continue=t"]).await.refuse(410, "Expired");
+    let asked = bench.asked(&[]).await;
+    assert!(!asked.line.contains("limit="), "at once: {}", asked.line);
+    asked.reply(200, &list(6, "", &[map("a", 1)]));
+    bench.told(&["a@1 is new", "synced"]).await;
+    let stream = bench.asked(&["&resourceVersion=6&"]).await.stream();
+    stream.event("MODIFIED", &json!({"kind": "Secret", "apiVersion": "v1", "metadata": {}}));
+    bench.asked(&["&resourceVersion=6&"]).await.stream();
+}

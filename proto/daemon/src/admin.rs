@@ -1,0 +1,211 @@
+//! The HTTP side of health, metrics and status: a handler that any server can ask first, and a
+//! plain-HTTP listener for programs that have no other server. It runs apart from the program's own
+//! work and never waits for it.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use crate::drain::DrainWatch;
+use crate::health::{Health, Probe};
+use crate::metrics::{self, Metrics};
+use crate::statusz::StatusBoard;
+
+/// Connections served at a time; more wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 64;
+/// A client that does not finish its request head in this time is cut off.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Answers `/healthz`, `/livez`, `/readyz` (and one check below each), `/metrics` and `/statusz`.
+#[derive(Clone)]
+pub struct AdminPages {
+    /// The checks.
+    pub health: Health,
+    /// The registry.
+    pub metrics: Metrics,
+    /// The tasks.
+    pub status: StatusBoard,
+}
+
+impl AdminPages {
+    /// The answer to a request, or nothing when the path is none of these pages.
+    pub fn answer<B>(&self, request: &Request<B>) -> Option<Response<Full<Bytes>>> {
+        let path = request.uri().path();
+        let query = request.uri().query().unwrap_or_default();
+        let (page, rest) = match path.trim_start_matches('/').split_once('/') {
+            Some((page, rest)) => (page, rest),
+            None => (path.trim_start_matches('/'), ""),
+        };
+        let probe = match page {
+            "healthz" => Some(Probe::Health),
+            "livez" => Some(Probe::Live),
+            "readyz" => Some(Probe::Ready),
+            _ => None,
+        };
+        if probe.is_none() && !matches!(path, "/metrics" | "/statusz") {
+            return None;
+        }
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return Some(page_of(
+                405,
+                "text/plain; charset=utf-8",
+                "method not allowed\n".to_owned(),
+            ));
+        }
+        Some(match (probe, path) {
+            (Some(probe), _) => {
+                let answer = self.health.answer(probe, rest, query);
+                page_of(answer.status, "text/plain; charset=utf-8", answer.body)
+            }
+            (None, "/metrics") => page_of(200, metrics::CONTENT_TYPE, self.metrics.text()),
+            (None, _) if wants_json(request) => {
+                page_of(200, "application/json", self.status.json())
+            }
+            (None, _) => page_of(200, "text/plain; charset=utf-8", self.status.text()),
+        })
+    }
+}
+
+/// JSON when the client names it, by header or by `?format=json`.
+fn wants_json<B>(request: &Request<B>) -> bool {
+    let accepts = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accepts.is_some_and(|accepts| accepts.contains("application/json"))
+        || request
+            .uri()
+            .query()
+            .is_some_and(|query| query.split('&').any(|pair| pair == "format=json"))
+}
+
+fn page_of(status: u16, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(content_type));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The pages on a socket of their own.
+#[derive(Debug)]
+pub struct AdminServer {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl AdminServer {
+    /// Takes the address; port 0 takes a free one.
+    pub async fn bind(address: SocketAddr) -> std::io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        Ok(Self { address: listener.local_addr()?, listener })
+    }
+
+    /// The real address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `until` is asked.
+    pub async fn run(self, pages: AdminPages, until: DrainWatch) {
+        let pages = Arc::new(pages);
+        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        loop {
+            // Both arms are cancel safe: a permit or a connection not taken is taken next time.
+            let (slot, accepted) = tokio::select! {
+                () = until.asked() => return,
+                taken = async {
+                    let slot = slots.clone().acquire_owned().await;
+                    (slot, self.listener.accept().await)
+                } => taken,
+            };
+            let Ok((socket, _)) = accepted else {
+                // Out of descriptors, most likely: let others close some.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            let pages = pages.clone();
+            tokio::spawn(async move {
+                let _slot = slot;
+                let service = service_fn(|request| {
+                    let answer = pages.answer(&request);
+                    let answer = answer.unwrap_or_else(|| {
+                        page_of(404, "text/plain; charset=utf-8", "404 page not found\n".to_owned())
+                    });
+                    async { Ok::<_, Infallible>(answer) }
+                });
+                // A client that goes away is its own affair.
+                let _ = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(HEAD_TIMEOUT)
+                    .serve_connection(TokioIo::new(socket), service)
+                    .await;
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::drain::{Drain, Drained};
+    use crate::metrics::BuildInfo;
+    use crate::ready::Readiness;
+
+    fn pages() -> AdminPages {
+        let build = BuildInfo { version: "1", commit: "c" };
+        AdminPages {
+            health: Health::new(Readiness::default()),
+            metrics: Metrics::new("x", build).expect("valid names"),
+            status: StatusBoard::default(),
+        }
+    }
+
+    #[test]
+    fn answers_its_own_pages_only() {
+        let pages = pages();
+        let status = |method: &str, uri: &str| {
+            let request = Request::builder().method(method).uri(uri).body(()).expect("valid");
+            pages.answer(&request).map(|response| response.status().as_u16())
+        };
+        assert_eq!(status("GET", "/healthz"), Some(200));
+        assert_eq!(status("HEAD", "/livez/ping?verbose"), Some(200));
+        assert_eq!(status("GET", "/readyz/none"), Some(404));
+        assert_eq!(status("GET", "/metrics"), Some(200));
+        assert_eq!(status("GET", "/statusz?format=json"), Some(200));
+        assert_eq!(status("POST", "/healthz"), Some(405));
+        assert_eq!(status("GET", "/api"), None);
+        assert_eq!(status("GET", "/metrics/resource"), None);
+    }
+
+    #[tokio::test]
+    async fn serves_on_the_address_it_tells() {
+        let drain = Drain::default();
+        let server = AdminServer::bind(([127, 0, 0, 1], 0).into()).await.expect("bound");
+        let address = server.address();
+        let running = tokio::spawn(server.run(pages(), drain.watch()));
+        let mut socket = TcpStream::connect(address).await.expect("connected");
+        let request = b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+        socket.write_all(request).await.expect("sent");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.expect("answered");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("\r\n\r\nok"),
+            "{answer}"
+        );
+        assert_eq!(drain.drain(Duration::from_secs(60)).await, Drained::Finished);
+        running.await.expect("ended");
+    }
+}

@@ -1,0 +1,102 @@
+//! Exit codes: 0 done, 1 failed while running, 64 (`EX_USAGE`) bad usage or configuration, found
+//! before any side effect.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+/// Exit code of bad usage or configuration (`EX_USAGE` of sysexits.h).
+pub const USAGE: u8 = 64;
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+/// Why a program ends before it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The flags or the configuration file are wrong; nothing has been done yet.
+    #[error("bad usage")]
+    Usage(#[source] BoxError),
+    /// Something failed while building or running.
+    #[error("failed")]
+    Run(#[source] BoxError),
+}
+
+impl Failure {
+    /// Marks `cause` as bad usage or configuration.
+    pub fn usage(cause: impl Into<BoxError>) -> Self {
+        Self::Usage(cause.into())
+    }
+
+    /// Marks `cause` as a failure at run time.
+    pub fn run(cause: impl Into<BoxError>) -> Self {
+        Self::Run(cause.into())
+    }
+}
+
+/// Parses the process's flags. A wrong flag ends with code 64 and a usage text on standard error,
+/// `--help` and `--version` with 0.
+pub fn parse_flags<F: Parser>() -> Result<F, ExitCode> {
+    F::try_parse().map_err(|error| {
+        // Nothing is left to be done when the terminal is gone.
+        let _ = error.print();
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+            _ => ExitCode::from(USAGE),
+        }
+    })
+}
+
+/// Turns the end of a program into its exit code and prints the chain of causes to standard error.
+pub fn conclude(program: &str, end: Result<(), Failure>) -> ExitCode {
+    let failure = match end {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(failure) => failure,
+    };
+    let (code, cause) = match &failure {
+        Failure::Usage(cause) => (USAGE, cause),
+        Failure::Run(cause) => (1, cause),
+    };
+    eprintln!("{program}: {}", chain(cause.as_ref()));
+    ExitCode::from(code)
+}
+
+/// An error and its causes in one line, outermost first. The one place where causes are printed: no
+/// `Display` repeats its source.
+pub fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut line = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        line.push_str(": ");
+        line.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read {path}")]
+    struct ReadFailed {
+        path: &'static str,
+        #[source]
+        cause: std::io::Error,
+    }
+
+    #[test]
+    fn chain_names_each_cause_once() {
+        let error = ReadFailed { path: "/a", cause: std::io::Error::other("disk on fire") };
+        assert_eq!(chain(&error), "cannot read /a: disk on fire");
+    }
+
+    #[test]
+    fn failures_have_their_codes() {
+        assert_eq!(conclude("p", Ok(())), ExitCode::SUCCESS);
+        assert_eq!(conclude("p", Err(Failure::run("x"))), ExitCode::from(1));
+        assert_eq!(conclude("p", Err(Failure::usage("x"))), ExitCode::from(64));
+    }
+}

@@ -1,0 +1,212 @@
+//! `/healthz`, `/livez` and `/readyz`: named checks, and the text that answers a request. Machines
+//! read the status code, people the text.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::ready::Readiness;
+
+/// Which question is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// `/healthz`: everything, as before the other two existed.
+    Health,
+    /// `/livez`: restart me if this fails.
+    Live,
+    /// `/readyz`: send me no work if this fails.
+    Ready,
+}
+
+/// Which questions a check belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// `/livez`, `/readyz` and `/healthz`.
+    Live,
+    /// `/readyz` only.
+    ReadyOnly,
+}
+
+/// Answers at once, from memory: a health request must not wait for what it asks about. `Err` says
+/// why, for the log; a client is not told.
+pub type CheckFn = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// The checks of one program. Built once, then shared.
+#[derive(Clone)]
+pub struct Health {
+    checks: Vec<(&'static str, Scope, CheckFn)>,
+    readiness: Readiness,
+}
+
+/// One check's result, the input of [`render`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckResult {
+    /// Name as in the verbose text and the path.
+    pub name: String,
+    /// Whether it passed.
+    pub passed: bool,
+}
+
+/// What a client gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HealthAnswer {
+    /// 200, 404 (no such check) or 500.
+    pub status: u16,
+    /// Plain text.
+    pub body: String,
+}
+
+impl Health {
+    /// Only the check `ping`, which passes while the process answers, and one check for each part
+    /// that takes a guard of `readiness`.
+    pub fn new(readiness: Readiness) -> Self {
+        Self { checks: vec![("ping", Scope::Live, Arc::new(|| Ok(())))], readiness }
+    }
+
+    /// Adds a check. `name` must be unique and is part of a path.
+    #[must_use]
+    pub fn with(
+        mut self,
+        name: &'static str,
+        scope: Scope,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.checks.push((name, scope, Arc::new(check)));
+        self
+    }
+
+    /// Answers `GET /<probe>` (with `check` empty) or `GET /<probe>/<check>`; `query` is the raw
+    /// query string.
+    pub fn answer(&self, probe: Probe, check: &str, query: &str) -> HealthAnswer {
+        let mut results = self.results(probe);
+        if !check.is_empty() {
+            results.retain(|result| result.name == check);
+            if results.is_empty() {
+                return HealthAnswer { status: 404, body: "404 page not found\n".to_owned() };
+            }
+        }
+        render(&results, query)
+    }
+
+    fn results(&self, probe: Probe) -> Vec<CheckResult> {
+        let asked = |scope: &Scope| *scope == Scope::Live || probe == Probe::Ready;
+        let mut results: Vec<_> = self
+            .checks
+            .iter()
+            .filter(|(_, scope, _)| asked(scope))
+            .map(|(name, _, check)| {
+                let outcome = check();
+                if let Err(reason) = &outcome {
+                    tracing::warn!(check = name, reason, "health check failed");
+                }
+                CheckResult { name: (*name).to_owned(), passed: outcome.is_ok() }
+            })
+            .collect();
+        if probe == Probe::Ready {
+            results.extend(
+                self.readiness
+                    .parts()
+                    .into_iter()
+                    .map(|(part, passed)| CheckResult { name: part.to_owned(), passed }),
+            );
+        }
+        results
+    }
+}
+
+/// Writes the answer. `verbose` lists the checks, `exclude=<check>` (repeatable) passes one
+/// whatever its result; a failure is always listed.
+pub fn render(results: &[CheckResult], query: &str) -> HealthAnswer {
+    let parameters: Vec<_> =
+        query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, ""))).collect();
+    let verbose = parameters.iter().any(|(key, _)| *key == "verbose");
+    let excluded: Vec<_> =
+        parameters.iter().filter(|(key, _)| *key == "exclude").map(|(_, name)| *name).collect();
+
+    let mut lines = String::new();
+    let mut passed = true;
+    for CheckResult { name, passed: this } in results {
+        let line = match (excluded.contains(&name.as_str()), this) {
+            (true, _) => format!("[+]{name} excluded: ok"),
+            (false, true) => format!("[+]{name} ok"),
+            (false, false) => format!("[-]{name} failed: reason withheld"),
+        };
+        passed &= *this || excluded.contains(&name.as_str());
+        lines.push_str(&line);
+        lines.push('\n');
+    }
+    let stray = excluded.iter().filter(|name| !results.iter().any(|result| result.name == **name));
+    for name in stray {
+        // Writing to a String cannot fail.
+        let _ =
+            writeln!(lines, "warn: some health checks cannot be excluded: no matches for {name:?}");
+    }
+    match (passed, verbose) {
+        (true, false) => HealthAnswer { status: 200, body: "ok".to_owned() },
+        (true, true) => HealthAnswer { status: 200, body: lines + "healthz check passed\n" },
+        (false, _) => HealthAnswer { status: 500, body: lines + "healthz check failed\n" },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health(etcd: bool) -> Health {
+        Health::new(Readiness::default()).with("log", Scope::Live, || Ok(())).with(
+            "etcd",
+            Scope::ReadyOnly,
+            move || if etcd { Ok(()) } else { Err("down".into()) },
+        )
+    }
+
+    #[test]
+    fn texts_are_those_that_people_know() {
+        let check = |etcd, probe, path, query, status, body: &str| {
+            let answer = health(etcd).answer(probe, path, query);
+            assert_eq!((answer.status, answer.body.as_str()), (status, body), "{path}?{query}");
+        };
+        use Probe::{Live, Ready};
+        check(true, Ready, "", "", 200, "ok");
+        check(
+            true,
+            Ready,
+            "",
+            "verbose",
+            200,
+            "[+]ping ok\n[+]log ok\n[+]etcd ok\nhealthz check passed\n",
+        );
+        check(
+            false,
+            Ready,
+            "",
+            "",
+            500,
+            "[+]ping ok\n[+]log ok\n[-]etcd failed: reason withheld\nhealthz check failed\n",
+        );
+        check(false, Live, "", "", 200, "ok");
+        check(
+            false,
+            Ready,
+            "",
+            "verbose&exclude=etcd",
+            200,
+            "[+]ping ok\n[+]log ok\n[+]etcd excluded: ok\nhealthz check passed\n",
+        );
+        check(true, Ready, "etcd", "", 200, "ok");
+        check(true, Ready, "etcd", "verbose=true", 200, "[+]etcd ok\nhealthz check passed\n");
+        check(true, Live, "etcd", "", 404, "404 page not found\n");
+        let stray = health(true).answer(Live, "", "verbose&exclude=x");
+        assert!(stray.body.contains("cannot be excluded: no matches for \"x\"\n"));
+    }
+
+    #[test]
+    fn a_part_that_is_not_ready_shows() {
+        let readiness = Readiness::default();
+        let guard = readiness.guard("pods-synced");
+        let health = Health::new(readiness);
+        assert_eq!(health.answer(Probe::Ready, "pods-synced", "").status, 500);
+        assert_eq!(health.answer(Probe::Live, "", "").status, 200);
+        drop(guard);
+        assert_eq!(health.answer(Probe::Ready, "pods-synced", "").status, 200);
+    }
+}

@@ -1,0 +1,25 @@
+//! io: what every program of the project shares with every other: how it is started (flags,
+//! configuration file, exit codes), how it tells what it does (tracing, metrics, `/healthz`,
+//! `/livez`, `/readyz`, `/statusz`), how it stops (drain), and the two shapes in which it repeats
+//! work (the reconcile loop and the keyed work queue).
+//!
+//! A program's `main` is three lines: parse the flags with [`exit::parse_flags`], hand an async
+//! function to [`runtime::run`], and return what [`exit::conclude`] makes of its result.
+
+pub mod admin;
+pub mod backoff;
+pub mod config;
+pub mod drain;
+pub mod exit;
+pub mod flags;
+pub mod go_duration;
+pub mod health;
+pub mod log;
+pub mod metrics;
+pub mod ready;
+pub mod reconcile;
+pub mod runtime;
+pub mod statusz;
+pub mod work_queue;
+
+mod sys;

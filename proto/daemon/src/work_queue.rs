@@ -1,0 +1,186 @@
+//! A queue of keys for controllers: a key is never worked on twice at a time, is queued at most
+//! once, may be delayed, and comes back with back-off when its work failed. Its length is bounded
+//! by the number of distinct keys.
+//!
+//! ```text
+//!            add                    next
+//!   idle ----------> ready (once) -------> running --done--> idle, or ready when added meanwhile
+//!    ^  add_after      ^                      |
+//!    |     |           | due                  | retry (back-off)
+//!    +-- delayed ------+ <--------------------+
+//! ```
+
+mod schedule;
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use crate::backoff::Backoff;
+use crate::drain::DrainWatch;
+use crate::exit::chain;
+use schedule::Schedule;
+
+/// What names a piece of work, for example namespace and name.
+pub trait Key: Clone + Ord + Debug + Send + 'static {}
+impl<K: Clone + Ord + Debug + Send + 'static> Key for K {}
+
+/// The queue. Cheap to clone; all clones are one queue.
+#[derive(Debug)]
+pub struct WorkQueue<K>(Arc<Shared<K>>);
+
+#[derive(Debug)]
+struct Shared<K> {
+    schedule: Mutex<Schedule<K>>,
+    changed: Notify,
+    retry: Backoff,
+}
+
+/// One key, held while it is worked on. Dropped without a word, as in a panic, it counts as failed:
+/// no key is ever lost.
+#[derive(Debug)]
+pub struct Work<K: Key> {
+    queue: WorkQueue<K>,
+    key: K,
+    told: bool,
+}
+
+impl<K> Clone for WorkQueue<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Key> Default for WorkQueue<K> {
+    fn default() -> Self {
+        Self::new(Backoff::OBJECT)
+    }
+}
+
+impl<K: Key> WorkQueue<K> {
+    /// An empty queue; failed keys return after `retry`.
+    pub fn new(retry: Backoff) -> Self {
+        let shared = Shared { schedule: Mutex::default(), changed: Notify::new(), retry };
+        Self(Arc::new(shared))
+    }
+
+    /// Work on `key` as soon as may be.
+    pub fn add(&self, key: K) {
+        self.schedule().add(key);
+        self.0.changed.notify_one();
+    }
+
+    /// Work on `key` in `delay` from now, or earlier when it was so asked before.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        self.schedule().add_at(key, Instant::now() + delay);
+        self.0.changed.notify_one();
+    }
+
+    /// The next key that is ready. Cancel safe.
+    pub async fn next(&self) -> Work<K> {
+        loop {
+            let due = {
+                let mut schedule = self.schedule();
+                if let Some(key) = schedule.take(Instant::now()) {
+                    if schedule.ready_len() > 0 {
+                        self.0.changed.notify_one();
+                    }
+                    return Work { queue: self.clone(), key, told: false };
+                }
+                schedule.next_due()
+            };
+            match due {
+                Some(due) => tokio::select! {
+                    () = self.0.changed.notified() => {}
+                    () = sleep_until(due) => {}
+                },
+                None => self.0.changed.notified().await,
+            }
+        }
+    }
+
+    /// Keys ready to be worked on.
+    pub fn ready_len(&self) -> usize {
+        self.schedule().ready_len()
+    }
+
+    fn schedule(&self) -> MutexGuard<'_, Schedule<K>> {
+        self.0.schedule.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Key> Work<K> {
+    /// The key.
+    pub fn key(&self) -> &K {
+        &self.key
+    }
+
+    /// The work is done; forget earlier failures.
+    pub fn done(mut self) {
+        self.told = true;
+        self.queue.schedule().done(&self.key);
+        self.queue.0.changed.notify_one();
+    }
+
+    /// The work is done for now and to be looked at again.
+    pub fn again_in(self, delay: Duration) {
+        self.queue.schedule().add_at(self.key.clone(), Instant::now() + delay);
+        self.done();
+    }
+}
+
+impl<K: Key> Drop for Work<K> {
+    fn drop(&mut self) {
+        if !self.told {
+            let (now, retry) = (Instant::now(), self.queue.0.retry);
+            let wait = |failures| now + retry.delay(failures, rand::random());
+            self.queue.schedule().failed(&self.key, wait);
+            self.queue.0.changed.notify_one();
+        }
+    }
+}
+
+/// Lets `workers` tasks work on the queue until drained. What is being worked on is finished first.
+/// `work` returns when to look again, if at all.
+pub async fn run_workers<K, E, F, Fut>(
+    queue: WorkQueue<K>,
+    workers: usize,
+    drain: DrainWatch,
+    work: F,
+) where
+    K: Key + Sync,
+    E: std::error::Error + Send + 'static,
+    F: Fn(K) -> Fut + Clone + Send + 'static,
+    Fut: Future<Output = Result<Option<Duration>, E>> + Send,
+{
+    let mut running = JoinSet::new();
+    for _ in 0..workers.max(1) {
+        let (queue, drain, work) = (queue.clone(), drain.clone(), work.clone());
+        running.spawn(async move {
+            loop {
+                // Cancel safe: next takes a key in its last step, asked takes nothing.
+                let item = tokio::select! {
+                    biased;
+                    () = drain.asked() => return,
+                    item = queue.next() => item,
+                };
+                match work(item.key().clone()).await {
+                    Ok(None) => item.done(),
+                    Ok(Some(delay)) => item.again_in(delay),
+                    Err(error) => {
+                        tracing::warn!(key = ?item.key(), error = chain(&error), "work failed");
+                    }
+                }
+            }
+        });
+    }
+    // A worker that panicked has put its key back by dropping it; the others go on.
+    while running.join_next().await.is_some() {}
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,124 @@
+//! Which key is ready, running or delayed. Pure: the time is an argument.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tokio::time::Instant;
+
+/// The state behind a work queue. A key that is idle, not delayed and without failures is not kept.
+#[derive(Debug)]
+pub(super) struct Schedule<K> {
+    entries: BTreeMap<K, Entry>,
+    ready: VecDeque<K>,
+    delayed: BTreeSet<(Instant, K)>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    phase: Phase,
+    /// When it becomes ready by itself.
+    due: Option<Instant>,
+    /// Failures in a row.
+    failures: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Idle,
+    Ready,
+    Running,
+    /// Running, and added since it began.
+    RunningStale,
+}
+
+impl<K> Default for Schedule<K> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), ready: VecDeque::new(), delayed: BTreeSet::new() }
+    }
+}
+
+impl<K: Clone + Ord> Schedule<K> {
+    /// Makes the key ready now, or after its present run.
+    pub(super) fn add(&mut self, key: K) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        match entry.phase {
+            Phase::Idle => {
+                entry.phase = Phase::Ready;
+                self.ready.push_back(key);
+            }
+            Phase::Running => entry.phase = Phase::RunningStale,
+            Phase::Ready | Phase::RunningStale => {}
+        }
+    }
+
+    /// Makes the key ready at `at`; the earlier of two such wishes counts.
+    pub(super) fn add_at(&mut self, key: K, at: Instant) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        if entry.due.is_some_and(|due| due <= at) {
+            return;
+        }
+        if let Some(later) = entry.due.replace(at) {
+            self.delayed.remove(&(later, key.clone()));
+        }
+        self.delayed.insert((at, key));
+    }
+
+    /// Takes the key that has been ready longest.
+    pub(super) fn take(&mut self, now: Instant) -> Option<K> {
+        while let Some((due, _)) = self.delayed.first()
+            && *due <= now
+            && let Some((_, key)) = self.delayed.pop_first()
+        {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.due = None;
+            }
+            self.add(key);
+        }
+        let key = self.ready.pop_front()?;
+        self.entries.entry(key.clone()).or_default().phase = Phase::Running;
+        Some(key)
+    }
+
+    /// The run of the key went well.
+    pub(super) fn done(&mut self, key: &K) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.failures = 0;
+        }
+        self.end(key);
+    }
+
+    /// The run of the key failed; `wait` tells from the number of failures in a row when it is to
+    /// return.
+    pub(super) fn failed(&mut self, key: &K, wait: impl FnOnce(u32) -> Instant) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.failures = entry.failures.saturating_add(1);
+        let at = wait(entry.failures);
+        // What was added meanwhile waits too: a broken object that changes often must not spin.
+        if entry.phase == Phase::RunningStale {
+            entry.phase = Phase::Running;
+        }
+        self.end(key);
+        self.add_at(key.clone(), at);
+    }
+
+    /// When the next delayed key becomes ready.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.delayed.first().map(|(due, _)| *due)
+    }
+
+    /// Keys that are ready.
+    pub(super) fn ready_len(&self) -> usize {
+        self.ready.len()
+    }
+
+    fn end(&mut self, key: &K) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        let stale = entry.phase == Phase::RunningStale;
+        entry.phase = Phase::Idle;
+        if stale {
+            self.add(key.clone());
+        } else if entry.due.is_none() && entry.failures == 0 {
+            self.entries.remove(key);
+        }
+    }
+}

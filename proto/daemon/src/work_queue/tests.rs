@@ -1,0 +1,147 @@
+//! The queue against random operations, and its waiting with paused time.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::drain::{Drain, Drained};
+
+fn queue() -> WorkQueue<&'static str> {
+    WorkQueue::default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_queued_once_and_runs_alone() {
+    let queue = queue();
+    queue.add("a");
+    queue.add("a");
+    let first = queue.next().await;
+    assert_eq!(queue.ready_len(), 0);
+    queue.add("a");
+    queue.add("b");
+    // "a" is running: only "b" may be taken.
+    let second = queue.next().await;
+    assert_eq!((*first.key(), *second.key()), ("a", "b"));
+    assert_eq!(queue.ready_len(), 0);
+    first.done();
+    assert_eq!(*queue.next().await.key(), "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_earlier_delay_counts() {
+    let queue = queue();
+    let start = Instant::now();
+    queue.add_after("a", Duration::from_secs(9));
+    queue.add_after("a", Duration::from_secs(3));
+    queue.add_after("a", Duration::from_secs(6));
+    queue.next().await.again_in(Duration::from_secs(1));
+    assert_eq!(start.elapsed(), Duration::from_secs(3));
+    queue.next().await.done();
+    assert_eq!(start.elapsed(), Duration::from_secs(4));
+    let more = tokio::time::timeout(Duration::from_secs(3600), queue.next()).await;
+    assert!(more.is_err(), "nothing was left to do");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_return_with_back_off_until_done() {
+    let queue = queue();
+    queue.add("a");
+    let mut work = queue.next().await;
+    for failure in 0..4_u32 {
+        queue.add("a"); // must not shorten the wait
+        drop(work);
+        let failed_at = Instant::now();
+        work = queue.next().await;
+        let (waited, full) = (failed_at.elapsed(), Duration::from_millis(5 << failure));
+        assert!(waited >= full / 2 && waited <= full + Duration::from_millis(1), "{waited:?}");
+    }
+    work.done();
+    queue.add("a");
+    drop(queue.next().await);
+    let failed_at = Instant::now();
+    queue.next().await.done();
+    assert!(failed_at.elapsed() <= Duration::from_millis(6), "earlier failures are forgotten");
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_finish_what_they_have_begun() {
+    let (queue, drain, finished) = (queue(), Drain::default(), Arc::new(AtomicUsize::new(0)));
+    ["a", "b", "c"].into_iter().for_each(|key| queue.add(key));
+    let counter = finished.clone();
+    let work = move |_key| {
+        let counter = counter.clone();
+        async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            counter.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, std::io::Error>(None)
+        }
+    };
+    let workers = tokio::spawn(run_workers(queue.clone(), 2, drain.watch(), work));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(drain.drain(Duration::from_secs(60)).await, Drained::Finished);
+    workers.await.expect("ended");
+    assert_eq!((finished.load(Ordering::Relaxed), queue.ready_len()), (2, 1));
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Add(u8),
+    AddAt(u8, u64),
+    Take,
+    Done,
+    Fail,
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (0..4_u8).prop_map(Step::Add),
+        (0..4_u8, 0..20_u64).prop_map(|(key, after)| Step::AddAt(key, after)),
+        Just(Step::Take),
+        Just(Step::Done),
+        Just(Step::Fail),
+        (0..20_u64).prop_map(Step::Pass),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_key_runs_twice_or_is_lost(steps in prop::collection::vec(step(), 0..80)) {
+        let mut now = Instant::now();
+        let mut schedule = Schedule::default();
+        let mut running: Vec<u8> = Vec::new();
+        // Keys for which no run has begun since they were last asked for.
+        let mut wanted: BTreeSet<u8> = BTreeSet::new();
+        for step in steps {
+            match step {
+                Step::Add(key) => { schedule.add(key); wanted.insert(key); }
+                Step::AddAt(key, after) => {
+                    schedule.add_at(key, now + Duration::from_millis(after));
+                    wanted.insert(key);
+                }
+                Step::Take => if let Some(key) = schedule.take(now) {
+                    prop_assert!(!running.contains(&key), "{key} runs twice");
+                    running.push(key);
+                    wanted.remove(&key);
+                }
+                Step::Done => if let Some(key) = running.pop() { schedule.done(&key); }
+                Step::Fail => if let Some(key) = running.pop() {
+                    schedule.failed(&key, |_| now + Duration::from_millis(7));
+                    wanted.insert(key);
+                }
+                Step::Pass(wait) => now += Duration::from_millis(wait),
+            }
+        }
+        for key in running { schedule.failed(&key, |_| now); wanted.insert(key); }
+        now += Duration::from_secs(1);
+        let mut served = BTreeSet::new();
+        while let Some(key) = schedule.take(now) {
+            prop_assert!(served.insert(key), "{key} was queued twice");
+            schedule.done(&key);
+        }
+        prop_assert_eq!(schedule.next_due(), None);
+        prop_assert!(wanted.is_subset(&served), "lost: {wanted:?} - {served:?}");
+    }
+}

@@ -1,0 +1,76 @@
+//! Defaults: what the ecosystem's server fills in where a client said nothing, kind by kind.
+//!
+//! Also what it keeps in step: fields that exist twice (`serviceAccount`, `podIP`, `podCIDR`) and write-only input (`stringData`).
+//! Applying defaults twice changes nothing.
+
+use proto_api::names::Names;
+
+use crate::object::Object;
+use crate::value::{Key, Map, Value};
+
+mod cluster;
+mod pod;
+mod service;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+/// Fills in the defaults of `object`.
+pub(crate) fn apply(names: &'static Names, object: &mut Object) {
+    let kind = object.kind.kind;
+    let fields = &mut object.fields;
+    match (object.kind.short_group, kind) {
+        ("", "Pod") => pod::default_pod(fields),
+        ("", "PodTemplate") => pod::default_template(fields.map_or_insert("template")),
+        ("", "ReplicationController") => workload::default_replication_controller(fields),
+        ("", "Service") => service::default_service(fields.map_or_insert("spec")),
+        ("", "Endpoints") => service::default_endpoints(fields),
+        ("", "Secret") => cluster::default_secret(fields),
+        ("", "Node") => cluster::default_node(fields),
+        ("", "Namespace") => cluster::default_namespace(names, fields),
+        ("", "LimitRange") => cluster::default_limit_range(fields),
+        ("", "PersistentVolume") => storage::default_volume(fields),
+        ("", "PersistentVolumeClaim") => storage::default_claim(fields),
+        ("apps", "Deployment") => workload::default_deployment(fields.map_or_insert("spec")),
+        ("apps", "ReplicaSet") => workload::default_replica_set(fields.map_or_insert("spec")),
+        ("apps", "DaemonSet") => workload::default_daemon_set(fields.map_or_insert("spec")),
+        ("apps", "StatefulSet") => workload::default_stateful_set(fields.map_or_insert("spec")),
+        ("autoscaling", "HorizontalPodAutoscaler") => {
+            set_default(fields.map_or_insert("spec"), "minReplicas", 1);
+        }
+        ("batch", "Job") => workload::default_job(fields),
+        ("batch", "CronJob") => workload::default_cron_job(fields.map_or_insert("spec")),
+        ("discovery", "EndpointSlice") => service::default_slice(fields),
+        ("networking", "NetworkPolicy") => {
+            service::default_network_policy(fields.map_or_insert("spec"));
+        }
+        ("rbac.authorization", "RoleBinding" | "ClusterRoleBinding") => {
+            cluster::default_role_binding(names, fields);
+        }
+        ("scheduling", "PriorityClass") => {
+            set_default(fields, "preemptionPolicy", "PreemptLowerPriority");
+        }
+        ("storage", "StorageClass") => {
+            set_default(fields, "reclaimPolicy", "Delete");
+            set_default(fields, "volumeBindingMode", "Immediate");
+        }
+        ("storage", "CSIDriver") => storage::default_csi_driver(fields.map_or_insert("spec")),
+        ("authentication", "TokenRequest") => {
+            set_default(fields.map_or_insert("spec"), "expirationSeconds", 3600);
+        }
+        _ => {}
+    }
+    // Opening a message to look for defaults must not leave an empty one behind: it is the same as none.
+    if fields.map("spec").is_some_and(Map::is_empty) {
+        fields.remove("spec");
+    }
+}
+
+/// Sets `key` if nothing is there.
+fn set_default(map: &mut Map, key: impl Into<Key>, value: impl Into<Value>) {
+    let key = key.into();
+    if !map.contains(&key) {
+        map.insert(key, value);
+    }
+}

@@ -1,0 +1,192 @@
+//! Defaults: what a client leaves out and what it gets.
+
+use proto_api::names::{Names, Profile};
+use serde_json::{Value as Json, json};
+
+use crate::{Engine, Format, Strictness};
+
+/// Defaults `input` and returns what the server would show, `kind` and `apiVersion` left out.
+fn defaulted(engine: &Engine, input: &Json) -> Json {
+    let body = input.to_string();
+    let decoded = engine.decode_any(Format::Json, body.as_bytes(), Strictness::Strict);
+    let mut object = decoded.expect(&body).object;
+    engine.default(&mut object);
+    let once = engine.encode_json(&object);
+    engine.default(&mut object);
+    assert_eq!(once, engine.encode_json(&object), "defaulting twice changes nothing");
+    serde_json::from_slice(&once).expect("JSON")
+}
+
+fn engine() -> Engine {
+    Engine::new(Names::new(Profile::Kubernetes))
+}
+
+#[test]
+fn a_small_pod_becomes_complete() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {
+        "serviceAccountName": "builder",
+        "containers": [{
+            "name": "c", "image": "web",
+            "ports": [{"containerPort": 80}],
+            "env": [{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
+            "resources": {"limits": {"cpu": "0.5", "memory": "64Mi"}, "requests": {"cpu": "100m"}},
+            "livenessProbe": {"httpGet": {"port": "http"}},
+        }],
+        "volumes": [
+            {"name": "scratch"},
+            {"name": "config", "configMap": {"name": "config"}},
+            {"name": "host", "hostPath": {"path": "/srv"}},
+            {"name": "all", "projected": {"sources": [
+                {"serviceAccountToken": {"path": "token"}},
+                {"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+            ]}},
+        ],
+    }});
+    let expect = json!({"volumes": [
+            {"name": "scratch", "emptyDir": {}},
+            {"name": "config", "configMap": {"name": "config", "defaultMode": 420}},
+            {"name": "host", "hostPath": {"path": "/srv", "type": ""}},
+            {"name": "all", "projected": {"sources": [
+                {"serviceAccountToken": {"expirationSeconds": 3600, "path": "token"}},
+                {"downwardAPI": {"items": [
+                    {"path": "n", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}},
+                ]}},
+            ], "defaultMode": 420}},
+        ],
+        "containers": [{
+            "name": "c", "image": "web",
+            "ports": [{"containerPort": 80, "protocol": "TCP"}],
+            "env": [{"name": "IP", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}}],
+            "resources": {
+                "limits": {"cpu": "500m", "memory": "64Mi"},
+                "requests": {"cpu": "100m", "memory": "64Mi"},
+            },
+            "livenessProbe": {
+                "httpGet": {"path": "/", "port": "http", "scheme": "HTTP"},
+                "timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3,
+            },
+            "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File",
+            "imagePullPolicy": "Always",
+        }],
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "serviceAccountName": "builder",
+        "serviceAccount": "builder",
+        "securityContext": {},
+        "schedulerName": "default-scheduler",
+        "enableServiceLinks": true,
+    });
+    assert_eq!(defaulted(&engine(), &pod)["spec"], expect);
+}
+
+#[test]
+fn what_a_client_says_stays() {
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {
+        "terminationGracePeriodSeconds": 0, "enableServiceLinks": false, "restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "web:1", "imagePullPolicy": "Never"}],
+    }});
+    let spec = &defaulted(&engine(), &pod)["spec"];
+    assert_eq!(spec["terminationGracePeriodSeconds"], 0);
+    assert_eq!(spec["enableServiceLinks"], false);
+    assert_eq!(spec["restartPolicy"], "Never");
+    assert_eq!(spec["containers"][0]["imagePullPolicy"], "Never");
+}
+
+#[test]
+fn images_that_may_change_are_pulled_each_time() {
+    let cases = [
+        ("web", "Always"),
+        ("host:5000/web", "Always"),
+        ("web:latest", "Always"),
+        ("web:1.0", "IfNotPresent"),
+        ("host:5000/web:1.0", "IfNotPresent"),
+        ("web@sha256:00", "IfNotPresent"),
+    ];
+    let engine = engine();
+    for (image, expect) in cases {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "spec": {"containers": [{"name": "c", "image": image}]}});
+        let policy = &defaulted(&engine, &pod)["spec"]["containers"][0]["imagePullPolicy"];
+        assert_eq!(policy, expect, "{image}");
+    }
+}
+
+#[test]
+fn objects_of_other_kinds() {
+    let cases = [
+        (
+            json!({"apiVersion": "v1", "kind": "Secret", "data": {"a": "AA==", "b": "AA=="}, "stringData": {"b": "x"}}),
+            json!({"metadata": {"creationTimestamp": null}, "data": {"a": "AA==", "b": "eA=="}, "type": "Opaque"}),
+        ),
+        (
+            json!({"apiVersion": "v1", "kind": "Service", "spec": {"ports": [{"port": 80}, {"port": 81, "targetPort": "http"}]}}),
+            json!({"metadata": {"creationTimestamp": null}, "spec": {
+                "ports": [
+                    {"protocol": "TCP", "port": 80, "targetPort": 80},
+                    {"protocol": "TCP", "port": 81, "targetPort": "http"},
+                ],
+                "type": "ClusterIP", "sessionAffinity": "None",
+                "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster",
+            }, "status": {"loadBalancer": {}}}),
+        ),
+        (
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}),
+            json!({"metadata": {"name": "team", "creationTimestamp": null,
+                "labels": {"kubernetes.io/metadata.name": "team"}}, "spec": {}, "status": {}}),
+        ),
+        (
+            json!({"apiVersion": "v1", "kind": "Node", "spec": {"podCIDR": "10.0.0.0/24"}, "status": {"capacity": {"cpu": 2}}}),
+            json!({"metadata": {"creationTimestamp": null},
+                "spec": {"podCIDR": "10.0.0.0/24", "podCIDRs": ["10.0.0.0/24"]},
+                "status": {"capacity": {"cpu": "2"}, "allocatable": {"cpu": "2"},
+                    "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
+                    "nodeInfo": {"machineID": "", "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "",
+                        "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "",
+                        "operatingSystem": "", "architecture": ""}}}),
+        ),
+    ];
+    let engine = engine();
+    for (input, expect) in cases {
+        let mut got = defaulted(&engine, &input);
+        let map = got.as_object_mut().expect("an object");
+        map.remove("apiVersion");
+        map.remove("kind");
+        assert_eq!(got, expect, "{input}");
+    }
+}
+
+#[test]
+fn workloads_get_their_strategy_and_their_pods_defaults() {
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+    let object = |kind: &str| {
+        json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "n"},
+            "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}})
+    };
+    let engine = engine();
+    let deployment = &defaulted(&engine, &object("Deployment"))["spec"];
+    let rolling = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "25%", "maxSurge": "25%"}});
+    assert_eq!(deployment["strategy"], rolling);
+    assert_eq!(
+        (&deployment["replicas"], &deployment["progressDeadlineSeconds"]),
+        (&json!(1), &json!(600))
+    );
+    assert_eq!(deployment["template"]["spec"]["dnsPolicy"], "ClusterFirst");
+    assert!(deployment["template"]["spec"]["enableServiceLinks"].is_null(), "only pods get it");
+    let daemons = &defaulted(&engine, &object("DaemonSet"))["spec"];
+    assert_eq!(
+        daemons["updateStrategy"]["rollingUpdate"],
+        json!({"maxUnavailable": 1, "maxSurge": 0})
+    );
+    let mut stateful = object("StatefulSet");
+    stateful["spec"]["volumeClaimTemplates"] = json!([{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}]);
+    let stateful = &defaulted(&engine, &stateful)["spec"];
+    let claim = &stateful["volumeClaimTemplates"][0];
+    assert_eq!((&claim["spec"]["volumeMode"], &claim["kind"]), (&json!("Filesystem"), &Json::Null));
+    assert_eq!(stateful["podManagementPolicy"], "OrderedReady");
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "spec": {"template": template}});
+    let job = defaulted(&engine, &job);
+    assert_eq!(job["metadata"]["labels"], json!({"a": "b"}));
+    assert_eq!((&job["spec"]["completions"], &job["spec"]["backoffLimit"]), (&json!(1), &json!(6)));
+}

@@ -1,0 +1,100 @@
+//! Defaults of what makes pods.
+
+use super::pod::default_template;
+use super::{set_default, storage};
+use crate::value::{Map, Value};
+
+pub(super) fn default_deployment(spec: &mut Map) {
+    set_default(spec, "replicas", 1);
+    set_default(spec, "revisionHistoryLimit", 10);
+    set_default(spec, "progressDeadlineSeconds", 600);
+    let strategy = spec.map_or_insert("strategy");
+    set_default(strategy, "type", "RollingUpdate");
+    if strategy.str("type") == "RollingUpdate" {
+        let rolling = strategy.map_or_insert("rollingUpdate");
+        set_default(rolling, "maxUnavailable", "25%");
+        set_default(rolling, "maxSurge", "25%");
+    }
+    default_template(spec.map_or_insert("template"));
+}
+
+pub(super) fn default_replica_set(spec: &mut Map) {
+    set_default(spec, "replicas", 1);
+    default_template(spec.map_or_insert("template"));
+}
+
+pub(super) fn default_daemon_set(spec: &mut Map) {
+    set_default(spec, "revisionHistoryLimit", 10);
+    let strategy = spec.map_or_insert("updateStrategy");
+    set_default(strategy, "type", "RollingUpdate");
+    if strategy.str("type") == "RollingUpdate" {
+        let rolling = strategy.map_or_insert("rollingUpdate");
+        set_default(rolling, "maxUnavailable", 1);
+        set_default(rolling, "maxSurge", 0);
+    }
+    default_template(spec.map_or_insert("template"));
+}
+
+pub(super) fn default_stateful_set(spec: &mut Map) {
+    set_default(spec, "replicas", 1);
+    set_default(spec, "revisionHistoryLimit", 10);
+    set_default(spec, "podManagementPolicy", "OrderedReady");
+    let strategy = spec.map_or_insert("updateStrategy");
+    set_default(strategy, "type", "RollingUpdate");
+    if strategy.str("type") == "RollingUpdate" {
+        set_default(strategy.map_or_insert("rollingUpdate"), "partition", 0);
+    }
+    for claim in spec.maps_mut("volumeClaimTemplates") {
+        // Stored bytes cannot hold what a template says it is: it would be there until the server restarts.
+        claim.remove("apiVersion");
+        claim.remove("kind");
+        storage::default_claim(claim);
+    }
+    default_template(spec.map_or_insert("template"));
+}
+
+pub(super) fn default_job(fields: &mut Map) {
+    let spec = fields.map_or_insert("spec");
+    if !spec.contains("completions") && !spec.contains("parallelism") {
+        spec.insert("completions", 1);
+    }
+    set_default(spec, "parallelism", 1);
+    set_default(spec, "backoffLimit", 6);
+    set_default(spec, "completionMode", "NonIndexed");
+    set_default(spec, "suspend", false);
+    default_template(spec.map_or_insert("template"));
+    labels_from_template(fields);
+}
+
+pub(super) fn default_cron_job(spec: &mut Map) {
+    set_default(spec, "concurrencyPolicy", "Allow");
+    set_default(spec, "suspend", false);
+    set_default(spec, "successfulJobsHistoryLimit", 3);
+    set_default(spec, "failedJobsHistoryLimit", 1);
+    let job = spec.map_or_insert("jobTemplate").map_or_insert("spec");
+    default_template(job.map_or_insert("template"));
+}
+
+pub(super) fn default_replication_controller(fields: &mut Map) {
+    let spec = fields.map_or_insert("spec");
+    set_default(spec, "replicas", 1);
+    if let Some(labels) = template_labels(spec) {
+        set_default(spec, "selector", labels);
+    }
+    if let Some(template) = spec.map_mut("template") {
+        default_template(template);
+    }
+    labels_from_template(fields);
+}
+
+/// An object without labels takes those of its pods.
+fn labels_from_template(fields: &mut Map) {
+    if let Some(labels) = fields.map("spec").and_then(template_labels) {
+        set_default(fields.map_or_insert("metadata"), "labels", labels);
+    }
+}
+
+fn template_labels(spec: &Map) -> Option<Map> {
+    let labels = spec.at(&["template", "metadata", "labels"]).and_then(Value::as_map);
+    labels.filter(|labels| !labels.is_empty()).cloned()
+}

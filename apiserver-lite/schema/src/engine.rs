@@ -1,0 +1,457 @@
+//! The front door: all kinds of a process, and what can be done with their objects.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use proto_api::names::Names;
+use proto_api::schema;
+
+use crate::conform::{TypeError, conform};
+use crate::list::{envelope, open_envelope};
+use crate::object::{Kind, Object};
+use crate::patch::{PatchError, PatchType, apply_json_patch, apply_merge_patch, apply_strategic};
+use crate::shape::compile;
+use crate::update::Subresource;
+use crate::validate::{self, FieldErrors};
+use crate::value::{Path, TreeSeed, Value, parse_json, read_yaml, write_json_string};
+use crate::wire::{WireError, decode_message, encode_message};
+use crate::write::write_object;
+
+/// What a body is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `application/json`.
+    Json,
+    /// `application/yaml`.
+    Yaml,
+    /// Protobuf in its envelope.
+    Protobuf,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Format::Json => "JSON",
+            Format::Yaml => "YAML",
+            Format::Protobuf => "Protobuf",
+        })
+    }
+}
+
+/// What is done about unknown and repeated fields (the query parameter `fieldValidation`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strictness {
+    /// They are dropped.
+    Ignore,
+    /// They are dropped, and each makes a warning.
+    Warn,
+    /// They are an error.
+    Strict,
+}
+
+/// A decoded object, and what the client should be warned about.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The object; not defaulted yet.
+    pub object: Object,
+    /// Warnings, one a field, empty unless [`Strictness::Warn`].
+    pub warnings: Vec<String>,
+}
+
+/// A body that is not an object of the kind that was asked for. All of these are the client's fault (400).
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DecodeError {
+    /// The bytes are not in the format.
+    #[error("the body is not valid {format}: {detail}")]
+    Malformed {
+        /// The format that they should be in.
+        format: Format,
+        /// What the reader said.
+        detail: String,
+    },
+    /// The document is not an object.
+    #[error("the body must be an object, got {0}")]
+    NotAnObject(&'static str),
+    /// The document does not say what it is.
+    #[error("Object 'Kind' is missing")]
+    NoKind,
+    /// The document is of a kind that nobody knows.
+    #[error("no kind {kind:?} is registered for version {api_version:?}")]
+    UnknownKind {
+        /// `apiVersion` in the document.
+        api_version: String,
+        /// `kind` in the document.
+        kind: String,
+    },
+    /// The document is of another kind than the resource takes.
+    #[error("{kind} in version {api_version:?} cannot be handled as a {expected}")]
+    WrongKind {
+        /// `apiVersion` in the document.
+        api_version: String,
+        /// `kind` in the document.
+        kind: String,
+        /// The kind that the resource takes.
+        expected: &'static str,
+    },
+    /// A field has another type than the descriptor's.
+    #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
+    Type {
+        /// The kind.
+        kind: &'static str,
+        /// Its version.
+        version: String,
+        /// Which field, what was expected, what was found.
+        error: TypeError,
+    },
+    /// Protobuf bytes do not fit the descriptor.
+    #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
+    Wire {
+        /// The kind.
+        kind: &'static str,
+        /// Its version.
+        version: String,
+        /// What is wrong with the bytes.
+        error: WireError,
+    },
+    /// Unknown or repeated fields, under [`Strictness::Strict`].
+    #[error("strict decoding error: {}", .0.join(", "))]
+    Strict(Vec<String>),
+}
+
+/// All kinds that a process knows, under the names of its profile.
+pub struct Engine {
+    names: &'static Names,
+    kinds: Vec<Arc<Kind>>,
+    by_kind: HashMap<(&'static str, &'static str, &'static str), usize>,
+    by_resource: HashMap<(&'static str, &'static str, &'static str), usize>,
+}
+
+impl Engine {
+    /// An engine for the built-in kinds. Compiles all descriptors: call it once a process.
+    pub fn new(names: &'static Names) -> Self {
+        let kinds =
+            schema::kinds().iter().map(|kind| (kind.group, kind.version, kind.kind, kind.message));
+        // The event of a watch stream has no `kind`, but is read and written like one.
+        let event = schema::message_id("meta", "v1", "WatchEvent");
+        let kinds: Vec<_> = kinds.chain(event.map(|id| ("", "v1", "WatchEvent", id))).collect();
+        let (shapes, roots) = compile(kinds.iter().map(|(.., message)| *message));
+        let shapes = Arc::new(shapes);
+        let mut engine = Engine {
+            names,
+            kinds: Vec::new(),
+            by_kind: HashMap::new(),
+            by_resource: HashMap::new(),
+        };
+        for (short_group, version, kind, message) in kinds {
+            let Some(&root) = roots.get(&message) else { continue };
+            let api_version = names.api_version(short_group, version);
+            let head = if message.get().is_kind { head(kind, &api_version) } else { String::new() };
+            let at = engine.kinds.len();
+            let resource = schema::resource_of_kind(short_group, version, kind);
+            engine.by_kind.insert((short_group, version, kind), at);
+            if let Some(resource) = resource {
+                engine.by_resource.insert((resource.group, resource.version, resource.plural), at);
+            }
+            engine.kinds.push(Arc::new(Kind {
+                group: names.group(short_group),
+                short_group,
+                version,
+                kind,
+                api_version,
+                resource,
+                shapes: Arc::clone(&shapes),
+                root,
+                head,
+            }));
+        }
+        engine
+    }
+
+    /// The naming profile.
+    pub fn names(&self) -> &'static Names {
+        self.names
+    }
+
+    /// All kinds.
+    pub fn kinds(&self) -> &[Arc<Kind>] {
+        &self.kinds
+    }
+
+    /// A kind by its group (domain included, empty for core), version and name. Option kinds are found under every group.
+    pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Kind>> {
+        let short_group = self.names.short_group(group)?;
+        let at = self.by_kind.get(&(short_group, version, kind)).or_else(|| {
+            let shared = schema::kind(short_group, version, kind)?;
+            self.by_kind.get(&(shared.group, shared.version, shared.kind))
+        })?;
+        self.kinds.get(*at)
+    }
+
+    /// A kind by `apiVersion` and `kind` as documents have them.
+    pub fn kind_of(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        self.kind(group, version, kind)
+    }
+
+    /// The kind that a resource holds, by group (domain included, empty for core), version and plural name.
+    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
+        let found = schema::resource(self.names.short_group(group)?, version, plural)?;
+        let at = self.by_resource.get(&(found.group, found.version, found.plural))?;
+        self.kinds.get(*at)
+    }
+
+    /// Reads an object of `kind`. A document that does not say its kind is taken as one of `kind`.
+    pub fn decode(
+        &self,
+        kind: &Arc<Kind>,
+        format: Format,
+        body: &[u8],
+        strictness: Strictness,
+    ) -> Result<Decoded, DecodeError> {
+        match format {
+            Format::Protobuf => self.decode_protobuf(Some(kind), body),
+            Format::Json | Format::Yaml => {
+                let mut problems = Problems::default();
+                let document = problems.parse(format, body)?;
+                self.check(kind, document, problems, strictness)
+            }
+        }
+    }
+
+    /// Reads an object of whatever kind the document says it is.
+    pub fn decode_any(
+        &self,
+        format: Format,
+        body: &[u8],
+        strictness: Strictness,
+    ) -> Result<Decoded, DecodeError> {
+        if format == Format::Protobuf {
+            return self.decode_protobuf(None, body);
+        }
+        let mut problems = Problems::default();
+        let document = problems.parse(format, body)?;
+        let Value::Map(map) = &document else {
+            return Err(DecodeError::NotAnObject(document.shape()));
+        };
+        let (api_version, name) = (map.str("apiVersion"), map.str("kind"));
+        if name.is_empty() {
+            return Err(DecodeError::NoKind);
+        }
+        let kind = self.kind_of(api_version, name).ok_or_else(|| DecodeError::UnknownKind {
+            api_version: api_version.to_owned(),
+            kind: name.to_owned(),
+        })?;
+        self.check(&Arc::clone(kind), document, problems, strictness)
+    }
+
+    /// Makes an object out of a document: the last step of decoding and of patching.
+    fn check(
+        &self,
+        kind: &Arc<Kind>,
+        document: Value,
+        mut problems: Problems,
+        strictness: Strictness,
+    ) -> Result<Decoded, DecodeError> {
+        let shape = document.shape();
+        let Value::Map(mut map) = document else { return Err(DecodeError::NotAnObject(shape)) };
+        if !kind.head.is_empty() {
+            let text = |value: Option<Value>| match value {
+                Some(Value::String(text)) => text,
+                _ => String::new(),
+            };
+            let (name, api_version) = (text(map.remove("kind")), text(map.remove("apiVersion")));
+            require_kind(kind, &api_version, &name)?;
+        }
+        let fields =
+            conform(&kind.shapes, kind.root, map, &mut problems.unknown).map_err(|error| {
+                DecodeError::Type { kind: kind.kind, version: kind.api_version.clone(), error }
+            })?;
+        let warnings = problems.into_warnings(strictness)?;
+        Ok(Decoded { object: Object { kind: Arc::clone(kind), fields }, warnings })
+    }
+
+    fn decode_protobuf(
+        &self,
+        kind: Option<&Arc<Kind>>,
+        body: &[u8],
+    ) -> Result<Decoded, DecodeError> {
+        let envelope = open_envelope(body).ok_or_else(|| DecodeError::Malformed {
+            format: Format::Protobuf,
+            detail: "the envelope is missing or damaged".to_owned(),
+        })?;
+        let kind = match kind {
+            Some(kind) => {
+                require_kind(kind, envelope.api_version, envelope.kind)?;
+                kind
+            }
+            None => self.kind_of(envelope.api_version, envelope.kind).ok_or_else(|| {
+                DecodeError::UnknownKind {
+                    api_version: envelope.api_version.to_owned(),
+                    kind: envelope.kind.to_owned(),
+                }
+            })?,
+        };
+        let fields = decode_message(&kind.shapes, kind.root, envelope.raw).map_err(|error| {
+            DecodeError::Wire { kind: kind.kind, version: kind.api_version.clone(), error }
+        })?;
+        Ok(Decoded { object: Object { kind: Arc::clone(kind), fields }, warnings: Vec::new() })
+    }
+
+    /// Compact JSON, `kind` and `apiVersion` first, without a newline at the end.
+    pub fn encode_json(&self, object: &Object) -> Vec<u8> {
+        let mut out = Vec::with_capacity(512);
+        let kind = &object.kind;
+        write_object(&mut out, &kind.shapes, kind.root, &object.fields, &kind.head);
+        out
+    }
+
+    /// YAML as clients of the ecosystem print it: keys sorted.
+    pub fn encode_yaml(&self, object: &Object) -> String {
+        let json: serde_json::Value =
+            serde_json::from_slice(&self.encode_json(object)).unwrap_or_default(); // own output is JSON
+        proto_api::yaml::to_string(&json)
+    }
+
+    /// Protobuf in its envelope.
+    pub fn encode_protobuf(&self, object: &Object) -> Vec<u8> {
+        let kind = &object.kind;
+        let mut raw = Vec::with_capacity(512);
+        encode_message(&mut raw, &kind.shapes, kind.root, &object.fields);
+        if kind.head.is_empty() {
+            return envelope("", "", &raw);
+        }
+        envelope(&kind.api_version, kind.kind, &raw)
+    }
+
+    /// The object with nothing but its metadata, as kind `PartialObjectMetadata`.
+    pub fn metadata_only(&self, object: &Object) -> Object {
+        let kind = self.by_kind.get(&("meta", "v1", "PartialObjectMetadata"));
+        let kind = kind.and_then(|&at| self.kinds.get(at)).unwrap_or(&object.kind);
+        let mut partial = Object::new(Arc::clone(kind));
+        if let Some(metadata) = object.fields.get("metadata") {
+            partial.fields.insert("metadata", metadata.clone());
+        }
+        partial
+    }
+
+    /// The object as a JSON tree, `apiVersion` and `kind` included, zero values not filled in.
+    pub fn document(&self, object: &Object) -> Value {
+        let mut map = object.fields.clone();
+        if !object.kind.head.is_empty() {
+            map.insert("kind", object.kind.kind);
+            map.insert("apiVersion", object.kind.api_version.as_str());
+        }
+        Value::Map(map)
+    }
+
+    /// Fills in what the ecosystem's server fills in where a client said nothing. Idempotent.
+    pub fn default(&self, object: &mut Object) {
+        crate::defaults::apply(self.names, object);
+    }
+
+    /// Applies a patch to `object` and checks the result; it is not defaulted yet.
+    pub fn patch(
+        &self,
+        object: &Object,
+        patch_type: PatchType,
+        body: &[u8],
+        strictness: Strictness,
+    ) -> Result<Result<Decoded, DecodeError>, PatchError> {
+        let mut problems = Problems::default();
+        let patch = parse_json(body, &mut problems.duplicates)
+            .map_err(|error| PatchError::Malformed(error.to_string()))?;
+        let mut document = self.document(object);
+        match (patch_type, patch) {
+            (PatchType::Json, patch) => apply_json_patch(&mut document, &patch)?,
+            (PatchType::Merge, patch @ Value::Map(_)) => apply_merge_patch(&mut document, patch),
+            (PatchType::Strategic, Value::Map(patch)) => {
+                let Value::Map(original) = document else {
+                    unreachable!("invariant: made a map by document()")
+                };
+                let kind = &object.kind;
+                document = Value::Map(apply_strategic(&kind.shapes, kind.root, original, patch)?);
+            }
+            (_, other) => {
+                let why = format!("a patch must be an object, not a {}", other.shape());
+                return Err(PatchError::Malformed(why));
+            }
+        }
+        Ok(self.check(&object.kind, document, problems, strictness))
+    }
+
+    /// Checks an object that is about to be created: defaulted, named, in its namespace.
+    pub fn validate_create(&self, object: &Object) -> Result<(), FieldErrors> {
+        validate::create(self.names, object)
+    }
+
+    /// Checks `new`, made by [`crate::update::merge_for_update`], as the successor of `old`.
+    pub fn validate_update(
+        &self,
+        old: &Object,
+        new: &Object,
+        subresource: Subresource,
+    ) -> Result<(), FieldErrors> {
+        validate::update(self.names, old, new, subresource)
+    }
+}
+
+/// `"kind":"…","apiVersion":"…"`.
+fn head(kind: &str, api_version: &str) -> String {
+    let mut out = b"\"kind\":".to_vec();
+    write_json_string(&mut out, kind);
+    out.extend_from_slice(b",\"apiVersion\":");
+    write_json_string(&mut out, api_version);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// What a document says it is must be what the resource takes; saying nothing is fine.
+fn require_kind(kind: &Kind, api_version: &str, name: &str) -> Result<(), DecodeError> {
+    let fits = |have: &str, want: &str| have.is_empty() || have == want;
+    // Options are the same message in every group, and clients name the group that they talk to.
+    let shared = kind.kind.ends_with("Options") && name == kind.kind;
+    if shared || fits(name, kind.kind) && fits(api_version, &kind.api_version) {
+        return Ok(());
+    }
+    Err(DecodeError::WrongKind {
+        api_version: api_version.to_owned(),
+        kind: name.to_owned(),
+        expected: kind.kind,
+    })
+}
+
+/// Fields that a document should not have.
+#[derive(Default)]
+struct Problems {
+    unknown: Vec<String>,
+    duplicates: Vec<String>,
+}
+
+impl Problems {
+    fn parse(&mut self, format: Format, body: &[u8]) -> Result<Value, DecodeError> {
+        let malformed = |detail: String| DecodeError::Malformed { format, detail };
+        if format == Format::Json {
+            return parse_json(body, &mut self.duplicates).map_err(|e| malformed(e.to_string()));
+        }
+        let found = RefCell::new(Vec::new());
+        let seed = TreeSeed { path: Path::ROOT, duplicates: &found };
+        let text = str::from_utf8(body).map_err(|_| malformed("not UTF-8".to_owned()))?;
+        let parsed = read_yaml(text, seed).map_err(malformed);
+        self.duplicates = found.into_inner();
+        parsed
+    }
+
+    fn into_warnings(self, strictness: Strictness) -> Result<Vec<String>, DecodeError> {
+        if strictness == Strictness::Ignore {
+            return Ok(Vec::new());
+        }
+        let duplicates = self.duplicates.iter().map(|path| format!("duplicate field {path:?}"));
+        let unknown = self.unknown.iter().map(|path| format!("unknown field {path:?}"));
+        let problems: Vec<String> = duplicates.chain(unknown).collect();
+        if strictness == Strictness::Strict && !problems.is_empty() {
+            return Err(DecodeError::Strict(problems));
+        }
+        Ok(problems)
+    }
+}

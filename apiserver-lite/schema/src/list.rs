@@ -1,0 +1,168 @@
+//! Lists, watch events and envelopes, put together from bytes that were encoded once, when the object was written.
+
+use crate::object::Kind;
+use crate::value::write_json_string;
+use crate::wire::{Reader, WireValue, put_bytes, put_key, put_varint};
+
+/// The four bytes before every Protobuf body.
+pub const PROTOBUF_MAGIC: [u8; 4] = *b"k8s\0";
+
+/// Metadata of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListMeta {
+    /// Version that the list shows.
+    pub resource_version: String,
+    /// Token for the next chunk; empty on the last.
+    pub continue_token: String,
+    /// Items not in this chunk, where that is known.
+    pub remaining: Option<i64>,
+}
+
+/// A list of `kind` in JSON. `items` are whole objects as [`crate::Engine::encode_json`] wrote them; their `kind` and
+/// `apiVersion` are left out, as the list says what its items are.
+pub fn list_json<'a>(
+    kind: &Kind,
+    meta: &ListMeta,
+    items: impl IntoIterator<Item = &'a [u8]>,
+) -> Vec<u8> {
+    let mut out = Vec::new();
+    out.extend_from_slice(b"{\"kind\":");
+    write_json_string(&mut out, &format!("{}List", kind.kind));
+    out.extend_from_slice(b",\"apiVersion\":");
+    write_json_string(&mut out, &kind.api_version);
+    out.extend_from_slice(b",\"metadata\":");
+    write_list_meta(&mut out, meta);
+    out.extend_from_slice(b",\"items\":[");
+    for (at, item) in items.into_iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        out.push(b'{');
+        out.extend_from_slice(after_head(kind, item));
+    }
+    out.extend_from_slice(b"]}");
+    out
+}
+
+/// What follows `{"kind":…,"apiVersion":…,` in an encoded object.
+fn after_head<'a>(kind: &Kind, object: &'a [u8]) -> &'a [u8] {
+    let body = object.strip_prefix(b"{").unwrap_or(object);
+    match body.strip_prefix(kind.head.as_bytes()) {
+        Some(rest) => rest.strip_prefix(b",").unwrap_or(rest),
+        None => body,
+    }
+}
+
+pub(crate) fn write_list_meta(out: &mut Vec<u8>, meta: &ListMeta) {
+    let start = out.len() + 1;
+    out.push(b'{');
+    let texts = [("resourceVersion", &meta.resource_version), ("continue", &meta.continue_token)];
+    for (name, text) in texts.into_iter().filter(|(_, text)| !text.is_empty()) {
+        if out.len() > start {
+            out.push(b',');
+        }
+        write_json_string(out, name);
+        out.push(b':');
+        write_json_string(out, text);
+    }
+    if let Some(remaining) = meta.remaining {
+        if out.len() > start {
+            out.push(b',');
+        }
+        out.extend_from_slice(format!("\"remainingItemCount\":{remaining}").as_bytes());
+    }
+    out.push(b'}');
+}
+
+/// A list of `kind` in Protobuf, in its envelope. `items` are whole objects as [`crate::Engine::encode_protobuf`] wrote them.
+pub fn list_protobuf<'a>(
+    kind: &Kind,
+    meta: &ListMeta,
+    items: impl IntoIterator<Item = &'a [u8]>,
+) -> Vec<u8> {
+    let mut head = Vec::new();
+    put_bytes(&mut head, 1, b""); // selfLink
+    put_bytes(&mut head, 2, meta.resource_version.as_bytes());
+    put_bytes(&mut head, 3, meta.continue_token.as_bytes());
+    if let Some(remaining) = meta.remaining {
+        put_key(&mut head, 4, 0);
+        put_varint(&mut head, remaining as u64);
+    }
+    let mut body = Vec::new();
+    put_bytes(&mut body, 1, &head);
+    for item in items {
+        put_bytes(&mut body, 2, open_envelope(item).map_or(item, |envelope| envelope.raw));
+    }
+    envelope(&kind.api_version, &format!("{}List", kind.kind), &body)
+}
+
+/// One line of a JSON watch stream, newline included.
+pub fn watch_event_json(event: &str, object: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(object.len() + 32);
+    out.extend_from_slice(b"{\"type\":");
+    write_json_string(&mut out, event);
+    out.extend_from_slice(b",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+    out
+}
+
+/// One frame of a Protobuf watch stream: its length in four bytes, big end first, then the event around `object` in its envelope.
+pub fn watch_event_protobuf(event: &str, object: &[u8]) -> Vec<u8> {
+    let mut raw = Vec::with_capacity(object.len() + 8);
+    put_bytes(&mut raw, 1, object);
+    let mut out = vec![0; 4];
+    put_bytes(&mut out, 1, event.as_bytes());
+    put_bytes(&mut out, 2, &raw);
+    let len = u32::try_from(out.len() - 4).unwrap_or(u32::MAX); // objects are bounded by the body limit, 3 MiB
+    out[..4].copy_from_slice(&len.to_be_bytes());
+    out
+}
+
+/// Puts Protobuf bytes of a message into the envelope that names its kind.
+pub fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
+    let mut type_meta = Vec::with_capacity(api_version.len() + kind.len() + 4);
+    put_bytes(&mut type_meta, 1, api_version.as_bytes());
+    put_bytes(&mut type_meta, 2, kind.as_bytes());
+    let mut out = Vec::with_capacity(raw.len() + type_meta.len() + 16);
+    out.extend_from_slice(&PROTOBUF_MAGIC);
+    put_bytes(&mut out, 1, &type_meta);
+    put_bytes(&mut out, 2, raw);
+    put_bytes(&mut out, 3, b""); // contentEncoding
+    put_bytes(&mut out, 4, b""); // contentType
+    out
+}
+
+/// What an envelope holds.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Envelope<'a> {
+    pub(crate) api_version: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) raw: &'a [u8],
+}
+
+/// Opens an envelope; `None` when the bytes are not one, or hold an encoding that is not known here.
+pub(crate) fn open_envelope(bytes: &[u8]) -> Option<Envelope<'_>> {
+    let mut reader = Reader(bytes.strip_prefix(&PROTOBUF_MAGIC)?);
+    let mut envelope = Envelope::default();
+    while let Some((number, value)) = reader.field().ok()? {
+        match (number, value) {
+            (1, WireValue::Bytes(bytes)) => {
+                let mut reader = Reader(bytes);
+                while let Some((number, value)) = reader.field().ok()? {
+                    match (number, value) {
+                        (1, WireValue::Bytes(text)) => {
+                            envelope.api_version = str::from_utf8(text).ok()?
+                        }
+                        (2, WireValue::Bytes(text)) => envelope.kind = str::from_utf8(text).ok()?,
+                        _ => {}
+                    }
+                }
+            }
+            (2, WireValue::Bytes(bytes)) => envelope.raw = bytes,
+            (3, WireValue::Bytes(encoding)) if !encoding.is_empty() => return None,
+            _ => {}
+        }
+    }
+    Some(envelope)
+}

@@ -1,0 +1,190 @@
+//! An object: its kind and its tree, with accessors for what every object has.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proto_api::schema;
+
+use crate::shape::{ShapeId, Shapes};
+use crate::value::{Map, Value};
+
+/// A kind of object in one version of its group.
+#[derive(Debug)]
+pub struct Kind {
+    /// Group as clients write it, domain included; empty for the core group.
+    pub group: String,
+    /// Group without the domain, the same in every naming profile.
+    pub short_group: &'static str,
+    /// Version, for example `v1`.
+    pub version: &'static str,
+    /// For example `Pod`.
+    pub kind: &'static str,
+    /// `apiVersion` of objects of this kind.
+    pub api_version: String,
+    /// The resource that serves the kind, if one does.
+    pub resource: Option<&'static schema::Resource>,
+    pub(crate) shapes: Arc<Shapes>,
+    pub(crate) root: ShapeId,
+    /// `"kind":"…","apiVersion":"…"`, what JSON objects of this kind start with; empty for messages without the two.
+    pub(crate) head: String,
+}
+
+impl Kind {
+    /// `pods`, or the empty text for a kind that no resource serves.
+    pub fn plural(&self) -> &'static str {
+        self.resource.map_or("", |resource| resource.plural)
+    }
+
+    /// Whether objects of the kind live in a namespace.
+    pub fn namespaced(&self) -> bool {
+        self.resource.is_some_and(|resource| resource.namespaced)
+    }
+
+    /// `Deployment.apps`, or `Pod` in the core group: how messages name the kind.
+    pub fn qualified(&self) -> String {
+        if self.group.is_empty() {
+            self.kind.to_owned()
+        } else {
+            format!("{}.{}", self.kind, self.group)
+        }
+    }
+
+    /// `deployments.apps`, or `pods` in the core group: how messages name the resource.
+    pub fn qualified_resource(&self) -> String {
+        if self.group.is_empty() {
+            self.plural().to_owned()
+        } else {
+            format!("{}.{}", self.plural(), self.group)
+        }
+    }
+
+    /// Whether the kind has a field of this name at its top.
+    pub fn has_field(&self, name: &str) -> bool {
+        self.shapes.get(self.root).field(name).is_some()
+    }
+
+    /// Whether this is kind `kind` of the group whose name without the domain is `short_group`.
+    pub fn is(&self, short_group: &str, kind: &str) -> bool {
+        self.short_group == short_group && self.kind == kind
+    }
+}
+
+/// An object whose tree fits its kind's descriptor. `apiVersion` and `kind` are not in the tree: the kind holds them.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Its kind.
+    pub kind: Arc<Kind>,
+    /// Its tree.
+    pub fields: Map,
+}
+
+/// Equal when kind and tree are: an update that changes nothing can be told by this.
+impl PartialEq for Object {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.kind.api_version, self.kind.kind) == (&other.kind.api_version, other.kind.kind)
+            && self.fields == other.fields
+    }
+}
+
+impl Object {
+    /// An empty object of `kind`.
+    pub fn new(kind: Arc<Kind>) -> Self {
+        Object { kind, fields: Map::new() }
+    }
+
+    /// The metadata, if there is any.
+    pub fn metadata(&self) -> Option<&Map> {
+        self.fields.map("metadata")
+    }
+
+    /// The metadata for change.
+    pub fn metadata_mut(&mut self) -> &mut Map {
+        self.fields.map_or_insert("metadata")
+    }
+
+    /// Text of a metadata field; empty when not set.
+    pub fn meta_str(&self, field: &str) -> &str {
+        self.metadata().map_or("", |metadata| metadata.str(field))
+    }
+
+    /// Sets a text field of the metadata; empty text removes it.
+    pub fn set_meta_str(&mut self, field: &'static str, text: &str) {
+        let metadata = self.metadata_mut();
+        if text.is_empty() {
+            metadata.remove(field);
+        } else {
+            metadata.insert(field, text);
+        }
+    }
+
+    /// `metadata.name`.
+    pub fn name(&self) -> &str {
+        self.meta_str("name")
+    }
+
+    /// `metadata.namespace`.
+    pub fn namespace(&self) -> &str {
+        self.meta_str("namespace")
+    }
+
+    /// `metadata.uid`.
+    pub fn uid(&self) -> &str {
+        self.meta_str("uid")
+    }
+
+    /// `metadata.resourceVersion`.
+    pub fn resource_version(&self) -> &str {
+        self.meta_str("resourceVersion")
+    }
+
+    /// `metadata.generation`; 0 when not set.
+    pub fn generation(&self) -> i64 {
+        self.metadata().and_then(|metadata| metadata.int("generation")).unwrap_or(0)
+    }
+
+    /// Sets `metadata.generation`.
+    pub fn set_generation(&mut self, generation: i64) {
+        self.metadata_mut().insert("generation", generation);
+    }
+
+    /// `metadata.deletionTimestamp` as RFC 3339 text, if deletion was requested.
+    pub fn deletion_timestamp(&self) -> Option<&str> {
+        self.metadata()?.get("deletionTimestamp")?.as_str()
+    }
+
+    /// `metadata.finalizers`.
+    pub fn finalizers(&self) -> impl Iterator<Item = &str> {
+        let list = self.metadata().map(|metadata| metadata.list("finalizers"));
+        list.unwrap_or_default().iter().filter_map(Value::as_str)
+    }
+
+    /// `metadata.labels`.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        string_map(self.metadata().and_then(|metadata| metadata.map("labels")))
+    }
+
+    /// `metadata.annotations`.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        string_map(self.metadata().and_then(|metadata| metadata.map("annotations")))
+    }
+
+    /// The text under `path`; empty when there is none.
+    pub fn str_at(&self, path: &[&str]) -> &str {
+        self.fields.str_at(path)
+    }
+
+    /// `spec`, if there is any.
+    pub fn spec(&self) -> Option<&Map> {
+        self.fields.map("spec")
+    }
+
+    /// `status`, if there is any.
+    pub fn status(&self) -> Option<&Map> {
+        self.fields.map("status")
+    }
+}
+
+fn string_map(map: Option<&Map>) -> BTreeMap<String, String> {
+    let entries = map.into_iter().flat_map(Map::iter);
+    entries.filter_map(|(key, value)| Some((key.to_owned(), value.as_str()?.to_owned()))).collect()
+}

@@ -1,0 +1,156 @@
+//! The v2 document in Protobuf: the messages of the public `openapi.v2` package, of which a server needs a few.
+//!
+//! Maps are lists of name and value there, and what starts with `x-` is carried as YAML text, of which JSON is a part.
+
+use super::to_json;
+use crate::value::{Map, Value};
+use crate::wire::{put_bytes, put_key};
+
+/// `Document`.
+pub(super) fn encode_document(document: &Map) -> Vec<u8> {
+    let mut out = Vec::new();
+    text(&mut out, 1, document.str("swagger"));
+    let info = document.map("info");
+    message(&mut out, 2, |out| {
+        text(out, 1, info.map_or("", |info| info.str("title")));
+        text(out, 2, info.map_or("", |info| info.str("version")));
+    });
+    message(&mut out, 8, |out| {
+        for (path, item) in entries(document.map("paths")) {
+            named(out, 2, path, |out| path_item(out, item));
+        }
+    });
+    message(&mut out, 9, |out| named_schemas(out, document.map("definitions")));
+    out
+}
+
+fn path_item(out: &mut Vec<u8>, item: &Map) {
+    for (number, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+        if let Some(map) = item.map(method) {
+            message(out, number, |out| operation(out, map));
+        }
+    }
+    for item in item.maps("parameters") {
+        message(out, 9, |out| parameter(out, item));
+    }
+}
+
+fn operation(out: &mut Vec<u8>, operation: &Map) {
+    text(out, 5, operation.str("operationId"));
+    for (number, list) in [(6, "produces"), (7, "consumes")] {
+        for item in operation.list(list).iter().filter_map(Value::as_str) {
+            put_bytes(out, number, item.as_bytes());
+        }
+    }
+    for item in operation.maps("parameters") {
+        message(out, 8, |out| parameter(out, item));
+    }
+    message(out, 9, |out| {
+        for (code, response) in entries(operation.map("responses")) {
+            // NamedResponseValue > ResponseValue > Response
+            named(out, 1, code, |out| {
+                message(out, 1, |out| {
+                    text(out, 1, response.str("description"));
+                    if let Some(map) = response.map("schema") {
+                        message(out, 2, |out| message(out, 1, |out| schema(out, map)));
+                    }
+                });
+            });
+        }
+    });
+    extensions(out, 13, operation);
+}
+
+/// `ParametersItem` > `Parameter` > body, query or path parameter.
+fn parameter(out: &mut Vec<u8>, parameter: &Map) {
+    message(out, 1, |out| match parameter.str("in") {
+        "body" => message(out, 1, |out| {
+            text(out, 2, parameter.str("name"));
+            text(out, 3, "body");
+            flag(out, 4, parameter.is_true("required"));
+            if let Some(map) = parameter.map("schema") {
+                message(out, 5, |out| schema(out, map));
+            }
+        }),
+        place => {
+            let (kind, ty) = if place == "query" { (3, 6) } else { (4, 5) };
+            message(out, 2, |out| {
+                message(out, kind, |out| {
+                    flag(out, 1, parameter.is_true("required"));
+                    text(out, 2, place);
+                    text(out, 4, parameter.str("name"));
+                    text(out, ty, parameter.str("type"));
+                });
+            });
+        }
+    });
+}
+
+fn named_schemas(out: &mut Vec<u8>, schemas: Option<&Map>) {
+    for (name, map) in entries(schemas) {
+        named(out, 1, name, |out| schema(out, map));
+    }
+}
+
+fn schema(out: &mut Vec<u8>, map: &Map) {
+    text(out, 1, map.str("$ref"));
+    text(out, 2, map.str("format"));
+    for item in map.list("required").iter().filter_map(Value::as_str) {
+        put_bytes(out, 19, item.as_bytes());
+    }
+    if let Some(values) = map.map("additionalProperties") {
+        message(out, 21, |out| message(out, 1, |out| schema(out, values)));
+    }
+    if !map.str("type").is_empty() {
+        message(out, 22, |out| text(out, 1, map.str("type")));
+    }
+    if let Some(items) = map.map("items") {
+        message(out, 23, |out| message(out, 1, |out| schema(out, items)));
+    }
+    if map.contains("properties") {
+        message(out, 25, |out| named_schemas(out, map.map("properties")));
+    }
+    extensions(out, 31, map);
+}
+
+/// Everything that starts with `x-`.
+fn extensions(out: &mut Vec<u8>, number: u32, map: &Map) {
+    for (name, value) in map.iter().filter(|(name, _)| name.starts_with("x-")) {
+        named(out, number, name, |out| put_bytes(out, 2, &to_json(value)));
+    }
+}
+
+/// An entry of a map: its name and its value.
+fn named(out: &mut Vec<u8>, number: u32, name: &str, value: impl FnOnce(&mut Vec<u8>)) {
+    message(out, number, |out| {
+        text(out, 1, name);
+        message(out, 2, value);
+    });
+}
+
+fn message(out: &mut Vec<u8>, number: u32, write: impl FnOnce(&mut Vec<u8>)) {
+    let mut inner = Vec::new();
+    write(&mut inner);
+    put_bytes(out, number, &inner);
+}
+
+/// Text, left out when empty.
+fn text(out: &mut Vec<u8>, number: u32, text: &str) {
+    if !text.is_empty() {
+        put_bytes(out, number, text.as_bytes());
+    }
+}
+
+/// A boolean, left out when false.
+fn flag(out: &mut Vec<u8>, number: u32, flag: bool) {
+    if flag {
+        put_key(out, number, 0);
+        out.push(1);
+    }
+}
+
+/// The entries of a map that are maps.
+fn entries(map: Option<&Map>) -> impl Iterator<Item = (&str, &Map)> {
+    let entries = map.into_iter().flat_map(Map::iter);
+    entries.filter_map(|(name, value)| Some((name, value.as_map()?)))
+}

@@ -1,0 +1,163 @@
+//! Schemas of messages.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::Edition;
+use crate::engine::Engine;
+use crate::object::Kind;
+use crate::shape::{Field, Shape, ShapeId, Shapes, Type};
+use crate::value::{Key, Map, Value};
+
+/// The schemas of `kinds` and of every message that they hold, by name.
+pub(super) fn definitions<'a>(
+    engine: &Engine,
+    edition: Edition,
+    kinds: impl IntoIterator<Item = &'a Arc<Kind>>,
+) -> Map {
+    let kinds: Vec<&Arc<Kind>> = kinds.into_iter().collect();
+    let writer = Writer { edition, prefix: reversed(engine.names().group_domain()) };
+    let mut entries = Vec::new();
+    let mut seen = BTreeSet::new();
+    for kind in &kinds {
+        let mut queue = vec![kind.root];
+        while let Some(id) = queue.pop() {
+            if !seen.insert(id) {
+                continue;
+            }
+            let shape = kind.shapes.get(id);
+            let mut schema = writer.message(&kind.shapes, shape, &mut queue);
+            let own: Vec<Value> = kinds
+                .iter()
+                .filter(|kind| kind.root == id && !kind.head.is_empty())
+                .map(|kind| gvk(kind))
+                .collect();
+            if !own.is_empty() {
+                schema.insert("x-kubernetes-group-version-kind", own);
+            }
+            entries.push((Key::Owned(writer.name(shape)), Value::Map(schema)));
+        }
+    }
+    Map::from_entries(entries)
+}
+
+/// A reference to the schema of `kind`.
+pub(super) fn reference(engine: &Engine, edition: Edition, kind: &Kind) -> Value {
+    let writer = Writer { edition, prefix: reversed(engine.names().group_domain()) };
+    writer.reference(kind.shapes.get(kind.root))
+}
+
+/// Group, version and kind, as extensions name them.
+pub(super) fn gvk(kind: &Kind) -> Value {
+    let entries = [("group", kind.group.as_str()), ("kind", kind.kind), ("version", kind.version)];
+    Value::Map(Map::from_iter(entries))
+}
+
+struct Writer {
+    edition: Edition,
+    prefix: String,
+}
+
+impl Writer {
+    /// `io.k8s.api.apps.v1.Deployment`.
+    fn name(&self, shape: &Shape) -> String {
+        let prefix = &self.prefix;
+        let group = match shape.group {
+            "" => "core",
+            group => group.split('.').next().unwrap_or(group),
+        };
+        let home = if group == "meta" { "apimachinery.pkg.apis" } else { "api" };
+        format!("{prefix}.{home}.{group}.{}.{}", shape.version, shape.name)
+    }
+
+    fn reference(&self, shape: &Shape) -> Value {
+        let place = match self.edition {
+            Edition::V2 => "#/definitions/",
+            Edition::V3 => "#/components/schemas/",
+        };
+        Value::Map(Map::from_iter([("$ref", format!("{place}{}", self.name(shape)))]))
+    }
+
+    /// The schema of a message; messages that it refers to are put into `queue`.
+    fn message(&self, shapes: &Shapes, shape: &Shape, queue: &mut Vec<ShapeId>) -> Map {
+        let properties = shape
+            .fields
+            .iter()
+            .map(|field| (field.name.clone(), Value::Map(self.field(shapes, field, queue))));
+        let mut schema = Map::from_iter([("type", "object")]);
+        let properties = Map::from_entries(properties.collect());
+        if !properties.is_empty() {
+            schema.insert("properties", properties);
+        }
+        let required: Vec<Value> = shape
+            .fields
+            .iter()
+            .filter(|field| field.required)
+            .map(|field| Value::from(field.name.as_ref()))
+            .collect();
+        if !required.is_empty() {
+            schema.insert("required", required);
+        }
+        schema
+    }
+
+    fn field(&self, shapes: &Shapes, field: &Field, queue: &mut Vec<ShapeId>) -> Map {
+        let mut schema = self.value(shapes, &field.ty, queue);
+        let merge = field.patch.merge_key.map(|_| "merge");
+        let retain = field.patch.retain_keys.then_some("retainKeys");
+        let strategy: Vec<&str> = merge.into_iter().chain(retain).collect();
+        if !strategy.is_empty() {
+            schema.insert("x-kubernetes-patch-strategy", strategy.join(","));
+        }
+        if let Some(key) = field.patch.merge_key.filter(|key| !key.is_empty()) {
+            schema.insert("x-kubernetes-patch-merge-key", key);
+        }
+        schema
+    }
+
+    fn value(&self, shapes: &Shapes, ty: &Type, queue: &mut Vec<ShapeId>) -> Map {
+        let plain = |name: &str| Map::from_iter([("type", name)]);
+        let formatted =
+            |name: &str, format: &str| Map::from_iter([("type", name), ("format", format)]);
+        match ty {
+            Type::Bool => plain("boolean"),
+            Type::Int32 => formatted("integer", "int32"),
+            Type::Int64 => formatted("integer", "int64"),
+            Type::Double => formatted("number", "double"),
+            Type::String | Type::Quantity => plain("string"),
+            Type::Bytes => formatted("string", "byte"),
+            Type::Time | Type::MicroTime => formatted("string", "date-time"),
+            Type::IntOrString => formatted("string", "int-or-string"),
+            Type::Raw => plain("object"),
+            Type::Union(shape) => {
+                let alternatives = &shapes.get(*shape).fields;
+                for alternative in alternatives {
+                    self.value(shapes, &alternative.ty, queue); // what it refers to needs a schema
+                }
+                Map::new()
+            }
+            Type::Message(shape) => {
+                queue.push(*shape);
+                match self.reference(shapes.get(*shape)) {
+                    Value::Map(reference) => reference,
+                    _ => Map::new(),
+                }
+            }
+            Type::List(item) | Type::WrappedList(item) => {
+                let mut schema = plain("array");
+                schema.insert("items", self.value(shapes, item, queue));
+                schema
+            }
+            Type::Map(item) => {
+                let mut schema = plain("object");
+                schema.insert("additionalProperties", self.value(shapes, item, queue));
+                schema
+            }
+        }
+    }
+}
+
+/// `io.k8s` for `k8s.io`.
+fn reversed(domain: &str) -> String {
+    domain.rsplit('.').collect::<Vec<_>>().join(".")
+}

@@ -1,0 +1,56 @@
+//! The three patch formats, each a pure function from a document and a patch to the next document.
+//!
+//! A document is the object as JSON shows it, `apiVersion` and `kind` included. What comes out is not checked yet:
+//! [`crate::Engine::patch`] checks it against the descriptor afterwards.
+
+mod json_patch;
+mod merge_patch;
+mod strategic;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use json_patch::apply_json_patch;
+pub(crate) use merge_patch::apply_merge_patch;
+pub(crate) use strategic::apply_strategic;
+
+/// How a patch body is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    /// RFC 6902, `application/json-patch+json`.
+    Json,
+    /// RFC 7396, `application/merge-patch+json`.
+    Merge,
+    /// Lists merged by key, `application/strategic-merge-patch+json`.
+    Strategic,
+}
+
+impl PatchType {
+    /// The type that a `Content-Type` names, parameters ignored.
+    pub fn from_media_type(media_type: &str) -> Option<Self> {
+        match media_type.split(';').next().unwrap_or_default().trim() {
+            "application/json-patch+json" => Some(PatchType::Json),
+            "application/merge-patch+json" => Some(PatchType::Merge),
+            "application/strategic-merge-patch+json" => Some(PatchType::Strategic),
+            _ => None,
+        }
+    }
+}
+
+/// Operations that one JSON patch may hold.
+pub const JSON_PATCH_OPS_MAX: usize = 10_000;
+/// Bytes of JSON that the `copy` operations of one JSON patch may add up to.
+pub const JSON_PATCH_COPY_MAX: usize = 3 * 1024 * 1024;
+
+/// A patch that cannot be applied.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PatchError {
+    /// The body is not a patch of its type (400).
+    #[error("error decoding patch: {0}")]
+    Malformed(String),
+    /// More than [`JSON_PATCH_OPS_MAX`] operations (413).
+    #[error("The allowed maximum operations in a JSON patch is {JSON_PATCH_OPS_MAX}, got {0}")]
+    TooManyOperations(usize),
+    /// The operations do not fit the object (422).
+    #[error("{0}")]
+    Inapplicable(String),
+}

@@ -1,0 +1,253 @@
+//! RFC 6902, with bounds on what one patch may make the server do.
+
+use super::{JSON_PATCH_COPY_MAX, JSON_PATCH_OPS_MAX, PatchError};
+use crate::value::{Map, Value, write_json};
+
+/// Applies the operations of `patch` in order. On an error `document` is left half changed: the caller drops it.
+pub(crate) fn apply_json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
+    let operations = parse(patch)?;
+    let mut spent = Spent::default();
+    for operation in operations {
+        let (name, path) = (operation.name(), operation.path().text);
+        apply(document, operation, &mut spent).map_err(|why| {
+            PatchError::Inapplicable(format!("{name} operation does not apply: {path:?}: {why}"))
+        })?;
+    }
+    Ok(())
+}
+
+enum Operation<'a> {
+    Add { path: Pointer<'a>, value: &'a Value },
+    Remove { path: Pointer<'a> },
+    Replace { path: Pointer<'a>, value: &'a Value },
+    Move { from: Pointer<'a>, path: Pointer<'a> },
+    Copy { from: Pointer<'a>, path: Pointer<'a> },
+    Test { path: Pointer<'a>, value: &'a Value },
+}
+
+impl<'a> Operation<'a> {
+    fn name(&self) -> &'static str {
+        match self {
+            Operation::Add { .. } => "add",
+            Operation::Remove { .. } => "remove",
+            Operation::Replace { .. } => "replace",
+            Operation::Move { .. } => "move",
+            Operation::Copy { .. } => "copy",
+            Operation::Test { .. } => "test",
+        }
+    }
+
+    fn path(&self) -> &Pointer<'a> {
+        match self {
+            Operation::Add { path, .. }
+            | Operation::Remove { path }
+            | Operation::Replace { path, .. }
+            | Operation::Move { path, .. }
+            | Operation::Copy { path, .. }
+            | Operation::Test { path, .. } => path,
+        }
+    }
+}
+
+fn parse(patch: &Value) -> Result<Vec<Operation<'_>>, PatchError> {
+    let Some(items) = patch.as_list() else {
+        return Err(PatchError::Malformed("a JSON patch is an array of operations".to_owned()));
+    };
+    if items.len() > JSON_PATCH_OPS_MAX {
+        return Err(PatchError::TooManyOperations(items.len()));
+    }
+    (0..)
+        .zip(items)
+        .map(|(at, item)| {
+            let wrong = |why: &str| PatchError::Malformed(format!("operation {at}: {why}"));
+            parse_operation(item.as_map().ok_or_else(|| wrong("not an object"))?)
+                .map_err(|why| wrong(&why))
+        })
+        .collect()
+}
+
+fn parse_operation(item: &Map) -> Result<Operation<'_>, String> {
+    let pointer = |key: &str| {
+        let text = item.get(key).and_then(Value::as_str);
+        Pointer::parse(text.ok_or_else(|| format!("{key:?} is missing"))?)
+    };
+    let value = || item.get("value").ok_or_else(|| "\"value\" is missing".to_owned());
+    let path = pointer("path")?;
+    match item.str("op") {
+        "add" => Ok(Operation::Add { path, value: value()? }),
+        "remove" => Ok(Operation::Remove { path }),
+        "replace" => Ok(Operation::Replace { path, value: value()? }),
+        "move" => Ok(Operation::Move { from: pointer("from")?, path }),
+        "copy" => Ok(Operation::Copy { from: pointer("from")?, path }),
+        "test" => Ok(Operation::Test { path, value: item.get("value").unwrap_or(&Value::Null) }),
+        "" => Err("\"op\" is missing".to_owned()),
+        other => Err(format!("unexpected kind: {other}")),
+    }
+}
+
+/// What the operations of one patch have cost so far.
+#[derive(Default)]
+struct Spent {
+    /// JSON bytes copied.
+    copied_bytes: usize,
+    /// Items of lists that made room or closed a gap.
+    shifted_items: usize,
+}
+
+impl Spent {
+    /// Items that may be shifted: ten thousand operations on a list of ten thousand.
+    const SHIFTED_MAX: usize = 100_000_000;
+
+    fn shift(&mut self, items: usize) -> Result<(), String> {
+        self.shifted_items += items;
+        if self.shifted_items > Self::SHIFTED_MAX {
+            return Err("the patch moves too many items of lists".to_owned());
+        }
+        Ok(())
+    }
+}
+
+fn apply(document: &mut Value, operation: Operation<'_>, spent: &mut Spent) -> Result<(), String> {
+    match operation {
+        Operation::Add { path, value } => add(document, &path, value.clone(), spent),
+        Operation::Remove { path } => remove(document, &path, spent).map(drop),
+        Operation::Replace { path, value } => {
+            check_depth(&path, value)?;
+            *find_mut(document, &path.tokens)? = value.clone();
+            Ok(())
+        }
+        Operation::Move { from, path } => {
+            let inside = path.tokens.len() > from.tokens.len();
+            if inside && path.tokens.starts_with(&from.tokens) {
+                return Err("a value cannot be moved into itself".to_owned());
+            }
+            let value = remove(document, &from, spent)?;
+            add(document, &path, value, spent)
+        }
+        Operation::Copy { from, path } => {
+            let value = find_mut(document, &from.tokens)?.clone();
+            let mut text = Vec::new();
+            write_json(&mut text, &value);
+            spent.copied_bytes += text.len();
+            if spent.copied_bytes > JSON_PATCH_COPY_MAX {
+                return Err(format!("copies add up to more than {JSON_PATCH_COPY_MAX} bytes"));
+            }
+            add(document, &path, value, spent)
+        }
+        Operation::Test { path, value } => {
+            let holds = match find_mut(document, &path.tokens) {
+                Ok(have) => have == value,
+                Err(_) => *value == Value::Null,
+            };
+            if holds { Ok(()) } else { Err("testing value failed".to_owned()) }
+        }
+    }
+}
+
+/// A JSON pointer, RFC 6901.
+struct Pointer<'a> {
+    text: &'a str,
+    tokens: Vec<String>,
+}
+
+impl<'a> Pointer<'a> {
+    fn parse(text: &'a str) -> Result<Self, String> {
+        let tokens = match text.strip_prefix('/') {
+            Some(rest) => rest.split('/').map(unescape).collect(),
+            None if text.is_empty() => Vec::new(),
+            None => return Err(format!("pointer {text:?} does not start with '/'")),
+        };
+        Ok(Pointer { text, tokens })
+    }
+}
+
+fn unescape(token: &str) -> String {
+    token.replace("~1", "/").replace("~0", "~")
+}
+
+/// How deep a document may get. Readers refuse deeper ones; copies of a document into itself must not get past that.
+const DEPTH_MAX: usize = 128;
+
+fn add(
+    document: &mut Value,
+    path: &Pointer<'_>,
+    value: Value,
+    spent: &mut Spent,
+) -> Result<(), String> {
+    check_depth(path, &value)?;
+    let Some((last, parents)) = path.tokens.split_last() else {
+        *document = value;
+        return Ok(());
+    };
+    match find_mut(document, parents)? {
+        Value::Map(map) => {
+            map.insert(last.clone(), value);
+            Ok(())
+        }
+        Value::List(items) => {
+            let at = if last == "-" { items.len() } else { index(last, items.len() + 1)? };
+            spent.shift(items.len() - at)?;
+            items.insert(at, value);
+            Ok(())
+        }
+        other => Err(format!("cannot add to a {}", other.shape())),
+    }
+}
+
+fn check_depth(path: &Pointer<'_>, value: &Value) -> Result<(), String> {
+    if path.tokens.len() + depth(value) > DEPTH_MAX {
+        return Err(format!("the document would be nested more than {DEPTH_MAX} levels deep"));
+    }
+    Ok(())
+}
+
+/// Levels of maps and lists in `value`; itself at most [`DEPTH_MAX`], as all that is ever added is.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Map(map) => 1 + map.iter().map(|(_, item)| depth(item)).max().unwrap_or(0),
+        Value::List(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn remove(document: &mut Value, path: &Pointer<'_>, spent: &mut Spent) -> Result<Value, String> {
+    let Some((last, parents)) = path.tokens.split_last() else {
+        return Ok(std::mem::take(document));
+    };
+    match find_mut(document, parents)? {
+        Value::Map(map) => map.remove(last).ok_or_else(|| missing(last)),
+        Value::List(items) => {
+            let at = index(last, items.len())?;
+            spent.shift(items.len() - at)?;
+            Ok(items.remove(at))
+        }
+        _ => Err(missing(last)),
+    }
+}
+
+fn find_mut<'v>(document: &'v mut Value, tokens: &[String]) -> Result<&'v mut Value, String> {
+    tokens.iter().try_fold(document, |value, token| match value {
+        Value::Map(map) => map.get_mut(token).ok_or_else(|| missing(token)),
+        Value::List(items) => {
+            let at = index(token, items.len())?;
+            items.get_mut(at).ok_or_else(|| missing(token))
+        }
+        _ => Err(missing(token)),
+    })
+}
+
+/// An index below `len`; negative ones count from the end, which is older than the RFC and still used.
+fn index(token: &str, len: usize) -> Result<usize, String> {
+    let digits = token.strip_prefix('-').unwrap_or(token);
+    let canonical = digits == "0" || !digits.starts_with('0');
+    let number: usize = match digits.parse() {
+        Ok(number) if canonical && digits.bytes().all(|b| b.is_ascii_digit()) => number,
+        _ => return Err(format!("{token:?} is not an index")),
+    };
+    let at = if token.starts_with('-') { len.checked_sub(number) } else { Some(number) };
+    at.filter(|&at| at < len).ok_or_else(|| format!("index {token} is out of bounds"))
+}
+
+fn missing(token: &str) -> String {
+    format!("{token:?} does not exist")
+}

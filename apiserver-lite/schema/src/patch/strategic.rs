@@ -1,0 +1,338 @@
+//! Strategic merge patch: lists are merged by the key that the descriptor names, and directives say the rest.
+//!
+//! | directive | where | meaning |
+//! |---|---|---|
+//! | `$patch: replace`, `delete`, `merge` | in a message | take the patch as it is, empty the message, merge as usual |
+//! | `$patch: delete` | in an item of a merged list | remove the item with this merge key |
+//! | `$patch: replace` | in an item of a merged list | the rest of the patch replaces the list |
+//! | `$retainKeys: [k…]` | in a message | drop every other key |
+//! | `$deleteFromPrimitiveList/f: [v…]` | beside field `f` | remove these items |
+//! | `$setElementOrder/f: […]` | beside field `f` | order of the items after the merge |
+
+use super::PatchError;
+use crate::shape::{Field, PatchStrategy, ShapeId, Shapes, Type};
+use crate::value::{Map, Value};
+
+mod order;
+
+use order::{normalize, same_element};
+
+const DIRECTIVE: &str = "$patch";
+const RETAIN_KEYS: &str = "$retainKeys";
+const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
+const ELEMENT_ORDER: &str = "$setElementOrder/";
+
+/// Items that a merged list may have: merging compares each with each.
+const MERGED_ITEMS_MAX: usize = 5_000;
+
+/// Applies `patch` to the message `original` of `shape`.
+pub(crate) fn apply_strategic(
+    shapes: &Shapes,
+    shape: ShapeId,
+    original: Map,
+    patch: Map,
+) -> Result<Map, PatchError> {
+    Merge { shapes }.message(Some(shape), original, patch)
+}
+
+struct Merge<'a> {
+    shapes: &'a Shapes,
+}
+
+impl<'a> Merge<'a> {
+    /// `shape` is `None` below fields that the descriptor does not know or does not describe.
+    fn message(
+        &self,
+        shape: Option<ShapeId>,
+        mut original: Map,
+        mut patch: Map,
+    ) -> Result<Map, PatchError> {
+        match patch.remove(DIRECTIVE) {
+            None => {}
+            Some(directive) => match directive.as_str() {
+                Some("replace") => return Ok(plain_map(patch)),
+                Some("delete") => return Ok(Map::new()),
+                Some("merge") => {}
+                _ => return Err(unknown_directive(&directive)),
+            },
+        }
+        retain_keys(&mut original, &mut patch)?;
+        self.ordered_lists(shape, &mut original, &mut patch)?;
+        for (key, value) in patch {
+            self.entry(shape, &mut original, &key, value)?;
+        }
+        Ok(original)
+    }
+
+    /// Merges one entry of a patch into `original`.
+    fn entry(
+        &self,
+        shape: Option<ShapeId>,
+        original: &mut Map,
+        key: &str,
+        value: Value,
+    ) -> Result<(), PatchError> {
+        if let Some(name) = key.strip_prefix(DELETE_PRIMITIVES) {
+            let doomed = value.as_list().ok_or_else(|| not_a_list(key))?;
+            if let Some(items) = original.list_mut(name) {
+                items.retain(|item| !doomed.contains(item));
+            }
+            return Ok(());
+        }
+        let merged = match (original.remove(key), value) {
+            (_, Value::Null) => return Ok(()),
+            (Some(Value::Map(original)), Value::Map(patch)) => {
+                Value::Map(self.message(self.message_below(shape, key), original, patch)?)
+            }
+            (Some(Value::List(original)), Value::List(patch)) => {
+                Value::List(self.list(self.list_below(shape, key), original, patch)?)
+            }
+            (_, value) => plain(value),
+        };
+        original.insert(key.to_owned(), merged);
+        Ok(())
+    }
+
+    /// Handles the lists for which the patch gives an order, and takes them out of the patch.
+    fn ordered_lists(
+        &self,
+        shape: Option<ShapeId>,
+        original: &mut Map,
+        patch: &mut Map,
+    ) -> Result<(), PatchError> {
+        let ordered: Vec<String> = patch
+            .iter()
+            .filter_map(|(key, _)| key.strip_prefix(ELEMENT_ORDER))
+            .map(str::to_owned)
+            .collect();
+        for name in ordered {
+            let directive = format!("{ELEMENT_ORDER}{name}");
+            let Some(Value::List(order)) = patch.remove(&directive) else {
+                return Err(not_a_list(&directive));
+            };
+            let list = self.list_below(shape, &name);
+            let key = list.strategy.merge_key.filter(|key| !key.is_empty());
+            let before = original.list(&name).to_vec();
+            if order.len().max(before.len()) > MERGED_ITEMS_MAX {
+                return Err(inapplicable(&format!(
+                    "lists of more than {MERGED_ITEMS_MAX} items are not merged"
+                )));
+            }
+            let merged = match patch.remove(&name) {
+                Some(Value::List(items)) => {
+                    check_order(&name, &items, &order, key)?;
+                    self.list(list, before.clone(), items)?
+                }
+                Some(Value::Null) => {
+                    original.remove(&name);
+                    continue;
+                }
+                Some(_) => return Err(not_a_list(&name)),
+                None if original.contains(&name) => before.clone(),
+                None => continue,
+            };
+            original.insert(name, normalize(merged, &order, &before, key));
+        }
+        Ok(())
+    }
+
+    /// Merges two lists as the field's strategy says.
+    fn list(
+        &self,
+        list: ListBelow,
+        original: Vec<Value>,
+        patch: Vec<Value>,
+    ) -> Result<Vec<Value>, PatchError> {
+        let Some(key) = list.strategy.merge_key else {
+            return Ok(patch.into_iter().map(plain).collect());
+        };
+        if original.len().max(patch.len()) > MERGED_ITEMS_MAX {
+            return Err(inapplicable(&format!(
+                "lists of more than {MERGED_ITEMS_MAX} items are not merged"
+            )));
+        }
+        if key.is_empty() {
+            let before = original.clone();
+            let mut merged = original;
+            for item in &patch {
+                if !merged.contains(item) {
+                    merged.push(item.clone());
+                }
+            }
+            return Ok(normalize(merged, &patch, &before, None));
+        }
+        self.keyed_list(list.item, key, original, patch)
+    }
+
+    fn keyed_list(
+        &self,
+        item_shape: Option<ShapeId>,
+        key: &str,
+        original: Vec<Value>,
+        patch: Vec<Value>,
+    ) -> Result<Vec<Value>, PatchError> {
+        let (original, patch) = list_directives(key, original, patch)?;
+        let before = original.clone();
+        let mut merged = original;
+        for item in &patch {
+            let Value::Map(item_map) = item else {
+                return Err(inapplicable("items of a list merged by key must be objects"));
+            };
+            let Some(id) = item_map.get(key) else {
+                return Err(inapplicable(&format!(
+                    "map does not contain declared merge key: {key}"
+                )));
+            };
+            let at =
+                merged.iter().position(|have| have.as_map().and_then(|m| m.get(key)) == Some(id));
+            match at.and_then(|at| merged.get_mut(at)) {
+                Some(Value::Map(have)) => {
+                    let have_taken = std::mem::take(have);
+                    *have = self.message(item_shape, have_taken, item_map.clone())?;
+                }
+                _ => merged.push(plain(item.clone())),
+            }
+        }
+        Ok(normalize(merged, &patch, &before, Some(key)))
+    }
+
+    fn field(&self, shape: Option<ShapeId>, name: &str) -> Option<&'a Field> {
+        self.shapes.get(shape?).field(name)
+    }
+
+    fn message_below(&self, shape: Option<ShapeId>, name: &str) -> Option<ShapeId> {
+        match self.field(shape, name)?.ty {
+            Type::Message(shape) => Some(shape),
+            _ => None,
+        }
+    }
+
+    fn list_below(&self, shape: Option<ShapeId>, name: &str) -> ListBelow {
+        let Some(field) = self.field(shape, name) else { return ListBelow::default() };
+        let item = match &field.ty {
+            Type::List(item) => match **item {
+                Type::Message(shape) => Some(shape),
+                _ => None,
+            },
+            _ => None,
+        };
+        ListBelow { strategy: field.patch, item }
+    }
+}
+
+/// A list field: how it is merged and what its items are.
+#[derive(Default)]
+struct ListBelow {
+    strategy: PatchStrategy,
+    item: Option<ShapeId>,
+}
+
+/// `$retainKeys`: drops what it does not name. Every other key of the patch must be named.
+fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
+    let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
+    let keys = keys.as_list().ok_or_else(|| not_a_list(RETAIN_KEYS))?;
+    let named = |key: &str| keys.iter().any(|k| k.as_str() == Some(key));
+    let stray = patch
+        .iter()
+        .find(|(key, value)| !key.starts_with('$') && **value != Value::Null && !named(key));
+    if let Some((key, _)) = stray {
+        return Err(inapplicable(&format!(
+            "{RETAIN_KEYS} does not name {key:?}, which the patch sets"
+        )));
+    }
+    original.retain(|key, _| named(key));
+    Ok(())
+}
+
+/// Applies the `$patch` directives among the items of a list, and takes them out.
+fn list_directives(
+    key: &str,
+    mut original: Vec<Value>,
+    patch: Vec<Value>,
+) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+    let mut rest = Vec::with_capacity(patch.len());
+    let mut replace = false;
+    for item in patch {
+        let Some(directive) = item.as_map().and_then(|map| map.get(DIRECTIVE)) else {
+            rest.push(item);
+            continue;
+        };
+        match directive.as_str() {
+            Some("delete") => {
+                let id = item.as_map().and_then(|map| map.get(key)).ok_or_else(|| {
+                    inapplicable(&format!("delete patch type with no merge key {key:?} defined"))
+                })?;
+                original.retain(|have| have.as_map().and_then(|map| map.get(key)) != Some(id));
+            }
+            Some("replace") => replace = true,
+            _ => return Err(unknown_directive(directive)),
+        }
+    }
+    if replace {
+        return Ok((Vec::new(), rest));
+    }
+    Ok((original, rest))
+}
+
+/// Every item of the patch's list must stand in the order that the patch gives.
+fn check_order(
+    name: &str,
+    items: &[Value],
+    order: &[Value],
+    key: Option<&str>,
+) -> Result<(), PatchError> {
+    let is_delete = |item: &Value| item.as_map().is_some_and(|map| map.contains(DIRECTIVE));
+    let stray = items
+        .iter()
+        .find(|item| !is_delete(item) && !order.iter().any(|other| same_element(item, other, key)));
+    match stray {
+        None => Ok(()),
+        Some(_) => Err(inapplicable(&format!(
+            "the order in patch list {name:?} doesn't match {ELEMENT_ORDER}{name} list"
+        ))),
+    }
+}
+
+/// A value from a patch with directives and nulls taken out: what stands where there was nothing to merge with.
+fn plain(value: Value) -> Value {
+    match value {
+        Value::Map(map) => Value::Map(plain_map(map)),
+        Value::List(items) => {
+            let marked = |item: &Value| {
+                item.as_map()
+                    .is_some_and(|map| map.str(DIRECTIVE) == "delete" || is_only_directive(map))
+            };
+            Value::List(items.into_iter().filter(|item| !marked(item)).map(plain).collect())
+        }
+        scalar => scalar,
+    }
+}
+
+fn is_only_directive(map: &Map) -> bool {
+    map.len() == 1 && map.contains(DIRECTIVE)
+}
+
+fn plain_map(map: Map) -> Map {
+    let kept = map.into_iter().filter(|(key, value)| {
+        let directive = key == DIRECTIVE
+            || key == RETAIN_KEYS
+            || key.starts_with(DELETE_PRIMITIVES)
+            || key.starts_with(ELEMENT_ORDER);
+        !directive && *value != Value::Null
+    });
+    kept.map(|(key, value)| (key, plain(value))).collect()
+}
+
+fn unknown_directive(directive: &Value) -> PatchError {
+    let mut text = Vec::new();
+    crate::value::write_json(&mut text, directive);
+    PatchError::Malformed(format!("unknown patch type {}", String::from_utf8_lossy(&text)))
+}
+
+fn not_a_list(key: &str) -> PatchError {
+    PatchError::Malformed(format!("{key} must be a list"))
+}
+
+fn inapplicable(why: &str) -> PatchError {
+    PatchError::Inapplicable(why.to_owned())
+}

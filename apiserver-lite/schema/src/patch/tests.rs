@@ -1,0 +1,315 @@
+//! Patches as tables: document, patch, what comes out.
+
+use proto_api::names::{Names, Profile};
+use serde_json::{Value as Json, json};
+
+use super::{JSON_PATCH_OPS_MAX, PatchError, PatchType, apply_json_patch, apply_merge_patch};
+use crate::value::{Value, parse_json, write_json};
+use crate::{Engine, Format, Object, Strictness};
+
+fn tree(json: &Json) -> Value {
+    parse_json(json.to_string().as_bytes(), &mut Vec::new()).expect("JSON")
+}
+
+fn untree(value: &Value) -> Json {
+    let mut out = Vec::new();
+    write_json(&mut out, value);
+    serde_json::from_slice(&out).expect("JSON")
+}
+
+fn json_patch(document: &Json, patch: &Json) -> Result<Json, PatchError> {
+    let mut document = tree(document);
+    apply_json_patch(&mut document, &tree(patch)).map(|()| untree(&document))
+}
+
+#[test]
+fn json_patch_operations() {
+    let cases = [
+        (
+            json!({"a": 1}),
+            json!([{"op": "add", "path": "/b", "value": [1]}]),
+            json!({"a": 1, "b": [1]}),
+        ),
+        (json!([1, 3]), json!([{"op": "add", "path": "/1", "value": 2}]), json!([1, 2, 3])),
+        (json!([1]), json!([{"op": "add", "path": "/-", "value": 2}]), json!([1, 2])),
+        (json!({"a": 1}), json!([{"op": "add", "path": "", "value": [7]}]), json!([7])),
+        (json!({"a~b/c": 1}), json!([{"op": "remove", "path": "/a~0b~1c"}]), json!({})),
+        (json!([1, 2, 3]), json!([{"op": "remove", "path": "/-1"}]), json!([1, 2])),
+        (
+            json!({"a": {"b": 1}}),
+            json!([{"op": "replace", "path": "/a/b", "value": null}]),
+            json!({"a": {"b": null}}),
+        ),
+        (json!({"a": 1}), json!([{"op": "move", "from": "/a", "path": "/b"}]), json!({"b": 1})),
+        (
+            json!({"a": [1]}),
+            json!([{"op": "copy", "from": "/a", "path": "/b"}]),
+            json!({"a": [1], "b": [1]}),
+        ),
+        (
+            json!({"a": {"x": 1, "y": 2}}),
+            json!([{"op": "test", "path": "/a", "value": {"y": 2, "x": 1}}, {"op": "remove", "path": "/a/x"}]),
+            json!({"a": {"y": 2}}),
+        ),
+        (json!({}), json!([{"op": "test", "path": "/a", "value": null}]), json!({})),
+    ];
+    for (document, patch, expect) in cases {
+        assert_eq!(json_patch(&document, &patch), Ok(expect), "{patch}");
+    }
+}
+
+#[test]
+fn json_patches_that_do_not_apply() {
+    let document = json!({"a": [1], "b": {"c": 1}, "d": "text"});
+    let inapplicable = [
+        json!([{"op": "remove", "path": "/x"}]),
+        json!([{"op": "replace", "path": "/a/1", "value": 1}]),
+        json!([{"op": "add", "path": "/a/2", "value": 1}]),
+        json!([{"op": "add", "path": "/a/01", "value": 1}]),
+        json!([{"op": "add", "path": "/d/x", "value": 1}]),
+        json!([{"op": "add", "path": "/x/y", "value": 1}]),
+        json!([{"op": "test", "path": "/b/c", "value": 2}]),
+        json!([{"op": "move", "from": "/b", "path": "/b/c"}]),
+        json!([{"op": "copy", "from": "/x", "path": "/y"}]),
+    ];
+    for patch in inapplicable {
+        let got = json_patch(&document, &patch);
+        assert!(matches!(got, Err(PatchError::Inapplicable(_))), "{patch}: {got:?}");
+    }
+    let malformed = [
+        json!({}),
+        json!([1]),
+        json!([{"path": "/a"}]),
+        json!([{"op": "add", "path": "a", "value": 1}]),
+        json!([{"op": "add", "path": "/a"}]),
+        json!([{"op": "spin", "path": "/a"}]),
+        json!([{"op": "move", "path": "/a"}]),
+    ];
+    for patch in malformed {
+        let got = json_patch(&document, &patch);
+        assert!(matches!(got, Err(PatchError::Malformed(_))), "{patch}: {got:?}");
+    }
+}
+
+#[test]
+fn json_patches_are_bounded() {
+    let test = json!({"op": "test", "path": "/a", "value": 1});
+    let many = Json::Array(vec![test; JSON_PATCH_OPS_MAX + 1]);
+    let got = json_patch(&json!({"a": 1}), &many);
+    assert_eq!(got, Err(PatchError::TooManyOperations(JSON_PATCH_OPS_MAX + 1)));
+    // Each copy doubles the document.
+    let double = json!({"op": "copy", "from": "/a", "path": "/a/-"});
+    let got = json_patch(&json!({"a": ["0123456789"]}), &Json::Array(vec![double; 100]));
+    assert!(matches!(got, Err(PatchError::Inapplicable(_))), "{got:?}");
+}
+
+/// Copies of a document into its own deepest place double its depth: without a bound, a few would use up any stack.
+#[test]
+fn json_patches_cannot_nest_without_end() {
+    let mut depth = 60;
+    let mut document = json!(1);
+    for _ in 0..depth {
+        document = json!({"a": document});
+    }
+    let mut operations = Vec::new();
+    for _ in 0..15 {
+        operations.push(json!({"op": "copy", "from": "", "path": "/a".repeat(depth)}));
+        depth *= 2;
+    }
+    let got = json_patch(&document, &Json::Array(operations));
+    assert!(
+        matches!(&got, Err(PatchError::Inapplicable(why)) if why.contains("nested")),
+        "{got:?}"
+    );
+}
+
+#[test]
+fn merge_patch_of_rfc_7396() {
+    let cases = [
+        (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+        (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+        (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+        (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+        (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+        (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+        (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
+        (json!([1, 2]), json!({"a": "b", "c": null}), json!({"a": "b"})),
+        (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+    ];
+    for (document, patch, expect) in cases {
+        let mut got = tree(&document);
+        apply_merge_patch(&mut got, tree(&patch));
+        assert_eq!(untree(&got), expect, "{patch}");
+    }
+}
+
+fn pod(engine: &Engine, spec: &Json) -> Object {
+    let body = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
+        "name": "p", "finalizers": ["a/x", "a/y"], "labels": {"l": "1"},
+    }, "spec": spec});
+    let body = body.to_string();
+    engine.decode_any(Format::Json, body.as_bytes(), Strictness::Strict).expect(&body).object
+}
+
+/// Patches a pod and returns its spec and finalizers.
+fn strategic(spec: &Json, patch: &Json) -> Result<(Json, Json), PatchError> {
+    let engine = Engine::new(Names::new(Profile::Kubernetes));
+    let pod = pod(&engine, spec);
+    let body = patch.to_string();
+    let patched = engine
+        .patch(&pod, PatchType::Strategic, body.as_bytes(), Strictness::Strict)?
+        .expect(&body);
+    let document = untree(&engine.document(&patched.object));
+    Ok((document["spec"].clone(), document["metadata"]["finalizers"].clone()))
+}
+
+#[test]
+fn strategic_patches_merge_lists_by_key() {
+    let spec = json!({
+        "containers": [{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}],
+        "tolerations": [{"key": "t"}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    });
+    let containers = |patch: Json| strategic(&spec, &json!({"spec": {"containers": patch}}));
+    let cases = [
+        (
+            json!([{"name": "b", "image": "b:2"}]),
+            json!([{"name": "a", "image": "a:1"}, {"name": "b", "image": "b:2"}]),
+        ),
+        (
+            json!([{"name": "c", "image": "c:1"}]),
+            json!([{"name": "c", "image": "c:1"}, {"name": "a", "image": "a:1"}, {"name": "b", "image": "b:1"}]),
+        ),
+        (json!([{"name": "a", "$patch": "delete"}]), json!([{"name": "b", "image": "b:1"}])),
+        (
+            json!([{"$patch": "replace"}, {"name": "z", "image": "z"}]),
+            json!([{"name": "z", "image": "z"}]),
+        ),
+        (
+            json!([{"name": "a", "image": null, "tty": true}]),
+            json!([{"name": "a", "tty": true}, {"name": "b", "image": "b:1"}]),
+        ),
+    ];
+    for (patch, expect) in cases {
+        let (got, _) = containers(patch.clone()).expect("applies");
+        assert_eq!(got["containers"], expect, "{patch}");
+    }
+    // Lists without a key are replaced as a whole; other fields stay.
+    let (got, _) =
+        strategic(&spec, &json!({"spec": {"tolerations": [{"key": "u"}]}})).expect("applies");
+    assert_eq!(got["tolerations"], json!([{"key": "u"}]));
+    assert_eq!(got["containers"], spec["containers"]);
+}
+
+#[test]
+fn strategic_patches_order_lists() {
+    let spec = json!({"containers": [{"name": "a"}, {"name": "b"}, {"name": "c"}]});
+    let names = |patch: Json| {
+        let (spec, _) = strategic(&spec, &json!({"spec": patch})).expect("applies");
+        let containers = spec["containers"].as_array().expect("a list").clone();
+        containers
+            .iter()
+            .map(|c| c["name"].as_str().expect("a name").to_owned())
+            .collect::<Vec<_>>()
+    };
+    let order =
+        |names: &[&str]| Json::Array(names.iter().map(|name| json!({"name": name})).collect());
+    assert_eq!(
+        names(json!({"$setElementOrder/containers": order(&["c", "b", "a"])})),
+        ["c", "b", "a"]
+    );
+    // What the patch does not know keeps its place.
+    assert_eq!(names(json!({"$setElementOrder/containers": order(&["c", "a"])})), ["b", "c", "a"]);
+    let patch = json!({
+        "$setElementOrder/containers": order(&["a", "d", "c"]),
+        "containers": [{"name": "d", "image": "d"}, {"name": "b", "$patch": "delete"}],
+    });
+    assert_eq!(names(patch), ["a", "d", "c"]);
+    let stray = json!({"spec": {
+        "$setElementOrder/containers": order(&["a"]), "containers": [{"name": "d"}],
+    }});
+    assert!(matches!(strategic(&spec, &stray), Err(PatchError::Inapplicable(_))));
+}
+
+#[test]
+fn strategic_patches_treat_lists_of_text_as_sets() {
+    let spec = json!({"containers": []});
+    let finalizers =
+        |metadata: Json| strategic(&spec, &json!({"metadata": metadata})).expect("applies").1;
+    assert_eq!(finalizers(json!({"finalizers": ["a/z"]})), json!(["a/z", "a/x", "a/y"]));
+    assert_eq!(finalizers(json!({"finalizers": ["a/y"]})), json!(["a/x", "a/y"]));
+    assert_eq!(finalizers(json!({"$deleteFromPrimitiveList/finalizers": ["a/x"]})), json!(["a/y"]));
+    let both = json!({
+        "$deleteFromPrimitiveList/finalizers": ["a/x"],
+        "$setElementOrder/finalizers": ["a/z", "a/y"],
+        "finalizers": ["a/z"],
+    });
+    assert_eq!(finalizers(both), json!(["a/z", "a/y"]));
+    assert_eq!(finalizers(json!({"finalizers": null})), Json::Null);
+}
+
+#[test]
+fn strategic_directives_of_messages() {
+    let spec = json!({"containers": [], "volumes": [{"name": "v", "emptyDir": {}}],
+        "securityContext": {"runAsUser": 1, "fsGroup": 2}});
+    let patched = |patch: Json| strategic(&spec, &json!({"spec": patch})).map(|(spec, _)| spec);
+    let cases = [
+        (
+            json!({"securityContext": {"runAsUser": 7}}),
+            "securityContext",
+            json!({"runAsUser": 7, "fsGroup": 2}),
+        ),
+        (
+            json!({"securityContext": {"$patch": "replace", "runAsUser": 7}}),
+            "securityContext",
+            json!({"runAsUser": 7}),
+        ),
+        (json!({"securityContext": {"$patch": "delete"}}), "securityContext", json!({})),
+        (json!({"securityContext": null}), "securityContext", Json::Null),
+        (
+            json!({"volumes": [{"$retainKeys": ["name", "hostPath"], "name": "v", "hostPath": {"path": "/x"}}]}),
+            "volumes",
+            json!([{"name": "v", "hostPath": {"path": "/x"}}]),
+        ),
+    ];
+    for (patch, field, expect) in cases {
+        assert_eq!(patched(patch.clone()).expect("applies")[field], expect, "{patch}");
+    }
+    let wrong = [
+        json!({"securityContext": {"$patch": "explode"}}),
+        json!({"volumes": [{"$retainKeys": ["name"], "name": "v", "hostPath": {"path": "/x"}}]}),
+        json!({"volumes": [{"emptyDir": {}}]}),
+        json!({"$setElementOrder/volumes": {}}),
+        json!({"volumes": [{"$patch": "delete"}]}),
+    ];
+    for patch in wrong {
+        assert!(patched(patch.clone()).is_err(), "{patch}");
+    }
+}
+
+#[test]
+fn a_patched_object_is_checked_like_a_decoded_one() {
+    let engine = Engine::new(Names::new(Profile::Kubernetes));
+    let pod = pod(&engine, &json!({"containers": [{"name": "a"}]}));
+    let patch = |patch_type, body: Json, strictness| {
+        engine.patch(&pod, patch_type, body.to_string().as_bytes(), strictness)
+    };
+    let unknown = json!({"spec": {"nodename": "x"}});
+    let warned =
+        patch(PatchType::Merge, unknown.clone(), Strictness::Warn).expect("applies").expect("fits");
+    assert_eq!(warned.warnings, ["unknown field \"spec.nodename\""]);
+    let refused = patch(PatchType::Merge, unknown, Strictness::Strict).expect("applies");
+    assert_eq!(
+        refused.map_err(|e| e.to_string()),
+        Err("strict decoding error: unknown field \"spec.nodename\"".into())
+    );
+    let wrong = json!([{"op": "replace", "path": "/spec/containers", "value": "none"}]);
+    let refused = patch(PatchType::Json, wrong, Strictness::Ignore).expect("applies");
+    let message = refused.expect_err("a list is wanted").to_string();
+    assert!(message.ends_with("spec.containers: expected array, got string"), "{message}");
+    let other_kind =
+        patch(PatchType::Merge, json!({"kind": "Node"}), Strictness::Ignore).expect("applies");
+    assert!(other_kind.is_err());
+    let list = patch(PatchType::Merge, json!([]), Strictness::Ignore);
+    assert!(matches!(list, Err(PatchError::Malformed(_))));
+}

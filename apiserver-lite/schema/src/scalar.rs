@@ -1,0 +1,170 @@
+//! The API's own scalars: their canonical text in a tree, their numbers and bytes on the wire.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use proto_api::{MicroTime, Quantity, Time};
+
+use crate::shape::Type;
+use crate::value::Value;
+
+/// First and last second whose year has four digits.
+const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
+
+/// `value` in the one form that a tree holds for `ty`; `Err` says what was found instead.
+pub(crate) fn canonical(ty: &Type, value: Value) -> Result<Value, String> {
+    let shape = value.shape();
+    let wrong_shape = || Err(shape.to_owned());
+    match (ty, value) {
+        (Type::Bool, Value::Bool(flag)) => Ok(Value::Bool(flag)),
+        (Type::Int32 | Type::Int64, value @ (Value::Int(_) | Value::Float(_))) => {
+            integer(ty, &value).ok_or_else(|| number_text(&value))
+        }
+        (Type::Double, value @ (Value::Int(_) | Value::Float(_))) => Ok(value),
+        (Type::String, Value::String(text)) => Ok(Value::String(text)),
+        (Type::Bytes, Value::String(text)) => {
+            match STANDARD.decode(strip_line_ends(&text).as_bytes()) {
+                Ok(bytes) => Ok(bytes_value(&bytes)),
+                Err(_) => Err("text that is not base64".to_owned()),
+            }
+        }
+        (Type::Time, Value::String(text)) => text_time(&text).ok_or_else(|| format!("{text:?}")),
+        (Type::MicroTime, Value::String(text)) => {
+            text_micro_time(&text).ok_or_else(|| format!("{text:?}"))
+        }
+        (Type::Quantity, Value::String(text)) => quantity(&text),
+        (Type::Quantity, value @ (Value::Int(_) | Value::Float(_))) => {
+            quantity(&number_text(&value))
+        }
+        (Type::IntOrString, Value::String(text)) => Ok(Value::String(text)),
+        (Type::IntOrString, value @ (Value::Int(_) | Value::Float(_))) => {
+            integer(&Type::Int32, &value).ok_or_else(|| number_text(&value))
+        }
+        _ => wrong_shape(),
+    }
+}
+
+fn integer(ty: &Type, value: &Value) -> Option<Value> {
+    let number = value.as_int()?;
+    let fits = *ty == Type::Int64 || i32::try_from(number).is_ok();
+    fits.then_some(Value::Int(number))
+}
+
+fn number_text(value: &Value) -> String {
+    let mut text = Vec::new();
+    crate::value::write_json(&mut text, value);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn quantity(text: &str) -> Result<Value, String> {
+    match text.parse::<Quantity>() {
+        Ok(quantity) => Ok(Value::String(quantity.to_string())),
+        Err(_) => Err(format!("{text:?}")),
+    }
+}
+
+fn text_time(text: &str) -> Option<Value> {
+    time_value(text.parse::<Time>().ok()?.unix()?, 0)
+}
+
+fn text_micro_time(text: &str) -> Option<Value> {
+    let micros = text.parse::<MicroTime>().ok()?.unix_micros()?;
+    let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1000).ok()?;
+    micro_time_value(micros.div_euclid(1_000_000), nanos)
+}
+
+/// Line ends inside base64 are skipped, as the ecosystem's reader skips them.
+fn strip_line_ends(text: &str) -> std::borrow::Cow<'_, str> {
+    if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "").into() } else { text.into() }
+}
+
+/// Bytes as a tree holds them.
+pub(crate) fn bytes_value(bytes: &[u8]) -> Value {
+    Value::String(STANDARD.encode(bytes))
+}
+
+/// The bytes that a tree's base64 text stands for; none when it is not base64.
+pub(crate) fn bytes_of(value: &Value) -> Vec<u8> {
+    STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default()
+}
+
+/// How many bytes a tree's base64 text stands for.
+pub(crate) fn bytes_len(value: &Value) -> usize {
+    let text = value.as_str().unwrap_or_default().as_bytes();
+    let padding = text.iter().rev().take_while(|&&b| b == b'=').count();
+    (text.len() / 4 * 3).saturating_sub(padding)
+}
+
+/// Seconds and nanoseconds of a time in a tree.
+pub(crate) fn instant_of(value: &Value) -> Option<(i64, i32)> {
+    let micros = value.as_str()?.parse::<MicroTime>().ok()?.unix_micros()?;
+    let nanos = i32::try_from(micros.rem_euclid(1_000_000) * 1000).ok()?;
+    Some((micros.div_euclid(1_000_000), nanos))
+}
+
+/// Seconds of a time in a tree.
+pub(crate) fn seconds_of(value: &Value) -> Option<i64> {
+    instant_of(value).map(|(seconds, _)| seconds)
+}
+
+/// The tree's text of a time; `Null` at zero, `None` when its year does not have four digits.
+pub(crate) fn time_value(seconds: i64, nanos: i32) -> Option<Value> {
+    if is_zero(seconds, nanos) {
+        return Some(Value::Null);
+    }
+    in_range(seconds, nanos).then(|| Value::String(Time::from_unix(seconds).to_string()))
+}
+
+/// As [`time_value`], to the microsecond.
+pub(crate) fn micro_time_value(seconds: i64, nanos: i32) -> Option<Value> {
+    if is_zero(seconds, nanos) {
+        return Some(Value::Null);
+    }
+    let micros = seconds.checked_mul(1_000_000)?.checked_add(i64::from(nanos) / 1000)?;
+    in_range(seconds, nanos).then(|| Value::String(MicroTime::from_unix_micros(micros).to_string()))
+}
+
+/// The first second of year 1 is no time: it is the zero of the format's home.
+fn is_zero(seconds: i64, nanos: i32) -> bool {
+    seconds == *SECONDS.start() && nanos == 0
+}
+
+fn in_range(seconds: i64, nanos: i32) -> bool {
+    SECONDS.contains(&seconds) && (0..1_000_000_000).contains(&nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes_len, bytes_value, canonical};
+    use crate::shape::Type;
+    use crate::value::Value;
+
+    #[test]
+    fn scalars_are_held_in_one_form() {
+        let cases = [
+            (Type::Quantity, Value::from("0.5"), Ok(Value::from("500m"))),
+            (Type::Quantity, Value::Int(2), Ok(Value::from("2"))),
+            (Type::Quantity, Value::from("1e"), Err("\"1e\"")),
+            (Type::Time, "2020-01-01T02:00:00+02:00".into(), Ok("2020-01-01T00:00:00Z".into())),
+            (Type::Time, Value::from("yesterday"), Err("\"yesterday\"")),
+            (Type::Int32, Value::Int(1 << 40), Err("1099511627776")),
+            (Type::Int32, Value::Float(3.0), Ok(Value::Int(3))),
+            (Type::Int64, Value::Float(3.5), Err("3.5")),
+            (Type::Bytes, Value::from("A\nw=="), Ok(Value::from("Aw=="))),
+            (Type::Bytes, Value::from("??"), Err("text that is not base64")),
+            (Type::IntOrString, Value::from("http"), Ok(Value::from("http"))),
+            (Type::String, Value::Int(1), Err("number")),
+            (Type::Bool, Value::from("true"), Err("string")),
+        ];
+        for (ty, value, expect) in cases {
+            let got = canonical(&ty, value.clone());
+            assert_eq!(got, expect.map_err(str::to_owned), "{ty:?} {value:?}");
+        }
+    }
+
+    #[test]
+    fn length_of_bytes_needs_no_decoding() {
+        for len in 0..10 {
+            assert_eq!(bytes_len(&bytes_value(&vec![7; len])), len);
+        }
+    }
+}

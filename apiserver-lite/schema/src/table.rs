@@ -1,0 +1,234 @@
+//! Tables: objects as rows, with the columns and texts that people of the ecosystem know.
+//!
+//! Which columns a kind has is data (`proto_api::schema`); a row names its cells by column, so that order and absence
+//! of columns do not matter here. A kind without columns of its own shows its name and when it was created.
+
+use proto_api::names::Names;
+use proto_api::schema::Column;
+
+use crate::engine::Engine;
+use crate::list::{ListMeta, write_list_meta};
+use crate::object::{Kind, Object};
+use crate::scalar::seconds_of;
+use crate::value::{Map, Value, write_json, write_json_string};
+
+mod cluster;
+mod node;
+mod pod;
+mod service;
+mod storage;
+#[cfg(test)]
+mod tests;
+mod text;
+mod workload;
+
+pub use text::human_duration;
+
+/// What a table looks like.
+#[derive(Clone, Copy, Debug)]
+pub struct Form<'a> {
+    /// `apiVersion` of the table: `v1` or `v1beta1` of the group `meta`.
+    pub api_version: &'a str,
+    /// Whether the columns are described.
+    pub columns: Columns,
+    /// What each row says about its object besides its cells.
+    pub include: Include,
+    /// Seconds since the Unix epoch: ages count from here.
+    pub now: i64,
+}
+
+/// Whether a table describes its columns. In a watch only the first one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Columns {
+    /// They are described.
+    Shown,
+    /// They are left out.
+    Left,
+}
+
+/// What a row says about its object (the query parameter `includeObject`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Include {
+    /// Nothing.
+    None,
+    /// Its metadata.
+    Metadata,
+    /// All of it.
+    Object,
+}
+
+impl Include {
+    /// The form that the query parameter asks for; metadata when it says nothing.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" | "Metadata" => Some(Include::Metadata),
+            "None" => Some(Include::None),
+            "Object" => Some(Include::Object),
+            _ => None,
+        }
+    }
+}
+
+/// The columns of a kind that has none of its own.
+const DEFAULT_COLUMNS: &[Column] = &[
+    Column { name: "Name", value: "string", format: "name", priority: 0 },
+    Column { name: "Created At", value: "date", format: "", priority: 0 },
+];
+
+/// A `Table` of objects of `kind`, as JSON.
+pub fn encode<'a>(
+    engine: &Engine,
+    form: Form<'_>,
+    kind: &Kind,
+    meta: &ListMeta,
+    objects: impl IntoIterator<Item = &'a Object>,
+) -> Vec<u8> {
+    let own = kind.resource.map_or(&[][..], |resource| resource.columns);
+    let columns = if own.is_empty() { DEFAULT_COLUMNS } else { own };
+    let mut out = Vec::with_capacity(1024);
+    out.extend_from_slice(b"{\"kind\":\"Table\",\"apiVersion\":");
+    write_json_string(&mut out, form.api_version);
+    out.extend_from_slice(b",\"metadata\":");
+    write_list_meta(&mut out, meta);
+    out.extend_from_slice(b",\"columnDefinitions\":");
+    match form.columns {
+        Columns::Shown => write_columns(&mut out, columns),
+        Columns::Left => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(b",\"rows\":[");
+    for (at, object) in objects.into_iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        write_row(&mut out, engine, form, columns, object);
+    }
+    out.extend_from_slice(b"]}");
+    out
+}
+
+fn write_columns(out: &mut Vec<u8>, columns: &[Column]) {
+    out.push(b'[');
+    for (at, column) in columns.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        let texts = [
+            ("{\"name\":", column.name),
+            (",\"type\":", column.value),
+            (",\"format\":", column.format),
+            (",\"description\":", ""),
+        ];
+        for (key, text) in texts {
+            out.extend_from_slice(key.as_bytes());
+            write_json_string(out, text);
+        }
+        out.extend_from_slice(format!(",\"priority\":{}}}", column.priority).as_bytes());
+    }
+    out.push(b']');
+}
+
+fn write_row(
+    out: &mut Vec<u8>,
+    engine: &Engine,
+    form: Form<'_>,
+    columns: &[Column],
+    object: &Object,
+) {
+    let cells = row(engine.names(), object, form.now);
+    out.extend_from_slice(b"{\"cells\":[");
+    for (at, column) in columns.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        write_json(out, cells.get(column.name));
+    }
+    out.push(b']');
+    write_conditions(out, object);
+    match form.include {
+        Include::None => {}
+        Include::Metadata => {
+            out.extend_from_slice(b",\"object\":");
+            out.extend_from_slice(&engine.encode_json(&engine.metadata_only(object)));
+        }
+        Include::Object => {
+            out.extend_from_slice(b",\"object\":");
+            out.extend_from_slice(&engine.encode_json(object));
+        }
+    }
+    out.push(b'}');
+}
+
+/// A pod that has ended says so beside its cells, so that clients can dim the row.
+fn write_conditions(out: &mut Vec<u8>, object: &Object) {
+    if !object.kind.is("", "Pod") {
+        return;
+    }
+    let (reason, message) = match object.str_at(&["status", "phase"]) {
+        "Succeeded" => ("Succeeded", "The pod has completed successfully."),
+        "Failed" => ("Failed", "The pod failed."),
+        _ => return,
+    };
+    let condition = format!(
+        ",\"conditions\":[{{\"type\":\"Completed\",\"status\":\"True\",\"reason\":\"{reason}\",\"message\":\"{message}\"}}]"
+    );
+    out.extend_from_slice(condition.as_bytes());
+}
+
+/// The cells of one row, by column.
+#[derive(Default)]
+struct Cells(Vec<(&'static str, Value)>);
+
+impl Cells {
+    fn set(&mut self, column: &'static str, value: impl Into<Value>) {
+        self.0.push((column, value.into()));
+    }
+
+    fn get(&self, column: &str) -> &Value {
+        static EMPTY: Value = Value::String(String::new());
+        self.0.iter().find(|(name, _)| *name == column).map_or(&EMPTY, |(_, value)| value)
+    }
+}
+
+fn row(names: &'static Names, object: &Object, now: i64) -> Cells {
+    let mut cells = Cells::default();
+    cells.set("Name", object.name());
+    let created = object.metadata().and_then(|metadata| metadata.get("creationTimestamp"));
+    cells.set("Age", age(created, now));
+    cells.set("Created At", created.cloned().unwrap_or_default());
+    match (object.kind.short_group, object.kind.kind) {
+        ("", "Pod") => pod::cells(object, now, &mut cells),
+        ("", "Node") => node::cells(names, object, &mut cells),
+        ("", "Service") => service::service_cells(object, &mut cells),
+        ("", "Endpoints") => service::endpoints_cells(object, &mut cells),
+        ("discovery", "EndpointSlice") => service::slice_cells(object, &mut cells),
+        ("networking", _) => service::networking_cells(names, object, &mut cells),
+        ("apps" | "batch" | "policy" | "autoscaling", _)
+        | ("", "ReplicationController" | "PodTemplate") => {
+            workload::cells(object, now, &mut cells);
+        }
+        ("", "PersistentVolume" | "PersistentVolumeClaim") | ("storage", _) => {
+            storage::cells(names, object, &mut cells);
+        }
+        ("" | "events", "Event") => cluster::event_cells(object, now, &mut cells),
+        _ => cluster::cells(object, &mut cells),
+    }
+    cells
+}
+
+/// How long ago a time of a tree is, in short: `5m12s`.
+fn age(time: Option<&Value>, now: i64) -> String {
+    match time.and_then(seconds_of) {
+        Some(then) => human_duration(now - then),
+        None => "<unknown>".to_owned(),
+    }
+}
+
+/// A count; absent is zero.
+fn count(map: Option<&Map>, field: &str) -> i64 {
+    map.and_then(|map| map.int(field)).unwrap_or(0)
+}
+
+/// Text for a cell that would otherwise be empty.
+fn or_none(text: &str) -> String {
+    if text.is_empty() { "<none>".to_owned() } else { text.to_owned() }
+}

@@ -1,0 +1,141 @@
+//! Rules for `metadata`, the same for every kind.
+
+use std::collections::BTreeSet;
+
+use super::{FieldErrors, names};
+use crate::object::Object;
+use crate::value::{Map, Path, Value};
+
+/// Bytes that all annotations of an object may add up to.
+const ANNOTATIONS_MAX: usize = 256 * 1024;
+
+pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("metadata");
+    let empty = Map::new();
+    let metadata = object.metadata().unwrap_or(&empty);
+    check_name(object, metadata, &path, errors);
+    if let Some(labels) = metadata.map("labels") {
+        check_labels(labels, &path.field("labels"), errors);
+    }
+    if let Some(annotations) = metadata.map("annotations") {
+        check_annotations(annotations, &path.field("annotations"), errors);
+    }
+    check_owners(metadata, &path, errors);
+    for (at, finalizer) in metadata.list("finalizers").iter().filter_map(Value::as_str).enumerate()
+    {
+        let list = path.field("finalizers");
+        errors.complaints(&list.index(at), finalizer, names::qualified_name(finalizer));
+    }
+}
+
+fn check_name(object: &Object, metadata: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let rule = name_rule(object);
+    let (name, prefix) = (metadata.str("name"), metadata.str("generateName"));
+    if !prefix.is_empty() {
+        // A name is made of the prefix and letters and digits: it is checked as if one letter followed.
+        let wrong = rule(&format!("{}a", prefix.trim_end_matches('-')));
+        errors.complaints(&path.field("generateName"), prefix, wrong);
+    }
+    if name.is_empty() {
+        errors.required(&path.field("name"), "name or generateName is required");
+    } else {
+        errors.complaints(&path.field("name"), name, rule(name));
+    }
+    let namespace = metadata.str("namespace");
+    let here = path.field("namespace");
+    match (object.kind.namespaced(), namespace) {
+        (true, "") => errors.required(&here, ""),
+        (true, namespace) => errors.complaints(&here, namespace, names::dns_label(namespace)),
+        (false, "") => {}
+        (false, _) => errors.forbidden(&here, "not allowed on this type"),
+    }
+}
+
+/// The grammar of names differs by kind.
+fn name_rule(object: &Object) -> fn(&str) -> Vec<String> {
+    match (object.kind.short_group, object.kind.kind) {
+        ("", "Namespace") => names::dns_label,
+        ("", "Service") => names::dns_1035_label,
+        ("rbac.authorization", _) => names::path_segment,
+        _ => names::dns_subdomain,
+    }
+}
+
+/// Labels: keys and values.
+pub(super) fn check_labels(labels: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    for (key, value) in labels.iter() {
+        errors.complaints(path, key, names::qualified_name(key));
+        let value = value.as_str().unwrap_or_default();
+        errors.complaints(path, value, names::label_value(value));
+    }
+}
+
+fn check_annotations(annotations: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let mut size = 0;
+    for (key, value) in annotations.iter() {
+        errors.complaints(path, key, names::qualified_name(&key.to_ascii_lowercase()));
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > ANNOTATIONS_MAX {
+        errors.too_long(path, ANNOTATIONS_MAX);
+    }
+}
+
+fn check_owners(metadata: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("ownerReferences");
+    let mut controllers = 0;
+    for (at, owner) in metadata.maps("ownerReferences").enumerate() {
+        let here = list.index(at);
+        for field in ["apiVersion", "kind", "name", "uid"] {
+            if owner.str(field).is_empty() {
+                errors.invalid(&here.field(field), "", &format!("{field} must not be empty"));
+            }
+        }
+        controllers += usize::from(owner.is_true("controller"));
+        if controllers > 1 && owner.is_true("controller") {
+            let detail = "Only one reference can have Controller set to true.";
+            errors.invalid(&list, owner.str("name"), detail);
+        }
+    }
+}
+
+/// What an update may not change.
+pub(super) fn check_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("metadata");
+    let empty = Map::new();
+    let (before, after) = (old.metadata().unwrap_or(&empty), new.metadata().unwrap_or(&empty));
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    ] {
+        if before.get(field) != after.get(field) {
+            let value = after.get(field).cloned().unwrap_or_default();
+            errors.invalid(&path.field(field), value, "field is immutable");
+        }
+    }
+    if new.generation() < old.generation() {
+        let here = path.field("generation");
+        errors.invalid(&here, new.generation(), "must not be decremented");
+    }
+    if old.deletion_timestamp().is_some() {
+        let have: BTreeSet<&str> = old.finalizers().collect();
+        let added: Vec<String> = new
+            .finalizers()
+            .filter(|finalizer| !have.contains(finalizer))
+            .map(|finalizer| format!("{finalizer:?}"))
+            .collect();
+        if !added.is_empty() {
+            let detail = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                added.join(", ")
+            );
+            errors.forbidden(&path.field("finalizers"), &detail);
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Rules for a pod and for the pod template of a workload.
+
+use std::collections::BTreeSet;
+
+use proto_api::Quantity;
+
+use super::volume::{VolumeNames, check_volumes};
+use super::{FieldErrors, metadata, names};
+use crate::object::Object;
+use crate::value::{Map, Path, Value};
+
+const RESTART_POLICIES: &[&str] = &["Always", "OnFailure", "Never"];
+const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+const PULL_POLICIES: &[&str] = &["Always", "IfNotPresent", "Never"];
+const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
+const TERMINATION_POLICIES: &[&str] = &["FallbackToLogsOnError", "File"];
+
+pub(super) fn check_pod(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    check_spec(object.spec(), &path.field("spec"), errors);
+}
+
+/// A pod template: labels of the pods, and their spec.
+pub(super) fn check_template(template: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
+    let metadata = template.and_then(|template| template.map("metadata"));
+    if let Some(labels) = metadata.and_then(|metadata| metadata.map("labels")) {
+        let here = path.field("metadata");
+        metadata::check_labels(labels, &here.field("labels"), errors);
+    }
+    check_spec(template.and_then(|template| template.map("spec")), &path.field("spec"), errors);
+}
+
+fn check_spec(spec: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
+    let empty = Map::new();
+    let spec = spec.unwrap_or(&empty);
+    let volumes = check_volumes(spec, path, errors);
+    let mut seen = BTreeSet::new();
+    check_containers(spec, "initContainers", &volumes, &mut seen, path, errors);
+    if spec.list("containers").is_empty() {
+        errors.required(&path.field("containers"), "");
+    }
+    check_containers(spec, "containers", &volumes, &mut seen, path, errors);
+    check_containers(spec, "ephemeralContainers", &volumes, &mut seen, path, errors);
+    check_host_ports(spec, path, errors);
+    errors.one_of(&path.field("restartPolicy"), spec.str("restartPolicy"), RESTART_POLICIES);
+    errors.one_of(&path.field("dnsPolicy"), spec.str("dnsPolicy"), DNS_POLICIES);
+    for field in ["terminationGracePeriodSeconds", "activeDeadlineSeconds"] {
+        if let Some(seconds) = spec.int(field).filter(|&seconds| seconds < 0) {
+            errors.invalid(&path.field(field), seconds, "must be greater than or equal to 0");
+        }
+    }
+    for (field, rule) in [
+        ("serviceAccountName", names::dns_subdomain as fn(&str) -> Vec<String>),
+        ("nodeName", names::dns_subdomain),
+        ("hostname", names::dns_label),
+        ("subdomain", names::dns_label),
+        ("priorityClassName", names::dns_subdomain),
+        ("runtimeClassName", names::dns_subdomain),
+    ] {
+        let value = spec.str(field);
+        if !value.is_empty() {
+            errors.complaints(&path.field(field), value, rule(value));
+        }
+    }
+    if let Some(selector) = spec.map("nodeSelector") {
+        metadata::check_labels(selector, &path.field("nodeSelector"), errors);
+    }
+    check_dns(spec, path, errors);
+    check_tolerations(spec, path, errors);
+}
+
+fn check_containers<'a>(
+    spec: &'a Map,
+    field: &str,
+    volumes: &VolumeNames<'_>,
+    seen: &mut BTreeSet<&'a str>,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
+    let list = path.field(field);
+    for (at, container) in spec.maps(field).enumerate() {
+        let here = list.index(at);
+        let name = container.str("name");
+        if name.is_empty() {
+            errors.required(&here.field("name"), "");
+        } else {
+            errors.complaints(&here.field("name"), name, names::dns_label(name));
+        }
+        if !name.is_empty() && !seen.insert(name) {
+            errors.duplicate(&here.field("name"), name);
+        }
+        check_container(container, field, volumes, &here, errors);
+    }
+}
+
+fn check_container(
+    container: &Map,
+    field: &str,
+    volumes: &VolumeNames<'_>,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
+    let image = container.str("image");
+    if image.trim().is_empty() {
+        errors.required(&path.field("image"), "");
+    } else if image.trim() != image {
+        errors.invalid(&path.field("image"), image, "must not have leading or trailing whitespace");
+    }
+    errors.one_of(&path.field("imagePullPolicy"), container.str("imagePullPolicy"), PULL_POLICIES);
+    let policy = container.str("terminationMessagePolicy");
+    errors.one_of(&path.field("terminationMessagePolicy"), policy, TERMINATION_POLICIES);
+    check_ports(container, path, errors);
+    check_env(container, path, errors);
+    volumes.check_mounts(container, path, errors);
+    check_resources(container, path, errors);
+    if field != "containers" {
+        for forbidden in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+            if container.contains(forbidden) {
+                let kind = if field == "initContainers" { "init" } else { "ephemeral" };
+                let detail = format!("cannot be set for an {kind} container");
+                errors.forbidden(&path.field(forbidden), &detail);
+            }
+        }
+    }
+    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(map) = container.map(probe) {
+            check_probe(map, probe, &path.field(probe), errors);
+        }
+    }
+    for hook in ["postStart", "preStop"] {
+        if let Some(map) = container.map("lifecycle").and_then(|lifecycle| lifecycle.map(hook)) {
+            let lifecycle = path.field("lifecycle");
+            check_handler(map, &["exec", "httpGet", "tcpSocket"], &lifecycle.field(hook), errors);
+        }
+    }
+}
+
+fn check_ports(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("ports");
+    let mut seen = BTreeSet::new();
+    for (at, port) in container.maps("ports").enumerate() {
+        let here = list.index(at);
+        let name = port.str("name");
+        if !name.is_empty() {
+            errors.complaints(&here.field("name"), name, names::port_name(name));
+            if !seen.insert(name) {
+                errors.duplicate(&here.field("name"), name);
+            }
+        }
+        match port.int("containerPort").unwrap_or(0) {
+            0 => errors.required(&here.field("containerPort"), ""),
+            number => check_port_number(number, &here.field("containerPort"), errors),
+        }
+        if let Some(number) = port.int("hostPort").filter(|&number| number != 0) {
+            check_port_number(number, &here.field("hostPort"), errors);
+        }
+        errors.one_of(&here.field("protocol"), port.str("protocol"), PROTOCOLS);
+    }
+}
+
+fn check_port_number(number: i64, path: &Path<'_>, errors: &mut FieldErrors) {
+    names::port_number(number).iter().for_each(|detail| errors.invalid(path, number, detail));
+}
+
+/// Two containers cannot have the same port of the host; with host networking every port is one of the host.
+fn check_host_ports(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let host_network = spec.is_true("hostNetwork");
+    let mut taken = BTreeSet::new();
+    let list = path.field("containers");
+    for (at, container) in spec.maps("containers").enumerate() {
+        let container_path = list.index(at);
+        let ports = container_path.field("ports");
+        for (at, port) in container.maps("ports").enumerate() {
+            let here = ports.index(at);
+            let number = port.int("hostPort").unwrap_or(0);
+            if host_network && Some(number) != port.int("containerPort") {
+                let detail = "must match `hostPort` when `hostNetwork` is true";
+                errors.invalid(
+                    &here.field("containerPort"),
+                    port.int("containerPort").unwrap_or(0),
+                    detail,
+                );
+            }
+            let key = (port.str("protocol"), port.str("hostIP"), number);
+            if number != 0 && !taken.insert(key) {
+                let value = format!("{}/{}/{number}", key.0, key.1);
+                errors.duplicate(&here.field("hostPort"), value);
+            }
+        }
+    }
+}
+
+fn check_env(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("env");
+    for (at, var) in container.maps("env").enumerate() {
+        let here = list.index(at);
+        let name = var.str("name");
+        if name.is_empty() {
+            errors.required(&here.field("name"), "");
+        } else {
+            errors.complaints(&here.field("name"), name, names::env_name(name));
+        }
+        let Some(source) = var.map("valueFrom") else { continue };
+        let here = here.field("valueFrom");
+        match source.len() {
+            0 => errors.invalid(
+                &here,
+                "",
+                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`",
+            ),
+            1 => {}
+            _ => errors.invalid(&here, "", "may not have more than one field specified at a time"),
+        }
+        if !var.str("value").is_empty() {
+            errors.invalid(&here, "", "may not be specified when `value` is not empty");
+        }
+    }
+    let list = path.field("envFrom");
+    for (at, source) in container.maps("envFrom").enumerate() {
+        let here = list.index(at);
+        let prefix = source.str("prefix");
+        if !prefix.is_empty() {
+            errors.complaints(&here.field("prefix"), prefix, names::env_name(prefix));
+        }
+        let sources =
+            ["configMapRef", "secretRef"].iter().filter(|key| source.contains(key)).count();
+        match sources {
+            0 => errors.invalid(&here, "", "must specify one of: `configMapRef` or `secretRef`"),
+            1 => {}
+            _ => errors.invalid(&here, "", "may not have more than one field specified at a time"),
+        }
+    }
+}
+
+/// Amounts are not negative, and no request is above its limit.
+fn check_resources(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let Some(resources) = container.map("resources") else { return };
+    let path = path.field("resources");
+    let amount = |list: &str, name: &str| -> Option<Quantity> {
+        resources.map(list)?.str(name).parse().ok()
+    };
+    for list in ["limits", "requests"] {
+        for (name, value) in resources.map(list).into_iter().flat_map(Map::iter) {
+            let here = path.field(list);
+            errors.complaints(&here.key(name), name, names::qualified_name(name));
+            if amount(list, name).is_some_and(Quantity::is_negative) {
+                let detail = "must be greater than or equal to 0";
+                errors.invalid(&here.key(name), value.clone(), detail);
+            }
+        }
+    }
+    for (name, value) in resources.map("requests").into_iter().flat_map(Map::iter) {
+        let (request, limit) = (amount("requests", name), amount("limits", name));
+        if let (Some(request), Some(limit)) = (request, limit)
+            && request > limit
+        {
+            let here = path.field("requests");
+            let detail = format!("must be less than or equal to {name} limit of {limit}");
+            errors.invalid(&here, value.clone(), &detail);
+        }
+    }
+}
+
+fn check_probe(probe: &Map, name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    check_handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], path, errors);
+    for field in [
+        "initialDelaySeconds",
+        "timeoutSeconds",
+        "periodSeconds",
+        "successThreshold",
+        "failureThreshold",
+    ] {
+        if let Some(number) = probe.int(field).filter(|&number| number < 0) {
+            errors.invalid(&path.field(field), number, "must be greater than or equal to 0");
+        }
+    }
+    if name != "readinessProbe"
+        && let Some(number) = probe.int("successThreshold").filter(|&number| number != 1)
+    {
+        errors.invalid(&path.field("successThreshold"), number, "must be 1");
+    }
+}
+
+fn check_handler(handler: &Map, kinds: &[&str], path: &Path<'_>, errors: &mut FieldErrors) {
+    let mut set = kinds.iter().filter(|kind| handler.contains(kind));
+    match (set.next(), set.next()) {
+        (None, _) => errors.required(path, "must specify a handler type"),
+        (Some(_), Some(second)) => {
+            errors.forbidden(&path.field(second), "may not specify more than 1 handler type");
+        }
+        _ => {}
+    }
+    if handler.map("exec").is_some_and(|exec| exec.list("command").is_empty()) {
+        let here = path.field("exec");
+        errors.required(&here.field("command"), "");
+    }
+    for kind in ["httpGet", "tcpSocket"] {
+        let Some(action) = handler.map(kind) else { continue };
+        let here = path.field(kind);
+        if kind == "httpGet" && action.str("path").is_empty() {
+            errors.required(&here.field("path"), "");
+        }
+        check_named_port(action.get("port"), &here.field("port"), errors);
+    }
+}
+
+/// A port that is a number or the name of a container's port.
+pub(super) fn check_named_port(port: Option<&Value>, path: &Path<'_>, errors: &mut FieldErrors) {
+    match port {
+        Some(Value::String(name)) => errors.complaints(path, name, names::port_name(name)),
+        port => check_port_number(port.and_then(Value::as_int).unwrap_or(0), path, errors),
+    }
+}
+
+fn check_dns(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let config = path.field("dnsConfig");
+    let servers = spec.map("dnsConfig").map_or(&[][..], |config| config.list("nameservers"));
+    if spec.str("dnsPolicy") == "None" && servers.is_empty() {
+        let detail = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+        errors.required(&config.field("nameservers"), detail);
+    }
+    for (at, server) in servers.iter().filter_map(Value::as_str).enumerate() {
+        let list = config.field("nameservers");
+        errors.complaints(&list.index(at), server, names::ip_address(server));
+    }
+}
+
+fn check_tolerations(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("tolerations");
+    for (at, toleration) in spec.maps("tolerations").enumerate() {
+        let here = list.index(at);
+        let (key, operator) = (toleration.str("key"), toleration.str("operator"));
+        if !key.is_empty() {
+            errors.complaints(&here.field("key"), key, names::qualified_name(key));
+        } else if operator != "Exists" {
+            let detail = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            errors.invalid(&here.field("operator"), operator, detail);
+        }
+        if toleration.contains("tolerationSeconds") && toleration.str("effect") != "NoExecute" {
+            let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+            errors.invalid(&here.field("effect"), toleration.str("effect"), detail);
+        }
+        match operator {
+            "" | "Equal" => {
+                let value = toleration.str("value");
+                errors.complaints(&here.field("value"), value, names::label_value(value));
+            }
+            "Exists" => {}
+            other => errors.not_supported(&here.field("operator"), other, &["Equal", "Exists"]),
+        }
+        let effect = toleration.str("effect");
+        if !effect.is_empty() {
+            let effects = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+            errors.one_of(&here.field("effect"), effect, effects);
+        }
+    }
+}

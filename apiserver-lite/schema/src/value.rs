@@ -1,0 +1,163 @@
+//! The value tree: what an API object is between its decoder and its encoders.
+//!
+//! A tree has the seven shapes of JSON. Bytes are held as canonical base64 text, times and quantities as canonical
+//! text, exactly as they stand in JSON, so that patches and selectors see what a client sees.
+
+use std::borrow::Cow;
+
+mod json;
+mod map;
+mod path;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+pub(crate) use json::TreeSeed;
+pub use json::{ParseError, parse_json, write_json, write_json_string};
+pub use map::{Key, Map};
+pub(crate) use path::Path;
+pub(crate) use yaml::read_yaml;
+
+/// One node of a tree.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Value {
+    /// JSON `null`; in an object checked against its descriptor it stands only inside embedded raw JSON.
+    #[default]
+    Null,
+    /// A boolean.
+    Bool(bool),
+    /// A number without fraction that fits 64 bits.
+    Int(i64),
+    /// Every other number.
+    Float(f64),
+    /// Text.
+    String(String),
+    /// A list.
+    List(Vec<Value>),
+    /// A message or a map.
+    Map(Map),
+}
+
+impl Value {
+    /// The text, if this is text.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Value::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The integer, if this is one (`1.0` counts, as it does for the ecosystem's readers).
+    pub fn as_int(&self) -> Option<i64> {
+        match self {
+            Value::Int(number) => Some(*number),
+            Value::Float(number) => whole(*number),
+            _ => None,
+        }
+    }
+
+    /// The boolean, if this is one.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Value::Bool(flag) => Some(*flag),
+            _ => None,
+        }
+    }
+
+    /// The items, if this is a list.
+    pub fn as_list(&self) -> Option<&[Value]> {
+        match self {
+            Value::List(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The entries, if this is a map.
+    pub fn as_map(&self) -> Option<&Map> {
+        match self {
+            Value::Map(map) => Some(map),
+            _ => None,
+        }
+    }
+
+    /// The entries for change, if this is a map.
+    pub fn as_map_mut(&mut self) -> Option<&mut Map> {
+        match self {
+            Value::Map(map) => Some(map),
+            _ => None,
+        }
+    }
+
+    /// The JSON name of the shape, for messages: `object`, `array`, `string`, `number`, `bool`, `null`.
+    pub fn shape(&self) -> &'static str {
+        match self {
+            Value::Null => "null",
+            Value::Bool(_) => "bool",
+            Value::Int(_) | Value::Float(_) => "number",
+            Value::String(_) => "string",
+            Value::List(_) => "array",
+            Value::Map(_) => "object",
+        }
+    }
+
+    /// Whether JSON's `omitempty` would drop the value: false, 0, empty text, list or map, null.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Value::Null => true,
+            Value::Bool(flag) => !flag,
+            Value::Int(number) => *number == 0,
+            Value::Float(number) => *number == 0.0,
+            Value::String(text) => text.is_empty(),
+            Value::List(items) => items.is_empty(),
+            Value::Map(map) => map.is_empty(),
+        }
+    }
+}
+
+/// The integer that `number` is, if it has no fraction and fits.
+fn whole(number: f64) -> Option<i64> {
+    const LIMIT: f64 = 9_007_199_254_740_992.0; // 2^53: above it a float no longer names one integer
+    (number.fract() == 0.0 && number.abs() <= LIMIT).then_some(number as i64)
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::String(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Value::String(text)
+    }
+}
+
+impl From<Cow<'_, str>> for Value {
+    fn from(text: Cow<'_, str>) -> Self {
+        Value::String(text.into_owned())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Value::Int(number)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(flag: bool) -> Self {
+        Value::Bool(flag)
+    }
+}
+
+impl From<Map> for Value {
+    fn from(map: Map) -> Self {
+        Value::Map(map)
+    }
+}
+
+impl From<Vec<Value>> for Value {
+    fn from(items: Vec<Value>) -> Self {
+        Value::List(items)
+    }
+}

@@ -1,0 +1,237 @@
+//! The map of a tree: entries in a vector, sorted by key wherever order carries no meaning.
+
+use std::borrow::Cow;
+
+use super::Value;
+
+/// A key: borrowed for the names of descriptor fields, owned for the rest.
+pub type Key = Cow<'static, str>;
+
+/// Entries with unique keys.
+///
+/// A map read from text keeps the order it was written in (embedded raw JSON is handed back as it came); once checked against a descriptor
+/// it is sorted. `sorted` records which, so that a lookup in a large sorted map is a binary search.
+#[derive(Clone, Debug)]
+pub struct Map {
+    entries: Vec<(Key, Value)>,
+    sorted: bool,
+}
+
+impl Default for Map {
+    fn default() -> Self {
+        Map { entries: Vec::new(), sorted: true }
+    }
+}
+
+impl Map {
+    /// An empty map.
+    pub fn new() -> Self {
+        Map::default()
+    }
+
+    /// A map of entries in any order; of equal keys the last wins.
+    pub fn from_entries(mut entries: Vec<(Key, Value)>) -> Self {
+        if !entries.is_sorted_by(|a, b| a.0 < b.0) {
+            entries.sort_by(|a, b| a.0.cmp(&b.0));
+            entries.dedup_by(|later, earlier| {
+                let same = later.0 == earlier.0;
+                if same {
+                    std::mem::swap(&mut later.1, &mut earlier.1);
+                }
+                same
+            });
+        }
+        Map { entries, sorted: true }
+    }
+
+    /// A map of entries in the order given. The caller has made sure that keys are unique.
+    pub(super) fn from_ordered(entries: Vec<(Key, Value)>) -> Self {
+        let sorted = entries.is_sorted_by(|a, b| a.0 < b.0);
+        Map { entries, sorted }
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The value under `key`.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        let at = self.position(key).ok()?;
+        self.entries.get(at).map(|(_, value)| value)
+    }
+
+    /// The value under `key`, for change.
+    pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
+        let at = self.position(key).ok()?;
+        self.entries.get_mut(at).map(|(_, value)| value)
+    }
+
+    /// Whether `key` is there.
+    pub fn contains(&self, key: &str) -> bool {
+        self.position(key).is_ok()
+    }
+
+    /// Sets `key`, returning what it held.
+    pub fn insert(&mut self, key: impl Into<Key>, value: impl Into<Value>) -> Option<Value> {
+        let (key, value) = (key.into(), value.into());
+        match self.position(&key) {
+            Ok(at) => self.entries.get_mut(at).map(|entry| std::mem::replace(&mut entry.1, value)),
+            Err(at) => {
+                self.entries.insert(at, (key, value));
+                None
+            }
+        }
+    }
+
+    /// Takes `key` out.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        let at = self.position(key).ok()?;
+        Some(self.entries.remove(at).1)
+    }
+
+    /// Entries in the map's order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &Value)> {
+        self.entries.iter().map(|(key, value)| (key.as_ref(), value))
+    }
+
+    /// Entries in the map's order, values for change.
+    pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = (&str, &mut Value)> {
+        self.entries.iter_mut().map(|entry| (entry.0.as_ref(), &mut entry.1))
+    }
+
+    /// Keeps the entries for which `keep` says so.
+    pub fn retain(&mut self, mut keep: impl FnMut(&str, &Value) -> bool) {
+        self.entries.retain(|(key, value)| keep(key, value));
+    }
+
+    /// Entries in order of their keys, whatever the map's own order is.
+    pub fn iter_sorted(&self) -> impl Iterator<Item = (&str, &Value)> {
+        let mut order: Vec<&(Key, Value)> = self.entries.iter().collect();
+        if !self.sorted {
+            order.sort_by(|a, b| a.0.cmp(&b.0));
+        }
+        order.into_iter().map(|(key, value)| (key.as_ref(), value))
+    }
+
+    /// The text under `key`; empty when there is none.
+    pub fn str(&self, key: &str) -> &str {
+        self.get(key).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The integer under `key`.
+    pub fn int(&self, key: &str) -> Option<i64> {
+        self.get(key).and_then(Value::as_int)
+    }
+
+    /// Whether `key` holds true.
+    pub fn is_true(&self, key: &str) -> bool {
+        self.get(key).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// The map under `key`.
+    pub fn map(&self, key: &str) -> Option<&Map> {
+        self.get(key).and_then(Value::as_map)
+    }
+
+    /// The map under `key`, for change.
+    pub fn map_mut(&mut self, key: &str) -> Option<&mut Map> {
+        self.get_mut(key).and_then(Value::as_map_mut)
+    }
+
+    /// The map under `key`, made empty if there is none or if something else stands there.
+    pub fn map_or_insert(&mut self, key: impl Into<Key>) -> &mut Map {
+        let key = key.into();
+        let at = match self.position(&key) {
+            Ok(at) => at,
+            Err(at) => {
+                self.entries.insert(at, (key, Value::Null));
+                at
+            }
+        };
+        let slot = &mut self.entries[at].1; // found or inserted just above
+        if !matches!(slot, Value::Map(_)) {
+            *slot = Value::Map(Map::new());
+        }
+        let Value::Map(map) = slot else { unreachable!("invariant: made a map just above") };
+        map
+    }
+
+    /// The items under `key`; none when there is no list.
+    pub fn list(&self, key: &str) -> &[Value] {
+        self.get(key).and_then(Value::as_list).unwrap_or_default()
+    }
+
+    /// The items under `key` for change, if there is a list.
+    pub fn list_mut(&mut self, key: &str) -> Option<&mut Vec<Value>> {
+        match self.get_mut(key) {
+            Some(Value::List(items)) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The items under `key` that are maps.
+    pub fn maps(&self, key: &str) -> impl Iterator<Item = &Map> {
+        self.list(key).iter().filter_map(Value::as_map)
+    }
+
+    /// The items under `key` that are maps, for change.
+    pub fn maps_mut(&mut self, key: &str) -> impl Iterator<Item = &mut Map> {
+        self.list_mut(key).into_iter().flatten().filter_map(Value::as_map_mut)
+    }
+
+    /// What a path of keys leads to.
+    pub fn at(&self, path: &[&str]) -> Option<&Value> {
+        let (first, rest) = path.split_first()?;
+        rest.iter().try_fold(self.get(first)?, |value, key| value.as_map()?.get(key))
+    }
+
+    /// The text that a path of keys leads to; empty when there is none.
+    pub fn str_at(&self, path: &[&str]) -> &str {
+        self.at(path).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Where `key` is, or where it has to be inserted.
+    fn position(&self, key: &str) -> Result<usize, usize> {
+        if self.sorted {
+            return self.entries.binary_search_by(|(have, _)| have.as_ref().cmp(key));
+        }
+        self.entries.iter().position(|(have, _)| have == key).ok_or(self.entries.len())
+    }
+}
+
+/// Order carries no meaning: two maps are equal when they hold the same entries.
+impl PartialEq for Map {
+    fn eq(&self, other: &Self) -> bool {
+        if self.len() != other.len() {
+            return false;
+        }
+        if self.sorted == other.sorted && self.entries == other.entries {
+            return true;
+        }
+        if self.sorted && other.sorted {
+            return false;
+        }
+        self.iter_sorted().eq(other.iter_sorted())
+    }
+}
+
+impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Map {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> Self {
+        Map::from_entries(entries.into_iter().map(|(k, v)| (k.into(), v.into())).collect())
+    }
+}
+
+impl IntoIterator for Map {
+    type Item = (Key, Value);
+    type IntoIter = std::vec::IntoIter<(Key, Value)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.entries.into_iter()
+    }
+}

@@ -1,0 +1,77 @@
+//! Trees: lookups, order, and JSON in both directions.
+
+use super::{Map, Value, parse_json, write_json};
+
+fn parse(text: &str) -> (Value, Vec<String>) {
+    let mut duplicates = Vec::new();
+    let value = parse_json(text.as_bytes(), &mut duplicates).expect(text);
+    (value, duplicates)
+}
+
+fn compact(text: &str) -> String {
+    let mut out = Vec::new();
+    write_json(&mut out, &parse(text).0);
+    String::from_utf8(out).expect("the writer writes text")
+}
+
+#[test]
+fn json_is_written_as_the_ecosystem_writes_it() {
+    let cases = [
+        (r#"{ "b" : 1, "a" : [ true , null ] }"#, r#"{"b":1,"a":[true,null]}"#),
+        ("-9223372036854775808", "-9223372036854775808"),
+        ("18446744073709551615", "18446744073709552000"),
+        ("1.5", "1.5"),
+        ("1.0", "1"),
+        ("1e21", "1e+21"),
+        ("1e20", "100000000000000000000"),
+        ("0.0000001", "1e-7"),
+        (r#""a<b>&c\"\\\n\u0001\u2028\u00e2é""#, r#""a\u003cb\u003e\u0026c\"\\\n\u0001\u2028âé""#),
+    ];
+    for (input, expect) in cases {
+        assert_eq!(compact(input), expect, "{input}");
+    }
+}
+
+#[test]
+fn repeated_keys_are_noted_with_their_path_and_the_last_value_stays() {
+    let (value, duplicates) =
+        parse(r#"{"spec":{"list":[{"z":1,"a":1,"z":2}],"b":1},"spec2":1,"x":{"k":1,"k":2,"k":3}}"#);
+    assert_eq!(duplicates, ["spec.list[0].z", "x.k"]);
+    let item = value.as_map().and_then(|m| m.map("spec")?.maps("list").next()).cloned();
+    assert_eq!(item, Some(Map::from_iter([("a", 1), ("z", 2)])));
+    assert_eq!(value.as_map().and_then(|m| m.map("x")?.int("k")), Some(3));
+}
+
+#[test]
+fn what_is_not_json_is_refused() {
+    let deep = "[".repeat(200);
+    for text in ["", "{", "{]", "1 2", "nul", "\"\u{1}\"", "{'a':1}", "NaN", deep.as_str()] {
+        assert!(parse_json(text.as_bytes(), &mut Vec::new()).is_err(), "{text}");
+    }
+    assert!(parse_json(b"\"\xff\"", &mut Vec::new()).is_err());
+}
+
+#[test]
+fn a_map_finds_its_keys_in_either_order() {
+    let (written, _) = parse(r#"{"c":3,"a":1,"b":2}"#);
+    let mut written = written.as_map().cloned().expect("a map");
+    let mut sorted = Map::from_iter([("b", 2), ("a", 1), ("c", 3)]);
+    assert_eq!(written, sorted);
+    for map in [&mut written, &mut sorted] {
+        assert_eq!(map.int("b"), Some(2));
+        assert_eq!(map.insert("bb", 4), None);
+        assert_eq!(map.insert("a", 7), Some(Value::Int(1)));
+        assert_eq!(map.remove("c"), Some(Value::Int(3)));
+        assert!(!map.contains("c"));
+        map.map_or_insert("new").insert("x", 1);
+    }
+    assert_eq!(written, sorted);
+    let keys: Vec<&str> = written.iter_sorted().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["a", "b", "bb", "new"]);
+}
+
+#[test]
+fn of_equal_entries_the_last_wins() {
+    let map = Map::from_iter([("b", 1), ("a", 1), ("b", 2)]);
+    assert_eq!((map.len(), map.int("b")), (2, Some(2)));
+}

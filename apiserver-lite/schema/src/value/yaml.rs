@@ -1,0 +1,21 @@
+//! YAML text to tree. As the ecosystem's reader does it: one document, `yes`, `no`, `on` and `off` are
+//! booleans when unquoted, `0644` is octal.
+
+use serde::de::DeserializeSeed;
+use serde_saphyr::options::{DuplicateKeyPolicy, Options};
+
+use super::Value;
+use super::json::TreeSeed;
+
+/// Reads one document. Aliases and size are bounded by the reader's own budget.
+pub(crate) fn read_yaml(text: &str, seed: TreeSeed<'_>) -> Result<Value, String> {
+    let options: Options = serde_saphyr::options! {
+        duplicate_keys: DuplicateKeyPolicy::LastWins,
+        legacy_octal_numbers: true,
+        with_snippet: false,
+    };
+    serde_saphyr::with_deserializer_from_str_with_options(text, options, |reader| {
+        seed.deserialize(reader)
+    })
+    .map_err(|error| error.to_string())
+}

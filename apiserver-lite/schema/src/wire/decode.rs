@@ -1,0 +1,304 @@
+//! Protobuf to tree.
+
+use super::reader::{FormatError, Reader, WireValue};
+use crate::scalar;
+use crate::shape::{Field, Shape, ShapeId, Shapes, Slot, Type};
+use crate::value::{Key, Map, Value, parse_json};
+
+/// How deep messages may nest; `JSONSchemaProps` is the only built-in message that holds itself.
+const DEPTH_MAX: u32 = 100;
+
+/// Bytes that are not the message that they should be.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum WireError {
+    /// Not the wire format.
+    #[error("message {message} is malformed: {why}")]
+    Format {
+        /// Name of the message.
+        message: &'static str,
+        /// What is wrong with the bytes.
+        why: FormatError,
+    },
+    /// A field of another type than the descriptor's.
+    #[error("field {field} of message {message} is not {expected}")]
+    Field {
+        /// Name of the message.
+        message: &'static str,
+        /// JSON name of the field.
+        field: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// Messages nested deeper than any real object.
+    #[error("message {0} is nested too deeply")]
+    Depth(&'static str),
+}
+
+/// Reads a message of `shape`. Unknown fields are skipped, as the ecosystem's reader does.
+pub(crate) fn decode_message(
+    shapes: &Shapes,
+    shape: ShapeId,
+    bytes: &[u8],
+) -> Result<Map, WireError> {
+    let mut map = Map::new();
+    Decoder { shapes, depth: 0 }.message(shape, bytes, &mut map)?;
+    Ok(map)
+}
+
+struct Decoder<'a> {
+    shapes: &'a Shapes,
+    depth: u32,
+}
+
+impl<'a> Decoder<'a> {
+    /// Merges the fields in `bytes` into `map`: a message that comes twice is merged, a scalar is replaced.
+    fn message(&mut self, shape: ShapeId, bytes: &[u8], map: &mut Map) -> Result<(), WireError> {
+        let shape = self.shapes.get(shape);
+        if self.depth >= DEPTH_MAX {
+            return Err(WireError::Depth(shape.name));
+        }
+        self.depth += 1;
+        let mut reader = Reader(bytes);
+        while let Some((number, value)) = read(&mut reader, shape)? {
+            match (shape.wire_field(number).map(|wire| wire.slot), value) {
+                (None, _) => {}
+                (Some(Slot::Inline(inlined)), WireValue::Bytes(bytes)) => {
+                    self.message(inlined, bytes, map)?;
+                }
+                (Some(Slot::Inline(inlined)), _) => {
+                    return Err(WireError::Field {
+                        message: shape.name,
+                        field: self.shapes.get(inlined).name.to_owned(),
+                        expected: "a message",
+                    });
+                }
+                (Some(Slot::Field(at)), value) => {
+                    self.field(shape, &shape.fields[usize::from(at)], value, map)?;
+                }
+            }
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn field(
+        &mut self,
+        shape: &Shape,
+        field: &Field,
+        value: WireValue<'_>,
+        map: &mut Map,
+    ) -> Result<(), WireError> {
+        let wrong = |expected| WireError::Field {
+            message: shape.name,
+            field: field.name.clone().into_owned(),
+            expected,
+        };
+        match (&field.ty, value) {
+            (Type::List(item), value) => {
+                let read = match (&**item, value) {
+                    (Type::Int32 | Type::Int64 | Type::Bool, WireValue::Bytes(bytes)) => {
+                        packed(item, bytes).ok_or_else(|| wrong(item.name()))?
+                    }
+                    _ => vec![self.value(item, value, None)?.ok_or_else(|| wrong(item.name()))?],
+                };
+                match map.get_mut(&field.name) {
+                    Some(Value::List(items)) => items.extend(read),
+                    _ => drop(map.insert(field.name.clone(), read)),
+                }
+            }
+            (Type::Map(item), WireValue::Bytes(bytes)) => {
+                let (key, value) = self.entry(shape, item, bytes)?.ok_or_else(|| wrong("a map"))?;
+                map.map_or_insert(field.name.clone()).insert(key, value);
+            }
+            (ty, value) => {
+                let old = map.remove(&field.name);
+                let value = self.value(ty, value, old)?.ok_or_else(|| wrong(ty.name()))?;
+                if value != Value::Null && field.keeps(&value) {
+                    map.insert(field.name.clone(), value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One entry of a map; `None` when a half has the wrong type.
+    fn entry(
+        &mut self,
+        shape: &Shape,
+        ty: &Type,
+        bytes: &[u8],
+    ) -> Result<Option<(Key, Value)>, WireError> {
+        let mut reader = Reader(bytes);
+        let (mut key, mut item) = (String::new(), crate::conform::zero(ty));
+        while let Some((number, value)) = read(&mut reader, shape)? {
+            match (number, value) {
+                (1, WireValue::Bytes(bytes)) => match str::from_utf8(bytes) {
+                    Ok(text) => text.clone_into(&mut key),
+                    Err(_) => return Ok(None),
+                },
+                (1, _) => return Ok(None),
+                (2, value) => match self.value(ty, value, None)? {
+                    Some(value) => item = value,
+                    None => return Ok(None),
+                },
+                _ => {}
+            }
+        }
+        Ok(Some((Key::Owned(key), item)))
+    }
+
+    /// A value of `ty`; `None` when the wire carries another type. `old` is what an earlier copy of the field held.
+    fn value(
+        &mut self,
+        ty: &Type,
+        value: WireValue<'_>,
+        old: Option<Value>,
+    ) -> Result<Option<Value>, WireError> {
+        Ok(match (ty, value) {
+            (Type::Message(shape), WireValue::Bytes(bytes)) => {
+                let mut map = match old {
+                    Some(Value::Map(map)) => map,
+                    _ => Map::new(),
+                };
+                self.message(*shape, bytes, &mut map)?;
+                Some(Value::Map(map))
+            }
+            (Type::Union(shape), WireValue::Bytes(bytes)) => {
+                let mut map = Map::new();
+                self.message(*shape, bytes, &mut map)?;
+                Some(chosen(self.shapes.get(*shape), map))
+            }
+            (Type::WrappedList(item), WireValue::Bytes(bytes)) => {
+                self.wrapped(item, bytes)?.map(Value::List)
+            }
+            (ty, value) => scalar_value(ty, value),
+        })
+    }
+
+    fn wrapped(&mut self, ty: &Type, bytes: &[u8]) -> Result<Option<Vec<Value>>, WireError> {
+        let mut reader = Reader(bytes);
+        let mut items = Vec::new();
+        while let Some((number, value)) = read_named(&mut reader, "list")? {
+            if number == 1 {
+                match self.value(ty, value, None)? {
+                    Some(item) => items.push(item),
+                    None => return Ok(None),
+                }
+            }
+        }
+        Ok(Some(items))
+    }
+}
+
+/// The alternative of a union that is set: a message or list before the boolean.
+fn chosen(shape: &Shape, mut map: Map) -> Value {
+    let named = shape.fields.iter().filter(|field| field.ty != Type::Bool);
+    let set = named.filter_map(|field| map.remove(&field.name)).next();
+    let boolean = shape.fields.iter().find(|field| field.ty == Type::Bool);
+    match (set, boolean) {
+        (Some(value), _) => value,
+        (None, Some(field)) => Value::Bool(map.is_true(&field.name)),
+        (None, None) => Value::Null,
+    }
+}
+
+fn scalar_value(ty: &Type, value: WireValue<'_>) -> Option<Value> {
+    match (ty, value) {
+        (Type::Bool, WireValue::Varint(bits)) => Some(Value::Bool(bits != 0)),
+        (Type::Int32, WireValue::Varint(bits)) => Some(Value::Int(i64::from(bits as i32))),
+        (Type::Int64, WireValue::Varint(bits)) => Some(Value::Int(bits as i64)),
+        (Type::Double, WireValue::Fixed64(bits)) => {
+            let number = f64::from_bits(bits);
+            number.is_finite().then_some(Value::Float(number))
+        }
+        (Type::String, WireValue::Bytes(bytes)) => str::from_utf8(bytes).ok().map(Value::from),
+        (Type::Bytes, WireValue::Bytes(bytes)) => Some(scalar::bytes_value(bytes)),
+        (Type::Time | Type::MicroTime, WireValue::Bytes([])) => Some(Value::Null),
+        (Type::Time, WireValue::Bytes(bytes)) => {
+            let (seconds, nanos) = numbers(bytes)?;
+            scalar::time_value(seconds, nanos)
+        }
+        (Type::MicroTime, WireValue::Bytes(bytes)) => {
+            let (seconds, nanos) = numbers(bytes)?;
+            scalar::micro_time_value(seconds, nanos)
+        }
+        (Type::Quantity, WireValue::Bytes(bytes)) => {
+            let text = only(bytes, 1)?.map_or(Ok("0"), str::from_utf8).ok()?;
+            scalar::canonical(ty, Value::from(text)).ok()
+        }
+        (Type::IntOrString, WireValue::Bytes(bytes)) => int_or_string(bytes),
+        (Type::Raw, WireValue::Bytes(bytes)) => match only(bytes, 1)? {
+            None => Some(Value::Null),
+            Some(text) => parse_json(text, &mut Vec::new()).ok(),
+        },
+        _ => None,
+    }
+}
+
+/// Numbers that share one field: never written so by this ecosystem, but every Protobuf reader takes them.
+fn packed(ty: &Type, bytes: &[u8]) -> Option<Vec<Value>> {
+    let mut reader = Reader(bytes);
+    let mut values = Vec::new();
+    while !reader.0.is_empty() {
+        values.push(scalar_value(ty, WireValue::Varint(reader.varint().ok()?))?);
+    }
+    Some(values)
+}
+
+/// Fields 1 and 2 of a small message of two numbers.
+fn numbers(bytes: &[u8]) -> Option<(i64, i32)> {
+    let (mut first, mut second) = (0, 0);
+    let mut reader = Reader(bytes);
+    while let Some((number, value)) = reader.field().ok()? {
+        match (number, value) {
+            (1, WireValue::Varint(bits)) => first = bits as i64,
+            (2, WireValue::Varint(bits)) => second = bits as i32,
+            (1 | 2, _) => return None,
+            _ => {}
+        }
+    }
+    Some((first, second))
+}
+
+/// Length-delimited field `wanted` of a small message; the last one counts.
+fn only(bytes: &[u8], wanted: u32) -> Option<Option<&[u8]>> {
+    let mut found = None;
+    let mut reader = Reader(bytes);
+    while let Some((number, value)) = reader.field().ok()? {
+        match value {
+            WireValue::Bytes(bytes) if number == wanted => found = Some(bytes),
+            _ if number == wanted => return None,
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+fn int_or_string(bytes: &[u8]) -> Option<Value> {
+    let (mut is_text, mut int, mut text) = (false, 0, "");
+    let mut reader = Reader(bytes);
+    while let Some((number, value)) = reader.field().ok()? {
+        match (number, value) {
+            (1, WireValue::Varint(bits)) => is_text = bits != 0,
+            (2, WireValue::Varint(bits)) => int = i64::from(bits as i32),
+            (3, WireValue::Bytes(bytes)) => text = str::from_utf8(bytes).ok()?,
+            (1..=3, _) => return None,
+            _ => {}
+        }
+    }
+    Some(if is_text { Value::from(text) } else { Value::Int(int) })
+}
+
+fn read<'b>(
+    reader: &mut Reader<'b>,
+    shape: &Shape,
+) -> Result<Option<(u32, WireValue<'b>)>, WireError> {
+    read_named(reader, shape.name)
+}
+
+fn read_named<'b>(
+    reader: &mut Reader<'b>,
+    message: &'static str,
+) -> Result<Option<(u32, WireValue<'b>)>, WireError> {
+    reader.field().map_err(|why| WireError::Format { message, why })
+}

@@ -1,0 +1,93 @@
+//! Prints how fast durable writes are: `write_rate [directory [seconds]]`.
+//!
+//! For 1, 16, 64 and 256 clients that each create one record of 1 KiB after another: writes a second, and
+//! the latency from call to durable answer. The file system under the directory decides; the first line
+//! is its floor, an append and `fdatasync` of the same size.
+
+use std::{
+    error::Error,
+    fs::File,
+    io::Write as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use apiserver_store::{Identity, Medium, Store, StoreConfig, Write};
+use bytes::Bytes;
+
+const VALUE_LEN: usize = 1024;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let directory = args.next().map_or_else(std::env::temp_dir, PathBuf::from);
+    let seconds: u64 = args.next().map_or(Ok(3), |text| text.parse())?;
+    let path = directory.join(format!("write-rate-{}", std::process::id()));
+    floor(&path)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    for clients in [1, 16, 64, 256] {
+        let identity = Identity { profile: "orch".into(), domain: "example.org".into() };
+        let start = Instant::now();
+        let store = Store::open(StoreConfig::new(Medium::Directory(path.clone()), identity))?;
+        let opened = start.elapsed();
+        runtime.block_on(run(&store, clients, Duration::from_secs(seconds)))?;
+        runtime.block_on(store.close());
+        println!("    opened empty in {opened:?}");
+        std::fs::remove_dir_all(&path)?;
+    }
+    Ok(())
+}
+
+/// What one synced append costs here, without a store.
+fn floor(path: &Path) -> Result<(), Box<dyn Error>> {
+    let mut file = File::create(path)?;
+    let mut latencies = Vec::new();
+    for _ in 0..1000 {
+        let start = Instant::now();
+        file.write_all(&[7; VALUE_LEN])?;
+        file.sync_data()?;
+        latencies.push(start.elapsed());
+    }
+    std::fs::remove_file(path)?;
+    print("append + fdatasync", &mut latencies);
+    Ok(())
+}
+
+async fn run(store: &Store<Bytes>, clients: usize, length: Duration) -> Result<(), Box<dyn Error>> {
+    let value = Bytes::from(vec![7; VALUE_LEN]);
+    let end = Instant::now() + length;
+    let names = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let tasks: Vec<_> = (0..clients)
+        .map(|client| {
+            let (store, value, names) = (store.clone(), value.clone(), names.clone());
+            tokio::spawn(async move {
+                let mut latencies = Vec::new();
+                while Instant::now() < end {
+                    let name = names.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    // Names of objects are not sorted by age: spread them.
+                    let spread = name.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let key = format!("configmaps/ns-{client}/{spread:016x}");
+                    let start = Instant::now();
+                    store.write(Write::create(key, value.clone())).await?;
+                    latencies.push(start.elapsed());
+                }
+                Ok::<_, apiserver_store::WriteError<Bytes>>(latencies)
+            })
+        })
+        .collect();
+    let mut latencies = Vec::new();
+    for task in tasks {
+        latencies.extend(task.await?.map_err(|error| error.to_string())?);
+    }
+    let rate = latencies.len() as f64 / length.as_secs_f64();
+    print(&format!("{clients} clients: {rate:.0} writes/s"), &mut latencies);
+    Ok(())
+}
+
+fn print(what: &str, latencies: &mut [Duration]) {
+    latencies.sort_unstable();
+    let at =
+        |share: usize| latencies.get(latencies.len() * share / 100).copied().unwrap_or_default();
+    println!("{what}: p50 {:?} p99 {:?}", at(50), at(99));
+}

@@ -1,0 +1,86 @@
+//! From what is on disk to the state in memory.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::{
+    Entry, Event, EventKind, OpenError, Record, RestoreError, Retention, Stamp,
+    disk::Found,
+    log::Change,
+    state::{Loaded, State},
+};
+
+/// Most events of before the opening that can be watched again, so that clients of a restarted server go on
+/// where they were. More would only delay the start.
+const HISTORY_LEN_MAX: usize = 4096;
+
+/// What the store's user does to each record that has been restored.
+type Prepare<'a, T> = &'a dyn Fn(&T) -> Result<(), RestoreError>;
+
+/// Restores the records: the checkpoint's, the log's on top, the last changes as history.
+pub fn replay<T: Record>(
+    found: Found,
+    retention: Retention,
+    prepare: Prepare<'_, T>,
+) -> Result<State<T>, OpenError> {
+    let Found { mut revision, mut stored, changes } = found;
+    let recent = changes.len().saturating_sub(HISTORY_LEN_MAX.min(retention.events_max));
+    let mut changes = changes.into_iter();
+    for change in changes.by_ref().take(recent) {
+        revision = change.stamp.modified;
+        match change.value {
+            Some(value) => stored.insert(change.key, (change.stamp, value)),
+            None => stored.remove(&change.key),
+        };
+    }
+    let mut entries = Vec::with_capacity(stored.len());
+    for (key, (stamp, value)) in stored {
+        let record = restore(&key, value, stamp, prepare)?;
+        entries.push(Entry { key, stamp, record });
+    }
+    let mut state = State::new(Loaded { revision, entries }, retention);
+    for change in changes {
+        let len = change.value.as_ref().map_or(0, Bytes::len);
+        let event = event(&state, change, prepare)?;
+        state.publish([(event, len)]);
+    }
+    Ok(state)
+}
+
+/// The event that the change was.
+fn event<T: Record>(
+    state: &State<T>,
+    change: Change,
+    prepare: Prepare<'_, T>,
+) -> Result<Event<T>, OpenError> {
+    let Change { key, stamp, value } = change;
+    let previous = state.current(&key);
+    let (key, previous) = match previous {
+        Some(entry) => (entry.key, Some(entry.record)),
+        None => (key, None),
+    };
+    let (kind, record) = match (value, &previous) {
+        (Some(value), None) => (EventKind::Created, restore(&key, value, stamp, prepare)?),
+        (Some(value), Some(_)) => (EventKind::Updated, restore(&key, value, stamp, prepare)?),
+        (None, Some(last)) => (EventKind::Deleted, Arc::new(T::tombstone(last, stamp))),
+        (None, None) => {
+            let source = "removed, but never written".into();
+            return Err(OpenError::Restore { key: key.to_string(), source });
+        }
+    };
+    Ok(Event { key, kind, stamp, record, previous })
+}
+
+fn restore<T: Record>(
+    key: &str,
+    value: Bytes,
+    stamp: Stamp,
+    prepare: Prepare<'_, T>,
+) -> Result<Arc<T>, OpenError> {
+    let restored = T::restore(key, value, stamp).and_then(|record| {
+        prepare(&record)?;
+        Ok(Arc::new(record))
+    });
+    restored.map_err(|source| OpenError::Restore { key: key.to_owned(), source })
+}

@@ -1,0 +1,111 @@
+//! Reading the store at one revision.
+
+use std::sync::Arc;
+
+use crate::{Record, Revision, Stamp, state::Shared};
+
+/// The store as it was at one revision. Cheap to make and to keep: it holds no data, so its revision
+/// can be compacted away under it, which its reads then say.
+pub struct Snapshot<T> {
+    shared: Arc<Shared<T>>,
+    revision: Revision,
+}
+
+impl<T: Record> Snapshot<T> {
+    pub(crate) fn new(shared: Arc<Shared<T>>, revision: Revision) -> Self {
+        Self { shared, revision }
+    }
+
+    /// The revision that all reads of this snapshot see.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    /// The version of `key`, if it was there.
+    ///
+    /// # Errors
+    /// The revision is no longer kept.
+    pub fn get(&self, key: &str) -> Result<Option<Entry<T>>, Compacted> {
+        self.shared.read().get(key, self.revision)
+    }
+
+    /// The keys of a range in byte order.
+    ///
+    /// # Errors
+    /// The revision is no longer kept.
+    pub fn range(&self, range: Range<'_>) -> Result<Page<T>, Compacted> {
+        self.shared.read().range(range, self.revision)
+    }
+
+    /// How many keys a range holds, counted no further than its limit. Cheaper than reading them.
+    ///
+    /// # Errors
+    /// The revision is no longer kept.
+    pub fn count(&self, range: Range<'_>) -> Result<usize, Compacted> {
+        self.shared.read().count(range, self.revision)
+    }
+}
+
+/// Which keys to read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Range<'a> {
+    /// Only keys that start with this; empty for all. End it with a separator to stay inside one level.
+    pub prefix: &'a str,
+    /// Only keys behind this one (which need not exist): where an earlier page ended.
+    pub after: Option<&'a str>,
+    /// Most keys to return; `None` for all.
+    pub limit: Option<usize>,
+}
+
+/// A part of a range.
+#[derive(Debug)]
+pub struct Page<T> {
+    /// The keys in byte order.
+    pub entries: Vec<Entry<T>>,
+    /// The limit cut the range short: the next page starts after the last key.
+    pub more: bool,
+}
+
+/// A key and its version.
+#[derive(Debug)]
+pub struct Entry<T> {
+    /// The key.
+    pub key: Arc<str>,
+    /// When it was made.
+    pub stamp: Stamp,
+    /// The record.
+    pub record: Arc<T>,
+}
+
+impl<T> Clone for Entry<T> {
+    fn clone(&self) -> Self {
+        Self { key: self.key.clone(), stamp: self.stamp, record: self.record.clone() }
+    }
+}
+
+/// The revision asked for is older than the history kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("revision {asked} has been compacted, the oldest kept is {oldest}")]
+pub struct Compacted {
+    /// What was asked for.
+    pub asked: Revision,
+    /// The oldest revision that can be read.
+    pub oldest: Revision,
+}
+
+/// Why a revision cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SnapshotError {
+    /// It is too old.
+    #[error(transparent)]
+    Compacted(#[from] Compacted),
+    /// It has not happened yet; see [`Store::wait_for`](crate::Store::wait_for).
+    #[error("revision {asked} is in the future, the current one is {current}")]
+    Future {
+        /// What was asked for.
+        asked: Revision,
+        /// The current revision.
+        current: Revision,
+    },
+}

@@ -1,0 +1,259 @@
+//! The store in memory: the versions of every key and the recent events. Pure: the writer publishes into
+//! it, everybody else reads.
+//!
+//! Each key holds its newest version and, behind it, the older ones that some readable revision still
+//! sees. Reading at revision `r` takes the newest version made at or before `r`. The ring of events says
+//! which keys have something to forget when history moves on.
+
+use std::{
+    collections::{BTreeMap, VecDeque, btree_map},
+    ops::Bound,
+    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+};
+
+use crate::{
+    Compacted, Entry, Event, EventKind, Page, Range, Retention, Revision, SnapshotError, Stamp,
+};
+
+/// The state behind its lock. Writers hold it for the length of a publication, readers for one read;
+/// nobody holds it over IO or an await.
+pub struct Shared<T>(RwLock<State<T>>);
+
+impl<T> Shared<T> {
+    pub fn new(state: State<T>) -> Self {
+        Self(RwLock::new(state))
+    }
+
+    pub fn read(&self) -> RwLockReadGuard<'_, State<T>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, State<T>> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Versions by key, and the events since `oldest`.
+pub struct State<T> {
+    keys: BTreeMap<Arc<str>, Versions<T>>,
+    /// Events of the revisions `oldest + 1 ..= revision`, one each, in order.
+    ring: VecDeque<Past<T>>,
+    /// Sum of their lengths.
+    ring_bytes: usize,
+    revision: Revision,
+    oldest: Revision,
+    retention: Retention,
+}
+
+/// An event and the length of its record's stored form.
+struct Past<T> {
+    event: Event<T>,
+    len: usize,
+}
+
+/// What a medium holds when it is opened.
+pub struct Loaded<T> {
+    pub revision: Revision,
+    /// In ascending order of key.
+    pub entries: Vec<Entry<T>>,
+}
+
+/// The versions of one key, oldest first in `older`; a deletion is a version without a record.
+struct Versions<T> {
+    newest: Version<T>,
+    older: VecDeque<Version<T>>,
+}
+
+struct Version<T> {
+    stamp: Stamp,
+    record: Option<Arc<T>>,
+}
+
+impl<T> State<T> {
+    pub fn new(loaded: Loaded<T>, retention: Retention) -> Self {
+        let keys = loaded.entries.into_iter().map(|entry| {
+            let newest = Version { stamp: entry.stamp, record: Some(entry.record) };
+            (entry.key, Versions { newest, older: VecDeque::new() })
+        });
+        Self {
+            keys: keys.collect(),
+            ring: VecDeque::new(),
+            ring_bytes: 0,
+            revision: loaded.revision,
+            oldest: loaded.revision,
+            retention,
+        }
+    }
+
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
+    pub fn oldest(&self) -> Revision {
+        self.oldest
+    }
+
+    /// Whether the store can be read at `revision` and watched from it.
+    pub fn check_readable(&self, revision: Revision) -> Result<(), SnapshotError> {
+        if revision > self.revision {
+            return Err(SnapshotError::Future { asked: revision, current: self.revision });
+        }
+        Ok(self.check_kept(revision)?)
+    }
+
+    fn check_kept(&self, revision: Revision) -> Result<(), Compacted> {
+        if revision < self.oldest {
+            return Err(Compacted { asked: revision, oldest: self.oldest });
+        }
+        Ok(())
+    }
+
+    /// The newest version of `key`.
+    pub fn current(&self, key: &str) -> Option<Entry<T>> {
+        let (key, versions) = self.keys.get_key_value(key)?;
+        versions.newest.entry(key)
+    }
+
+    pub fn get(&self, key: &str, at: Revision) -> Result<Option<Entry<T>>, Compacted> {
+        self.check_kept(at)?;
+        let found = self.keys.get_key_value(key);
+        Ok(found.and_then(|(key, versions)| versions.at(at)?.entry(key)))
+    }
+
+    pub fn range(&self, range: Range<'_>, at: Revision) -> Result<Page<T>, Compacted> {
+        self.check_kept(at)?;
+        let limit = range.limit.unwrap_or(usize::MAX);
+        let mut entries = Vec::new();
+        for (key, versions) in self.within(range) {
+            let Some(entry) = versions.at(at).and_then(|version| version.entry(key)) else {
+                continue;
+            };
+            if entries.len() == limit {
+                return Ok(Page { entries, more: true });
+            }
+            entries.push(entry);
+        }
+        Ok(Page { entries, more: false })
+    }
+
+    pub fn count(&self, range: Range<'_>, at: Revision) -> Result<usize, Compacted> {
+        self.check_kept(at)?;
+        let exists = |versions: &Versions<T>| versions.at(at).is_some_and(|v| v.record.is_some());
+        let most = range.limit.unwrap_or(usize::MAX);
+        Ok(self.within(range).filter(|(_, versions)| exists(versions)).take(most).count())
+    }
+
+    fn within<'a>(
+        &'a self,
+        range: Range<'a>,
+    ) -> impl Iterator<Item = (&'a Arc<str>, &'a Versions<T>)> {
+        let start = match range.after {
+            Some(after) if after >= range.prefix => Bound::Excluded(after),
+            _ => Bound::Included(range.prefix),
+        };
+        let keys: btree_map::Range<'_, Arc<str>, _> =
+            self.keys.range::<str, _>((start, Bound::Unbounded));
+        keys.take_while(move |(key, _)| key.starts_with(range.prefix))
+    }
+
+    /// Appends to `into` at most `max` events after `seen` whose key starts with `prefix`, and returns the
+    /// revision up to which the caller has now seen everything.
+    pub fn events_after(
+        &self,
+        seen: Revision,
+        prefix: &str,
+        max: usize,
+        into: &mut Vec<Event<T>>,
+    ) -> Result<Revision, Compacted> {
+        self.check_kept(seen)?;
+        let room = into.len() + max;
+        let skip = usize::try_from(seen.0 - self.oldest.0).unwrap_or(usize::MAX);
+        for Past { event, .. } in self.ring.range(skip.min(self.ring.len())..) {
+            if event.key.starts_with(prefix) {
+                into.push(event.clone());
+                if into.len() == room {
+                    return Ok(event.stamp.modified);
+                }
+            }
+        }
+        Ok(self.revision)
+    }
+
+    /// Makes a batch of durable events visible, all at once for every reader. Their revisions follow the
+    /// current one without a gap. Each comes with the length of its record's stored form.
+    pub fn publish(&mut self, events: impl IntoIterator<Item = (Event<T>, usize)>) {
+        for (event, len) in events {
+            debug_assert_eq!(event.stamp.modified, self.revision.next());
+            self.revision = event.stamp.modified;
+            let record = (event.kind != EventKind::Deleted).then(|| event.record.clone());
+            let version = Version { stamp: event.stamp, record };
+            match self.keys.entry(event.key.clone()) {
+                btree_map::Entry::Vacant(entry) => {
+                    entry.insert(Versions { newest: version, older: VecDeque::new() });
+                }
+                btree_map::Entry::Occupied(mut entry) => {
+                    let versions = entry.get_mut();
+                    let before = std::mem::replace(&mut versions.newest, version);
+                    versions.older.push_back(before);
+                }
+            }
+            self.ring_bytes += len;
+            self.ring.push_back(Past { event, len });
+        }
+        let Retention { events_max, bytes_max } = self.retention;
+        while (self.ring.len() > events_max || self.ring_bytes > bytes_max) && self.forget_oldest()
+        {
+        }
+    }
+
+    /// Forgets the revisions before `oldest`.
+    pub fn compact(&mut self, oldest: Revision) {
+        let oldest = oldest.min(self.revision);
+        while self.oldest < oldest && self.forget_oldest() {}
+    }
+
+    /// Forgets the oldest event, if there is one.
+    fn forget_oldest(&mut self) -> bool {
+        let Some(Past { event, len }) = self.ring.pop_front() else { return false };
+        self.ring_bytes -= len;
+        self.oldest = event.stamp.modified;
+        self.forget_versions(&event.key);
+        true
+    }
+
+    /// Drops the versions of `key` that no readable revision sees any more.
+    fn forget_versions(&mut self, key: &str) {
+        let Some(versions) = self.keys.get_mut(key) else { return };
+        // A version is seen until the next one is made; that next one is at `oldest` or before.
+        let next_made = |versions: &Versions<T>| {
+            versions.older.get(1).unwrap_or(&versions.newest).stamp.modified
+        };
+        while !versions.older.is_empty() && next_made(versions) <= self.oldest {
+            versions.older.pop_front();
+        }
+        if versions.older.is_empty() {
+            versions.older.shrink_to_fit();
+            let newest = &versions.newest;
+            if newest.record.is_none() && newest.stamp.modified <= self.oldest {
+                self.keys.remove(key);
+            }
+        }
+    }
+}
+
+impl<T> Versions<T> {
+    fn at(&self, revision: Revision) -> Option<&Version<T>> {
+        let newest_first = std::iter::once(&self.newest).chain(self.older.iter().rev());
+        newest_first.into_iter().find(|version| version.stamp.modified <= revision)
+    }
+}
+
+impl<T> Version<T> {
+    fn entry(&self, key: &Arc<str>) -> Option<Entry<T>> {
+        let record = self.record.clone()?;
+        Some(Entry { key: key.clone(), stamp: self.stamp, record })
+    }
+}
+
+#[cfg(test)]
+mod tests;

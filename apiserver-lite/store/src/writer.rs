@@ -1,0 +1,268 @@
+//! The one thread that writes: takes what has queued up while the last commit ran, decides each write
+//! against the state and the writes before it, commits them together, publishes, answers.
+//!
+//! ```text
+//!   wait for one ─▶ drain the queue ─▶ decide each ─▶ commit ─┬─▶ publish ─▶ wake ─▶ answer
+//!        ▲                                                    └─▶ failed: answer, read-only
+//!        └──────────────────────────────────────────────────────────┘
+//! ```
+
+use std::{collections::HashMap, error::Error as _, io, sync::Arc, thread};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{
+    Bounds, Committed, Entry, Event, EventKind, Expect, Health, Record, Revision, Stamp, Write,
+    WriteError,
+    disk::{CommitError, Disk},
+    log::Change,
+    state::Shared,
+};
+
+/// What is asked of the writer, and where the answer goes.
+pub enum Request<T: Record> {
+    /// Commit a write.
+    Write(Write<T>, oneshot::Sender<Answer<T>>),
+    /// End, after what was asked before.
+    Close(oneshot::Sender<()>),
+}
+
+pub type Answer<T> = Result<Committed<T>, WriteError<T>>;
+
+pub struct Writer<T: Record> {
+    disk: Disk,
+    shared: Arc<Shared<T>>,
+    bounds: Bounds,
+    committed: watch::Sender<Revision>,
+    health: watch::Sender<Health>,
+}
+
+impl<T: Record> Writer<T> {
+    pub fn new(
+        disk: Disk,
+        shared: Arc<Shared<T>>,
+        bounds: Bounds,
+        committed: watch::Sender<Revision>,
+        health: watch::Sender<Health>,
+    ) -> Self {
+        Self { disk, shared, bounds, committed, health }
+    }
+
+    /// Runs until it is asked to close, or every sender of `requests` is gone and the queue is empty.
+    pub fn spawn(mut self, mut requests: mpsc::Receiver<Request<T>>) -> io::Result<()> {
+        let thread = thread::Builder::new().name("store-writer".into());
+        thread.spawn(move || {
+            let mut closer = None;
+            let mut waiting = Vec::new();
+            let batch_len_max = self.bounds.batch_len_max.max(1);
+            while closer.is_none() && requests.blocking_recv_many(&mut waiting, batch_len_max) > 0 {
+                let mut writes = Vec::with_capacity(waiting.len());
+                for request in waiting.drain(..) {
+                    match request {
+                        Request::Write(write, answer) => writes.push((write, answer)),
+                        Request::Close(answer) => closer = Some(answer),
+                    }
+                }
+                self.run(writes);
+            }
+            self.disk.close();
+            if let Some(closer) = closer {
+                let _ = closer.send(());
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Decides, commits, publishes and answers one batch.
+    fn run(&mut self, requests: Vec<(Write<T>, oneshot::Sender<Answer<T>>)>) {
+        if let Health::ReadOnly { reason } = &*self.health.borrow() {
+            for (_, answer) in requests {
+                let _ = answer.send(Err(WriteError::ReadOnly { reason: reason.clone() }));
+            }
+            return;
+        }
+        let mut batch = Batch::new(&self.shared, self.bounds);
+        let mut refused = Vec::new();
+        let mut accepted = Vec::new();
+        for (write, answer) in requests {
+            match batch.decide(write) {
+                Ok(()) => accepted.push(answer),
+                Err(error) => refused.push((answer, error)),
+            }
+        }
+        let Batch { revision, events, changes, .. } = batch;
+        if !changes.is_empty()
+            && let Err(error) = self.disk.commit(&changes)
+        {
+            return self.fail(accepted, refused, events, &error);
+        }
+        let committed: Vec<_> = events.iter().map(committed).collect();
+        if !committed.is_empty() {
+            let lens = changes.iter().map(|change| change.value.as_ref().map_or(0, Bytes::len));
+            self.shared.write().publish(events.into_iter().zip(lens));
+            self.committed.send_replace(revision);
+        }
+        // A refusal may rest on a write of this very batch, so it too is only told now.
+        answer_all(accepted, committed.into_iter().map(Ok));
+        refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
+    }
+
+    /// A commit failed: nothing of the batch becomes visible, and no later one is tried, because what the
+    /// medium holds is not known until it has been opened again.
+    fn fail(
+        &mut self,
+        accepted: Vec<oneshot::Sender<Answer<T>>>,
+        refused: Vec<(oneshot::Sender<Answer<T>>, WriteError<T>)>,
+        events: Vec<Event<T>>,
+        error: &CommitError,
+    ) {
+        let cause = error.source().map(ToString::to_string).unwrap_or_default();
+        let reason: Arc<str> = format!("{error}: {cause}").into();
+        tracing::error!(%reason, writes = accepted.len(), "commit failed, store is read-only");
+        self.health.send_replace(Health::ReadOnly { reason: reason.clone() });
+        let not_durable = |event: Event<T>| {
+            Err(WriteError::NotDurable { key: event.key.to_string(), reason: reason.clone() })
+        };
+        answer_all(accepted, events.into_iter().map(not_durable));
+        for (answer, _) in refused {
+            let _ = answer.send(Err(WriteError::ReadOnly { reason: reason.clone() }));
+        }
+    }
+}
+
+fn answer_all<T: Record>(
+    senders: Vec<oneshot::Sender<Answer<T>>>,
+    answers: impl Iterator<Item = Answer<T>>,
+) {
+    for (sender, answer) in senders.into_iter().zip(answers) {
+        // Whoever asked may have gone away; the write happened all the same.
+        let _ = sender.send(answer);
+    }
+}
+
+fn committed<T>(event: &Event<T>) -> Committed<T> {
+    Committed {
+        revision: event.stamp.modified,
+        record: event.record.clone(),
+        previous: event.previous.clone(),
+    }
+}
+
+/// Writes decided but not yet durable, in order; later ones are decided on top of earlier ones.
+struct Batch<'a, T: Record> {
+    shared: &'a Shared<T>,
+    bounds: Bounds,
+    revision: Revision,
+    /// What the keys touched so far will hold; `None` for deleted.
+    overlay: HashMap<Arc<str>, Option<Entry<T>>>,
+    events: Vec<Event<T>>,
+    changes: Vec<Change>,
+}
+
+impl<'a, T: Record> Batch<'a, T> {
+    fn new(shared: &'a Shared<T>, bounds: Bounds) -> Self {
+        let revision = shared.read().revision();
+        Self {
+            shared,
+            bounds,
+            revision,
+            overlay: HashMap::new(),
+            events: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    fn decide(&mut self, write: Write<T>) -> Result<(), WriteError<T>> {
+        match write {
+            Write::Put { key, expect, draft } => {
+                check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
+                let current = self.expect(&key, expect)?;
+                let value = T::stored(&draft);
+                check_len(&key, "value", value.len(), self.bounds.value_len_max)?;
+                self.put(key, current, value, draft);
+            }
+            Write::Delete { key, expect } => {
+                check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
+                let expect = if expect == Expect::Anything { Expect::Present } else { expect };
+                if let Some(current) = self.expect(&key, expect)? {
+                    self.delete(current);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What `key` holds before this write, if that is as expected.
+    fn expect(&self, key: &str, expect: Expect) -> Result<Option<Entry<T>>, WriteError<T>> {
+        let current = match self.overlay.get(key) {
+            Some(pending) => pending.clone(),
+            None => self.shared.read().current(key),
+        };
+        match (expect, current) {
+            (Expect::Anything | Expect::Absent, None) => Ok(None),
+            (Expect::Anything | Expect::Present, Some(current)) => Ok(Some(current)),
+            (Expect::At(expected), Some(current)) if current.stamp.modified == expected => {
+                Ok(Some(current))
+            }
+            (Expect::Absent, Some(current)) => {
+                Err(WriteError::Exists { key: key.to_owned(), current: current.record })
+            }
+            (Expect::At(expected), Some(current)) => Err(WriteError::Conflict {
+                key: key.to_owned(),
+                expected,
+                revision: current.stamp.modified,
+                current: current.record,
+            }),
+            (Expect::At(_) | Expect::Present, None) => {
+                Err(WriteError::NotFound { key: key.to_owned() })
+            }
+        }
+    }
+
+    fn put(&mut self, key: String, current: Option<Entry<T>>, value: Bytes, draft: T::Draft) {
+        self.revision = self.revision.next();
+        let created = current.as_ref().map_or(self.revision, |entry| entry.stamp.created);
+        let stamp = Stamp { created, modified: self.revision };
+        let key = current.as_ref().map_or_else(|| key.into(), |entry| entry.key.clone());
+        let record = Arc::new(T::stamp(draft, stamp));
+        let kind = if current.is_some() { EventKind::Updated } else { EventKind::Created };
+        let entry = Entry { key: key.clone(), stamp, record: record.clone() };
+        self.overlay.insert(key.clone(), Some(entry));
+        self.changes.push(Change { key: key.clone(), stamp, value: Some(value) });
+        let previous = current.map(|entry| entry.record);
+        self.events.push(Event { key, kind, stamp, record, previous });
+    }
+
+    fn delete(&mut self, current: Entry<T>) {
+        self.revision = self.revision.next();
+        let stamp = Stamp { created: current.stamp.created, modified: self.revision };
+        let record = Arc::new(T::tombstone(&current.record, stamp));
+        self.overlay.insert(current.key.clone(), None);
+        self.changes.push(Change { key: current.key.clone(), stamp, value: None });
+        self.events.push(Event {
+            key: current.key,
+            kind: EventKind::Deleted,
+            stamp,
+            record,
+            previous: Some(current.record),
+        });
+    }
+}
+
+fn check_len<T>(
+    key: &str,
+    what: &'static str,
+    len: usize,
+    max: usize,
+) -> Result<(), WriteError<T>> {
+    let empty_key = what == "key" && len == 0;
+    if len <= max && !empty_key {
+        return Ok(());
+    }
+    let key = key.chars().take(256).collect();
+    Err(WriteError::Size { key, what, len, max })
+}
+
+#[cfg(test)]
+mod tests;

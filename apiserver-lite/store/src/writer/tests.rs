@@ -1,0 +1,150 @@
+//! A medium that fails: everybody waiting hears it, nothing becomes visible, no write is tried again.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    Range, Retention, Store,
+    disk::Disk,
+    log::{LogFile, Segment},
+    state::{Loaded, State},
+};
+
+/// A file that fails on demand and counts.
+#[derive(Default)]
+struct Fault {
+    no_space: AtomicBool,
+    no_sync: AtomicBool,
+    writes: AtomicUsize,
+}
+
+struct FaultyFile(Arc<Fault>);
+
+impl LogFile for FaultyFile {
+    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+        self.0.writes.fetch_add(1, Ordering::Relaxed);
+        if self.0.no_space.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if self.0.no_sync.load(Ordering::Relaxed) {
+            return Err(io::Error::other("sync refused"));
+        }
+        Ok(())
+    }
+}
+
+fn store(fault: &Arc<Fault>) -> Store<Bytes> {
+    let segment = Segment::over("log".into(), Box::new(FaultyFile(fault.clone())), 16, 16);
+    let state = State::new(Loaded { revision: Revision(0), entries: vec![] }, Retention::default());
+    let disk = Disk::with_segment(segment);
+    Store::start(disk, state, Bounds::default(), Duration::from_secs(300)).unwrap()
+}
+
+fn keys(store: &Store<Bytes>) -> Vec<String> {
+    let page = store.snapshot().range(Range::default()).unwrap();
+    page.entries.iter().map(|entry| entry.key.to_string()).collect()
+}
+
+async fn fails_closed(break_it: impl Fn(&Fault)) {
+    let fault = Arc::new(Fault::default());
+    let store = store(&fault);
+    store.write(Write::create("a", Bytes::from_static(b"1"))).await.unwrap();
+    let mut watch = store.watch("", Revision(1)).unwrap();
+    break_it(&fault);
+
+    let waiting: Vec<_> = (0..8)
+        .map(|nth| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                store.write(Write::create(format!("b{nth}"), Bytes::new())).await
+            })
+        })
+        .collect();
+    for write in waiting {
+        let error = write.await.unwrap().unwrap_err();
+        assert!(
+            matches!(error, WriteError::NotDurable { .. } | WriteError::ReadOnly { .. }),
+            "{error}"
+        );
+    }
+    assert!(matches!(&*store.health().borrow(), Health::ReadOnly { .. }));
+    assert_eq!((keys(&store), store.revision()), (vec!["a".to_owned()], Revision(1)));
+    let mut events = Vec::new();
+    watch.try_batch(&mut events).unwrap();
+    assert!(events.is_empty());
+
+    // The medium recovers; what it holds is unknown, so it is not written before it is opened again.
+    fault.no_space.store(false, Ordering::Relaxed);
+    fault.no_sync.store(false, Ordering::Relaxed);
+    let writes = fault.writes.load(Ordering::Relaxed);
+    let error = store.write(Write::delete("a", Revision(1))).await.unwrap_err();
+    assert!(matches!(error, WriteError::ReadOnly { .. }), "{error}");
+    assert_eq!(fault.writes.load(Ordering::Relaxed), writes);
+}
+
+#[tokio::test]
+async fn full_disk() {
+    fails_closed(|fault| fault.no_space.store(true, Ordering::Relaxed)).await;
+}
+
+#[tokio::test]
+async fn failed_sync() {
+    fails_closed(|fault| fault.no_sync.store(true, Ordering::Relaxed)).await;
+}
+
+/// Writes of one batch are decided one after the other, each on top of those before it.
+#[test]
+fn batch_decides_in_order() {
+    let state = State::new(Loaded { revision: Revision(9), entries: vec![] }, Retention::default());
+    let shared = Shared::<Bytes>::new(state);
+    let mut batch = Batch::new(&shared, Bounds::default());
+    let value = || Bytes::from_static(b"v");
+    assert!(batch.decide(Write::create("a", value())).is_ok());
+    assert!(matches!(batch.decide(Write::create("a", value())), Err(WriteError::Exists { .. })));
+    assert!(batch.decide(Write::update("a", Revision(10), value())).is_ok());
+    assert!(matches!(
+        batch.decide(Write::update("a", Revision(10), value())),
+        Err(WriteError::Conflict { revision: Revision(11), .. })
+    ));
+    assert!(batch.decide(Write::delete("a", Revision(11))).is_ok());
+    assert!(matches!(
+        batch.decide(Write::delete("a", Revision(12))),
+        Err(WriteError::NotFound { .. })
+    ));
+    assert!(batch.decide(Write::create("a", value())).is_ok());
+    let history: Vec<_> = batch
+        .changes
+        .iter()
+        .map(|change| (change.stamp.created.0, change.stamp.modified.0, change.value.is_some()))
+        .collect();
+    assert_eq!(history, [(10, 10, true), (10, 11, true), (10, 12, false), (13, 13, true)]);
+}
+
+#[test]
+fn bounds_are_kept() {
+    let state = State::new(Loaded { revision: Revision(0), entries: vec![] }, Retention::default());
+    let shared = Shared::<Bytes>::new(state);
+    let bounds = Bounds { key_len_max: 4, value_len_max: 2, ..Bounds::default() };
+    let mut batch = Batch::new(&shared, bounds);
+    for (key, value, refused) in [
+        ("", "", Some("key")),
+        ("abcde", "", Some("key")),
+        ("abcd", "123", Some("value")),
+        ("abcd", "12", None),
+    ] {
+        let decided = batch.decide(Write::create(key, Bytes::from_static(value.as_bytes())));
+        let what = match decided {
+            Err(WriteError::Size { what, .. }) => Some(what),
+            Err(error) => unreachable!("{error}"),
+            Ok(()) => None,
+        };
+        assert_eq!(what, refused, "{key:?} {value:?}");
+    }
+}

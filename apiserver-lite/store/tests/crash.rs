@@ -1,0 +1,156 @@
+//! `kill -9` at any moment: what was acknowledged is there, revisions only rise, and a watch goes on without
+//! a gap. The test starts itself as the process that is killed.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::{
+    collections::BTreeMap,
+    io::{BufRead, BufReader, Write as _},
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use apiserver_store::{Expect, Identity, Medium, OpenError, Range, Store, StoreConfig, Write};
+use bytes::Bytes;
+
+const DIRECTORY: &str = "STORE_CRASH_DIRECTORY";
+const ROUNDS: u64 = 12;
+const WRITERS: u64 = 8;
+const KEYS: u64 = 50;
+
+fn open(path: &Path) -> Result<Store<Bytes>, OpenError> {
+    let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
+    let config = StoreConfig::new(Medium::Directory(path.to_owned()), identity);
+    // A segment every hundred writes: kills hit rotation and checkpoint too.
+    Store::open(StoreConfig { segment_len_max: 8 << 10, ..config })
+}
+
+/// The victim: writes until it is killed, and says what has been acknowledged and what its watch sees.
+#[test]
+fn victim() {
+    let Some(path) = std::env::var_os(DIRECTORY) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async {
+        let store = open(Path::new(&path)).unwrap();
+        let mut watch = store.watch("", store.revision()).unwrap();
+        for writer in 0..WRITERS {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for nth in 0.. {
+                    let key = format!("{writer}/{}", nth % KEYS);
+                    let delete = nth % 7 == 6;
+                    let draft = Bytes::from(format!("{key}={nth}"));
+                    let write = if delete {
+                        Write::Delete { key: key.clone(), expect: Expect::Anything }
+                    } else {
+                        Write::Put { key: key.clone(), expect: Expect::Anything, draft }
+                    };
+                    // A delete of what is not there is refused and changes nothing.
+                    let Ok(done) = store.write(write).await else { continue };
+                    let value = if delete { "-".to_owned() } else { format!("{key}={nth}") };
+                    say(&format!("ack {} {key} {value}", done.revision));
+                }
+            });
+        }
+        let mut events = Vec::new();
+        while watch.next_batch(&mut events).await.is_ok() {
+            for event in events.drain(..) {
+                say(&format!("event {}", event.stamp.modified));
+            }
+        }
+    });
+}
+
+/// One line in one write, so that a kill cannot mix lines.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(format!("{line}\n").as_bytes());
+}
+
+/// What the victims said.
+#[derive(Default)]
+struct Said {
+    /// The last acknowledged write of each key.
+    acknowledged: BTreeMap<String, (u64, String)>,
+    revision: u64,
+}
+
+#[test]
+fn nothing_acknowledged_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut said = Said::default();
+    for round in 0..ROUNDS {
+        // Not random, so that a failure can be repeated; spread over start, rotation and checkpoint.
+        run_victim(directory.path(), 20 + (round * 7919) % 3000, &mut said);
+        check(directory.path(), &mut said);
+    }
+    assert!(said.revision > 1000, "the victims hardly wrote: {}", said.revision);
+}
+
+/// Runs one victim until it has said `lines` lines, and kills it.
+fn run_victim(path: &Path, lines: u64, said: &mut Said) {
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "victim", "--nocapture"])
+        .env(DIRECTORY, path)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut seen = None;
+    let mut left = lines;
+    for line in BufReader::new(victim.stdout.take().unwrap()).lines() {
+        let line = line.unwrap();
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["ack", revision, key, value] => {
+                let revision = revision.parse().unwrap();
+                said.revision = said.revision.max(revision);
+                let last = said.acknowledged.entry(key.to_owned()).or_default();
+                if revision > last.0 {
+                    *last = (revision, value.to_owned());
+                }
+            }
+            ["event", revision] => {
+                let revision: u64 = revision.parse().unwrap();
+                assert!(seen.is_none_or(|seen| revision == seen + 1), "{seen:?} then {revision}");
+                seen = Some(revision);
+            }
+            _ => continue,
+        }
+        left = left.saturating_sub(1);
+        if left == 0 {
+            victim.kill().unwrap();
+        }
+    }
+    victim.wait().unwrap();
+    assert_eq!(left, 0, "the victim ended on its own");
+}
+
+/// Compares the store with what was acknowledged, and takes over what it holds for the next round. A writer
+/// says each write before it starts the next, so that at most one of its keys may be ahead.
+fn check(path: &Path, said: &mut Said) {
+    let store = open(path).unwrap();
+    assert!(store.revision().0 >= said.revision);
+    let snapshot = store.snapshot();
+    let mut ahead = BTreeMap::<String, u32>::new();
+    for (key, (revision, value)) in &mut said.acknowledged {
+        let (found, holds) = match snapshot.get(key).unwrap() {
+            Some(entry) => {
+                let holds = String::from_utf8(entry.record.to_vec()).unwrap();
+                (entry.stamp.modified.0, holds)
+            }
+            None => (*revision, "-".to_owned()),
+        };
+        assert!(found >= *revision, "{key} went back");
+        if holds != *value {
+            let writer = key.split('/').next().unwrap_or_default().to_owned();
+            *ahead.entry(writer).or_default() += 1;
+            (*revision, *value) = (found, holds);
+        }
+    }
+    assert!(ahead.values().all(|keys| *keys == 1), "acknowledged writes are lost: {ahead:?}");
+    let page = snapshot.range(Range::default()).unwrap();
+    assert!(page.entries.iter().all(|entry| entry.stamp.modified <= store.revision()));
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(store.close());
+}

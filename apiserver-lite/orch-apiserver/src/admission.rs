@@ -1,0 +1,53 @@
+//! Admission: rules that look beyond the object itself. They run in order, after defaults and before validation; a step
+//! may change the object.
+
+mod namespaces;
+mod pods;
+mod service_accounts;
+
+use apiserver_schema::Object;
+
+use crate::status::ApiError;
+use crate::verbs::Call;
+
+/// What is about to happen to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// It is created.
+    Create,
+    /// It is replaced or patched.
+    Update,
+    /// A subresource of it is.
+    UpdateSubresource,
+}
+
+/// Runs all steps. `old` is the stored version of an update.
+///
+/// # Errors
+/// 403 or 404 of the first step that refuses.
+pub async fn admit(
+    call: &Call<'_>,
+    operation: Operation,
+    object: &mut Object,
+    old: Option<&Object>,
+) -> Result<(), ApiError> {
+    if operation == Operation::Create {
+        namespaces::admit_create(call, object)?;
+    }
+    if object.kind.is("", "Pod") && operation == Operation::Create {
+        service_accounts::admit(call, object).await?;
+        pods::admit_create(call, object)?;
+    }
+    if let (true, Some(old)) = (object.kind.is("", "Pod") && operation == Operation::Update, old) {
+        pods::admit_update(call.server.names, object, old);
+    }
+    Ok(())
+}
+
+/// Runs the steps that guard deletions.
+///
+/// # Errors
+/// 403 for what may not be deleted.
+pub fn admit_delete(call: &Call<'_>) -> Result<(), ApiError> {
+    namespaces::admit_delete(call)
+}

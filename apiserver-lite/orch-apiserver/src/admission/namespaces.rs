@@ -1,0 +1,37 @@
+//! Namespaces as containers: nothing is created in one that does not exist or is going, and some never go.
+
+use apiserver_schema::Object;
+
+use crate::status::ApiError;
+use crate::verbs::Call;
+
+/// Refuses objects in namespaces that do not exist or are being deleted.
+pub fn admit_create(call: &Call<'_>, object: &Object) -> Result<(), ApiError> {
+    if !object.kind.namespaced() {
+        return Ok(());
+    }
+    let namespace = object.namespace();
+    let about = crate::status::About { group: "", kind: "namespaces", name: namespace };
+    let found = call
+        .server
+        .find_in("", "namespaces", "", namespace)
+        .ok_or_else(|| ApiError::not_found(about))?;
+    if found.object().deletion_timestamp().is_some() {
+        let why = format!(
+            "unable to create new content in namespace {namespace} because it is being terminated"
+        );
+        let about = crate::status::About { name: object.name(), ..call.about() };
+        return Err(ApiError::namespace_terminating(about, &why, namespace));
+    }
+    Ok(())
+}
+
+/// Refuses to delete the namespaces that the system needs.
+pub fn admit_delete(call: &Call<'_>) -> Result<(), ApiError> {
+    let names = call.server.names;
+    let kept = ["default", names.system_namespace(), names.public_namespace()];
+    if call.kind.is("", "Namespace") && kept.contains(&call.request.name.as_str()) {
+        return Err(ApiError::forbidden(call.about(), "this namespace may not be deleted"));
+    }
+    Ok(())
+}

@@ -1,0 +1,368 @@
+//! Wiring: from a [`Config`] to a bound server. Every part is built here, in order; nothing runs before [`Bound::run`].
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use apiserver_schema::Engine;
+use apiserver_store::{Identity, Medium, OpenError, Range, Store, StoreConfig};
+use proto_api::names::Profile;
+use proto_daemon::admin::AdminPages;
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::health::{Health, Scope};
+use proto_daemon::metrics::BuildInfo;
+use proto_daemon::ready::Readiness;
+use proto_daemon::statusz::StatusBoard;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::auth::{
+    AlwaysAllow, AlwaysDeny, Authenticators, Authorizer, Chain, KeyError, Masters, PublicKey,
+    SigningKey, StaticTokens, TokenFileError, TokenIssuer,
+};
+use crate::bootstrap;
+use crate::config::{AuthorizationMode, Config, Storage};
+use crate::http::{Crowds, NodeProxyError, Overload, serve};
+use crate::kubeconfig;
+use crate::metrics::Metrics;
+use crate::pki::{Pki, PkiError, Served};
+use crate::record::Stored;
+use crate::registry::ServiceAllocations;
+use crate::server::{Server, now};
+use crate::status::ApiError;
+use crate::tls::{self, TlsError};
+use crate::upkeep;
+
+/// Why a server cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// A file named by the configuration cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A key file is unusable.
+    #[error("key file {path}")]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: KeyError,
+    },
+    /// The static token file is unusable.
+    #[error("cannot use the static tokens")]
+    Tokens(#[source] TokenFileError),
+    /// Own certificates cannot be made.
+    #[error("cannot prepare certificates")]
+    Pki(#[from] PkiError),
+    /// Certificates given are unusable.
+    #[error("cannot set up TLS")]
+    Tls(#[from] TlsError),
+    /// The client certificate for nodes is unusable.
+    #[error("cannot set up connections to nodes")]
+    Nodes(#[from] NodeProxyError),
+    /// The store's directory cannot be made.
+    #[error("cannot create {path}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The store cannot be opened.
+    #[error("cannot open the store")]
+    Store(#[from] OpenError),
+    /// Metrics cannot be registered.
+    #[error("cannot register metrics")]
+    Metrics(#[from] prometheus::Error),
+    /// The address cannot be listened at.
+    #[error("cannot listen at {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// An object that the server itself needs cannot be written.
+    #[error("cannot write {what}")]
+    Bootstrap {
+        /// Which object.
+        what: String,
+        /// Why.
+        #[source]
+        source: ApiError,
+    },
+}
+
+impl BuildError {
+    /// Whether the configuration is at fault, not the machine.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. } | Self::Key { .. } | Self::Tokens(_) | Self::Tls(_) | Self::Nodes(_)
+        )
+    }
+}
+
+/// A server that has its socket and serves once it is run.
+pub struct Bound {
+    server: Arc<Server>,
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: TlsAcceptor,
+    kubeconfig: String,
+}
+
+impl Bound {
+    /// The real address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A client configuration of an administrator: address, CA and client certificate. Empty when certificates were
+    /// given from outside, as the server has no CA to make one with.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &str {
+        &self.kubeconfig
+    }
+
+    /// Serves until `until` is asked, then finishes what is open, for as long as the configuration allows, and closes the
+    /// store.
+    pub async fn run(self, until: DrainWatch) {
+        let store = self.server.store.clone();
+        let deadline = self.server.config.shutdown_deadline;
+        let upkeep = tokio::spawn(upkeep::run(self.server.clone()));
+        let asked = until.clone();
+        let serving = serve(self.server, self.listener, self.tls, until);
+        // Cancel safe: what is cut off after the deadline has had its chance.
+        tokio::select! {
+            () = serving => {}
+            () = async { asked.asked().await; tokio::time::sleep(deadline).await } => {
+                tracing::warn!("connections were still open at the end");
+            }
+        }
+        // Ends by itself, as the server is stopping.
+        let _ = upkeep.await;
+        store.close().await;
+    }
+}
+
+/// Builds a server.
+///
+/// # Errors
+/// [`BuildError`] naming the part and the file, address or object.
+pub async fn build(config: Config) -> Result<Bound, BuildError> {
+    let names = config.names;
+    let listener = TcpListener::bind(config.bind)
+        .await
+        .map_err(|source| BuildError::Listen { address: config.bind, source })?;
+    let address = listener
+        .local_addr()
+        .map_err(|source| BuildError::Listen { address: config.bind, source })?;
+    let authenticators = authenticators(&config)?;
+    let given_key = given_signing_key(&config)?;
+    let verifying = verifying_keys(&config)?;
+    let pki = own_pki(&config)?;
+    let provider = tls::provider();
+    let acceptor = tls::acceptor(&provider, &config, pki.as_ref())?;
+    let nodes = tls::node_proxy(&provider, &config, pki.as_ref())?;
+    let tokens = Arc::new(token_issuer(&config, given_key, verifying, pki.as_ref())?);
+    let engine = Engine::new(names);
+    let store = open_store(&engine, &config)?;
+    let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
+    adopt_services(&engine, &store, &mut allocations);
+    let stopping = tokio_util::sync::CancellationToken::new();
+    let pages = pages(&config, &store, &stopping)?;
+    let server = Arc::new(Server {
+        names,
+        engine,
+        store,
+        authenticators,
+        authorizer: authorizer(&config),
+        tokens,
+        allocations: Arc::new(Mutex::new(allocations)),
+        nodes,
+        crowds: Crowds::default(),
+        overload: Overload::default(),
+        metrics: Metrics::new(&pages.metrics)?,
+        pages,
+        stopping,
+        config: Config { bind: address, ..config },
+    });
+    bootstrap::run(&server).await?;
+    let kubeconfig =
+        pki.as_ref().map(|pki| kubeconfig::write(names, address, pki)).unwrap_or_default();
+    if let Some(path) = server.config.write_kubeconfig.as_ref().filter(|_| !kubeconfig.is_empty()) {
+        crate::pki::write(path, &kubeconfig)?;
+    }
+    Ok(Bound { server, listener, address, tls: acceptor, kubeconfig })
+}
+
+/// The address that others reach this server at: the one configured, else the one it listens at, else the one that this
+/// host uses towards others, else loopback.
+#[must_use]
+pub fn advertised(config: &Config) -> IpAddr {
+    let own = Some(config.bind.ip()).filter(|ip| !ip.is_unspecified());
+    config.advertise_address.or(own).or_else(outward).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+}
+
+/// The address that the routing table chooses towards elsewhere. Connecting a datagram socket sends nothing.
+fn outward() -> Option<IpAddr> {
+    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    // An address for documentation (RFC 5737): nobody has it, so only a default route leads there.
+    socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+}
+
+/// Own certificates, unless all that is needed was given.
+fn own_pki(config: &Config) -> Result<Option<Pki>, BuildError> {
+    let given = config.serving.is_some() && config.service_accounts.signing_key_file.is_some();
+    if given && config.cert_dir.is_none() {
+        return Ok(None);
+    }
+    if given && config.client_ca_file.is_some() {
+        return Ok(None);
+    }
+    let name = config.names.api_service_name();
+    let mut served = Served {
+        names: vec![
+            "localhost".to_owned(),
+            name.to_owned(),
+            format!("{name}.default"),
+            format!("{name}.default.svc"),
+            format!("{name}.default.svc.{}", config.cluster_domain),
+        ],
+        addresses: vec![
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+            advertised(config),
+        ],
+    };
+    served.addresses.extend(config.service_ranges.iter().map(crate::registry::Cidr::first));
+    served.addresses.sort_unstable();
+    served.addresses.dedup();
+    let admin = format!("{name}-admin");
+    Ok(Some(Pki::open(config.cert_dir.as_deref(), &served, &admin, now())?))
+}
+
+/// Opens the store and decodes everything in it, so that a store that cannot be read is noticed now.
+fn open_store(engine: &Engine, config: &Config) -> Result<Store<Stored>, BuildError> {
+    let medium = match &config.storage {
+        Storage::Memory => Medium::Memory,
+        Storage::Directory(dir) => {
+            let failed = |source| BuildError::Directory { path: dir.clone(), source };
+            std::fs::create_dir_all(dir).map_err(failed)?;
+            Medium::Directory(dir.join("store"))
+        }
+    };
+    let profile = match config.names.profile() {
+        Profile::Orch { .. } => "orch",
+        Profile::Kubernetes => "kubernetes",
+    };
+    let identity =
+        Identity { profile: profile.to_owned(), domain: config.names.label_domain().to_owned() };
+    // Not after opening: the history of before a restart has versions that no key holds any more.
+    let decode = |record: &Stored| Ok(record.load(engine)?);
+    Ok(Store::open_with(StoreConfig::new(medium, identity), decode)?)
+}
+
+fn adopt_services(engine: &Engine, store: &Store<Stored>, allocations: &mut ServiceAllocations) {
+    let Some(kind) = engine.resource("", "v1", "services") else { return };
+    let prefix = crate::key::prefix(kind, "");
+    let range = Range { prefix: &prefix, after: None, limit: None };
+    let entries = store.snapshot().range(range).map(|page| page.entries).unwrap_or_default();
+    entries.iter().for_each(|entry| allocations.adopt(entry.record.object()));
+}
+
+fn authenticators(config: &Config) -> Result<Authenticators, BuildError> {
+    let static_tokens = match &config.token_auth_file {
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            let text = text.map_err(|source| BuildError::Read { path: path.clone(), source })?;
+            StaticTokens::parse(&text).map_err(BuildError::Tokens)?
+        }
+        None => StaticTokens::default(),
+    };
+    Ok(Authenticators { static_tokens, anonymous: config.anonymous })
+}
+
+fn authorizer(config: &Config) -> Box<dyn Authorizer> {
+    let module = |mode: &AuthorizationMode| -> Box<dyn Authorizer> {
+        match mode {
+            AuthorizationMode::AlwaysAllow => Box::new(AlwaysAllow),
+            AuthorizationMode::AlwaysDeny => Box::new(AlwaysDeny),
+        }
+    };
+    let mut modules: Vec<Box<dyn Authorizer>> = vec![Box::new(Masters)];
+    modules.extend(config.authorization.iter().map(module));
+    Box::new(Chain(modules))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, BuildError> {
+    std::fs::read(path).map_err(|source| BuildError::Read { path: path.to_owned(), source })
+}
+
+fn bad_key(path: &Path) -> impl FnOnce(KeyError) -> BuildError {
+    let path = path.to_owned();
+    move |source| BuildError::Key { path, source }
+}
+
+fn given_signing_key(config: &Config) -> Result<Option<SigningKey>, BuildError> {
+    let file = config.service_accounts.signing_key_file.as_deref();
+    file.map(|path| SigningKey::from_pem(&read(path)?).map_err(bad_key(path))).transpose()
+}
+
+fn verifying_keys(config: &Config) -> Result<Vec<PublicKey>, BuildError> {
+    let mut keys = Vec::new();
+    for path in &config.service_accounts.key_files {
+        keys.extend(PublicKey::all_from_pem(&read(path)?).map_err(bad_key(path))?);
+    }
+    Ok(keys)
+}
+
+fn token_issuer(
+    config: &Config,
+    given: Option<SigningKey>,
+    keys: Vec<PublicKey>,
+    pki: Option<&Pki>,
+) -> Result<TokenIssuer, BuildError> {
+    let own = || {
+        let text = pki.map(|pki| pki.service_account_key.as_bytes()).unwrap_or_default();
+        SigningKey::from_pem(text).map_err(bad_key(Path::new("sa.key")))
+    };
+    let key = given.map_or_else(own, Ok)?;
+    Ok(TokenIssuer::new(key, keys, &config.service_accounts, config.names.label_domain()))
+}
+
+fn pages(
+    config: &Config,
+    store: &Store<Stored>,
+    stopping: &tokio_util::sync::CancellationToken,
+) -> Result<AdminPages, BuildError> {
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
+    };
+    let store_health = store.health();
+    let stopping = stopping.clone();
+    let health = Health::new(Readiness::default())
+        .with("store", Scope::ReadyOnly, move || match &*store_health.borrow() {
+            apiserver_store::Health::Serving => Ok(()),
+            apiserver_store::Health::ReadOnly { reason } => Err(format!("read-only: {reason}")),
+        })
+        .with("shutdown", Scope::ReadyOnly, move || {
+            if stopping.is_cancelled() { Err("shutting down".to_owned()) } else { Ok(()) }
+        });
+    let prefix = config.names.metric_prefix("apiserver");
+    let metrics = proto_daemon::metrics::Metrics::new(&prefix, build)?;
+    Ok(AdminPages { health, metrics, status: StatusBoard::default() })
+}

@@ -1,0 +1,89 @@
+//! Who asks, and may they.
+
+mod authorize;
+mod certificate;
+mod impersonate;
+mod jwt;
+mod keys;
+mod service_account;
+mod static_token;
+mod user;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+
+pub use authorize::{
+    AlwaysAllow, AlwaysDeny, Attributes, Authorizer, Chain, Decision, Masters, Ruling, Subject,
+};
+pub use certificate::user_of as certificate_user;
+pub use impersonate::effective as effective_user;
+pub use keys::{KeyError, PublicKey, SigningKey};
+pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenWish};
+pub use static_token::{StaticTokens, TokenFileError};
+pub use user::{MASTERS, User};
+
+use crate::config::Anonymous;
+use crate::server::Server;
+use crate::status::ApiError;
+
+/// The ways in which a request can say who makes it. The client's certificate has been checked by the TLS layer already.
+pub struct Authenticators {
+    /// Users by static token.
+    pub static_tokens: StaticTokens,
+    /// What becomes of requests without credentials.
+    pub anonymous: Anonymous,
+}
+
+impl Authenticators {
+    /// The user that makes a request.
+    ///
+    /// # Errors
+    /// 401 for credentials that nobody believes, or none where some are needed.
+    pub fn authenticate(
+        &self,
+        server: &Server,
+        certificate: Option<&User>,
+        headers: &HeaderMap,
+    ) -> Result<User, ApiError> {
+        if let Some(token) = bearer(headers) {
+            let audiences = server.tokens.audiences();
+            return self
+                .token_user(server, token, audiences)
+                .map(|(user, _)| user)
+                .ok_or_else(ApiError::unauthorized);
+        }
+        match (certificate, self.anonymous) {
+            (Some(user), _) => Ok(user.clone()),
+            (None, Anonymous::Served) if !headers.contains_key(AUTHORIZATION) => {
+                Ok(User::anonymous())
+            }
+            (None, _) => Err(ApiError::unauthorized()),
+        }
+    }
+
+    /// The user that a token belongs to, and those of `audiences` that it is meant for.
+    #[must_use]
+    pub fn token_user(
+        &self,
+        server: &Server,
+        token: &str,
+        audiences: &[String],
+    ) -> Option<(User, Vec<String>)> {
+        if let Some(user) = self.static_tokens.user_of(token) {
+            return Some((user.clone(), audiences.to_vec()));
+        }
+        match server.tokens.authenticate(server, token, audiences) {
+            Ok(found) => Some(found),
+            Err(reason) => {
+                tracing::debug!(%reason, "bearer token refused");
+                None
+            }
+        }
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.trim().split_once(' ')?;
+    (scheme.eq_ignore_ascii_case("bearer") && !token.trim().is_empty()).then(|| token.trim())
+}

@@ -1,0 +1,147 @@
+//! Impersonation: a request made in the name of somebody else, if its maker may.
+
+use http::HeaderMap;
+
+use super::authorize::{Attributes, Authorizer, Decision, Subject};
+use super::user::{UNAUTHENTICATED, User};
+use crate::http::decode_percent;
+use crate::status::{About, ApiError};
+
+const USER: &str = "impersonate-user";
+const GROUP: &str = "impersonate-group";
+const UID: &str = "impersonate-uid";
+const EXTRA: &str = "impersonate-extra-";
+
+/// The user in whose name the request is made: its maker, unless headers name another.
+///
+/// # Errors
+/// 403 when the maker may not be somebody that the headers name, 400 when they name attributes but no user.
+pub fn effective(
+    authorizer: &dyn Authorizer,
+    maker: User,
+    headers: &HeaderMap,
+    auth_group: &str,
+) -> Result<User, ApiError> {
+    let named = headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
+    if !named {
+        return Ok(maker);
+    }
+    let text =
+        |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if text(USER).is_empty() {
+        return Err(ApiError::bad_request(
+            "requested attributes to impersonate without impersonating a user",
+        ));
+    }
+    let mut wanted =
+        User { name: text(USER).to_owned(), uid: text(UID).to_owned(), ..User::default() };
+    let groups = headers.get_all(GROUP).iter().filter_map(|value| value.to_str().ok());
+    wanted.groups = groups.map(str::to_owned).collect();
+    for (name, value) in headers {
+        if let (Some(key), Ok(value)) = (name.as_str().strip_prefix(EXTRA), value.to_str()) {
+            wanted.extra.entry(decode_percent(key)).or_default().push(value.to_owned());
+        }
+    }
+    for (group, resource, subresource, namespace, name) in asked(&wanted, auth_group) {
+        let subject = Subject::Resource {
+            group: &group,
+            version: "v1",
+            resource,
+            subresource: &subresource,
+            namespace: &namespace,
+            name: &name,
+        };
+        let attributes = Attributes { user: &maker, verb: "impersonate", subject };
+        let ruling = authorizer.authorize(&attributes);
+        if ruling.decision != Decision::Allow {
+            let about = About { group: &group, kind: resource, name: &name };
+            return Err(ApiError::forbidden(about, &attributes.denial(&ruling.reason)));
+        }
+    }
+    Ok(completed(wanted))
+}
+
+/// Group, resource, subresource, namespace and name of one permission.
+type Permission = (String, &'static str, String, String, String);
+
+/// Everything that the maker must be allowed to impersonate.
+fn asked(wanted: &User, auth_group: &str) -> Vec<Permission> {
+    let none = String::new;
+    let mut all: Vec<Permission> = Vec::new();
+    all.push(match service_account(&wanted.name) {
+        Some((namespace, name)) => {
+            (none(), "serviceaccounts", none(), namespace.to_owned(), name.to_owned())
+        }
+        None => (none(), "users", none(), none(), wanted.name.clone()),
+    });
+    all.extend(wanted.groups.iter().map(|group| (none(), "groups", none(), none(), group.clone())));
+    if !wanted.uid.is_empty() {
+        all.push((auth_group.to_owned(), "uids", none(), none(), wanted.uid.clone()));
+    }
+    for (key, values) in &wanted.extra {
+        all.extend(values.iter().map(|value| {
+            (auth_group.to_owned(), "userextras", key.clone(), none(), value.clone())
+        }));
+    }
+    all
+}
+
+/// Namespace and name in `system:serviceaccount:<namespace>:<name>`.
+fn service_account(user: &str) -> Option<(&str, &str)> {
+    user.strip_prefix("system:serviceaccount:")?.split_once(':')
+}
+
+/// Adds the groups that follow from who the user is.
+fn completed(mut user: User) -> User {
+    if let (Some((namespace, name)), true) = (service_account(&user.name), user.groups.is_empty()) {
+        user.groups = User::service_account(namespace, name).groups;
+    }
+    if user.name == User::anonymous().name {
+        if !user.is_in(UNAUTHENTICATED) {
+            user.groups.push(UNAUTHENTICATED.to_owned());
+        }
+        return user;
+    }
+    user.authenticated()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{AlwaysDeny, Chain, MASTERS, Masters};
+    use http::{HeaderName, HeaderValue};
+
+    fn ask(maker: &str, headers: &[(&'static str, &'static str)]) -> Result<User, u16> {
+        let groups = if maker == "admin" { vec![MASTERS.to_owned()] } else { Vec::new() };
+        let maker = User { name: maker.to_owned(), groups, ..User::default() };
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let chain = Chain(vec![Box::new(Masters), Box::new(AlwaysDeny)]);
+        effective(&chain, maker, &map, "authentication.orch.io").map_err(|error| error.code())
+    }
+
+    #[test]
+    fn only_who_may() {
+        assert_eq!(ask("bob", &[]).unwrap().name, "bob");
+        assert_eq!(ask("bob", &[(USER, "alice")]), Err(403));
+        assert_eq!(ask("bob", &[(GROUP, "dev")]), Err(400));
+        assert_eq!(ask("admin", &[(GROUP, "system:masters")]), Err(400));
+        let alice = ask(
+            "admin",
+            &[(USER, "alice"), (GROUP, "dev"), (GROUP, "ops"), ("impersonate-extra-a%2fb", "c")],
+        );
+        let alice = alice.unwrap();
+        assert_eq!((alice.name.as_str(), alice.groups.len()), ("alice", 3));
+        assert_eq!(alice.extra["a/b"], ["c"]);
+    }
+
+    #[test]
+    fn nobody_keeps_the_maker_s_groups() {
+        let robot = ask("admin", &[(USER, "system:serviceaccount:a:b")]).unwrap();
+        assert!(robot.is_in("system:serviceaccounts:a") && !robot.is_in(MASTERS));
+        let nobody = ask("admin", &[(USER, "system:anonymous")]).unwrap();
+        assert_eq!(nobody.groups, [UNAUTHENTICATED]);
+    }
+}

@@ -1,0 +1,117 @@
+//! JSON Web Tokens as service accounts carry them: compact JWS, one key algorithm a key, no options.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::keys::{KeyError, PublicKey, SigningKey};
+
+/// Longest token that is looked at, in bytes; a bound token is about 1 KiB.
+pub const TOKEN_LEN_MAX: usize = 16 << 10;
+
+/// Why a token is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JwtError {
+    /// Not three base64url parts with a header and claims of the expected shape.
+    #[error("the token is malformed")]
+    Malformed,
+    /// No known key made the signature.
+    #[error("the signature does not match any key")]
+    Signature,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    alg: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    kid: String,
+}
+
+/// Signs `claims` and gives the compact form.
+///
+/// # Errors
+/// [`KeyError::Sign`] when the key cannot sign.
+pub fn sign<C: Serialize>(claims: &C, key: &SigningKey) -> Result<String, KeyError> {
+    let header =
+        Header { alg: key.public().algorithm().to_owned(), kid: key.public().id().to_owned() };
+    let part = |json: Result<Vec<u8>, serde_json::Error>| {
+        json.map(|bytes| URL_SAFE_NO_PAD.encode(bytes)).map_err(|_| KeyError::Sign)
+    };
+    let mut token = part(serde_json::to_vec(&header))?;
+    token.push('.');
+    token.push_str(&part(serde_json::to_vec(claims))?);
+    let signature = key.sign(token.as_bytes())?;
+    token.push('.');
+    token.push_str(&URL_SAFE_NO_PAD.encode(signature));
+    Ok(token)
+}
+
+/// Checks the signature against `keys` and gives the claims. Times and audiences are the caller's to judge.
+///
+/// # Errors
+/// [`JwtError`] when the token is not one, or not ours.
+pub fn verify<C: DeserializeOwned>(token: &str, keys: &[PublicKey]) -> Result<C, JwtError> {
+    if token.len() > TOKEN_LEN_MAX {
+        return Err(JwtError::Malformed);
+    }
+    let (signed, signature) = token.rsplit_once('.').ok_or(JwtError::Malformed)?;
+    let (header, claims) = signed.split_once('.').ok_or(JwtError::Malformed)?;
+    let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).map_err(|_| JwtError::Malformed);
+    let header: Header =
+        serde_json::from_slice(&decode(header)?).map_err(|_| JwtError::Malformed)?;
+    let signature = decode(signature)?;
+    let fits = |key: &&PublicKey| {
+        key.algorithm() == header.alg && (header.kid.is_empty() || key.id() == header.kid)
+    };
+    if !keys.iter().filter(fits).any(|key| key.verifies(signed.as_bytes(), &signature)) {
+        return Err(JwtError::Signature);
+    }
+    serde_json::from_slice(&decode(claims)?).map_err(|_| JwtError::Malformed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    fn key() -> SigningKey {
+        SigningKey::from_pem(rcgen::KeyPair::generate().unwrap().serialize_pem().as_bytes())
+            .unwrap()
+    }
+
+    #[test]
+    fn round_trip() {
+        let key = key();
+        let token = sign(&json!({"sub": "a"}), &key).unwrap();
+        assert_eq!(
+            verify::<Value>(&token, std::slice::from_ref(key.public())).unwrap()["sub"],
+            "a"
+        );
+    }
+
+    #[test]
+    fn every_forgery_is_refused() {
+        let mine = key();
+        let keys = [mine.public().clone()];
+        let token = sign(&json!({"sub": "a"}), &mine).unwrap();
+        let stranger = sign(&json!({"sub": "a"}), &key()).unwrap();
+        assert_eq!(verify::<Value>(&stranger, &keys), Err(JwtError::Signature));
+        let mut parts: Vec<&str> = token.split('.').collect();
+        let claims = URL_SAFE_NO_PAD.encode(r#"{"sub":"b"}"#);
+        parts[1] = &claims;
+        assert_eq!(verify::<Value>(&parts.join("."), &keys), Err(JwtError::Signature));
+        let none = URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#);
+        assert_eq!(verify::<Value>(&format!("{none}.{claims}."), &keys), Err(JwtError::Signature));
+        for garbage in ["", "a", "a.b", "a.b.c", "....", &"x".repeat(TOKEN_LEN_MAX + 1)] {
+            assert!(verify::<Value>(garbage, &keys).is_err(), "{garbage:.20}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_is_a_token(text in "[a-zA-Z0-9_.-]{0,200}") {
+            prop_assert!(verify::<Value>(&text, &[]).is_err());
+        }
+    }
+}

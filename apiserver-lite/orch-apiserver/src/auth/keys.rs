@@ -1,0 +1,318 @@
+//! Keys of service account tokens: read from PEM, sign and verify with `ring`, shown as a JWK.
+//!
+//! Accepted are RSA and ECDSA (P-256, P-384) keys as PKCS#1, SEC1, PKCS#8, public keys and certificates, because all of
+//! these lie on the disks of existing clusters.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::SystemRandom;
+use ring::signature::{self, EcdsaKeyPair, RsaKeyPair, RsaPublicKeyComponents, UnparsedPublicKey};
+use rustls_pki_types::pem::{PemObject, SectionKind};
+use serde_json::{Value, json};
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::PublicKey as ParsedKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+/// Why a key file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The file is not PEM.
+    #[error("not a PEM file")]
+    Pem(#[source] rustls_pki_types::pem::Error),
+    /// The file has no section that holds a key of a known sort.
+    #[error("no RSA or ECDSA key found")]
+    Missing,
+    /// A key is there but is damaged or of an unsupported kind.
+    #[error("unsupported or damaged key: {0}")]
+    Rejected(String),
+    /// Signing failed inside the crypto library.
+    #[error("the key could not sign")]
+    Sign,
+}
+
+/// A key that verifies tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicKey {
+    id: String,
+    kind: PublicKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum PublicKind {
+    Rsa { n: Vec<u8>, e: Vec<u8> },
+    P256(Vec<u8>),
+    P384(Vec<u8>),
+}
+
+/// A key that signs tokens.
+pub struct SigningKey {
+    public: PublicKey,
+    pair: SigningPair,
+    random: SystemRandom,
+}
+
+enum SigningPair {
+    Rsa(RsaKeyPair),
+    Ecdsa(EcdsaKeyPair),
+}
+
+impl PublicKey {
+    /// Reads every key of a PEM file; private keys give their public half.
+    ///
+    /// # Errors
+    /// [`KeyError`] when the file is not PEM, holds no key, or holds one that cannot be used.
+    pub fn all_from_pem(pem: &[u8]) -> Result<Vec<Self>, KeyError> {
+        let mut keys = Vec::new();
+        for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
+            let (kind, der) = section.map_err(KeyError::Pem)?;
+            match kind {
+                SectionKind::PublicKey => keys.push(Self::from_spki(&der)?),
+                SectionKind::Certificate => keys.push(Self::from_certificate(&der)?),
+                SectionKind::RsaPrivateKey
+                | SectionKind::EcPrivateKey
+                | SectionKind::PrivateKey => {
+                    keys.push(SigningKey::from_der(kind, &der)?.public);
+                }
+                _ => {}
+            }
+        }
+        if keys.is_empty() { Err(KeyError::Missing) } else { Ok(keys) }
+    }
+
+    fn from_certificate(der: &[u8]) -> Result<Self, KeyError> {
+        let (_, certificate) = x509_parser::parse_x509_certificate(der)
+            .map_err(|error| KeyError::Rejected(error.to_string()))?;
+        Self::from_spki(certificate.public_key().raw)
+    }
+
+    fn from_spki(spki: &[u8]) -> Result<Self, KeyError> {
+        let rejected = |text: String| KeyError::Rejected(text);
+        let (_, info) =
+            SubjectPublicKeyInfo::from_der(spki).map_err(|error| rejected(error.to_string()))?;
+        let kind = match info.parsed().map_err(|error| rejected(error.to_string()))? {
+            ParsedKey::RSA(rsa) => {
+                PublicKind::Rsa { n: strip_zero(rsa.modulus), e: strip_zero(rsa.exponent) }
+            }
+            ParsedKey::EC(point) => Self::curve_of(point.data())?,
+            _ => return Err(rejected("neither RSA nor ECDSA".to_owned())),
+        };
+        Ok(Self { id: key_id(spki), kind })
+    }
+
+    /// The curve follows from the length of an uncompressed point (SEC1 section 2.3.3).
+    fn curve_of(point: &[u8]) -> Result<PublicKind, KeyError> {
+        match point.len() {
+            65 => Ok(PublicKind::P256(point.to_vec())),
+            97 => Ok(PublicKind::P384(point.to_vec())),
+            _ => Err(KeyError::Rejected("ECDSA key is neither P-256 nor P-384".to_owned())),
+        }
+    }
+
+    /// Identifier put into token headers: base64url of the SHA-256 of the public key's DER.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// JWS algorithm that belongs to this key; a token that names another one is refused.
+    #[must_use]
+    pub fn algorithm(&self) -> &'static str {
+        match self.kind {
+            PublicKind::Rsa { .. } => "RS256",
+            PublicKind::P256(_) => "ES256",
+            PublicKind::P384(_) => "ES384",
+        }
+    }
+
+    /// Whether `signature` over `message` was made by this key's private half.
+    #[must_use]
+    pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
+        let outcome = match &self.kind {
+            PublicKind::Rsa { n, e } => RsaPublicKeyComponents { n, e }.verify(
+                &signature::RSA_PKCS1_2048_8192_SHA256,
+                message,
+                signature,
+            ),
+            PublicKind::P256(point) => {
+                UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, point)
+                    .verify(message, signature)
+            }
+            PublicKind::P384(point) => {
+                UnparsedPublicKey::new(&signature::ECDSA_P384_SHA384_FIXED, point)
+                    .verify(message, signature)
+            }
+        };
+        outcome.is_ok()
+    }
+
+    /// The key as a JSON Web Key (RFC 7517).
+    #[must_use]
+    pub fn jwk(&self) -> Value {
+        let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let curve = |name: &str, point: &[u8]| {
+            let (x, y) = point.get(1..).unwrap_or_default().split_at(point.len() / 2);
+            json!({"use": "sig", "kty": "EC", "kid": self.id, "crv": name, "alg": self.algorithm(), "x": text(x), "y": text(y)})
+        };
+        match &self.kind {
+            PublicKind::Rsa { n, e } => {
+                json!({"use": "sig", "kty": "RSA", "kid": self.id, "alg": "RS256", "n": text(n), "e": text(e)})
+            }
+            PublicKind::P256(point) => curve("P-256", point),
+            PublicKind::P384(point) => curve("P-384", point),
+        }
+    }
+}
+
+impl SigningKey {
+    /// Reads the first private key of a PEM file.
+    ///
+    /// # Errors
+    /// [`KeyError`] when there is none or it cannot be used.
+    pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
+        for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
+            let (kind, der) = section.map_err(KeyError::Pem)?;
+            if matches!(
+                kind,
+                SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey | SectionKind::PrivateKey
+            ) {
+                return Self::from_der(kind, &der);
+            }
+        }
+        Err(KeyError::Missing)
+    }
+
+    fn from_der(kind: SectionKind, der: &[u8]) -> Result<Self, KeyError> {
+        match kind {
+            SectionKind::RsaPrivateKey => {
+                RsaKeyPair::from_der(der).map_err(rejected).map(Self::rsa)
+            }
+            SectionKind::EcPrivateKey => sec1_candidates(der)
+                .iter()
+                .find_map(|pkcs8| Self::ecdsa(pkcs8))
+                .ok_or_else(|| KeyError::Rejected("not a P-256 or P-384 key".to_owned())),
+            _ => match Self::ecdsa(der) {
+                Some(key) => Ok(key),
+                None => RsaKeyPair::from_pkcs8(der).map_err(rejected).map(Self::rsa),
+            },
+        }
+    }
+
+    fn rsa(pair: RsaKeyPair) -> Self {
+        use signature::KeyPair as _;
+        let public = pair.public_key();
+        let spki = rsa_spki(public.as_ref());
+        let parts = RsaPublicKeyComponents::<Vec<u8>>::from(public);
+        let kind = PublicKind::Rsa { n: parts.n, e: parts.e };
+        Self {
+            public: PublicKey { id: key_id(&spki), kind },
+            pair: SigningPair::Rsa(pair),
+            random: SystemRandom::new(),
+        }
+    }
+
+    fn ecdsa(pkcs8: &[u8]) -> Option<Self> {
+        use signature::KeyPair as _;
+        let random = SystemRandom::new();
+        let algorithms = [
+            &signature::ECDSA_P256_SHA256_FIXED_SIGNING,
+            &signature::ECDSA_P384_SHA384_FIXED_SIGNING,
+        ];
+        let pair =
+            algorithms.iter().find_map(|a| EcdsaKeyPair::from_pkcs8(a, pkcs8, &random).ok())?;
+        let point = pair.public_key().as_ref();
+        let kind = PublicKey::curve_of(point).ok()?;
+        let public = PublicKey { id: key_id(&ec_spki(point)), kind };
+        Some(Self { public, pair: SigningPair::Ecdsa(pair), random })
+    }
+
+    /// The public half.
+    #[must_use]
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// Signs `message` in the fixed-width form that JWS asks for.
+    ///
+    /// # Errors
+    /// [`KeyError::Sign`] when the crypto library refuses.
+    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
+        match &self.pair {
+            SigningPair::Rsa(pair) => {
+                let mut out = vec![0; pair.public().modulus_len()];
+                pair.sign(&signature::RSA_PKCS1_SHA256, &self.random, message, &mut out)
+                    .map_err(|_| KeyError::Sign)?;
+                Ok(out)
+            }
+            SigningPair::Ecdsa(pair) => {
+                let signed = pair.sign(&self.random, message).map_err(|_| KeyError::Sign)?;
+                Ok(signed.as_ref().to_vec())
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for SigningKey {
+    /// Shows which key it is, never the key.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("SigningKey").field("id", &self.public.id).finish_non_exhaustive()
+    }
+}
+
+fn rejected(error: ring::error::KeyRejected) -> KeyError {
+    KeyError::Rejected(error.to_string())
+}
+
+fn key_id(spki: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(ring::digest::digest(&ring::digest::SHA256, spki))
+}
+
+fn strip_zero(number: &[u8]) -> Vec<u8> {
+    let zeros = number.iter().take_while(|&&byte| byte == 0).count();
+    number.get(zeros..).unwrap_or_default().to_vec()
+}
+
+/// Object identifiers, DER with tag and length.
+const OID_RSA: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
+const OID_EC: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
+const OID_P256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
+const OID_P384: &[u8] = &[0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x22];
+
+fn rsa_spki(pkcs1: &[u8]) -> Vec<u8> {
+    let algorithm = der(0x30, &[OID_RSA, &[0x05, 0x00]]);
+    der(0x30, &[&algorithm, &der(0x03, &[&[0], pkcs1])])
+}
+
+fn ec_spki(point: &[u8]) -> Vec<u8> {
+    let curve = if point.len() == 65 { OID_P256 } else { OID_P384 };
+    let algorithm = der(0x30, &[OID_EC, curve]);
+    der(0x30, &[&algorithm, &der(0x03, &[&[0], point])])
+}
+
+/// A SEC1 key wrapped as PKCS#8 once per curve: the curve may be missing inside, so the caller tries both.
+fn sec1_candidates(sec1: &[u8]) -> [Vec<u8>; 2] {
+    [OID_P256, OID_P384].map(|curve| {
+        let algorithm = der(0x30, &[OID_EC, curve]);
+        der(0x30, &[&[0x02, 0x01, 0x00], &algorithm, &der(0x04, &[sec1])])
+    })
+}
+
+/// One DER element: tag, length, concatenated content.
+fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut out = vec![tag];
+    let bytes = length.to_be_bytes();
+    let significant = bytes.iter().position(|&byte| byte != 0).unwrap_or(bytes.len() - 1);
+    let tail = bytes.get(significant..).unwrap_or_default();
+    match tail {
+        [short] if *short < 0x80 => out.push(*short),
+        long => {
+            out.push(0x80 | u8::try_from(long.len()).unwrap_or(8));
+            out.extend_from_slice(long);
+        }
+    }
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out
+}
+
+#[cfg(test)]
+mod tests;

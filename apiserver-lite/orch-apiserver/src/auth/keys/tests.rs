@@ -1,0 +1,43 @@
+//! A key signs what its public half verifies, in every form a key may lie on disk.
+
+use super::*;
+
+fn generated() -> String {
+    rcgen::KeyPair::generate().unwrap().serialize_pem()
+}
+
+#[test]
+fn signs_and_verifies() {
+    let key = SigningKey::from_pem(generated().as_bytes()).unwrap();
+    let signature = key.sign(b"claims").unwrap();
+    assert!(key.public().verifies(b"claims", &signature));
+    assert!(!key.public().verifies(b"other", &signature));
+    assert!(!key.public().verifies(b"claims", &signature[1..]));
+    assert_eq!(key.public().algorithm(), "ES256");
+}
+
+#[test]
+fn public_file_is_the_same_key() {
+    let pair = rcgen::KeyPair::generate().unwrap();
+    let private = SigningKey::from_pem(pair.serialize_pem().as_bytes()).unwrap();
+    let public = PublicKey::all_from_pem(pair.public_key_pem().as_bytes()).unwrap();
+    assert_eq!(public.as_slice(), std::slice::from_ref(private.public()));
+    let both = format!("{}{}", pair.serialize_pem(), generated());
+    assert_eq!(PublicKey::all_from_pem(both.as_bytes()).unwrap().len(), 2);
+}
+
+#[test]
+fn garbage_is_refused() {
+    assert!(matches!(SigningKey::from_pem(b""), Err(KeyError::Missing)));
+    let damaged = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    assert!(matches!(SigningKey::from_pem(damaged.as_bytes()), Err(KeyError::Rejected(_))));
+}
+
+#[test]
+fn jwk_shows_both_coordinates() {
+    let key = SigningKey::from_pem(generated().as_bytes()).unwrap();
+    let jwk = key.public().jwk();
+    assert_eq!(jwk["crv"], "P-256");
+    assert_eq!(jwk["x"].as_str().unwrap().len(), 43);
+    assert_eq!(jwk["y"].as_str().unwrap().len(), 43);
+}

@@ -1,0 +1,268 @@
+//! Service account tokens: bound to an account and optionally to a pod or secret, signed by this server, believed only
+//! while what they are bound to exists.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use super::jwt;
+use super::keys::{KeyError, PublicKey, SigningKey};
+use super::user::User;
+use crate::config::TokenLookup;
+use crate::server::{Server, now};
+
+/// Seconds that another machine's clock may be off.
+const CLOCK_SKEW_SECS: i64 = 10;
+/// Lives that can be asked for, in seconds.
+pub const LIFE_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
+
+/// Makes and believes tokens.
+pub struct TokenIssuer {
+    key: SigningKey,
+    keys: Vec<PublicKey>,
+    issuers: Vec<String>,
+    audiences: Vec<String>,
+    lookup: TokenLookup,
+    life_max: Option<Duration>,
+    /// Name of the claim that holds what the token is bound to.
+    domain: String,
+}
+
+/// A token to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenWish<'a> {
+    /// Namespace of the account.
+    pub namespace: &'a str,
+    /// Name of the account.
+    pub account: &'a str,
+    /// Uid of the account.
+    pub account_uid: &'a str,
+    /// What else it is bound to.
+    pub bound: Option<Bound>,
+    /// Who it is meant for; this server when empty.
+    pub audiences: Vec<String>,
+    /// Life in seconds.
+    pub life_secs: i64,
+}
+
+/// The object that a token is bound to besides its account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// `pod` or `secret`.
+    pub kind: &'static str,
+    /// Name in the account's namespace.
+    pub name: String,
+    /// Uid.
+    pub uid: String,
+}
+
+/// Why a token is not believed. For the log; a client only learns that it was not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Distrust {
+    /// It is no token of ours.
+    #[error(transparent)]
+    Jwt(#[from] jwt::JwtError),
+    /// It says that somebody else made it.
+    #[error("issuer {0:?} is unknown")]
+    Issuer(String),
+    /// It is too old or too new.
+    #[error("it is not valid at this time")]
+    Time,
+    /// It is meant for others.
+    #[error("it is not meant for this audience")]
+    Audience,
+    /// A claim is missing or damaged.
+    #[error("claim {0} is missing")]
+    Claim(&'static str),
+    /// What it is bound to is gone or was replaced.
+    #[error("{kind} {name:?} is gone")]
+    Gone {
+        /// Sort of object.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+}
+
+impl TokenIssuer {
+    /// An issuer that signs with `key` and believes `keys` and its own.
+    #[must_use]
+    pub fn new(
+        key: SigningKey,
+        mut keys: Vec<PublicKey>,
+        config: &crate::config::ServiceAccounts,
+        domain: &str,
+    ) -> Self {
+        if !keys.contains(key.public()) {
+            keys.push(key.public().clone());
+        }
+        let audiences =
+            if config.audiences.is_empty() { &config.issuers } else { &config.audiences };
+        Self {
+            key,
+            keys,
+            issuers: config.issuers.clone(),
+            audiences: audiences.clone(),
+            lookup: config.lookup,
+            life_max: config.expiration_max,
+            domain: domain.to_owned(),
+        }
+    }
+
+    /// Audiences of this server.
+    #[must_use]
+    pub fn audiences(&self) -> &[String] {
+        &self.audiences
+    }
+
+    /// Who signs.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        self.issuers.first().map(String::as_str).unwrap_or_default()
+    }
+
+    /// Public keys, for the key set that others verify with.
+    #[must_use]
+    pub fn keys(&self) -> &[PublicKey] {
+        &self.keys
+    }
+
+    /// The life that a wish for `secs` gets.
+    #[must_use]
+    pub fn life_secs(&self, secs: i64) -> i64 {
+        let max =
+            self.life_max.and_then(|max| i64::try_from(max.as_secs()).ok()).filter(|max| *max > 0);
+        max.map_or(secs, |max| secs.min(max.max(*LIFE_SECS.start())))
+    }
+
+    /// Makes a token. `issued_secs` is the time in seconds since 1970.
+    ///
+    /// # Errors
+    /// The key cannot sign.
+    pub fn issue(&self, wish: &TokenWish<'_>, issued_secs: i64) -> Result<String, KeyError> {
+        let audiences = if wish.audiences.is_empty() { &self.audiences } else { &wish.audiences };
+        let mut about = Map::new();
+        about.insert("namespace".into(), json!(wish.namespace));
+        if let Some(bound) = &wish.bound {
+            about.insert(bound.kind.into(), json!({"name": bound.name, "uid": bound.uid}));
+        }
+        about.insert(
+            "serviceaccount".into(),
+            json!({"name": wish.account, "uid": wish.account_uid}),
+        );
+        let mut claims = Map::new();
+        claims.insert("aud".into(), json!(audiences));
+        claims.insert("exp".into(), json!(issued_secs + wish.life_secs));
+        claims.insert("iat".into(), json!(issued_secs));
+        claims.insert("iss".into(), json!(self.issuer()));
+        claims.insert("jti".into(), json!(Uuid::new_v4().to_string()));
+        claims.insert(self.domain.clone(), Value::Object(about));
+        claims.insert("nbf".into(), json!(issued_secs));
+        claims
+            .insert("sub".into(), json!(User::service_account(wish.namespace, wish.account).name));
+        jwt::sign(&claims, &self.key)
+    }
+
+    /// The user of a token, and those of `audiences` that it is meant for.
+    ///
+    /// # Errors
+    /// `Distrust` says why not.
+    pub fn authenticate(
+        &self,
+        server: &Server,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<(User, Vec<String>), Distrust> {
+        let claims: Map<String, Value> = jwt::verify(token, &self.keys)?;
+        let issuer = claims.get("iss").and_then(Value::as_str).unwrap_or_default();
+        if !self.issuers.iter().any(|known| known == issuer) {
+            return Err(Distrust::Issuer(issuer.to_owned()));
+        }
+        check_time(&claims, now().unix_timestamp())?;
+        let meant = meant_for(&claims, audiences)?;
+        let about = claims.get(&self.domain).ok_or(Distrust::Claim("of the domain"))?;
+        let namespace = about["namespace"].as_str().ok_or(Distrust::Claim("namespace"))?;
+        let account = &about["serviceaccount"];
+        let name = account["name"].as_str().ok_or(Distrust::Claim("serviceaccount"))?;
+        if self.lookup == TokenLookup::Checked {
+            check_exists(server, "serviceaccounts", "service account", namespace, account)?;
+            for (resource, kind) in [("pods", "pod"), ("secrets", "secret")] {
+                about.get(kind).map_or(Ok(()), |bound| {
+                    check_exists(server, resource, kind, namespace, bound)
+                })?;
+            }
+        }
+        let mut user = User::service_account(namespace, name).authenticated();
+        user.uid = account["uid"].as_str().unwrap_or_default().to_owned();
+        if let Some(pod) = about.get("pod") {
+            let extra = |field: &str| vec![pod[field].as_str().unwrap_or_default().to_owned()];
+            user.extra.insert(format!("authentication.{}/pod-name", self.domain), extra("name"));
+            user.extra.insert(format!("authentication.{}/pod-uid", self.domain), extra("uid"));
+        }
+        Ok((user, meant))
+    }
+}
+
+fn check_time(claims: &Map<String, Value>, at: i64) -> Result<(), Distrust> {
+    let seconds = |name: &'static str| claims.get(name).and_then(Value::as_i64);
+    let expires = seconds("exp").ok_or(Distrust::Claim("exp"))?;
+    let starts = seconds("nbf").unwrap_or(i64::MIN);
+    if expires + CLOCK_SKEW_SECS <= at || starts.saturating_sub(CLOCK_SKEW_SECS) > at {
+        return Err(Distrust::Time);
+    }
+    Ok(())
+}
+
+fn meant_for(claims: &Map<String, Value>, audiences: &[String]) -> Result<Vec<String>, Distrust> {
+    let claimed: Vec<&str> = match claims.get("aud") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
+        _ => return Err(Distrust::Claim("aud")),
+    };
+    let meant: Vec<String> =
+        audiences.iter().filter(|audience| claimed.contains(&audience.as_str())).cloned().collect();
+    if meant.is_empty() { Err(Distrust::Audience) } else { Ok(meant) }
+}
+
+fn check_exists(
+    server: &Server,
+    resource: &str,
+    kind: &'static str,
+    namespace: &str,
+    reference: &Value,
+) -> Result<(), Distrust> {
+    let name = reference["name"].as_str().unwrap_or_default();
+    let uid = reference["uid"].as_str().unwrap_or_default();
+    match server.find_in("", resource, namespace, name) {
+        Some(found) if found.object().uid() == uid => Ok(()),
+        _ => Err(Distrust::Gone { kind, name: name.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims(value: Value) -> Map<String, Value> {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn times_have_a_little_slack() {
+        let token = claims(json!({"exp": 1000, "nbf": 500}));
+        for (at, ok) in [(495, true), (489, false), (1000, true), (1009, true), (1010, false)] {
+            assert_eq!(check_time(&token, at).is_ok(), ok, "{at}");
+        }
+        assert_eq!(check_time(&claims(json!({})), 1), Err(Distrust::Claim("exp")));
+    }
+
+    #[test]
+    fn audiences_must_meet() {
+        let ours = ["api".to_owned(), "other".to_owned()];
+        assert_eq!(meant_for(&claims(json!({"aud": "api"})), &ours).unwrap(), ["api"]);
+        assert_eq!(meant_for(&claims(json!({"aud": ["x", "other"]})), &ours).unwrap(), ["other"]);
+        assert_eq!(meant_for(&claims(json!({"aud": ["x"]})), &ours), Err(Distrust::Audience));
+        assert_eq!(meant_for(&claims(json!({})), &ours), Err(Distrust::Claim("aud")));
+    }
+}

@@ -1,0 +1,190 @@
+//! What exists before anybody asks: namespaces, priority classes, the server's own service and endpoints.
+
+use apiserver_schema::{Format, Strictness};
+use futures_util::future::{try_join, try_join_all, try_join3};
+use serde_json::{Value, json};
+
+use crate::app::{BuildError, advertised};
+use crate::auth::User;
+use crate::http::{Accepted, Encoding, Form, Query, ResourceRequest, Verb};
+use crate::server::Server;
+use crate::status::ApiError;
+use crate::verbs::{self, Call, Effects};
+
+/// Creates what is missing and brings the server's own endpoints up to date.
+///
+/// # Errors
+/// [`BuildError::Bootstrap`] naming the object.
+pub async fn run(server: &Server) -> Result<(), BuildError> {
+    let names = server.names;
+    let namespaces = [
+        "default",
+        names.system_namespace(),
+        names.public_namespace(),
+        names.node_lease_namespace(),
+    ];
+    let namespaces = namespaces.map(|name| json!({"metadata": {"name": name}}));
+    let namespaces = namespaces.map(|object| ensure(server, "", "namespaces", object));
+    let classes = [
+        (
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+    ];
+    let classes = classes.map(|(name, value, description)| {
+        let object =
+            json!({"metadata": {"name": name}, "value": value, "description": description});
+        ensure(server, "scheduling", "priorityclasses", object)
+    });
+    // Together: what is written at the same time shares one wait for the disk.
+    try_join(try_join_all(namespaces), try_join_all(classes)).await?;
+    own_service(server).await
+}
+
+/// The service under which pods reach this server, and its endpoints.
+async fn own_service(server: &Server) -> Result<(), BuildError> {
+    let name = server.names.api_service_name();
+    let labels = json!({"component": "apiserver", "provider": name});
+    let Some(range) = server.config.service_ranges.first() else { return Ok(()) };
+    let service = json!({
+        "metadata": {"name": name, "namespace": "default", "labels": labels},
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": range.first().to_string(),
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": server.config.bind.port()}],
+        },
+    });
+    let service = ensure(server, "", "services", service);
+    let (address, port) = (advertised(&server.config), server.config.bind.port());
+    if address.is_loopback() {
+        // Pods cannot reach it there.
+        return service.await;
+    }
+    let skip = server.names.sub_label("endpointslice", "skip-mirror");
+    let endpoints = json!({
+        "metadata": {"name": name, "namespace": "default", "labels": {skip: "true"}},
+        "subsets": [{
+            "addresses": [{"ip": address.to_string()}],
+            "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+        }],
+    });
+    let endpoints = settle(server, "", "endpoints", endpoints, "subsets");
+    let of_service = server.names.label("service-name");
+    let slice = json!({
+        "metadata": {"name": name, "namespace": "default", "labels": {of_service: name}},
+        "addressType": if address.is_ipv6() { "IPv6" } else { "IPv4" },
+        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    });
+    let slice = settle(server, "discovery", "endpointslices", slice, "endpoints");
+    try_join3(service, endpoints, slice).await.map(drop)
+}
+
+/// Creates an object unless it is there.
+async fn ensure(
+    server: &Server,
+    group: &str,
+    resource: &str,
+    object: Value,
+) -> Result<(), BuildError> {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    if server.find_in(group, resource, text("namespace"), text("name")).is_some() {
+        return Ok(());
+    }
+    let what = format!("{resource} {}", text("name"));
+    match create(server, group, resource, &object).await {
+        Err(error) if error.code() != 409 => Err(BuildError::Bootstrap { what, source: error }),
+        _ => Ok(()),
+    }
+}
+
+/// Creates an object, or replaces it when `field` has another value.
+async fn settle(
+    server: &Server,
+    group: &str,
+    resource: &str,
+    object: Value,
+    field: &str,
+) -> Result<(), BuildError> {
+    let (namespace, name) = (&object["metadata"]["namespace"], &object["metadata"]["name"]);
+    let found = server.find_in(
+        group,
+        resource,
+        namespace.as_str().unwrap_or_default(),
+        name.as_str().unwrap_or_default(),
+    );
+    let Some(found) = found else { return ensure(server, group, resource, object).await };
+    let current: Value = serde_json::from_slice(found.json(&server.engine)).unwrap_or_default();
+    let differs =
+        ["addressType", "ports", field].iter().any(|field| object.get(field) != current.get(field));
+    if !differs {
+        return Ok(());
+    }
+    let what = format!("{resource} {name}");
+    let failed = |source| BuildError::Bootstrap { what: what.clone(), source };
+    let (request, query) =
+        (request(server, group, resource, &object, Verb::Update), Query::default());
+    let call = call(server, &request, &query).map_err(failed)?;
+    let body = bytes::Bytes::from(object.to_string());
+    let main = apiserver_schema::update::Subresource::Main;
+    verbs::update(&call, main, body, Format::Json).await.map(drop).map_err(failed)
+}
+
+async fn create(
+    server: &Server,
+    group: &str,
+    resource: &str,
+    object: &Value,
+) -> Result<(), ApiError> {
+    let (request, query) =
+        (request(server, group, resource, object, Verb::Create), Query::default());
+    let call = call(server, &request, &query)?;
+    let text = object.to_string();
+    let decoded =
+        server.engine.decode(&call.kind, Format::Json, text.as_bytes(), Strictness::Strict);
+    let decoded = decoded.map_err(ApiError::internal)?;
+    verbs::create_object(&call, decoded.object, Effects::Real).await.map(drop)
+}
+
+fn request(
+    server: &Server,
+    group: &str,
+    resource: &str,
+    object: &Value,
+    verb: Verb,
+) -> ResourceRequest {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+    ResourceRequest {
+        verb,
+        group: server.names.group(group),
+        version: "v1".to_owned(),
+        namespace: text("namespace"),
+        resource: resource.to_owned(),
+        subresource: String::new(),
+        name: if verb == Verb::Create { String::new() } else { text("name") },
+        rest: String::new(),
+    }
+}
+
+fn call<'a>(
+    server: &'a Server,
+    request: &'a ResourceRequest,
+    query: &'a Query,
+) -> Result<Call<'a>, ApiError> {
+    let kind = server.engine.resource(&request.group, &request.version, &request.resource);
+    let kind = kind.cloned().ok_or_else(|| crate::server::missing_kind(&request.resource))?;
+    let accepted = Accepted { encoding: Encoding::Json, form: Form::Object };
+    Ok(Call { server, request, shown: kind.clone(), kind, user: server_user(), query, accepted })
+}
+
+/// The server acts under its own name.
+fn server_user() -> &'static User {
+    static USER: std::sync::OnceLock<User> = std::sync::OnceLock::new();
+    USER.get_or_init(User::server)
+}

@@ -1,0 +1,267 @@
+//! The command line, with the ecosystem's flag names, and its translation into a [`Config`].
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Parser, ValueEnum};
+use proto_daemon::flags::CommonFlags;
+
+use crate::config::{
+    Anonymous, AuthorizationMode, Config, Credentials, NodeClient, Privileged, ServiceAccounts,
+    Storage, TokenLookup,
+};
+use crate::registry::{Cidr, PortRange};
+
+/// The API server: REST over an embedded durable store.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "orch-apiserver", version, about)]
+pub struct Flags {
+    /// What all programs have.
+    #[command(flatten)]
+    pub common: CommonFlags,
+    /// Where and how the server is reached.
+    #[command(flatten)]
+    pub serving: ServingFlags,
+    /// Who may ask and how they prove who they are.
+    #[command(flatten)]
+    pub identity: IdentityFlags,
+    /// What the cluster looks like.
+    #[command(flatten)]
+    pub cluster: ClusterFlags,
+}
+
+/// Flags about sockets, certificates and storage.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ServingFlags {
+    /// Address to listen at.
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
+    bind_address: IpAddr,
+    /// Port to listen at; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    secure_port: u16,
+    /// Address that members of the cluster reach this server at; the bind address when that is one.
+    #[arg(long, value_name = "IP")]
+    advertise_address: Option<IpAddr>,
+    /// Directory for certificates that are made when none are given.
+    #[arg(long, value_name = "DIR")]
+    cert_dir: Option<PathBuf>,
+    /// Serving certificate, followed by its intermediates.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    tls_cert_file: Option<PathBuf>,
+    /// Key of the serving certificate.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_private_key_file: Option<PathBuf>,
+    /// Directory of the store; without it everything is kept in memory only.
+    #[arg(long, alias = "store", value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// File to write a client configuration of an administrator to.
+    #[arg(long, value_name = "FILE")]
+    write_kubeconfig: Option<PathBuf>,
+    /// Worker threads.
+    #[arg(long, value_name = "COUNT", default_value_t = 2)]
+    worker_threads: usize,
+    /// Longest wait for requests in flight at the end.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = proto_daemon::go_duration::parse)]
+    shutdown_deadline: Duration,
+}
+
+/// Flags about authentication and authorization.
+#[derive(clap::Args, Clone, Debug)]
+pub struct IdentityFlags {
+    /// Authorities of client certificates.
+    #[arg(long, value_name = "FILE")]
+    client_ca_file: Option<PathBuf>,
+    /// Users by static token (CSV: token, user, uid, "groups").
+    #[arg(long, value_name = "FILE")]
+    token_auth_file: Option<PathBuf>,
+    /// Whether requests without credentials are served as the anonymous user.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    anonymous_auth: bool,
+    /// Modules that decide who may do what, in order.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "AlwaysAllow")]
+    authorization_mode: Vec<Mode>,
+    /// Keys that verify service account tokens; repeatable.
+    #[arg(long, value_name = "FILE")]
+    service_account_key_file: Vec<PathBuf>,
+    /// Key that signs service account tokens.
+    #[arg(long, value_name = "FILE")]
+    service_account_signing_key_file: Option<PathBuf>,
+    /// Issuer of service account tokens; the first signs, all are accepted.
+    #[arg(long, value_name = "URL")]
+    service_account_issuer: Vec<String>,
+    /// Whether tokens of deleted service accounts, pods and secrets are refused.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    service_account_lookup: bool,
+    /// Longest life of a token that may be asked for.
+    #[arg(long, value_name = "DURATION", value_parser = proto_daemon::go_duration::parse)]
+    service_account_max_token_expiration: Option<Duration>,
+    /// Audiences that tokens for this server carry; the issuers by default.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    api_audiences: Vec<String>,
+    /// Client certificate for talking to node agents.
+    #[arg(
+        long,
+        alias = "orchlet-client-certificate",
+        value_name = "FILE",
+        requires = "kubelet_client_key"
+    )]
+    kubelet_client_certificate: Option<PathBuf>,
+    /// Key of that certificate.
+    #[arg(long, alias = "orchlet-client-key", value_name = "FILE")]
+    kubelet_client_key: Option<PathBuf>,
+    /// Authority of node agents' serving certificates; not checked without it.
+    #[arg(long, alias = "orchlet-certificate-authority", value_name = "FILE")]
+    kubelet_certificate_authority: Option<PathBuf>,
+}
+
+/// Flags about the cluster.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ClusterFlags {
+    /// Address ranges of services, at most one of each family.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "10.96.0.0/12")]
+    service_cluster_ip_range: Vec<Cidr>,
+    /// Ports that services may open on nodes.
+    #[arg(long, value_name = "FIRST-LAST", default_value = "30000-32767")]
+    service_node_port_range: PortRange,
+    /// Whether privileged containers are admitted.
+    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    allow_privileged: bool,
+    /// How long events are kept.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = proto_daemon::go_duration::parse)]
+    event_ttl: Duration,
+    /// DNS domain of the cluster, for the names in certificates and the default issuer.
+    #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
+    cluster_domain: String,
+}
+
+/// Spelling of authorization modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    #[value(name = "AlwaysAllow")]
+    AlwaysAllow,
+    #[value(name = "AlwaysDeny")]
+    AlwaysDeny,
+}
+
+impl Flags {
+    /// The configuration that the flags describe.
+    #[must_use]
+    pub fn config(self) -> Config {
+        let names = self.common.names();
+        let issuer = format!(
+            "https://{}.default.svc.{}",
+            names.api_service_name(),
+            self.cluster.cluster_domain
+        );
+        let (serving, identity, cluster) = (self.serving, self.identity, self.cluster);
+        let pair = |certificate: Option<PathBuf>, key: Option<PathBuf>| {
+            certificate.zip(key).map(|(certificate, key)| Credentials { certificate, key })
+        };
+        Config {
+            names,
+            bind: SocketAddr::new(serving.bind_address, serving.secure_port),
+            advertise_address: serving.advertise_address,
+            storage: serving.data_dir.clone().map_or(Storage::Memory, Storage::Directory),
+            cert_dir: serving.cert_dir.or(serving.data_dir.map(|dir| dir.join("pki"))),
+            serving: pair(serving.tls_cert_file, serving.tls_private_key_file),
+            write_kubeconfig: serving.write_kubeconfig,
+            shutdown_deadline: serving.shutdown_deadline,
+            worker_threads: serving.worker_threads,
+            client_ca_file: identity.client_ca_file,
+            token_auth_file: identity.token_auth_file,
+            anonymous: if identity.anonymous_auth { Anonymous::Served } else { Anonymous::Refused },
+            authorization: identity.authorization_mode.into_iter().map(Mode::module).collect(),
+            service_accounts: ServiceAccounts {
+                key_files: identity.service_account_key_file,
+                signing_key_file: identity.service_account_signing_key_file,
+                issuers: if identity.service_account_issuer.is_empty() {
+                    vec![issuer]
+                } else {
+                    identity.service_account_issuer
+                },
+                audiences: identity.api_audiences,
+                lookup: if identity.service_account_lookup {
+                    TokenLookup::Checked
+                } else {
+                    TokenLookup::Skipped
+                },
+                expiration_max: identity.service_account_max_token_expiration,
+            },
+            node_client: NodeClient {
+                credentials: pair(identity.kubelet_client_certificate, identity.kubelet_client_key),
+                authority: identity.kubelet_certificate_authority,
+            },
+            service_ranges: cluster.service_cluster_ip_range,
+            node_ports: cluster.service_node_port_range,
+            privileged: if cluster.allow_privileged {
+                Privileged::Admitted
+            } else {
+                Privileged::Refused
+            },
+            event_ttl: cluster.event_ttl,
+            cluster_domain: cluster.cluster_domain,
+        }
+    }
+}
+
+impl Mode {
+    fn module(self) -> AuthorizationMode {
+        match self {
+            Self::AlwaysAllow => AuthorizationMode::AlwaysAllow,
+            Self::AlwaysDeny => AuthorizationMode::AlwaysDeny,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(args: &[&str]) -> Result<Config, clap::Error> {
+        Flags::try_parse_from([&["orch-apiserver"], args].concat()).map(Flags::config)
+    }
+
+    #[test]
+    fn ecosystem_spellings() {
+        let config = parse(&[
+            "--naming=kubernetes",
+            "--authorization-mode=AlwaysAllow,AlwaysDeny",
+            "--allow-privileged",
+            "--anonymous-auth=false",
+            "--kubelet-client-certificate=/c",
+            "--kubelet-client-key=/k",
+            "--service-cluster-ip-range=10.0.0.0/16,fd00::/112",
+            "--data-dir=/var/lib/x",
+        ])
+        .unwrap();
+        assert_eq!(
+            config.service_accounts.issuers,
+            ["https://kubernetes.default.svc.cluster.local"]
+        );
+        assert_eq!(config.anonymous, Anonymous::Refused);
+        assert_eq!(
+            config.authorization,
+            [AuthorizationMode::AlwaysAllow, AuthorizationMode::AlwaysDeny]
+        );
+        assert_eq!(config.service_ranges.len(), 2);
+        assert_eq!(config.cert_dir, Some(PathBuf::from("/var/lib/x/pki")));
+        assert!(parse(&["--orchlet-client-certificate=/c", "--orchlet-client-key=/k"]).is_ok());
+    }
+
+    #[test]
+    fn mistakes_are_refused() {
+        for args in [
+            &["--no-such-flag"][..],
+            &["--tls-cert-file=/c"],
+            &["--service-cluster-ip-range=x"],
+            &["--authorization-mode=Maybe"],
+            &["--service-node-port-range=9-1"],
+        ] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
+    }
+}

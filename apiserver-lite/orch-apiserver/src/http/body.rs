@@ -1,0 +1,136 @@
+//! Bodies: bounded reading of requests, the one type of response bodies.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+
+use crate::status::ApiError;
+
+/// Largest request body, in bytes.
+pub const BODY_LEN_MAX: usize = 3 << 20;
+/// Longest wait for the rest of a request body.
+const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Chunks of streamed responses are gathered up to about this size before they go to the TLS layer.
+const CHUNK_LEN: usize = 64 << 10;
+
+/// Errors of response bodies; they end the connection.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What every response carries.
+pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// A body of known bytes.
+#[must_use]
+pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body that is the concatenation of shared parts, which are copied only in chunks on their way out.
+#[must_use]
+pub fn parts(parts: Vec<Bytes>) -> ResponseBody {
+    let left = parts.iter().map(|part| part.len() as u64).sum();
+    Parts { parts: parts.into_iter(), left }.boxed_unsync()
+}
+
+/// Reads a request's body whole.
+///
+/// # Errors
+/// 413 above `BODY_LEN_MAX`, 400 when the client breaks off, 408 when it takes too long.
+pub async fn read(body: Incoming) -> Result<Bytes, ApiError> {
+    let too_large = || ApiError::too_large(BODY_LEN_MAX);
+    if body.size_hint().lower() > BODY_LEN_MAX as u64 {
+        return Err(too_large());
+    }
+    tokio::time::timeout(BODY_WAIT_MAX, gather(body, too_large))
+        .await
+        .map_err(|_| ApiError::request_timeout("the request body did not arrive in time"))?
+}
+
+async fn gather(mut body: Incoming, too_large: impl Fn() -> ApiError) -> Result<Bytes, ApiError> {
+    let broken = |_| ApiError::bad_request("the request body could not be read");
+    let mut all = BytesMut::new();
+    let mut only: Option<Bytes> = None;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        if all.len() + only.as_ref().map_or(0, Bytes::len) + data.len() > BODY_LEN_MAX {
+            return Err(too_large());
+        }
+        // Most bodies come in one frame, which is kept without a copy.
+        match only.take() {
+            None if all.is_empty() => only = Some(data),
+            first => {
+                first.iter().for_each(|first| all.extend_from_slice(first));
+                all.extend_from_slice(&data);
+            }
+        }
+    }
+    Ok(only.unwrap_or_else(|| all.freeze()))
+}
+
+struct Parts {
+    parts: std::vec::IntoIter<Bytes>,
+    left: u64,
+}
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(first) = self.parts.next() else { return Poll::Ready(None) };
+        if first.len() >= CHUNK_LEN {
+            self.left -= first.len() as u64;
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let room = usize::try_from(self.left).unwrap_or(CHUNK_LEN).min(CHUNK_LEN);
+        let mut chunk = BytesMut::with_capacity(room);
+        chunk.extend_from_slice(&first);
+        while let Some(next) = self.parts.as_slice().first() {
+            if chunk.len() + next.len() > CHUNK_LEN {
+                break;
+            }
+            chunk.extend_from_slice(next);
+            self.parts.next();
+        }
+        self.left -= chunk.len() as u64;
+        Poll::Ready(Some(Ok(Frame::data(chunk.freeze()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parts.as_slice().is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn parts_are_concatenated() {
+        let big = Bytes::from(vec![b'x'; CHUNK_LEN + 1]);
+        let body = parts(vec![
+            Bytes::from("a"),
+            Bytes::from("b"),
+            big.clone(),
+            Bytes::from("c"),
+            Bytes::new(),
+        ]);
+        assert_eq!(body.size_hint().exact(), Some(3 + big.len() as u64));
+        let all = body.collect().await.unwrap().to_bytes();
+        assert_eq!(all.len(), 3 + big.len());
+        assert!(all.starts_with(b"abx") && all.ends_with(b"xc"));
+    }
+}

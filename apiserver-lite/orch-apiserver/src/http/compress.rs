@@ -1,0 +1,81 @@
+//! Compression of large answers for clients that ask for it.
+
+use std::io::Write as _;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
+use http::{HeaderMap, HeaderValue, Response};
+
+use super::body::{self, ResponseBody};
+
+/// Answers below this are sent as they are, as the ecosystem's server does.
+const LEN_MIN: usize = 128 << 10;
+
+/// Whether the client takes gzip.
+#[must_use]
+pub fn is_accepted(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));
+        name.trim() == "gzip" && !matches!(weight.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000")
+    })
+}
+
+/// A response of `parts`, compressed if they are many. Compressing happens beside the threads that serve.
+pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBody> {
+    let len: usize = parts.iter().map(Bytes::len).sum();
+    if !accepted || len < LEN_MIN {
+        return Response::new(body::parts(parts));
+    }
+    let shared = parts.clone();
+    match tokio::task::spawn_blocking(move || gzip(&shared)).await {
+        Ok(Ok(packed)) => {
+            let mut response = Response::new(body::full(packed));
+            response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
+            response
+        }
+        // Writing to memory does not fail; if the runtime is going down, the plain form is as good.
+        _ => Response::new(body::parts(parts)),
+    }
+}
+
+fn gzip(parts: &[Bytes]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    parts.iter().try_for_each(|part| encoder.write_all(part))?;
+    encoder.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt as _;
+    use std::io::Read as _;
+
+    #[tokio::test]
+    async fn only_large_answers_are_packed() {
+        let small = response(vec![Bytes::from("a")], true).await;
+        assert!(!small.headers().contains_key(CONTENT_ENCODING));
+        let part = Bytes::from(vec![b'x'; LEN_MIN]);
+        let large = response(vec![part.clone(), part], true).await;
+        assert_eq!(large.headers()[CONTENT_ENCODING], "gzip");
+        let packed = large.into_body().collect().await.unwrap().to_bytes();
+        let mut text = Vec::new();
+        flate2::read::GzDecoder::new(packed.as_ref()).read_to_end(&mut text).unwrap();
+        assert_eq!(text.len(), 2 * LEN_MIN);
+    }
+
+    #[test]
+    fn asked_by_header() {
+        let asked = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));
+            is_accepted(&headers)
+        };
+        assert!(asked("br, gzip;q=0.5"));
+        assert!(!asked("br"));
+        assert!(!asked("gzip;q=0"));
+    }
+}

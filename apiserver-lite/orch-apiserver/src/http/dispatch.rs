@@ -1,0 +1,198 @@
+//! From an authorized resource request to the verb that serves it. What a resource's table row does not list is a 404 or 405.
+
+use std::sync::Arc;
+
+use apiserver_schema::update::Subresource;
+use apiserver_schema::{Format, Kind, Map, PatchType, Strictness};
+use bytes::Bytes;
+use http::Request;
+use hyper::body::Incoming;
+
+use super::body;
+use super::negotiate::{self, Accepted, Encoding, PatchKind};
+use super::query::Query;
+use super::routes::{ResourceRequest, Verb};
+use crate::auth::User;
+use crate::registry::{binding, eviction, reviews, scale, token, versions};
+use crate::server::Server;
+use crate::status::ApiError;
+use crate::verbs::{self, Call, DeleteWish, Outcome};
+
+/// Subresources that are passed on to a node or a workload.
+#[must_use]
+pub fn is_proxied(request: &ResourceRequest) -> bool {
+    let core = request.group.is_empty() && request.version == "v1";
+    let pod =
+        matches!(request.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy");
+    let other = request.subresource == "proxy";
+    core && match request.resource.as_str() {
+        "pods" => pod,
+        "nodes" | "services" => other,
+        _ => false,
+    }
+}
+
+/// Serves a request to a resource of the engine.
+///
+/// # Errors
+/// Whatever the verb says.
+pub async fn dispatch(
+    server: &Server,
+    user: &User,
+    request: Request<Incoming>,
+    resource: &ResourceRequest,
+    query: &Query,
+    accepted: Accepted,
+) -> Result<Outcome, ApiError> {
+    let shown = served(server, resource)?;
+    let kind = versions::stored_kind(&server.engine, server.names, &shown);
+    let call = Call { server, request: resource, kind, shown, user, query, accepted };
+    let outcome = act(&call, request).await?;
+    Ok(outcome.shown_as(&call.kind, &call.shown))
+}
+
+async fn act(call: &Call<'_>, request: Request<Incoming>) -> Result<Outcome, ApiError> {
+    let (server, resource, query) = (call.server, call.request, call.query);
+    match resource.verb {
+        Verb::Get if resource.subresource == "scale" => scale::get(call),
+        Verb::Get => verbs::get(call).await,
+        Verb::List => verbs::list(call).await,
+        Verb::Watch => verbs::watch(call).await,
+        Verb::Create => {
+            let (bytes, format) = object_body(server, request).await?;
+            create(call, bytes, format).await
+        }
+        Verb::Update => {
+            let (bytes, format) = object_body(server, request).await?;
+            update(call, bytes, format).await
+        }
+        Verb::Patch => {
+            let kind = patch_type(&request)?;
+            let bytes = body::read(request.into_body()).await?;
+            patch(call, kind, bytes).await
+        }
+        Verb::Delete | Verb::DeleteCollection => {
+            let wish = DeleteWish::new(&delete_options(server, request).await?, query)?;
+            match resource.verb {
+                Verb::Delete => verbs::delete(call, &wish).await,
+                _ => verbs::delete_collection(call, &wish).await,
+            }
+        }
+    }
+}
+
+/// The kind of a request's resource, if the resource's row in the schema has its scope, subresource and verb.
+///
+/// # Errors
+/// 404 for what is not served, 405 for verbs that it has not.
+pub fn served(server: &Server, request: &ResourceRequest) -> Result<Arc<Kind>, ApiError> {
+    let kind = server.engine.resource(&request.group, &request.version, &request.resource);
+    let kind = kind.ok_or_else(ApiError::no_such_resource)?;
+    check_served(request, kind)?;
+    Ok(kind.clone())
+}
+
+fn check_served(request: &ResourceRequest, kind: &Kind) -> Result<(), ApiError> {
+    let row = kind.resource.ok_or_else(ApiError::no_such_resource)?;
+    let verbs = match request.subresource.as_str() {
+        "" => row.verbs,
+        name => row.subresource(name).ok_or_else(ApiError::no_such_resource)?.verbs,
+    };
+    let inside = !request.namespace.is_empty() && request.resource != "namespaces";
+    if inside && !row.namespaced {
+        return Err(ApiError::no_such_resource());
+    }
+    let across = row.namespaced && request.namespace.is_empty();
+    if across && !request.name.is_empty() {
+        return Err(ApiError::no_such_resource());
+    }
+    // Collections of all namespaces can only be read, except for virtual resources without one.
+    let only_read =
+        across && row.verbs.contains(&"list") && !matches!(request.verb, Verb::List | Verb::Watch);
+    if only_read || !verbs.contains(&request.verb.as_str()) {
+        return Err(ApiError::method_not_allowed());
+    }
+    Ok(())
+}
+
+async fn create(call: &Call<'_>, bytes: Bytes, format: Format) -> Result<Outcome, ApiError> {
+    match (call.request.resource.as_str(), call.request.subresource.as_str()) {
+        ("bindings", "") | ("pods", "binding") => binding::create(call, &bytes, format).await,
+        ("pods", "eviction") => eviction::create(call, &bytes, format).await,
+        ("serviceaccounts", "token") => token::create(call, &bytes, format),
+        (_, "") if reviews::is_review(&call.kind) => reviews::create(call, &bytes, format),
+        (_, "") if call.request.name.is_empty() => verbs::create(call, bytes, format).await,
+        _ => Err(ApiError::method_not_allowed()),
+    }
+}
+
+async fn update(call: &Call<'_>, bytes: Bytes, format: Format) -> Result<Outcome, ApiError> {
+    match Subresource::from_name(&call.request.subresource) {
+        Some(subresource) => verbs::update(call, subresource, bytes, format).await,
+        None if call.request.subresource == "scale" => scale::update(call, &bytes, format).await,
+        None => Err(ApiError::method_not_allowed()),
+    }
+}
+
+async fn patch(call: &Call<'_>, kind: PatchType, bytes: Bytes) -> Result<Outcome, ApiError> {
+    match Subresource::from_name(&call.request.subresource) {
+        Some(subresource) => verbs::patch(call, subresource, kind, bytes).await,
+        None if call.request.subresource == "scale" => scale::patch(call, kind, &bytes).await,
+        None => Err(ApiError::method_not_allowed()),
+    }
+}
+
+/// Reads a body that holds an object.
+async fn object_body(
+    server: &Server,
+    request: Request<Incoming>,
+) -> Result<(Bytes, Format), ApiError> {
+    let encoding = negotiate::body_encoding(request.headers(), server.names);
+    let encoding = encoding.ok_or_else(|| unsupported(server))?;
+    let bytes = body::read(request.into_body()).await?;
+    Ok((bytes, format(encoding)))
+}
+
+fn format(encoding: Encoding) -> Format {
+    match encoding {
+        Encoding::Json => Format::Json,
+        Encoding::Yaml => Format::Yaml,
+        Encoding::Protobuf => Format::Protobuf,
+    }
+}
+
+fn unsupported(server: &Server) -> ApiError {
+    let protobuf = server.names.protobuf_media_type();
+    ApiError::unsupported_media_type(&["application/json", "application/yaml", protobuf])
+}
+
+fn patch_type(request: &Request<Incoming>) -> Result<PatchType, ApiError> {
+    const SERVED: [&str; 3] = [
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        "application/strategic-merge-patch+json",
+    ];
+    match negotiate::patch_kind(request.headers()) {
+        Some(PatchKind::Json) => Ok(PatchType::Json),
+        Some(PatchKind::Merge) => Ok(PatchType::Merge),
+        Some(PatchKind::Strategic) => Ok(PatchType::Strategic),
+        // Server-side apply needs field ownership, which the engine does not keep yet.
+        Some(PatchKind::Apply) | None => Err(ApiError::unsupported_media_type(&SERVED)),
+    }
+}
+
+/// Options of a deletion may come in the body, in any encoding; most clients send none.
+async fn delete_options(server: &Server, request: Request<Incoming>) -> Result<Map, ApiError> {
+    let encoding = negotiate::body_encoding(request.headers(), server.names);
+    let bytes = body::read(request.into_body()).await?;
+    if bytes.is_empty() {
+        return Ok(Map::new());
+    }
+    let format = format(encoding.ok_or_else(|| unsupported(server))?);
+    let kind = server.engine.kind("", "v1", "DeleteOptions");
+    let kind = kind.ok_or_else(|| crate::server::missing_kind("DeleteOptions"))?;
+    let decoded = server.engine.decode(kind, format, &bytes, Strictness::Ignore);
+    decoded
+        .map(|decoded| decoded.object.fields)
+        .map_err(|error| ApiError::bad_request(error.to_string()))
+}

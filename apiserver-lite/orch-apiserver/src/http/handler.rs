@@ -1,0 +1,266 @@
+//! One request from its headers to its response: parse, authenticate, authorize, act, render, count.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::body::{self, ResponseBody};
+use super::labels::Labels;
+use super::negotiate::{self, Accepted, Encoding};
+use super::query::Query;
+use super::routes::{self, ResourceRequest, Target};
+use super::{compress, dispatch, render, watch};
+use crate::auth::{Attributes, Decision, Subject, User, effective_user};
+use crate::discovery;
+use crate::metrics::RequestKind;
+use crate::server::Server;
+use crate::status::ApiError;
+use crate::verbs::{Answer, Outcome, about_gone};
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct Peer {
+    /// User of the client certificate, if there is one.
+    pub certificate: Option<Arc<User>>,
+}
+
+/// Serves one request. Never fails: failures become statuses.
+pub async fn handle(
+    server: Arc<Server>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let started = Instant::now();
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let method = request.method().clone();
+    let path = request.uri().path().to_owned();
+    let target = routes::parse(&method, &path, &query);
+    let labels = Labels::of(&server.engine, &method, target.as_ref().ok());
+    let accepted = negotiate::accepted(request.headers(), server.names);
+    let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
+    let in_flight = server.metrics.started(labels.kind());
+    let outcome = match target {
+        Ok(target) => {
+            let asked = Asked {
+                target: &target,
+                query: &query,
+                kind: labels.kind(),
+                accepted: accepted.ok(),
+            };
+            answer(&server, &peer, request, asked).await
+        }
+        Err(error) => Err(error),
+    };
+    drop(in_flight);
+    let mut response = outcome.unwrap_or_else(|error| failure(&server, encoding, &error));
+    if method == Method::HEAD {
+        *response.body_mut() = body::full(Bytes::new());
+    }
+    let took = started.elapsed();
+    server.metrics.finished(&labels, response.status(), took);
+    tracing::debug!(%method, path, status = response.status().as_u16(), ?took, "answered");
+    response
+}
+
+/// What a request's head says, parsed.
+struct Asked<'a> {
+    target: &'a Target,
+    query: &'a Query,
+    kind: RequestKind,
+    accepted: Option<Accepted>,
+}
+
+async fn answer(
+    server: &Arc<Server>,
+    peer: &Peer,
+    request: Request<Incoming>,
+    asked: Asked<'_>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let Asked { target, query, kind, accepted } = asked;
+    if let Target::NonResource(path) = target
+        && discovery::is_health(path)
+    {
+        // Liveness is told to everybody: those who restart the server have no credentials.
+        return discovery::answer(server, &request, path).await;
+    }
+    let maker = server.authenticators.authenticate(
+        server,
+        peer.certificate.as_deref(),
+        request.headers(),
+    )?;
+    let group = server.names.group("authentication");
+    let user = effective_user(server.authorizer.as_ref(), maker, request.headers(), &group)?;
+    let _place = server.overload.admit(kind, &user)?;
+    authorize(server, &user, request.method(), target)?;
+    match target {
+        Target::NonResource(path) => discovery::answer(server, &request, path).await,
+        Target::Resource(resource) => {
+            resource_answer(server, &user, request, resource, query, accepted).await
+        }
+    }
+}
+
+fn authorize(
+    server: &Server,
+    user: &User,
+    method: &Method,
+    target: &Target,
+) -> Result<(), ApiError> {
+    let method = method.as_str().to_ascii_lowercase();
+    let (verb, subject) = match target {
+        Target::NonResource(path) => (method.as_str(), Subject::Path(path)),
+        Target::Resource(r) => (r.verb.as_str(), r.subject()),
+    };
+    let attributes = Attributes { user, verb, subject };
+    let ruling = server.authorizer.authorize(&attributes);
+    if ruling.decision == Decision::Allow {
+        return Ok(());
+    }
+    let text = attributes.denial(&ruling.reason);
+    Err(match target {
+        Target::NonResource(_) => ApiError::forbidden(crate::status::About::default(), &text),
+        Target::Resource(r) => ApiError::forbidden(r.about(), &text),
+    })
+}
+
+async fn resource_answer(
+    server: &Arc<Server>,
+    user: &User,
+    request: Request<Incoming>,
+    resource: &ResourceRequest,
+    query: &Query,
+    accepted: Option<Accepted>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    if dispatch::is_proxied(resource) {
+        dispatch::served(server, resource)?;
+        return server.nodes.answer(server, request, resource, query).await;
+    }
+    let accepted =
+        accepted.ok_or_else(|| ApiError::not_acceptable(server.names.protobuf_media_type()))?;
+    let accepted = accepted.with_include(query)?;
+    let packed = compress::is_accepted(request.headers());
+    let outcome = dispatch::dispatch(server, user, request, resource, query, accepted).await?;
+    let Outcome { answer, warnings } = outcome;
+    let mut response = respond(server, accepted, query, answer, packed).await?;
+    for warning in warnings.iter().take(WARNINGS_MAX) {
+        if let Ok(value) = HeaderValue::from_str(&warning_text(warning)) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+    Ok(response)
+}
+
+/// Warnings that one response carries; headers have a bound.
+const WARNINGS_MAX: usize = 16;
+
+/// RFC 7234 section 5.5, code 299, nobody named as the agent.
+fn warning_text(text: &str) -> String {
+    let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+async fn respond(
+    server: &Arc<Server>,
+    accepted: Accepted,
+    query: &Query,
+    answer: Answer,
+    packed: bool,
+) -> Result<Response<ResponseBody>, ApiError> {
+    let names = server.names;
+    let encoding = accepted.encoding;
+    let one = |code: u16, bytes: Bytes| {
+        let mut response =
+            Response::new(body::parts(ended(encoding, vec![pretty(query, encoding, bytes)])));
+        *response.status_mut() = status_code(code);
+        set_type(&mut response, encoding.media_type(names));
+        Ok(response)
+    };
+    match answer {
+        Answer::Stored { code, record } => {
+            one(code, render::stored(server, accepted, &record, true)?)
+        }
+        Answer::Object { code, object } => one(code, render::object(server, accepted, &object)?),
+        Answer::List { kind, meta, items } => {
+            let parts = render::collection(server, accepted, &kind, &meta, &items)?;
+            let parts = match query.flag("pretty") {
+                true => vec![pretty(query, encoding, Bytes::from(parts.concat()))],
+                false => parts,
+            };
+            let mut response = compress::response(ended(encoding, parts), packed).await;
+            set_type(&mut response, encoding.media_type(names));
+            Ok(response)
+        }
+        Answer::Watch(start) => {
+            let streamed = match encoding {
+                Encoding::Protobuf => format!("{};stream=watch", names.protobuf_media_type()),
+                _ => "application/json".to_owned(),
+            };
+            let mut response = Response::new(watch::body(server.clone(), *start, accepted));
+            set_type(&mut response, &streamed);
+            Ok(response)
+        }
+        Answer::Gone { record } => {
+            let about = about_gone(record.object());
+            let status = crate::status::success(200, about, record.object().uid());
+            one(200, render::status(names, encoding, &status))
+        }
+        Answer::Success { code } => {
+            let status = crate::status::success(code, crate::status::About::default(), "");
+            one(code, render::status(names, encoding, &status))
+        }
+    }
+}
+
+/// JSON ends with a newline, as the ecosystem's server ends it.
+fn ended(encoding: Encoding, mut parts: Vec<Bytes>) -> Vec<Bytes> {
+    if encoding == Encoding::Json {
+        parts.push(Bytes::from_static(b"\n"));
+    }
+    parts
+}
+
+fn status_code(code: u16) -> StatusCode {
+    StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+fn pretty(query: &Query, encoding: Encoding, bytes: Bytes) -> Bytes {
+    if encoding != Encoding::Json || !query.flag("pretty") {
+        return bytes;
+    }
+    let tree = serde_json::from_slice::<serde_json::Value>(&bytes);
+    tree.and_then(|tree| serde_json::to_vec_pretty(&tree)).map_or(bytes, Bytes::from)
+}
+
+/// A failure as the client gets it.
+pub fn failure(server: &Server, encoding: Encoding, error: &ApiError) -> Response<ResponseBody> {
+    let bytes = render::status(server.names, encoding, error.status());
+    let bytes = Bytes::from(ended(encoding, vec![bytes]).concat());
+    let mut response = bytes_response(error.code(), encoding.media_type(server.names), bytes);
+    if let Some(seconds) = error.retry_after_seconds() {
+        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if error.code() == 401 {
+        let name = HeaderName::from_static("www-authenticate");
+        response.headers_mut().insert(name, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+/// A response of known bytes.
+pub fn bytes_response(code: u16, media_type: &str, bytes: Bytes) -> Response<ResponseBody> {
+    let mut response = Response::new(body::full(bytes));
+    *response.status_mut() = status_code(code);
+    set_type(&mut response, media_type);
+    response
+}
+
+/// Sets the media type of a response.
+pub fn set_type(response: &mut Response<ResponseBody>, media_type: &str) {
+    if let Ok(value) = HeaderValue::from_str(media_type) {
+        response.headers_mut().insert(CONTENT_TYPE, value);
+    }
+}

@@ -1,0 +1,89 @@
+//! What a request is counted under. All values come from closed sets, so that no client can make the metrics grow.
+
+use apiserver_schema::Engine;
+use http::Method;
+
+use super::routes::{Target, Verb};
+use crate::metrics::RequestKind;
+
+/// Labels of one request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Labels {
+    /// Verb in upper case.
+    pub verb: &'static str,
+    /// Group of the resource; like the next three empty for everything that is not served.
+    pub group: String,
+    /// Version of the resource.
+    pub version: String,
+    /// Resource in the plural.
+    pub resource: String,
+    /// Subresource.
+    pub subresource: String,
+    /// `namespace`, `cluster` or `resource`.
+    pub scope: &'static str,
+}
+
+impl Labels {
+    /// Labels of a request to `target`; `None` for one that could not be parsed.
+    #[must_use]
+    pub fn of(engine: &Engine, method: &Method, target: Option<&Target>) -> Self {
+        let Some(Target::Resource(r)) = target else {
+            return Self { verb: method_label(method), ..Self::default() };
+        };
+        let verb = verb_label(r.verb);
+        let row = engine.resource(&r.group, &r.version, &r.resource).and_then(|kind| kind.resource);
+        let Some(row) = row else { return Self { verb, ..Self::default() } };
+        let scope = match (r.name.is_empty(), r.namespace.is_empty()) {
+            (false, _) => "resource",
+            (true, false) => "namespace",
+            (true, true) => "cluster",
+        };
+        Self {
+            verb,
+            group: r.group.clone(),
+            version: r.version.clone(),
+            resource: r.resource.clone(),
+            subresource: row.subresource(&r.subresource).map_or("", |row| row.name).to_owned(),
+            scope,
+        }
+    }
+
+    /// What the request does to the server.
+    #[must_use]
+    pub fn kind(&self) -> RequestKind {
+        let streamed = matches!(
+            self.subresource.as_str(),
+            "proxy" | "exec" | "attach" | "portforward" | "log"
+        );
+        match self.verb {
+            "WATCH" => RequestKind::LongRunning,
+            _ if streamed => RequestKind::LongRunning,
+            "GET" | "LIST" => RequestKind::ReadOnly,
+            _ => RequestKind::Mutating,
+        }
+    }
+}
+
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET | Method::HEAD => "GET",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}
+
+fn verb_label(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Get => "GET",
+        Verb::List => "LIST",
+        Verb::Watch => "WATCH",
+        Verb::Create => "POST",
+        Verb::Update => "PUT",
+        Verb::Patch => "PATCH",
+        Verb::Delete => "DELETE",
+        Verb::DeleteCollection => "DELETECOLLECTION",
+    }
+}

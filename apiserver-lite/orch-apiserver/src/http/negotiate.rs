@@ -1,0 +1,282 @@
+//! Content negotiation: which representation a request carries and which it gets.
+
+use apiserver_schema::table::Include;
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE};
+use proto_api::names::Names;
+
+use super::query::Query;
+use crate::status::ApiError;
+
+/// Bytes on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// `application/json`.
+    Json,
+    /// `application/yaml`.
+    Yaml,
+    /// The Protobuf type of the naming profile.
+    Protobuf,
+}
+
+/// What the bytes represent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The object or list itself.
+    Object,
+    /// A table of columns and rows, of the given version of the meta group, and what its rows hold of the objects.
+    Table(MetaVersion, Include),
+    /// Metadata only.
+    PartialObjectMetadata(MetaVersion),
+}
+
+/// Version of the meta group that a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetaVersion {
+    /// `v1`
+    V1,
+    /// `v1beta1`
+    V1Beta1,
+}
+
+/// What a client accepts best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// Bytes on the wire.
+    pub encoding: Encoding,
+    /// What they represent.
+    pub form: Form,
+}
+
+/// Kinds of patch documents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// RFC 6902.
+    Json,
+    /// RFC 7396.
+    Merge,
+    /// Merge by the schema's strategies.
+    Strategic,
+    /// Server-side apply.
+    Apply,
+}
+
+/// None of the media types of `Accept` can be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotAcceptable;
+
+/// Ranges of an `Accept` header that are looked at.
+const RANGES_MAX: usize = 32;
+
+impl Accepted {
+    /// Reads `includeObject`, which says what a table's rows hold.
+    ///
+    /// # Errors
+    /// 400 for an unknown value.
+    pub fn with_include(self, query: &Query) -> Result<Self, ApiError> {
+        let Form::Table(version, _) = self.form else { return Ok(self) };
+        let text = query.get("includeObject").unwrap_or_default();
+        let include = Include::parse(text).ok_or_else(|| {
+            ApiError::bad_request(format!("invalid value {text:?} for includeObject"))
+        })?;
+        Ok(Self { form: Form::Table(version, include), ..self })
+    }
+}
+
+impl MetaVersion {
+    /// As it stands in `apiVersion`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V1 => "v1",
+            Self::V1Beta1 => "v1beta1",
+        }
+    }
+}
+
+impl Encoding {
+    /// The media type.
+    #[must_use]
+    pub fn media_type(self, names: &Names) -> &str {
+        match self {
+            Self::Json => "application/json",
+            Self::Yaml => "application/yaml",
+            Self::Protobuf => names.protobuf_media_type(),
+        }
+    }
+}
+
+/// The best representation that the client accepts; JSON when it names none.
+///
+/// # Errors
+/// [`NotAcceptable`] when it names some, and none that is served.
+pub fn accepted(headers: &HeaderMap, names: &Names) -> Result<Accepted, NotAcceptable> {
+    let json = Accepted { encoding: Encoding::Json, form: Form::Object };
+    let mut best: Option<(u16, Accepted)> = None;
+    let mut named = false;
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    for range in values.flat_map(|value| value.split(',')).take(RANGES_MAX) {
+        let range = MediaType::parse(range);
+        named |= !range.name.is_empty();
+        // Ranges of equal weight are served in the order written.
+        if let Some(candidate) = acceptable(&range, names)
+            && range.weight > best.map_or(0, |(weight, _)| weight)
+        {
+            best = Some((range.weight, candidate));
+        }
+    }
+    match best {
+        Some((_, accepted)) => Ok(accepted),
+        None if named => Err(NotAcceptable),
+        None => Ok(json),
+    }
+}
+
+fn acceptable(range: &MediaType<'_>, names: &Names) -> Option<Accepted> {
+    let encoding = match range.name.as_str() {
+        "application/json" | "application/*" | "*/*" => Encoding::Json,
+        "application/yaml" => Encoding::Yaml,
+        name if name == names.protobuf_media_type() => Encoding::Protobuf,
+        _ => return None,
+    };
+    let Some(form) = range.parameter("as") else {
+        return Some(Accepted { encoding, form: Form::Object });
+    };
+    if range.parameter("g").is_some_and(|group| group != names.group("meta")) {
+        return None;
+    }
+    let version = match range.parameter("v")? {
+        "v1" => MetaVersion::V1,
+        "v1beta1" => MetaVersion::V1Beta1,
+        _ => return None,
+    };
+    let form = match form {
+        // A table's rows hold raw objects, which only JSON can nest.
+        "Table" if encoding == Encoding::Json => Form::Table(version, Include::Metadata),
+        "PartialObjectMetadata" | "PartialObjectMetadataList" => {
+            Form::PartialObjectMetadata(version)
+        }
+        _ => return None,
+    };
+    Some(Accepted { encoding, form })
+}
+
+/// The encoding of a request's body; JSON when the header is missing. `None`: not supported.
+#[must_use]
+pub fn body_encoding(headers: &HeaderMap, names: &Names) -> Option<Encoding> {
+    match content_type(headers).as_str() {
+        "" | "application/json" => Some(Encoding::Json),
+        "application/yaml" | "text/yaml" | "application/x-yaml" => Some(Encoding::Yaml),
+        name if name == names.protobuf_media_type() => Some(Encoding::Protobuf),
+        _ => None,
+    }
+}
+
+/// The kind of a patch document. `None`: not supported.
+#[must_use]
+pub fn patch_kind(headers: &HeaderMap) -> Option<PatchKind> {
+    match content_type(headers).as_str() {
+        "application/json-patch+json" => Some(PatchKind::Json),
+        "application/merge-patch+json" => Some(PatchKind::Merge),
+        "application/strategic-merge-patch+json" => Some(PatchKind::Strategic),
+        "application/apply-patch+yaml" => Some(PatchKind::Apply),
+        _ => None,
+    }
+}
+
+/// The media type of the body without parameters, lower case; empty when missing.
+#[must_use]
+pub fn content_type(headers: &HeaderMap) -> String {
+    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    MediaType::parse(value).name
+}
+
+/// One media range with its parameters.
+struct MediaType<'a> {
+    name: String,
+    parameters: Vec<(&'a str, &'a str)>,
+    /// `q`, in thousandths.
+    weight: u16,
+}
+
+impl<'a> MediaType<'a> {
+    fn parse(text: &'a str) -> Self {
+        let mut parts = text.split(';');
+        let name = parts.next().unwrap_or_default().trim().to_ascii_lowercase();
+        let mut weight = 1000;
+        let mut parameters = Vec::new();
+        for (key, value) in parts.take(8).filter_map(|part| part.split_once('=')) {
+            let (key, value) = (key.trim(), value.trim().trim_matches('"'));
+            if key == "q" {
+                weight = thousandths(value);
+            } else {
+                parameters.push((key, value));
+            }
+        }
+        Self { name, parameters, weight }
+    }
+
+    fn parameter(&self, key: &str) -> Option<&'a str> {
+        self.parameters.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)
+    }
+}
+
+/// A weight such as `0.75`, in thousandths; 0 when it is none.
+fn thousandths(text: &str) -> u16 {
+    match text.parse::<f32>() {
+        // The range is checked, so the cast cannot lose anything but the fraction.
+        Ok(weight) if (0.0..=1.0).contains(&weight) => (weight * 1000.0) as u16,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+    use proto_api::names::Profile;
+
+    fn ask(accept: &str) -> Result<Accepted, NotAcceptable> {
+        let mut headers = HeaderMap::new();
+        headers.insert(ACCEPT, HeaderValue::from_str(accept).unwrap());
+        accepted(&headers, Names::new(Profile::Kubernetes))
+    }
+
+    fn object(encoding: Encoding) -> Result<Accepted, NotAcceptable> {
+        Ok(Accepted { encoding, form: Form::Object })
+    }
+
+    #[test]
+    fn picks_the_best_range() {
+        assert_eq!(
+            accepted(&HeaderMap::new(), Names::new(Profile::Kubernetes)),
+            object(Encoding::Json)
+        );
+        assert_eq!(ask("application/json"), object(Encoding::Json));
+        assert_eq!(ask("*/*"), object(Encoding::Json));
+        assert_eq!(
+            ask("application/vnd.kubernetes.protobuf, application/json"),
+            object(Encoding::Protobuf)
+        );
+        assert_eq!(ask("application/json;q=0.5, application/yaml"), object(Encoding::Yaml));
+        assert_eq!(ask("text/html"), Err(NotAcceptable));
+        assert_eq!(ask("application/vnd.orch.protobuf"), Err(NotAcceptable));
+        assert_eq!(ask("application/json;q=0"), Err(NotAcceptable));
+    }
+
+    #[test]
+    fn tables_as_the_command_line_client_asks() {
+        let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        let table = Accepted {
+            encoding: Encoding::Json,
+            form: Form::Table(MetaVersion::V1, Include::Metadata),
+        };
+        assert_eq!(ask(accept), Ok(table));
+        assert_eq!(ask("application/json;as=Table;v=v9;g=meta.k8s.io"), Err(NotAcceptable));
+        assert_eq!(
+            ask("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"),
+            object(Encoding::Json)
+        );
+        assert_eq!(ask("application/json;as=Table;v=v1;g=meta.orch.io"), Err(NotAcceptable));
+    }
+}

@@ -1,0 +1,161 @@
+//! Connections to nodes and workloads: TCP with a time limit, TLS where the place asks for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::place::{Place, Scheme, Trust};
+
+/// Longest wait for a connection, TLS handshake included.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+/// Makes connections to nodes and workloads.
+pub struct NodeProxy {
+    /// For node agents: with this server's client certificate.
+    nodes: TlsConnector,
+    /// For workloads: without any identity, and without checking theirs, as pods' certificates come from anywhere.
+    workloads: TlsConnector,
+}
+
+/// Why the TLS configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeProxyError {
+    /// The library refuses the certificate or key.
+    #[error("client certificate for nodes")]
+    Certificate(#[source] rustls::Error),
+}
+
+/// A connection of either sort.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// It took too long.
+    #[error("timed out")]
+    TimedOut,
+    /// TCP or TLS failed.
+    #[error("{0}")]
+    Io(std::io::Error),
+    /// The address is none that TLS can name.
+    #[error("{0:?} is no server name")]
+    Name(String),
+}
+
+impl NodeProxy {
+    /// `authority` holds the roots of node agents' certificates; unset means that any is taken.
+    ///
+    /// # Errors
+    /// [`NodeProxyError`] when certificate and key do not fit.
+    pub fn new(
+        provider: &Arc<CryptoProvider>,
+        authority: Option<RootCertStore>,
+        identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    ) -> Result<Self, NodeProxyError> {
+        let builder = || {
+            ClientConfig::builder_with_provider(provider.clone())
+                .with_safe_default_protocol_versions()
+                .map_err(NodeProxyError::Certificate)
+        };
+        let anybody = || Arc::new(Anybody(provider.clone()));
+        let nodes = match authority {
+            Some(roots) => builder()?.with_root_certificates(roots),
+            None => builder()?.dangerous().with_custom_certificate_verifier(anybody()),
+        };
+        let nodes = match identity {
+            Some((chain, key)) => {
+                nodes.with_client_auth_cert(chain, key).map_err(NodeProxyError::Certificate)?
+            }
+            None => nodes.with_no_client_auth(),
+        };
+        let workloads = builder()?
+            .dangerous()
+            .with_custom_certificate_verifier(anybody())
+            .with_no_client_auth();
+        Ok(Self { nodes: Arc::new(nodes).into(), workloads: Arc::new(workloads).into() })
+    }
+
+    /// Connects to a place.
+    ///
+    /// # Errors
+    /// `ConnectError`; nothing is tried twice.
+    pub async fn connect(&self, place: &Place) -> Result<Box<dyn Stream>, ConnectError> {
+        tokio::time::timeout(CONNECT_MAX, self.open(place))
+            .await
+            .map_err(|_| ConnectError::TimedOut)?
+    }
+
+    async fn open(&self, place: &Place) -> Result<Box<dyn Stream>, ConnectError> {
+        let socket = TcpStream::connect((place.host.as_str(), place.port))
+            .await
+            .map_err(ConnectError::Io)?;
+        socket.set_nodelay(true).map_err(ConnectError::Io)?;
+        if place.scheme == Scheme::Http {
+            return Ok(Box::new(socket));
+        }
+        let connector = match place.trust {
+            Trust::Node => &self.nodes,
+            Trust::Workload => &self.workloads,
+        };
+        let name = ServerName::try_from(place.host.clone())
+            .map_err(|_| ConnectError::Name(place.host.clone()))?;
+        Ok(Box::new(connector.connect(name, socket).await.map_err(ConnectError::Io)?))
+    }
+}
+
+/// Takes any certificate but still checks that the other end holds its key.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}

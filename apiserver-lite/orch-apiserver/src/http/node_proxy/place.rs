@@ -1,0 +1,352 @@
+//! Where a proxied request goes: which host, port and path. Decided from stored objects only, never from the client's words.
+
+use std::fmt::Write as _;
+
+use apiserver_schema::Object;
+
+use crate::http::query::Query;
+use crate::http::routes::ResourceRequest;
+use crate::registry::pods;
+use crate::server::Server;
+use crate::status::{About, ApiError};
+
+/// The other end of a proxied request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Encryption.
+    pub scheme: Scheme,
+    /// Who is expected there.
+    pub trust: Trust,
+    /// Address or name.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Path and query.
+    pub path: String,
+}
+
+/// Encryption of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// None.
+    Http,
+    /// TLS.
+    Https,
+}
+
+/// Who is expected at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// A node agent.
+    Node,
+    /// A pod.
+    Workload,
+}
+
+/// Port of node agents that do not say.
+const NODE_PORT: u16 = 10250;
+
+impl Place {
+    /// `host:port`, brackets around an IPv6 address.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Finds the place that a request means. `raw_query` is passed on where the other end reads the same parameters.
+///
+/// # Errors
+/// 404 for objects that are not there, 400 for pods without a node and containers that the pod has not, 503 for services
+/// without endpoints.
+pub fn find(
+    server: &Server,
+    request: &ResourceRequest,
+    query: &Query,
+    raw_query: &str,
+) -> Result<Place, ApiError> {
+    match (request.resource.as_str(), request.subresource.as_str()) {
+        ("nodes", _) => {
+            let (name, port) = node_and_port(&request.name)?;
+            let mut place = node(server, name)?;
+            place.port = port.unwrap_or(place.port);
+            place.path = with_query(rest(request), raw_query);
+            Ok(place)
+        }
+        ("pods", "proxy") => pod_proxy(server, request, raw_query),
+        ("services", _) => service_proxy(server, request, raw_query),
+        ("pods", action) => pod_action(server, request, action, query),
+        _ => Err(ApiError::no_such_resource()),
+    }
+}
+
+/// The node agent of the node `name`.
+fn node(server: &Server, name: &str) -> Result<Place, ApiError> {
+    let about = About { group: "", kind: "nodes", name };
+    let found = server.find_in("", "nodes", "", name).ok_or_else(|| ApiError::not_found(about))?;
+    let object = found.object();
+    let status = object.status().cloned().unwrap_or_default();
+    let address = |kind: &str| {
+        let mut of_kind = status.maps("addresses").filter(|address| address.str("type") == kind);
+        of_kind.next().map(|address| address.str("address").to_owned())
+    };
+    let host = ["InternalIP", "ExternalIP", "Hostname"].iter().find_map(|kind| address(kind));
+    let host =
+        host.ok_or_else(|| ApiError::unavailable(format!("node {name:?} has no address")))?;
+    let port = object.fields.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]);
+    let port =
+        port.and_then(apiserver_schema::Value::as_int).and_then(|port| u16::try_from(port).ok());
+    let port = port.filter(|port| *port != 0).unwrap_or(NODE_PORT);
+    Ok(Place { scheme: Scheme::Https, trust: Trust::Node, host, port, path: String::new() })
+}
+
+/// `name`, or `name:port`.
+fn node_and_port(text: &str) -> Result<(&str, Option<u16>), ApiError> {
+    match text.split_once(':') {
+        Some((name, port)) => {
+            let bad = |_| ApiError::bad_request(format!("invalid node request {text:?}"));
+            Ok((name, Some(port.parse().map_err(bad)?)))
+        }
+        None => Ok((text, None)),
+    }
+}
+
+fn pod(server: &Server, namespace: &str, name: &str) -> Result<Object, ApiError> {
+    let about = About { group: "", kind: "pods", name };
+    let found =
+        server.find_in("", "pods", namespace, name).ok_or_else(|| ApiError::not_found(about))?;
+    Ok(found.object().clone())
+}
+
+fn pod_action(
+    server: &Server,
+    request: &ResourceRequest,
+    action: &str,
+    query: &Query,
+) -> Result<Place, ApiError> {
+    let pod = pod(server, &request.namespace, &request.name)?;
+    let (namespace, name) = (&request.namespace, &request.name);
+    let container = match action {
+        "portforward" => String::new(),
+        _ => container(&pod, query)?,
+    };
+    let node_name = pod.str_at(&["spec", "nodeName"]);
+    if node_name.is_empty() {
+        if action == "log" {
+            // A pod that has not been scheduled has no logs yet.
+            return Err(ApiError::bad_request(format!("pod {name} does not have a host assigned")));
+        }
+        return Err(ApiError::bad_request(format!("pod {name} does not have a host assigned")));
+    }
+    let mut place = node(server, node_name)?;
+    place.path = match action {
+        "log" => {
+            with_query(format!("/containerLogs/{namespace}/{name}/{container}"), &log_query(query))
+        }
+        "exec" => with_query(format!("/exec/{namespace}/{name}/{container}"), &stream_query(query)),
+        "attach" => {
+            with_query(format!("/attach/{namespace}/{name}/{container}"), &stream_query(query))
+        }
+        _ => with_query(format!("/portForward/{namespace}/{name}"), &port_query(query)),
+    };
+    Ok(place)
+}
+
+/// The container that a request means: the one it names, or the only one.
+fn container(pod: &Object, query: &Query) -> Result<String, ApiError> {
+    let name = pod.name();
+    if let Some(container) = query.text("container") {
+        if !pods::has_container(pod, container) {
+            return Err(ApiError::bad_request(format!(
+                "container {container} is not valid for pod {name}"
+            )));
+        }
+        return Ok(container.to_owned());
+    }
+    let names = |list: &str| -> Vec<String> {
+        let containers =
+            pod.spec().map(|spec| spec.maps(list).map(|map| map.str("name").to_owned()).collect());
+        containers.unwrap_or_default()
+    };
+    let (init, main) = (names("initContainers"), names("containers"));
+    match main.as_slice() {
+        [only] => Ok(only.clone()),
+        many => {
+            let mut text = format!(
+                "a container name must be specified for pod {name}, choose one of: [{}]",
+                many.join(" ")
+            );
+            if !init.is_empty() {
+                let _ = write!(text, " or one of the init containers: [{}]", init.join(" "));
+            }
+            Err(ApiError::bad_request(text))
+        }
+    }
+}
+
+/// Parameters of logs have the same names on both sides.
+fn log_query(query: &Query) -> String {
+    const PASSED: [&str; 7] = [
+        "follow",
+        "previous",
+        "sinceSeconds",
+        "sinceTime",
+        "timestamps",
+        "tailLines",
+        "limitBytes",
+    ];
+    let pairs =
+        PASSED.iter().filter_map(|name| query.text(name).map(|value| (*name, value.to_owned())));
+    join(pairs)
+}
+
+/// Parameters of exec and attach: streams have other names at the node.
+fn stream_query(query: &Query) -> String {
+    let streams = [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")];
+    let flags = streams
+        .iter()
+        .filter(|(ours, _)| query.flag(ours))
+        .map(|(_, theirs)| (*theirs, "1".to_owned()));
+    join(query.all("command").map(|word| ("command", word.to_owned())).chain(flags))
+}
+
+fn port_query(query: &Query) -> String {
+    let ports = query.all("ports").chain(query.all("port")).flat_map(|value| value.split(','));
+    join(ports.map(|port| ("port", port.to_owned())))
+}
+
+fn join<'a>(pairs: impl Iterator<Item = (&'a str, String)>) -> String {
+    let pairs: Vec<String> =
+        pairs.map(|(name, value)| format!("{name}={}", escape(&value))).collect();
+    pairs.join("&")
+}
+
+/// Percent-encodes everything but unreserved characters (RFC 3986 section 2.3).
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte as char);
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+fn with_query(path: String, query: &str) -> String {
+    if query.is_empty() { path } else { format!("{path}?{query}") }
+}
+
+/// The path behind the subresource `proxy`.
+fn rest(request: &ResourceRequest) -> String {
+    if request.rest.is_empty() { "/".to_owned() } else { request.rest.clone() }
+}
+
+/// `name`, `name:port` or `scheme:name:port`.
+fn target(text: &str) -> Result<(Scheme, &str, &str), ApiError> {
+    let bad = || ApiError::bad_request(format!("invalid proxy target {text:?}"));
+    match *text.split(':').collect::<Vec<_>>().as_slice() {
+        [name] => Ok((Scheme::Http, name, "")),
+        [name, port] => Ok((Scheme::Http, name, port)),
+        ["http" | "", name, port] => Ok((Scheme::Http, name, port)),
+        ["https", name, port] => Ok((Scheme::Https, name, port)),
+        _ => Err(bad()),
+    }
+}
+
+fn pod_proxy(
+    server: &Server,
+    request: &ResourceRequest,
+    raw_query: &str,
+) -> Result<Place, ApiError> {
+    let (scheme, name, port) = target(&request.name)?;
+    let pod = pod(server, &request.namespace, name)?;
+    let named = || {
+        let spec = pod.spec()?;
+        let ports = spec.maps("containers").flat_map(|container| container.maps("ports"));
+        let mut ports = ports.filter(|row| port.is_empty() || row.str("name") == port);
+        ports.next()?.int("containerPort").and_then(|port| u16::try_from(port).ok())
+    };
+    let port =
+        port.parse().ok().or_else(named).unwrap_or(if scheme == Scheme::Https { 443 } else { 80 });
+    let host = pod.str_at(&["status", "podIP"]).to_owned();
+    if host.is_empty() {
+        return Err(ApiError::unavailable(format!("pod {name:?} has no address")));
+    }
+    Ok(Place {
+        scheme,
+        trust: Trust::Workload,
+        host,
+        port,
+        path: with_query(rest(request), raw_query),
+    })
+}
+
+fn service_proxy(
+    server: &Server,
+    request: &ResourceRequest,
+    raw_query: &str,
+) -> Result<Place, ApiError> {
+    let (scheme, name, port) = target(&request.name)?;
+    let about = About { group: "", kind: "services", name };
+    let service = server.find_in("", "services", &request.namespace, name);
+    let service = service.ok_or_else(|| ApiError::not_found(about))?;
+    let none = || ApiError::unavailable(format!("no endpoints available for service {name:?}"));
+    let spec = service.object().spec().cloned().unwrap_or_default();
+    let mut ports = spec.maps("ports");
+    let chosen = ports.find(|row| {
+        port.is_empty()
+            || row.str("name") == port
+            || row.int("port").is_some_and(|number| number.to_string() == port)
+    });
+    let chosen = chosen.ok_or_else(|| {
+        ApiError::unavailable(format!("no service port {port:?} found for service {name:?}"))
+    })?;
+    let endpoints = server.find_in("", "endpoints", &request.namespace, name).ok_or_else(none)?;
+    let endpoints = endpoints.object();
+    for subset in endpoints.fields.maps("subsets") {
+        let port = subset.maps("ports").find(|row| row.str("name") == chosen.str("name"));
+        let port = port.and_then(|row| row.int("port")).and_then(|port| u16::try_from(port).ok());
+        let address = subset.maps("addresses").next().map(|address| address.str("ip").to_owned());
+        if let (Some(port), Some(host)) = (port, address) {
+            let path = with_query(rest(request), raw_query);
+            return Ok(Place { scheme, trust: Trust::Workload, host, port, path });
+        }
+    }
+    Err(none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stream_parameters_are_renamed() {
+        let query = Query::parse(
+            "command=sh&command=-c&command=echo+a%26b&stdin=true&stdout=1&stderr=false&tty=true",
+        );
+        assert_eq!(
+            stream_query(&query),
+            "command=sh&command=-c&command=echo%20a%26b&input=1&output=1&tty=1"
+        );
+        assert_eq!(
+            log_query(&Query::parse("container=c&follow=true&tailLines=5&x=y")),
+            "follow=true&tailLines=5"
+        );
+        assert_eq!(port_query(&Query::parse("ports=80,443")), "port=80&port=443");
+    }
+
+    #[test]
+    fn targets() {
+        assert_eq!(target("web").unwrap(), (Scheme::Http, "web", ""));
+        assert_eq!(target("web:80").unwrap(), (Scheme::Http, "web", "80"));
+        assert_eq!(target("https:web:443").unwrap(), (Scheme::Https, "web", "443"));
+        assert!(target("ftp:web:21").is_err());
+        assert!(target("a:b:c:d").is_err());
+    }
+}

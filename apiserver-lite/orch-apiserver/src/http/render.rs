@@ -1,0 +1,218 @@
+//! Answers to bytes: in the encoding and form that the client accepts, from bytes that exist already where they do.
+
+use std::sync::Arc;
+
+use apiserver_schema::list::{self, ListMeta};
+use apiserver_schema::table::{self, Columns, Include};
+use apiserver_schema::{Engine, Kind, Object};
+use bytes::Bytes;
+use proto_api::meta::v1::Status;
+use proto_api::names::Names;
+use proto_api::object;
+
+use super::negotiate::{Accepted, Encoding, Form, MetaVersion};
+use crate::record::Stored;
+use crate::server::{Server, now};
+use crate::status::ApiError;
+
+/// A stored object. `with_columns` matters to tables only: all but the first of a stream leave them out.
+///
+/// # Errors
+/// 406 for a form that the kind has not.
+pub fn stored(
+    server: &Server,
+    accepted: Accepted,
+    record: &Stored,
+    with_columns: bool,
+) -> Result<Bytes, ApiError> {
+    match (accepted.form, accepted.encoding) {
+        (Form::Object, Encoding::Json) => Ok(record.json(&server.engine).clone()),
+        (Form::Object, Encoding::Protobuf) => Ok(record.protobuf(&server.engine).clone()),
+        (Form::Table(version, include), _) => {
+            let revision = record.object().resource_version();
+            let meta = ListMeta { resource_version: revision.to_owned(), ..ListMeta::default() };
+            let columns = if with_columns { Columns::Shown } else { Columns::Left };
+            let shown = (version, include, columns);
+            Ok(table(server, shown, &record.object().kind, &meta, [record.object()].into_iter()))
+        }
+        _ => object(server, accepted, record.object()),
+    }
+}
+
+/// An object that is not stored.
+///
+/// # Errors
+/// 406 for a form that the kind has not.
+pub fn object(server: &Server, accepted: Accepted, object: &Object) -> Result<Bytes, ApiError> {
+    match accepted.form {
+        Form::Object => Ok(encode(&server.engine, accepted.encoding, object)),
+        Form::Table(version, include) => {
+            let meta = ListMeta {
+                resource_version: object.resource_version().to_owned(),
+                ..ListMeta::default()
+            };
+            Ok(table(
+                server,
+                (version, include, Columns::Shown),
+                &object.kind,
+                &meta,
+                [object].into_iter(),
+            ))
+        }
+        Form::PartialObjectMetadata(version) => {
+            let partial = metadata_only(server, version, object)?;
+            Ok(encode(&server.engine, accepted.encoding, &partial))
+        }
+    }
+}
+
+/// A list, as parts to be sent one after the other.
+///
+/// # Errors
+/// 406 for a form that the kind has not.
+pub fn collection(
+    server: &Server,
+    accepted: Accepted,
+    kind: &Arc<Kind>,
+    meta: &ListMeta,
+    items: &[Arc<Stored>],
+) -> Result<Vec<Bytes>, ApiError> {
+    let engine = &server.engine;
+    match (accepted.form, accepted.encoding) {
+        (Form::Object, Encoding::Json) => Ok(json_list(engine, kind, meta, items)),
+        (Form::Object, Encoding::Protobuf) => {
+            let items = items.iter().map(|record| record.protobuf(engine).as_ref());
+            Ok(vec![Bytes::from(list::list_protobuf(kind, meta, items))])
+        }
+        (Form::Object, Encoding::Yaml) => {
+            let json: Vec<u8> = json_list(engine, kind, meta, items).concat();
+            Ok(vec![yaml(&json)])
+        }
+        (Form::Table(version, include), _) => {
+            let objects = items.iter().map(|record| record.object());
+            Ok(vec![table(server, (version, include, Columns::Shown), kind, meta, objects)])
+        }
+        (Form::PartialObjectMetadata(version), encoding) => {
+            let partial = partial_kind(server, version)?;
+            let encoded: Result<Vec<Bytes>, ApiError> = items
+                .iter()
+                .map(|record| {
+                    Ok(encode(engine, encoding, &metadata_only(server, version, record.object())?))
+                })
+                .collect();
+            let encoded = encoded?;
+            let items = encoded.iter().map(Bytes::as_ref);
+            Ok(vec![Bytes::from(match encoding {
+                Encoding::Protobuf => list::list_protobuf(&partial, meta, items),
+                _ => list::list_json(&partial, meta, items),
+            })])
+        }
+    }
+}
+
+/// An object of a bookmark: nothing but its revision, in whatever form the stream has.
+#[must_use]
+pub fn bookmark(server: &Server, accepted: Accepted, object: &Object) -> Bytes {
+    match accepted.form {
+        Form::PartialObjectMetadata(_) => self::object(server, accepted, object)
+            .unwrap_or_else(|_| encode(&server.engine, accepted.encoding, object)),
+        Form::Table(version, include) => {
+            let meta = ListMeta {
+                resource_version: object.resource_version().to_owned(),
+                ..ListMeta::default()
+            };
+            table(
+                server,
+                (version, include, Columns::Left),
+                &object.kind,
+                &meta,
+                [object].into_iter(),
+            )
+        }
+        Form::Object => encode(&server.engine, accepted.encoding, object),
+    }
+}
+
+/// A status.
+#[must_use]
+pub fn status(names: &Names, encoding: Encoding, status: &Status) -> Bytes {
+    // A status holds no embedded raw JSON, the only thing that can fail to encode.
+    let json = || object::to_json(status, names).unwrap_or_default();
+    match encoding {
+        Encoding::Protobuf => Bytes::from(object::to_protobuf_envelope(status, names)),
+        Encoding::Json => Bytes::from(json()),
+        Encoding::Yaml => yaml(&json()),
+    }
+}
+
+fn encode(engine: &Engine, encoding: Encoding, object: &Object) -> Bytes {
+    match encoding {
+        Encoding::Json => Bytes::from(engine.encode_json(object)),
+        Encoding::Protobuf => Bytes::from(engine.encode_protobuf(object)),
+        Encoding::Yaml => Bytes::from(engine.encode_yaml(object)),
+    }
+}
+
+fn yaml(json: &[u8]) -> Bytes {
+    let tree: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+    Bytes::from(proto_api::yaml::to_string(&tree))
+}
+
+/// The parts of a JSON list: nothing of an item is copied, its `kind` and `apiVersion` are skipped.
+fn json_list(engine: &Engine, kind: &Kind, meta: &ListMeta, items: &[Arc<Stored>]) -> Vec<Bytes> {
+    let empty = list::list_json(kind, meta, std::iter::empty());
+    // `{…,"items":[` and `]}`.
+    let head_len = empty.len() - 2;
+    let empty = Bytes::from(empty);
+    let skipped = format!("{{\"kind\":{:?},\"apiVersion\":{:?},", kind.kind, kind.api_version);
+    let mut parts = Vec::with_capacity(2 + items.len() * 2);
+    parts.push(empty.slice(..head_len));
+    for (index, item) in items.iter().enumerate() {
+        let json = item.json(engine);
+        let (opening, rest) = if json.starts_with(skipped.as_bytes()) {
+            (if index == 0 { "{" } else { ",{" }, json.slice(skipped.len()..))
+        } else {
+            (if index == 0 { "" } else { "," }, json.clone())
+        };
+        parts.push(Bytes::from_static(opening.as_bytes()));
+        parts.push(rest);
+    }
+    parts.push(Bytes::from_static(b"]}"));
+    parts
+}
+
+fn partial_kind(server: &Server, version: MetaVersion) -> Result<Arc<Kind>, ApiError> {
+    let group = server.names.group("meta");
+    let engine = &server.engine;
+    let found = engine.kind(&group, version.as_str(), "PartialObjectMetadata");
+    let found = found.or_else(|| engine.kind(&group, "v1", "PartialObjectMetadata"));
+    found.cloned().ok_or_else(|| ApiError::not_acceptable(server.names.protobuf_media_type()))
+}
+
+fn metadata_only(
+    server: &Server,
+    version: MetaVersion,
+    object: &Object,
+) -> Result<Object, ApiError> {
+    let mut partial = Object::new(partial_kind(server, version)?);
+    if let Some(metadata) = object.fields.get("metadata") {
+        partial.fields.insert("metadata", metadata.clone());
+    }
+    Ok(partial)
+}
+
+/// How a table is shown: version, content of rows, columns.
+type Shown = (MetaVersion, Include, Columns);
+
+fn table<'a>(
+    server: &Server,
+    (version, include, columns): Shown,
+    kind: &Kind,
+    meta: &ListMeta,
+    objects: impl Iterator<Item = &'a Object>,
+) -> Bytes {
+    let api_version = format!("{}/{}", server.names.group("meta"), version.as_str());
+    let form =
+        table::Form { api_version: &api_version, columns, include, now: now().unix_timestamp() };
+    Bytes::from(table::encode(&server.engine, form, kind, meta, objects))
+}

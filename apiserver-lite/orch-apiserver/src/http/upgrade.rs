@@ -1,0 +1,109 @@
+//! Upgraded connections: after both sides have switched protocols, bytes are passed both ways unchanged.
+
+use http::header::{CONNECTION, UPGRADE};
+use http::{HeaderMap, HeaderName};
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+
+/// Bytes that one direction may hold between reading and writing.
+const BUFFER_LEN: usize = 16 << 10;
+
+/// Headers that belong to one connection and are not passed on (RFC 9110 section 7.6.1), besides those that
+/// `Connection` itself names.
+const HOP_BY_HOP: [&str; 7] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+];
+
+/// Whether the request asks to switch protocols.
+#[must_use]
+pub fn is_asked(headers: &HeaderMap) -> bool {
+    let tokens = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    headers.contains_key(UPGRADE)
+        && tokens
+            .flat_map(|value| value.split(','))
+            .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
+}
+
+/// Copies the headers that are meant for the other end.
+#[must_use]
+pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
+    let named: Vec<String> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|token| token.trim().to_ascii_lowercase())
+        .collect();
+    let stays = |name: &HeaderName| {
+        HOP_BY_HOP.contains(&name.as_str()) || named.iter().any(|other| other == name.as_str())
+    };
+    let mut out = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers.iter().filter(|(name, _)| !stays(name)) {
+        out.append(name.clone(), value.clone());
+    }
+    out
+}
+
+/// Waits until both ends have switched and passes bytes until both have ended or one fails.
+pub async fn splice(client: OnUpgrade, node: OnUpgrade) {
+    let (client, node) = match tokio::try_join!(client, node) {
+        Ok(both) => both,
+        Err(error) => {
+            tracing::debug!(%error, "upgrade did not complete");
+            return;
+        }
+    };
+    match pass(client, node).await {
+        Ok((up, down)) => {
+            tracing::debug!(bytes_up = up, bytes_down = down, "upgraded connection ended")
+        }
+        Err(error) => tracing::debug!(%error, "upgraded connection broke"),
+    }
+}
+
+async fn pass(client: Upgraded, node: Upgraded) -> std::io::Result<(u64, u64)> {
+    let (mut client, mut node) = (TokioIo::new(client), TokioIo::new(node));
+    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut node, BUFFER_LEN, BUFFER_LEN).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn connection_headers_stay_behind() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("connection", "Upgrade, X-Own"),
+            ("upgrade", "SPDY/3.1"),
+            ("x-own", "1"),
+            ("x-other", "2"),
+        ] {
+            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        assert!(is_asked(&headers));
+        let passed = end_to_end(&headers);
+        assert!(passed.contains_key("x-other"));
+        assert!(
+            !passed.contains_key("x-own")
+                && !passed.contains_key("connection")
+                && !passed.contains_key("upgrade")
+        );
+    }
+
+    #[test]
+    fn upgrade_needs_both_headers() {
+        let mut headers = HeaderMap::new();
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+        assert!(!is_asked(&headers));
+        headers.insert(CONNECTION, HeaderValue::from_static("keep-alive, upgrade"));
+        assert!(is_asked(&headers));
+    }
+}

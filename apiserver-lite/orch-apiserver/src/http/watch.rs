@@ -1,0 +1,230 @@
+//! The body of a watch: events as JSON lines, Protobuf frames or tables, in large chunks, with bookmarks.
+
+mod crowd;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_schema::{Object, list};
+use apiserver_store::{Event, Watch, WatchEnd};
+use bytes::{Bytes, BytesMut};
+use futures_util::stream;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
+use tokio::time::{Instant, sleep_until};
+
+pub use crowd::Crowds;
+use crowd::Member;
+
+use super::body::{BoxError, ResponseBody};
+use super::negotiate::{Accepted, Encoding};
+use super::render;
+use crate::record::Stored;
+use crate::server::Server;
+use crate::status::ApiError;
+use crate::verbs::{Bookmarks, Selection, WatchStart, change};
+
+/// Time between bookmarks on a quiet stream.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// A chunk is handed on when it has grown to this.
+const CHUNK_LEN: usize = 64 << 10;
+
+/// Starts streaming.
+#[must_use]
+pub fn body(server: Arc<Server>, start: WatchStart, accepted: Accepted) -> ResponseBody {
+    let now = Instant::now();
+    let streaming = Streaming {
+        ends_at: now + start.length,
+        bookmark_at: now + BOOKMARK_EVERY,
+        member: server.crowds.join(&start.prefix),
+        encoder: Encoder { server, accepted, kind: start.kind.clone(), with_columns: true },
+        selection: start.selection,
+        bookmarks: start.bookmarks,
+        phase: Phase::Initial {
+            left: start.initial.into_iter(),
+            then: start.changes,
+            revision: start.revision.0,
+        },
+        events: Vec::new(),
+    };
+    let frames = stream::unfold(streaming, |mut streaming| async move {
+        let chunk = streaming.next_chunk().await?;
+        Some((Ok::<_, BoxError>(Frame::data(chunk)), streaming))
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+struct Streaming {
+    ends_at: Instant,
+    bookmark_at: Instant,
+    /// Place among those who watch the same.
+    member: Member,
+    encoder: Encoder,
+    selection: Selection,
+    bookmarks: Bookmarks,
+    phase: Phase,
+    /// Events taken from the log and not yet written; reused.
+    events: Vec<Event<Stored>>,
+}
+
+enum Phase {
+    /// Reporting what was there at the start.
+    Initial {
+        left: std::vec::IntoIter<Arc<Stored>>,
+        then: Result<Watch<Stored>, ApiError>,
+        revision: u64,
+    },
+    /// Reporting what changes.
+    Following(Watch<Stored>),
+    /// Nothing more to say.
+    Ended,
+}
+
+/// Why waiting for changes ended.
+enum Woken {
+    Events,
+    Bookmark,
+    Lagged(ApiError),
+    Over,
+}
+
+impl Streaming {
+    /// The next bytes to send; `None` at the end.
+    async fn next_chunk(&mut self) -> Option<Bytes> {
+        let mut chunk = BytesMut::new();
+        while chunk.is_empty() {
+            match std::mem::replace(&mut self.phase, Phase::Ended) {
+                Phase::Initial { left, then, revision } => {
+                    self.initial(left, then, revision, &mut chunk)
+                }
+                Phase::Following(watch) => self.following(watch, &mut chunk).await,
+                Phase::Ended => return None,
+            }
+        }
+        Some(chunk.freeze())
+    }
+
+    fn initial(
+        &mut self,
+        mut left: std::vec::IntoIter<Arc<Stored>>,
+        then: Result<Watch<Stored>, ApiError>,
+        revision: u64,
+        chunk: &mut BytesMut,
+    ) {
+        for record in left.by_ref() {
+            self.encoder.event(chunk, "ADDED", &record);
+            if chunk.len() >= CHUNK_LEN {
+                self.phase = Phase::Initial { left, then, revision };
+                return;
+            }
+        }
+        match then {
+            Ok(watch) => {
+                if self.bookmarks == Bookmarks::AfterInitial {
+                    self.encoder.bookmark(chunk, revision, Marks::EndOfInitial);
+                }
+                self.phase = Phase::Following(watch);
+            }
+            Err(error) => self.encoder.error(chunk, &error),
+        }
+    }
+
+    async fn following(&mut self, mut watch: Watch<Stored>, chunk: &mut BytesMut) {
+        match self.wait(&mut watch).await {
+            Woken::Events => {
+                if let Some(turn) = self.member.turn(Instant::now()) {
+                    sleep_until(turn).await;
+                    // What does not fit into one batch, or fails, is seen by the next wait.
+                    let _ = watch.try_batch(&mut self.events);
+                }
+                for event in self.events.drain(..) {
+                    if let Some(change) = change(&event, &self.selection) {
+                        self.encoder.event(chunk, change.kind, &change.record);
+                    }
+                }
+                self.phase = Phase::Following(watch);
+            }
+            Woken::Bookmark => {
+                self.encoder.bookmark(chunk, watch.seen().0, Marks::Progress);
+                self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
+                self.phase = Phase::Following(watch);
+            }
+            Woken::Lagged(error) => self.encoder.error(chunk, &error),
+            Woken::Over => {}
+        }
+    }
+
+    async fn wait(&mut self, watch: &mut Watch<Stored>) -> Woken {
+        let wants_bookmark = self.bookmarks != Bookmarks::Unwanted;
+        // Cancel safe: `next_batch` keeps undelivered events, the others hold no state.
+        tokio::select! {
+            biased;
+            () = self.encoder.server.stopping.cancelled() => Woken::Over,
+            () = sleep_until(self.ends_at) => Woken::Over,
+            outcome = watch.next_batch(&mut self.events) => match outcome {
+                Ok(()) => Woken::Events,
+                Err(WatchEnd::Lagged(lag)) => Woken::Lagged(ApiError::expired(format!(
+                    "too old resource version: {} ({})", lag.seen, lag.oldest,
+                ))),
+                Err(WatchEnd::Closed) => Woken::Over,
+            },
+            () = sleep_until(self.bookmark_at), if wants_bookmark => Woken::Bookmark,
+        }
+    }
+}
+
+/// What a bookmark marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Marks {
+    Progress,
+    EndOfInitial,
+}
+
+struct Encoder {
+    server: Arc<Server>,
+    accepted: Accepted,
+    kind: Arc<apiserver_schema::Kind>,
+    /// The first table of a stream carries the columns, later ones only rows.
+    with_columns: bool,
+}
+
+impl Encoder {
+    fn event(&mut self, out: &mut BytesMut, event: &str, record: &Arc<Stored>) {
+        let shown = record.shown_as(&self.kind);
+        match render::stored(&self.server, self.accepted, &shown, self.with_columns) {
+            Ok(object) => {
+                self.with_columns = false;
+                self.frame(out, event, &object);
+            }
+            Err(error) => self.error(out, &error),
+        }
+    }
+
+    fn bookmark(&self, out: &mut BytesMut, revision: u64, marks: Marks) {
+        let mut object = Object::new(self.kind.clone());
+        object.set_meta_str("resourceVersion", &revision.to_string());
+        if marks == Marks::EndOfInitial {
+            let annotation = format!("{}/initial-events-end", self.server.names.group_domain());
+            object.metadata_mut().map_or_insert("annotations").insert(annotation, "true");
+        }
+        let bytes = render::bookmark(&self.server, self.accepted, &object);
+        self.frame(out, "BOOKMARK", &bytes);
+    }
+
+    fn error(&self, out: &mut BytesMut, error: &ApiError) {
+        let bytes = render::status(self.server.names, self.accepted.encoding, error.status());
+        self.frame(out, "ERROR", &bytes);
+    }
+
+    fn frame(&self, out: &mut BytesMut, event: &str, object: &[u8]) {
+        match self.accepted.encoding {
+            Encoding::Protobuf => out.extend_from_slice(&list::watch_event_protobuf(event, object)),
+            // Written in place: a thousand watchers of one event make no thousand allocations.
+            Encoding::Json | Encoding::Yaml => {
+                for part in [b"{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"] {
+                    out.extend_from_slice(part);
+                }
+            }
+        }
+    }
+}

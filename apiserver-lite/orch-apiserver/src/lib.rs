@@ -1,0 +1,33 @@
+//! bin: the API server. REST over the object engine (`apiserver-schema`) and the revisioned store (`apiserver-store`).
+//!
+//! ```text
+//!  TLS ─▶ http::serve ─▶ http::handler ─▶ http::dispatch ─▶ verbs ─▶ admission, registry ─▶ store
+//!                          │ authn, authz                     │                               │
+//!                          ▼                                  ▼                               ▼
+//!                        status                         http::render ◀──── shared bytes ◀── record
+//! ```
+//!
+//! [`build`] makes a server out of a [`Config`] and returns where it really listens; `main.rs` and tests use the same.
+
+pub mod admission;
+pub mod app;
+pub mod auth;
+mod bootstrap;
+pub mod config;
+mod discovery;
+pub mod flags;
+pub mod http;
+mod key;
+mod kubeconfig;
+mod metrics;
+mod pki;
+mod record;
+pub mod registry;
+mod server;
+pub mod status;
+mod tls;
+mod upkeep;
+pub mod verbs;
+
+pub use app::{Bound, BuildError, build};
+pub use config::Config;

@@ -1,0 +1,38 @@
+//! The process: flags, log, build, run until asked to stop.
+
+use std::process::ExitCode;
+
+use orch_apiserver::flags::Flags;
+use proto_daemon::drain::{self, Drain};
+use proto_daemon::exit::{self, Failure};
+use proto_daemon::runtime::{self, Threads};
+
+const PROGRAM: &str = "orch-apiserver";
+
+fn main() -> ExitCode {
+    let flags: Flags = match exit::parse_flags() {
+        Ok(flags) => flags,
+        Err(code) => return code,
+    };
+    proto_daemon::log::init(flags.common.log());
+    let config = flags.config();
+    let threads = Threads::Workers(config.worker_threads);
+    exit::conclude(PROGRAM, runtime::run(threads, serve(config)))
+}
+
+async fn serve(config: orch_apiserver::Config) -> Result<(), Failure> {
+    let deadline = config.shutdown_deadline;
+    let drain = Drain::default();
+    let bound = orch_apiserver::build(config).await.map_err(|error| match error {
+        error if error.is_usage() => Failure::usage(error),
+        error => Failure::run(error),
+    })?;
+    tracing::info!(address = %bound.address(), "serving");
+    let running = tokio::spawn(bound.run(drain.watch()));
+    let signal = drain::stop_signal().await.map_err(Failure::run)?;
+    tracing::info!(signal, "stopping");
+    let drained = drain.drain(deadline).await;
+    tracing::info!(?drained, "stopped");
+    running.abort();
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! What the server counts, under the names that dashboards of the ecosystem know.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
+
+use crate::http::Labels;
+
+/// Counters of requests.
+pub struct Metrics {
+    requests: IntCounterVec,
+    durations: HistogramVec,
+    in_flight: IntGaugeVec,
+}
+
+/// Labels of a request, in the order of [`Metrics::finished`].
+const REQUEST: [&str; 6] = ["verb", "group", "version", "resource", "subresource", "scope"];
+/// Upper ends of the duration buckets, in seconds.
+const BUCKETS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
+
+impl Metrics {
+    /// Registers everything.
+    ///
+    /// # Errors
+    /// A name is taken.
+    pub fn new(registry: &proto_daemon::metrics::Metrics) -> Result<Self, prometheus::Error> {
+        let counted: Vec<&str> = REQUEST.iter().copied().chain(["code"]).collect();
+        let requests = IntCounterVec::new(
+            Opts::new("apiserver_request_total", "Requests answered."),
+            &counted,
+        )?;
+        let durations = HistogramOpts::new(
+            "apiserver_request_duration_seconds",
+            "Time from a request's head to its response's head, in seconds.",
+        );
+        let durations = HistogramVec::new(durations.buckets(BUCKETS.to_vec()), &REQUEST)?;
+        let in_flight =
+            Opts::new("apiserver_current_inflight_requests", "Requests being answered.");
+        Ok(Self {
+            requests: registry.register(requests)?,
+            durations: registry.register(durations)?,
+            in_flight: registry.register(IntGaugeVec::new(in_flight, &["request_kind"])?)?,
+        })
+    }
+
+    /// A request has arrived; it is in flight until the guard is dropped.
+    #[must_use]
+    pub fn started(&self, kind: RequestKind) -> InFlight {
+        let gauge = self.in_flight.with_label_values(&[kind.as_str()]);
+        gauge.inc();
+        InFlight(gauge)
+    }
+
+    /// A request has been answered.
+    pub fn finished(&self, labels: &Labels, status: StatusCode, took: Duration) {
+        let request = [
+            labels.verb,
+            &labels.group,
+            &labels.version,
+            &labels.resource,
+            &labels.subresource,
+            labels.scope,
+        ];
+        let [verb, group, version, resource, subresource, scope] = request;
+        let counted = [verb, group, version, resource, subresource, scope, status.as_str()];
+        self.requests.with_label_values(&counted).inc();
+        // The length of a stream says nothing about the server.
+        if labels.kind() != RequestKind::LongRunning {
+            self.durations.with_label_values(&request).observe(took.as_secs_f64());
+        }
+    }
+}
+
+/// What a request does to the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// It reads.
+    ReadOnly,
+    /// It changes something.
+    Mutating,
+    /// It streams.
+    LongRunning,
+}
+
+impl RequestKind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "readOnly",
+            Self::Mutating => "mutating",
+            Self::LongRunning => "longRunning",
+        }
+    }
+}
+
+/// Counts a request as in flight while it lives.
+pub struct InFlight(IntGauge);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,219 @@
+//! The server's own CA, for when no certificate files are given: CA, serving certificate, service account key and an
+//! administrator's client certificate, kept in one directory and reused on the next start.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use time::{Duration, OffsetDateTime};
+
+/// Why the directory of certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file or directory cannot be read or written.
+    #[error("certificate directory: {path}")]
+    File {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A certificate or key cannot be made or read back.
+    #[error("certificate {name}")]
+    Certificate {
+        /// File name without ending.
+        name: &'static str,
+        /// What the library said.
+        #[source]
+        source: rcgen::Error,
+    },
+}
+
+/// What the serving certificate has to be valid for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// DNS names.
+    pub names: Vec<String>,
+    /// Addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The directory's content, as PEM text.
+#[derive(Clone, Debug)]
+pub struct Pki {
+    /// CA certificate; clients trust it and client certificates are checked against it.
+    pub ca: String,
+    /// Serving certificate.
+    pub serving: Pair,
+    /// Client certificate of an administrator: user `orch-admin` or `kubernetes-admin`, group `system:masters`.
+    pub admin: Pair,
+    /// Private key that signs service account tokens.
+    pub service_account_key: String,
+}
+
+/// A certificate and its key, as PEM text.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    /// The certificate.
+    pub certificate: String,
+    /// Its private key.
+    pub key: String,
+}
+
+impl Pki {
+    /// Reads the directory, making what is missing; without one everything lives as long as the value. The serving certificate is made anew on each start, so that it
+    /// always names the current addresses; the CA and the service account key stay.
+    ///
+    /// # Errors
+    /// [`PkiError`] naming the file or certificate.
+    pub fn open(
+        dir: Option<&Path>,
+        served: &Served,
+        admin: &str,
+        now: OffsetDateTime,
+    ) -> Result<Self, PkiError> {
+        if let Some(dir) = dir {
+            fs::create_dir_all(dir)
+                .map_err(|source| PkiError::File { path: dir.to_owned(), source })?;
+        }
+        let ca_key = kept(dir, "ca.key", || Ok(generate("ca")?.serialize_pem()))?;
+        let key = KeyPair::from_pem(&ca_key)
+            .map_err(|source| PkiError::Certificate { name: "ca", source })?;
+        let ca = kept(dir, "ca.crt", || Ok(authority(&key, now)?.pem()))?;
+        let issuer = Issuer::from_ca_cert_pem(&ca, key)
+            .map_err(|source| PkiError::Certificate { name: "ca", source })?;
+        let serving = issue("apiserver", serving_params(served, now)?, &issuer)?;
+        let admin = issue("admin", client_params(admin, &["system:masters"], now), &issuer)?;
+        for (name, pair) in [("apiserver", &serving), ("admin", &admin)] {
+            let Some(dir) = dir else { break };
+            write(&dir.join(format!("{name}.crt")), &pair.certificate)?;
+            write(&dir.join(format!("{name}.key")), &pair.key)?;
+        }
+        let service_account_key = kept(dir, "sa.key", || Ok(generate("sa")?.serialize_pem()))?;
+        Ok(Self { ca, serving, admin, service_account_key })
+    }
+}
+
+fn generate(name: &'static str) -> Result<KeyPair, PkiError> {
+    KeyPair::generate().map_err(|source| PkiError::Certificate { name, source })
+}
+
+fn params(common_name: &str, now: OffsetDateTime, days: i64) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    // Clocks of other machines may lag behind a little.
+    params.not_before = now - Duration::hours(1);
+    params.not_after = now + Duration::days(days);
+    params
+}
+
+fn authority(key: &KeyPair, now: OffsetDateTime) -> Result<Certificate, PkiError> {
+    let mut params = params("orch-ca", now, 3650);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    params.self_signed(key).map_err(|source| PkiError::Certificate { name: "ca", source })
+}
+
+fn serving_params(served: &Served, now: OffsetDateTime) -> Result<CertificateParams, PkiError> {
+    let mut params = params("orch-apiserver", now, 365);
+    for name in &served.names {
+        let name = name
+            .as_str()
+            .try_into()
+            .map_err(|source| PkiError::Certificate { name: "apiserver", source })?;
+        params.subject_alt_names.push(SanType::DnsName(name));
+    }
+    params.subject_alt_names.extend(served.addresses.iter().copied().map(SanType::IpAddress));
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    Ok(params)
+}
+
+fn client_params(user: &str, groups: &[&str], now: OffsetDateTime) -> CertificateParams {
+    let mut params = params(user, now, 365);
+    for group in groups {
+        params.distinguished_name.push(DnType::OrganizationName, *group);
+    }
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+fn issue(
+    name: &'static str,
+    params: CertificateParams,
+    issuer: &Issuer<'_, KeyPair>,
+) -> Result<Pair, PkiError> {
+    let key = generate(name)?;
+    let certificate =
+        params.signed_by(&key, issuer).map_err(|source| PkiError::Certificate { name, source })?;
+    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+}
+
+/// The file's text; if it is not there, `make` gives it and it is written.
+fn kept(
+    dir: Option<&Path>,
+    name: &str,
+    make: impl FnOnce() -> Result<String, PkiError>,
+) -> Result<String, PkiError> {
+    let Some(dir) = dir else { return make() };
+    let path = dir.join(name);
+    match fs::read_to_string(&path) {
+        Ok(text) => Ok(text),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text = make()?;
+            write(&path, &text)?;
+            Ok(text)
+        }
+        Err(source) => Err(PkiError::File { path, source }),
+    }
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+pub fn write(path: &Path, text: &str) -> Result<(), PkiError> {
+    let fail = |source| PkiError::File { path: path.to_owned(), source };
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let fresh = path.with_file_name(name);
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&fresh)
+        .map_err(fail)?;
+    file.write_all(text.as_bytes()).map_err(fail)?;
+    fs::rename(&fresh, path).map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_start_keeps_the_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        let served = Served {
+            names: vec!["localhost".into()],
+            addresses: vec!["127.0.0.1".parse().unwrap()],
+        };
+        let now = OffsetDateTime::UNIX_EPOCH + Duration::days(20_000);
+        let first = Pki::open(Some(dir.path()), &served, "admin", now).unwrap();
+        let second = Pki::open(Some(dir.path()), &served, "admin", now).unwrap();
+        assert_eq!(first.ca, second.ca);
+        assert_eq!(first.service_account_key, second.service_account_key);
+        assert_ne!(first.serving.certificate, second.serving.certificate);
+    }
+}

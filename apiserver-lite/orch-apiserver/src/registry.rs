@@ -1,0 +1,171 @@
+//! What single kinds have beyond the generic verbs: how they are prepared, how they are deleted, what they hold.
+
+pub mod binding;
+mod cidr;
+pub mod eviction;
+mod node_ports;
+pub mod pods;
+pub mod reviews;
+pub mod scale;
+mod services;
+pub mod token;
+pub mod versions;
+
+use apiserver_schema::update::{Subresource, prepare_for_create};
+use apiserver_schema::{Kind, Map, Object};
+
+pub use cidr::{Cidr, CidrError};
+pub use node_ports::{PortRange, PortRangeError};
+pub use services::{Reservation, ServiceAllocations};
+
+use crate::server::Server;
+use crate::status::ApiError;
+use crate::verbs::{Call, about_kind};
+
+/// Sets what the server decides about a new object of some kinds; runs after admission, before validation.
+pub fn prepare_create(call: &Call<'_>, object: &mut Object) {
+    // Nodes register with their status; everybody else reports it later.
+    let registered =
+        object.kind.is("", "Node").then(|| object.fields.get("status").cloned()).flatten();
+    prepare_for_create(object);
+    match (object.kind.short_group, object.kind.kind) {
+        ("", "Pod") => {
+            let class = pods::qos_class(object);
+            let status = object.fields.map_or_insert("status");
+            status.insert("phase", "Pending");
+            status.insert("qosClass", class);
+        }
+        ("", "Namespace") => {
+            set_phase(object, "Active");
+            hold_content(object, call.server.names.api_service_name());
+        }
+        ("", "PersistentVolumeClaim" | "PersistentVolume") => set_phase(object, "Pending"),
+        ("", "Node") => {
+            registered.into_iter().for_each(|status| drop(object.fields.insert("status", status)))
+        }
+        ("certificates", "CertificateSigningRequest") => sign_request(call, object),
+        _ => {}
+    }
+}
+
+fn set_phase(object: &mut Object, phase: &str) {
+    object.fields.map_or_insert("status").insert("phase", phase);
+}
+
+/// A namespace stays until its content is gone: the finalizer is taken away through the subresource `finalize`.
+fn hold_content(namespace: &mut Object, finalizer: &str) {
+    let spec = namespace.fields.map_or_insert("spec");
+    let mut finalizers = spec.list("finalizers").to_vec();
+    if !finalizers.iter().any(|other| other.as_str() == Some(finalizer)) {
+        finalizers.push(finalizer.into());
+        spec.insert("finalizers", finalizers);
+    }
+}
+
+/// A certificate request carries who made it; what the client wrote there does not count.
+fn sign_request(call: &Call<'_>, object: &mut Object) {
+    let spec = object.fields.map_or_insert("spec");
+    spec.insert("username", call.user.name.as_str());
+    spec.insert("uid", call.user.uid.as_str());
+    let groups: Vec<apiserver_schema::Value> =
+        call.user.groups.iter().map(|group| group.as_str().into()).collect();
+    spec.insert("groups", groups);
+    let lists = |values: &Vec<String>| -> apiserver_schema::Value {
+        values
+            .iter()
+            .map(|value| value.as_str().into())
+            .collect::<Vec<apiserver_schema::Value>>()
+            .into()
+    };
+    let extra: Map =
+        call.user.extra.iter().map(|(key, values)| (key.clone(), lists(values))).collect();
+    spec.insert("extra", extra);
+}
+
+/// Carries over what the server decided earlier; runs after admission, before validation.
+pub fn prepare_update(object: &mut Object, before: &Object, subresource: Subresource) {
+    if object.kind.is("", "Service") && subresource == Subresource::Main {
+        services::carry_over(object, before);
+    }
+}
+
+/// Takes the addresses and ports that a service needs. For every other kind there is nothing to take.
+///
+/// # Errors
+/// 422 naming the field that asks for what cannot be given.
+pub fn reserve(
+    server: &Server,
+    object: &mut Object,
+    old: Option<&Object>,
+) -> Result<Reservation, ApiError> {
+    if !object.kind.is("", "Service") {
+        return Ok(Reservation::default());
+    }
+    services::reserve(&server.allocations, object, old)
+        .map_err(|problems| ApiError::invalid(about_kind(object), &problems))
+}
+
+/// Gives back what a removed object held.
+pub fn release(server: &Server, object: &Object) {
+    if object.kind.is("", "Service") {
+        services::release(&server.allocations, object);
+    }
+}
+
+/// Seconds that the object's owner has for an orderly end. Only pods that run on a node have an owner to wait for.
+#[must_use]
+pub fn grace_secs(object: &Object, wished: Option<i64>) -> i64 {
+    if object.kind.is("", "Pod") { pods::grace_secs(object, wished) } else { 0 }
+}
+
+/// Whether finalizers keep the object.
+#[must_use]
+pub fn is_held(object: &Object) -> bool {
+    let own = object.finalizers().next().is_some();
+    let content = object.kind.is("", "Namespace")
+        && object.spec().is_some_and(|spec| !spec.list("finalizers").is_empty());
+    own || content
+}
+
+/// Whether a deleted object has nothing left to wait for.
+#[must_use]
+pub fn is_finished(object: &Object) -> bool {
+    let grace = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
+    object.deletion_timestamp().is_some() && grace.unwrap_or(0) == 0 && !is_held(object)
+}
+
+/// What a kind shows of being deleted, besides the timestamp.
+pub fn mark_deleted(object: &mut Object) {
+    if object.kind.is("", "Namespace") {
+        set_phase(object, "Terminating");
+    }
+}
+
+/// Whether a deletion answers with the object instead of a status.
+#[must_use]
+pub fn answers_with_object(kind: &Kind) -> bool {
+    match (kind.short_group, kind.kind) {
+        ("", name) => matches!(
+            name,
+            "Pod"
+                | "PodTemplate"
+                | "PersistentVolume"
+                | "PersistentVolumeClaim"
+                | "ResourceQuota"
+                | "Service"
+                | "ServiceAccount"
+        ),
+        ("storage", name) => name != "CSIStorageCapacity",
+        _ => false,
+    }
+}
+
+/// Whether a PUT to a name that is free creates the object.
+#[must_use]
+pub fn creates_on_update(kind: &Kind) -> bool {
+    match kind.short_group {
+        "" => matches!(kind.kind, "Endpoints" | "Event" | "LimitRange" | "Service"),
+        "rbac.authorization" => true,
+        _ => false,
+    }
+}

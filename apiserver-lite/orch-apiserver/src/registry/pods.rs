@@ -1,0 +1,73 @@
+//! What the server knows about pods: their class of service, how long they may take to end, their containers.
+
+use apiserver_schema::{Map, Object};
+
+/// Lists of containers in a pod's spec, in the order that messages name them.
+pub const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+
+/// Quality of service class: by requests and limits of cpu and memory of all containers.
+#[must_use]
+pub fn qos_class(pod: &Object) -> &'static str {
+    let Some(spec) = pod.spec() else { return "BestEffort" };
+    let containers = || CONTAINER_LISTS.iter().take(2).flat_map(|list| spec.maps(list));
+    let amount = |container: &Map, list: &str, resource: &str| {
+        let text = container
+            .map("resources")
+            .and_then(|resources| resources.map(list))
+            .map(|map| map.str(resource).to_owned());
+        text.filter(|text| !text.is_empty() && text != "0")
+    };
+    let mut any = false;
+    let mut guaranteed = true;
+    for container in containers() {
+        for resource in ["cpu", "memory"] {
+            let (request, limit) =
+                (amount(container, "requests", resource), amount(container, "limits", resource));
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some()
+                && request.as_ref().is_none_or(|request| Some(request) == limit.as_ref());
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// Seconds that a pod has to end: what is wished, else what its spec says. A pod that runs nowhere, or runs no more,
+/// needs none.
+#[must_use]
+pub fn grace_secs(pod: &Object, wished: Option<i64>) -> i64 {
+    let ended = matches!(pod.str_at(&["status", "phase"]), "Succeeded" | "Failed");
+    if pod.str_at(&["spec", "nodeName"]).is_empty() || ended {
+        return 0;
+    }
+    let own = pod.spec().and_then(|spec| spec.int("terminationGracePeriodSeconds"));
+    // A negative period in the spec means one second, as the ecosystem has it.
+    match wished.unwrap_or_else(|| own.unwrap_or(30)) {
+        seconds if seconds < 0 => 1,
+        seconds => seconds,
+    }
+}
+
+/// Name of the container that a request without one means: the annotated one, else the first.
+#[must_use]
+pub fn default_container(pod: &Object, annotation: &str) -> Option<String> {
+    let annotated = pod.str_at(&["metadata", "annotations", annotation]);
+    if !annotated.is_empty() && has_container(pod, annotated) {
+        return Some(annotated.to_owned());
+    }
+    let mut containers = pod.spec()?.maps("containers");
+    containers.next().map(|container| container.str("name").to_owned())
+}
+
+/// Whether the pod has a container of any sort called `name`.
+#[must_use]
+pub fn has_container(pod: &Object, name: &str) -> bool {
+    let Some(spec) = pod.spec() else { return false };
+    CONTAINER_LISTS
+        .iter()
+        .flat_map(|list| spec.maps(list))
+        .any(|container| container.str("name") == name)
+}

@@ -1,0 +1,158 @@
+//! Reviews: virtual resources whose answer is in the status: who is this token, may this user do that.
+
+use apiserver_schema::{Format, Kind, Map, Object, Value};
+
+use crate::auth::{Attributes, Decision, Subject, User};
+use crate::status::ApiError;
+use crate::verbs::{Answer, Call, Outcome, decode};
+
+/// Whether objects of the kind are questions.
+#[must_use]
+pub fn is_review(kind: &Kind) -> bool {
+    matches!(kind.short_group, "authentication" | "authorization") && kind.kind.ends_with("Review")
+}
+
+/// Answers a review.
+///
+/// # Errors
+/// 400 for a question that asks nothing.
+pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+    let decoded = decode(call, body, format)?;
+    let mut review = decoded.object;
+    let status = match call.kind.kind {
+        "TokenReview" => token_review(call, &review)?,
+        "SelfSubjectAccessReview" => access(call, &review, call.user)?,
+        "SubjectAccessReview" => access(call, &review, &named_user(&review))?,
+        "LocalSubjectAccessReview" => {
+            let asked = review.str_at(&["spec", "resourceAttributes", "namespace"]);
+            if asked != call.request.namespace {
+                return Err(ApiError::bad_request(
+                    "spec.resourceAttributes.namespace must match metadata.namespace",
+                ));
+            }
+            access(call, &review, &named_user(&review))?
+        }
+        "SelfSubjectRulesReview" => rules(call, &review),
+        _ => return Err(ApiError::no_such_resource()),
+    };
+    review.fields.insert("status", status);
+    Ok(Outcome {
+        answer: Answer::Object { code: 201, object: Box::new(review) },
+        warnings: decoded.warnings,
+    })
+}
+
+fn token_review(call: &Call<'_>, review: &Object) -> Result<Map, ApiError> {
+    let token = review.str_at(&["spec", "token"]);
+    if token.is_empty() {
+        return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
+    }
+    let asked = review.spec().map(|spec| spec.list("audiences")).unwrap_or_default();
+    let asked: Vec<String> = asked.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let audiences = if asked.is_empty() { call.server.tokens.audiences().to_vec() } else { asked };
+    let mut status = Map::new();
+    match call.server.authenticators.token_user(call.server, token, &audiences) {
+        Some((user, meant)) => {
+            status.insert("authenticated", true);
+            status.insert("user", user_map(&user));
+            status.insert("audiences", texts(&meant));
+        }
+        None => {
+            status.insert("error", "invalid bearer token");
+        }
+    }
+    Ok(status)
+}
+
+fn user_map(user: &User) -> Map {
+    let mut map = Map::new();
+    map.insert("username", user.name.as_str());
+    map.insert("uid", user.uid.as_str());
+    map.insert("groups", texts(&user.groups));
+    if !user.extra.is_empty() {
+        let extra: Map =
+            user.extra.iter().map(|(key, values)| (key.clone(), texts(values))).collect();
+        map.insert("extra", extra);
+    }
+    map
+}
+
+fn texts(values: &[String]) -> Vec<Value> {
+    values.iter().map(|value| Value::from(value.as_str())).collect()
+}
+
+fn named_user(review: &Object) -> User {
+    let spec = review.spec().cloned().unwrap_or_default();
+    let list = |values: &[Value]| {
+        values.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let extra = spec.map("extra").into_iter().flat_map(Map::iter);
+    User {
+        name: spec.str("user").to_owned(),
+        uid: spec.str("uid").to_owned(),
+        groups: list(spec.list("groups")),
+        extra: extra
+            .map(|(key, values)| (key.to_owned(), list(values.as_list().unwrap_or_default())))
+            .collect(),
+    }
+}
+
+fn access(call: &Call<'_>, review: &Object, user: &User) -> Result<Map, ApiError> {
+    let spec = review.spec().cloned().unwrap_or_default();
+    let subject = match (spec.map("resourceAttributes"), spec.map("nonResourceAttributes")) {
+        (Some(of), None) => (
+            of.str("verb"),
+            Subject::Resource {
+                group: of.str("group"),
+                version: of.str("version"),
+                resource: of.str("resource"),
+                subresource: of.str("subresource"),
+                namespace: of.str("namespace"),
+                name: of.str("name"),
+            },
+        ),
+        (None, Some(of)) => (of.str("verb"), Subject::Path(of.str("path"))),
+        _ => {
+            return Err(ApiError::bad_request(
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified",
+            ));
+        }
+    };
+    let (verb, subject) = subject;
+    let ruling = call.server.authorizer.authorize(&Attributes { user, verb, subject });
+    let mut status = Map::new();
+    status.insert("allowed", ruling.decision == Decision::Allow);
+    if ruling.decision == Decision::Deny {
+        status.insert("denied", true);
+    }
+    if !ruling.reason.is_empty() {
+        status.insert("reason", ruling.reason);
+    }
+    Ok(status)
+}
+
+/// What the caller may do. Modules that decide by rules will list them; the ones there are decide alike for everything.
+fn rules(call: &Call<'_>, review: &Object) -> Map {
+    let namespace = review.str_at(&["spec", "namespace"]);
+    let subject = Subject::Resource {
+        group: "*",
+        version: "*",
+        resource: "*",
+        subresource: "",
+        namespace,
+        name: "",
+    };
+    let everything =
+        call.server.authorizer.authorize(&Attributes { user: call.user, verb: "*", subject });
+    let any = || Value::from(vec![Value::from("*")]);
+    let mut status = Map::new();
+    let allowed = everything.decision == Decision::Allow;
+    let rule = |fields: &[&'static str]| -> Value {
+        fields.iter().map(|field| (*field, any())).collect::<Map>().into()
+    };
+    let listed = |rule: Value| if allowed { vec![rule] } else { Vec::new() };
+    status.insert("resourceRules", listed(rule(&["verbs", "apiGroups", "resources"])));
+    status.insert("nonResourceRules", listed(rule(&["verbs", "nonResourceURLs"])));
+    status.insert("incomplete", false);
+    status
+}

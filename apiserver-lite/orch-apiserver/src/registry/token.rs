@@ -1,0 +1,109 @@
+//! Token requests: a new token of a service account, bound to a pod or secret when asked.
+
+use std::sync::Arc;
+
+use apiserver_schema::{Format, Object, Value};
+use time::{Duration, OffsetDateTime};
+
+use crate::auth::{Bound, LIFE_SECS, TokenWish};
+use crate::record::Stored;
+use crate::server::{now, timestamp};
+use crate::status::{About, ApiError, FieldProblem};
+use crate::verbs::{Answer, Call, Outcome, about_kind, decode_as};
+
+/// Life of a token that does not say, in seconds.
+const LIFE_SECS_DEFAULT: i64 = 3600;
+
+/// Makes a token of the account that the request names.
+///
+/// # Errors
+/// 404 without such an account or bound object, 409 when a uid differs, 422 for a life outside the bounds.
+pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+    let server = call.server;
+    let group = server.names.group("authentication");
+    let kind = server
+        .engine
+        .kind(&group, "v1", "TokenRequest")
+        .ok_or_else(|| crate::server::missing_kind("TokenRequest"))?;
+    let decoded = decode_as(call, kind, body, format)?;
+    let mut request = decoded.object;
+    let account = call.current()?;
+    let wished =
+        request.spec().and_then(|spec| spec.int("expirationSeconds")).unwrap_or(LIFE_SECS_DEFAULT);
+    check_life(&request, wished)?;
+    let audiences = request.spec().map(|spec| spec.list("audiences")).unwrap_or_default();
+    let mut audiences: Vec<String> =
+        audiences.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    if audiences.is_empty() {
+        audiences = server.tokens.audiences().to_vec();
+    }
+    let wish = TokenWish {
+        namespace: &call.request.namespace,
+        account: &call.request.name,
+        account_uid: account.object().uid(),
+        bound: bound(call, &request)?,
+        audiences: audiences.clone(),
+        life_secs: server.tokens.life_secs(wished),
+    };
+    let issued: OffsetDateTime = now();
+    let token = server.tokens.issue(&wish, issued.unix_timestamp()).map_err(ApiError::internal)?;
+    let spec = request.fields.map_or_insert("spec");
+    spec.insert("expirationSeconds", wish.life_secs);
+    spec.insert("audiences", audiences.into_iter().map(Value::from).collect::<Vec<_>>());
+    let status = request.fields.map_or_insert("status");
+    status.insert("token", token);
+    status.insert("expirationTimestamp", timestamp(issued + Duration::seconds(wish.life_secs)));
+    let (name, namespace) = (call.request.name.clone(), call.request.namespace.clone());
+    request.set_meta_str("name", &name);
+    request.set_meta_str("namespace", &namespace);
+    request.metadata_mut().insert("creationTimestamp", timestamp(issued));
+    Ok(Outcome {
+        answer: Answer::Object { code: 201, object: Box::new(request) },
+        warnings: decoded.warnings,
+    })
+}
+
+fn check_life(request: &Object, secs: i64) -> Result<(), ApiError> {
+    let problem = match secs {
+        secs if LIFE_SECS.contains(&secs) => return Ok(()),
+        secs if secs < *LIFE_SECS.start() => "may not specify a duration less than 10 minutes",
+        _ => "may not specify a duration larger than 2^32 seconds",
+    };
+    let problem = FieldProblem::invalid("spec.expirationSeconds", secs, problem);
+    Err(ApiError::invalid(about_kind(request), &[problem]))
+}
+
+/// The object that the token is to be bound to: it has to exist, and a pod has to use the account.
+fn bound(call: &Call<'_>, request: &Object) -> Result<Option<Bound>, ApiError> {
+    let Some(reference) = request.spec().and_then(|spec| spec.map("boundObjectRef")) else {
+        return Ok(None);
+    };
+    let (kind, resource) = match (reference.str("apiVersion"), reference.str("kind")) {
+        ("v1", "Pod") => ("pod", "pods"),
+        ("v1", "Secret") => ("secret", "secrets"),
+        (version, kind) => {
+            return Err(ApiError::bad_request(format!(
+                "cannot bind token for serviceaccount {:?} to type {version}, Kind={kind}",
+                call.request.name,
+            )));
+        }
+    };
+    let about = About { group: "", kind: resource, name: reference.str("name") };
+    let found = call.server.find_in("", resource, &call.request.namespace, about.name);
+    let found: Arc<Stored> = found.ok_or_else(|| ApiError::not_found(about))?;
+    let object = found.object();
+    if !reference.str("uid").is_empty() && reference.str("uid") != object.uid() {
+        let why = format!(
+            "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
+            reference.str("uid"),
+        );
+        return Err(ApiError::conflict(about, &why));
+    }
+    if kind == "pod" && object.str_at(&["spec", "serviceAccountName"]) != call.request.name {
+        return Err(ApiError::bad_request(format!(
+            "cannot bind token for serviceaccount {:?} to pod running with different serviceaccount name.",
+            call.request.name,
+        )));
+    }
+    Ok(Some(Bound { kind, name: object.name().to_owned(), uid: object.uid().to_owned() }))
+}

@@ -1,0 +1,309 @@
+//! Failures as clients see them: one [`ApiError`] wraps the API's `Status`, with the ecosystem's codes, reasons and texts.
+//! Every failed request ends here; nothing else makes a status.
+
+use proto_api::meta::v1::{Status, StatusCause, StatusDetails};
+use proto_api::status::{GroupResource, Reason};
+
+/// A failed request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiError(Box<Status>);
+
+/// What a failure is about: `pods "web-1"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct About<'a> {
+    /// API group; empty for the core.
+    pub group: &'a str,
+    /// Resource in the plural, or kind where the ecosystem puts the kind there.
+    pub kind: &'a str,
+    /// Object name; may be empty.
+    pub name: &'a str,
+}
+
+/// One wrong field of an invalid object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldProblem {
+    /// Machine-readable reason such as `FieldValueInvalid`.
+    pub reason: String,
+    /// Text without the field.
+    pub message: String,
+    /// Path such as `spec.ports[0].nodePort`.
+    pub field: String,
+}
+
+impl FieldProblem {
+    /// A value that is not allowed.
+    pub fn invalid(field: impl Into<String>, value: impl std::fmt::Display, detail: &str) -> Self {
+        Self {
+            reason: "FieldValueInvalid".to_owned(),
+            message: format!("Invalid value: {value}: {detail}"),
+            field: field.into(),
+        }
+    }
+
+    /// A field that may not be set like this.
+    pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
+        Self {
+            reason: "FieldValueForbidden".to_owned(),
+            message: format!("Forbidden: {detail}"),
+            field: field.into(),
+        }
+    }
+
+    /// A field that must be set.
+    pub fn required(field: impl Into<String>, detail: &str) -> Self {
+        let message = if detail.is_empty() {
+            "Required value".to_owned()
+        } else {
+            format!("Required value: {detail}")
+        };
+        Self { reason: "FieldValueRequired".to_owned(), message, field: field.into() }
+    }
+}
+
+impl ApiError {
+    /// A failure of this code and reason that the API has no constructor for.
+    pub fn new(code: i32, reason: &str, message: impl Into<String>) -> Self {
+        let status = Status {
+            code,
+            reason: reason.to_owned(),
+            ..Status::failure(Reason::InternalError, message)
+        };
+        status.into()
+    }
+
+    /// 400: the request itself is wrong.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Status::bad_request(message).into()
+    }
+
+    /// 401: nobody, or nobody we believe.
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Status::unauthorized().into()
+    }
+
+    /// 403: `pods "x" is forbidden: why`.
+    #[must_use]
+    pub fn forbidden(about: About<'_>, why: &str) -> Self {
+        Status::forbidden(about.resource(), about.name, why).into()
+    }
+
+    /// 403 for what would be created in a namespace that is going.
+    #[must_use]
+    pub fn namespace_terminating(about: About<'_>, why: &str, namespace: &str) -> Self {
+        Self::forbidden(about, why).because(StatusCause {
+            reason: "NamespaceTerminating".to_owned(),
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".to_owned(),
+        })
+    }
+
+    /// 404: `pods "x" not found`.
+    #[must_use]
+    pub fn not_found(about: About<'_>) -> Self {
+        Status::not_found(about.resource(), about.name).into()
+    }
+
+    /// 404 for a path that leads nowhere.
+    #[must_use]
+    pub fn no_such_resource() -> Self {
+        Status::failure(Reason::NotFound, "the server could not find the requested resource").into()
+    }
+
+    /// 405.
+    #[must_use]
+    pub fn method_not_allowed() -> Self {
+        let text = "the server does not allow this method on the requested resource";
+        Status::failure(Reason::MethodNotAllowed, text).into()
+    }
+
+    /// 406, naming what is served.
+    #[must_use]
+    pub fn not_acceptable(protobuf: &str) -> Self {
+        Status::not_acceptable(&["application/json", "application/yaml", protobuf]).into()
+    }
+
+    /// 408: the client was too slow.
+    #[must_use]
+    pub fn request_timeout(message: &str) -> Self {
+        Self::new(408, "Timeout", message)
+    }
+
+    /// 409 for a create.
+    #[must_use]
+    pub fn already_exists(about: About<'_>) -> Self {
+        Status::already_exists(about.resource(), about.name).into()
+    }
+
+    /// 409 for an update: `Operation cannot be fulfilled on pods "x": why`.
+    #[must_use]
+    pub fn conflict(about: About<'_>, why: &str) -> Self {
+        Status::conflict(about.resource(), about.name, why).into()
+    }
+
+    /// 409: the object changed since the caller read it.
+    #[must_use]
+    pub fn modified(about: About<'_>) -> Self {
+        Status::modified(about.resource(), about.name).into()
+    }
+
+    /// 410: the revision asked for is gone.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Status::expired(message).into()
+    }
+
+    /// 413.
+    #[must_use]
+    pub fn too_large(limit: usize) -> Self {
+        Status::request_entity_too_large(limit).into()
+    }
+
+    /// 415, naming what is understood.
+    #[must_use]
+    pub fn unsupported_media_type(served: &[&str]) -> Self {
+        Status::unsupported_media_type(served).into()
+    }
+
+    /// 422: `Pod "x" is invalid: field: problem`; `about.kind` is the kind.
+    #[must_use]
+    pub fn invalid(about: About<'_>, problems: &[FieldProblem]) -> Self {
+        let causes = problems.iter().map(|problem| StatusCause {
+            reason: problem.reason.clone(),
+            message: problem.message.clone(),
+            field: problem.field.clone(),
+        });
+        Status::invalid(about.resource(), about.name, causes.collect()).into()
+    }
+
+    /// 429: try again after so many seconds.
+    pub fn too_many_requests(message: impl Into<String>, seconds: i32) -> Self {
+        Status::too_many_requests(message, seconds).into()
+    }
+
+    /// 429 of an eviction that a disruption budget holds back.
+    pub fn disruption_budget(detail: impl Into<String>) -> Self {
+        let text = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let reason = "DisruptionBudget".to_owned();
+        let cause = StatusCause { reason, message: detail.into(), ..StatusCause::default() };
+        Self::from(Status::failure(Reason::TooManyRequests, text)).because(cause)
+    }
+
+    /// 500.
+    pub fn internal(message: impl std::fmt::Display) -> Self {
+        Status::internal_error(&message.to_string()).into()
+    }
+
+    /// 503.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Status::service_unavailable(message).into()
+    }
+
+    /// 504: the revision asked for has not happened yet.
+    #[must_use]
+    pub fn revision_too_large(asked: u64, current: u64) -> Self {
+        let text = format!("Too large resource version: {asked}, current: {current}");
+        let mut error = Self::from(Status::failure(Reason::Timeout, text)).because(StatusCause {
+            reason: "ResourceVersionTooLarge".to_owned(),
+            message: "Too large resource version".to_owned(),
+            ..StatusCause::default()
+        });
+        error.0.details.get_or_insert_default().retry_after_seconds = 1;
+        error
+    }
+
+    fn because(mut self, cause: StatusCause) -> Self {
+        self.0.details.get_or_insert_default().causes.push(cause);
+        self
+    }
+
+    /// HTTP status code.
+    #[must_use]
+    pub fn code(&self) -> u16 {
+        u16::try_from(self.0.code).unwrap_or(500)
+    }
+
+    /// The message the client gets.
+    #[must_use]
+    pub fn status(&self) -> &Status {
+        &self.0
+    }
+
+    /// Seconds after which the client may try again.
+    #[must_use]
+    pub fn retry_after_seconds(&self) -> Option<i32> {
+        self.0.retry_after_secs()
+    }
+}
+
+impl std::fmt::Display for ApiError {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(&self.0.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl From<Status> for ApiError {
+    fn from(status: Status) -> Self {
+        Self(Box::new(status))
+    }
+}
+
+impl<'a> About<'a> {
+    fn resource(self) -> GroupResource<'a> {
+        GroupResource { group: self.group, resource: self.kind }
+    }
+}
+
+/// The status of a request that succeeded and has no object to show. `about` and `uid` name what it was about.
+#[must_use]
+pub fn success(code: u16, about: About<'_>, uid: &str) -> Status {
+    let details = StatusDetails {
+        name: about.name.to_owned(),
+        group: about.group.to_owned(),
+        kind: about.kind.to_owned(),
+        uid: uid.to_owned(),
+        ..StatusDetails::default()
+    };
+    let details = (!about.kind.is_empty()).then_some(details);
+    Status { code: i32::from(code), details, ..Status::success() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_as_clients_know_them() {
+        let pod = About { group: "", kind: "pods", name: "x" };
+        let deployment = About { group: "apps", kind: "deployments", name: "d" };
+        assert_eq!(ApiError::not_found(pod).to_string(), "pods \"x\" not found");
+        assert_eq!(
+            ApiError::already_exists(deployment).to_string(),
+            "deployments.apps \"d\" already exists"
+        );
+        assert_eq!(
+            ApiError::modified(pod).to_string(),
+            "Operation cannot be fulfilled on pods \"x\": the object has been modified; please apply your changes to the latest version and try again"
+        );
+        let late = ApiError::revision_too_large(9, 3);
+        assert_eq!((late.code(), late.retry_after_seconds()), (504, Some(1)));
+    }
+
+    #[test]
+    fn invalid_lists_every_field() {
+        let about = About { group: "", kind: "Pod", name: "x" };
+        let one = [FieldProblem::required("spec.containers", "")];
+        assert_eq!(
+            ApiError::invalid(about, &one).to_string(),
+            "Pod \"x\" is invalid: spec.containers: Required value"
+        );
+        let two = [one[0].clone(), FieldProblem::invalid("a", "1", "no")];
+        let error = ApiError::invalid(about, &two);
+        assert_eq!(
+            error.to_string(),
+            "Pod \"x\" is invalid: [spec.containers: Required value, a: Invalid value: 1: no]"
+        );
+        assert_eq!(error.status().details.as_ref().unwrap().causes.len(), 2);
+    }
+}

@@ -1,0 +1,155 @@
+//! TLS: the serving side with optional client certificates, and the client side towards nodes. One crypto provider.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::{Config, Credentials};
+use crate::http::{NodeProxy, NodeProxyError};
+use crate::pki::{Pair, Pki};
+
+/// Why TLS cannot be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read or is not PEM.
+    #[error("file {path}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    /// The library refuses a certificate.
+    #[error("certificate of {what}")]
+    Certificate {
+        /// Whose it is.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: rustls::Error,
+    },
+    /// The client authority is unusable.
+    #[error("client authority")]
+    Authority(#[source] VerifierBuilderError),
+    /// The client certificate for nodes is unusable.
+    #[error(transparent)]
+    Nodes(#[from] NodeProxyError),
+    /// Neither a serving certificate nor a directory to make one in.
+    #[error("no serving certificate")]
+    NoCertificate,
+}
+
+type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// The crypto provider of the process.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The serving side. Client certificates are optional; one that is shown must come from the client authority.
+///
+/// # Errors
+/// [`TlsError`] naming the file or certificate.
+pub fn acceptor(
+    provider: &Arc<CryptoProvider>,
+    config: &Config,
+    pki: Option<&Pki>,
+) -> Result<TlsAcceptor, TlsError> {
+    let (chain, key) = match (&config.serving, pki) {
+        (Some(files), _) => from_files(files)?,
+        (None, Some(pki)) => from_text(&pki.serving)?,
+        (None, None) => return Err(TlsError::NoCertificate),
+    };
+    let mut roots = RootCertStore::empty();
+    if let Some(path) = &config.client_ca_file {
+        add_roots(&mut roots, path)?;
+    }
+    if let Some(pki) = pki {
+        add_text_roots(&mut roots, &pki.ca)?;
+    }
+    let certificate = |source| TlsError::Certificate { what: "the server", source };
+    let builder = ServerConfig::builder_with_provider(provider.clone());
+    let builder = builder.with_safe_default_protocol_versions().map_err(certificate)?;
+    let builder = if roots.is_empty() {
+        builder.with_no_client_auth()
+    } else {
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let verifier = verifier.allow_unauthenticated().build().map_err(TlsError::Authority)?;
+        builder.with_client_cert_verifier(verifier)
+    };
+    let mut tls = builder.with_single_cert(chain, key).map_err(certificate)?;
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(tls)))
+}
+
+/// The client side towards nodes: the certificate given, else the administrator's own.
+///
+/// # Errors
+/// [`TlsError`] naming the file or certificate.
+pub fn node_proxy(
+    provider: &Arc<CryptoProvider>,
+    config: &Config,
+    pki: Option<&Pki>,
+) -> Result<NodeProxy, TlsError> {
+    let identity = match (&config.node_client.credentials, pki) {
+        (Some(files), _) => Some(from_files(files)?),
+        (None, Some(pki)) => Some(from_text(&pki.admin)?),
+        (None, None) => None,
+    };
+    let authority = match &config.node_client.authority {
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            add_roots(&mut roots, path)?;
+            Some(roots)
+        }
+        None => None,
+    };
+    Ok(NodeProxy::new(provider, authority, identity)?)
+}
+
+fn from_files(files: &Credentials) -> Result<Identity, TlsError> {
+    let file = |path: &Path| {
+        let path = path.to_owned();
+        move |source| TlsError::File { path, source }
+    };
+    let chain =
+        CertificateDer::pem_file_iter(&files.certificate).map_err(file(&files.certificate))?;
+    let chain: Result<Vec<_>, _> = chain.collect();
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(file(&files.key))?;
+    Ok((chain.map_err(file(&files.certificate))?, key))
+}
+
+fn from_text(pair: &Pair) -> Result<Identity, TlsError> {
+    let made = |source| TlsError::File { path: PathBuf::from("(generated)"), source };
+    let chain: Result<Vec<_>, _> =
+        CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect();
+    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(made)?;
+    Ok((chain.map_err(made)?, key))
+}
+
+fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsError> {
+    let file = |source| TlsError::File { path: path.to_owned(), source };
+    for certificate in CertificateDer::pem_file_iter(path).map_err(file)? {
+        let added = roots.add(certificate.map_err(file)?);
+        added.map_err(|source| TlsError::Certificate { what: "an authority", source })?;
+    }
+    Ok(())
+}
+
+fn add_text_roots(roots: &mut RootCertStore, text: &str) -> Result<(), TlsError> {
+    let made = |source| TlsError::File { path: PathBuf::from("(generated)"), source };
+    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
+        let added = roots.add(certificate.map_err(made)?);
+        added.map_err(|source| TlsError::Certificate { what: "an authority", source })?;
+    }
+    Ok(())
+}

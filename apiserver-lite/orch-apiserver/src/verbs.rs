@@ -1,0 +1,169 @@
+//! The verbs of the API, over any kind. Each takes a [`Call`] and gives an [`Answer`]; nothing here knows HTTP.
+
+mod change;
+mod create;
+mod delete;
+mod options;
+mod page;
+mod patch;
+mod read;
+mod selection;
+mod update;
+mod watch;
+
+use std::sync::Arc;
+
+use apiserver_schema::list::ListMeta;
+use apiserver_schema::{Kind, Object};
+
+use crate::auth::User;
+use crate::http::{Accepted, Query, ResourceRequest};
+use crate::key;
+use crate::record::Stored;
+use crate::registry::versions;
+use crate::server::Server;
+use crate::status::{About, ApiError};
+
+pub use change::{
+    CONFLICT_TRIES, Tried, about_kind, commit_update, decode, decode_as, write_failed,
+};
+pub use create::{create, create_object, random_suffix};
+pub use delete::{about_gone, delete, delete_collection, delete_object};
+pub use options::{DeleteWish, Effects, Propagation};
+pub use patch::patch;
+pub use read::{get, list};
+pub use selection::{Selection, labels_match};
+pub use update::update;
+pub use watch::{Bookmarks, WatchStart, change, watch};
+
+/// One authorized request to a resource.
+pub struct Call<'a> {
+    /// The server.
+    pub server: &'a Server,
+    /// What is asked; the same value that was authorized.
+    pub request: &'a ResourceRequest,
+    /// Kind under which the resource's objects are stored.
+    pub kind: Arc<Kind>,
+    /// Kind that the client knows them as: another version, for a few resources.
+    pub shown: Arc<Kind>,
+    /// Who asks.
+    pub user: &'a User,
+    /// Query parameters.
+    pub query: &'a Query,
+    /// What the client wants back.
+    pub accepted: Accepted,
+}
+
+/// The outcome of a verb.
+pub enum Answer {
+    /// A stored object.
+    Stored {
+        /// HTTP status code.
+        code: u16,
+        /// The object.
+        record: Arc<Stored>,
+    },
+    /// An object that is not in the store: a dry run's, or a virtual resource's.
+    Object {
+        /// HTTP status code.
+        code: u16,
+        /// The object.
+        object: Box<Object>,
+    },
+    /// A collection, or a chunk of one.
+    List {
+        /// Kind of the items.
+        kind: Arc<Kind>,
+        /// Revision and continuation.
+        meta: ListMeta,
+        /// The items.
+        items: Vec<Arc<Stored>>,
+    },
+    /// A stream of changes.
+    Watch(Box<WatchStart>),
+    /// The object is gone; answered with a status that names it.
+    Gone {
+        /// What was deleted.
+        record: Arc<Stored>,
+    },
+    /// Success without an object.
+    Success {
+        /// HTTP status code.
+        code: u16,
+    },
+}
+
+/// An answer and what the client should be warned of.
+pub struct Outcome {
+    /// The answer.
+    pub answer: Answer,
+    /// Texts for `Warning` headers.
+    pub warnings: Vec<String>,
+}
+
+impl Outcome {
+    /// The outcome in the version of the kind that the client asked for.
+    #[must_use]
+    pub fn shown_as(mut self, stored: &Arc<Kind>, shown: &Arc<Kind>) -> Self {
+        if Arc::ptr_eq(stored, shown) {
+            return self;
+        }
+        match &mut self.answer {
+            Answer::Stored { record, .. } => *record = record.shown_as(shown),
+            Answer::Object { object, .. } if Arc::ptr_eq(&object.kind, stored) => {
+                **object = versions::convert(object, shown);
+            }
+            Answer::List { kind, items, .. } => {
+                kind.clone_from(shown);
+                items.iter_mut().for_each(|record| *record = record.shown_as(shown));
+            }
+            Answer::Watch(start) => start.kind.clone_from(shown),
+            Answer::Object { .. } | Answer::Gone { .. } | Answer::Success { .. } => {}
+        }
+        self
+    }
+}
+
+impl From<Answer> for Outcome {
+    fn from(answer: Answer) -> Self {
+        Self { answer, warnings: Vec::new() }
+    }
+}
+
+impl Call<'_> {
+    /// What statuses say the request is about: the resource.
+    #[must_use]
+    pub fn about(&self) -> About<'_> {
+        self.request.about()
+    }
+
+    /// Key of the object that the request names.
+    #[must_use]
+    pub fn key(&self) -> String {
+        key::object(&self.kind, &self.request.namespace, &self.request.name)
+    }
+
+    /// Key prefix of the collection that the request names.
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        key::prefix(&self.kind, &self.request.namespace)
+    }
+
+    /// The current version of the object that the request names.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn current(&self) -> Result<Arc<Stored>, ApiError> {
+        self.server
+            .find(&self.kind, &self.request.namespace, &self.request.name)
+            .ok_or_else(|| ApiError::not_found(self.about()))
+    }
+
+    /// What the request may do besides answering.
+    ///
+    /// # Errors
+    /// 422 for an unknown `dryRun`.
+    pub fn effects(&self) -> Result<Effects, ApiError> {
+        options::effects(self.query.all("dryRun"))
+    }
+}

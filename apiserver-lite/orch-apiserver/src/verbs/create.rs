@@ -1,0 +1,176 @@
+//! create: names and stamps a new object, defaults, admits, validates and commits it.
+
+use std::sync::Arc;
+
+use apiserver_schema::Object;
+use apiserver_store::{Write, WriteError};
+use bytes::Bytes;
+use rand::Rng as _;
+use uuid::Uuid;
+
+use super::change::{invalid, write_failed};
+use super::{Answer, Call, Effects, Outcome};
+use crate::admission::{self, Operation};
+use crate::key;
+use crate::record::{Draft, Stored};
+use crate::registry;
+use crate::server::{now, timestamp};
+use crate::status::{ApiError, FieldProblem};
+
+/// Tries to find a free name below `generateName`.
+const GENERATE_TRIES: usize = 8;
+/// Longest prefix of a generated name; the suffix brings it to the limit of labels.
+const GENERATE_PREFIX_LEN_MAX: usize = 58;
+/// Characters of generated names: no vowels, so that no words arise, and nothing that looks alike.
+const NAME_CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Creates the object in a request's body.
+///
+/// # Errors
+/// Whatever decoding, admission, validation and the store have against it.
+pub async fn create(
+    call: &Call<'_>,
+    body: Bytes,
+    format: apiserver_schema::Format,
+) -> Result<Outcome, ApiError> {
+    let effects = call.effects()?;
+    let decoded = super::change::decode(call, &body, format)?;
+    let answer = create_object(call, decoded.object, effects).await?;
+    Ok(Outcome { answer, warnings: decoded.warnings })
+}
+
+/// Creates `object`, as decoded.
+///
+/// # Errors
+/// As [`create`].
+pub async fn create_object(
+    call: &Call<'_>,
+    object: Object,
+    effects: Effects,
+) -> Result<Answer, ApiError> {
+    let generated = object.name().is_empty() && !object.meta_str("generateName").is_empty();
+    if !generated {
+        return attempt(call, object, effects).await;
+    }
+    let mut taken = None;
+    for _ in 0..GENERATE_TRIES {
+        match attempt(call, object.clone(), effects).await {
+            Err(error) if error.code() == 409 => taken = Some(error),
+            outcome => return outcome,
+        }
+    }
+    Err(taken.unwrap_or_else(|| ApiError::internal("no name could be generated")))
+}
+
+async fn attempt(
+    call: &Call<'_>,
+    mut object: Object,
+    effects: Effects,
+) -> Result<Answer, ApiError> {
+    prepare(call, &mut object)?;
+    call.server.engine.default(&mut object);
+    admission::admit(call, Operation::Create, &mut object, None).await?;
+    registry::prepare_create(call, &mut object);
+    call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
+    let reserved = registry::reserve(call.server, &mut object, None)?;
+    if effects == Effects::DryRun {
+        return Ok(Answer::Object { code: 201, object: Box::new(object) });
+    }
+    let record = commit(call, object).await?;
+    reserved.keep();
+    Ok(Answer::Stored { code: 201, record })
+}
+
+async fn commit(call: &Call<'_>, object: Object) -> Result<Arc<Stored>, ApiError> {
+    let name = object.name().to_owned();
+    let key = key::object(&call.kind, object.namespace(), &name);
+    let draft = Draft::new(&call.server.engine, object);
+    match call.server.store.write(Write::create(key, draft)).await {
+        Ok(committed) => Ok(committed.record),
+        Err(WriteError::Exists { .. }) => {
+            Err(ApiError::already_exists(crate::status::About { name: &name, ..call.about() }))
+        }
+        Err(error) => Err(write_failed(&error)),
+    }
+}
+
+/// Fills in what the server decides about new objects.
+fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), ApiError> {
+    if !object.resource_version().is_empty() {
+        return Err(ApiError::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    settle_namespace(call, object)?;
+    let prefix = object.meta_str("generateName");
+    if object.name().is_empty() {
+        if prefix.is_empty() {
+            let problem =
+                FieldProblem::required("metadata.name", "name or generateName is required");
+            return Err(ApiError::invalid(super::change::about_kind(object), &[problem]));
+        }
+        let name = generated_name(prefix);
+        object.set_meta_str("name", &name);
+    }
+    let metadata = object.metadata_mut();
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"] {
+        metadata.remove(field);
+    }
+    metadata.insert("uid", Uuid::new_v4().to_string());
+    metadata.insert("creationTimestamp", timestamp(now()));
+    Ok(())
+}
+
+/// The object's namespace and the path's have to agree; the path fills in a missing one.
+pub(super) fn settle_namespace(call: &Call<'_>, object: &mut Object) -> Result<(), ApiError> {
+    if !call.kind.namespaced() {
+        object.set_meta_str("namespace", "");
+        return Ok(());
+    }
+    if object.namespace().is_empty() {
+        object.set_meta_str("namespace", &call.request.namespace);
+    }
+    if object.namespace() != call.request.namespace {
+        return Err(ApiError::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// `prefix` and five random characters.
+fn generated_name(prefix: &str) -> String {
+    let mut cut = prefix.len().min(GENERATE_PREFIX_LEN_MAX);
+    while !prefix.is_char_boundary(cut) {
+        cut -= 1;
+    }
+    let mut name = prefix.get(..cut).unwrap_or_default().to_owned();
+    name.push_str(&random_suffix());
+    name
+}
+
+/// Five characters as names of the ecosystem end with.
+#[must_use]
+pub fn random_suffix() -> String {
+    let mut random = rand::rng();
+    let pick = |_| {
+        NAME_CHARACTERS.get(random.random_range(0..NAME_CHARACTERS.len())).copied().unwrap_or(b'x')
+            as char
+    };
+    (0..5).map(pick).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn generated_names_fit_labels() {
+        let name = generated_name(&"a".repeat(100));
+        assert_eq!(name.len(), 63);
+        let name = generated_name("web-");
+        assert!(name.starts_with("web-") && name.len() == 9, "{name}");
+        assert_ne!(generated_name("web-"), generated_name("web-"));
+        assert!(generated_name(&"é".repeat(40)).len() <= 63);
+    }
+}

@@ -1,0 +1,191 @@
+//! delete and deletecollection: at once, or in two phases when the object's owner or a finalizer has to finish first.
+
+use std::sync::Arc;
+
+use apiserver_schema::Object;
+use apiserver_store::{Write, WriteError};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use time::Duration;
+
+use super::change::{CONFLICT_TRIES, write_failed};
+use super::selection::Selection;
+use super::{Answer, Call, DeleteWish, Effects, Outcome};
+use crate::admission;
+use crate::http::ResourceRequest;
+use crate::record::{Draft, Stored};
+use crate::registry;
+use crate::server::{now, time_of, timestamp};
+use crate::status::{About, ApiError};
+
+/// Deletions of a collection that run at the same time.
+const PARALLEL_MAX: usize = 32;
+
+/// Deletes the object that the request names.
+///
+/// # Errors
+/// 404 when it is not there, 409 when it is not the one that the preconditions name, 403 when it may not be deleted.
+pub async fn delete(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiError> {
+    admission::admit_delete(call)?;
+    Ok(delete_object(call, wish).await?.into())
+}
+
+/// Deletes all objects of the collection that the request selects.
+///
+/// # Errors
+/// The first failure, objects that are gone already not counting as one.
+pub async fn delete_collection(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiError> {
+    let selection = Selection::parse(call)?;
+    let prefix = call.prefix();
+    let range = apiserver_store::Range { prefix: &prefix, after: None, limit: None };
+    let entries = call.server.snapshot().range(range).map_err(ApiError::internal)?.entries;
+    let chosen =
+        entries.into_iter().map(|entry| entry.record).filter(|r| selection.matches(r.object()));
+    let deletions = chosen.map(|record| async move { delete_one(call, &record, wish).await });
+    stream::iter(deletions)
+        .buffer_unordered(PARALLEL_MAX)
+        .try_for_each(|()| async { Ok(()) })
+        .await?;
+    Ok(Answer::Success { code: 200 }.into())
+}
+
+async fn delete_one(call: &Call<'_>, record: &Stored, wish: &DeleteWish) -> Result<(), ApiError> {
+    let object = record.object();
+    let request = ResourceRequest {
+        namespace: object.namespace().to_owned(),
+        name: object.name().to_owned(),
+        ..call.request.clone()
+    };
+    let one = Call {
+        server: call.server,
+        request: &request,
+        kind: call.kind.clone(),
+        shown: call.shown.clone(),
+        user: call.user,
+        query: call.query,
+        accepted: call.accepted,
+    };
+    admission::admit_delete(&one)?;
+    match delete_object(&one, wish).await {
+        Err(error) if error.code() != 404 => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Deletes the object that `call` names.
+///
+/// # Errors
+/// As [`delete`].
+pub async fn delete_object(call: &Call<'_>, wish: &DeleteWish) -> Result<Answer, ApiError> {
+    for _ in 0..CONFLICT_TRIES {
+        let old = call.current()?;
+        check_preconditions(call, wish, old.object())?;
+        let step = next_step(old.object(), wish, now());
+        if wish.effects == Effects::DryRun {
+            return Ok(dry_run(step, old));
+        }
+        if let Some(answer) = take(call, &old, step).await? {
+            return Ok(answer);
+        }
+    }
+    Err(ApiError::modified(call.about()))
+}
+
+fn check_preconditions(
+    call: &Call<'_>,
+    wish: &DeleteWish,
+    object: &Object,
+) -> Result<(), ApiError> {
+    let differs = |what: &str, wanted: &Option<String>, is: &str| match wanted {
+        Some(wanted) if wanted != is => {
+            let why = format!(
+                "Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {is}"
+            );
+            Err(ApiError::conflict(call.about(), &why))
+        }
+        _ => Ok(()),
+    };
+    differs("UID", &wish.uid, object.uid())?;
+    differs("ResourceVersion", &wish.resource_version, object.resource_version())
+}
+
+/// What a deletion does to an object now.
+#[derive(Clone, Debug, PartialEq)]
+enum Step {
+    /// It goes.
+    Remove,
+    /// It is marked, and goes when its owner and its finalizers are done.
+    Mark(Box<Object>),
+    /// It is marked already, nothing new is asked.
+    Wait,
+}
+
+fn next_step(object: &Object, wish: &DeleteWish, now: time::OffsetDateTime) -> Step {
+    let grace = registry::grace_secs(object, wish.grace_secs);
+    let held = registry::is_held(object);
+    let marked = object.deletion_timestamp().and_then(time_of);
+    if grace == 0 && !held {
+        return Step::Remove;
+    }
+    let was = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
+    if marked.is_some() && was.unwrap_or(0) <= grace {
+        return Step::Wait;
+    }
+    // A shorter grace counts from the moment of the first request, but never ends in the past.
+    let first_asked = marked.map_or(now, |at| at - Duration::seconds(was.unwrap_or(0)));
+    let ends = (first_asked + Duration::seconds(grace)).max(now);
+    let mut next = object.clone();
+    let metadata = next.metadata_mut();
+    metadata.insert("deletionTimestamp", timestamp(ends));
+    metadata.insert("deletionGracePeriodSeconds", grace);
+    if next.generation() > 0 {
+        next.set_generation(next.generation() + 1);
+    }
+    registry::mark_deleted(&mut next);
+    Step::Mark(Box::new(next))
+}
+
+fn dry_run(step: Step, old: Arc<Stored>) -> Answer {
+    match step {
+        Step::Mark(object) => Answer::Object { code: 200, object },
+        Step::Remove | Step::Wait => gone_or_object(old),
+    }
+}
+
+/// Carries out one step; `None` when another write came first.
+async fn take(call: &Call<'_>, old: &Arc<Stored>, step: Step) -> Result<Option<Answer>, ApiError> {
+    let key = call.key();
+    let store = &call.server.store;
+    let (written, removed) = match step {
+        Step::Wait => return Ok(Some(Answer::Stored { code: 200, record: old.clone() })),
+        Step::Remove => (store.write(Write::delete(key, old.revision())).await, true),
+        Step::Mark(object) => {
+            let draft = Draft::new(&call.server.engine, *object);
+            (store.write(Write::update(key, old.revision(), draft)).await, false)
+        }
+    };
+    match written {
+        Ok(committed) if removed => {
+            registry::release(call.server, committed.record.object());
+            Ok(Some(gone_or_object(committed.record)))
+        }
+        Ok(committed) => Ok(Some(Answer::Stored { code: 200, record: committed.record })),
+        Err(WriteError::Conflict { .. }) => Ok(None),
+        Err(WriteError::NotFound { .. }) => Err(ApiError::not_found(call.about())),
+        Err(error) => Err(write_failed(&error)),
+    }
+}
+
+/// Some resources answer a deletion with the object, most with a status.
+fn gone_or_object(record: Arc<Stored>) -> Answer {
+    if registry::answers_with_object(&record.object().kind) {
+        Answer::Stored { code: 200, record }
+    } else {
+        Answer::Gone { record }
+    }
+}
+
+/// About the object that a deletion removed, for its status.
+#[must_use]
+pub fn about_gone<'a>(object: &'a Object) -> About<'a> {
+    About { group: &object.kind.group, kind: object.kind.plural(), name: object.name() }
+}

@@ -1,0 +1,76 @@
+//! patch: applies a patch document to the newest version, again and again while others change it, a bounded number of times.
+
+use std::sync::Arc;
+
+use apiserver_schema::update::Subresource;
+use apiserver_schema::{PatchError, PatchType};
+use bytes::Bytes;
+
+use super::change::{CONFLICT_TRIES, Intent, Tried, commit_update, object_error, strictness};
+use super::update::check;
+use super::{Call, Outcome};
+use crate::registry::versions;
+use crate::status::{About, ApiError, FieldProblem};
+
+/// Patches the object that the request names.
+///
+/// # Errors
+/// 400 for a malformed patch, 422 for one that does not fit, 409 when it insists on an old revision, 404 when the object
+/// is not there, and whatever admission and validation say.
+pub async fn patch(
+    call: &Call<'_>,
+    subresource: Subresource,
+    kind: PatchType,
+    body: Bytes,
+) -> Result<Outcome, ApiError> {
+    let effects = call.effects()?;
+    let strictness = strictness(call)?;
+    for _ in 0..CONFLICT_TRIES {
+        let old = call.current()?;
+        let shown = old.shown_as(&call.shown);
+        let patched = call.server.engine.patch(shown.object(), kind, &body, strictness);
+        let patched = patched.map_err(|error| patch_error(call, &error))?;
+        let mut patched = patched.map_err(|error| object_error(&error))?;
+        if !Arc::ptr_eq(&call.shown, &call.kind) {
+            patched.object = versions::convert(&patched.object, &call.kind);
+        }
+        let intent = match check(call, &patched.object, old.object())? {
+            // The patch did not mention the revision: it is the stored one.
+            Intent::IfUnchanged if !mentions_revision(&body) => Intent::Whatever,
+            intent => intent,
+        };
+        if patched.object.name() != old.object().name()
+            || patched.object.namespace() != old.object().namespace()
+        {
+            return Err(ApiError::bad_request(
+                "the name and namespace of an object cannot be patched",
+            ));
+        }
+        match commit_update(call, &old, patched.object, subresource, effects).await? {
+            Tried::Done(answer) => return Ok(Outcome { answer, warnings: patched.warnings }),
+            Tried::Overtaken if intent == Intent::IfUnchanged => break,
+            Tried::Overtaken => {}
+        }
+    }
+    Err(ApiError::modified(call.about()))
+}
+
+/// Whether the patch sets `resourceVersion`. A false alarm only makes it stricter.
+fn mentions_revision(body: &[u8]) -> bool {
+    const FIELD: &[u8] = b"resourceVersion";
+    body.windows(FIELD.len()).any(|window| window == FIELD)
+}
+
+fn patch_error(call: &Call<'_>, error: &PatchError) -> ApiError {
+    match error {
+        PatchError::Malformed(_) => ApiError::bad_request(error.to_string()),
+        PatchError::TooManyOperations(_) => {
+            ApiError::new(413, "RequestEntityTooLarge", error.to_string())
+        }
+        PatchError::Inapplicable(text) => {
+            let about =
+                About { group: &call.kind.group, kind: call.kind.kind, name: &call.request.name };
+            ApiError::invalid(about, &[FieldProblem::invalid("patch", "the patch", text)])
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! get and list, from memory, at the revision that the request asks for.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_schema::list::ListMeta;
+use apiserver_store::{Compacted, Range, Revision, Snapshot, SnapshotError};
+
+use super::page::Continue;
+use super::selection::Selection;
+use super::{Answer, Call, Outcome};
+use crate::http::Query;
+use crate::record::Stored;
+use crate::status::{About, ApiError, FieldProblem};
+
+/// How long a read waits for a revision that has not happened.
+const REVISION_WAIT: Duration = Duration::from_secs(3);
+/// Remaining objects that are counted; the field may be left out, and counting a large collection on every page costs more
+/// than the page.
+const REMAINING_MAX: usize = 10_000;
+/// Objects read at once while a selector looks for matches.
+const SCAN_LEN: usize = 500;
+
+/// Reads one object.
+///
+/// # Errors
+/// 404, 400 for a malformed revision, 504 for one that has not happened.
+pub async fn get(call: &Call<'_>) -> Result<Outcome, ApiError> {
+    if let Some(revision) = revision(call.query)? {
+        wait_for(call, revision).await?;
+    }
+    Ok(Answer::Stored { code: 200, record: call.current()? }.into())
+}
+
+/// Reads a collection.
+///
+/// # Errors
+/// 400 and 422 for parameters that contradict each other, 410 for revisions that are gone, 504 for those to come.
+pub async fn list(call: &Call<'_>) -> Result<Outcome, ApiError> {
+    let view = View::parse(call.query)?;
+    let selection = Selection::parse(call)?;
+    let (snapshot, start) = open(call, &view).await?;
+    let page = scan(call, &snapshot, start.as_deref(), view.limit, &selection)
+        .map_err(|_| list_expired())?;
+    let next = page.next.as_ref().map(|start| Continue::new(snapshot.revision().0, start));
+    let remaining = match &page.next {
+        // Counting what a selector would match means reading it: the field is left out, as the API allows.
+        Some(start) if selection.is_everything() => remaining(call, &snapshot, start),
+        _ => None,
+    };
+    let meta = ListMeta {
+        resource_version: snapshot.revision().to_string(),
+        continue_token: next.map(|next| next.encode()).unwrap_or_default(),
+        remaining,
+    };
+    Ok(Answer::List { kind: call.kind.clone(), meta, items: page.items }.into())
+}
+
+/// Which state of the collection is asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum At {
+    /// The newest.
+    Now,
+    /// This revision or a newer one.
+    NotOlderThan(u64),
+    /// This revision.
+    Exactly(u64),
+    /// Where a token says.
+    Continued(Continue),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct View {
+    at: At,
+    limit: Option<usize>,
+}
+
+impl View {
+    /// The tables of "Resource version semantics" of the specification.
+    fn parse(query: &Query) -> Result<Self, ApiError> {
+        let limit = query.number("limit")?.filter(|limit| *limit > 0);
+        let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let asked = revision(query)?;
+        let token = query.text("continue");
+        let matching = query.text("resourceVersionMatch");
+        if query.flag("sendInitialEvents") && !query.flag("watch") {
+            return Err(forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"));
+        }
+        if matching.is_some() {
+            if token.is_some() {
+                return Err(forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden when continue is provided",
+                ));
+            }
+            if query.text("resourceVersion").is_none() {
+                return Err(forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                ));
+            }
+        }
+        let at = match (matching, token, asked) {
+            (None, Some(_), Some(revision)) if revision > 0 => {
+                return Err(ApiError::bad_request(
+                    "specifying resource version is not allowed when using continue",
+                ));
+            }
+            (None, Some(token), _) => At::Continued(Continue::decode(token)?),
+            (None, None, None | Some(0)) => At::Now,
+            (None, None, Some(revision)) if limit.is_some() => At::Exactly(revision),
+            (None, None, Some(revision)) => At::NotOlderThan(revision),
+            (Some("Exact"), _, Some(0)) => {
+                return Err(forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+                ));
+            }
+            (Some("Exact"), _, Some(revision)) => At::Exactly(revision),
+            (Some("NotOlderThan"), _, asked) => At::NotOlderThan(asked.unwrap_or(0)),
+            (Some(other), _, _) => {
+                let problem = FieldProblem {
+                    reason: "FieldValueNotSupported".to_owned(),
+                    message: format!(
+                        "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
+                    ),
+                    field: "resourceVersionMatch".to_owned(),
+                };
+                return Err(invalid_options(problem));
+            }
+        };
+        Ok(Self { at, limit })
+    }
+}
+
+/// The number in `resourceVersion`.
+///
+/// # Errors
+/// 400 when it is none.
+pub(super) fn revision(query: &Query) -> Result<Option<u64>, ApiError> {
+    let parse = |text: &str| {
+        text.parse().map_err(|_| {
+            ApiError::bad_request(format!(
+                "Invalid value: {text:?}: resourceVersion must be a number"
+            ))
+        })
+    };
+    query.text("resourceVersion").map(parse).transpose()
+}
+
+/// A 422 about a list option.
+pub(super) fn forbidden(field: &str, detail: &str) -> ApiError {
+    invalid_options(FieldProblem::forbidden(field, detail))
+}
+
+fn invalid_options(problem: FieldProblem) -> ApiError {
+    ApiError::invalid(About { kind: "ListOptions", group: "", name: "" }, &[problem])
+}
+
+/// Waits a moment for a revision that has not happened.
+pub(super) async fn wait_for(call: &Call<'_>, revision: u64) -> Result<(), ApiError> {
+    let waited = call.server.store.wait_for(Revision(revision), REVISION_WAIT).await;
+    waited.map_err(|late| ApiError::revision_too_large(revision, late.current.0))
+}
+
+async fn open(
+    call: &Call<'_>,
+    view: &View,
+) -> Result<(Snapshot<Stored>, Option<String>), ApiError> {
+    let exactly = |revision: u64| match call.server.store.snapshot_at(Revision(revision)) {
+        Ok(snapshot) => Ok(snapshot),
+        Err(SnapshotError::Compacted(_)) => Err(list_expired()),
+        Err(SnapshotError::Future { current, .. }) => {
+            Err(ApiError::revision_too_large(revision, current.0))
+        }
+    };
+    match &view.at {
+        At::Now => Ok((call.server.snapshot(), None)),
+        At::NotOlderThan(revision) => {
+            wait_for(call, *revision).await?;
+            Ok((call.server.snapshot(), None))
+        }
+        At::Exactly(revision) => {
+            wait_for(call, *revision).await?;
+            Ok((exactly(*revision)?, None))
+        }
+        At::Continued(page) => {
+            let snapshot = exactly(page.rv).map_err(|_| {
+                ApiError::expired(
+                    "The provided continue parameter is too old to display a consistent list result. \
+                     You must start a new list without the continue parameter.",
+                )
+            })?;
+            Ok((snapshot, Some(page.start.clone())))
+        }
+    }
+}
+
+fn list_expired() -> ApiError {
+    ApiError::expired("The resourceVersion for the provided list is too old.")
+}
+
+struct Scanned {
+    items: Vec<Arc<Stored>>,
+    /// Where the next page starts, below the prefix; unset on the last.
+    next: Option<String>,
+}
+
+fn scan(
+    call: &Call<'_>,
+    snapshot: &Snapshot<Stored>,
+    start: Option<&str>,
+    limit: Option<usize>,
+    selection: &Selection,
+) -> Result<Scanned, Compacted> {
+    let prefix = call.prefix();
+    let below = |key: &str| key.strip_prefix(prefix.as_str()).unwrap_or(key).to_owned();
+    let mut after = start.map(|start| format!("{prefix}{start}"));
+    let mut items = Vec::new();
+    loop {
+        let wanted = limit.map(|limit| limit - items.len());
+        let chunk = if selection.is_everything() { wanted } else { Some(SCAN_LEN) };
+        let range = Range { prefix: &prefix, after: after.as_deref(), limit: chunk };
+        let page = snapshot.range(range)?;
+        let last = page.entries.last().map(|entry| entry.key.clone());
+        for (index, entry) in page.entries.iter().enumerate() {
+            if !selection.matches(entry.record.object()) {
+                continue;
+            }
+            items.push(entry.record.clone());
+            if limit == Some(items.len()) {
+                let more = page.more || index + 1 < page.entries.len();
+                return Ok(Scanned { items, next: more.then(|| below(&entry.key)) });
+            }
+        }
+        match last {
+            Some(last) if page.more => after = Some(last.to_string()),
+            _ => return Ok(Scanned { items, next: None }),
+        }
+    }
+}
+
+/// How many objects follow, if they are few enough to be counted on the way.
+fn remaining(call: &Call<'_>, snapshot: &Snapshot<Stored>, start: &str) -> Option<i64> {
+    let prefix = call.prefix();
+    let after = format!("{prefix}{start}");
+    let range = Range { prefix: &prefix, after: Some(&after), limit: Some(REMAINING_MAX + 1) };
+    let count = snapshot.count(range).ok()?;
+    (count <= REMAINING_MAX).then(|| i64::try_from(count).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(query: &str) -> Result<At, u16> {
+        View::parse(&Query::parse(query)).map(|view| view.at).map_err(|error| error.code())
+    }
+
+    #[test]
+    fn the_tables_of_the_specification() {
+        let token = Continue::new(7, "a");
+        let with = |rest: &str| format!("limit=2&continue={}{rest}", token.encode());
+        assert_eq!(view(""), Ok(At::Now));
+        assert_eq!(view("resourceVersion=0"), Ok(At::Now));
+        assert_eq!(view("resourceVersion=5"), Ok(At::NotOlderThan(5)));
+        assert_eq!(view("limit=3"), Ok(At::Now));
+        assert_eq!(view("limit=3&resourceVersion=0"), Ok(At::Now));
+        assert_eq!(view("limit=3&resourceVersion=5"), Ok(At::Exactly(5)));
+        assert_eq!(view(&with("")), Ok(At::Continued(token.clone())));
+        assert_eq!(view(&with("&resourceVersion=0")), Ok(At::Continued(token.clone())));
+        assert_eq!(view(&with("&resourceVersion=5")), Err(400));
+        assert_eq!(view("resourceVersionMatch=Exact"), Err(422));
+        assert_eq!(view("resourceVersionMatch=Exact&resourceVersion=0"), Err(422));
+        assert_eq!(view("resourceVersionMatch=Exact&resourceVersion=5"), Ok(At::Exactly(5)));
+        assert_eq!(view("resourceVersionMatch=NotOlderThan"), Err(422));
+        assert_eq!(
+            view("resourceVersionMatch=NotOlderThan&resourceVersion=0"),
+            Ok(At::NotOlderThan(0))
+        );
+        assert_eq!(
+            view("resourceVersionMatch=NotOlderThan&resourceVersion=5&limit=1"),
+            Ok(At::NotOlderThan(5))
+        );
+        assert_eq!(view("resourceVersionMatch=Newest&resourceVersion=5"), Err(422));
+        assert_eq!(view("resourceVersion=x"), Err(400));
+        assert_eq!(view("continue=x"), Err(400));
+        assert_eq!(view("limit=-1"), Err(400));
+    }
+}

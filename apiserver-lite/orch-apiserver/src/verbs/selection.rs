@@ -1,0 +1,95 @@
+//! Which objects of a collection a request is about: label selector, field selector, or one name.
+
+use std::sync::Arc;
+
+use apiserver_schema::{Kind, Object, Value, fields};
+use proto_api::selectors::{FieldSelector, Selector};
+
+use super::Call;
+use crate::registry::versions;
+use crate::status::ApiError;
+
+/// A filter over objects.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    labels: Option<Selector>,
+    fields: Option<FieldSelector>,
+    /// The only name asked for: from the path, or from a field selector on it.
+    name: Option<String>,
+    /// The version whose fields are selected by, when it is not the stored one.
+    shown: Option<Arc<Kind>>,
+}
+
+impl Selection {
+    /// Reads the selectors of a request.
+    ///
+    /// # Errors
+    /// 400 naming a selector that cannot be read, or a field that the kind cannot be selected by.
+    pub fn parse(call: &Call<'_>) -> Result<Self, ApiError> {
+        let labels = call.query.text("labelSelector").map(|text| {
+            Selector::parse(text).map_err(|error| {
+                ApiError::bad_request(format!("unable to parse requirement: {error}"))
+            })
+        });
+        let fields = call
+            .query
+            .text("fieldSelector")
+            .map(|text| field_selector(&call.shown, text))
+            .transpose()?;
+        let by_field =
+            fields.as_ref().and_then(|fields| fields.exact("metadata.name")).map(str::to_owned);
+        let by_path = (!call.request.name.is_empty()).then(|| call.request.name.clone());
+        let shown = (!Arc::ptr_eq(&call.shown, &call.kind)).then(|| call.shown.clone());
+        Ok(Self { labels: labels.transpose()?, fields, name: by_path.or(by_field), shown })
+    }
+
+    /// Whether nothing is filtered out.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.labels.is_none() && self.fields.is_none() && self.name.is_none()
+    }
+
+    /// The only name that can match, if there is one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Whether `object` is asked for.
+    #[must_use]
+    pub fn matches(&self, object: &Object) -> bool {
+        self.name.as_deref().is_none_or(|name| object.name() == name)
+            && self.labels.as_ref().is_none_or(|selector| labels_match(selector, object))
+            && self.fields.as_ref().is_none_or(|selector| match &self.shown {
+                Some(kind) => fields_match(selector, &versions::convert(object, kind)),
+                None => fields_match(selector, object),
+            })
+    }
+}
+
+/// Whether the labels of `object` meet `selector`.
+#[must_use]
+pub fn labels_match(selector: &Selector, object: &Object) -> bool {
+    let labels = object.metadata().and_then(|metadata| metadata.map("labels"));
+    selector.matches_with(|key| labels.and_then(|labels| labels.get(key)).and_then(Value::as_str))
+}
+
+fn fields_match(selector: &FieldSelector, object: &Object) -> bool {
+    selector.requirements().iter().all(|requirement| {
+        let value = fields::value_of(object, &requirement.field).unwrap_or_default();
+        (value == requirement.value) == requirement.equal
+    })
+}
+
+fn field_selector(kind: &Kind, text: &str) -> Result<FieldSelector, ApiError> {
+    let selector = FieldSelector::parse(text)
+        .map_err(|error| ApiError::bad_request(format!("invalid field selector: {error}")))?;
+    let unknown = selector.requirements().iter().find(|r| !fields::is_supported(kind, &r.field));
+    match unknown {
+        Some(requirement) => {
+            let field = &requirement.field;
+            Err(ApiError::bad_request(format!("field label not supported: {field}")))
+        }
+        None => Ok(selector),
+    }
+}

@@ -1,0 +1,98 @@
+//! update: replaces an object by the one in the request, if it is still the one the caller read.
+
+use apiserver_schema::Object;
+use apiserver_schema::update::Subresource;
+use bytes::Bytes;
+
+use super::change::{CONFLICT_TRIES, Intent, Tried, commit_update, decode};
+use super::{Answer, Call, Effects, Outcome};
+use crate::auth::{Attributes, Decision};
+use crate::registry;
+use crate::status::ApiError;
+
+/// Replaces the object that the request names.
+///
+/// # Errors
+/// 409 when it has changed, 404 when it is gone, and whatever decoding, admission and validation say.
+pub async fn update(
+    call: &Call<'_>,
+    subresource: Subresource,
+    body: Bytes,
+    format: apiserver_schema::Format,
+) -> Result<Outcome, ApiError> {
+    let effects = call.effects()?;
+    let decoded = decode(call, &body, format)?;
+    let mut object = decoded.object;
+    settle_name(call, &mut object)?;
+    let answer = replace(call, &object, subresource, effects).await?;
+    Ok(Outcome { answer, warnings: decoded.warnings })
+}
+
+async fn replace(
+    call: &Call<'_>,
+    object: &Object,
+    subresource: Subresource,
+    effects: Effects,
+) -> Result<Answer, ApiError> {
+    for _ in 0..CONFLICT_TRIES {
+        let Some(old) = call.server.find(&call.kind, object.namespace(), object.name()) else {
+            if subresource == Subresource::Main && registry::creates_on_update(&call.kind) {
+                check_create(call)?;
+                let mut fresh = object.clone();
+                fresh.set_meta_str("resourceVersion", "");
+                return super::create_object(call, fresh, effects).await;
+            }
+            return Err(ApiError::not_found(call.about()));
+        };
+        let intent = check(call, object, old.object())?;
+        match commit_update(call, &old, object.clone(), subresource, effects).await? {
+            Tried::Done(answer) => return Ok(answer),
+            Tried::Overtaken if intent == Intent::IfUnchanged => break,
+            Tried::Overtaken => {}
+        }
+    }
+    Err(ApiError::modified(call.about()))
+}
+
+/// A PUT that turns out to create needs the permission to.
+fn check_create(call: &Call<'_>) -> Result<(), ApiError> {
+    let attributes =
+        Attributes { user: call.user, verb: "create", subject: call.request.subject() };
+    let ruling = call.server.authorizer.authorize(&attributes);
+    if ruling.decision == Decision::Allow {
+        return Ok(());
+    }
+    Err(ApiError::forbidden(call.about(), &attributes.denial(&ruling.reason)))
+}
+
+/// Compares revision and uid that the caller sent with those of the stored object.
+pub(super) fn check(call: &Call<'_>, wanted: &Object, stored: &Object) -> Result<Intent, ApiError> {
+    if !wanted.uid().is_empty() && wanted.uid() != stored.uid() {
+        let why = format!(
+            "Precondition failed: UID in precondition: {}, UID in object meta: {}",
+            wanted.uid(),
+            stored.uid()
+        );
+        return Err(ApiError::conflict(call.about(), &why));
+    }
+    match wanted.resource_version() {
+        "" | "0" => Ok(Intent::Whatever),
+        revision if revision == stored.resource_version() => Ok(Intent::IfUnchanged),
+        _ => Err(ApiError::modified(call.about())),
+    }
+}
+
+fn settle_name(call: &Call<'_>, object: &mut Object) -> Result<(), ApiError> {
+    super::create::settle_namespace(call, object)?;
+    if object.name().is_empty() {
+        object.set_meta_str("name", &call.request.name);
+    }
+    if object.name() != call.request.name {
+        return Err(ApiError::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({})",
+            object.name(),
+            call.request.name,
+        )));
+    }
+    Ok(())
+}

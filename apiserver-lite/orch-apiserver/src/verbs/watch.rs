@@ -1,0 +1,162 @@
+//! watch: where a stream of changes starts, and what each committed write means to a watcher with a selector.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_schema::Kind;
+use apiserver_store::{Event, EventKind, Revision, SnapshotError, Watch};
+use rand::Rng as _;
+
+use super::read::{forbidden, revision, wait_for};
+use super::selection::Selection;
+use super::{Answer, Call, Outcome};
+use crate::record::Stored;
+use crate::status::ApiError;
+
+/// A watch that is about to be streamed.
+pub struct WatchStart {
+    /// Kind of the objects.
+    pub kind: Arc<Kind>,
+    /// Key prefix of what is watched.
+    pub prefix: String,
+    /// Objects that are reported as added first.
+    pub initial: Vec<Arc<Stored>>,
+    /// Revision of `initial`.
+    pub revision: Revision,
+    /// What follows, or why nothing can.
+    pub changes: Result<Watch<Stored>, ApiError>,
+    /// Which objects are of interest.
+    pub selection: Selection,
+    /// Whether the client wants bookmarks.
+    pub bookmarks: Bookmarks,
+    /// After this long the stream ends; the client comes back.
+    pub length: Duration,
+}
+
+/// Which bookmarks a stream carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bookmarks {
+    /// None.
+    Unwanted,
+    /// One from time to time.
+    Wanted,
+    /// One that marks the end of the initial objects, then one from time to time.
+    AfterInitial,
+}
+
+/// What a watcher is told.
+pub struct Change {
+    /// `ADDED`, `MODIFIED` or `DELETED`.
+    pub kind: &'static str,
+    /// The object.
+    pub record: Arc<Stored>,
+}
+
+/// Length of a watch for which the client names none: spread, so that clients do not all come back at once.
+const LENGTH_SECS: std::ops::Range<u64> = 1800..3600;
+
+/// Starts a watch.
+///
+/// # Errors
+/// 400 and 422 for parameters that contradict each other, 504 for a revision that has not happened. A revision that is
+/// gone is told inside the stream, as the ecosystem's clients expect.
+pub async fn watch(call: &Call<'_>) -> Result<Outcome, ApiError> {
+    let selection = Selection::parse(call)?;
+    let from = revision(call.query)?;
+    let initial_events = initial_events(call)?;
+    let bookmarks = match (call.query.flag("allowWatchBookmarks"), initial_events) {
+        (true, Some(true)) => Bookmarks::AfterInitial,
+        (true, _) => Bookmarks::Wanted,
+        (false, _) => Bookmarks::Unwanted,
+    };
+    if let Some(revision) = from {
+        wait_for(call, revision).await?;
+    }
+    let (start, with_state) = match (from, initial_events) {
+        (_, Some(true)) | (None | Some(0), None) => (call.server.store.revision(), true),
+        (None | Some(0), Some(false)) => (call.server.store.revision(), false),
+        (Some(revision), _) => (Revision(revision), false),
+    };
+    // One name is followed by its key; longer names that start with it are filtered out like everything else.
+    let prefix = match selection.name() {
+        Some(name) if is_one_place(call) => format!("{}{name}", call.prefix()),
+        _ => call.prefix(),
+    };
+    let changes = call.server.store.watch(prefix.clone(), start).map_err(|error| match error {
+        SnapshotError::Compacted(gone) => {
+            ApiError::expired(format!("too old resource version: {} ({})", gone.asked, gone.oldest))
+        }
+        SnapshotError::Future { asked, current } => {
+            ApiError::revision_too_large(asked.0, current.0)
+        }
+    });
+    let initial = if with_state { state_at(call, start, &selection) } else { Vec::new() };
+    let length = call.query.number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+    let length = length.unwrap_or_else(|| rand::rng().random_range(LENGTH_SECS));
+    Ok(Answer::Watch(Box::new(WatchStart {
+        kind: call.kind.clone(),
+        prefix,
+        initial,
+        revision: start,
+        changes,
+        selection,
+        bookmarks,
+        length: Duration::from_secs(length),
+    }))
+    .into())
+}
+
+/// Whether a name in the request's collection is one object: it is not a collection over all namespaces.
+fn is_one_place(call: &Call<'_>) -> bool {
+    !call.kind.namespaced() || !call.request.namespace.is_empty()
+}
+
+/// The rules of `sendInitialEvents`.
+fn initial_events(call: &Call<'_>) -> Result<Option<bool>, ApiError> {
+    let matching = call.query.text("resourceVersionMatch");
+    if call.query.get("sendInitialEvents").is_none() {
+        return match matching {
+            Some(_) => Err(forbidden(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            )),
+            None => Ok(None),
+        };
+    }
+    match matching {
+        Some("NotOlderThan") => Ok(Some(call.query.flag("sendInitialEvents"))),
+        _ => Err(forbidden(
+            "resourceVersionMatch",
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        )),
+    }
+}
+
+fn state_at(call: &Call<'_>, revision: Revision, selection: &Selection) -> Vec<Arc<Stored>> {
+    // The revision was current a moment ago: it cannot have been compacted.
+    let Ok(snapshot) = call.server.store.snapshot_at(revision) else { return Vec::new() };
+    let prefix = call.prefix();
+    let range = apiserver_store::Range { prefix: &prefix, after: None, limit: None };
+    let entries = snapshot.range(range).map(|page| page.entries).unwrap_or_default();
+    entries
+        .into_iter()
+        .map(|entry| entry.record)
+        .filter(|record| selection.matches(record.object()))
+        .collect()
+}
+
+/// What `event` means to a watcher: an object that starts or stops matching is added or deleted for it.
+#[must_use]
+pub fn change(event: &Event<Stored>, selection: &Selection) -> Option<Change> {
+    let now = selection.is_everything() || selection.matches(event.record.object());
+    if event.kind == EventKind::Deleted {
+        return now.then(|| Change { kind: "DELETED", record: event.record.clone() });
+    }
+    let before = event.previous.as_ref().filter(|last| selection.matches(last.object()));
+    match (before, now) {
+        (None, true) => Some(Change { kind: "ADDED", record: event.record.clone() }),
+        (Some(_), true) => Some(Change { kind: "MODIFIED", record: event.record.clone() }),
+        (Some(last), false) => Some(Change { kind: "DELETED", record: last.at(event.stamp) }),
+        (None, false) => None,
+    }
+}

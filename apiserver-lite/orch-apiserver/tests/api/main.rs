@@ -1,0 +1,13 @@
+//! The server as its clients see it: built as `main` builds it, on a free port, over TLS.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test that cannot go on has failed"
+)]
+
+mod nodes;
+mod process;
+mod requests;
+mod semantics;
+mod support;

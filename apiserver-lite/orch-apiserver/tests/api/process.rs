@@ -1,0 +1,134 @@
+//! The program itself: killed without warning, started with bad flags.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::Api;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// Longest wait for a start; only a failure takes that long.
+const START_MAX: Duration = Duration::from_secs(30);
+
+/// The process; killed when dropped.
+struct Process(std::process::Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn start(dir: &Path) -> (Process, Api) {
+    let kubeconfig = dir.join("client-config");
+    let _ = std::fs::remove_file(&kubeconfig);
+    let child = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
+        .args(["--bind-address=127.0.0.1", "--secure-port=0"])
+        .arg(format!("--data-dir={}", dir.join("data").display()))
+        .arg(format!("--write-kubeconfig={}", kubeconfig.display()))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    let process = Process(child);
+    let deadline = Instant::now() + START_MAX;
+    // The socket exists before the file does: the first connection waits in its queue.
+    let text = loop {
+        match std::fs::read_to_string(&kubeconfig) {
+            Ok(text) => break text,
+            Err(error) => assert!(Instant::now() < deadline, "no client configuration: {error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    };
+    (process, Api::new(&text))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_at_any_time_it_keeps_what_it_acknowledged() {
+    let dir = tempfile::tempdir().expect("directory");
+    let mut acknowledged: Vec<(String, u64)> = Vec::new();
+    for round in 0..3 {
+        let (mut process, api) = start(dir.path()).await;
+        let api = Arc::new(api);
+        for (name, revision) in &acknowledged {
+            let found = api.get(&format!("{MAPS}/{name}")).await.expect(200);
+            assert_eq!(found["metadata"]["resourceVersion"], revision.to_string(), "{name}");
+        }
+        let written = Arc::new(AtomicUsize::new(0));
+        let writers: Vec<_> = (0..4)
+            .map(|writer| tokio::spawn(write(api.clone(), written.clone(), round, writer)))
+            .collect();
+        while written.load(Ordering::Relaxed) < 20 + 10 * round {
+            tokio::task::yield_now().await;
+        }
+        process.0.kill().expect("killed");
+        let highest = acknowledged.iter().map(|(_, revision)| *revision).max().unwrap_or(0);
+        for writer in writers {
+            let mut new = writer.await.expect("writer");
+            assert!(
+                new.iter().all(|(_, revision)| *revision > highest),
+                "revisions rise over restarts"
+            );
+            acknowledged.append(&mut new);
+        }
+    }
+    let (_process, api) = start(dir.path()).await;
+    let listed = api.get(MAPS).await.expect(200);
+    assert!(listed["items"].as_array().expect("items").len() >= acknowledged.len());
+    assert!(acknowledged.len() >= 60);
+}
+
+/// Creates objects until the server dies; gives those that were acknowledged.
+async fn write(
+    api: Arc<Api>,
+    written: Arc<AtomicUsize>,
+    round: usize,
+    writer: usize,
+) -> Vec<(String, u64)> {
+    let mut acknowledged = Vec::new();
+    let mut connection = api.connect(true).await;
+    for number in 0..100_000 {
+        let name = format!("m-{round}-{writer}-{number}");
+        let body = json!({"metadata": {"name": name}}).to_string();
+        let request = http::Request::post(MAPS).header("host", "t");
+        let request = request.body(http_body_util::Full::from(body)).expect("valid");
+        let Ok(response) = connection.send_request(request).await else { break };
+        let Some(reply) = crate::support::try_reply(response).await else { break };
+        let made = reply.expect(201);
+        let revision =
+            made["metadata"]["resourceVersion"].as_str().and_then(|text| text.parse().ok());
+        acknowledged.push((name, revision.expect("revision")));
+        written.fetch_add(1, Ordering::Relaxed);
+    }
+    acknowledged
+}
+
+#[test]
+fn bad_usage_ends_with_64_before_anything_happens() {
+    let dir = tempfile::tempdir().expect("directory");
+    let data = dir.path().join("data");
+    for flags in [
+        &["--no-such-flag"][..],
+        &["--service-cluster-ip-range=everything"],
+        &["--token-auth-file=/nonexistent/tokens"],
+        &["--service-account-signing-key-file=/nonexistent/key"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
+            .args(["--bind-address=127.0.0.1", "--secure-port=0"])
+            .arg(format!("--data-dir={}", data.display()))
+            .args(flags)
+            .output()
+            .expect("started");
+        assert_eq!(
+            output.status.code(),
+            Some(64),
+            "{flags:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert!(!data.join("store").exists(), "{flags:?}");
+    }
+}

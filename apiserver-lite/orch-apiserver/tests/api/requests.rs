@@ -1,0 +1,366 @@
+//! Single requests: what comes back for good and bad input.
+
+use crate::support::{TestServer, kubernetes, orch, reply};
+use http::{Method, Request};
+use http_body_util::Full;
+use orch_apiserver::Config;
+use orch_apiserver::config::{Anonymous, AuthorizationMode};
+use serde_json::{Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+fn pod(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+}
+
+#[tokio::test]
+async fn statuses_by_request() {
+    let server = TestServer::start().await;
+    let big = format!(r#"{{"data":{{"a":"{}"}}}}"#, "x".repeat(3 << 20));
+    let table: Vec<(Method, &str, &str, u16, &str)> = vec![
+        (Method::GET, "/api/v1/namespaces/default/configmaps/none", "", 404, "NotFound"),
+        (Method::GET, "/api/v1/widgets", "", 404, "NotFound"),
+        (Method::GET, "/apis/nothing.io/v1/widgets", "", 404, "NotFound"),
+        (Method::GET, "/nowhere", "", 404, "NotFound"),
+        (Method::GET, "/api/v1/namespaces/default/pods/none/nothing", "", 404, "NotFound"),
+        (Method::GET, "/api/v1/namespaces/default/nodes", "", 404, "NotFound"),
+        (Method::POST, "/api/v1/configmaps", "{}", 405, "MethodNotAllowed"),
+        (Method::PUT, MAPS, "{}", 405, "MethodNotAllowed"),
+        (
+            Method::POST,
+            "/apis/apps/v1/namespaces/default/deployments/d/status",
+            "{}",
+            405,
+            "MethodNotAllowed",
+        ),
+        (Method::POST, MAPS, "{", 400, "BadRequest"),
+        (Method::POST, MAPS, "[]", 400, "BadRequest"),
+        (Method::POST, MAPS, r#"{"kind":"Pod","apiVersion":"v1"}"#, 400, "BadRequest"),
+        (Method::POST, MAPS, r#"{"metadata":{"name":"a","namespace":"b"}}"#, 400, "BadRequest"),
+        (
+            Method::POST,
+            MAPS,
+            r#"{"metadata":{"name":"a","resourceVersion":"5"}}"#,
+            400,
+            "BadRequest",
+        ),
+        (Method::POST, MAPS, "{}", 422, "Invalid"),
+        (Method::POST, MAPS, r#"{"metadata":{"name":"A_b"}}"#, 422, "Invalid"),
+        (Method::POST, MAPS, &big, 413, "RequestEntityTooLarge"),
+        (
+            Method::POST,
+            "/api/v1/namespaces/none/configmaps",
+            r#"{"metadata":{"name":"a"}}"#,
+            404,
+            "NotFound",
+        ),
+        (Method::GET, "/api/v1/pods?labelSelector=a%20in", "", 400, "BadRequest"),
+        (Method::GET, "/api/v1/pods?fieldSelector=spec.nothing%3Da", "", 400, "BadRequest"),
+        (Method::GET, "/api/v1/pods?resourceVersion=x", "", 400, "BadRequest"),
+        (Method::GET, "/api/v1/pods?continue=x", "", 400, "BadRequest"),
+        (Method::GET, "/api/v1/pods?resourceVersionMatch=Exact", "", 422, "Invalid"),
+        (Method::GET, "/api/v1/pods?resourceVersion=99999", "", 504, "Timeout"),
+        (Method::GET, "/api/v1/namespaces/default/pods/%2e%2e%2fsecrets", "", 400, "BadRequest"),
+        (Method::DELETE, "/api/v1/namespaces/default", "", 403, "Forbidden"),
+        (
+            Method::POST,
+            "/api/v1/namespaces/default/configmaps?dryRun=Some",
+            r#"{"metadata":{"name":"a"}}"#,
+            422,
+            "Invalid",
+        ),
+    ];
+    for (method, path, body, code, reason) in table {
+        let reply = server.call(method.clone(), path, "application/json", body.to_owned()).await;
+        let status = reply.json();
+        assert_eq!(
+            (reply.code(), status["reason"].as_str()),
+            (code, Some(reason)),
+            "{method} {path}: {status}"
+        );
+        assert_eq!(status["kind"], "Status");
+        assert_eq!(status["code"], code);
+    }
+}
+
+#[tokio::test]
+async fn errors_name_the_field() {
+    let server = TestServer::start().await;
+    let wrong = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "ports": [{"containerPort": "x"}]}]}});
+    let status = server.post(PODS, wrong.to_string()).await.expect(400);
+    assert!(
+        status["message"].as_str().unwrap().contains("spec.containers[0].ports[0].containerPort"),
+        "{status}"
+    );
+    let invalid =
+        json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "C!", "image": "i"}]}});
+    let status = server.post(PODS, invalid.to_string()).await.expect(422);
+    assert_eq!(status["details"]["causes"][0]["field"], "spec.containers[0].name", "{status}");
+}
+
+#[tokio::test]
+async fn unknown_fields_warn_or_fail() {
+    let server = TestServer::start().await;
+    let body = r#"{"metadata":{"name":"a"},"nonsense":1}"#;
+    let status = server.post(&format!("{MAPS}?fieldValidation=Strict"), body).await.expect(400);
+    assert!(status["message"].as_str().unwrap().contains("unknown field \"nonsense\""), "{status}");
+    let warned = server.post(&format!("{MAPS}?dryRun=All"), body).await;
+    assert_eq!(warned.headers["warning"], "299 - \"unknown field \\\"nonsense\\\"\"");
+    let quiet = server.post(&format!("{MAPS}?fieldValidation=Ignore"), body).await;
+    assert_eq!(quiet.code(), 201);
+    assert!(!quiet.headers.contains_key("warning"));
+}
+
+#[tokio::test]
+async fn media_types() {
+    let server = TestServer::start().await;
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    assert_eq!(server.accept(MAPS, "text/html").await.code(), 406);
+    assert_eq!(server.call(Method::POST, MAPS, "text/plain", "a").await.code(), 415);
+    assert_eq!(server.call(Method::POST, MAPS, protobuf, "garbage").await.code(), 400);
+    let yaml = server
+        .call(Method::POST, MAPS, "application/yaml", "metadata: {name: made}\ndata: {a: b}\n")
+        .await;
+    assert_eq!(yaml.expect(201)["data"]["a"], "b");
+    let bytes = server.accept(&format!("{MAPS}/made"), protobuf).await;
+    assert_eq!(bytes.headers["content-type"], protobuf);
+    assert!(bytes.body.starts_with(b"k8s\0"));
+    assert_eq!(
+        server.call(Method::POST, MAPS, protobuf, bytes.body.clone()).await.code(),
+        400,
+        "has a resourceVersion"
+    );
+    let list = server.accept(MAPS, protobuf).await;
+    assert!(list.body.starts_with(b"k8s\0"));
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+    let table = server.accept(MAPS, table).await.expect(200);
+    assert_eq!(
+        (table["kind"].as_str(), table["rows"][0]["cells"][0].as_str()),
+        (Some("Table"), Some("made"))
+    );
+    let partial =
+        "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json";
+    let partial = server.accept(MAPS, partial).await.expect(200);
+    assert_eq!(partial["kind"], "PartialObjectMetadataList");
+    assert!(partial["items"][0].get("data").is_none());
+}
+
+#[tokio::test]
+async fn anonymous_and_denied() {
+    let config = Config { anonymous: Anonymous::Refused, ..Config::for_tests(kubernetes()) };
+    let server = TestServer::with(config).await;
+    let ask =
+        |path: &'static str| Request::get(path).header("host", "t").body(Full::default()).unwrap();
+    let mut nobody = server.connect(false).await;
+    let refused = reply(nobody.send_request(ask("/api/v1/pods")).await.unwrap()).await;
+    assert_eq!(refused.expect(401)["reason"], "Unauthorized");
+    let health = reply(nobody.send_request(ask("/livez")).await.unwrap()).await;
+    assert_eq!((health.code(), health.body.as_ref()), (200, b"ok".as_ref()));
+    server.get("/api/v1/pods").await.expect(200);
+
+    let config = Config {
+        authorization: vec![AuthorizationMode::AlwaysDeny],
+        ..Config::for_tests(kubernetes())
+    };
+    let server = TestServer::with(config).await;
+    let mut nobody = server.connect(false).await;
+    let denied =
+        reply(nobody.send_request(ask("/api/v1/namespaces/a/pods/b/log")).await.unwrap()).await;
+    let message = denied.expect(403)["message"].clone();
+    assert!(
+        message.as_str().unwrap().contains(
+            "User \"system:anonymous\" cannot get resource \"pods/log\" in API group \"\" in the namespace \"a\""
+        ),
+        "{message}"
+    );
+    let wrong = ask("/api");
+    let (mut parts, body) = wrong.into_parts();
+    parts.headers.insert("authorization", "Bearer nonsense".parse().unwrap());
+    let refused = reply(nobody.send_request(Request::from_parts(parts, body)).await.unwrap()).await;
+    assert_eq!(refused.code(), 401);
+}
+
+#[tokio::test]
+async fn pods_are_completed() {
+    let server = TestServer::start().await;
+    let made = server.post(PODS, pod("p").to_string()).await.expect(201);
+    let names = server.names;
+    assert_eq!(made["status"]["phase"], "Pending");
+    assert_eq!(made["status"]["qosClass"], "BestEffort");
+    assert_eq!(made["spec"]["serviceAccountName"], "default");
+    assert_eq!(
+        made["spec"]["containers"][0]["volumeMounts"][0]["mountPath"],
+        names.service_account_dir()
+    );
+    assert_eq!(made["spec"]["tolerations"].as_array().unwrap().len(), 2);
+    assert_eq!(made["spec"]["priority"], 0);
+    let missing = json!({"metadata": {"name": "q"}, "spec": {"serviceAccountName": "robot", "containers": [{"name": "c", "image": "i"}]}});
+    let status = server.post(PODS, missing.to_string()).await.expect(403);
+    assert!(
+        status["message"].as_str().unwrap().ends_with("serviceaccount \"robot\" not found"),
+        "{status}"
+    );
+}
+
+#[tokio::test]
+async fn services_get_addresses_and_ports() {
+    let server = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/services";
+    let service =
+        |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec}).to_string();
+    let ports = json!([{"port": 80}]);
+    let made = server
+        .post(path, service("a", json!({"type": "NodePort", "ports": ports})))
+        .await
+        .expect(201);
+    let (address, port) =
+        (made["spec"]["clusterIP"].clone(), made["spec"]["ports"][0]["nodePort"].clone());
+    assert!(address.as_str().unwrap().starts_with("10."));
+    assert_eq!(made["spec"]["clusterIPs"], json!([address]));
+    let taken = server
+        .post(path, service("b", json!({"clusterIP": address, "ports": ports})))
+        .await
+        .expect(422);
+    assert!(
+        taken["message"].as_str().unwrap().contains("provided IP is already allocated"),
+        "{taken}"
+    );
+    let taken = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]});
+    let taken = server.post(path, service("b", taken)).await.expect(422);
+    assert!(
+        taken["message"].as_str().unwrap().contains("provided port is already allocated"),
+        "{taken}"
+    );
+    let outside = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 80}]});
+    let outside = server.post(path, service("b", outside)).await.expect(422);
+    assert!(outside["message"].as_str().unwrap().contains("30000-32767"), "{outside}");
+    let headless = server
+        .post(path, service("h", json!({"clusterIP": "None", "ports": ports})))
+        .await
+        .expect(201);
+    assert_eq!(headless["spec"]["clusterIPs"], json!(["None"]));
+    // An update that leaves the allocated values out keeps them.
+    let update = json!({"metadata": {"name": "a"}, "spec": {"type": "NodePort", "ports": [{"port": 80, "targetPort": 8080}]}});
+    let kept = server.put(&format!("{path}/a"), &update).await.expect(200);
+    assert_eq!(
+        (&kept["spec"]["clusterIP"], &kept["spec"]["ports"][0]["nodePort"]),
+        (&address, &port)
+    );
+    // What belongs to the old type goes with it.
+    let plain = server.merge_patch(&format!("{path}/a"), r#"{"spec":{"type":"ClusterIP"}}"#).await;
+    let plain = plain.expect(200);
+    assert!(plain["spec"].get("externalTrafficPolicy").is_none(), "{plain}");
+    assert!(plain["spec"]["ports"][0].get("nodePort").is_none(), "{plain}");
+    // What a deleted service held is free again.
+    server.delete(&format!("{path}/a")).await.expect(200);
+    server
+        .post(path, service("b", json!({"clusterIP": address, "ports": ports})))
+        .await
+        .expect(201);
+}
+
+#[tokio::test]
+async fn tokens_are_believed_while_their_objects_exist() {
+    let server = TestServer::start().await;
+    server.post(PODS, pod("p").to_string()).await.expect(201);
+    let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let short = server.post(path, r#"{"spec":{"expirationSeconds":60}}"#).await.expect(422);
+    assert!(short["message"].as_str().unwrap().contains("10 minutes"), "{short}");
+    let wish =
+        json!({"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}});
+    let made = server.post(path, wish.to_string()).await.expect(201);
+    let token = made["status"]["token"].as_str().unwrap().to_owned();
+    let review = json!({"spec": {"token": token}}).to_string();
+    let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
+    let answer = server.post(reviews, review.clone()).await.expect(201);
+    assert_eq!(
+        answer["status"]["user"]["username"], "system:serviceaccount:default:default",
+        "{answer}"
+    );
+    assert_eq!(answer["status"]["user"]["extra"]["authentication.kubernetes.io/pod-name"][0], "p");
+    server.delete(&format!("{PODS}/p")).await.expect(200);
+    let answer = server.post(reviews, review).await.expect(201);
+    assert!(answer["status"].get("authenticated").is_none_or(|yes| yes == false), "{answer}");
+}
+
+#[tokio::test]
+async fn both_profiles_name_things_their_way() {
+    let server = TestServer::with(Config::for_tests(orch())).await;
+    let list = server.get("/api/v1/namespaces").await.expect(200);
+    let names: Vec<&str> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|n| n["metadata"]["name"].as_str())
+        .collect();
+    assert_eq!(names, ["default", "orch-node-lease", "orch-public", "orch-system"]);
+    server.get("/apis/coordination.orch.io/v1/leases").await.expect(200);
+    server.get("/apis/coordination.k8s.io/v1/leases").await.expect(404);
+    let service = server.get("/api/v1/namespaces/default/services/orch").await.expect(200);
+    assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
+    let protobuf = server.accept("/api/v1/namespaces", "application/vnd.orch.protobuf").await;
+    assert_eq!(protobuf.code(), 200);
+    let groups = server.get("/apis").await.expect(200);
+    assert!(
+        groups["groups"].as_array().unwrap().iter().any(|group| group["name"] == "storage.orch.io")
+    );
+}
+
+#[tokio::test]
+async fn discovery_and_health() {
+    let server = TestServer::start().await;
+    for path in [
+        "/api",
+        "/apis",
+        "/api/v1",
+        "/apis/apps",
+        "/apis/apps/v1",
+        "/version",
+        "/openid/v1/jwks",
+        "/openapi/v2",
+    ] {
+        server.get(path).await.expect(200);
+    }
+    let core = server.get("/api/v1").await.json();
+    let find = |name: &str| {
+        core["resources"].as_array().unwrap().iter().find(|row| row["name"] == name).cloned()
+    };
+    assert_eq!(find("pods").unwrap()["shortNames"], json!(["po"]));
+    assert_eq!(find("pods/eviction").unwrap()["group"], "policy");
+    let verbose = server.get("/readyz?verbose").await;
+    assert!(String::from_utf8_lossy(&verbose.body).contains("[+]ping ok"));
+    let metrics = server.get("/metrics").await;
+    let text = String::from_utf8_lossy(&metrics.body).into_owned();
+    assert!(text.contains("apiserver_request_total{"), "{text}");
+    assert_eq!(server.get("/livez/none").await.code(), 404);
+}
+
+#[tokio::test]
+async fn a_small_range_is_shared_out_exactly() {
+    let range = "10.0.0.0/29".parse().unwrap();
+    let config = Config { service_ranges: vec![range], ..Config::for_tests(kubernetes()) };
+    let server = std::sync::Arc::new(TestServer::with(config).await);
+    let creates = (0..8).map(|n| {
+        let server = server.clone();
+        tokio::spawn(async move {
+            let body =
+                json!({"metadata": {"name": format!("s{n}")}, "spec": {"ports": [{"port": 80}]}});
+            server.post("/api/v1/namespaces/default/services", body.to_string()).await
+        })
+    });
+    let mut addresses = Vec::new();
+    let mut refused = 0;
+    for create in creates.collect::<Vec<_>>() {
+        let reply = create.await.unwrap();
+        match reply.code() {
+            201 => addresses.push(reply.json()["spec"]["clusterIP"].as_str().unwrap().to_owned()),
+            422 => refused += 1,
+            other => panic!("{other}"),
+        }
+    }
+    addresses.sort();
+    addresses.dedup();
+    // Six usable addresses, the server's own service has one.
+    assert_eq!((addresses.len(), refused), (5, 3), "{addresses:?}");
+}

@@ -1,0 +1,264 @@
+//! A server in this process and a client that says exactly what a test wants said.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use orch_apiserver::Config;
+use proto_api::names::{Names, Profile};
+use proto_daemon::drain::Drain;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// A running server; stops when dropped.
+pub struct TestServer {
+    pub names: &'static Names,
+    api: Api,
+    drain: Option<Drain>,
+    running: tokio::task::JoinHandle<()>,
+}
+
+/// A client of some server.
+pub struct Api {
+    address: SocketAddr,
+    anonymous: TlsConnector,
+    admin: TlsConnector,
+}
+
+impl std::ops::Deref for TestServer {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+/// A response with its body read.
+pub struct Reply {
+    pub status: StatusCode,
+    pub headers: http::HeaderMap,
+    pub body: Bytes,
+}
+
+impl Reply {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&self.body)))
+    }
+
+    pub fn code(&self) -> u16 {
+        self.status.as_u16()
+    }
+
+    /// The object, which must have come with `code`.
+    pub fn expect(&self, code: u16) -> Value {
+        let body = String::from_utf8_lossy(&self.body);
+        assert_eq!(self.code(), code, "{body}");
+        self.json()
+    }
+}
+
+pub fn kubernetes() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+pub fn orch() -> &'static Names {
+    Names::new(Profile::default())
+}
+
+impl TestServer {
+    /// A server in memory, ecosystem names, a default service account in `default`.
+    pub async fn start() -> Self {
+        let server = Self::with(Config::for_tests(kubernetes())).await;
+        server
+            .post(
+                "/api/v1/namespaces/default/serviceaccounts",
+                r#"{"metadata":{"name":"default"}}"#,
+            )
+            .await
+            .expect(201);
+        server
+    }
+
+    pub async fn with(config: Config) -> Self {
+        let names = config.names;
+        let bound = orch_apiserver::build(config).await.expect("built");
+        let kubeconfig = bound.kubeconfig().to_owned();
+        let drain = Drain::default();
+        let api = Api::new(&kubeconfig);
+        let running = tokio::spawn(bound.run(drain.watch()));
+        Self { names, api, drain: Some(drain), running }
+    }
+
+    /// Stops the server and waits until it has let go of its store.
+    pub async fn stop(mut self) {
+        let drain = self.drain.take().expect("running");
+        drain.drain(std::time::Duration::from_secs(10)).await;
+        let running = std::mem::replace(&mut self.running, tokio::spawn(async {}));
+        running.await.expect("ended");
+    }
+}
+
+impl Api {
+    /// The administrator's view of the server that a client configuration names.
+    pub fn new(kubeconfig: &str) -> Self {
+        let server =
+            kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: https://"));
+        Self {
+            address: server.expect("server").parse().expect("address"),
+            anonymous: connector(kubeconfig, false),
+            admin: connector(kubeconfig, true),
+        }
+    }
+
+    pub async fn connect(&self, as_admin: bool) -> SendRequest<Full<Bytes>> {
+        let connector = if as_admin { &self.admin } else { &self.anonymous };
+        let socket = TcpStream::connect(self.address).await.expect("connected");
+        let name = ServerName::try_from("127.0.0.1").expect("valid");
+        let stream = connector.connect(name, socket).await.expect("TLS");
+        let (sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
+        tokio::spawn(connection.with_upgrades());
+        sender
+    }
+
+    /// Sends a request and gives the response as it starts.
+    pub async fn open(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        self.connect(true).await.send_request(request).await.expect("answered")
+    }
+
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Reply {
+        reply(self.open(request).await).await
+    }
+
+    pub async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        media_type: &str,
+        body: impl Into<Bytes>,
+    ) -> Reply {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "test")
+            .header("content-type", media_type)
+            .body(Full::new(body.into()))
+            .expect("valid");
+        self.send(request).await
+    }
+
+    pub async fn get(&self, path: &str) -> Reply {
+        self.accept(path, "application/json").await
+    }
+
+    pub async fn accept(&self, path: &str, accept: &str) -> Reply {
+        let request = Request::get(path).header("host", "test").header("accept", accept);
+        self.send(request.body(Full::default()).expect("valid")).await
+    }
+
+    pub async fn post(&self, path: &str, body: impl Into<Bytes>) -> Reply {
+        self.call(Method::POST, path, "application/json", body).await
+    }
+
+    pub async fn put(&self, path: &str, body: &Value) -> Reply {
+        self.call(Method::PUT, path, "application/json", body.to_string()).await
+    }
+
+    pub async fn merge_patch(&self, path: &str, body: &str) -> Reply {
+        self.call(Method::PATCH, path, "application/merge-patch+json", body.to_owned()).await
+    }
+
+    pub async fn delete(&self, path: &str) -> Reply {
+        self.call(Method::DELETE, path, "application/json", "").await
+    }
+
+    /// Starts a watch; events are read with [`Events::next`].
+    pub async fn watch(&self, path: &str) -> Events {
+        let request =
+            Request::get(path).header("host", "test").body(Full::default()).expect("valid");
+        let response = self.open(request).await;
+        assert_eq!(response.status(), 200);
+        Events { body: response.into_body(), buffer: Vec::new() }
+    }
+}
+
+/// The events of a watch.
+pub struct Events {
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// The next event; `None` at the end of the stream.
+    pub async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).expect("an event is JSON"));
+            }
+            let frame = self.body.frame().await?.expect("stream goes on");
+            if let Ok(data) = frame.into_data() {
+                self.buffer.extend_from_slice(&data);
+            }
+        }
+    }
+
+    /// `TYPE name` of the next event.
+    pub async fn next_short(&mut self) -> String {
+        let event = self.next().await.expect("one more event");
+        let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default();
+        format!("{} {name}", event["type"].as_str().unwrap_or_default())
+    }
+}
+
+pub async fn reply(response: Response<Incoming>) -> Reply {
+    try_reply(response).await.expect("body")
+}
+
+/// `None` when the connection breaks off inside the body.
+pub async fn try_reply(response: Response<Incoming>) -> Option<Reply> {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.ok()?.to_bytes();
+    Some(Reply { status: parts.status, headers: parts.headers, body })
+}
+
+fn connector(kubeconfig: &str, with_certificate: bool) -> TlsConnector {
+    let field = |name: &str| {
+        use base64::Engine as _;
+        let line =
+            kubeconfig.lines().find_map(|line| line.trim().strip_prefix(name)).expect("field");
+        base64::engine::general_purpose::STANDARD
+            .decode(line.trim_start_matches(':').trim())
+            .expect("base64")
+    };
+    let mut roots = RootCertStore::empty();
+    let ca = field("certificate-authority-data");
+    for certificate in CertificateDer::pem_slice_iter(&ca) {
+        roots.add(certificate.expect("PEM")).expect("CA");
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots);
+    let config = if with_certificate {
+        let chain = CertificateDer::pem_slice_iter(&field("client-certificate-data"))
+            .collect::<Result<Vec<_>, _>>()
+            .expect("PEM");
+        let key = PrivateKeyDer::from_pem_slice(&field("client-key-data")).expect("key");
+        builder.with_client_auth_cert(chain, key).expect("identity")
+    } else {
+        builder.with_no_client_auth()
+    };
+    TlsConnector::from(Arc::new(config))
+}

@@ -1,0 +1,104 @@
+//! Puts the parts together: client, maps, queue, workers, health.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto_client::config::file;
+use proto_client::{Client, ClientConfig};
+use proto_daemon::admin::{AdminPages, AdminServer};
+use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
+use proto_daemon::exit::Failure;
+use proto_daemon::health::Health;
+use proto_daemon::log;
+use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::ready::Readiness;
+use proto_daemon::runtime::trim_heap;
+use proto_daemon::statusz::StatusBoard;
+use proto_daemon::work_queue::{WorkQueue, run_workers};
+
+use crate::metrics::Counters;
+use crate::settings::{Flags, Settings};
+use crate::work::{Shown, Worker};
+use crate::world::{Sink, World};
+
+/// How long tasks that have begun may take to end when the program is to stop.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+
+const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VERSION"));
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// The flags or the client configuration are no use, or the health address cannot be bound.
+pub async fn run(flags: Flags) -> Result<(), Failure> {
+    let settings = flags.settings().map_err(Failure::usage)?;
+    let names = flags.common.names();
+    log::init(flags.common.log());
+    let environment = |name: &str| std::env::var(name).ok();
+    let config = match &flags.kubeconfig {
+        Some(path) => file::load(path, None),
+        None => ClientConfig::in_cluster(names, environment),
+    };
+    let config = config.map_err(Failure::usage)?;
+    let client = Client::new(&config, names, USER_AGENT).map_err(Failure::usage)?;
+    let admin = AdminServer::bind(flags.admin_address()).await.map_err(Failure::run)?;
+    tracing::info!(server = %config.server, health = %admin.address(), "starting");
+
+    let (board, readiness) = (StatusBoard::default(), Readiness::default());
+    let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
+    let prefix = names.metric_prefix("controller_manager");
+    let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
+    let counters = Counters::new(&metrics).map_err(Failure::run)?;
+    let health = Health::new(readiness.clone());
+    let pages = AdminPages { health, metrics, status: board.clone() };
+
+    let drain = Drain::default();
+    let admin = tokio::spawn(admin.run(pages, drain.watch()));
+    let workers = usize::try_from(flags.concurrent_tasks).unwrap_or(1);
+    let shown = Shown { board, counters };
+    let parts = Parts { client, settings, workers, shown };
+    let control = tokio::spawn(control(parts, readiness, drain.watch()));
+    let signal = stop_signal().await.map_err(Failure::run)?;
+    tracing::info!(signal, "stopping");
+    drain.drain(DRAIN_DEADLINE).await;
+    admin.abort();
+    control.abort();
+    Ok(())
+}
+
+/// What the loops are built from.
+struct Parts {
+    client: Client,
+    settings: Settings,
+    workers: usize,
+    shown: Shown,
+}
+
+async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
+    let Parts { client, settings, workers, shown } = parts;
+    let synced = readiness.guard("caches-synced");
+    let queue = WorkQueue::default();
+    let (world, keepers) = World::new(&client);
+    let sink = Sink {
+        world: world.clone(),
+        queue: queue.clone(),
+        enabled: settings.enabled.clone(),
+        counters: shown.counters.clone(),
+    };
+    let keeping = tokio::spawn(keepers.run(sink, drain.clone()));
+    // Planning before everything is known would delete what only seems to be without an owner.
+    tokio::select! {
+        () = drain.asked() => return,
+        () = world.synced() => {}
+    }
+    drop(synced);
+    trim_heap();
+    tracing::info!("caches synced");
+    let worker = Arc::new(Worker::new(client, world, settings, shown));
+    let work = move |task| {
+        let worker = worker.clone();
+        async move { worker.run(task).await }
+    };
+    run_workers(queue, workers, drain, work).await;
+    keeping.abort();
+}

@@ -1,0 +1,42 @@
+//! The controllers: each file decides for one thing, from objects and the time to writes, and does nothing.
+
+pub mod addresses;
+
+pub mod deployment;
+pub mod endpoint_slices;
+pub mod endpoints;
+pub mod mirror;
+pub mod namespace;
+pub mod node_cidr;
+pub mod node_health;
+pub mod owners;
+pub mod pod_cleanup;
+
+pub mod replica_set;
+pub mod root_ca;
+pub mod service_account;
+
+use std::time::Duration;
+
+use crate::write::Write;
+
+/// What a controller wants done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// In this order.
+    pub writes: Vec<Write>,
+    /// When to look again even if nothing changes.
+    pub again_in: Option<Duration>,
+}
+
+impl Plan {
+    /// These writes and nothing later.
+    pub fn of(writes: impl IntoIterator<Item = Write>) -> Self {
+        Self { writes: writes.into_iter().collect(), again_in: None }
+    }
+
+    /// Asks to look again in `delay`, or earlier if that was asked before.
+    pub fn look_again_in(&mut self, delay: Duration) {
+        self.again_in = Some(self.again_in.map_or(delay, |earlier| earlier.min(delay)));
+    }
+}

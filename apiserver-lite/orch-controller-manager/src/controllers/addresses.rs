@@ -1,0 +1,243 @@
+//! What a service and a pod say about an endpoint; the rules that both forms of endpoints share.
+
+use std::collections::BTreeMap;
+
+use proto_api::core::v1::{ObjectReference, Pod, Service, ServicePort};
+use proto_api::names::Names;
+use proto_api::selectors::Selector;
+use proto_api::{IntOrString, Time};
+
+/// A family of addresses, as services and slices name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// IP version 4.
+    V4,
+    /// IP version 6.
+    V6,
+}
+
+impl Family {
+    /// `IPv4` or `IPv6`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    /// Of an address.
+    pub fn of(address: &str) -> Self {
+        if address.contains(':') { Self::V6 } else { Self::V4 }
+    }
+}
+
+/// The families a service is served in, its main one first.
+pub fn families(service: &Service) -> Vec<Family> {
+    let spec = &service.spec;
+    if !spec.ip_families.is_empty() {
+        let named = |name: &String| if name == "IPv6" { Family::V6 } else { Family::V4 };
+        return spec.ip_families.iter().map(named).collect();
+    }
+    vec![Family::of(&spec.cluster_ip)]
+}
+
+/// Whether endpoints of the service are made from its selector; otherwise they are somebody else's.
+pub fn has_selector(service: &Service) -> bool {
+    !service.spec.selector.is_empty() && service.spec.type_ != "ExternalName"
+}
+
+/// Whether the service has no address of its own.
+pub fn is_headless(service: &Service) -> bool {
+    service.spec.cluster_ip == "None"
+}
+
+/// The pods that the service's selector selects; `pods` are those of its namespace.
+pub fn selected<'a, P: AsRef<Pod>>(service: &Service, pods: &'a [P]) -> Vec<&'a Pod> {
+    let selector = Selector::from_map(&service.spec.selector);
+    let matches = |pod: &&Pod| selector.matches(&pod.metadata.labels);
+    pods.iter().map(AsRef::as_ref).filter(matches).collect()
+}
+
+/// The pod's address of a family.
+pub fn ip(pod: &Pod, family: Family) -> Option<&str> {
+    let all = pod.status.pod_ips.iter().map(|ip| ip.ip.as_str());
+    let mut all = all.chain([pod.status.pod_ip.as_str()]);
+    all.find(|ip| !ip.is_empty() && Family::of(ip) == family)
+}
+
+/// Whether the pod's condition `Ready` is true.
+pub fn is_ready(pod: &Pod) -> bool {
+    pod.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// Whether the pod has ended for good.
+pub fn has_ended(pod: &Pod) -> bool {
+    matches!(pod.status.phase.as_str(), "Failed" | "Succeeded")
+}
+
+/// Whether the pod is being deleted.
+pub fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+/// The port of the pod that a service port leads to; none if the pod has no port of that name.
+pub fn target_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
+    match &port.target_port {
+        IntOrString::Int(0) => Some(port.port),
+        IntOrString::Int(number) => Some(*number),
+        IntOrString::String(name) if name.is_empty() => Some(port.port),
+        IntOrString::String(name) => {
+            let mut ports = pod.spec.containers.iter().flat_map(|container| &container.ports);
+            let found = ports
+                .find(|p| p.name == *name && protocol(&p.protocol) == protocol(&port.protocol));
+            found.map(|port| port.container_port)
+        }
+    }
+}
+
+/// The protocol; an empty one is the default.
+pub fn protocol(name: &str) -> &str {
+    if name.is_empty() { "TCP" } else { name }
+}
+
+/// The name that DNS gives the pod below the service, if it asks for one.
+pub fn hostname(service: &Service, pod: &Pod) -> Option<String> {
+    let (spec, metadata) = (&pod.spec, &service.metadata);
+    let asked = !spec.hostname.is_empty() && spec.subdomain == metadata.name;
+    (asked && pod.metadata.namespace == metadata.namespace).then(|| spec.hostname.clone())
+}
+
+/// Which pod an endpoint is.
+pub fn target_ref(pod: &Pod) -> ObjectReference {
+    ObjectReference {
+        kind: "Pod".to_owned(),
+        namespace: pod.metadata.namespace.clone(),
+        name: pod.metadata.name.clone(),
+        uid: pod.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+/// The labels that endpoints take over from their service.
+pub fn service_labels(names: &Names, service: &Service) -> BTreeMap<String, String> {
+    let headless = names.sub_label("service", "headless");
+    let mut labels = service.metadata.labels.clone();
+    labels.remove(&headless);
+    if is_headless(service) {
+        labels.insert(headless, String::new());
+    }
+    labels
+}
+
+/// The annotation that says when the change happened which endpoints follow: what latency of the whole
+/// path is measured from.
+pub fn trigger_annotation(names: &Names) -> String {
+    names.sub_label("endpoints", "last-change-trigger-time")
+}
+
+/// When the newest change among `pods` happened; the service's creation if that is newer.
+pub fn last_trigger(service: &Service, pods: &[&Pod]) -> Option<Time> {
+    let ready = pods.iter().flat_map(|pod| &pod.status.conditions);
+    let turned = ready.filter(|c| c.type_ == "Ready").filter_map(|c| c.last_transition_time.unix());
+    let latest = turned.chain(service.metadata.creation_timestamp.unix()).max();
+    latest.map(Time::from_unix)
+}
+
+#[cfg(test)]
+pub mod examples {
+    //! Services and pods for the tests of both forms.
+
+    use std::sync::Arc;
+
+    use proto_api::core::v1::{Container, ContainerPort, PodCondition, PodIP};
+
+    use super::*;
+
+    /// A service that selects `app=web` and sends port 80 to the port named `http`.
+    pub fn service() -> Service {
+        let mut service = Service::default();
+        service.metadata.name = "web".into();
+        service.metadata.namespace = "ns".into();
+        service.metadata.uid = "service-uid".into();
+        service.spec.cluster_ip = "10.0.0.1".into();
+        service.spec.selector = BTreeMap::from([("app".into(), "web".into())]);
+        service.spec.ports = vec![ServicePort {
+            name: "http".into(),
+            protocol: "TCP".into(),
+            port: 80,
+            target_port: IntOrString::from("http"),
+            ..ServicePort::default()
+        }];
+        service
+    }
+
+    /// A ready pod that the service selects, with port 8080 named `http`.
+    pub fn pod(nth: u8) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.name = format!("web-{nth}");
+        pod.metadata.namespace = "ns".into();
+        pod.metadata.uid = format!("uid-{nth}");
+        pod.metadata.labels = BTreeMap::from([("app".into(), "web".into())]);
+        pod.spec.node_name = "node".into();
+        let port =
+            ContainerPort { name: "http".into(), container_port: 8080, ..ContainerPort::default() };
+        pod.spec.containers = vec![Container { ports: vec![port], ..Container::default() }];
+        pod.status.phase = "Running".into();
+        pod.status.pod_ip = format!("10.1.0.{nth}");
+        pod.status.pod_ips =
+            vec![PodIP { ip: format!("10.1.0.{nth}") }, PodIP { ip: format!("fd00::{nth:x}") }];
+        set_ready(&mut pod, "True");
+        pod
+    }
+
+    /// Sets the condition `Ready`.
+    pub fn set_ready(pod: &mut Pod, status: &str) {
+        pod.status.conditions = vec![PodCondition {
+            type_: "Ready".into(),
+            status: status.into(),
+            last_transition_time: Time::from_unix(1000),
+            ..PodCondition::default()
+        }];
+    }
+
+    /// Pods `1..=count`.
+    pub fn pods(count: u8) -> Vec<Arc<Pod>> {
+        (1..=count).map(|nth| Arc::new(pod(nth))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn target_ports() {
+        let pod = examples::pod(1);
+        let check = |target: IntOrString, protocol: &str, expect| {
+            let port = ServicePort {
+                port: 80,
+                target_port: target,
+                protocol: protocol.into(),
+                ..ServicePort::default()
+            };
+            assert_eq!(target_port(&pod, &port), expect);
+        };
+        check(IntOrString::from(0), "TCP", Some(80));
+        check(IntOrString::from(9), "TCP", Some(9));
+        check(IntOrString::from("http"), "TCP", Some(8080));
+        check(IntOrString::from("http"), "", Some(8080));
+        check(IntOrString::from("http"), "UDP", None);
+        check(IntOrString::from("other"), "TCP", None);
+    }
+
+    #[test]
+    fn families_come_from_the_service() {
+        let mut service = examples::service();
+        assert_eq!(families(&service), [Family::V4]);
+        service.spec.cluster_ip = "fd00::1".into();
+        assert_eq!(families(&service), [Family::V6]);
+        service.spec.ip_families = vec!["IPv4".into(), "IPv6".into()];
+        assert_eq!(families(&service), [Family::V4, Family::V6]);
+        assert_eq!(ip(&examples::pod(10), Family::V6), Some("fd00::a"));
+    }
+}

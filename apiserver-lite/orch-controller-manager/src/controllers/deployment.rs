@@ -1,0 +1,225 @@
+//! A deployment: one replica set for each template it has had, the newest scaled up and the others down at the
+//! pace that its strategy allows.
+
+mod rollout;
+mod status;
+
+use std::collections::BTreeMap;
+
+use proto_api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
+use proto_api::core::v1::PodTemplateSpec;
+use proto_api::meta::v1::ObjectMeta;
+use proto_api::names::Names;
+use proto_api::{Kind, Time};
+use proto_client::ObjectKey;
+use serde_json::json;
+
+use super::Plan;
+use super::owners::controlled_by;
+use crate::write::{ObjectKind, Part, Write};
+use rollout::{Scale, Sizes};
+
+/// Label that tells the pods of one template from those of another. Not under a domain.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Old replica sets kept when the deployment does not say.
+const HISTORY_LEN: i32 = 10;
+
+/// The next step of a rollout. `sets` are the replica sets of the namespace.
+pub fn plan<S: AsRef<ReplicaSet>>(
+    names: &Names,
+    deployment: &Deployment,
+    sets: &[S],
+    now: Time,
+) -> Plan {
+    if deployment.metadata.deletion_timestamp.is_some() {
+        return Plan::default();
+    }
+    let uid = &deployment.metadata.uid;
+    let owned = |set: &&ReplicaSet| set.metadata.owner_references.iter().any(|o| o.uid == *uid);
+    let mut sets: Vec<&ReplicaSet> = sets.iter().map(AsRef::as_ref).filter(owned).collect();
+    sets.sort_by_key(|set| (set.metadata.creation_timestamp.unix(), set.metadata.name.clone()));
+    let newest = sets.iter().copied().find(|set| same_template(&set.spec.template, deployment));
+    let old: Vec<&ReplicaSet> = sets
+        .iter()
+        .copied()
+        .filter(|set| Some(set.metadata.uid.as_str()) != newest.map(|n| n.metadata.uid.as_str()))
+        .collect();
+
+    let revision = Revision::of(names, deployment, newest, &old);
+    let mut plan = Plan::default();
+    match newest {
+        None if deployment.spec.paused => {}
+        None => {
+            if let Some(replicas) = rollout::first_size(deployment, &Sizes::of(None, &old)) {
+                plan.writes
+                    .push(Write::Create(new_set(names, deployment, &revision, replicas).into()));
+            }
+        }
+        Some(newest) => plan.writes.extend(revision.mark_set(newest)),
+    }
+    for Scale { set, replicas } in rollout::steps(deployment, newest, &old) {
+        plan.writes.push(scale(set, replicas));
+    }
+    plan.writes.extend(forget(deployment, &old));
+    plan.writes.extend(revision.mark_deployment(deployment));
+    let status = status::of(deployment, newest, &old, now);
+    if let Some(due) = status::deadline_in(deployment, &status, now) {
+        plan.look_again_in(due);
+    }
+    if status != deployment.status {
+        plan.writes.push(Write::UpdateStatus(Deployment { status, ..deployment.clone() }.into()));
+    }
+    plan
+}
+
+// === Templates ===
+
+fn same_template(template: &PodTemplateSpec, deployment: &Deployment) -> bool {
+    let mut template = template.clone();
+    template.metadata.labels.remove(TEMPLATE_HASH);
+    template == deployment.spec.template
+}
+
+/// A short name for a template: FNV-1a of its JSON, in characters that spell no words. A collision count that
+/// the deployment carries makes another name for the same template.
+fn template_hash(deployment: &Deployment) -> String {
+    const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut hash: u32 = 0x811c_9dc5;
+    let template = serde_json::to_vec(&deployment.spec.template).unwrap_or_default();
+    let collisions = deployment.status.collision_count.unwrap_or(0).to_le_bytes();
+    for byte in template.iter().chain(&collisions) {
+        hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    }
+    let digit = |byte: u8| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]);
+    hash.to_string().bytes().map(digit).collect()
+}
+
+fn new_set(
+    names: &Names,
+    deployment: &Deployment,
+    revision: &Revision,
+    replicas: i32,
+) -> ReplicaSet {
+    let hash = template_hash(deployment);
+    let mut template = deployment.spec.template.clone();
+    template.metadata.labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
+    let mut selector = deployment.spec.selector.clone().unwrap_or_default();
+    selector.match_labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
+    let mut annotations = deployment.metadata.annotations.clone();
+    annotations.retain(|key, _| !key.ends_with("/last-applied-configuration"));
+    annotations.insert(revision.annotation.clone(), revision.newest.to_string());
+    let api_version = names.api_version(Deployment::GROUP, Deployment::VERSION);
+    ReplicaSet {
+        metadata: ObjectMeta {
+            name: format!("{}-{hash}", deployment.metadata.name),
+            namespace: deployment.metadata.namespace.clone(),
+            labels: template.metadata.labels.clone(),
+            annotations,
+            owner_references: vec![controlled_by(
+                api_version,
+                Deployment::KIND,
+                &deployment.metadata,
+            )],
+            ..ObjectMeta::default()
+        },
+        spec: ReplicaSetSpec {
+            replicas: Some(replicas),
+            min_ready_seconds: deployment.spec.min_ready_seconds,
+            selector: Some(selector),
+            template,
+        },
+        ..ReplicaSet::default()
+    }
+}
+
+// === Revisions ===
+
+/// Replica sets are numbered in the order in which they became the newest; an undo gives an old one a new
+/// number.
+struct Revision {
+    annotation: String,
+    newest: u64,
+}
+
+impl Revision {
+    fn of(
+        names: &Names,
+        deployment: &Deployment,
+        newest: Option<&ReplicaSet>,
+        old: &[&ReplicaSet],
+    ) -> Self {
+        let annotation = names.sub_label("deployment", "revision");
+        let number = |metadata: &ObjectMeta| -> u64 {
+            metadata.annotations.get(&annotation).and_then(|text| text.parse().ok()).unwrap_or(0)
+        };
+        let oldest = old.iter().map(|set| number(&set.metadata)).max().unwrap_or(0);
+        let current = newest.map_or(0, |set| number(&set.metadata));
+        let paused = deployment.spec.paused && newest.is_none();
+        let newest = if paused { oldest } else { current.max(oldest + 1) };
+        Self { annotation, newest }
+    }
+
+    fn marks(&self, metadata: &ObjectMeta) -> bool {
+        metadata
+            .annotations
+            .get(&self.annotation)
+            .is_some_and(|text| *text == self.newest.to_string())
+    }
+
+    fn mark(&self, kind: ObjectKind, metadata: &ObjectMeta) -> Option<Write> {
+        let annotations = BTreeMap::from([(&self.annotation, self.newest.to_string())]);
+        (!self.marks(metadata)).then(|| Write::Patch {
+            kind,
+            key: ObjectKey::of(metadata),
+            part: Part::Main,
+            patch: json!({ "metadata": { "annotations": annotations } }),
+        })
+    }
+
+    fn mark_set(&self, newest: &ReplicaSet) -> Option<Write> {
+        self.mark(ObjectKind::ReplicaSet, &newest.metadata)
+    }
+
+    fn mark_deployment(&self, deployment: &Deployment) -> Option<Write> {
+        self.mark(ObjectKind::Deployment, &deployment.metadata)
+    }
+}
+
+// === Writes ===
+
+fn scale(set: &ReplicaSet, replicas: i32) -> Write {
+    let version = &set.metadata.resource_version;
+    Write::Patch {
+        kind: ObjectKind::ReplicaSet,
+        key: ObjectKey::of(&set.metadata),
+        part: Part::Main,
+        patch: json!({
+            "metadata": { "resourceVersion": version },
+            "spec": { "replicas": replicas },
+        }),
+    }
+}
+
+/// Removes the oldest replica sets that are of no more use but for an undo.
+fn forget(deployment: &Deployment, old: &[&ReplicaSet]) -> Vec<Write> {
+    let limit = deployment.spec.revision_history_limit.unwrap_or(HISTORY_LEN);
+    let is_idle = |set: &&&ReplicaSet| {
+        set.spec.replicas == Some(0)
+            && set.status.replicas == 0
+            && set.status.observed_generation >= set.metadata.generation
+            && set.metadata.deletion_timestamp.is_none()
+    };
+    let idle: Vec<&&ReplicaSet> = old.iter().filter(is_idle).collect();
+    let excess = idle.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
+    let delete = |set: &&ReplicaSet| Write::Delete {
+        kind: ObjectKind::ReplicaSet,
+        key: ObjectKey::of(&set.metadata),
+        uid: set.metadata.uid.clone(),
+        grace_secs: None,
+    };
+    idle.into_iter().take(excess).map(delete).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What a deployment says of itself: how many pods of which template, and how its rollout goes.
+
+use std::time::Duration;
+
+use proto_api::Time;
+use proto_api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
+
+use super::rollout::{self, Sizes};
+
+/// Reason of the condition `Progressing` when there is nothing left to do.
+const COMPLETE: &str = "NewReplicaSetAvailable";
+
+/// The status as the sets make it.
+pub fn of(
+    deployment: &Deployment,
+    newest: Option<&ReplicaSet>,
+    old: &[&ReplicaSet],
+    now: Time,
+) -> DeploymentStatus {
+    let sets = || old.iter().copied().chain(newest);
+    let sizes = Sizes::of(newest, old);
+    let available: i32 = sets().map(|set| set.status.available_replicas).sum();
+    let mut status = DeploymentStatus {
+        observed_generation: deployment.metadata.generation,
+        replicas: sets().map(|set| set.status.replicas).sum(),
+        updated_replicas: newest.map_or(0, |set| set.status.replicas),
+        ready_replicas: sets().map(|set| set.status.ready_replicas).sum(),
+        available_replicas: available,
+        unavailable_replicas: (sizes.total() - available).max(0),
+        conditions: deployment.status.conditions.clone(),
+        collision_count: deployment.status.collision_count,
+    };
+    let wanted = rollout::replicas(deployment);
+    let enough = available >= wanted - rollout::max_unavailable(deployment);
+    let (value, reason, message) = match enough {
+        true => ("True", "MinimumReplicasAvailable", "Deployment has minimum availability."),
+        false => (
+            "False",
+            "MinimumReplicasUnavailable",
+            "Deployment does not have minimum availability.",
+        ),
+    };
+    set(&mut status.conditions, "Available", value, reason, message.to_owned(), now);
+    if let Some(newest) = newest {
+        progress(deployment, newest, &mut status, now);
+    }
+    status
+}
+
+/// The condition `Progressing`: moves with every step, ends as complete, fails after the deadline.
+fn progress(
+    deployment: &Deployment,
+    newest: &ReplicaSet,
+    status: &mut DeploymentStatus,
+    now: Time,
+) {
+    let wanted = rollout::replicas(deployment);
+    let before = &deployment.status;
+    let complete = status.updated_replicas == wanted
+        && status.replicas == wanted
+        && status.available_replicas == wanted;
+    let moved = status.updated_replicas > before.updated_replicas
+        || status.replicas - status.updated_replicas < before.replicas - before.updated_replicas
+        || status.ready_replicas > before.ready_replicas
+        || status.available_replicas > before.available_replicas;
+    let name = &newest.metadata.name;
+    let last = before.conditions.iter().find(|condition| condition.type_ == "Progressing");
+    let since = last.and_then(|last| last.last_update_time.unix()).or(now.unix()).unwrap_or(0);
+    let deadline = deployment.spec.progress_deadline_seconds.map_or(i64::MAX, i64::from);
+    let late = now.unix().unwrap_or(0).saturating_sub(since) > deadline;
+    let (value, reason, message) = if complete {
+        ("True", COMPLETE, format!("ReplicaSet \"{name}\" has successfully progressed."))
+    } else if moved || last.is_none() || last.is_some_and(|last| last.reason == COMPLETE) {
+        ("True", "ReplicaSetUpdated", format!("ReplicaSet \"{name}\" is progressing."))
+    } else if late && !deployment.spec.paused {
+        (
+            "False",
+            "ProgressDeadlineExceeded",
+            format!("ReplicaSet \"{name}\" has timed out progressing."),
+        )
+    } else {
+        return;
+    };
+    let conditions = &mut status.conditions;
+    set(conditions, "Progressing", value, reason, message, now);
+    if moved && let Some(condition) = conditions.iter_mut().find(|c| c.type_ == "Progressing") {
+        condition.last_update_time = now;
+    }
+}
+
+/// When a rollout that is under way and does not move will have failed; nothing tells of that but the clock.
+pub fn deadline_in(
+    deployment: &Deployment,
+    status: &DeploymentStatus,
+    now: Time,
+) -> Option<Duration> {
+    let under_way = |c: &&DeploymentCondition| {
+        c.type_ == "Progressing" && c.status == "True" && c.reason != COMPLETE
+    };
+    let condition = status.conditions.iter().find(under_way)?;
+    let deadline = deployment.spec.progress_deadline_seconds.filter(|_| !deployment.spec.paused)?;
+    let late = condition.last_update_time.unix()?.saturating_add(i64::from(deadline) + 1);
+    u64::try_from(late.saturating_sub(now.unix()?)).ok().map(Duration::from_secs)
+}
+
+/// Sets a condition; its times move only with its status or reason.
+fn set(
+    conditions: &mut Vec<DeploymentCondition>,
+    type_: &str,
+    status: &str,
+    reason: &str,
+    message: String,
+    now: Time,
+) {
+    let before = conditions.iter().position(|condition| condition.type_ == type_);
+    let mut next = DeploymentCondition {
+        type_: type_.to_owned(),
+        status: status.to_owned(),
+        last_update_time: now,
+        last_transition_time: now,
+        reason: reason.to_owned(),
+        message,
+    };
+    let Some(condition) = before.and_then(|at| conditions.get_mut(at)) else {
+        conditions.push(next);
+        return;
+    };
+    if condition.status == next.status {
+        next.last_transition_time = condition.last_transition_time;
+        if condition.reason == next.reason {
+            next.last_update_time = condition.last_update_time;
+        }
+    }
+    *condition = next;
+}

@@ -1,0 +1,277 @@
+//! Whole rollouts against a server and replica sets that do what they are told, checked at every step.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proto_api::IntOrString;
+use proto_api::apps::v1::RollingUpdateDeployment;
+use proto_api::meta::v1::LabelSelector;
+use proto_api::names::Profile;
+
+use super::*;
+use crate::write::Object;
+
+fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+fn deployment(replicas: i32) -> Deployment {
+    let mut deployment = Deployment::default();
+    deployment.metadata.name = "web".into();
+    deployment.metadata.namespace = "ns".into();
+    deployment.metadata.uid = "deployment".into();
+    let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+    deployment.spec.replicas = Some(replicas);
+    deployment.spec.selector =
+        Some(LabelSelector { match_labels: labels.clone(), ..Default::default() });
+    deployment.spec.template.metadata.labels = labels;
+    deployment.spec.strategy.type_ = "RollingUpdate".into();
+    deployment.spec.progress_deadline_seconds = Some(600);
+    deployment
+}
+
+fn roll(deployment: &mut Deployment, surge: &str, unavailable: &str) {
+    let value = |text: &str| text.parse().map_or(IntOrString::from(text), IntOrString::Int);
+    deployment.spec.strategy.rolling_update = Some(RollingUpdateDeployment {
+        max_surge: Some(value(surge)),
+        max_unavailable: Some(value(unavailable)),
+    });
+}
+
+/// A deployment, its sets, and pods as numbers: each set has `status.replicas` pods, some available.
+struct Cluster {
+    deployment: Deployment,
+    sets: BTreeMap<String, ReplicaSet>,
+    time: i64,
+}
+
+impl Cluster {
+    fn new(deployment: Deployment) -> Self {
+        Self { deployment, sets: BTreeMap::new(), time: 1000 }
+    }
+
+    /// One plan of the controller; how many writes it has.
+    fn step(&mut self) -> usize {
+        self.time += 1;
+        let sets: Vec<Arc<ReplicaSet>> = self.sets.values().cloned().map(Arc::new).collect();
+        let plan = plan(names(), &self.deployment, &sets, Time::from_unix(self.time));
+        let count = plan.writes.len();
+        for write in plan.writes {
+            self.apply(write);
+        }
+        count
+    }
+
+    fn apply(&mut self, write: Write) {
+        match write {
+            Write::Create(Object::ReplicaSet(mut set)) => {
+                set.metadata.uid = format!("uid-{}", set.metadata.name);
+                set.metadata.creation_timestamp = Time::from_unix(self.time);
+                assert!(self.sets.insert(set.metadata.name.clone(), *set).is_none());
+            }
+            Write::UpdateStatus(Object::Deployment(deployment)) => {
+                self.deployment.status = deployment.status;
+            }
+            Write::Patch { kind, key, patch, .. } => {
+                let annotations = patch["metadata"]["annotations"].as_object().cloned();
+                let metadata = match kind {
+                    ObjectKind::Deployment => &mut self.deployment.metadata,
+                    _ => &mut self.sets.get_mut(&key.name).unwrap().metadata,
+                };
+                for (name, value) in annotations.into_iter().flatten() {
+                    metadata.annotations.insert(name, value.as_str().unwrap().to_owned());
+                }
+                if let Some(replicas) = patch["spec"]["replicas"].as_i64() {
+                    let set = self.sets.get_mut(&key.name).unwrap();
+                    set.spec.replicas = Some(i32::try_from(replicas).unwrap());
+                }
+            }
+            Write::Delete { key, .. } => assert!(self.sets.remove(&key.name).is_some()),
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    /// Replica sets make and remove their pods; pods that are not available are removed first.
+    fn pods_follow(&mut self) {
+        for set in self.sets.values_mut() {
+            set.status.replicas = set.spec.replicas.unwrap();
+            set.status.available_replicas = set.status.available_replicas.min(set.status.replicas);
+            set.status.ready_replicas = set.status.available_replicas;
+        }
+    }
+
+    /// One more pod of a set becomes available, if one is missing.
+    fn one_available(&mut self, nth: usize) {
+        let mut missing =
+            self.sets.values_mut().filter(|s| s.status.available_replicas < s.status.replicas);
+        if let Some(set) = missing.nth(nth) {
+            set.status.available_replicas += 1;
+            set.status.ready_replicas += 1;
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            let writes = self.step();
+            let before: Vec<_> = self.sets.values().map(|set| set.status.clone()).collect();
+            self.pods_follow();
+            self.one_available(0);
+            if writes == 0 && before.iter().eq(self.sets.values().map(|set| &set.status)) {
+                return;
+            }
+        }
+        unreachable!("does not settle");
+    }
+
+    fn pods(&self) -> i32 {
+        self.sets.values().map(|set| set.status.replicas).sum()
+    }
+
+    fn available(&self) -> i32 {
+        self.sets.values().map(|set| set.status.available_replicas).sum()
+    }
+
+    fn condition(&self, kind: &str) -> String {
+        let condition = self.deployment.status.conditions.iter().find(|c| c.type_ == kind).unwrap();
+        format!("{} {}", condition.status, condition.reason)
+    }
+
+    fn change_template(&mut self, image: &str) {
+        let container =
+            proto_api::core::v1::Container { image: image.into(), ..Default::default() };
+        self.deployment.spec.template.spec.containers = vec![container];
+        self.deployment.metadata.generation += 1;
+    }
+}
+
+#[test]
+fn a_new_deployment_becomes_available() {
+    let mut cluster = Cluster::new(deployment(3));
+    cluster.step();
+    let set = cluster.sets.values().next().unwrap();
+    let hash = &set.metadata.labels[TEMPLATE_HASH];
+    assert_eq!(set.metadata.name, format!("web-{hash}"));
+    assert_eq!(set.spec.selector.as_ref().unwrap().match_labels[TEMPLATE_HASH], *hash);
+    assert_eq!(set.metadata.annotations["deployment.kubernetes.io/revision"], "1");
+    assert_eq!(cluster.condition("Available"), "False MinimumReplicasUnavailable");
+    cluster.settle();
+    assert_eq!(cluster.condition("Available"), "True MinimumReplicasAvailable");
+    assert_eq!(cluster.condition("Progressing"), "True NewReplicaSetAvailable");
+    let status = &cluster.deployment.status;
+    assert_eq!((status.replicas, status.updated_replicas, status.unavailable_replicas), (3, 3, 0));
+    assert_eq!(cluster.deployment.metadata.annotations["deployment.kubernetes.io/revision"], "1");
+}
+
+#[test]
+fn an_undo_uses_the_old_set_under_a_new_number() {
+    let mut cluster = Cluster::new(deployment(2));
+    cluster.settle();
+    let first = cluster.sets.keys().next().unwrap().clone();
+    cluster.change_template("two");
+    cluster.settle();
+    assert_eq!(cluster.sets.len(), 2);
+    assert_eq!(cluster.sets[&first].spec.replicas, Some(0));
+    cluster.deployment.spec.template.spec.containers.clear();
+    cluster.settle();
+    assert_eq!(cluster.sets.len(), 2);
+    let set = &cluster.sets[&first];
+    assert_eq!(set.spec.replicas, Some(2));
+    assert_eq!(set.metadata.annotations["deployment.kubernetes.io/revision"], "3");
+}
+
+#[test]
+fn recreate_waits_until_the_old_pods_are_gone() {
+    let mut cluster = Cluster::new(deployment(2));
+    cluster.deployment.spec.strategy.type_ = "Recreate".into();
+    cluster.settle();
+    cluster.change_template("two");
+    cluster.step();
+    assert_eq!((cluster.sets.len(), cluster.pods()), (1, 2));
+    cluster.step();
+    assert_eq!(cluster.sets.len(), 1, "the old pods are still there");
+    cluster.pods_follow();
+    cluster.step();
+    assert_eq!(cluster.sets.len(), 2);
+    cluster.settle();
+    assert_eq!(cluster.available(), 2);
+}
+
+#[test]
+fn history_is_bounded() {
+    let mut cluster = Cluster::new(deployment(1));
+    cluster.deployment.spec.revision_history_limit = Some(2);
+    for image in ["a", "b", "c", "d", "e"] {
+        cluster.change_template(image);
+        cluster.settle();
+    }
+    assert_eq!(cluster.sets.len(), 3);
+}
+
+#[test]
+fn a_stuck_rollout_is_reported_after_the_deadline() {
+    let mut cluster = Cluster::new(deployment(2));
+    cluster.settle();
+    cluster.change_template("broken");
+    cluster.step();
+    cluster.pods_follow();
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "True ReplicaSetUpdated");
+    let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
+    let waiting = plan(names(), &cluster.deployment, &sets, Time::from_unix(cluster.time));
+    let due = waiting.again_in.map(|due| due.as_secs()).unwrap();
+    assert!((590..=601).contains(&due), "{due}");
+    cluster.time += i64::try_from(due).unwrap();
+    cluster.step();
+    assert_eq!(cluster.condition("Progressing"), "False ProgressDeadlineExceeded");
+    assert!(cluster.available() >= 2);
+}
+
+#[test]
+fn a_paused_deployment_starts_no_rollout() {
+    let mut cluster = Cluster::new(deployment(1));
+    cluster.settle();
+    cluster.deployment.spec.paused = true;
+    cluster.change_template("two");
+    cluster.settle();
+    assert_eq!(cluster.sets.len(), 1);
+}
+
+proptest! {
+    /// At every step of any rollout: no more pods than surge allows, no fewer available than promised, and in
+    /// the end the newest template has all pods.
+    #[test]
+    fn rollouts_keep_their_promises(
+        replicas in 1..8i32,
+        surge in prop_oneof![Just("0"), Just("1"), Just("25%"), Just("100%")],
+        unavailable in prop_oneof![Just("0"), Just("1"), Just("25%"), Just("100%")],
+        moves in proptest::collection::vec((0..4u8, 0..3usize), 0..60),
+    ) {
+        let mut cluster = Cluster::new(deployment(replicas));
+        roll(&mut cluster.deployment, surge, unavailable);
+        cluster.settle();
+        prop_assert_eq!(cluster.available(), replicas);
+        cluster.change_template("two");
+        let part = |text: &str, quarter: i32| match text {
+            "25%" => quarter,
+            "100%" => replicas,
+            number => number.parse().unwrap(),
+        };
+        let (up, down) = (part(surge, (replicas + 3) / 4), part(unavailable, replicas / 4));
+        let down = if (up, down) == (0, 0) { 1 } else { down };
+        let (least, most) = (replicas - down, replicas + up);
+        for (kind, nth) in moves {
+            match kind {
+                0 | 1 => { cluster.step(); }
+                2 => cluster.pods_follow(),
+                _ => cluster.one_available(nth),
+            }
+            prop_assert!(cluster.available() >= least, "{} available", cluster.available());
+            let asked: i32 = cluster.sets.values().map(|set| set.spec.replicas.unwrap()).sum();
+            prop_assert!(asked <= most, "{asked} asked for");
+        }
+        cluster.settle();
+        let newest = cluster.sets.values().find(|s| same_template(&s.spec.template, &cluster.deployment));
+        prop_assert_eq!(newest.unwrap().status.available_replicas, replicas);
+        prop_assert_eq!(cluster.pods(), replicas);
+    }
+}

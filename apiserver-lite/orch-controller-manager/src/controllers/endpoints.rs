@@ -1,0 +1,169 @@
+//! The Endpoints object of a service with a selector: the older, whole form, in the service's main family.
+
+use std::collections::BTreeMap;
+
+use proto_api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Pod, Service};
+use proto_api::meta::v1::ObjectMeta;
+use proto_api::names::Names;
+use proto_client::ObjectKey;
+
+use super::Plan;
+use super::addresses::{
+    families, has_ended, has_selector, hostname, ip, is_ready, is_terminating, last_trigger,
+    protocol, selected, service_labels, target_port, target_ref, trigger_annotation,
+};
+use crate::write::{ObjectKind, Write};
+
+/// Most addresses in one object; slices have no such bound.
+const ADDRESSES_MAX: usize = 1000;
+
+/// Makes the object what the selector says. `pods` are those of the namespace.
+pub fn plan<P: AsRef<Pod>>(
+    names: &Names,
+    service: Option<&Service>,
+    pods: &[P],
+    existing: Option<&Endpoints>,
+) -> Plan {
+    let Some(service) = service else { return Plan::of(existing.map(delete)) };
+    if !has_selector(service) {
+        return Plan::default();
+    }
+    let pods = selected(service, pods);
+    let mut subsets = subsets(service, &pods);
+    let cut = truncate(&mut subsets);
+    let labels = service_labels(names, service);
+    let over_capacity = names.sub_label("endpoints", "over-capacity");
+    let was_cut = existing.is_some_and(|e| e.metadata.annotations.contains_key(&over_capacity));
+    if let Some(existing) = existing
+        && existing.subsets == subsets
+        && existing.metadata.labels == labels
+        && was_cut == (cut == Cut::Yes)
+    {
+        return Plan::default();
+    }
+    let mut metadata = existing.map_or_else(|| new_metadata(service), |e| e.metadata.clone());
+    metadata.labels = labels;
+    metadata.annotations.remove(&over_capacity);
+    if cut == Cut::Yes {
+        metadata.annotations.insert(over_capacity, "truncated".to_owned());
+    }
+    if let Some(trigger) = last_trigger(service, &pods) {
+        metadata.annotations.insert(trigger_annotation(names), trigger.to_string());
+    }
+    let endpoints = Endpoints { metadata, subsets };
+    Plan::of([match existing {
+        Some(_) => Write::Update(endpoints.into()),
+        None => Write::Create(endpoints.into()),
+    }])
+}
+
+fn delete(existing: &Endpoints) -> Write {
+    Write::Delete {
+        kind: ObjectKind::Endpoints,
+        key: ObjectKey::of(&existing.metadata),
+        uid: existing.metadata.uid.clone(),
+        grace_secs: None,
+    }
+}
+
+fn new_metadata(service: &Service) -> ObjectMeta {
+    ObjectMeta {
+        name: service.metadata.name.clone(),
+        namespace: service.metadata.namespace.clone(),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Name, number, protocol and application protocol of a port; orders subsets and their ports.
+type PortKey = (String, i32, String, Option<String>);
+
+/// The addresses grouped by the ports they have, each group sorted.
+fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
+    let family = families(service).first().copied();
+    let mut groups: BTreeMap<Vec<PortKey>, EndpointSubset> = BTreeMap::new();
+    for pod in pods {
+        let Some(ip) = family.and_then(|family| ip(pod, family)) else { continue };
+        let publish_anyway = service.spec.publish_not_ready_addresses;
+        if is_terminating(pod) && !publish_anyway {
+            continue;
+        }
+        let ready = is_ready(pod) || publish_anyway;
+        if !ready && !may_become_ready(pod) || has_ended(pod) && !publish_anyway {
+            continue;
+        }
+        let ports = ports(service, pod);
+        if ports.is_empty() && !service.spec.ports.is_empty() {
+            continue;
+        }
+        let group = groups.entry(ports).or_default();
+        let address = EndpointAddress {
+            ip: ip.to_owned(),
+            hostname: hostname(service, pod).unwrap_or_default(),
+            node_name: (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone()),
+            target_ref: Some(target_ref(pod)),
+        };
+        match ready {
+            true => group.addresses.push(address),
+            false => group.not_ready_addresses.push(address),
+        }
+    }
+    groups.into_iter().map(|(ports, subset)| finish(ports, subset)).collect()
+}
+
+/// Whether a pod that is not ready belongs among the addresses that are not ready: not if it has ended and
+/// its restart policy leaves it so.
+fn may_become_ready(pod: &Pod) -> bool {
+    match pod.spec.restart_policy.as_str() {
+        "Never" => !has_ended(pod),
+        "OnFailure" => pod.status.phase != "Succeeded",
+        _ => true,
+    }
+}
+
+fn ports(service: &Service, pod: &Pod) -> Vec<PortKey> {
+    let port = |port: &proto_api::core::v1::ServicePort| {
+        let number = target_port(pod, port)?;
+        let protocol = protocol(&port.protocol).to_owned();
+        Some((port.name.clone(), number, protocol, port.app_protocol.clone()))
+    };
+    let mut ports: Vec<PortKey> = service.spec.ports.iter().filter_map(port).collect();
+    ports.sort();
+    ports
+}
+
+fn finish(ports: Vec<PortKey>, mut subset: EndpointSubset) -> EndpointSubset {
+    subset.addresses.sort_by(|a, b| a.ip.cmp(&b.ip));
+    subset.not_ready_addresses.sort_by(|a, b| a.ip.cmp(&b.ip));
+    let port =
+        |(name, port, protocol, app_protocol)| EndpointPort { name, port, protocol, app_protocol };
+    EndpointSubset { ports: ports.into_iter().map(port).collect(), ..subset }
+}
+
+/// Whether addresses had to be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    Yes,
+    No,
+}
+
+/// Keeps at most [`ADDRESSES_MAX`] addresses, ready ones first.
+fn truncate(subsets: &mut Vec<EndpointSubset>) -> Cut {
+    let count = |s: &EndpointSubset| s.addresses.len() + s.not_ready_addresses.len();
+    if subsets.iter().map(count).sum::<usize>() <= ADDRESSES_MAX {
+        return Cut::No;
+    }
+    let mut room = ADDRESSES_MAX;
+    for subset in subsets.iter_mut() {
+        subset.addresses.truncate(room);
+        room -= subset.addresses.len();
+    }
+    for subset in subsets.iter_mut() {
+        subset.not_ready_addresses.truncate(room);
+        room -= subset.not_ready_addresses.len();
+    }
+    subsets.retain(|subset| count(subset) > 0);
+    Cut::Yes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! A range of pod addresses for every node, cut from the cluster's ranges.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use proto_api::core::v1::Node;
+use proto_client::ObjectKey;
+use serde_json::{Value, json};
+
+use super::Plan;
+use crate::write::{ObjectKind, Part, Write};
+
+/// A range of addresses: the first, and how many bits they share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cidr {
+    first: IpAddr,
+    prefix_len: u8,
+}
+
+/// Why a text is no range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no address range such as 10.244.0.0/16")]
+pub struct CidrError(String);
+
+/// One of the cluster's ranges, and the size of the parts that nodes get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeRange {
+    cluster: Cidr,
+    node_prefix_len: u8,
+}
+
+impl NodeRange {
+    /// Parts of `node_prefix_len` bits of `cluster`; the default is 24 bits, or 64 of a range of IP version 6.
+    ///
+    /// # Errors
+    /// The parts would be larger than the whole, longer than addresses, or more than 2^16 of them.
+    pub fn new(cluster: Cidr, node_prefix_len: Option<u8>) -> Result<Self, String> {
+        let default = if cluster.bits() == 32 { 24 } else { 64 };
+        let node_prefix_len = node_prefix_len.unwrap_or(default);
+        let fits = (cluster.prefix_len..=cluster.bits()).contains(&node_prefix_len);
+        if !fits || node_prefix_len - cluster.prefix_len > 16 {
+            return Err(format!(
+                "{cluster} cannot be cut into ranges of /{node_prefix_len} for nodes"
+            ));
+        }
+        Ok(Self { cluster, node_prefix_len })
+    }
+
+    /// The first part that is not taken.
+    fn free(&self, taken: &BTreeSet<Cidr>) -> Option<Cidr> {
+        let size = u32::from(self.cluster.bits() - self.node_prefix_len);
+        let count = 1_u128 << (self.node_prefix_len - self.cluster.prefix_len);
+        let base = self.cluster.number();
+        // A part of 128 bits of size is the only one, and starts at the base.
+        let nth = |nth: u128| base + nth.checked_shl(size).unwrap_or(0);
+        (0..count)
+            .map(|n| self.cluster.at(nth(n), self.node_prefix_len))
+            .find(|part| !taken.contains(part))
+    }
+}
+
+/// Gives the node ranges if it has none. `taken` are the ranges of all nodes.
+///
+/// # Errors
+/// A cluster range has no part left.
+pub fn plan(node: &Node, ranges: &[NodeRange], taken: &BTreeSet<Cidr>) -> Result<Plan, Exhausted> {
+    if !node.spec.pod_cidr.is_empty() || ranges.is_empty() {
+        return Ok(Plan::default());
+    }
+    let mut given = Vec::new();
+    for range in ranges {
+        let free = range.free(taken);
+        given.push(free.ok_or(Exhausted { cluster: range.cluster })?.to_string());
+    }
+    let version = &node.metadata.resource_version;
+    Ok(Plan::of([Write::Patch {
+        kind: ObjectKind::Node,
+        key: ObjectKey::of(&node.metadata),
+        part: Part::Main,
+        patch: json!({
+            "metadata": { "resourceVersion": version },
+            "spec": { "podCIDR": given.first(), "podCIDRs": given },
+        }),
+    }]))
+}
+
+/// The ranges that a node has.
+pub fn of_node(node: &Node) -> impl Iterator<Item = Cidr> {
+    let spec = &node.spec;
+    let all = spec.pod_cidrs.iter().chain([&spec.pod_cidr]);
+    all.filter_map(|text| text.parse().ok())
+}
+
+/// The ranges that a write of [`plan`] gives.
+pub fn of_write(write: &Write) -> Vec<Cidr> {
+    let Write::Patch { patch, .. } = write else { return Vec::new() };
+    let ranges = patch.pointer("/spec/podCIDRs").and_then(Value::as_array);
+    let text = ranges.into_iter().flatten().filter_map(Value::as_str);
+    text.filter_map(|text| text.parse().ok()).collect()
+}
+
+/// All of a cluster range has been given away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no range left in {cluster} for a node")]
+pub struct Exhausted {
+    /// The cluster's range.
+    pub cluster: Cidr,
+}
+
+impl Cidr {
+    /// Whether its addresses are of IP version 4.
+    pub fn is_ipv4(&self) -> bool {
+        self.first.is_ipv4()
+    }
+
+    fn bits(&self) -> u8 {
+        if self.first.is_ipv4() { 32 } else { 128 }
+    }
+
+    fn number(&self) -> u128 {
+        match self.first {
+            IpAddr::V4(address) => u128::from(u32::from(address)),
+            IpAddr::V6(address) => u128::from(address),
+        }
+    }
+
+    /// The range of the same family that starts at `number`.
+    fn at(&self, number: u128, prefix_len: u8) -> Self {
+        let first = match self.first {
+            // Numbers of this family fit in 32 bits.
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX))),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from(number)),
+        };
+        Self { first, prefix_len }
+    }
+}
+
+impl FromStr for Cidr {
+    type Err = CidrError;
+
+    fn from_str(text: &str) -> Result<Self, CidrError> {
+        let error = || CidrError(text.to_owned());
+        let (first, prefix_len) = text.split_once('/').ok_or_else(error)?;
+        let first: IpAddr = first.parse().map_err(|_| error())?;
+        let prefix_len: u8 = prefix_len.parse().map_err(|_| error())?;
+        let range = Self { first, prefix_len };
+        let host_bits = u32::from(range.bits().checked_sub(prefix_len).ok_or_else(error)?);
+        let number = range.number();
+        let base = (number.checked_shr(host_bits).unwrap_or(0)).checked_shl(host_bits).unwrap_or(0);
+        Ok(range.at(base, prefix_len))
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.first, self.prefix_len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(cluster: &str, prefix_len: Option<u8>) -> Result<NodeRange, String> {
+        NodeRange::new(cluster.parse().unwrap(), prefix_len)
+    }
+
+    #[test]
+    fn ranges_are_read_and_cut() {
+        let check = |text: &str, expect: Option<&str>| {
+            let read = text.parse::<Cidr>().ok().map(|range| range.to_string());
+            assert_eq!(read.as_deref(), expect, "{text}");
+        };
+        check("10.244.0.0/16", Some("10.244.0.0/16"));
+        check("10.244.7.9/16", Some("10.244.0.0/16"));
+        check("fd00:1::5/56", Some("fd00:1::/56"));
+        check("0.0.0.0/0", Some("0.0.0.0/0"));
+        check("::/0", Some("::/0"));
+        for bad in ["", "10.0.0.0", "10.0.0.0/33", "fd00::/129", "x/8", "10.0.0.0/-1"] {
+            check(bad, None);
+        }
+        assert!(range("10.0.0.0/16", Some(8)).is_err());
+        assert!(range("10.0.0.0/8", Some(28)).is_err());
+        assert!(range("10.0.0.0/16", Some(33)).is_err());
+    }
+
+    #[test]
+    fn each_node_gets_the_first_free_part() {
+        let ranges = [range("10.244.0.0/22", None).unwrap(), range("fd00::/62", None).unwrap()];
+        let mut taken = BTreeSet::new();
+        let mut given = Vec::new();
+        for _ in 0..4 {
+            let plan = plan(&Node::default(), &ranges, &taken).unwrap();
+            let [Write::Patch { patch, .. }] = &plan.writes[..] else { unreachable!("{plan:?}") };
+            let cidrs: Vec<String> =
+                serde_json::from_value(patch["spec"]["podCIDRs"].clone()).unwrap();
+            assert_eq!(patch["spec"]["podCIDR"], cidrs[0].as_str());
+            taken.extend(cidrs.iter().map(|cidr| cidr.parse::<Cidr>().unwrap()));
+            given.push(cidrs.join(" "));
+        }
+        assert_eq!(given[0], "10.244.0.0/24 fd00::/64");
+        assert_eq!(given[3], "10.244.3.0/24 fd00:0:0:3::/64");
+        let exhausted = plan(&Node::default(), &ranges, &taken).unwrap_err();
+        assert_eq!(exhausted.to_string(), "no range left in 10.244.0.0/22 for a node");
+        taken.remove(&"10.244.1.0/24".parse().unwrap());
+        taken.remove(&"fd00:0:0:2::/64".parse().unwrap());
+        let again = format!("{:?}", plan(&Node::default(), &ranges, &taken).unwrap());
+        assert!(again.contains("10.244.1.0/24") && again.contains("fd00:0:0:2::/64"), "{again}");
+        let mut has_one = Node::default();
+        has_one.spec.pod_cidr = "10.9.0.0/24".into();
+        assert_eq!(plan(&has_one, &ranges, &taken), Ok(Plan::default()));
+    }
+}

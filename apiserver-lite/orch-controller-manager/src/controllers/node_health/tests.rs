@@ -1,0 +1,121 @@
+//! A node that goes silent and comes back.
+
+use proto_api::names::Profile;
+
+use super::*;
+
+const GRACE: Duration = Duration::from_secs(40);
+
+fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+fn node(ready: &str) -> Node {
+    let mut node = Node::default();
+    node.metadata.name = "node".into();
+    node.metadata.resource_version = "7".into();
+    node.status.conditions.push(NodeCondition {
+        type_: "Ready".into(),
+        status: ready.into(),
+        last_heartbeat_time: Time::from_unix(10),
+        ..NodeCondition::default()
+    });
+    node
+}
+
+fn lease(renewed: i64) -> Lease {
+    let mut lease = Lease::default();
+    lease.spec.renew_time = Some(MicroTime::from_unix_micros(renewed));
+    lease
+}
+
+/// What the plan patches: conditions and taints as `name=status` and `key:effect`.
+fn patched(plan: &Plan) -> Vec<String> {
+    let mut all = Vec::new();
+    for write in &plan.writes {
+        let Write::Patch { kind: ObjectKind::Node, patch, .. } = write else {
+            unreachable!("{write:?}")
+        };
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        let text =
+            |value: &Value, field: &str| value[field].as_str().unwrap_or_default().to_owned();
+        for condition in patch["status"]["conditions"].as_array().into_iter().flatten() {
+            all.push(format!("{}={}", text(condition, "type"), text(condition, "status")));
+        }
+        for taint in patch["spec"]["taints"].as_array().into_iter().flatten() {
+            all.push(format!("{}:{}", text(taint, "key"), text(taint, "effect")));
+        }
+        if patch["spec"]["taints"] == json!([]) {
+            all.push("untainted".to_owned());
+        }
+    }
+    all
+}
+
+#[test]
+fn silence_is_measured_from_what_was_last_new() {
+    let start = Instant::now();
+    let at = |secs| start + Duration::from_secs(secs);
+    let clocks = |secs| Clocks { steady: at(secs), wall: Time::from_unix(100) };
+    let node = node("True");
+    let heard = Heard::update(None, &node, Some(&lease(1)), at(0));
+    let same = Heard::update(Some(&heard), &node, Some(&lease(1)), at(30));
+    assert_eq!(heard, same);
+    let plan_at = |heard: &Heard, secs| plan(names(), &node, heard, GRACE, clocks(secs));
+    assert_eq!(plan_at(&same, 30).again_in, Some(Duration::from_secs(10)));
+    assert!(plan_at(&same, 30).writes.is_empty());
+    assert_eq!(
+        patched(&plan_at(&same, 40)),
+        ["Ready=Unknown", "MemoryPressure=Unknown", "DiskPressure=Unknown", "PIDPressure=Unknown"]
+    );
+    let renewed = Heard::update(Some(&same), &node, Some(&lease(2)), at(39));
+    assert_eq!(plan_at(&renewed, 40).again_in, Some(Duration::from_secs(39)));
+}
+
+#[test]
+fn messages_name_the_agent_of_the_profile() {
+    let now = Instant::now();
+    let clocks = Clocks { steady: now + GRACE, wall: Time::from_unix(100) };
+    let node = node("True");
+    let heard = Heard::update(None, &node, None, now);
+    let text = |names: &Names| format!("{:?}", plan(names, &node, &heard, GRACE, clocks));
+    assert!(text(names()).contains("Kubelet stopped posting node status."));
+    let own = Names::new(Profile::default());
+    assert!(text(own).contains("Orchlet stopped posting node status."));
+}
+
+#[test]
+fn taints_follow_conditions() {
+    let now = Instant::now();
+    let clocks = Clocks { steady: now, wall: Time::from_unix(100) };
+    let taints = |node: &Node| {
+        let heard = Heard::update(None, node, None, now);
+        patched(&plan(names(), node, &heard, GRACE, clocks))
+    };
+    assert!(taints(&node("True")).is_empty());
+    let not_ready = "node.kubernetes.io/not-ready";
+    assert_eq!(
+        taints(&node("False")),
+        [format!("{not_ready}:NoSchedule"), format!("{not_ready}:NoExecute")]
+    );
+    let unreachable = "node.kubernetes.io/unreachable";
+    assert_eq!(
+        taints(&node("Unknown")),
+        [format!("{unreachable}:NoSchedule"), format!("{unreachable}:NoExecute")]
+    );
+    let mut back = node("True");
+    let add = |node: &mut Node, key: &str| {
+        let (key, effect) = (key.to_owned(), "NoSchedule".to_owned());
+        node.spec.taints.push(Taint { key, effect, ..Taint::default() });
+    };
+    add(&mut back, unreachable);
+    add(&mut back, "node.cloudprovider.kubernetes.io/uninitialized");
+    assert_eq!(taints(&back), ["untainted"]);
+    let mut cordoned = node("True");
+    cordoned.spec.unschedulable = true;
+    add(&mut cordoned, "user");
+    assert_eq!(
+        taints(&cordoned),
+        ["user:NoSchedule", "node.kubernetes.io/unschedulable:NoSchedule"]
+    );
+}

@@ -1,0 +1,31 @@
+//! bin: the cluster's control loops. Each controller is a pure function from what is to what is to be written
+//! ([`controllers`]); one queue of tasks ([`task`]) and one worker ([`work`]) drive them all.
+//!
+//! ```text
+//!   watches ──▶ maps (world) ──▶ tasks ──▶ queue ──▶ plan ──▶ writes
+//!                  ▲                                            │
+//!                  └───────────────── API server ◀──────────────┘
+//! ```
+
+mod app;
+mod controllers;
+mod metrics;
+mod settings;
+mod task;
+mod work;
+mod world;
+mod write;
+
+use std::process::ExitCode;
+
+use proto_daemon::exit::{conclude, parse_flags};
+use proto_daemon::runtime::{self, Threads};
+
+fn main() -> ExitCode {
+    match parse_flags() {
+        Ok(flags) => {
+            conclude("orch-controller-manager", runtime::run(Threads::One, app::run(flags)))
+        }
+        Err(code) => code,
+    }
+}

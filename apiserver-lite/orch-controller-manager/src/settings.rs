@@ -1,0 +1,268 @@
+//! Flags, and what they mean once they have been checked.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use proto_daemon::flags::CommonFlags;
+use proto_daemon::go_duration;
+
+use crate::controllers::node_cidr::{Cidr, NodeRange};
+use crate::task::CONTROLLERS;
+
+/// Runs the cluster's control loops.
+#[derive(Parser, Debug)]
+#[command(name = "orch-controller-manager", version)]
+pub struct Flags {
+    /// Flags of every program.
+    #[command(flatten)]
+    pub common: CommonFlags,
+
+    /// Client configuration file of the API server.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Controllers to run: `*` for all, `name` for one, `-name` for all but one.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "*",
+        allow_hyphen_values = true
+    )]
+    pub controllers: Vec<String>,
+
+    /// Address ranges of pods, one for each family.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub cluster_cidr: Vec<Cidr>,
+
+    /// Whether nodes get their pod addresses from --cluster-cidr.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
+          default_value_t = false, action = clap::ArgAction::Set)]
+    pub allocate_node_cidrs: bool,
+
+    /// Prefix length of a node's range; for clusters of one family.
+    #[arg(long, value_name = "BITS")]
+    pub node_cidr_mask_size: Option<u8>,
+
+    /// Prefix length of a node's IPv4 range (24).
+    #[arg(long, value_name = "BITS")]
+    pub node_cidr_mask_size_ipv4: Option<u8>,
+
+    /// Prefix length of a node's IPv6 range (64).
+    #[arg(long, value_name = "BITS")]
+    pub node_cidr_mask_size_ipv6: Option<u8>,
+
+    /// Certificates that verify the API server, published in every namespace.
+    #[arg(long, value_name = "FILE")]
+    pub root_ca_file: Option<PathBuf>,
+
+    /// Accepted; tokens are made by the API server.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_private_key_file: Option<PathBuf>,
+
+    /// Accepted; all controllers use the one identity of the client configuration.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
+          default_value_t = false, action = clap::ArgAction::Set)]
+    pub use_service_account_credentials: bool,
+
+    /// Accepted; one instance is expected to run.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
+          default_value_t = true, action = clap::ArgAction::Set)]
+    pub leader_elect: bool,
+
+    /// How long a node may be silent before it counts as unreachable.
+    #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = go_duration::parse)]
+    pub node_monitor_grace_period: Duration,
+
+    /// Ended pods that are kept; 0 keeps all.
+    #[arg(long, value_name = "COUNT", default_value_t = 12_500)]
+    pub terminated_pod_gc_threshold: usize,
+
+    /// Most endpoints in one slice.
+    #[arg(long, value_name = "COUNT", default_value_t = 100,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub max_endpoints_per_slice: u32,
+
+    /// Tasks worked on at a time.
+    #[arg(long, value_name = "COUNT", default_value_t = 8,
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub concurrent_tasks: u32,
+
+    /// Address of the health and metrics server (plain HTTP).
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub bind_address: IpAddr,
+
+    /// Port of the health and metrics server; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 10257)]
+    pub secure_port: u16,
+}
+
+/// What controllers are told at the start.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Which run.
+    pub enabled: Enabled,
+    /// The cluster's ranges to cut nodes' ranges from; none if that is not to be done.
+    pub node_ranges: Vec<NodeRange>,
+    /// What is published as root CA; nothing if no file is given.
+    pub root_ca: Option<String>,
+    /// Silence after which a node is unreachable.
+    pub grace: Duration,
+    /// Ended pods that are kept.
+    pub ended_pods_max: usize,
+    /// Most endpoints in one slice.
+    pub endpoints_max: usize,
+}
+
+/// The controllers that run.
+#[derive(Clone, Debug)]
+pub struct Enabled(BTreeSet<&'static str>);
+
+/// Why the flags are no use.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A name is no controller's.
+    #[error("--controllers: {name:?} is not one of {known}", name = .0, known = CONTROLLERS.join(", "))]
+    Controller(String),
+    /// The ranges cannot be cut.
+    #[error("--cluster-cidr: {0}")]
+    Range(String),
+    /// Ranges are to be given, but there are none.
+    #[error("--allocate-node-cidrs needs --cluster-cidr")]
+    NoRange,
+    /// The CA cannot be read.
+    #[error("--root-ca-file: cannot read {path}")]
+    RootCa {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+impl Flags {
+    /// Checks the flags and reads the files that they name.
+    ///
+    /// # Errors
+    /// The first flag that is wrong.
+    pub fn settings(&self) -> Result<Settings, SettingsError> {
+        let root_ca = match &self.root_ca_file {
+            None => None,
+            Some(path) => Some(
+                std::fs::read_to_string(path)
+                    .map_err(|cause| SettingsError::RootCa { path: path.clone(), cause })?,
+            ),
+        };
+        Ok(Settings {
+            enabled: Enabled::parse(&self.controllers)?,
+            node_ranges: self.node_ranges()?,
+            root_ca,
+            grace: self.node_monitor_grace_period,
+            ended_pods_max: self.terminated_pod_gc_threshold,
+            endpoints_max: usize::try_from(self.max_endpoints_per_slice).unwrap_or(1000),
+        })
+    }
+
+    fn node_ranges(&self) -> Result<Vec<NodeRange>, SettingsError> {
+        if !self.allocate_node_cidrs {
+            return Ok(Vec::new());
+        }
+        if self.cluster_cidr.is_empty() {
+            return Err(SettingsError::NoRange);
+        }
+        let range = |cluster: &Cidr| {
+            let of_family = if cluster.is_ipv4() {
+                self.node_cidr_mask_size_ipv4
+            } else {
+                self.node_cidr_mask_size_ipv6
+            };
+            NodeRange::new(*cluster, of_family.or(self.node_cidr_mask_size))
+                .map_err(SettingsError::Range)
+        };
+        self.cluster_cidr.iter().map(range).collect()
+    }
+
+    /// Where health and metrics are served.
+    pub fn admin_address(&self) -> SocketAddr {
+        match self.common.healthz_bind_address {
+            Some(address) => address.socket(self.secure_port),
+            None => SocketAddr::new(self.bind_address, self.secure_port),
+        }
+    }
+}
+
+impl Enabled {
+    /// Reads `*`, `name` and `-name`; a name counts more than `*`.
+    fn parse(list: &[String]) -> Result<Self, SettingsError> {
+        let mut enabled = BTreeSet::new();
+        if list.iter().any(|item| item == "*") {
+            enabled.extend(CONTROLLERS);
+        }
+        for item in list.iter().filter(|item| *item != "*") {
+            let name = item.strip_prefix('-').unwrap_or(item);
+            let known = CONTROLLERS.iter().find(|known| **known == name);
+            let known = known.ok_or_else(|| SettingsError::Controller(name.to_owned()))?;
+            match item.starts_with('-') {
+                true => enabled.remove(known),
+                false => enabled.insert(known),
+            };
+        }
+        Ok(Self(enabled))
+    }
+
+    /// Whether a controller runs.
+    pub fn has(&self, controller: &str) -> bool {
+        self.0.contains(controller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(args: &[&str]) -> Result<Settings, String> {
+        let flags =
+            Flags::try_parse_from([&["program"], args].concat()).map_err(|e| e.to_string())?;
+        flags.settings().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn controllers_are_chosen() {
+        let count =
+            |list: &str| settings(&[&format!("--controllers={list}")]).map(|s| s.enabled.0.len());
+        assert_eq!(count("*"), Ok(CONTROLLERS.len()));
+        assert_eq!(count("*,-podgc,-namespace"), Ok(CONTROLLERS.len() - 2));
+        assert_eq!(count("podgc"), Ok(1));
+        assert!(
+            count("*,-nothing").unwrap_err().contains("\"nothing\" is not one of deployment, ")
+        );
+    }
+
+    #[test]
+    fn ranges_are_only_cut_when_asked() {
+        let ranges = |args: &[&str]| settings(args).map(|settings| settings.node_ranges.len());
+        assert_eq!(ranges(&["--cluster-cidr=10.0.0.0/16"]), Ok(0));
+        assert_eq!(ranges(&["--cluster-cidr=10.0.0.0/16", "--allocate-node-cidrs"]), Ok(1));
+        let dual = ["--cluster-cidr=10.0.0.0/16,fd00::/56", "--allocate-node-cidrs=true"];
+        assert_eq!(ranges(&dual), Ok(2));
+        assert!(ranges(&["--allocate-node-cidrs"]).is_err());
+        assert!(
+            ranges(&[
+                "--cluster-cidr=10.0.0.0/8",
+                "--allocate-node-cidrs",
+                "--node-cidr-mask-size=30"
+            ])
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn a_missing_file_is_named() {
+        let error = settings(&["--root-ca-file=/nowhere/ca.crt"]).unwrap_err();
+        assert!(error.contains("/nowhere/ca.crt"), "{error}");
+    }
+}

@@ -1,0 +1,431 @@
+//! What there is to look at, and which changes make us look.
+//!
+//! A task names an object; it never says what happened to it. Every task can be done at any time, any number
+//! of times: it looks at what is, and does what is missing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::coordination::v1::Lease;
+use proto_api::core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, Service, ServiceAccount};
+use proto_api::discovery::v1::EndpointSlice;
+use proto_api::meta::v1::ObjectMeta;
+use proto_api::selectors::Selector;
+use proto_client::{Change, ObjectKey};
+
+use crate::controllers::addresses::{has_ended, has_selector};
+use crate::controllers::endpoint_slices::{self, Manager};
+use crate::controllers::owners;
+use crate::world::World;
+use crate::write::ObjectKind;
+
+/// One thing to look at.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Task {
+    /// The account `default` of a namespace.
+    ServiceAccount(String),
+    /// The root CA config map of a namespace.
+    RootCa(String),
+    /// The Endpoints of a service.
+    Endpoints(ObjectKey),
+    /// The slices of a service.
+    Slices(ObjectKey),
+    /// The slices that repeat a service's Endpoints.
+    Mirror(ObjectKey),
+    /// A namespace that is being deleted.
+    Namespace(String),
+    /// Whether a pod may stay.
+    PodCleanup(ObjectKey),
+    /// Whether there are too many ended pods.
+    EndedPods,
+    /// Whether a node is alive.
+    NodeHealth(String),
+    /// The pod addresses of a node.
+    NodeCidr(String),
+    /// The pods of a replica set.
+    ReplicaSet(ObjectKey),
+    /// The replica sets of a deployment.
+    Deployment(ObjectKey),
+    /// Whether an object's owners are still there.
+    Owned(ObjectKind, ObjectKey),
+}
+
+impl Task {
+    /// The controller that does it, by the name that `--controllers` knows.
+    pub fn controller(&self) -> &'static str {
+        match self {
+            Self::ServiceAccount(_) => "serviceaccount",
+            Self::RootCa(_) => "root-ca-cert-publisher",
+            Self::Endpoints(_) => "endpoint",
+            Self::Slices(_) => "endpointslice",
+            Self::Mirror(_) => "endpointslicemirroring",
+            Self::Namespace(_) => "namespace",
+            Self::PodCleanup(_) | Self::EndedPods => "podgc",
+            Self::NodeHealth(_) => "nodelifecycle",
+            Self::NodeCidr(_) => "nodeipam",
+            Self::ReplicaSet(_) => "replicaset",
+            Self::Deployment(_) => "deployment",
+            Self::Owned(..) => "garbagecollector",
+        }
+    }
+
+    /// The namespace that it is about; none for nodes and for everything.
+    pub fn namespace(&self) -> Option<&str> {
+        match self {
+            Self::ServiceAccount(name) | Self::RootCa(name) | Self::Namespace(name) => Some(name),
+            Self::Endpoints(key)
+            | Self::Slices(key)
+            | Self::Mirror(key)
+            | Self::PodCleanup(key)
+            | Self::ReplicaSet(key)
+            | Self::Deployment(key)
+            | Self::Owned(_, key) => Some(&key.namespace),
+            Self::EndedPods | Self::NodeHealth(_) | Self::NodeCidr(_) => None,
+        }
+    }
+}
+
+/// Controller and object, as `endpointslice default/web`.
+impl fmt::Display for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.controller())?;
+        match self {
+            Self::ServiceAccount(name)
+            | Self::RootCa(name)
+            | Self::Namespace(name)
+            | Self::NodeHealth(name)
+            | Self::NodeCidr(name) => write!(f, " {name}"),
+            Self::Endpoints(key)
+            | Self::Slices(key)
+            | Self::Mirror(key)
+            | Self::PodCleanup(key)
+            | Self::ReplicaSet(key)
+            | Self::Deployment(key) => write!(f, " {key}"),
+            Self::EndedPods => f.write_str(" ended pods"),
+            Self::Owned(kind, key) => write!(f, " {kind:?} {key}"),
+        }
+    }
+}
+
+/// The same: it is what the queue logs.
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Every controller, by the name that `--controllers` knows.
+pub const CONTROLLERS: [&str; 12] = [
+    "deployment",
+    "endpoint",
+    "endpointslice",
+    "endpointslicemirroring",
+    "garbagecollector",
+    "namespace",
+    "nodeipam",
+    "nodelifecycle",
+    "podgc",
+    "replicaset",
+    "root-ca-cert-publisher",
+    "serviceaccount",
+];
+
+/// A kind whose changes lead to tasks.
+pub trait Watched: Sized {
+    /// The tasks that a change asks for; `world` already has the change.
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task>;
+}
+
+/// Key, new and old state of a change; the end of a list asks for nothing.
+type Parts<'a, T> = (&'a ObjectKey, Option<&'a Arc<T>>, Option<&'a Arc<T>>);
+
+fn parts<T>(change: &Change<T>) -> Option<Parts<'_, T>> {
+    match change {
+        Change::Applied { key, new, old } => Some((key, Some(new), old.as_ref())),
+        Change::Deleted { key, old } => Some((key, None, Some(old))),
+        Change::Synced => None,
+    }
+}
+
+impl Watched for Namespace {
+    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+        let Some((key, Some(namespace), _)) = parts(change) else { return Vec::new() };
+        let name = key.name.clone();
+        if namespace.metadata.deletion_timestamp.is_some() {
+            return vec![Task::Namespace(name)];
+        }
+        vec![Task::ServiceAccount(name.clone()), Task::RootCa(name)]
+    }
+}
+
+impl Watched for ServiceAccount {
+    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+        let key = parts(change).map(|(key, ..)| key);
+        key.map(|key| Task::ServiceAccount(key.namespace.clone())).into_iter().collect()
+    }
+}
+
+impl Watched for ConfigMap {
+    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+        let key = parts(change).map(|(key, ..)| key);
+        key.map(|key| Task::RootCa(key.namespace.clone())).into_iter().collect()
+    }
+}
+
+impl Watched for Service {
+    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+        let Some((key, ..)) = parts(change) else { return Vec::new() };
+        let [endpoints, slices] = of_service(key);
+        vec![endpoints, slices, Task::Mirror(key.clone())]
+    }
+}
+
+fn of_service(key: &ObjectKey) -> [Task; 2] {
+    [Task::Endpoints(key.clone()), Task::Slices(key.clone())]
+}
+
+impl Watched for Endpoints {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((key, new, _)) = parts(change) else { return Vec::new() };
+        // Endpoints without a service are a user's who makes the service next: only a service that goes
+        // takes its endpoints with it.
+        let is_ours = new.is_none() || world.services.get(key).is_some();
+        if is_ours {
+            vec![Task::Endpoints(key.clone()), Task::Mirror(key.clone())]
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+impl Watched for EndpointSlice {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((_, new, old)) = parts(change) else { return Vec::new() };
+        let origin = new.or(old).and_then(|slice| endpoint_slices::origin(world.names, slice));
+        let task = origin.map(|(manager, service)| match manager {
+            Manager::Selector => Task::Slices(service),
+            Manager::Mirror => Task::Mirror(service),
+        });
+        task.into_iter().collect()
+    }
+}
+
+impl Watched for Pod {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let mut tasks = of_services(new, old, &world.services.within(&key.namespace));
+        if let Some(pod) = new {
+            tasks.push(Task::PodCleanup(key.clone()));
+            if old.is_none() && !pod.metadata.owner_references.is_empty() {
+                tasks.push(Task::Owned(ObjectKind::Pod, key.clone()));
+            }
+            if has_ended(pod) && !old.is_some_and(|old| has_ended(old)) {
+                tasks.push(Task::EndedPods);
+            }
+        } else if world.is_ending(&key.namespace) {
+            tasks.push(Task::Namespace(key.namespace.clone()));
+        }
+        for pod in [new, old].into_iter().flatten() {
+            match owners::controller(&pod.metadata, "ReplicaSet") {
+                Some(owner) => {
+                    let owner = ObjectKey::new(&key.namespace, &owner.name);
+                    tasks.push(Task::ReplicaSet(owner));
+                }
+                None if new.is_some() && pod.metadata.owner_references.is_empty() => {
+                    // Nobody's pod: a replica set that selects it may adopt it.
+                    tasks.extend(adopters(world, pod));
+                }
+                None => {}
+            }
+        }
+        tasks.dedup();
+        tasks
+    }
+}
+
+/// The tasks of those services, of the pod's namespace, that see a difference between two states of a pod.
+fn of_services(
+    new: Option<&Arc<Pod>>,
+    old: Option<&Arc<Pod>>,
+    services: &[Arc<Service>],
+) -> Vec<Task> {
+    if let (Some(new), Some(old)) = (new, old)
+        && seen_by_services(new) == seen_by_services(old)
+    {
+        return Vec::new();
+    }
+    let mut tasks = Vec::new();
+    for service in services {
+        let selector = Selector::from_map(&service.spec.selector);
+        let selects =
+            |pod: Option<&Arc<Pod>>| pod.is_some_and(|pod| selector.matches(&pod.metadata.labels));
+        if has_selector(service) && (selects(new) || selects(old)) {
+            tasks.extend(of_service(&ObjectKey::of(&service.metadata)));
+        }
+    }
+    tasks
+}
+
+/// What endpoints are made from.
+fn seen_by_services(pod: &Pod) -> impl PartialEq + '_ {
+    let (metadata, spec, status) = (&pod.metadata, &pod.spec, &pod.status);
+    let ready = status.conditions.iter().find(|c| c.type_ == "Ready").map(|c| &c.status);
+    let identity = (&metadata.uid, &metadata.labels, metadata.deletion_timestamp.is_some());
+    (identity, &spec.node_name, &status.pod_ip, &status.pod_ips, &status.phase, ready)
+}
+
+fn adopters(world: &World, pod: &Pod) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    for set in world.replica_sets.within(&pod.metadata.namespace) {
+        let selects = set.spec.selector.as_ref().is_some_and(|selector| {
+            let selector = Selector::from_label_selector(selector, "spec.selector");
+            selector.is_ok_and(|selector| selector.matches(&pod.metadata.labels))
+        });
+        if selects {
+            tasks.push(Task::ReplicaSet(ObjectKey::of(&set.metadata)));
+        }
+    }
+    tasks
+}
+
+impl Watched for Node {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let mut tasks = vec![Task::NodeHealth(key.name.clone()), Task::NodeCidr(key.name.clone())];
+        let by_pods = |node: Option<&Arc<Self>>| node.map(|node| seen_by_pods(node).clone());
+        let zone = world.names.sub_label("topology", "zone");
+        let zone =
+            |node: Option<&Arc<Self>>| node.and_then(|n| n.metadata.labels.get(&zone).cloned());
+        let (stays, moved) = (by_pods(new) == by_pods(old), zone(new) != zone(old));
+        if !stays || moved {
+            for (pod_key, pod) in world.pods.list() {
+                if pod.spec.node_name != key.name {
+                    continue;
+                }
+                if !stays {
+                    tasks.push(Task::PodCleanup(pod_key.clone()));
+                }
+                if moved {
+                    tasks.extend(of_services(
+                        Some(&pod),
+                        None,
+                        &world.services.within(&pod_key.namespace),
+                    ));
+                }
+            }
+        }
+        tasks
+    }
+}
+
+/// What decides whether pods may stay on a node.
+fn seen_by_pods(node: &Node) -> (Vec<proto_api::core::v1::Taint>, bool) {
+    let is_unknown =
+        |c: &proto_api::core::v1::NodeCondition| c.type_ == "Ready" && c.status == "Unknown";
+    (node.spec.taints.clone(), node.status.conditions.iter().any(is_unknown))
+}
+
+impl Watched for Lease {
+    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+        let Some((key, Some(_), _)) = parts(change) else { return Vec::new() };
+        vec![Task::NodeHealth(key.name.clone())]
+    }
+}
+
+impl Watched for ReplicaSet {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let mut tasks = vec![Task::ReplicaSet(key.clone())];
+        for set in [new, old].into_iter().flatten() {
+            let owner = owners::controller(&set.metadata, "Deployment");
+            tasks.extend(
+                owner.map(|owner| Task::Deployment(ObjectKey::new(&key.namespace, &owner.name))),
+            );
+        }
+        match (new, old) {
+            (Some(set), None) if !set.metadata.owner_references.is_empty() => {
+                tasks.push(Task::Owned(ObjectKind::ReplicaSet, key.clone()));
+            }
+            (None, Some(gone)) => {
+                let pods = world.pods.within(&key.namespace);
+                let owned = pods.iter().filter(|pod| is_owned(&pod.metadata, &gone.metadata));
+                tasks.extend(
+                    owned.map(|p| Task::Owned(ObjectKind::Pod, ObjectKey::of(&p.metadata))),
+                );
+            }
+            _ => {}
+        }
+        tasks
+    }
+}
+
+impl Watched for Deployment {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let mut tasks = vec![Task::Deployment(key.clone())];
+        if let (None, Some(gone)) = (new, old) {
+            let sets = world.replica_sets.within(&key.namespace);
+            let owned = sets.iter().filter(|set| is_owned(&set.metadata, &gone.metadata));
+            tasks.extend(
+                owned.map(|s| Task::Owned(ObjectKind::ReplicaSet, ObjectKey::of(&s.metadata))),
+            );
+        }
+        tasks
+    }
+}
+
+fn is_owned(metadata: &ObjectMeta, owner: &ObjectMeta) -> bool {
+    metadata.owner_references.iter().any(|reference| reference.uid == owner.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controllers::addresses::examples;
+
+    fn tasks(new: Option<Pod>, old: Option<Pod>) -> usize {
+        let services = [Arc::new(examples::service())];
+        of_services(new.map(Arc::new).as_ref(), old.map(Arc::new).as_ref(), &services).len()
+    }
+
+    #[test]
+    fn services_look_only_at_what_they_see() {
+        let pod = || examples::pod(1);
+        assert_eq!(tasks(Some(pod()), None), 2, "Endpoints and slices");
+        assert_eq!(tasks(None, Some(pod())), 2);
+        assert_eq!(tasks(Some(pod()), Some(pod())), 0);
+        let mut unlike = pod();
+        unlike.metadata.labels.clear();
+        assert_eq!(tasks(Some(unlike.clone()), None), 0);
+        assert_eq!(tasks(Some(unlike), Some(pod())), 2, "it left the selector");
+        let mut renamed = pod();
+        renamed.metadata.annotations.insert("note".into(), "x".into());
+        renamed.metadata.resource_version = "9".into();
+        assert_eq!(tasks(Some(renamed), Some(pod())), 0);
+        let mut unready = pod();
+        examples::set_ready(&mut unready, "False");
+        assert_eq!(tasks(Some(unready), Some(pod())), 2);
+        let mut moved = pod();
+        moved.status.pod_ip = "10.1.0.99".into();
+        assert_eq!(tasks(Some(moved), Some(pod())), 2);
+    }
+
+    #[test]
+    fn every_task_has_a_known_controller() {
+        let key = ObjectKey::new("ns", "a");
+        for task in [
+            Task::ServiceAccount("ns".into()),
+            Task::Endpoints(key.clone()),
+            Task::EndedPods,
+            Task::NodeHealth("n".into()),
+            Task::NodeCidr("n".into()),
+            Task::Owned(ObjectKind::Pod, key),
+        ] {
+            assert!(CONTROLLERS.contains(&task.controller()), "{task:?}");
+            assert!(task.to_string().starts_with(task.controller()));
+        }
+        let collected = Task::Owned(ObjectKind::Pod, ObjectKey::new("ns", "a"));
+        assert_eq!(collected.to_string(), "garbagecollector Pod ns/a");
+    }
+}

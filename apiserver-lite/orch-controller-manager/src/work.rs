@@ -1,0 +1,380 @@
+//! Doing a task: take what the maps show, let the controller decide, make its writes.
+
+mod ending;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use proto_api::core::v1::{Namespace, Pod};
+use proto_api::meta::v1::{ObjectMeta, OwnerReference};
+use proto_api::{Resource, Time};
+use proto_client::{Client, ClientError, ObjectKey, Store};
+use proto_daemon::statusz::{StatusBoard, TaskStatus};
+
+use crate::controllers::endpoint_slices::{Manager, Site};
+use crate::controllers::node_cidr::{self, Cidr};
+use crate::controllers::node_health::{self, Clocks, Heard};
+use crate::controllers::owners::{self, Presence};
+use crate::controllers::pod_cleanup::{self, Place};
+use crate::controllers::{
+    Plan, deployment, endpoint_slices, endpoints, mirror, replica_set, root_ca, service_account,
+};
+use crate::metrics::Counters;
+use crate::settings::Settings;
+use crate::task::{CONTROLLERS, Task};
+use crate::world::World;
+use crate::write::{Effect, ObjectKind};
+
+/// How long a plan waits for the maps to show what the last one did. Longer means that somebody undid it.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// When to look again if no event tells that the maps have caught up.
+const CATCH_UP: Duration = Duration::from_millis(50);
+
+/// Does tasks. One for the whole program.
+pub struct Worker {
+    client: Client,
+    world: World,
+    settings: Settings,
+    memory: Memory,
+    status: BTreeMap<&'static str, TaskStatus>,
+    counters: Counters,
+}
+
+/// Where the work is shown.
+#[derive(Clone)]
+pub struct Shown {
+    /// The last run of each controller.
+    pub board: StatusBoard,
+    /// All runs.
+    pub counters: Counters,
+}
+
+/// What has to be remembered from one task to the next. Losing it costs time, never correctness.
+#[derive(Default)]
+struct Memory {
+    /// By task, what its last plan did and the maps do not show yet.
+    awaited: Mutex<BTreeMap<Task, (Instant, Vec<Effect>)>>,
+    /// By node, the last that was heard.
+    heard: Mutex<BTreeMap<String, Heard>>,
+    /// By node that is not there, since when.
+    vanished: Mutex<BTreeMap<String, Instant>>,
+    /// By uid of a node, the ranges given to it; held while one is given, so that no two nodes get the same.
+    given: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
+}
+
+/// Why a task is not done; it is tried again.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkError {
+    /// The server did not do what was asked.
+    #[error("write")]
+    Client(#[from] ClientError),
+    /// No pod addresses are left.
+    #[error("allocate pod addresses")]
+    Exhausted(#[from] node_cidr::Exhausted),
+    /// An object cannot be written as JSON.
+    #[error("encode {0}")]
+    Encode(String, #[source] serde_json::Error),
+}
+
+impl Worker {
+    /// A worker that knows nothing yet.
+    pub fn new(client: Client, world: World, settings: Settings, shown: Shown) -> Self {
+        let Shown { board, counters } = shown;
+        let status = CONTROLLERS.iter().map(|name| (*name, board.task(*name))).collect();
+        Self { client, world, settings, memory: Memory::default(), status, counters }
+    }
+
+    /// Does the task and says when to look again, if nothing changes before.
+    pub async fn run(&self, task: Task) -> Result<Option<Duration>, WorkError> {
+        if !self.has_caught_up(&task) {
+            return Ok(Some(CATCH_UP));
+        }
+        let controller = task.controller();
+        let status = self.status.get(controller);
+        if let Some(status) = status {
+            status.started(task.to_string());
+        }
+        let begun = Instant::now();
+        let done = self.work(&task).await;
+        self.counters.worked(controller, begun.elapsed());
+        if done.is_err() {
+            self.counters.failed(controller);
+        }
+        match (&done, status) {
+            (Ok(_), Some(status)) => status.done(""),
+            (Err(error), Some(status)) => status.failed(proto_daemon::exit::chain(error)),
+            _ => {}
+        }
+        done
+    }
+
+    async fn work(&self, task: &Task) -> Result<Option<Duration>, WorkError> {
+        match task {
+            Task::Namespace(name) => return self.end_namespace(name).await,
+            Task::NodeCidr(name) => return self.give_ranges(name).await,
+            Task::Owned(kind, key) => return self.collect_garbage(task, *kind, key).await,
+            _ => {}
+        }
+        let plan = self.plan(task);
+        self.apply(task, plan).await
+    }
+
+    fn plan(&self, task: &Task) -> Plan {
+        let World { names, .. } = self.world;
+        let world = &self.world;
+        match task {
+            Task::ServiceAccount(namespace) => {
+                self.within_namespace(namespace, |namespace, key| {
+                    let existing = world.service_accounts.get(&key(service_account::NAME));
+                    service_account::plan(namespace, existing.as_deref())
+                })
+            }
+            Task::RootCa(namespace) => self.within_namespace(namespace, |namespace, key| {
+                let Some(ca) = &self.settings.root_ca else { return Plan::default() };
+                let existing = world.root_cas.get(&key(names.root_ca_config_map()));
+                root_ca::plan(names, namespace, ca, existing.as_deref())
+            }),
+            Task::Endpoints(key) => {
+                let (service, pods) = (world.services.get(key), world.pods.within(&key.namespace));
+                let existing = world.endpoints.get(key);
+                endpoints::plan(names, service.as_deref(), &pods, existing.as_deref())
+            }
+            Task::Slices(key) => self.plan_slices(key, Manager::Selector),
+            Task::Mirror(key) => self.plan_slices(key, Manager::Mirror),
+            Task::PodCleanup(key) => match world.pods.get(key) {
+                Some(pod) => self.plan_cleanup(&pod),
+                None => Plan::default(),
+            },
+            Task::EndedPods => {
+                let pods: Vec<_> = world.pods.list().into_iter().map(|(_, pod)| pod).collect();
+                pod_cleanup::plan_ended(&pods, self.settings.ended_pods_max)
+            }
+            Task::NodeHealth(name) => self.plan_health(name),
+            Task::ReplicaSet(key) => match world.replica_sets.get(key) {
+                Some(set) => {
+                    replica_set::plan(names, &set, &world.pods.within(&key.namespace), now())
+                }
+                None => Plan::default(),
+            },
+            Task::Deployment(key) => match world.deployments.get(key) {
+                Some(deployment) => {
+                    let sets = world.replica_sets.within(&key.namespace);
+                    deployment::plan(names, &deployment, &sets, now())
+                }
+                None => Plan::default(),
+            },
+            Task::Namespace(_) | Task::NodeCidr(_) | Task::Owned(..) => Plan::default(),
+        }
+    }
+
+    fn within_namespace(
+        &self,
+        name: &str,
+        plan: impl FnOnce(&Namespace, &dyn Fn(&str) -> ObjectKey) -> Plan,
+    ) -> Plan {
+        let namespace = self.world.namespaces.get(&ObjectKey::new("", name));
+        namespace
+            .map(|found| plan(&found, &|object| ObjectKey::new(name, object)))
+            .unwrap_or_default()
+    }
+
+    fn plan_slices(&self, key: &ObjectKey, manager: Manager) -> Plan {
+        let world = &self.world;
+        let label = world.names.sub_label("topology", "zone");
+        let zone = |node: &str| {
+            let node = world.nodes.get(&ObjectKey::new("", node))?;
+            node.metadata.labels.get(&label).cloned()
+        };
+        let (names, endpoints_max) = (world.names, self.settings.endpoints_max);
+        let site = Site { names, zone: &zone, endpoints_max };
+        let mut slices = world.slices.within(&key.namespace);
+        slices.retain(|slice| {
+            endpoint_slices::origin(names, slice)
+                .is_some_and(|origin| origin == (manager, key.clone()))
+        });
+        let service = world.services.get(key);
+        match manager {
+            Manager::Selector => {
+                let pods = world.pods.within(&key.namespace);
+                endpoint_slices::plan(&site, service.as_deref(), &pods, &slices)
+            }
+            Manager::Mirror => {
+                let endpoints = world.endpoints.get(key);
+                mirror::plan(&site, service.as_deref(), endpoints.as_deref(), &slices)
+            }
+        }
+    }
+
+    fn plan_cleanup(&self, pod: &Pod) -> Plan {
+        let name = &pod.spec.node_name;
+        let node = self.world.nodes.get(&ObjectKey::new("", name));
+        let mut vanished = lock(&self.memory.vanished);
+        let place = match &node {
+            _ if name.is_empty() => Place::Unscheduled,
+            Some(node) => {
+                vanished.remove(name);
+                Place::On(node)
+            }
+            None => {
+                let now = Instant::now();
+                let since = vanished.entry(name.clone()).or_insert(now);
+                Place::Vanished(now.saturating_duration_since(*since))
+            }
+        };
+        pod_cleanup::plan(pod, place, now())
+    }
+
+    fn plan_health(&self, name: &str) -> Plan {
+        let key = ObjectKey::new("", name);
+        let mut heard = lock(&self.memory.heard);
+        let Some(node) = self.world.nodes.get(&key) else {
+            heard.remove(name);
+            return Plan::default();
+        };
+        let lease = ObjectKey::new(self.world.names.node_lease_namespace(), name);
+        let lease = self.world.leases.get(&lease);
+        let clocks = Clocks { steady: Instant::now(), wall: now() };
+        let latest = Heard::update(heard.get(name), &node, lease.as_deref(), clocks.steady);
+        heard.insert(name.to_owned(), latest.clone());
+        node_health::plan(self.world.names, &node, &latest, self.settings.grace, clocks)
+    }
+
+    /// Makes the writes of a plan in their order, and remembers what the maps have to show before the next
+    /// plan for the task. The first failure ends it: the rest is planned anew.
+    async fn apply(&self, task: &Task, plan: Plan) -> Result<Option<Duration>, WorkError> {
+        let mut effects = Vec::new();
+        let mut failure = None;
+        for write in &plan.writes {
+            match write.apply(&self.client).await {
+                Ok(effect) => effects.extend(effect),
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        if !effects.is_empty() {
+            tracing::debug!(%task, writes = effects.len(), "written");
+            lock(&self.memory.awaited).insert(task.clone(), (Instant::now(), effects));
+        }
+        match failure {
+            // Somebody was faster; the event of that change brings the task back.
+            Some(error) if error.is_conflict() => Ok(Some(CATCH_UP)),
+            // Nothing more is made in a namespace that ends.
+            Some(error)
+                if error.is_forbidden()
+                    && task
+                        .namespace()
+                        .is_some_and(|namespace| self.world.is_ending(namespace)) =>
+            {
+                Ok(None)
+            }
+            Some(error) => Err(error.into()),
+            None => Ok(plan.again_in),
+        }
+    }
+
+    /// Whether the maps show what the task's last plan did.
+    fn has_caught_up(&self, task: &Task) -> bool {
+        let mut awaited = lock(&self.memory.awaited);
+        let Some((since, effects)) = awaited.get_mut(task) else { return true };
+        effects.retain(|effect| !self.world.shows(effect));
+        if effects.is_empty() || since.elapsed() > PATIENCE {
+            awaited.remove(task);
+            return true;
+        }
+        false
+    }
+
+    async fn give_ranges(&self, name: &str) -> Result<Option<Duration>, WorkError> {
+        let mut given = self.memory.given.lock().await;
+        let nodes = self.world.nodes.list();
+        // By uid: a node that was deleted and made again has nothing.
+        given.retain(|uid, _| nodes.iter().any(|(_, node)| node.metadata.uid == *uid));
+        let Some((_, node)) = nodes.iter().find(|(key, _)| key.name == name) else {
+            return Ok(None);
+        };
+        if given.contains_key(&node.metadata.uid) {
+            return Ok(None);
+        }
+        let shown = nodes.iter().flat_map(|(_, node)| node_cidr::of_node(node));
+        let taken: BTreeSet<Cidr> = shown.chain(given.values().flatten().copied()).collect();
+        let plan = node_cidr::plan(node, &self.settings.node_ranges, &taken)?;
+        for write in &plan.writes {
+            let ranges = node_cidr::of_write(write);
+            write.apply(&self.client).await?;
+            given.insert(node.metadata.uid.clone(), ranges);
+        }
+        Ok(None)
+    }
+
+    /// Deletes an object whose owners are gone.
+    async fn collect_garbage(
+        &self,
+        task: &Task,
+        kind: ObjectKind,
+        key: &ObjectKey,
+    ) -> Result<Option<Duration>, WorkError> {
+        let metadata: Option<ObjectMeta> = match kind {
+            ObjectKind::Pod => self.world.pods.get(key).map(|pod| pod.metadata.clone()),
+            ObjectKind::ReplicaSet => {
+                self.world.replica_sets.get(key).map(|set| set.metadata.clone())
+            }
+            _ => None,
+        };
+        let Some(metadata) = metadata else { return Ok(None) };
+        let mut found = BTreeMap::new();
+        for owner in &metadata.owner_references {
+            found.insert(owner.uid.clone(), self.presence(owner, &key.namespace).await?);
+        }
+        let presence =
+            |owner: &OwnerReference| found.get(&owner.uid).copied().unwrap_or(Presence::Unknown);
+        self.apply(task, owners::plan(kind, &metadata, presence)).await
+    }
+
+    async fn presence(
+        &self,
+        owner: &OwnerReference,
+        namespace: &str,
+    ) -> Result<Presence, ClientError> {
+        let world = &self.world;
+        match owner.kind.as_str() {
+            "ReplicaSet" => self.is_there(&world.replica_sets, owner, namespace).await,
+            "Deployment" => self.is_there(&world.deployments, owner, namespace).await,
+            "Service" => self.is_there(&world.services, owner, namespace).await,
+            "Pod" => self.is_there(&world.pods, owner, namespace).await,
+            "Node" => self.is_there(&world.nodes, owner, "").await,
+            _ => Ok(Presence::Unknown),
+        }
+    }
+
+    /// Looks in the map, and asks the server before it says that an owner is gone: the map may be behind.
+    async fn is_there<T: Resource>(
+        &self,
+        shown: &Store<T>,
+        owner: &OwnerReference,
+        namespace: &str,
+    ) -> Result<Presence, ClientError> {
+        let api_version = self.world.names.api_version(T::GROUP, T::VERSION);
+        if owner.api_version != api_version {
+            return Ok(Presence::Unknown);
+        }
+        let is_it = |found: &T| found.metadata().uid == owner.uid;
+        let shown = shown.get(&ObjectKey::new(namespace, &owner.name));
+        if shown.is_some_and(|shown| is_it(&shown)) {
+            return Ok(Presence::There);
+        }
+        let found = self.client.within::<T>(namespace).find(&owner.name).await?;
+        Ok(if found.is_some_and(|found| is_it(&found)) { Presence::There } else { Presence::Gone })
+    }
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,123 @@
+//! Emptying a namespace that is being deleted: tells everything in it to go, and counts what is left.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proto_api::core::v1::Namespace;
+use proto_api::object::to_json_value;
+use proto_api::{Resource as _, schema};
+use proto_client::dynamic::Dynamic;
+use proto_client::request::Collection;
+use proto_client::{ClientError, DeleteParams, ListParams, ObjectKey, WriteParams};
+use serde_json::Value;
+
+use super::{WorkError, Worker, now};
+use crate::controllers::namespace::{Remains, Step, plan};
+use crate::write::Write;
+
+/// How long to wait before counting again what is still there; pods that go bring the task back earlier.
+const RECOUNT: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// One round of a namespace's end.
+    pub(super) async fn end_namespace(&self, name: &str) -> Result<Option<Duration>, WorkError> {
+        let world = &self.world;
+        let Some(cached) = world.namespaces.get(&ObjectKey::new("", name)) else { return Ok(None) };
+        let finalizer = world.names.api_service_name();
+        let ours = cached.spec.finalizers.iter().any(|other| other == finalizer);
+        if cached.metadata.deletion_timestamp.is_none() || !ours {
+            return Ok(None);
+        }
+        let remains = self.empty(name).await;
+        // What is written next is conditional on the version: take the newest.
+        let Some(namespace) = self.client.all::<Namespace>().find(name).await? else {
+            return Ok(None);
+        };
+        match plan(&namespace, finalizer, &remains, now()) {
+            Step::Finalize(done) => {
+                self.finalize(&done).await?;
+                Ok(None)
+            }
+            Step::Report(next) => {
+                Write::UpdateStatus((*next).into()).apply(&self.client).await?;
+                Ok(Some(RECOUNT))
+            }
+            Step::Wait => Ok(Some(RECOUNT)),
+        }
+    }
+
+    /// Deletes what is in the namespace and says what is still there afterwards.
+    async fn empty(&self, name: &str) -> Remains {
+        let mut remains = Remains::default();
+        let namespaced = schema::resources().iter().filter(|resource| resource.namespaced);
+        let deletable = |r: &&schema::Resource| {
+            ["deletecollection", "list"].iter().all(|v| r.verbs.contains(v))
+        };
+        for resource in namespaced.filter(deletable) {
+            if let Err(error) = self.empty_of(name, resource, &mut remains).await {
+                // A resource that this server does not have holds nothing.
+                if !error.is_not_found() {
+                    remains.failures.push(format!("{}: {error}", resource.plural));
+                }
+            }
+        }
+        remains
+    }
+
+    async fn empty_of(
+        &self,
+        namespace: &str,
+        resource: &schema::Resource,
+        remains: &mut Remains,
+    ) -> Result<(), ClientError> {
+        let group = self.world.names.group(resource.group);
+        let collection = Collection {
+            group: group.clone(),
+            version: resource.version.to_owned(),
+            plural: resource.plural.to_owned(),
+            namespace: Some(namespace.to_owned()),
+        };
+        let objects = Dynamic::new(self.client.clone(), collection);
+        // Most resources have nothing in a namespace: ask before deleting.
+        let first = ListParams { limit: Some(1), ..ListParams::default() };
+        if items(&objects.list(&first).await?).is_empty() {
+            return Ok(());
+        }
+        objects.delete_collection(&ListParams::default(), &DeleteParams::default()).await?;
+        let left = objects.list(&ListParams::default()).await?;
+        let left = items(&left);
+        if left.is_empty() {
+            return Ok(());
+        }
+        // Resource and group; the core group is empty, and its point stays.
+        let full = format!("{}.{group}", resource.plural);
+        remains.objects.insert(full, left.len());
+        count_finalizers(left, &mut remains.finalizers);
+        Ok(())
+    }
+
+    async fn finalize(&self, namespace: &Namespace) -> Result<(), WorkError> {
+        let names = self.world.names;
+        let name = &namespace.metadata().name;
+        let body = to_json_value(namespace, names)
+            .map_err(|error| WorkError::Encode(format!("namespace {name}"), error))?;
+        let objects = Dynamic::new(self.client.clone(), Collection::of::<Namespace>(names, None));
+        match objects.update(name, Some("finalize"), &body, &WriteParams::default()).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
+    }
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.get("items").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+fn count_finalizers(objects: &[Value], counts: &mut BTreeMap<String, usize>) {
+    for object in objects {
+        let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
+        for finalizer in finalizers.into_iter().flatten().filter_map(Value::as_str) {
+            *counts.entry(finalizer.to_owned()).or_default() += 1;
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! What the controllers know of the cluster: one shared map a kind, each kept by a task, holding only what
+//! some controller reads.
+
+use std::sync::Arc;
+
+use proto_api::Resource;
+use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::coordination::v1::Lease;
+use proto_api::core::v1::{
+    ConfigMap, Container, Endpoints, Namespace, Node, NodeStatus, Pod, PodSpec, PodStatus, Service,
+    ServiceAccount,
+};
+use proto_api::discovery::v1::EndpointSlice;
+use proto_api::meta::v1::ObjectMeta;
+use proto_api::names::Names;
+use proto_client::{Client, ListParams, ObjectKey, Reflector, Store};
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::work_queue::WorkQueue;
+use tokio::task::JoinSet;
+
+use crate::controllers::service_account;
+use crate::metrics::Counters;
+use crate::settings::Enabled;
+use crate::task::{Task, Watched};
+use crate::write::{Effect, EffectState, ObjectKind};
+
+/// The maps. Cheap to clone.
+#[derive(Clone)]
+pub struct World {
+    /// The naming profile.
+    pub names: &'static Names,
+    /// All namespaces.
+    pub namespaces: Store<Namespace>,
+    /// The accounts named `default`.
+    pub service_accounts: Store<ServiceAccount>,
+    /// The root CA config maps.
+    pub root_cas: Store<ConfigMap>,
+    /// All services.
+    pub services: Store<Service>,
+    /// All Endpoints.
+    pub endpoints: Store<Endpoints>,
+    /// All slices.
+    pub slices: Store<EndpointSlice>,
+    /// All pods, without what only their node needs.
+    pub pods: Store<Pod>,
+    /// All nodes, without sizes and images.
+    pub nodes: Store<Node>,
+    /// The nodes' leases.
+    pub leases: Store<Lease>,
+    /// All replica sets.
+    pub replica_sets: Store<ReplicaSet>,
+    /// All deployments.
+    pub deployments: Store<Deployment>,
+}
+
+/// The tasks that keep the maps, ready to run.
+pub struct Keepers {
+    namespaces: Reflector<Namespace, Namespace>,
+    service_accounts: Reflector<ServiceAccount, ServiceAccount>,
+    root_cas: Reflector<ConfigMap, ConfigMap>,
+    services: Reflector<Service, Service>,
+    endpoints: Reflector<Endpoints, Endpoints>,
+    slices: Reflector<EndpointSlice, EndpointSlice>,
+    pods: Reflector<Pod, Pod>,
+    nodes: Reflector<Node, Node>,
+    leases: Reflector<Lease, Lease>,
+    replica_sets: Reflector<ReplicaSet, ReplicaSet>,
+    deployments: Reflector<Deployment, Deployment>,
+}
+
+impl World {
+    /// Empty maps, and what will fill them.
+    pub fn new(client: &Client) -> (Self, Keepers) {
+        let names = client.names();
+        let all = ListParams::default;
+        let keepers = Keepers {
+            namespaces: Reflector::whole(client.all(), all()),
+            service_accounts: Reflector::whole(
+                client.all(),
+                ListParams::name(service_account::NAME),
+            ),
+            root_cas: Reflector::whole(client.all(), ListParams::name(names.root_ca_config_map())),
+            services: Reflector::whole(client.all(), all()),
+            endpoints: Reflector::whole(client.all(), all()),
+            slices: Reflector::whole(client.all(), all()),
+            pods: Reflector::projected(client.all(), all(), slim_pod),
+            nodes: Reflector::projected(client.all(), all(), slim_node),
+            leases: Reflector::whole(client.within(names.node_lease_namespace()), all()),
+            replica_sets: Reflector::whole(client.all(), all()),
+            deployments: Reflector::whole(client.all(), all()),
+        };
+        let world = Self {
+            names,
+            namespaces: keepers.namespaces.store(),
+            service_accounts: keepers.service_accounts.store(),
+            root_cas: keepers.root_cas.store(),
+            services: keepers.services.store(),
+            endpoints: keepers.endpoints.store(),
+            slices: keepers.slices.store(),
+            pods: keepers.pods.store(),
+            nodes: keepers.nodes.store(),
+            leases: keepers.leases.store(),
+            replica_sets: keepers.replica_sets.store(),
+            deployments: keepers.deployments.store(),
+        };
+        (world, keepers)
+    }
+
+    /// Returns once every map has been complete.
+    pub async fn synced(&self) {
+        self.namespaces.synced().await;
+        self.service_accounts.synced().await;
+        self.root_cas.synced().await;
+        self.services.synced().await;
+        self.endpoints.synced().await;
+        self.slices.synced().await;
+        self.pods.synced().await;
+        self.nodes.synced().await;
+        self.leases.synced().await;
+        self.replica_sets.synced().await;
+        self.deployments.synced().await;
+    }
+
+    /// Whether the maps show what a write of ours has done. Until they do, a plan made from them would do it
+    /// again.
+    pub fn shows(&self, effect: &Effect) -> bool {
+        let key = &effect.key;
+        let metadata = match effect.kind {
+            ObjectKind::ConfigMap => metadata(&self.root_cas, key),
+            ObjectKind::Deployment => metadata(&self.deployments, key),
+            ObjectKind::EndpointSlice => metadata(&self.slices, key),
+            ObjectKind::Endpoints => metadata(&self.endpoints, key),
+            ObjectKind::Namespace => metadata(&self.namespaces, key),
+            ObjectKind::Node => metadata(&self.nodes, key),
+            ObjectKind::Pod => metadata(&self.pods, key),
+            ObjectKind::ReplicaSet => metadata(&self.replica_sets, key),
+            ObjectKind::ServiceAccount => metadata(&self.service_accounts, key),
+        };
+        shows(&effect.state, metadata.as_ref())
+    }
+
+    /// Whether a namespace is being deleted.
+    pub fn is_ending(&self, namespace: &str) -> bool {
+        let namespace = self.namespaces.get(&ObjectKey::new("", namespace));
+        namespace.is_some_and(|namespace| namespace.metadata.deletion_timestamp.is_some())
+    }
+}
+
+/// Whether an object as it is shown is one that a write has left in `state`, or newer.
+fn shows(state: &EffectState, shown: Option<&ObjectMeta>) -> bool {
+    match (state, shown) {
+        (EffectState::Version(_), None) => false,
+        (EffectState::Version(written), Some(shown)) => {
+            shown.resource_version.parse().is_ok_and(|version: u64| version >= *written)
+        }
+        (EffectState::Deleted(_), None) => true,
+        (EffectState::Deleted(uid), Some(shown)) => {
+            shown.uid != *uid || shown.deletion_timestamp.is_some()
+        }
+    }
+}
+
+fn metadata<T: Resource>(store: &Store<T>, key: &ObjectKey) -> Option<ObjectMeta> {
+    store.get(key).map(|object| {
+        let ObjectMeta { uid, resource_version, deletion_timestamp, .. } = object.metadata();
+        ObjectMeta {
+            uid: uid.clone(),
+            resource_version: resource_version.clone(),
+            deletion_timestamp: *deletion_timestamp,
+            ..ObjectMeta::default()
+        }
+    })
+}
+
+impl Keepers {
+    /// Keeps the maps until drained, and queues the tasks that their changes ask for.
+    pub async fn run(self, sink: Sink, drain: DrainWatch) {
+        let sink = Arc::new(sink);
+        let mut running = JoinSet::new();
+        macro_rules! keep {
+            ($($keeper:ident),+) => {$(
+                let to = sink.clone();
+                running.spawn(self.$keeper.run(drain.clone(), move |change| to.take(change)));
+            )+};
+        }
+        keep!(
+            namespaces,
+            service_accounts,
+            root_cas,
+            services,
+            endpoints,
+            slices,
+            pods,
+            nodes,
+            leases,
+            replica_sets,
+            deployments
+        );
+        drop(drain);
+        running.join_all().await;
+    }
+}
+
+/// Where changes become tasks.
+pub struct Sink {
+    /// The maps, which have a change before it is told.
+    pub world: World,
+    /// Takes the tasks.
+    pub queue: WorkQueue<Task>,
+    /// Whose tasks are taken.
+    pub enabled: Enabled,
+    /// Counts them.
+    pub counters: Counters,
+}
+
+impl Sink {
+    fn take<T: Watched>(&self, change: proto_client::Change<T>) {
+        for task in T::tasks(&change, &self.world) {
+            if self.enabled.has(task.controller()) {
+                self.counters.added(task.controller());
+                self.queue.add(task);
+            }
+        }
+    }
+}
+
+/// A pod as controllers need it: who it is, where it is, how it is, and its ports.
+fn slim_pod(pod: Pod) -> Pod {
+    let Pod { metadata, spec, status } = pod;
+    let container = |container: Container| Container {
+        name: container.name,
+        ports: container.ports,
+        ..Container::default()
+    };
+    let deletion_cost = |key: &String| key.ends_with("/pod-deletion-cost");
+    let annotations =
+        metadata.annotations.into_iter().filter(|(key, _)| deletion_cost(key)).collect();
+    Pod {
+        metadata: ObjectMeta { annotations, managed_fields: Vec::new(), ..metadata },
+        spec: PodSpec {
+            containers: spec.containers.into_iter().map(container).collect(),
+            node_name: spec.node_name,
+            host_network: spec.host_network,
+            hostname: spec.hostname,
+            subdomain: spec.subdomain,
+            restart_policy: spec.restart_policy,
+            tolerations: spec.tolerations,
+            ..PodSpec::default()
+        },
+        status: PodStatus {
+            phase: status.phase,
+            conditions: status.conditions,
+            pod_ip: status.pod_ip,
+            pod_ips: status.pod_ips,
+            ..PodStatus::default()
+        },
+    }
+}
+
+/// A node as controllers need it: its labels, taints, ranges and conditions.
+fn slim_node(node: Node) -> Node {
+    let Node { metadata, spec, status } = node;
+    Node {
+        metadata: ObjectMeta {
+            annotations: Default::default(),
+            managed_fields: Vec::new(),
+            ..metadata
+        },
+        spec,
+        status: NodeStatus { conditions: status.conditions, ..NodeStatus::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::Time;
+
+    use super::*;
+
+    #[test]
+    fn what_a_write_did_shows() {
+        let object = |version: &str, uid: &str, deleted: Option<i64>| ObjectMeta {
+            resource_version: version.into(),
+            uid: uid.into(),
+            deletion_timestamp: deleted.map(Time::from_unix),
+            ..ObjectMeta::default()
+        };
+        let check = |state: EffectState, shown: Option<ObjectMeta>, expect: bool| {
+            assert_eq!(shows(&state, shown.as_ref()), expect, "{state:?} {shown:?}");
+        };
+        use EffectState::{Deleted, Version};
+        check(Version(10), None, false);
+        check(Version(10), Some(object("9", "a", None)), false);
+        check(Version(10), Some(object("10", "a", None)), true);
+        check(Version(9), Some(object("10", "a", None)), true);
+        check(Deleted("a".into()), None, true);
+        check(Deleted("a".into()), Some(object("10", "a", None)), false);
+        check(Deleted("a".into()), Some(object("10", "a", Some(1))), true);
+        check(Deleted("a".into()), Some(object("10", "b", None)), true);
+    }
+
+    #[test]
+    fn a_slim_pod_keeps_what_controllers_read() {
+        let pod = crate::controllers::addresses::examples::pod(1);
+        assert_eq!(slim_pod(pod.clone()), pod);
+        let mut fat = pod.clone();
+        fat.spec.containers[0].image = "image".into();
+        fat.metadata.annotations.insert("note".into(), "long".into());
+        fat.spec.volumes.push(Default::default());
+        assert_eq!(slim_pod(fat), pod);
+    }
+}

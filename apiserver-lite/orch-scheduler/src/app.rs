@@ -1,0 +1,164 @@
+//! Flags, and the parts put together: client, maps, loop, events, health.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Parser;
+use proto_api::core::v1::Namespace;
+use proto_client::config::file;
+use proto_client::events::recorder;
+use proto_client::{Client, ClientConfig, ListParams, Reflector};
+use proto_daemon::admin::{AdminPages, AdminServer};
+use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
+use proto_daemon::exit::Failure;
+use proto_daemon::flags::CommonFlags;
+use proto_daemon::health::Health;
+use proto_daemon::log;
+use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::ready::Readiness;
+use proto_daemon::runtime::trim_heap;
+use proto_daemon::statusz::StatusBoard;
+
+use crate::facts::{NodeFacts, PodFacts};
+use crate::metrics::Counters;
+use crate::pass::{Scheduler, Signal};
+use crate::waiting::Waiting;
+
+/// Gives every pod a node.
+#[derive(Parser, Debug)]
+#[command(name = "orch-scheduler", version)]
+pub struct Flags {
+    /// Flags of every program.
+    #[command(flatten)]
+    pub common: CommonFlags,
+
+    /// Client configuration file of the API server.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Pods that name this scheduler are scheduled.
+    #[arg(long, value_name = "NAME", default_value = "default-scheduler")]
+    pub scheduler_name: String,
+
+    /// Accepted; one instance is expected to run.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
+          default_value_t = true, action = clap::ArgAction::Set)]
+    pub leader_elect: bool,
+
+    /// Address of the health and metrics server (plain HTTP).
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    pub bind_address: IpAddr,
+
+    /// Port of the health and metrics server; 0 takes a free one.
+    #[arg(long, value_name = "PORT", default_value_t = 10259)]
+    pub secure_port: u16,
+}
+
+/// How long a pass that has begun may take to end when the program is to stop.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
+
+const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
+
+/// Runs until told to stop.
+///
+/// # Errors
+/// The client configuration is no use, or the health address cannot be bound.
+pub async fn run(flags: Flags) -> Result<(), Failure> {
+    let names = flags.common.names();
+    log::init(flags.common.log());
+    let environment = |name: &str| std::env::var(name).ok();
+    let config = match &flags.kubeconfig {
+        Some(path) => file::load(path, None),
+        None => ClientConfig::in_cluster(names, environment),
+    };
+    let config = config.map_err(Failure::usage)?;
+    let client = Client::new(&config, names, USER_AGENT).map_err(Failure::usage)?;
+    let address = match flags.common.healthz_bind_address {
+        Some(address) => address.socket(flags.secure_port),
+        None => SocketAddr::new(flags.bind_address, flags.secure_port),
+    };
+    let admin = AdminServer::bind(address).await.map_err(Failure::run)?;
+    tracing::info!(server = %config.server, health = %admin.address(), "starting");
+
+    let (board, readiness) = (StatusBoard::default(), Readiness::default());
+    let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
+    let metrics = Metrics::new(&names.metric_prefix("scheduler"), build).map_err(Failure::run)?;
+    let counters = Counters::new(&metrics, &flags.scheduler_name).map_err(Failure::run)?;
+    let health = Health::new(readiness.clone());
+    let pages = AdminPages { health, metrics, status: board.clone() };
+
+    let drain = Drain::default();
+    let admin = tokio::spawn(admin.run(pages, drain.watch()));
+    let parts = Parts { client, name: flags.scheduler_name, board, counters };
+    let schedule = tokio::spawn(schedule(parts, readiness, drain.watch()));
+    let signal = stop_signal().await.map_err(Failure::run)?;
+    tracing::info!(signal, "stopping");
+    drain.drain(DRAIN_DEADLINE).await;
+    admin.abort();
+    schedule.abort();
+    Ok(())
+}
+
+/// What the loop is built from.
+struct Parts {
+    client: Client,
+    name: String,
+    board: StatusBoard,
+    counters: Counters,
+}
+
+async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
+    let Parts { client, name, board, counters } = parts;
+    let syncing = readiness.guard("caches-synced");
+    let names = client.names();
+    let signal = Signal::default();
+    let pods = Reflector::projected(client.all(), ListParams::default(), move |pod| {
+        PodFacts::of(names, &pod)
+    });
+    let nodes = Reflector::projected(client.all(), ListParams::default(), move |node| {
+        NodeFacts::of(names, &node)
+    });
+    let namespaces = client.all::<Namespace>();
+    let namespaces = Reflector::projected(namespaces, ListParams::default(), |namespace| {
+        namespace.metadata.labels
+    });
+    let (pods_store, nodes_store) = (pods.store(), nodes.store());
+    let namespaces_store = namespaces.store();
+    let namespaces = tokio::spawn(namespaces.run(drain.clone(), |_| ()));
+    let told = signal.clone();
+    let pods = tokio::spawn(pods.run(drain.clone(), move |change| told.pod(&change)));
+    let told = signal.clone();
+    let nodes = tokio::spawn(nodes.run(drain.clone(), move |change| told.node(&change)));
+    let (events, writer) = recorder(client.clone(), &name, "");
+    let writer = tokio::spawn(writer.run(drain.clone()));
+    // Without all pods and nodes, room that is taken would look free.
+    tokio::select! {
+        () = drain.asked() => return,
+        () = async {
+            pods_store.synced().await;
+            nodes_store.synced().await;
+            namespaces_store.synced().await;
+        } => {}
+    }
+    drop(syncing);
+    trim_heap();
+    tracing::info!("caches synced");
+    let scheduler = Scheduler {
+        client,
+        pods: pods_store,
+        nodes: nodes_store,
+        namespaces: namespaces_store,
+        events,
+        name,
+        counters,
+        status: board.task("schedule"),
+        assumed: BTreeMap::new(),
+        waiting: Waiting::default(),
+    };
+    scheduler.run(signal, drain).await;
+    for task in [pods, nodes, namespaces, writer] {
+        task.abort();
+    }
+}

@@ -1,0 +1,167 @@
+//! Tables of pods and nodes.
+
+use std::sync::Arc;
+
+use proto_api::core::v1::NodeSelector;
+
+use super::*;
+use crate::facts::examples::{node, pod};
+
+fn refusals(pod: &PodFacts, node: NodeFacts) -> String {
+    let load = NodeLoad::empty(Arc::new(node));
+    check(pod, &load).err().map_or_else(String::new, |all| summary(1, [all]))
+}
+
+#[test]
+fn room() {
+    let mut load = NodeLoad::empty(Arc::new(node("a")));
+    load.add(pod("first", 3000, 1 << 30));
+    let said = |pod: &PodFacts, load: &NodeLoad| {
+        check(pod, load)
+            .err()
+            .map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+    };
+    assert_eq!(said(&pod("b", 1000, 7 << 30), &load), None);
+    assert_eq!(said(&pod("b", 1001, 1), &load).unwrap(), "Insufficient cpu");
+    assert_eq!(
+        said(&pod("b", 1001, 8 << 30), &load).unwrap(),
+        "Insufficient cpu, Insufficient memory"
+    );
+    let mut gpu = pod("b", 0, 0);
+    gpu.requests.insert("example.com/gpu".into(), 1);
+    assert_eq!(said(&gpu, &load).unwrap(), "Insufficient example.com/gpu");
+    load.pods = 110;
+    assert_eq!(said(&pod("b", 0, 0), &load).unwrap(), "Too many pods");
+}
+
+#[test]
+fn summaries() {
+    use Refusal::{Affinity, Insufficient};
+    let cpu = || vec![Insufficient("cpu".into())];
+    let both = || vec![Insufficient("cpu".into()), Insufficient("memory".into())];
+    assert_eq!(summary(1, [cpu()]), "0/1 nodes are available: 1 Insufficient cpu.");
+    assert_eq!(
+        summary(3, [cpu(), both(), vec![Affinity]]),
+        "0/3 nodes are available: 1 Insufficient memory, 1 node(s) didn't match Pod's node \
+         affinity/selector, 2 Insufficient cpu."
+    );
+    assert_eq!(summary(0, []), "no nodes available to schedule pods");
+}
+
+fn taint(key: &str, value: &str, effect: &str) -> Taint {
+    Taint { key: key.into(), value: value.into(), effect: effect.into(), time_added: None }
+}
+
+fn toleration(key: &str, operator: &str, value: &str, effect: &str) -> Toleration {
+    Toleration {
+        key: key.into(),
+        operator: operator.into(),
+        value: value.into(),
+        effect: effect.into(),
+        toleration_seconds: None,
+    }
+}
+
+#[test]
+fn taints() {
+    let with = |taints: &[Taint], tolerations: &[Toleration]| {
+        let (mut node, mut pod) = (node("a"), pod("p", 0, 0));
+        node.taints = taints.to_vec();
+        pod.tolerations = tolerations.to_vec();
+        refusals(&pod, node)
+    };
+    let no_schedule = [taint("k", "v", "NoSchedule")];
+    let refused = "0/1 nodes are available: 1 node(s) had untolerated taint {k: v}.";
+    assert_eq!(with(&no_schedule, &[]), refused);
+    assert_eq!(with(&[taint("k", "v", "NoExecute")], &[]), refused);
+    assert_eq!(with(&[taint("k", "v", "PreferNoSchedule")], &[]), "");
+    for (tolerated, text) in [
+        ([toleration("k", "Equal", "v", "NoSchedule")], ""),
+        ([toleration("k", "", "v", "")], ""),
+        ([toleration("k", "Exists", "", "NoSchedule")], ""),
+        ([toleration("", "Exists", "", "")], ""),
+        ([toleration("k", "Equal", "w", "NoSchedule")], refused),
+        ([toleration("k", "Exists", "", "NoExecute")], refused),
+        ([toleration("", "Equal", "v", "")], refused),
+        ([toleration("l", "Exists", "", "")], refused),
+    ] {
+        assert_eq!(with(&no_schedule, &tolerated), text, "{tolerated:?}");
+    }
+}
+
+#[test]
+fn closed_nodes() {
+    let mut closed = node("a");
+    closed.admission = Admission::Cordoned;
+    let unschedulable = "0/1 nodes are available: 1 node(s) were unschedulable.";
+    assert_eq!(refusals(&pod("p", 0, 0), closed.clone()), unschedulable);
+    closed.taints = vec![taint("node.kubernetes.io/unschedulable", "", "NoSchedule")];
+    let mut daemon = pod("p", 0, 0);
+    daemon.tolerations = vec![toleration("", "Exists", "", "")];
+    assert_eq!(refusals(&daemon, closed), "");
+}
+
+#[test]
+fn labels() {
+    let mut big = node("a");
+    big.labels.insert("size".into(), "7".into());
+    let with = |key: &str, operator: &str, values: &[&str]| {
+        let requirement = NodeSelectorRequirement {
+            key: key.into(),
+            operator: operator.into(),
+            values: values.iter().map(|value| (*value).into()).collect(),
+        };
+        let term = NodeSelectorTerm { match_expressions: vec![requirement], ..Default::default() };
+        let mut pod = pod("p", 0, 0);
+        pod.required = Some(NodeSelector { node_selector_terms: vec![term] });
+        refusals(&pod, big.clone()).is_empty()
+    };
+    assert!(with("zone", "In", &["zone-b", "zone-a"]) && !with("zone", "In", &["zone-b"]));
+    assert!(!with("zone", "NotIn", &["zone-a"]) && with("other", "NotIn", &["x"]));
+    assert!(with("zone", "Exists", &[]) && !with("other", "Exists", &[]));
+    assert!(!with("zone", "DoesNotExist", &[]) && with("other", "DoesNotExist", &[]));
+    assert!(
+        with("size", "Gt", &["6"]) && !with("size", "Gt", &["7"]) && !with("zone", "Gt", &["1"])
+    );
+    assert!(with("size", "Lt", &["8"]) && !with("size", "Lt", &["7"]));
+    assert!(!with("size", "Like", &["7"]));
+
+    let mut selected = pod("p", 0, 0);
+    selected.node_selector.insert("zone".into(), "zone-a".into());
+    assert_eq!(refusals(&selected, node("a")), "");
+    assert!(refusals(&selected, node("b")).contains("node affinity/selector"));
+    let mut nothing = pod("p", 0, 0);
+    nothing.required =
+        Some(NodeSelector { node_selector_terms: vec![NodeSelectorTerm::default()] });
+    assert!(!refusals(&nothing, node("a")).is_empty(), "an empty term matches nothing");
+    let name = NodeSelectorRequirement {
+        key: "metadata.name".into(),
+        operator: "In".into(),
+        values: vec!["b".into()],
+    };
+    let term = NodeSelectorTerm { match_fields: vec![name], ..Default::default() };
+    nothing.required = Some(NodeSelector { node_selector_terms: vec![term] });
+    assert!(!refusals(&nothing, node("a")).is_empty() && refusals(&nothing, node("b")).is_empty());
+}
+
+#[test]
+fn host_ports() {
+    let port = |port: i32, protocol: &str, ip: &str| HostPort {
+        port,
+        protocol: protocol.into(),
+        ip: ip.into(),
+    };
+    let check_ports = |wanted: HostPort, taken: HostPort| {
+        let (mut first, mut second) = (pod("a", 0, 0), pod("b", 0, 0));
+        first.host_ports = vec![taken];
+        second.host_ports = vec![wanted];
+        let mut load = NodeLoad::empty(Arc::new(node("a")));
+        load.add(first);
+        check(&second, &load).is_ok()
+    };
+    assert!(!check_ports(port(80, "TCP", ""), port(80, "TCP", "")));
+    assert!(!check_ports(port(80, "TCP", "10.0.0.1"), port(80, "TCP", "0.0.0.0")));
+    assert!(check_ports(port(80, "TCP", "10.0.0.1"), port(80, "TCP", "10.0.0.2")));
+    assert!(check_ports(port(80, "TCP", ""), port(80, "UDP", "")));
+    assert!(check_ports(port(80, "TCP", ""), port(81, "TCP", "")));
+}

@@ -1,0 +1,30 @@
+//! bin: gives every pod a node. What fits is decided in [`filter`], what fits best in [`score`], when to try again
+//! in [`waiting`]; all pure. [`pass`] takes the pods that have no node through them, and binds.
+//!
+//! ```text
+//!   watches ──▶ pods, nodes ──▶ pass: for each pending pod  filter ─▶ score ─▶ bind
+//!                  ▲                     │ nothing fits: event, condition, wait
+//!                  └── bindings ◀────────┘
+//! ```
+
+mod app;
+mod company;
+mod facts;
+mod filter;
+mod metrics;
+mod nodes;
+mod pass;
+mod score;
+mod waiting;
+
+use std::process::ExitCode;
+
+use proto_daemon::exit::{conclude, parse_flags};
+use proto_daemon::runtime::{self, Threads};
+
+fn main() -> ExitCode {
+    match parse_flags() {
+        Ok(flags) => conclude("orch-scheduler", runtime::run(Threads::One, app::run(flags))),
+        Err(code) => code,
+    }
+}

@@ -1,0 +1,70 @@
+//! The nodes and what is already on them, as one pass sees them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::facts::{Amounts, HostPort, Life, NodeFacts, PodFacts};
+
+/// A node and its load.
+#[derive(Clone, Debug)]
+pub struct NodeLoad {
+    /// The node.
+    pub node: Arc<NodeFacts>,
+    /// What its pods ask for together.
+    pub requested: Amounts,
+    /// How many pods it has.
+    pub pods: i64,
+    /// What its pods count for when nodes are compared: processor time and memory.
+    pub weight: (i64, i64),
+    /// Ports that are taken.
+    pub ports: Vec<HostPort>,
+    /// Its pods.
+    pub residents: Vec<Arc<PodFacts>>,
+    /// Pods by the uid of what controls them.
+    pub by_controller: BTreeMap<String, i64>,
+}
+
+/// All nodes with their loads.
+pub fn load(nodes: Vec<Arc<NodeFacts>>, pods: &[Arc<PodFacts>]) -> Vec<NodeLoad> {
+    let mut loads: BTreeMap<String, NodeLoad> = BTreeMap::new();
+    for node in nodes {
+        loads.insert(node.name.clone(), NodeLoad::empty(node));
+    }
+    for pod in pods.iter().filter(|pod| pod.life != Life::Ended) {
+        if let Some(load) = loads.get_mut(&pod.node) {
+            load.add(pod.clone());
+        }
+    }
+    loads.into_values().collect()
+}
+
+impl NodeLoad {
+    /// Without pods.
+    pub fn empty(node: Arc<NodeFacts>) -> Self {
+        Self {
+            node,
+            requested: Amounts::new(),
+            pods: 0,
+            weight: (0, 0),
+            ports: Vec::new(),
+            residents: Vec::new(),
+            by_controller: BTreeMap::new(),
+        }
+    }
+
+    /// With one pod more.
+    pub fn add(&mut self, pod: impl Into<Arc<PodFacts>>) {
+        let pod: Arc<PodFacts> = pod.into();
+        for (resource, amount) in &pod.requests {
+            *self.requested.entry(resource.clone()).or_default() += amount;
+        }
+        self.pods += 1;
+        self.weight.0 += pod.weight.0;
+        self.weight.1 += pod.weight.1;
+        self.ports.extend(pod.host_ports.iter().cloned());
+        if let Some(controller) = &pod.controller {
+            *self.by_controller.entry(controller.clone()).or_default() += 1;
+        }
+        self.residents.push(pod);
+    }
+}

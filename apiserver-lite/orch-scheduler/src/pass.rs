@@ -1,0 +1,384 @@
+//! A pass: every pod that waits for a node, most important first, is given the best node that it fits on, or is
+//! told why there is none.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use proto_api::Time;
+use proto_api::core::v1::{Binding, ObjectReference, Pod};
+use proto_api::meta::v1::ObjectMeta;
+use proto_client::events::{EventKind, Recorder};
+use proto_client::{Change, Client, ClientError, ObjectKey, Patch, Store, WriteParams};
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use proto_daemon::statusz::TaskStatus;
+use serde_json::json;
+use tokio::sync::Notify;
+
+use crate::company::{NamespaceLabels, Neighbours};
+use crate::facts::{Life, NodeFacts, PodFacts};
+use crate::filter::{Refusal, check, summary};
+use crate::metrics::{Attempt, Counters};
+use crate::nodes::{NodeLoad, load};
+use crate::score::best;
+use crate::waiting::{Due, Failure, Waiting};
+
+/// How long a binding counts before the watch has shown it. Longer means that it was undone.
+const ASSUMED: Duration = Duration::from_secs(30);
+
+/// Tells the loop that a pass may have something to do. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Signal(Arc<SignalState>);
+
+#[derive(Debug, Default)]
+struct SignalState {
+    poked: Notify,
+    /// Something changed that could help a pod that fitted nowhere.
+    helpful: AtomicBool,
+}
+
+impl Signal {
+    /// A pod is new, has changed or is gone.
+    pub fn pod(&self, change: &Change<PodFacts>) {
+        match change {
+            Change::Applied { new, old, .. } => {
+                let frees = new.life == Life::Ended && !new.node.is_empty();
+                let ended_now = frees && old.as_ref().is_none_or(|old| old.life != Life::Ended);
+                if ended_now {
+                    self.helpful();
+                } else if new.node.is_empty() && old.as_ref().is_none_or(|old| asks_anew(old, new))
+                {
+                    self.0.poked.notify_one();
+                }
+            }
+            Change::Deleted { old, .. } if !old.node.is_empty() => self.helpful(),
+            Change::Deleted { .. } => {}
+            Change::Synced => self.0.poked.notify_one(),
+        }
+    }
+
+    /// A node is new, has changed or is gone.
+    pub fn node(&self, change: &Change<NodeFacts>) {
+        match change {
+            // Most changes of a node are reports that nothing here looks at.
+            Change::Applied { new, old: Some(old), .. } if new == old => {}
+            _ => self.helpful(),
+        }
+    }
+
+    fn helpful(&self) {
+        self.0.helpful.store(true, Ordering::Relaxed);
+        self.0.poked.notify_one();
+    }
+}
+
+/// Whether a pod has changed in more than what we ourselves have written about it.
+fn asks_anew(old: &PodFacts, new: &PodFacts) -> bool {
+    let ours = |pod: &PodFacts| {
+        let mut pod = pod.clone();
+        pod.unscheduled = None;
+        pod.reference = ObjectReference::default();
+        pod
+    };
+    ours(old) != ours(new)
+}
+
+/// Gives pods their nodes.
+pub struct Scheduler {
+    /// Where bindings go.
+    pub client: Client,
+    /// All pods.
+    pub pods: Store<PodFacts>,
+    /// All nodes.
+    pub nodes: Store<NodeFacts>,
+    /// The labels of all namespaces.
+    pub namespaces: Store<BTreeMap<String, String>>,
+    /// Tells people.
+    pub events: Recorder,
+    /// The name by which pods ask for this scheduler.
+    pub name: String,
+    /// Counts.
+    pub counters: Counters,
+    /// Where the loop shows what it does.
+    pub status: TaskStatus,
+    /// By uid, pods bound by us that the watch does not show with their node yet.
+    pub assumed: BTreeMap<String, (Arc<PodFacts>, Instant)>,
+    /// Pods that have failed.
+    pub waiting: Waiting,
+}
+
+impl Scheduler {
+    /// Makes a pass whenever there may be something to do, until drained.
+    pub async fn run(mut self, signal: Signal, drain: DrainWatch) {
+        let mut next: Option<Instant> = None;
+        loop {
+            let due = async {
+                match next {
+                    Some(next) => tokio::time::sleep_until(next.into()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            // Cancel safe: a poke that is not taken stays.
+            tokio::select! {
+                biased;
+                () = drain.asked() => return,
+                () = signal.0.poked.notified() => {}
+                () = due => {}
+            }
+            if signal.0.helpful.swap(false, Ordering::Relaxed) {
+                self.waiting.something_changed();
+            }
+            next = self.pass().await;
+        }
+    }
+
+    /// One pass; when the next is due if nothing changes.
+    async fn pass(&mut self) -> Option<Instant> {
+        let pods = self.observe();
+        let nodes = self.nodes.list().into_iter().map(|(_, node)| node).collect();
+        let mut loads = load(nodes, &pods);
+        let labels =
+            |(key, labels): (ObjectKey, Arc<BTreeMap<_, _>>)| (key.name, (*labels).clone());
+        let namespaces: NamespaceLabels = self.namespaces.list().into_iter().map(labels).collect();
+        let mut next: Option<Instant> = None;
+        let (mut bound, mut failed) = (0, 0);
+        for pod in self.pending(&pods) {
+            match self.waiting.due(&pod.key, &pod.uid, Instant::now()) {
+                Due::Now => {}
+                Due::At(at) => {
+                    next = Some(next.map_or(at, |earlier| earlier.min(at)));
+                    continue;
+                }
+            }
+            if bound + failed == 0 {
+                self.status.started(format!("pod {}", pod.key));
+            }
+            let begun = Instant::now();
+            let outcome = self.schedule(&pod, &mut loads, &namespaces).await;
+            let attempt = match outcome {
+                Ok(()) => Attempt::Scheduled,
+                Err(Failure::Unschedulable) => Attempt::Unschedulable,
+                Err(Failure::Error) => Attempt::Error,
+            };
+            self.counters.attempt(attempt, begun.elapsed());
+            match outcome {
+                Ok(()) => bound += 1,
+                Err(failure) => {
+                    failed += 1;
+                    self.waiting.failed(&pod.key, &pod.uid, failure, Instant::now());
+                    if let Due::At(at) = self.waiting.due(&pod.key, &pod.uid, Instant::now()) {
+                        next = Some(next.map_or(at, |earlier| earlier.min(at)));
+                    }
+                }
+            }
+        }
+        self.counters.pending(self.waiting.len());
+        if bound + failed > 0 {
+            self.status.done(format!("{bound} bound, {failed} waiting"));
+        }
+        next
+    }
+
+    /// All pods, those that we have bound on their node.
+    fn observe(&mut self) -> Vec<Arc<PodFacts>> {
+        let shown = self.pods.list();
+        let now = Instant::now();
+        self.assumed.retain(|_, (pod, since)| {
+            let found = self.pods.get(&pod.key);
+            let undecided =
+                found.is_some_and(|found| found.uid == pod.uid && found.node.is_empty());
+            undecided && now.saturating_duration_since(*since) < ASSUMED
+        });
+        self.waiting.retain(|key, uid| {
+            self.pods.get(key).is_some_and(|pod| pod.uid == uid && pod.node.is_empty())
+        });
+        let assumed = |pod: Arc<PodFacts>| match self.assumed.get(&pod.uid) {
+            Some((assumed, _)) => assumed.clone(),
+            None => pod,
+        };
+        shown.into_iter().map(|(_, pod)| assumed(pod)).collect()
+    }
+
+    /// The pods that wait for us, most important and then oldest first.
+    fn pending(&self, pods: &[Arc<PodFacts>]) -> Vec<Arc<PodFacts>> {
+        let ours = |pod: &&Arc<PodFacts>| {
+            pod.node.is_empty() && pod.life == Life::Active && pod.scheduler == self.name
+        };
+        let mut pending: Vec<Arc<PodFacts>> = pods.iter().filter(ours).cloned().collect();
+        pending.sort_by(|a, b| {
+            (-i64::from(a.priority), a.created, &a.key).cmp(&(
+                -i64::from(b.priority),
+                b.created,
+                &b.key,
+            ))
+        });
+        pending
+    }
+
+    async fn schedule(
+        &mut self,
+        pod: &Arc<PodFacts>,
+        loads: &mut [NodeLoad],
+        namespaces: &NamespaceLabels,
+    ) -> Result<(), Failure> {
+        let nth = match place(pod, loads, namespaces) {
+            Ok(nth) => nth,
+            Err(why) => {
+                self.tell(pod, &why).await;
+                return Err(Failure::Unschedulable);
+            }
+        };
+        let Some(load) = loads.get_mut(nth) else { return Err(Failure::Error) };
+        let node = load.node.name.clone();
+        if let Err(error) = self.bind(pod, &node).await {
+            tracing::warn!(pod = %pod.key, node, error = chain(&error), "not bound");
+            return Err(Failure::Error);
+        }
+        let placed = Arc::new(PodFacts { node: node.clone(), ..(**pod).clone() });
+        load.add(placed.clone());
+        self.assumed.insert(pod.uid.clone(), (placed, Instant::now()));
+        self.waiting.succeeded(&pod.key);
+        let message = format!("Successfully assigned {} to {node}", pod.key);
+        self.events.event(&pod.reference, EventKind::Normal, "Scheduled", message);
+        tracing::info!(pod = %pod.key, node, "bound");
+        Ok(())
+    }
+
+    async fn bind(&self, pod: &PodFacts, node: &str) -> Result<(), ClientError> {
+        let ObjectKey { namespace, name } = &pod.key;
+        let metadata = ObjectMeta {
+            name: name.clone(),
+            namespace: namespace.clone(),
+            uid: pod.uid.clone(),
+            ..ObjectMeta::default()
+        };
+        let target = ObjectReference {
+            kind: "Node".to_owned(),
+            name: node.to_owned(),
+            ..ObjectReference::default()
+        };
+        let binding = Binding { metadata, target };
+        self.client.within::<Pod>(namespace).post_sub(name, "binding", &binding).await
+    }
+
+    /// Says that a pod fits nowhere: as an event, and as a condition if it does not say so already.
+    async fn tell(&self, pod: &PodFacts, why: &str) {
+        self.events.event(&pod.reference, EventKind::Warning, "FailedScheduling", why);
+        let told = pod.unscheduled.as_ref();
+        if told.is_some_and(|told| told.reason == "Unschedulable" && told.message == why) {
+            return;
+        }
+        let since = told.map(|told| told.last_transition_time).filter(|time| time.is_set());
+        let condition = json!({
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": why,
+            "lastProbeTime": null,
+            "lastTransitionTime": since.unwrap_or_else(now),
+        });
+        let patch = Patch::Strategic(json!({
+            "metadata": { "uid": pod.uid },
+            "status": { "conditions": [condition] },
+        }));
+        let api = self.client.within::<Pod>(&pod.key.namespace);
+        if let Err(error) = api.patch_status(&pod.key.name, &patch, &WriteParams::default()).await {
+            tracing::debug!(pod = %pod.key, error = chain(&error), "condition not written");
+        }
+    }
+}
+
+/// The best node for the pod by its place in `loads`, or why there is none.
+fn place(
+    pod: &PodFacts,
+    loads: &[NodeLoad],
+    namespaces: &NamespaceLabels,
+) -> Result<usize, String> {
+    let neighbours = Neighbours::of(pod, loads, namespaces);
+    let mut fitting: Vec<(usize, &NodeLoad)> = Vec::new();
+    let mut refusals: Vec<Vec<Refusal>> = Vec::new();
+    for (nth, load) in loads.iter().enumerate() {
+        let room = check(pod, load);
+        let checked =
+            room.and_then(|()| neighbours.refusal(&load.node).map_or(Ok(()), |r| Err(vec![r])));
+        match checked {
+            Ok(()) => fitting.push((nth, load)),
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    let candidates: Vec<&NodeLoad> = fitting.iter().map(|(_, load)| *load).collect();
+    let chosen = best(pod, &candidates).and_then(|nth| fitting.get(nth));
+    chosen.map(|(nth, _)| *nth).ok_or_else(|| summary(loads.len(), refusals))
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::facts::examples::{node, pod};
+    use crate::facts::{CPU, MEMORY, PODS};
+
+    fn none() -> NamespaceLabels {
+        NamespaceLabels::new()
+    }
+
+    fn loads(count: usize) -> Vec<NodeLoad> {
+        (0..count).map(|nth| NodeLoad::empty(Arc::new(node(&format!("n{nth}"))))).collect()
+    }
+
+    #[test]
+    fn says_why_there_is_no_node() {
+        let mut loads = loads(2);
+        loads[0].add(pod("x", 4000, 0));
+        assert_eq!(place(&pod("p", 100, 0), &loads, &none()), Ok(1));
+        assert_eq!(
+            place(&pod("p", 5000, 0), &loads, &none()).unwrap_err(),
+            "0/2 nodes are available: 2 Insufficient cpu."
+        );
+        assert_eq!(
+            place(&pod("p", 1, 0), &[], &none()).unwrap_err(),
+            "no nodes available to schedule pods"
+        );
+    }
+
+    #[test]
+    fn our_own_reports_are_no_news() {
+        let quiet = pod("p", 1, 1);
+        let mut told = quiet.clone();
+        told.unscheduled = Some(Default::default());
+        told.reference.resource_version = "9".into();
+        assert!(!asks_anew(&quiet, &told));
+        told.tolerations.push(Default::default());
+        assert!(asks_anew(&quiet, &told));
+    }
+
+    proptest! {
+        /// Whatever is asked for, no node gets more than it has.
+        #[test]
+        fn no_node_is_overbooked(asked in proptest::collection::vec((0..3000i64, 0..6i64), 1..60)) {
+            let mut loads = loads(4);
+            for (nth, (cpu, gib)) in asked.into_iter().enumerate() {
+                let pod = pod(&nth.to_string(), cpu, gib << 30);
+                match place(&pod, &loads, &none()) {
+                    Ok(nth) => loads[nth].add(pod),
+                    Err(_) => prop_assert!(loads.iter().all(|load| check(&pod, load).is_err())),
+                }
+            }
+            for load in loads {
+                for resource in [CPU, MEMORY] {
+                    let requested = load.requested.get(resource).copied().unwrap_or(0);
+                    prop_assert!(requested <= load.node.allocatable[resource]);
+                }
+                prop_assert!(load.pods <= load.node.allocatable[PODS]);
+            }
+        }
+    }
+}

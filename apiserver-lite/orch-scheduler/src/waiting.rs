@@ -1,0 +1,132 @@
+//! Pods that fit nowhere, and when to try them again: when something has changed that could help, but not more
+//! often than their back-off allows, and now and then without any reason.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use proto_client::ObjectKey;
+
+/// Wait after the first failure; doubled with each further one.
+const FIRST: Duration = Duration::from_secs(1);
+/// No wait after a change is longer.
+const LONGEST: Duration = Duration::from_secs(10);
+/// A pod is tried this often even if nothing has changed.
+const UNASKED: Duration = Duration::from_secs(60);
+
+/// The pods that wait.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    pods: BTreeMap<ObjectKey, Wait>,
+    /// Counts changes that could help a pod.
+    changes: u64,
+}
+
+#[derive(Debug)]
+struct Wait {
+    uid: String,
+    failures: u32,
+    since: Instant,
+    /// What `changes` was when it failed; `None` if it is to be tried again in any case.
+    seen: Option<u64>,
+}
+
+/// Why a pod has no node yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// It fits nowhere.
+    Unschedulable,
+    /// It could not be bound.
+    Error,
+}
+
+impl Waiting {
+    /// A node or a pod has changed so that a pod that did not fit may fit now.
+    pub fn something_changed(&mut self) {
+        self.changes += 1;
+    }
+
+    /// A pod has failed.
+    pub fn failed(&mut self, key: &ObjectKey, uid: &str, failure: Failure, now: Instant) {
+        let failures = match self.pods.get(key) {
+            Some(wait) if wait.uid == uid => wait.failures + 1,
+            _ => 1,
+        };
+        let seen = (failure == Failure::Unschedulable).then_some(self.changes);
+        self.pods.insert(key.clone(), Wait { uid: uid.to_owned(), failures, since: now, seen });
+    }
+
+    /// A pod has a node.
+    pub fn succeeded(&mut self, key: &ObjectKey) {
+        self.pods.remove(key);
+    }
+
+    /// How many pods wait.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Forgets pods that are not there any more.
+    pub fn retain(&mut self, there: impl Fn(&ObjectKey, &str) -> bool) {
+        self.pods.retain(|key, wait| there(key, &wait.uid));
+    }
+
+    /// When the pod may be tried: now, or not before a time.
+    pub fn due(&self, key: &ObjectKey, uid: &str, now: Instant) -> Due {
+        let Some(wait) = self.pods.get(key).filter(|wait| wait.uid == uid) else { return Due::Now };
+        let changed = wait.seen.is_none_or(|seen| seen != self.changes);
+        let pause = if changed { backoff(wait.failures) } else { UNASKED };
+        let at = wait.since + pause;
+        if at <= now { Due::Now } else { Due::At(at) }
+    }
+}
+
+/// When a pod may be tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Now.
+    Now,
+    /// Then, if nothing changes before.
+    At(Instant),
+}
+
+fn backoff(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    FIRST.saturating_mul(1 << doublings).min(LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_shortens_the_wait_to_the_backoff() {
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        let key = ObjectKey::new("ns", "a");
+        let mut waiting = Waiting::default();
+        assert_eq!(waiting.due(&key, "u", at(0)), Due::Now);
+        waiting.failed(&key, "u", Failure::Unschedulable, at(0));
+        assert_eq!(waiting.due(&key, "u", at(5)), Due::At(at(60)));
+        assert_eq!(waiting.due(&key, "u", at(60)), Due::Now);
+        assert_eq!(waiting.due(&key, "another", at(0)), Due::Now, "a new pod of the same name");
+        waiting.something_changed();
+        assert_eq!(waiting.due(&key, "u", at(0)), Due::At(at(1)));
+        assert_eq!(waiting.due(&key, "u", at(1)), Due::Now);
+        for second in 1..5 {
+            waiting.failed(&key, "u", Failure::Unschedulable, at(second));
+        }
+        waiting.something_changed();
+        assert_eq!(waiting.due(&key, "u", at(4)), Due::At(at(14)), "1, 2, 4, 8, then 10");
+    }
+
+    #[test]
+    fn an_error_needs_no_change() {
+        let start = Instant::now();
+        let key = ObjectKey::new("ns", "a");
+        let mut waiting = Waiting::default();
+        waiting.failed(&key, "u", Failure::Error, start);
+        assert_eq!(waiting.due(&key, "u", start), Due::At(start + FIRST));
+        waiting.retain(|_, uid| uid != "u");
+        assert_eq!(waiting.due(&key, "u", start), Due::Now);
+    }
+}

@@ -1,0 +1,108 @@
+//! The bridge of the node's pods, made before the first pod.
+//!
+//! The bridge plugin would make it too, but two pods that start at the same moment then race for it: one of them fails, and its
+//! sandbox with it. A bridge that has its addresses already is left alone by the plugin.
+
+use std::net::IpAddr;
+
+use futures_util::TryStreamExt as _;
+use rtnetlink::{Handle, LinkBridge, LinkUnspec};
+
+/// Why the bridge is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeError {
+    /// No netlink socket.
+    #[error("open a netlink socket")]
+    Socket(#[source] std::io::Error),
+    /// The kernel refused a step.
+    #[error("{step} bridge {name}")]
+    Step {
+        /// What was to be done.
+        step: &'static str,
+        /// Name of the bridge.
+        name: String,
+        /// Why.
+        #[source]
+        source: rtnetlink::Error,
+    },
+    /// It was made, and then it was not there.
+    #[error("bridge {0} vanished")]
+    Vanished(String),
+}
+
+/// Makes sure that bridge `name` exists, is up and has `addresses`, each with its prefix length. Needs a tokio runtime.
+///
+/// # Errors
+/// The first step that the kernel refuses, names it.
+pub async fn ensure(name: &str, addresses: &[(IpAddr, u8)]) -> Result<(), BridgeError> {
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(BridgeError::Socket)?;
+    let driver = tokio::spawn(connection);
+    let outcome = ensure_with(&handle, name, addresses).await;
+    driver.abort();
+    outcome
+}
+
+async fn ensure_with(
+    handle: &Handle,
+    name: &str,
+    addresses: &[(IpAddr, u8)],
+) -> Result<(), BridgeError> {
+    let step = |step| move |source| BridgeError::Step { step, name: name.to_owned(), source };
+    if index_of(handle, name).await.is_none() {
+        // A hardware address given at the start stays; otherwise the bridge takes that of its newest lowest port.
+        let message = LinkBridge::new(name).address(hardware_address(addresses)).build();
+        let made = handle.link().add(message).execute().await;
+        made.or_else(unless_exists).map_err(step("make"))?;
+    }
+    let index = index_of(handle, name).await;
+    let index = index.ok_or_else(|| BridgeError::Vanished(name.to_owned()))?;
+    for (address, prefix_len) in addresses {
+        let added = handle.address().add(index, *address, *prefix_len).execute().await;
+        added.or_else(unless_exists).map_err(step("address"))?;
+    }
+    let up = LinkUnspec::new_with_index(index).up().build();
+    handle.link().set(up).execute().await.map_err(step("set up"))
+}
+
+async fn index_of(handle: &Handle, name: &str) -> Option<u32> {
+    let mut links = handle.link().get().match_name(name.to_owned()).execute();
+    // A link that is not there is answered with an error.
+    links.try_next().await.ok().flatten().map(|link| link.header.index)
+}
+
+fn unless_exists(error: rtnetlink::Error) -> Result<(), rtnetlink::Error> {
+    match &error {
+        rtnetlink::Error::NetlinkError(e)
+            if e.raw_code() == -(nix::errno::Errno::EEXIST as i32) =>
+        {
+            Ok(())
+        }
+        _ => Err(error),
+    }
+}
+
+/// Locally administered, and the same for the same node, so that neighbours' caches stay right across a restart.
+fn hardware_address(addresses: &[(IpAddr, u8)]) -> Vec<u8> {
+    let tail = match addresses.first() {
+        Some((IpAddr::V4(v4), _)) => v4.octets(),
+        Some((IpAddr::V6(v6), _)) => {
+            let octets = v6.octets();
+            [octets[12], octets[13], octets[14], octets[15]]
+        }
+        None => [0, 0, 0, 1],
+    };
+    [vec![0x0a, 0x58], tail.to_vec()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_addresses_are_local_and_unicast() {
+        for first in ["10.244.1.1", "fd00:1::1"] {
+            let address = hardware_address(&[(first.parse().unwrap(), 24)]);
+            assert_eq!((address.len(), address[0] & 3), (6, 2), "{first}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The pods' places in the kernel's cgroup tree.
+//!
+//! On version 1 each controller has a tree of its own and a place is a directory in each; on version 2 it is one directory. A
+//! host with both uses version 2 only if that has the controllers that pods need. Names and values come from `agent_node::cgroup`; here
+//! they are written down, read back and removed.
+
+mod detect;
+mod files;
+
+use std::path::{Path, PathBuf};
+
+use agent_node::cgroup::{CgroupLimits, QUOTA_PERIOD_US};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use files::{exists, list, make, read_number, read_value, remove_directory, write};
+
+/// Deepest tree below a place: pod, container, and what a container makes itself.
+const DEPTH_MAX: usize = 32;
+
+/// The cgroup trees of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroups {
+    layout: Layout,
+}
+
+/// Where the trees are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Version 1: one tree for each controller (some share one).
+    V1(V1),
+    /// Version 2: one tree.
+    V2 {
+        /// Where it is mounted.
+        mount: PathBuf,
+    },
+}
+
+/// Trees of version 1 by controller; `None` for a controller that the host lacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct V1 {
+    /// `cpu`.
+    pub cpu: Option<PathBuf>,
+    /// `cpuacct`.
+    pub cpuacct: Option<PathBuf>,
+    /// `memory`.
+    pub memory: Option<PathBuf>,
+    /// `pids`.
+    pub pids: Option<PathBuf>,
+    /// Every other tree, the unified one included: runtimes make directories there too, which go with the pod.
+    pub others: Vec<PathBuf>,
+}
+
+/// Why a cgroup is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum CgroupError {
+    /// The table of mounts cannot be read.
+    #[error("find the cgroup trees")]
+    Mounts(#[source] procfs::ProcError),
+    /// The host has no cgroup tree that limits CPU and memory.
+    #[error("the host has no cgroup tree with cpu and memory")]
+    NoTree,
+    /// A place leads out of the tree.
+    #[error("cgroup {0:?} is not an absolute path of plain names")]
+    Path(String),
+    /// A directory cannot be made.
+    #[error("make cgroup {}", path.display())]
+    Make {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A value cannot be set.
+    #[error("set {} to {value}", path.display())]
+    Set {
+        /// The file.
+        path: PathBuf,
+        /// The value.
+        value: String,
+        /// Why; `EBUSY` when a limit is below what is used.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A directory cannot be removed or looked at.
+    #[error("remove cgroup {}", path.display())]
+    Remove {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What became of a removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Nothing is left.
+    Gone,
+    /// Processes were killed that the kernel still has to clear away: to be tried again in a few milliseconds.
+    Busy,
+}
+
+/// What a cgroup uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CgroupUsage {
+    /// CPU time since it was made, in nanoseconds.
+    pub cpu_nanos: u64,
+    /// Memory charged, in bytes.
+    pub memory_bytes: u64,
+    /// Memory charged without file pages that are easy to drop, in bytes: what eviction looks at.
+    pub working_set_bytes: u64,
+    /// Anonymous memory in bytes.
+    pub rss_bytes: u64,
+    /// Processes and threads.
+    pub tasks: u64,
+}
+
+impl Cgroups {
+    /// Finds the trees of this host.
+    ///
+    /// # Errors
+    /// When the mounts cannot be read or there is no tree with the controllers that pods need.
+    pub fn detect() -> Result<Self, CgroupError> {
+        detect::layout().map(Self::new)
+    }
+
+    /// Trees that are known.
+    #[must_use]
+    pub fn new(layout: Layout) -> Self {
+        Self { layout }
+    }
+
+    /// Where the trees are.
+    #[must_use]
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Makes the cgroup at `place` (a path from the tree's root) with everything above it, or brings its values up to date. A value
+    /// that `limits` leaves out is not touched, the CPU quota apart: without one the cgroup has none.
+    ///
+    /// # Errors
+    /// The first directory or value that the kernel refuses.
+    pub fn make(&self, place: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
+        check_place(place)?;
+        match &self.layout {
+            Layout::V1(trees) => {
+                for tree in [&trees.cpu, &trees.cpuacct, &trees.memory, &trees.pids] {
+                    let Some(tree) = tree else { continue };
+                    make(&below(tree, place))?;
+                }
+                self.set_v1(trees, place, limits)
+            }
+            Layout::V2 { mount } => {
+                make_v2(mount, place)?;
+                set_v2(&below(mount, place), limits)
+            }
+        }
+    }
+
+    /// Whether there is a cgroup at `place`.
+    #[must_use]
+    pub fn exists(&self, place: &str) -> bool {
+        check_place(place).is_ok() && self.roots().any(|root| exists(&below(root, place)))
+    }
+
+    /// Kills what still runs in the cgroup and removes it with all below.
+    ///
+    /// # Errors
+    /// When the kernel refuses for another reason than that processes are still ending.
+    pub fn remove(&self, place: &str) -> Result<Removal, CgroupError> {
+        check_place(place)?;
+        let mut outcome = Removal::Gone;
+        for root in self.roots() {
+            if remove_tree(&below(root, place), 0)? == Removal::Busy {
+                outcome = Removal::Busy;
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// What the cgroup at `place` uses; `None` when there is none.
+    #[must_use]
+    pub fn usage(&self, place: &str) -> Option<CgroupUsage> {
+        check_place(place).ok()?;
+        match &self.layout {
+            Layout::V1(trees) => usage_v1(trees, place),
+            Layout::V2 { mount } => usage_v2(&below(mount, place)),
+        }
+    }
+
+    /// Names of the cgroups directly below `place`, e.g. the pods of a class.
+    #[must_use]
+    pub fn children(&self, place: &str) -> Vec<String> {
+        let mut names: Vec<String> =
+            self.roots().flat_map(|root| list(&below(root, place)).unwrap_or_default()).collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    fn roots(&self) -> impl Iterator<Item = &Path> {
+        let (main, others): (Vec<&PathBuf>, &[PathBuf]) = match &self.layout {
+            Layout::V1(trees) => {
+                let main = [&trees.cpu, &trees.cpuacct, &trees.memory, &trees.pids];
+                (main.into_iter().flatten().collect(), &trees.others)
+            }
+            Layout::V2 { mount } => (vec![mount], &[]),
+        };
+        main.into_iter().chain(others).map(PathBuf::as_path)
+    }
+
+    fn set_v1(&self, trees: &V1, place: &str, limits: &CgroupLimits) -> Result<(), CgroupError> {
+        let set = |tree: &Option<PathBuf>, file: &str, value: Option<u64>| match (tree, value) {
+            (Some(tree), Some(value)) => write(&below(tree, place).join(file), &value.to_string()),
+            _ => Ok(()),
+        };
+        set(&trees.cpu, "cpu.shares", limits.cpu_shares)?;
+        if let Some(cpu) = &trees.cpu {
+            let (directory, quota) = (below(cpu, place), limits.cpu_quota_us);
+            if quota.is_some() {
+                write(&directory.join("cpu.cfs_period_us"), &QUOTA_PERIOD_US.to_string())?;
+            }
+            let quota = quota.map_or("-1".to_owned(), |quota| quota.to_string());
+            write(&directory.join("cpu.cfs_quota_us"), &quota)?;
+        }
+        set(&trees.memory, "memory.limit_in_bytes", limits.memory_bytes)?;
+        set(&trees.pids, "pids.max", limits.pids)
+    }
+}
+
+fn set_v2(directory: &Path, limits: &CgroupLimits) -> Result<(), CgroupError> {
+    let set = |file: &str, value: Option<String>| match value {
+        Some(value) => write(&directory.join(file), &value),
+        None => Ok(()),
+    };
+    set("cpu.weight", limits.cpu_weight().map(|weight| weight.to_string()))?;
+    let quota = limits.cpu_quota_us.map_or("max".to_owned(), |quota| quota.to_string());
+    set("cpu.max", Some(format!("{quota} {QUOTA_PERIOD_US}")))?;
+    set("memory.max", limits.memory_bytes.map(|bytes| bytes.to_string()))?;
+    set("pids.max", limits.pids.map(|pids| pids.to_string()))
+}
+
+/// Makes a place of version 2 and hands the controllers down to it. A controller that the root does not have is not asked for.
+fn make_v2(mount: &Path, place: &str) -> Result<(), CgroupError> {
+    let available = read_value(&mount.join("cgroup.controllers")).unwrap_or_default();
+    let wanted: Vec<String> = ["cpuset", "cpu", "io", "memory", "hugetlb", "pids"]
+        .iter()
+        .filter(|wanted| available.split_whitespace().any(|there| there == **wanted))
+        .map(|wanted| format!("+{wanted}"))
+        .collect();
+    let wanted = wanted.join(" ");
+    let mut directory = mount.to_path_buf();
+    for name in place.split('/').filter(|name| !name.is_empty()) {
+        let control = directory.join("cgroup.subtree_control");
+        let enabled = read_value(&control).unwrap_or_default();
+        let missing = wanted.split_whitespace().any(|one| {
+            !enabled.split_whitespace().any(|there| one.strip_prefix('+') == Some(there))
+        });
+        if missing {
+            write(&control, &wanted)?;
+        }
+        directory.push(name);
+        make(&directory)?;
+    }
+    Ok(())
+}
+
+fn usage_v1(trees: &V1, place: &str) -> Option<CgroupUsage> {
+    let number =
+        |tree: &Option<PathBuf>, file: &str| read_number(&below(tree.as_ref()?, place).join(file));
+    let statistics = trees
+        .memory
+        .as_ref()
+        .and_then(|tree| read_value(&below(tree, place).join("memory.stat")))
+        .unwrap_or_default();
+    let memory_bytes = number(&trees.memory, "memory.usage_in_bytes")?;
+    Some(CgroupUsage {
+        cpu_nanos: number(&trees.cpuacct, "cpuacct.usage").unwrap_or(0),
+        memory_bytes,
+        working_set_bytes: memory_bytes
+            .saturating_sub(statistic(&statistics, "total_inactive_file")),
+        rss_bytes: statistic(&statistics, "total_rss"),
+        tasks: number(&trees.pids, "pids.current").unwrap_or(0),
+    })
+}
+
+fn usage_v2(directory: &Path) -> Option<CgroupUsage> {
+    let cpu = read_value(&directory.join("cpu.stat")).unwrap_or_default();
+    let statistics = read_value(&directory.join("memory.stat")).unwrap_or_default();
+    let memory_bytes = read_number(&directory.join("memory.current"))?;
+    Some(CgroupUsage {
+        cpu_nanos: statistic(&cpu, "usage_usec").saturating_mul(1000),
+        memory_bytes,
+        working_set_bytes: memory_bytes.saturating_sub(statistic(&statistics, "inactive_file")),
+        rss_bytes: statistic(&statistics, "anon"),
+        tasks: read_number(&directory.join("pids.current")).unwrap_or(0),
+    })
+}
+
+/// The number behind a name in a file of `name number` lines; 0 if it is not there.
+fn statistic(text: &str, name: &str) -> u64 {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Removes a directory of a tree with those below it, killing what runs there.
+fn remove_tree(directory: &Path, depth: usize) -> Result<Removal, CgroupError> {
+    let failed = |source| CgroupError::Remove { path: directory.into(), source };
+    let children = match list(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Removal::Gone),
+        children => children.map_err(failed)?,
+    };
+    if depth > DEPTH_MAX {
+        return Err(failed(rustix::io::Errno::LOOP.into()));
+    }
+    kill_all(directory);
+    let mut outcome = Removal::Gone;
+    for child in children {
+        if remove_tree(&directory.join(child), depth + 1)? == Removal::Busy {
+            outcome = Removal::Busy;
+        }
+    }
+    if outcome == Removal::Busy {
+        return Ok(outcome);
+    }
+    remove_directory(directory).map_err(failed)
+}
+
+/// Kills the processes of one directory: at once where the kernel can (5.14, version 2), else one by one. One that forks meanwhile is
+/// killed by the next try.
+fn kill_all(directory: &Path) {
+    if std::fs::write(directory.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    let processes = read_value(&directory.join("cgroup.procs")).unwrap_or_default();
+    for pid in processes.lines().filter_map(|line| line.trim().parse::<i32>().ok()) {
+        // 0 stands for a process of another pid namespace, and for our own group in kill(2)
+        if pid > 1 {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL); // it may be gone already
+        }
+    }
+}
+
+fn below(root: &Path, place: &str) -> PathBuf {
+    root.join(place.trim_start_matches('/'))
+}
+
+/// A place is absolute, below the root and made of plain names.
+fn check_place(place: &str) -> Result<(), CgroupError> {
+    let mut names = place.split('/').filter(|name| !name.is_empty()).peekable();
+    let plain = names.peek().is_some() && names.all(|name| name != "." && name != "..");
+    if place.starts_with('/') && plain { Ok(()) } else { Err(CgroupError::Path(place.into())) }
+}
+
+#[cfg(test)]
+mod tests;

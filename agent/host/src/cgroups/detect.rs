@@ -1,0 +1,62 @@
+//! Which cgroup trees a host has, from its table of mounts.
+
+use std::path::Path;
+
+use procfs::process::{MountInfo, Process};
+
+use super::files::read_value;
+use super::{CgroupError, Layout, V1};
+
+pub(super) fn layout() -> Result<Layout, CgroupError> {
+    let mounts = Process::myself().and_then(|own| own.mountinfo()).map_err(CgroupError::Mounts)?;
+    from_mounts(mounts.iter(), |mount| {
+        read_value(&mount.join("cgroup.controllers")).unwrap_or_default()
+    })
+}
+
+/// `controllers` gives what a tree of version 2 has.
+pub(super) fn from_mounts<'a>(
+    mounts: impl Iterator<Item = &'a MountInfo>,
+    controllers: impl Fn(&Path) -> String,
+) -> Result<Layout, CgroupError> {
+    let mut v1 = V1::default();
+    for mount in mounts {
+        let at = &mount.mount_point;
+        match mount.fs_type.as_str() {
+            "cgroup2" => {
+                let has = controllers(at);
+                let has = |wanted: &str| has.split_whitespace().any(|there| there == wanted);
+                if has("cpu") && has("memory") {
+                    return Ok(Layout::V2 { mount: at.clone() });
+                }
+                v1.others.push(at.clone());
+            }
+            "cgroup" => {
+                let has = |controller: &str| mount.super_options.contains_key(controller);
+                let mut used = false;
+                for (controller, place) in [
+                    ("cpu", &mut v1.cpu),
+                    ("cpuacct", &mut v1.cpuacct),
+                    ("memory", &mut v1.memory),
+                    ("pids", &mut v1.pids),
+                ] {
+                    if has(controller) && place.is_none() {
+                        *place = Some(at.clone());
+                        used = true;
+                    }
+                }
+                // one of ours mounted a second time is the same tree
+                let known = ["cpu", "cpuacct", "memory", "pids"].iter().any(|ours| has(ours));
+                if !used && !known {
+                    v1.others.push(at.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+    if v1.cpu.is_some() && v1.memory.is_some() {
+        Ok(Layout::V1(v1))
+    } else {
+        Err(CgroupError::NoTree)
+    }
+}

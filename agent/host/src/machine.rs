@@ -1,0 +1,267 @@
+//! What the machine is and has, read from /proc, /sys and /etc.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use agent_node::status::Capacity;
+use procfs::{Current as _, Meminfo};
+use rustix::io::Errno;
+
+/// Why a fact about the machine is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// A file of /proc cannot be read.
+    #[error("read /proc/{file}")]
+    Proc {
+        /// The file.
+        file: &'static str,
+        /// Why.
+        #[source]
+        source: procfs::ProcError,
+    },
+    /// A directory's file system cannot be asked for its size.
+    #[error("size of the file system of {}", path.display())]
+    Disk {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Errno,
+    },
+}
+
+/// Names and versions. What a machine does not say is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Host name, lower case.
+    pub hostname: String,
+    /// Of /etc/machine-id.
+    pub machine_id: String,
+    /// Of the firmware, or the machine id where that is not told.
+    pub system_uuid: String,
+    /// New with each boot.
+    pub boot_id: String,
+    /// Release of the kernel.
+    pub kernel_version: String,
+    /// Name and version of the distribution.
+    pub os_image: String,
+    /// As the ecosystem spells it: `amd64`, `arm64`, ...
+    pub architecture: &'static str,
+}
+
+/// Usage of the whole machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time since boot in nanoseconds, all processors together, idle and waiting apart.
+    pub cpu_nanos: u64,
+    /// Memory that could be had without swapping, in bytes.
+    pub memory_available_bytes: u64,
+    /// Memory in bytes.
+    pub memory_total_bytes: u64,
+    /// Swap space in bytes.
+    pub swap_total_bytes: u64,
+    /// Processes and threads.
+    pub tasks: u64,
+    /// Largest number of them.
+    pub tasks_max: u64,
+}
+
+/// Room in a file system.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Size in bytes.
+    pub total_bytes: u64,
+    /// Bytes that ordinary users can still write.
+    pub available_bytes: u64,
+    /// Number of inodes.
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub inodes_free: u64,
+}
+
+/// What the machine has; `root` is the agent's directory, whose file system counts as the node's disk, and `pods` the largest
+/// number of pods.
+///
+/// # Errors
+/// When /proc or the file system cannot be read.
+pub fn capacity(root: &Path, pods: u32) -> Result<Capacity, MachineError> {
+    let memory = meminfo()?;
+    Ok(Capacity {
+        cpus: cpus(),
+        memory_bytes: memory.mem_total,
+        disk_bytes: disk(root)?.total_bytes,
+        huge_pages: huge_pages(Path::new("/sys/kernel/mm/hugepages")),
+        pods,
+    })
+}
+
+/// Names and versions of the machine.
+#[must_use]
+pub fn identity() -> Identity {
+    let uname = rustix::system::uname();
+    let machine_id = first_line("/etc/machine-id");
+    let firmware = first_line("/sys/class/dmi/id/product_uuid");
+    let os_release = std::fs::read_to_string("/etc/os-release")
+        .or_else(|_| std::fs::read_to_string("/usr/lib/os-release"));
+    Identity {
+        hostname: uname.nodename().to_string_lossy().to_lowercase(),
+        system_uuid: if firmware.is_empty() { machine_id.clone() } else { firmware },
+        machine_id,
+        boot_id: first_line("/proc/sys/kernel/random/boot_id"),
+        kernel_version: uname.release().to_string_lossy().into_owned(),
+        os_image: os_image(&os_release.unwrap_or_default()),
+        architecture: match std::env::consts::ARCH {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            "powerpc64" => "ppc64le",
+            other => other,
+        },
+    }
+}
+
+/// Usage of the machine now.
+///
+/// # Errors
+/// When /proc cannot be read.
+pub fn usage() -> Result<Usage, MachineError> {
+    let memory = meminfo()?;
+    let stat = procfs::CurrentSI::current()
+        .map_err(|source| MachineError::Proc { file: "stat", source })
+        .map(|stat: procfs::KernelStats| stat.total)?;
+    let ticks =
+        stat.user + stat.nice + stat.system + stat.irq.unwrap_or(0) + stat.softirq.unwrap_or(0);
+    let load = procfs::LoadAverage::current()
+        .map_err(|source| MachineError::Proc { file: "loadavg", source })?;
+    let tasks_max = first_line("/proc/sys/kernel/pid_max").parse().unwrap_or(0);
+    let threads_max = first_line("/proc/sys/kernel/threads-max").parse().unwrap_or(tasks_max);
+    Ok(Usage {
+        cpu_nanos: ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1),
+        memory_available_bytes: memory.mem_available.unwrap_or(memory.mem_free),
+        memory_total_bytes: memory.mem_total,
+        swap_total_bytes: memory.swap_total,
+        tasks: u64::from(load.max),
+        tasks_max: tasks_max.min(threads_max),
+    })
+}
+
+/// Room in the file system of a directory.
+///
+/// # Errors
+/// When the kernel cannot be asked.
+pub fn disk(path: &Path) -> Result<Disk, MachineError> {
+    let stat = rustix::fs::statvfs(path)
+        .map_err(|source| MachineError::Disk { path: path.into(), source })?;
+    Ok(Disk {
+        total_bytes: stat.f_blocks * stat.f_frsize,
+        available_bytes: stat.f_bavail * stat.f_frsize,
+        inodes: stat.f_files,
+        inodes_free: stat.f_ffree,
+    })
+}
+
+/// Asks the kernel to spare this process when memory runs out. Best effort: without CAP_SYS_RESOURCE a lower score than the
+/// present one is refused.
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_oom_score_adj(score: i16) -> std::io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", score.to_string())
+}
+
+fn meminfo() -> Result<Meminfo, MachineError> {
+    Meminfo::current().map_err(|source| MachineError::Proc { file: "meminfo", source })
+}
+
+/// Processors that are online, whether this process may run on them or not.
+fn cpus() -> u32 {
+    let online = count_list(&first_line("/sys/devices/system/cpu/online"));
+    match online {
+        Some(count) if count > 0 => count,
+        _ => {
+            std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(1))
+        }
+    }
+}
+
+/// Number of elements of a kernel list such as `0-3,5`.
+fn count_list(list: &str) -> Option<u32> {
+    list.split(',').try_fold(0_u32, |count, part| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        count.checked_add(last.checked_sub(first)?.checked_add(1)?)
+    })
+}
+
+/// Bytes set aside by page size in bytes, from directories `hugepages-<size>kB`.
+fn huge_pages(directory: &Path) -> BTreeMap<u64, u64> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let size: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let pages = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
+            let pages: u64 = pages.trim().parse().ok()?;
+            Some((size * 1024, size * 1024 * pages))
+        })
+        .collect()
+}
+
+fn os_image(os_release: &str) -> String {
+    let value = |key: &str| {
+        os_release.lines().find_map(|line| {
+            let value = line.strip_prefix(key)?.strip_prefix('=')?;
+            Some(value.trim_matches('"').to_owned())
+        })
+    };
+    value("PRETTY_NAME").or_else(|| value("NAME")).unwrap_or_else(|| "Linux".to_owned())
+}
+
+fn first_line(path: impl AsRef<Path>) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines().next().unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_counted() {
+        for (list, count) in
+            [("0", Some(1)), ("0-3", Some(4)), ("0-1,4,6-7", Some(5)), ("", None), ("3-1", None)]
+        {
+            assert_eq!(count_list(list), count, "{list}");
+        }
+    }
+
+    #[test]
+    fn the_image_is_the_pretty_name() {
+        let debian = "NAME=\"Debian GNU/Linux\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n";
+        assert_eq!(os_image(debian), "Debian GNU/Linux 12 (bookworm)");
+        assert_eq!(os_image("NAME=Alpine\n"), "Alpine");
+        assert_eq!(os_image(""), "Linux");
+    }
+
+    #[test]
+    fn huge_pages_by_size() {
+        let dir = tempfile::tempdir().unwrap();
+        for (size, pages) in [("2048", "3"), ("1048576", "0")] {
+            let path = dir.path().join(format!("hugepages-{size}kB"));
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("nr_hugepages"), format!("{pages}\n")).unwrap();
+        }
+        assert_eq!(huge_pages(dir.path()), [(2 << 20, 6 << 20), (1 << 30, 0)].into());
+        assert_eq!(huge_pages(Path::new("/nonexistent")), BTreeMap::new());
+    }
+
+    #[test]
+    fn this_machine_has_something() {
+        let capacity = capacity(Path::new("/"), 110).unwrap();
+        assert!(capacity.cpus > 0 && capacity.memory_bytes > 0 && capacity.disk_bytes > 0);
+        let usage = usage().unwrap();
+        assert!(usage.memory_available_bytes <= usage.memory_total_bytes);
+        assert!(usage.cpu_nanos > 0 && usage.tasks > 0 && usage.tasks_max > 0);
+        let identity = identity();
+        assert!(!identity.hostname.is_empty() && !identity.kernel_version.is_empty());
+    }
+}

@@ -1,0 +1,269 @@
+//! The cgroup tree of the node's pods: names and values, for both cgroup versions and both ways of naming.
+//!
+//! ```text
+//! <root>/kubepods                      all pods: what may be allocated
+//!        ├── pod<uid>                  guaranteed
+//!        ├── burstable/pod<uid>
+//!        └── besteffort/pod<uid>
+//! ```
+
+use proto_api::Quantity;
+use proto_api::core::v1::{Container, Pod};
+
+use crate::qos::{QosClass, qos_class};
+use crate::resources::{Amounts, CPU, MEMORY, all_limited, limits, requests};
+
+/// Weight of something that asked for no CPU.
+pub const SHARES_MIN: u64 = 2;
+/// Largest weight of cgroup v1.
+pub const SHARES_MAX: u64 = 262_144;
+/// Period of CPU quotas in microseconds.
+pub const QUOTA_PERIOD_US: u64 = 100_000;
+/// Smallest quota that the kernel takes, in microseconds.
+const QUOTA_MIN_US: u64 = 1_000;
+
+/// Who manages the tree, which decides how its directories are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// Plain directories.
+    Cgroupfs,
+    /// Slices of systemd.
+    Systemd,
+}
+
+/// A place in the tree: a list of plain names from the cgroup root.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupName(Vec<String>);
+
+impl CgroupName {
+    /// The place of all pods below `root` (`/` or a path of plain names).
+    pub fn pods(root: &str) -> Self {
+        let mut parts: Vec<String> =
+            root.split('/').filter(|p| !p.is_empty()).map(str::to_owned).collect();
+        parts.push("kubepods".to_owned());
+        Self(parts)
+    }
+
+    /// The place of a class; guaranteed pods lie directly below all pods.
+    pub fn class(root: &str, class: QosClass) -> Self {
+        let pods = Self::pods(root);
+        match class {
+            QosClass::Guaranteed => pods,
+            QosClass::Burstable => pods.child("burstable"),
+            QosClass::BestEffort => pods.child("besteffort"),
+        }
+    }
+
+    /// The place of one pod.
+    pub fn pod(root: &str, class: QosClass, uid: &str) -> Self {
+        Self::class(root, class).child(&format!("pod{uid}"))
+    }
+
+    fn child(mut self, name: &str) -> Self {
+        self.0.push(name.to_owned());
+        self
+    }
+
+    /// Path below the mount point of a hierarchy, starting with `/`.
+    pub fn path(&self, driver: Driver) -> String {
+        match driver {
+            Driver::Cgroupfs => format!("/{}", self.0.join("/")),
+            Driver::Systemd => {
+                let slices = (1..=self.0.len()).map(|n| slice(&self.0[..n]));
+                slices.fold(String::new(), |path, slice| format!("{path}/{slice}"))
+            }
+        }
+    }
+
+    /// What the runtime is given as the parent of a sandbox: a path, or the name of the innermost slice.
+    pub fn parent(&self, driver: Driver) -> String {
+        match driver {
+            Driver::Cgroupfs => self.path(driver),
+            Driver::Systemd => slice(&self.0),
+        }
+    }
+}
+
+/// Name of the slice for a list of plain names: systemd reads `-` as the separator, so those inside a name become `_`.
+fn slice(parts: &[String]) -> String {
+    let escaped: Vec<String> = parts.iter().map(|p| p.replace('-', "_")).collect();
+    format!("{}.slice", escaped.join("-"))
+}
+
+/// Values of one cgroup; `None` leaves the kernel's default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CgroupLimits {
+    /// Weight on the scale of cgroup v1, 2 to 262144.
+    pub cpu_shares: Option<u64>,
+    /// CPU time in microseconds for each period of [`QUOTA_PERIOD_US`].
+    pub cpu_quota_us: Option<u64>,
+    /// Bytes of memory.
+    pub memory_bytes: Option<u64>,
+    /// Number of processes and threads.
+    pub pids: Option<u64>,
+}
+
+impl CgroupLimits {
+    /// The weight on the scale of cgroup v2, 1 to 10000.
+    pub fn cpu_weight(&self) -> Option<u64> {
+        self.cpu_shares
+            .map(|shares| 1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - 2) * 9_999 / (SHARES_MAX - 2))
+    }
+}
+
+/// Weight for an amount of CPU.
+pub fn shares(cpu: Quantity) -> u64 {
+    let milli = u64::try_from(cpu.as_milli()).unwrap_or(0);
+    (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX)
+}
+
+/// Quota per period for an amount of CPU, in microseconds; `None` for none.
+pub fn quota_us(cpu: Quantity) -> Option<u64> {
+    let milli = u64::try_from(cpu.as_milli()).ok().filter(|m| *m > 0)?;
+    Some((milli.saturating_mul(QUOTA_PERIOD_US) / 1000).max(QUOTA_MIN_US))
+}
+
+/// Values of a pod's cgroup. A bound holds for the pod only if every container has it.
+pub fn pod_limits(pod: &Pod, pids: Option<u64>) -> CgroupLimits {
+    let class = qos_class(pod);
+    if class == QosClass::BestEffort {
+        return CgroupLimits { cpu_shares: Some(SHARES_MIN), pids, ..CgroupLimits::default() };
+    }
+    let limits = limits(pod);
+    let cpu = asked(&requests(pod), &limits, CPU);
+    CgroupLimits {
+        cpu_shares: Some(shares(cpu)),
+        cpu_quota_us: all_limited(pod, CPU).then(|| quota_us(amount(&limits, CPU))).flatten(),
+        memory_bytes: all_limited(pod, MEMORY).then(|| amount(&limits, MEMORY).as_bytes()),
+        pids,
+    }
+}
+
+/// Values of the cgroup of one class, from the pods in it.
+pub fn class_limits<'a>(class: QosClass, pods: impl Iterator<Item = &'a Pod>) -> CgroupLimits {
+    let cpu_shares = match class {
+        QosClass::Guaranteed => None,
+        QosClass::BestEffort => Some(SHARES_MIN),
+        QosClass::Burstable => {
+            let asked = pods.map(|p| asked(&requests(p), &limits(p), CPU));
+            Some(shares(asked.sum()))
+        }
+    };
+    CgroupLimits { cpu_shares, ..CgroupLimits::default() }
+}
+
+/// Values of the cgroup of all pods: what the node may give away.
+pub fn node_limits(allocatable: &Amounts) -> CgroupLimits {
+    CgroupLimits {
+        cpu_shares: allocatable.get(CPU).map(|q| shares(*q)),
+        memory_bytes: allocatable.get(MEMORY).map(|q| q.as_bytes()),
+        ..CgroupLimits::default()
+    }
+}
+
+/// Values of one container; a container that asks for no CPU but is limited asks for its limit.
+pub fn container_limits(container: &Container) -> CgroupLimits {
+    let resources = &container.resources;
+    let memory = amount(&resources.limits, MEMORY);
+    CgroupLimits {
+        cpu_shares: Some(shares(asked(&resources.requests, &resources.limits, CPU))),
+        cpu_quota_us: quota_us(amount(&resources.limits, CPU)),
+        memory_bytes: (!memory.is_zero()).then(|| memory.as_bytes()),
+        pids: None,
+    }
+}
+
+fn asked(requests: &Amounts, limits: &Amounts, name: &str) -> Quantity {
+    requests.get(name).or_else(|| limits.get(name)).copied().unwrap_or_default()
+}
+
+fn amount(amounts: &Amounts, name: &str) -> Quantity {
+    amounts.get(name).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_by_class_and_driver() {
+        let uid = "0a1b-2c";
+        let cases = [
+            (QosClass::Guaranteed, "/kubepods/pod0a1b-2c", "kubepods-pod0a1b_2c.slice"),
+            (
+                QosClass::Burstable,
+                "/kubepods/burstable/pod0a1b-2c",
+                "kubepods-burstable-pod0a1b_2c.slice",
+            ),
+            (
+                QosClass::BestEffort,
+                "/kubepods/besteffort/pod0a1b-2c",
+                "kubepods-besteffort-pod0a1b_2c.slice",
+            ),
+        ];
+        for (class, path, slice) in cases {
+            let name = CgroupName::pod("/", class, uid);
+            assert_eq!(name.path(Driver::Cgroupfs), path);
+            assert_eq!(name.parent(Driver::Cgroupfs), path);
+            assert_eq!(name.parent(Driver::Systemd), slice);
+        }
+        let nested = CgroupName::pod("/a/b", QosClass::Burstable, "u");
+        assert_eq!(nested.path(Driver::Cgroupfs), "/a/b/kubepods/burstable/podu");
+        assert_eq!(
+            CgroupName::class("/", QosClass::Burstable).path(Driver::Systemd),
+            "/kubepods.slice/kubepods-burstable.slice"
+        );
+    }
+
+    #[test]
+    fn weights_and_quotas() {
+        let cases = [
+            ("0", 2, None, 1),
+            ("1m", 2, Some(1_000), 1),
+            ("100m", 102, Some(10_000), 4),
+            ("1", 1024, Some(100_000), 39),
+            ("2500m", 2560, Some(250_000), 98),
+            ("10000", 262_144, Some(1_000_000_000), 10_000),
+        ];
+        for (cpu, expect_shares, quota, weight) in cases {
+            let cpu: Quantity = cpu.parse().expect("quantity");
+            assert_eq!(shares(cpu), expect_shares, "{cpu}");
+            assert_eq!(quota_us(cpu), quota, "{cpu}");
+            let limits = CgroupLimits { cpu_shares: Some(shares(cpu)), ..Default::default() };
+            assert_eq!(limits.cpu_weight(), Some(weight), "{cpu}");
+        }
+    }
+
+    fn container(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> Container {
+        let read = |list: &[(&str, &str)]| {
+            list.iter().map(|(n, q)| ((*n).to_owned(), q.parse().expect("quantity"))).collect()
+        };
+        let mut container = Container::default();
+        container.resources.requests = read(requests);
+        container.resources.limits = read(limits);
+        container
+    }
+
+    #[test]
+    fn a_pod_is_bounded_only_where_all_its_containers_are() {
+        let bound = container(&[("cpu", "100m")], &[("cpu", "1"), ("memory", "64Mi")]);
+        let free = container(&[("cpu", "100m")], &[("memory", "64Mi")]);
+        let mut pod = Pod::default();
+        pod.spec.containers = vec![bound, free];
+        let limits = pod_limits(&pod, Some(100));
+        assert_eq!(limits.cpu_shares, Some(204));
+        assert_eq!(limits.cpu_quota_us, None);
+        assert_eq!(limits.memory_bytes, Some(128 << 20));
+        assert_eq!(limits.pids, Some(100));
+        pod.spec.containers = vec![container(&[], &[])];
+        assert_eq!(pod_limits(&pod, None).cpu_shares, Some(2));
+    }
+
+    #[test]
+    fn the_burstable_class_weighs_what_its_pods_ask() {
+        let mut pod = Pod::default();
+        pod.spec.containers = vec![container(&[("cpu", "500m")], &[])];
+        let limits = class_limits(QosClass::Burstable, [&pod, &pod].into_iter());
+        assert_eq!(limits.cpu_shares, Some(1024));
+    }
+}

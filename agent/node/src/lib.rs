@@ -1,0 +1,10 @@
+//! Pure: what a node decides about pods and says about itself: who may run here, how the cgroup tree looks, what the Node
+//! object shows.
+//!
+//! Capacity, pods and time come in as values; nothing here reads a file or a clock.
+
+pub mod admission;
+pub mod cgroup;
+pub mod qos;
+pub mod resources;
+pub mod status;

@@ -1,0 +1,129 @@
+//! Quality-of-service class of a pod, and what follows from it for the out-of-memory killer.
+
+use std::collections::BTreeMap;
+
+use proto_api::Quantity;
+use proto_api::core::v1::{Container, Pod};
+
+use crate::resources::{CPU, MEMORY};
+
+/// Quality-of-service class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QosClass {
+    /// Every container requests exactly what it is limited to, CPU and memory both.
+    Guaranteed,
+    /// Some container requests or limits something.
+    Burstable,
+    /// None does.
+    BestEffort,
+}
+
+impl QosClass {
+    /// As the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
+/// The class of a pod, from CPU and memory of all its containers.
+pub fn qos_class(pod: &Pod) -> QosClass {
+    let mut requests = BTreeMap::new();
+    let mut limits = BTreeMap::new();
+    let mut all_limited = true;
+    for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
+        sum(&mut requests, &container.resources.requests);
+        all_limited &= sum(&mut limits, &container.resources.limits) == 2;
+    }
+    if requests.is_empty() && limits.is_empty() {
+        QosClass::BestEffort
+    } else if all_limited && (requests.is_empty() || requests == limits) {
+        QosClass::Guaranteed
+    } else {
+        QosClass::Burstable
+    }
+}
+
+/// Adds CPU and memory to `sum` and tells how many of the two were there.
+fn sum(sum: &mut BTreeMap<&'static str, Quantity>, amounts: &BTreeMap<String, Quantity>) -> usize {
+    let mut found = 0;
+    for name in [CPU, MEMORY] {
+        if let Some(amount) = amounts.get(name).filter(|q| !q.is_zero()) {
+            let known = sum.entry(name).or_default();
+            *known = *known + *amount;
+            found += 1;
+        }
+    }
+    found
+}
+
+/// Score of the sandbox and of guaranteed containers: killed after everything else.
+pub const OOM_SCORE_GUARANTEED: i64 = -997;
+/// Score of best-effort containers: killed first.
+pub const OOM_SCORE_BEST_EFFORT: i64 = 1000;
+
+/// `oom_score_adj` of a container: the less of the node's memory a burstable container asked for, the sooner it is killed.
+pub fn oom_score_adj(class: QosClass, container: &Container, node_memory_bytes: u64) -> i64 {
+    match class {
+        QosClass::Guaranteed => OOM_SCORE_GUARANTEED,
+        QosClass::BestEffort => OOM_SCORE_BEST_EFFORT,
+        QosClass::Burstable => {
+            let asked = container.resources.requests.get(MEMORY).map_or(0, |q| q.as_bytes());
+            let share = u128::from(asked) * 1000 / u128::from(node_memory_bytes.max(1));
+            let score = 1000 - i64::try_from(share).unwrap_or(1000);
+            // Above a guaranteed container by enough, below a best-effort one.
+            score.clamp(1000 + OOM_SCORE_GUARANTEED - 1, OOM_SCORE_BEST_EFFORT - 1)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> Container {
+        let read = |list: &[(&str, &str)]| {
+            list.iter().map(|(n, q)| ((*n).to_owned(), q.parse().expect("quantity"))).collect()
+        };
+        let mut container = Container::default();
+        container.resources.requests = read(requests);
+        container.resources.limits = read(limits);
+        container
+    }
+
+    #[test]
+    fn classes() {
+        let both = [("cpu", "1"), ("memory", "1Gi")];
+        let cases = [
+            (vec![container(&[], &[])], QosClass::BestEffort),
+            (vec![container(&both, &both)], QosClass::Guaranteed),
+            (vec![container(&[], &both)], QosClass::Guaranteed),
+            (vec![container(&both, &[])], QosClass::Burstable),
+            (vec![container(&[("cpu", "1")], &[("cpu", "1")])], QosClass::Burstable),
+            (vec![container(&both, &both), container(&[], &[])], QosClass::Burstable),
+            (vec![container(&[("cpu", "500m"), ("memory", "1Gi")], &both)], QosClass::Burstable),
+            (vec![container(&[("nvidia.com/gpu", "1")], &[])], QosClass::BestEffort),
+        ];
+        for (containers, expect) in cases {
+            let mut pod = Pod::default();
+            pod.spec.containers = containers;
+            assert_eq!(qos_class(&pod), expect, "{:?}", pod.spec.containers);
+        }
+    }
+
+    #[test]
+    fn oom_scores() {
+        let gib = 1 << 30;
+        let asks = |memory| container(&[("memory", memory)], &[]);
+        let score = |c: &Container| oom_score_adj(QosClass::Burstable, c, 8 * gib);
+        assert_eq!(score(&asks("4Gi")), 500);
+        assert_eq!(score(&asks("1")), 999);
+        assert_eq!(score(&asks("8Gi")), 2);
+        assert_eq!(score(&asks("64Gi")), 2);
+        assert_eq!(oom_score_adj(QosClass::BestEffort, &asks("1"), gib), 1000);
+        assert_eq!(oom_score_adj(QosClass::Guaranteed, &asks("1"), gib), -997);
+    }
+}

@@ -1,0 +1,85 @@
+//! What a pod asks for and what it may use at most, summed over its containers.
+
+use std::collections::BTreeMap;
+
+use proto_api::Quantity;
+use proto_api::core::v1::{Container, Pod};
+
+/// Amounts by resource name.
+pub type Amounts = BTreeMap<String, Quantity>;
+
+/// CPU time, in cores.
+pub const CPU: &str = "cpu";
+/// Memory, in bytes.
+pub const MEMORY: &str = "memory";
+/// Local disk space, in bytes.
+pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// Number of pods.
+pub const PODS: &str = "pods";
+
+/// What the scheduler and the node account for the pod: the larger of all containers together and of each init container
+/// alone, plus the pod's overhead.
+pub fn requests(pod: &Pod) -> Amounts {
+    effective(pod, |c| &c.resources.requests)
+}
+
+/// The same over limits. A resource that one container does not limit is limited for that container by nothing; ask
+/// [`all_limited`] before using a sum as a bound.
+pub fn limits(pod: &Pod) -> Amounts {
+    effective(pod, |c| &c.resources.limits)
+}
+
+/// Whether every container of the pod, init containers included, limits that resource.
+pub fn all_limited(pod: &Pod, resource: &str) -> bool {
+    let limited = |c: &Container| c.resources.limits.get(resource).is_some_and(|q| !q.is_zero());
+    pod.spec.init_containers.iter().chain(&pod.spec.containers).all(limited)
+}
+
+fn effective(pod: &Pod, of: impl Fn(&Container) -> &Amounts) -> Amounts {
+    let mut sum = Amounts::new();
+    for container in &pod.spec.containers {
+        add(&mut sum, of(container));
+    }
+    for container in &pod.spec.init_containers {
+        for (name, amount) in of(container) {
+            let known = sum.entry(name.clone()).or_insert(*amount);
+            *known = (*known).max(*amount);
+        }
+    }
+    add(&mut sum, &pod.spec.overhead);
+    sum
+}
+
+/// Adds `more` to `sum`, resource by resource.
+pub fn add(sum: &mut Amounts, more: &Amounts) {
+    for (name, amount) in more {
+        let known = sum.entry(name.clone()).or_default();
+        *known = *known + *amount;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(requests: &[(&str, &str)]) -> Container {
+        let mut container = Container::default();
+        for (name, amount) in requests {
+            let amount = amount.parse().expect("quantity");
+            container.resources.requests.insert((*name).to_owned(), amount);
+        }
+        container
+    }
+
+    #[test]
+    fn init_containers_count_alone_and_containers_together() {
+        let mut pod = Pod::default();
+        pod.spec.containers =
+            vec![container(&[("cpu", "100m"), ("memory", "64Mi")]), container(&[("cpu", "200m")])];
+        pod.spec.init_containers = vec![container(&[("cpu", "250m"), ("memory", "1Gi")])];
+        pod.spec.overhead.insert("cpu".into(), "10m".parse().expect("quantity"));
+        let sum = requests(&pod);
+        assert_eq!(sum["cpu"].as_milli(), 310);
+        assert_eq!(sum["memory"].value(), 1 << 30);
+    }
+}

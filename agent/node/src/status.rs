@@ -1,0 +1,334 @@
+//! The Node object: registration, capacity and what is left for pods, addresses, conditions, images.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto_api::core::v1::{
+    ContainerImage, DaemonEndpoint, Node, NodeAddress, NodeCondition, NodeStatus, NodeSystemInfo,
+    Taint,
+};
+use proto_api::names::Names;
+use proto_api::{Quantity, Time};
+
+use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
+
+/// What the machine has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Capacity {
+    /// Processors.
+    pub cpus: u32,
+    /// Memory in bytes.
+    pub memory_bytes: u64,
+    /// Size in bytes of the file system of the agent's root directory.
+    pub disk_bytes: u64,
+    /// Huge pages by page size in bytes: number of bytes set aside.
+    pub huge_pages: BTreeMap<u64, u64>,
+    /// Largest number of pods.
+    pub pods: u32,
+}
+
+/// What is kept back from pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// For the system and the agents, by resource.
+    pub amounts: Amounts,
+    /// Memory in bytes below which pods are evicted.
+    pub eviction_memory_bytes: u64,
+}
+
+/// What the agent knows of its machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Machine {
+    /// Name of the Node object.
+    pub name: String,
+    /// Host name.
+    pub hostname: String,
+    /// Addresses of the node, the primary first.
+    pub ips: Vec<String>,
+    /// Names and versions of system and programs.
+    pub info: NodeSystemInfo,
+    /// What it has.
+    pub capacity: Capacity,
+    /// What is kept back.
+    pub reserved: Reserved,
+    /// Port of the agent's HTTPS endpoint.
+    pub port: u16,
+    /// Labels given by configuration.
+    pub labels: BTreeMap<String, String>,
+    /// Taints given by configuration.
+    pub taints: Vec<Taint>,
+    /// Pod network configured by hand; empty when it is the cluster's to assign.
+    pub pod_cidr: String,
+}
+
+/// An image that the node has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// Tags and digests.
+    pub names: Vec<String>,
+    /// Bytes on disk.
+    pub size_bytes: i64,
+}
+
+/// What decides the node's conditions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Why pods cannot run here at the moment; empty when they can.
+    pub not_ready: Vec<String>,
+    /// Memory is short.
+    pub memory_pressure: bool,
+    /// Disk is short.
+    pub disk_pressure: bool,
+    /// Process ids are short.
+    pub pid_pressure: bool,
+}
+
+/// Most images listed in the status.
+pub const IMAGES_MAX: usize = 50;
+/// Most names listed for an image.
+const IMAGE_NAMES_MAX: usize = 5;
+
+/// The Node object to register. Its taint keeps pods away until the node has shown that it is ready.
+pub fn registration(names: &Names, machine: &Machine, status: NodeStatus) -> Node {
+    let mut node = Node::default();
+    node.metadata.name.clone_from(&machine.name);
+    node.metadata.labels = labels(names, machine);
+    let key = names.sub_label("volumes", "controller-managed-attach-detach");
+    node.metadata.annotations.insert(key, "true".to_owned());
+    node.spec.taints.clone_from(&machine.taints);
+    if !machine.pod_cidr.is_empty() {
+        node.spec.pod_cidr.clone_from(&machine.pod_cidr);
+        node.spec.pod_cidrs = vec![machine.pod_cidr.clone()];
+    }
+    node.status = status;
+    node
+}
+
+/// Labels that the agent sets: those of configuration, and what is true of the machine.
+pub fn labels(names: &Names, machine: &Machine) -> BTreeMap<String, String> {
+    let mut labels = machine.labels.clone();
+    let (arch, os) = (&machine.info.architecture, &machine.info.operating_system);
+    labels.insert(names.label("hostname"), machine.hostname.clone());
+    labels.insert(names.label("arch"), arch.clone());
+    labels.insert(names.label("os"), os.clone());
+    labels
+}
+
+/// The status of the node. `before` is what the object shows now: conditions of others are kept, and a condition that does not
+/// change keeps its transition time.
+pub fn status(
+    machine: &Machine,
+    health: &Health,
+    images: &[Image],
+    before: &NodeStatus,
+    now: Time,
+) -> NodeStatus {
+    let (capacity, allocatable) = capacity(&machine.capacity, &machine.reserved);
+    let mut status = NodeStatus {
+        capacity,
+        allocatable,
+        conditions: conditions(health, &before.conditions, now),
+        addresses: addresses(machine),
+        node_info: machine.info.clone(),
+        images: listed(images),
+        volumes_attached: before.volumes_attached.clone(),
+        volumes_in_use: before.volumes_in_use.clone(),
+        ..NodeStatus::default()
+    };
+    let port = i32::from(machine.port);
+    status.daemon_endpoints.kubelet_endpoint = DaemonEndpoint { port };
+    status
+}
+
+/// Whether two statuses differ in more than their heartbeat times.
+pub fn differs(a: &NodeStatus, b: &NodeStatus) -> bool {
+    let still = |status: &NodeStatus| {
+        let mut status = status.clone();
+        for condition in &mut status.conditions {
+            condition.last_heartbeat_time = Time::default();
+        }
+        status
+    };
+    still(a) != still(b)
+}
+
+/// Capacity, and what of it pods may ask for.
+pub fn capacity(capacity: &Capacity, reserved: &Reserved) -> (Amounts, Amounts) {
+    let bytes = |n: u64| Quantity::from_bytes(i64::try_from(n).unwrap_or(i64::MAX));
+    let mut total = Amounts::new();
+    total.insert(CPU.to_owned(), Quantity::from_units(capacity.cpus.into()));
+    total.insert(MEMORY.to_owned(), bytes(capacity.memory_bytes));
+    total.insert(EPHEMERAL_STORAGE.to_owned(), bytes(capacity.disk_bytes));
+    total.insert(PODS.to_owned(), Quantity::from_units(capacity.pods.into()));
+    for (page, size) in &capacity.huge_pages {
+        total.insert(format!("hugepages-{}", bytes(*page)), bytes(*size));
+    }
+    let mut left = total.clone();
+    let mut take = |name: &str, amount: Quantity| {
+        if let Some(known) = left.get_mut(name) {
+            *known = (*known - amount).max(Quantity::default().with_format(known.format()));
+        }
+    };
+    for (name, amount) in &reserved.amounts {
+        take(name, *amount);
+    }
+    take(MEMORY, bytes(reserved.eviction_memory_bytes));
+    // Huge pages are memory that nobody else can have.
+    take(MEMORY, bytes(capacity.huge_pages.values().sum()));
+    (total, left)
+}
+
+fn addresses(machine: &Machine) -> Vec<NodeAddress> {
+    let address = |type_: &str, address: &str| NodeAddress {
+        type_: type_.to_owned(),
+        address: address.to_owned(),
+    };
+    let ips = machine.ips.iter().map(|ip| address("InternalIP", ip));
+    ips.chain([address("Hostname", &machine.hostname)]).collect()
+}
+
+/// The largest images, each with its shortest names.
+fn listed(images: &[Image]) -> Vec<ContainerImage> {
+    let mut images: Vec<&Image> = images.iter().filter(|i| !i.names.is_empty()).collect();
+    images.sort_by_key(|i| (Reverse(i.size_bytes), &i.names));
+    let show = |image: &Image| ContainerImage {
+        names: image.names.iter().take(IMAGE_NAMES_MAX).cloned().collect(),
+        size_bytes: image.size_bytes,
+    };
+    images.into_iter().take(IMAGES_MAX).map(show).collect()
+}
+
+fn conditions(health: &Health, before: &[NodeCondition], now: Time) -> Vec<NodeCondition> {
+    let ready = if health.not_ready.is_empty() {
+        ("Ready", true, "KubeletReady", "orchlet is posting ready status".to_owned())
+    } else {
+        ("Ready", false, "KubeletNotReady", health.not_ready.join(", "))
+    };
+    let pressure = |kind, under: bool, yes, no, what: &str| {
+        let has = if under { "insufficient" } else { "sufficient" };
+        (kind, under, if under { yes } else { no }, format!("orchlet has {has} {what} available"))
+    };
+    let own = [
+        pressure(
+            "MemoryPressure",
+            health.memory_pressure,
+            "KubeletHasInsufficientMemory",
+            "KubeletHasSufficientMemory",
+            "memory",
+        ),
+        pressure(
+            "DiskPressure",
+            health.disk_pressure,
+            "KubeletHasDiskPressure",
+            "KubeletHasNoDiskPressure",
+            "disk space",
+        ),
+        pressure(
+            "PIDPressure",
+            health.pid_pressure,
+            "KubeletHasInsufficientPID",
+            "KubeletHasSufficientPID",
+            "process ids",
+        ),
+        ready,
+    ];
+    let names: BTreeSet<&str> = own.iter().map(|c| c.0).collect();
+    let foreign = before.iter().filter(|c| !names.contains(c.type_.as_str())).cloned();
+    let own = own.iter().map(|(kind, holds, reason, message)| {
+        let status = if *holds { "True" } else { "False" };
+        let known = before.iter().find(|c| c.type_ == *kind && c.status == status);
+        NodeCondition {
+            type_: (*kind).to_owned(),
+            status: status.to_owned(),
+            last_heartbeat_time: now,
+            last_transition_time: known.map_or(now, |c| c.last_transition_time),
+            reason: (*reason).to_owned(),
+            message: message.clone(),
+        }
+    });
+    foreign.chain(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        let mut machine = Machine {
+            name: "n1".into(),
+            hostname: "h1".into(),
+            ips: vec!["10.0.0.5".into()],
+            capacity: Capacity {
+                cpus: 2,
+                memory_bytes: 4 << 30,
+                disk_bytes: 100 << 30,
+                huge_pages: BTreeMap::from([(2 << 20, 1 << 30)]),
+                pods: 110,
+            },
+            port: 10250,
+            ..Machine::default()
+        };
+        machine.reserved.amounts.insert("cpu".into(), Quantity::from_milli(500));
+        machine.reserved.eviction_memory_bytes = 100 << 20;
+        machine
+    }
+
+    #[test]
+    fn what_is_left_for_pods() {
+        let machine = machine();
+        let (total, left) = capacity(&machine.capacity, &machine.reserved);
+        assert_eq!(total["memory"].to_string(), "4Gi");
+        assert_eq!(total["hugepages-2Mi"].to_string(), "1Gi");
+        assert_eq!(left["cpu"].to_string(), "1500m");
+        assert_eq!(left["memory"].to_string(), "2972Mi");
+        assert_eq!(left["pods"].to_string(), "110");
+    }
+
+    #[test]
+    fn a_reservation_beyond_capacity_leaves_nothing() {
+        let mut machine = machine();
+        machine.reserved.amounts.insert("cpu".into(), Quantity::from_units(64));
+        assert!(capacity(&machine.capacity, &machine.reserved).1["cpu"].is_zero());
+    }
+
+    #[test]
+    fn conditions_keep_their_transition_time_until_they_turn() {
+        let (t1, t2, t3) = (Time::from_unix(10), Time::from_unix(20), Time::from_unix(30));
+        let machine = machine();
+        let first = status(&machine, &Health::default(), &[], &NodeStatus::default(), t1);
+        let second = status(&machine, &Health::default(), &[], &first, t2);
+        let ready = |s: &NodeStatus| s.conditions.iter().find(|c| c.type_ == "Ready").cloned();
+        let second_ready = ready(&second).expect("ready");
+        assert_eq!(second_ready.last_transition_time, t1);
+        assert_eq!(second_ready.last_heartbeat_time, t2);
+        assert!(!differs(&first, &second));
+        let ill = Health { not_ready: vec!["runtime is down".into()], ..Health::default() };
+        let third = status(&machine, &ill, &[], &second, t3);
+        let third_ready = ready(&third).expect("ready");
+        assert_eq!(third_ready.status, "False");
+        assert_eq!(third_ready.last_transition_time, t3);
+        assert!(differs(&second, &third));
+    }
+
+    #[test]
+    fn conditions_of_others_stay() {
+        let other = NodeCondition {
+            type_: "NetworkUnavailable".into(),
+            status: "False".into(),
+            ..NodeCondition::default()
+        };
+        let before = NodeStatus { conditions: vec![other.clone()], ..NodeStatus::default() };
+        let after = status(&machine(), &Health::default(), &[], &before, Time::from_unix(1));
+        assert_eq!(after.conditions.first(), Some(&other));
+        assert_eq!(after.conditions.len(), 5);
+    }
+
+    #[test]
+    fn the_largest_images_are_listed() {
+        let image = |n: i64| Image { names: vec![format!("i{n}")], size_bytes: n };
+        let images: Vec<Image> = (0..60).map(image).collect();
+        let listed = listed(&images);
+        assert_eq!(listed.len(), IMAGES_MAX);
+        assert_eq!(listed[0].names, ["i59"]);
+    }
+}

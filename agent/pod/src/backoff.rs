@@ -1,0 +1,168 @@
+//! How long a failing thing waits: restarts of a container, and every other step of a pod.
+//!
+//! All times are time since boot, so that setting the clock neither starts nor stalls anything.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// First delay between restarts of a crashing container.
+pub const CRASH_DELAY_FIRST: Duration = Duration::from_secs(10);
+/// Longest delay between restarts.
+pub const CRASH_DELAY_MAX: Duration = Duration::from_secs(300);
+/// A container that ran this long starts again as if it had never crashed.
+pub const CRASH_RESET: Duration = Duration::from_secs(600);
+
+/// Restart back-off of one container: none for the first crash, then 10 s doubled up to 300 s.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CrashBackoff {
+    /// Exits since the last quiet stretch.
+    pub exits: u32,
+    /// Delay in force, zero when the next instance may start at once.
+    pub delay: Duration,
+    /// When the next instance may start, since boot.
+    pub not_before: Duration,
+    /// When the last exit was noted, since boot.
+    pub noted: Duration,
+}
+
+impl CrashBackoff {
+    /// Notes an exit at `now`.
+    pub fn exited(&mut self, now: Duration) {
+        if self.exits > 0 && now.saturating_sub(self.noted) > CRASH_RESET {
+            self.exits = 0;
+        }
+        self.delay = delay(self.exits, CRASH_DELAY_FIRST, CRASH_DELAY_MAX);
+        self.exits = self.exits.saturating_add(1);
+        self.not_before = now + self.delay;
+        self.noted = now;
+    }
+
+    /// Forgets points in time of another boot; the count of exits stays.
+    pub fn after_reboot(&mut self) {
+        self.not_before = Duration::ZERO;
+        self.noted = Duration::ZERO;
+        self.delay = Duration::ZERO;
+    }
+}
+
+/// Delay after `failures` earlier ones: zero for none, then `first` doubled up to `max`.
+fn delay(failures: u32, first: Duration, max: Duration) -> Duration {
+    match failures {
+        0 => Duration::ZERO,
+        n => first.saturating_mul(1 << (n - 1).min(16)).min(max),
+    }
+}
+
+/// A step of a pod that can fail by itself and be tried again by itself.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Step {
+    /// Setting up the volumes.
+    Volumes,
+    /// Creating a sandbox.
+    Sandbox,
+    /// Pulling an image.
+    Image(String),
+    /// Creating or starting a container.
+    Container(String),
+    /// Stopping or removing something.
+    Cleanup,
+    /// Reporting to the API that the pod may go.
+    Report,
+}
+
+impl Step {
+    /// First and longest delay between attempts.
+    fn delays(&self) -> (Duration, Duration) {
+        match self {
+            Self::Image(_) => (CRASH_DELAY_FIRST, CRASH_DELAY_MAX),
+            Self::Volumes => (Duration::from_millis(500), Duration::from_secs(122)),
+            Self::Sandbox | Self::Container(_) => (Duration::from_secs(1), Duration::from_secs(60)),
+            Self::Cleanup => (Duration::from_millis(100), Duration::from_secs(10)),
+            Self::Report => (Duration::from_millis(250), Duration::from_secs(10)),
+        }
+    }
+}
+
+/// A step whose last attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    /// The step.
+    pub step: Step,
+    /// Failures in a row.
+    pub failures: u32,
+    /// When the last one was noted, since boot.
+    pub at: Duration,
+    /// When it may be tried again, since boot.
+    pub until: Duration,
+    /// Reason of a waiting container, such as `ErrImagePull`.
+    pub reason: String,
+    /// Text for users.
+    pub message: String,
+}
+
+impl Trouble {
+    /// The first failure of a step, or one more after `before`.
+    pub fn next(
+        before: Option<&Self>,
+        step: Step,
+        reason: &str,
+        message: &str,
+        now: Duration,
+    ) -> Self {
+        let failures = before.map_or(0, |t| t.failures).saturating_add(1);
+        let (first, max) = step.delays();
+        let until = now + delay(failures, first, max);
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        Self { step, failures, at: now, until, reason, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    #[test]
+    fn the_first_crash_restarts_at_once_and_the_rest_double_to_the_cap() {
+        let mut backoff = CrashBackoff::default();
+        let mut now = s(1000);
+        let mut delays = Vec::new();
+        for _ in 0..8 {
+            backoff.exited(now);
+            delays.push(backoff.delay.as_secs());
+            now = backoff.not_before + s(1);
+        }
+        assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn ten_quiet_minutes_forget_the_crashes() {
+        let mut backoff = CrashBackoff::default();
+        backoff.exited(s(0));
+        backoff.exited(s(1));
+        backoff.exited(s(602));
+        assert_eq!(backoff.delay, s(0));
+        assert_eq!(backoff.exits, 1);
+        let mut busy = CrashBackoff::default();
+        busy.exited(s(0));
+        busy.exited(s(600));
+        assert_eq!(busy.delay, s(10));
+    }
+
+    #[test]
+    fn a_failing_pull_waits_like_a_crashing_container() {
+        let step = Step::Image("i".into());
+        let mut last: Option<Trouble> = None;
+        let mut waits = Vec::new();
+        for _ in 0..7 {
+            let next = Trouble::next(last.as_ref(), step.clone(), "ErrImagePull", "no", s(100));
+            waits.push((next.until - next.at).as_secs());
+            last = Some(next);
+        }
+        assert_eq!(waits, [10, 20, 40, 80, 160, 300, 300]);
+    }
+}

@@ -1,0 +1,228 @@
+use std::collections::BTreeMap;
+
+use proto_api::Quantity;
+use proto_api::core::v1::{
+    ConfigMap, ConfigMapEnvSource, ConfigMapKeySelector, Container, EnvFromSource, EnvVar,
+    EnvVarSource, LocalObjectReference, ObjectFieldSelector, Pod, ResourceFieldSelector, Secret,
+    SecretKeySelector,
+};
+
+use super::*;
+
+#[derive(Default)]
+struct Store {
+    config_maps: BTreeMap<String, ConfigMap>,
+    secrets: BTreeMap<String, Secret>,
+}
+
+impl Objects for Store {
+    fn config_map(&self, name: &str) -> Option<&ConfigMap> {
+        self.config_maps.get(name)
+    }
+
+    fn secret(&self, name: &str) -> Option<&Secret> {
+        self.secrets.get(name)
+    }
+}
+
+fn store() -> Store {
+    let mut store = Store::default();
+    let map = store.config_maps.entry("map".into()).or_default();
+    for (key, value) in [("A", "map-a"), ("1BAD", "x"), ("b.c", "map-bc")] {
+        map.data.insert(key.into(), value.into());
+    }
+    let secret = store.secrets.entry("secret".into()).or_default();
+    secret.data.insert("TOKEN".into(), b"s3cret".to_vec());
+    secret.data.insert("binary".into(), vec![0xff]);
+    store
+}
+
+fn pod() -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.name = "p".into();
+    pod.metadata.namespace = "ns".into();
+    pod.metadata.labels.insert("app".into(), "web".into());
+    pod.spec.node_name = "n1".into();
+    pod
+}
+
+fn literal(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.into(), value: value.into(), ..EnvVar::default() }
+}
+
+fn from(name: &str, source: EnvVarSource) -> EnvVar {
+    EnvVar { name: name.into(), value_from: Some(source), ..EnvVar::default() }
+}
+
+fn reference(name: &str) -> LocalObjectReference {
+    LocalObjectReference { name: name.into() }
+}
+
+fn map_key(name: &str, key: &str, optional: Option<bool>) -> EnvVarSource {
+    let local_object_reference = reference(name);
+    let key = ConfigMapKeySelector { local_object_reference, key: key.into(), optional };
+    EnvVarSource { config_map_key_ref: Some(key), ..EnvVarSource::default() }
+}
+
+fn secret_key(name: &str, key: &str) -> EnvVarSource {
+    let local_object_reference = reference(name);
+    let key = SecretKeySelector { local_object_reference, key: key.into(), optional: None };
+    EnvVarSource { secret_key_ref: Some(key), ..EnvVarSource::default() }
+}
+
+fn field(path: &str) -> EnvVarSource {
+    let field = ObjectFieldSelector { field_path: path.into(), ..ObjectFieldSelector::default() };
+    EnvVarSource { field_ref: Some(field), ..EnvVarSource::default() }
+}
+
+fn run(container: &Container, services: &[ServiceEnv]) -> Result<Vec<(String, String)>, EnvError> {
+    let (pod, store, allocatable) = (pod(), store(), BTreeMap::new());
+    environment(
+        container,
+        &Inputs {
+            pod: &pod,
+            host_ips: &["10.0.0.1".into()],
+            pod_ips: &["10.1.0.2".into(), "fd00::2".into()],
+            objects: &store,
+            services,
+            allocatable: &allocatable,
+        },
+    )
+}
+
+#[test]
+fn later_sources_win_and_references_see_what_came_before() {
+    let service = ServiceEnv { name: "a".into(), cluster_ip: "10.2.0.1".into(), ports: vec![] };
+    let container = Container {
+        env_from: vec![EnvFromSource {
+            config_map_ref: Some(ConfigMapEnvSource {
+                local_object_reference: reference("map"),
+                optional: None,
+            }),
+            ..EnvFromSource::default()
+        }],
+        env: vec![
+            literal("X", "$(A) $(LATER) $(A_SERVICE_HOST)"),
+            literal("A", "env"),
+            literal("LATER", "$$(A)=$(A)"),
+        ],
+        ..Container::default()
+    };
+    let expect = [
+        ("A_SERVICE_HOST", "10.2.0.1"),
+        ("A", "env"),
+        ("b.c", "map-bc"),
+        ("X", "map-a $(LATER) 10.2.0.1"),
+        ("LATER", "$(A)=env"),
+    ];
+    let expect: Vec<(String, String)> =
+        expect.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+    assert_eq!(run(&container, &[service]), Ok(expect));
+}
+
+#[test]
+fn single_values() {
+    let cases = [
+        (map_key("map", "A", None), Ok(Some("map-a"))),
+        (map_key("map", "Z", Some(true)), Ok(None)),
+        (map_key("none", "A", Some(true)), Ok(None)),
+        (map_key("none", "A", None), Err("configmap \"none\" not found")),
+        (map_key("map", "Z", None), Err("couldn't find key Z in ConfigMap ns/map")),
+        (secret_key("secret", "TOKEN"), Ok(Some("s3cret"))),
+        (secret_key("none", "TOKEN"), Err("secret \"none\" not found")),
+        (secret_key("secret", "binary"), Err("key binary in Secret secret is not valid UTF-8")),
+        (field("metadata.name"), Ok(Some("p"))),
+        (field("metadata.labels['app']"), Ok(Some("web"))),
+        (field("metadata.annotations['none']"), Ok(Some(""))),
+        (field("spec.nodeName"), Ok(Some("n1"))),
+        (field("status.hostIP"), Ok(Some("10.0.0.1"))),
+        (field("status.podIPs"), Ok(Some("10.1.0.2,fd00::2"))),
+        (field("spec.nonsense"), Err("unsupported fieldPath: spec.nonsense")),
+    ];
+    for (source, expect) in cases {
+        let container = Container { env: vec![from("V", source.clone())], ..Container::default() };
+        let got = run(&container, &[]).map(|list| list.into_iter().next().map(|(_, value)| value));
+        let got = got.map_err(|e| e.to_string());
+        let expect = expect.map(|v| v.map(str::to_owned)).map_err(str::to_owned);
+        assert_eq!(got, expect, "{source:?}");
+    }
+}
+
+#[test]
+fn amounts_round_up_in_units_of_the_divisor() {
+    let mut container = Container::default();
+    for (name, amount) in [("cpu", "1500m"), ("memory", "100Mi")] {
+        container.resources.limits.insert(name.into(), amount.parse().expect("quantity"));
+    }
+    container.resources.requests.insert("cpu".into(), "250m".parse().expect("quantity"));
+    let allocatable: BTreeMap<String, Quantity> =
+        [("ephemeral-storage".to_owned(), "1Gi".parse().expect("quantity"))].into();
+    let cases = [
+        ("limits.cpu", "0", Some("2")),
+        ("limits.cpu", "1m", Some("1500")),
+        ("requests.cpu", "1m", Some("250")),
+        ("requests.cpu", "1", Some("1")),
+        ("limits.memory", "1", Some("104857600")),
+        ("limits.memory", "1Gi", Some("1")),
+        ("requests.memory", "1Mi", Some("100")),
+        ("limits.ephemeral-storage", "1Mi", Some("1024")),
+        ("limits.magic", "1", None),
+        ("cpu", "1", None),
+    ];
+    for (resource, divisor, expect) in cases {
+        let selector = ResourceFieldSelector {
+            resource: resource.into(),
+            divisor: divisor.parse().expect("quantity"),
+            ..ResourceFieldSelector::default()
+        };
+        let got = resource_value(&selector, &container, &allocatable).ok();
+        assert_eq!(got.as_deref(), expect, "{resource} {divisor}");
+    }
+}
+
+#[test]
+fn services_show_under_their_names() {
+    let web = ServiceEnv {
+        name: "my-web".into(),
+        cluster_ip: "10.2.0.3".into(),
+        ports: vec![("http".into(), "TCP".into(), 80), ("".into(), "UDP".into(), 53)],
+    };
+    let variables: BTreeMap<String, String> = service_variables(&[web]).into_iter().collect();
+    let cases = [
+        ("MY_WEB_SERVICE_HOST", "10.2.0.3"),
+        ("MY_WEB_SERVICE_PORT", "80"),
+        ("MY_WEB_SERVICE_PORT_HTTP", "80"),
+        ("MY_WEB_PORT", "tcp://10.2.0.3:80"),
+        ("MY_WEB_PORT_80_TCP", "tcp://10.2.0.3:80"),
+        ("MY_WEB_PORT_80_TCP_PROTO", "tcp"),
+        ("MY_WEB_PORT_80_TCP_PORT", "80"),
+        ("MY_WEB_PORT_80_TCP_ADDR", "10.2.0.3"),
+        ("MY_WEB_PORT_53_UDP", "udp://10.2.0.3:53"),
+    ];
+    for (name, value) in cases {
+        assert_eq!(variables.get(name).map(String::as_str), Some(value), "{name}");
+    }
+    assert_eq!(variables.len(), 12);
+}
+
+#[test]
+fn needs_are_listed() {
+    let container = Container {
+        env: vec![
+            from("A", map_key("m1", "k", None)),
+            from("B", secret_key("s1", "k")),
+            literal("C", "c"),
+        ],
+        env_from: vec![EnvFromSource {
+            config_map_ref: Some(ConfigMapEnvSource {
+                local_object_reference: reference("m2"),
+                optional: Some(true),
+            }),
+            ..EnvFromSource::default()
+        }],
+        ..Container::default()
+    };
+    let needs = needs(&container);
+    assert_eq!(needs.config_maps.into_iter().collect::<Vec<_>>(), ["m1", "m2"]);
+    assert_eq!(needs.secrets.into_iter().collect::<Vec<_>>(), ["s1"]);
+}

@@ -1,0 +1,186 @@
+//! Events of a pod: which step is told to users, under which reason and in which words.
+
+use crate::lifecycle::{Action, StopWhy};
+use crate::want::PodWant;
+
+/// Whether an event is ordinary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// As it should be.
+    Normal,
+    /// Somebody may have to do something.
+    Warning,
+}
+
+/// An event to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodEvent {
+    /// Whether it is ordinary.
+    pub severity: Severity,
+    /// Reason, as tools filter on it.
+    pub reason: &'static str,
+    /// Text for users.
+    pub message: String,
+    /// Part of the pod, `spec.containers{name}`, or empty for the whole.
+    pub field_path: String,
+}
+
+impl PodEvent {
+    fn new(severity: Severity, reason: &'static str, message: String) -> Self {
+        Self { severity, reason, message, field_path: String::new() }
+    }
+
+    fn at(mut self, want: &PodWant, container: &str) -> Self {
+        let list = if want.init.iter().any(|c| c.name == container) {
+            "initContainers"
+        } else {
+            "containers"
+        };
+        self.field_path = format!("spec.{list}{{{container}}}");
+        self
+    }
+}
+
+/// The event of an action that begins.
+pub fn begun(want: &PodWant, action: &Action) -> Option<PodEvent> {
+    use Severity::Normal;
+    match action {
+        Action::PullImage { image, container } => {
+            let message = format!("Pulling image {image:?}");
+            Some(PodEvent::new(Normal, "Pulling", message).at(want, container))
+        }
+        Action::StopContainer { container, why, .. } => {
+            let message = match why {
+                StopWhy::DefinitionChanged => {
+                    format!("Container {container} definition changed, will be restarted")
+                }
+                StopWhy::PodEnds | StopWhy::SandboxLost | StopWhy::StateUnknown => {
+                    format!("Stopping container {container}")
+                }
+            };
+            Some(PodEvent::new(Normal, "Killing", message).at(want, container))
+        }
+        Action::CreateSandbox { attempt } if *attempt > 0 => {
+            let message = "Pod sandbox changed, it will be killed and re-created.".to_owned();
+            Some(PodEvent::new(Normal, "SandboxChanged", message))
+        }
+        _ => None,
+    }
+}
+
+/// The event of an action that worked. `took` is the time a pull needed, as users read it.
+pub fn done(want: &PodWant, action: &Action, took: &str) -> Option<PodEvent> {
+    use Severity::Normal;
+    let event = match action {
+        Action::PullImage { image, container } => {
+            let message = format!("Successfully pulled image {image:?} in {took}");
+            PodEvent::new(Normal, "Pulled", message).at(want, container)
+        }
+        Action::CreateContainer { container, .. } => {
+            PodEvent::new(Normal, "Created", format!("Created container {container}"))
+                .at(want, container)
+        }
+        Action::StartContainer { container, .. } => {
+            PodEvent::new(Normal, "Started", format!("Started container {container}"))
+                .at(want, container)
+        }
+        _ => return None,
+    };
+    Some(event)
+}
+
+/// The event of a container that is created from an image the node already had.
+pub fn image_present(want: &PodWant, container: &str, image: &str) -> PodEvent {
+    let message = format!("Container image {image:?} already present on machine");
+    PodEvent::new(Severity::Normal, "Pulled", message).at(want, container)
+}
+
+/// The event of an action that failed with `error`.
+pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> {
+    use Severity::Warning;
+    let event = match action {
+        Action::MountVolumes => PodEvent::new(Warning, "FailedMount", error.to_owned()),
+        Action::CreateSandbox { .. } => PodEvent::new(
+            Warning,
+            "FailedCreatePodSandBox",
+            format!("Failed to create pod sandbox: {error}"),
+        ),
+        Action::PullImage { image, container } => {
+            let message = format!("Failed to pull image {image:?}: {error}");
+            PodEvent::new(Warning, "Failed", message).at(want, container)
+        }
+        Action::CreateContainer { container, .. } | Action::StartContainer { container, .. } => {
+            PodEvent::new(Warning, "Failed", format!("Error: {error}")).at(want, container)
+        }
+        Action::StopContainer { .. } | Action::StopSandbox { .. } => {
+            PodEvent::new(Warning, "FailedKillPod", format!("error killing pod: {error}"))
+        }
+        _ => return None,
+    };
+    Some(event)
+}
+
+/// The event of a container that now waits for `reason`; told when the reason is new.
+pub fn waiting(want: &PodWant, container: &str, reason: &str, message: &str) -> Option<PodEvent> {
+    use Severity::{Normal, Warning};
+    let event = match reason {
+        "CrashLoopBackOff" => {
+            let (name, namespace, uid) = (&want.name, &want.namespace, &want.uid);
+            let message = format!(
+                "Back-off restarting failed container {container} in pod {name}_{namespace}({uid})"
+            );
+            PodEvent::new(Warning, "BackOff", message)
+        }
+        "ImagePullBackOff" => PodEvent::new(Normal, "BackOff", message.to_owned()),
+        "CreateContainerConfigError" => {
+            PodEvent::new(Warning, "Failed", format!("Error: {message}"))
+        }
+        "ErrImageNeverPull" => PodEvent::new(Warning, "ErrImageNeverPull", message.to_owned()),
+        _ => return None,
+    };
+    Some(event.at(want, container))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::want::Source;
+    use proto_api::core::v1::{Container, Pod};
+
+    fn want() -> PodWant {
+        let mut pod = Pod::default();
+        pod.metadata.name = "p".into();
+        pod.spec.containers = vec![Container { name: "c".into(), ..Container::default() }];
+        pod.spec.init_containers = vec![Container { name: "i".into(), ..Container::default() }];
+        PodWant::from_pod(&pod, Source::Api, "BestEffort", &[], |_| crate::want::Config::Ready)
+    }
+
+    #[test]
+    fn events_name_the_container_and_its_list() {
+        let pull = |container: &str| Action::PullImage {
+            image: "i:1".into(),
+            container: container.into(),
+        };
+        let stop = Action::StopContainer {
+            container: "c".into(),
+            id: "x".into(),
+            deadline: Duration::ZERO,
+            why: StopWhy::PodEnds,
+        };
+        let cases = [
+            (begun(&want(), &pull("c")), "Pulling", "spec.containers{c}"),
+            (begun(&want(), &pull("i")), "Pulling", "spec.initContainers{i}"),
+            (begun(&want(), &stop), "Killing", "spec.containers{c}"),
+            (failed(&want(), &Action::MountVolumes, "no"), "FailedMount", ""),
+            (waiting(&want(), "c", "CrashLoopBackOff", ""), "BackOff", "spec.containers{c}"),
+        ];
+        for (event, reason, path) in cases {
+            let event = event.expect("an event");
+            assert_eq!((event.reason, event.field_path.as_str()), (reason, path));
+        }
+        assert_eq!(begun(&want(), &Action::CreateSandbox { attempt: 0 }), None);
+        assert_eq!(waiting(&want(), "c", "ContainerCreating", ""), None);
+    }
+}

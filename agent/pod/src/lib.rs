@@ -1,0 +1,29 @@
+//! Pure: what a pod's task does next. A pod's desired state, what the runtime shows, what is remembered and the time go in;
+//! a status, a list of actions, the time to look again and the new memory come out.
+//!
+//! ```text
+//! PodWant ─┐
+//! PodSeen ─┤                      ┌─ PodStatus   what the API shows
+//! Memory ──┼─► lifecycle::plan ───┼─ Vec<Action> what may be done now, each at most once
+//! Now ─────┘                      ├─ wake_at     when time alone changes the answer
+//!                                 └─ Memory      what the next call, or the next process, must know
+//! ```
+//!
+//! Nothing here reads a clock, a file or a socket.
+
+pub mod lifecycle;
+
+pub mod memory;
+pub mod seen;
+pub mod want;
+
+pub mod backoff;
+mod start;
+mod status;
+
+pub mod env;
+pub mod expand;
+pub mod spec;
+pub mod translate;
+
+pub mod events;

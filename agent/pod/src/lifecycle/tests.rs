@@ -1,0 +1,323 @@
+//! Single moments of a pod's life: what is planned, and what users see.
+
+use proto_api::core::v1::{ContainerStatus, PodCondition};
+
+use super::*;
+use crate::memory::Phase;
+use crate::seen::{ContainerSeen, Exit, ImageSeen, InstanceState, SandboxSeen};
+use crate::want::{Config, ContainerWant, PullPolicy};
+
+const BOOT: Duration = Duration::from_secs(1000);
+
+fn at(secs: u64) -> Now {
+    Now { unix_seconds: 1_700_000_000, boot: BOOT + Duration::from_secs(secs) }
+}
+
+fn container(name: &str) -> ContainerWant {
+    ContainerWant {
+        name: name.into(),
+        image: "image:1".into(),
+        pull: PullPolicy::IfNotPresent,
+        hash: "h".into(),
+        config: Config::Ready,
+    }
+}
+
+fn want() -> PodWant {
+    PodWant {
+        namespace: "ns".into(),
+        name: "p".into(),
+        uid: "u".into(),
+        source: Source::Api,
+        presence: Presence::Present,
+        restart_policy: RestartPolicy::Always,
+        init: Vec::new(),
+        containers: vec![container("c")],
+        grace: Duration::from_secs(30),
+        active_deadline: None,
+        host_network: false,
+        host_ips: vec!["10.0.0.1".into()],
+        qos_class: "BestEffort".into(),
+        readiness_gates: Vec::new(),
+        conditions: Vec::new(),
+    }
+}
+
+fn admitted() -> Memory {
+    Memory { admission: Some(Admission::Admitted), ..Memory::default() }
+}
+
+/// Sandbox, volumes and image are there, nothing runs.
+fn prepared() -> PodSeen {
+    let image = ImageSeen::Present { id: "sha256:1".into() };
+    PodSeen {
+        sandboxes: vec![SandboxSeen {
+            id: "s".into(),
+            attempt: 0,
+            ready: true,
+            ips: vec!["10.1.0.2".into()],
+        }],
+        images: [("image:1".to_owned(), image)].into(),
+        volumes: VolumesSeen::Mounted,
+        cgroup: true,
+        ..PodSeen::default()
+    }
+}
+
+fn instance(name: &str, attempt: u32, state: InstanceState) -> ContainerSeen {
+    ContainerSeen {
+        id: format!("{name}-{attempt}"),
+        name: name.into(),
+        attempt,
+        sandbox_id: "s".into(),
+        image: "image:1".into(),
+        image_id: "sha256:1".into(),
+        hash: "h".into(),
+        state,
+    }
+}
+
+fn running() -> InstanceState {
+    InstanceState::Running { started_at: 1_700_000_001_000_000_000 }
+}
+
+fn exited(code: i32) -> InstanceState {
+    InstanceState::Exited(Exit { code, ..Exit::default() })
+}
+
+fn with(containers: Vec<ContainerSeen>) -> PodSeen {
+    PodSeen { containers, ..prepared() }
+}
+
+fn waiting(status: &ContainerStatus) -> (&str, &str) {
+    status.state.waiting.as_ref().map_or(("", ""), |w| (&w.reason, &w.message))
+}
+
+fn condition<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
+    status.conditions.iter().find(|c| c.type_ == kind).expect("condition")
+}
+
+#[test]
+fn the_node_is_asked_first_and_a_refusal_is_final() {
+    let first = plan(&want(), &PodSeen::default(), &Memory::default(), at(0));
+    assert_eq!(first.actions, [Action::Admit]);
+    assert_eq!(first.status.start_time, None);
+    let refused = Admission::Refused { reason: "OutOfcpu".into(), message: "full".into() };
+    let memory = Memory { admission: Some(refused), ..first.memory };
+    let second = plan(&want(), &PodSeen::default(), &memory, at(0));
+    assert_eq!(second.stage, Stage::Refused);
+    assert_eq!(second.actions, []);
+    assert_eq!(
+        (second.status.phase.as_str(), second.status.reason.as_str()),
+        ("Failed", "OutOfcpu")
+    );
+}
+
+#[test]
+fn sandbox_volumes_and_image_are_prepared_side_by_side() {
+    let next = plan(&want(), &PodSeen::default(), &admitted(), at(0));
+    let expect = [
+        Action::MountVolumes,
+        Action::InspectImage { image: "image:1".into() },
+        Action::CreateSandbox { attempt: 0 },
+    ];
+    assert_eq!(next.actions, expect);
+    assert_eq!(waiting(&next.status.container_statuses[0]), ("ContainerCreating", ""));
+}
+
+#[test]
+fn a_running_pod_is_ready_and_has_nothing_to_do() {
+    let next = plan(&want(), &with(vec![instance("c", 0, running())]), &admitted(), at(0));
+    assert_eq!((next.actions.as_slice(), next.wake_at), ([].as_slice(), None));
+    let status = &next.status;
+    assert_eq!(status.phase, "Running");
+    assert_eq!((status.pod_ip.as_str(), status.host_ip.as_str()), ("10.1.0.2", "10.0.0.1"));
+    for kind in ["Initialized", "Ready", "ContainersReady", "PodScheduled"] {
+        assert_eq!(condition(status, kind).status, "True", "{kind}");
+    }
+    let container = &status.container_statuses[0];
+    assert_eq!(container.container_id, "containerd://c-0");
+    assert_eq!((container.ready, container.started), (true, Some(true)));
+}
+
+#[test]
+fn the_first_crash_restarts_at_once_and_the_second_waits() {
+    let crashed = with(vec![instance("c", 0, exited(1))]);
+    let first = plan(&want(), &crashed, &admitted(), at(0));
+    let create = Action::CreateContainer {
+        container: "c".into(),
+        attempt: 1,
+        sandbox_id: "s".into(),
+        image_id: "sha256:1".into(),
+    };
+    assert_eq!(first.actions, [create]);
+    let again = with(vec![instance("c", 0, exited(1)), instance("c", 1, exited(1))]);
+    let second = plan(&want(), &again, &first.memory, at(1));
+    assert_eq!(second.actions, []);
+    assert_eq!(second.wake_at, Some(at(11).boot));
+    let status = &second.status.container_statuses[0];
+    let message = "back-off 10s restarting failed container=c pod=p_ns(u)";
+    assert_eq!(waiting(status), ("CrashLoopBackOff", message));
+    assert_eq!(status.restart_count, 1);
+    assert_eq!(status.last_state.terminated.as_ref().map(|t| t.exit_code), Some(1));
+    assert_eq!(condition(&second.status, "Ready").reason, "ContainersNotReady");
+    assert_eq!(second.status.phase, "Running");
+    let due = plan(&want(), &again, &second.memory, at(11));
+    assert_eq!(due.actions.len(), 1);
+}
+
+#[test]
+fn images_wait_and_say_why() {
+    let absent = |pull| {
+        let mut seen = prepared();
+        seen.images.insert("image:1".into(), ImageSeen::Absent { at: BOOT });
+        let containers = vec![ContainerWant { pull, ..container("c") }];
+        (PodWant { containers, ..want() }, seen)
+    };
+    let (want, seen) = absent(PullPolicy::Never);
+    let next = plan(&want, &seen, &admitted(), at(0));
+    assert_eq!((next.actions.as_slice(), next.wake_at), ([].as_slice(), Some(at(10).boot)));
+    assert_eq!(waiting(&next.status.container_statuses[0]).0, "ErrImageNeverPull");
+
+    let (want, seen) = absent(PullPolicy::IfNotPresent);
+    let pull = Action::PullImage { image: "image:1".into(), container: "c".into() };
+    let next = plan(&want, &seen, &admitted(), at(0));
+    assert_eq!(next.actions, std::slice::from_ref(&pull));
+    let mut memory = next.memory;
+    memory.failed(Step::Image("image:1".into()), "ErrImagePull", "no such image", at(0).boot);
+    let cases = [
+        (0, ("ErrImagePull", "no such image")),
+        (6, ("ImagePullBackOff", "Back-off pulling image \"image:1\"")),
+    ];
+    for (secs, expect) in cases {
+        let next = plan(&want, &seen, &memory, at(secs));
+        assert_eq!(waiting(&next.status.container_statuses[0]), expect, "{secs}");
+        assert_eq!(next.actions, []);
+        assert!(next.wake_at.is_some());
+    }
+    assert_eq!(plan(&want, &seen, &memory, at(10)).actions, [pull]);
+}
+
+#[test]
+fn a_missing_object_holds_the_container_and_is_named() {
+    let missing = Config::Missing("configmap \"m\" not found".into());
+    let containers = vec![ContainerWant { config: missing, ..container("c") }];
+    let next = plan(&PodWant { containers, ..want() }, &prepared(), &admitted(), at(0));
+    assert_eq!(next.actions, []);
+    let expect = ("CreateContainerConfigError", "configmap \"m\" not found");
+    assert_eq!(waiting(&next.status.container_statuses[0]), expect);
+}
+
+#[test]
+fn init_containers_go_first_one_by_one() {
+    let pod = PodWant { init: vec![container("i1"), container("i2")], ..want() };
+    let next = plan(&pod, &prepared(), &admitted(), at(0));
+    let created: Vec<_> = next
+        .actions
+        .iter()
+        .filter(|a| matches!(a, Action::CreateContainer { container, .. } if container == "i1"))
+        .collect();
+    assert_eq!((created.len(), next.actions.len()), (1, 1));
+    let initialized = condition(&next.status, "Initialized");
+    assert_eq!(initialized.reason, "ContainersNotInitialized");
+    assert_eq!(initialized.message, "containers with incomplete status: [i1 i2]");
+    assert_eq!(waiting(&next.status.container_statuses[0]).0, "PodInitializing");
+
+    let pod = PodWant { restart_policy: RestartPolicy::Never, ..pod };
+    let failed = plan(&pod, &with(vec![instance("i1", 0, exited(2))]), &admitted(), at(0));
+    assert_eq!(failed.memory.phase, Phase::Failed);
+    assert_eq!(failed.stage, Stage::Clearing);
+}
+
+#[test]
+fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
+    let pod = PodWant { restart_policy: RestartPolicy::Never, ..want() };
+    let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &admitted(), at(0));
+    assert_eq!(over.status.phase, "Succeeded");
+    assert_eq!(condition(&over.status, "Ready").reason, "PodCompleted");
+    let stop = Action::StopSandbox { id: "s".into(), attempt: 0 };
+    assert_eq!(over.actions, [stop, Action::UnmountVolumes]);
+    assert!(over.actions.iter().all(Action::needs_durable_memory));
+
+    let mut memory = over.memory;
+    memory.sandbox_stopped(0);
+    let mut bare = with(vec![instance("c", 0, exited(0))]);
+    bare.sandboxes[0].ready = false;
+    (bare.volumes, bare.cgroup) = (VolumesSeen::Absent, false);
+    let kept = plan(&pod, &bare, &memory, at(0));
+    assert_eq!((kept.stage, kept.actions.as_slice()), (Stage::Finished, [].as_slice()));
+    let deleted = PodWant { presence: Presence::Deleting { grace: Duration::ZERO }, ..pod };
+    let next = plan(&deleted, &bare, &kept.memory, at(0));
+    assert_eq!(next.actions, [Action::RemoveSandbox { id: "s".into() }]);
+    let gone = plan(&deleted, &PodSeen::default(), &next.memory, at(0));
+    assert_eq!(gone.actions, [Action::ReportDeleted]);
+    assert_eq!(gone.status.container_statuses[0].container_id, "containerd://c-0");
+}
+
+#[test]
+fn a_shorter_grace_brings_the_deadline_forward_and_a_longer_one_does_not() {
+    let seen = with(vec![instance("c", 0, running())]);
+    let deleting = |secs| PodWant {
+        presence: Presence::Deleting { grace: Duration::from_secs(secs) },
+        ..want()
+    };
+    let deadline = |plan: &Plan| match plan.actions.as_slice() {
+        [Action::StopContainer { deadline, .. }] => *deadline,
+        other => panic!("{other:?}"),
+    };
+    let first = plan(&deleting(30), &seen, &admitted(), at(0));
+    assert_eq!(deadline(&first), at(30).boot);
+    let longer = plan(&deleting(60), &seen, &first.memory, at(5));
+    assert_eq!(deadline(&longer), at(30).boot);
+    let shorter = plan(&deleting(1), &seen, &first.memory, at(5));
+    assert_eq!(deadline(&shorter), at(6).boot);
+}
+
+#[test]
+fn a_changed_definition_replaces_the_instance_without_back_off() {
+    let containers = vec![ContainerWant { hash: "new".into(), ..container("c") }];
+    let pod = PodWant { containers, restart_policy: RestartPolicy::Never, ..want() };
+    let stop = plan(&pod, &with(vec![instance("c", 0, running())]), &admitted(), at(0));
+    assert!(matches!(
+        stop.actions.as_slice(),
+        [Action::StopContainer { why: StopWhy::DefinitionChanged, .. }]
+    ));
+    let next = plan(&pod, &with(vec![instance("c", 0, exited(143))]), &stop.memory, at(1));
+    assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
+}
+
+#[test]
+fn a_pod_that_is_active_too_long_fails() {
+    let pod = PodWant { active_deadline: Some(Duration::from_secs(60)), ..want() };
+    let seen = with(vec![instance("c", 0, running())]);
+    let first = plan(&pod, &seen, &admitted(), at(0));
+    assert_eq!(first.wake_at, Some(at(60).boot));
+    let late = plan(&pod, &seen, &first.memory, at(60));
+    assert_eq!((late.stage, late.status.reason.as_str()), (Stage::Ending, "DeadlineExceeded"));
+    let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &late.memory, at(61));
+    assert_eq!(over.status.phase, "Failed");
+}
+
+#[test]
+fn an_instance_that_vanished_counts_as_ended() {
+    let seen = with(vec![instance("c", 0, running())]);
+    let first = plan(&want(), &seen, &admitted(), at(0));
+    let next = plan(&want(), &prepared(), &first.memory, at(1));
+    assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
+    let ended = next.status.container_statuses[0].state.terminated.clone().expect("ended");
+    assert_eq!((ended.exit_code, ended.reason.as_str()), (137, "ContainerStatusUnknown"));
+}
+
+#[test]
+fn a_closed_readiness_gate_keeps_the_pod_unready() {
+    let pod = PodWant { readiness_gates: vec!["x/y".into()], ..want() };
+    let seen = with(vec![instance("c", 0, running())]);
+    let next = plan(&pod, &seen, &admitted(), at(0));
+    assert_eq!(condition(&next.status, "ContainersReady").status, "True");
+    assert_eq!(condition(&next.status, "Ready").reason, "ReadinessGatesNotReady");
+    let open =
+        PodCondition { type_: "x/y".into(), status: "True".into(), ..PodCondition::default() };
+    let pod = PodWant { conditions: vec![open], ..pod };
+    let next = plan(&pod, &seen, &admitted(), at(0));
+    assert_eq!(condition(&next.status, "Ready").status, "True");
+}

@@ -1,0 +1,381 @@
+//! What a pod's machine remembers between two looks, and across restarts of the agent.
+//!
+//! The whole value is one journal record per pod: what the runtime forgets (exits of removed containers), what only the agent
+//! decided (admission, the end of the pod, back-off) and what users must never see move backwards (phase, restart counts).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use proto_api::Time;
+use proto_api::core::v1::{ContainerState, ContainerStatus, PodStatus};
+use serde::{Deserialize, Serialize};
+
+use crate::backoff::{CrashBackoff, Step, Trouble};
+use crate::seen::{ContainerSeen, Exit, PodSeen};
+use crate::want::{PodWant, RestartPolicy};
+
+/// The machine's memory of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The node's answer to the pod; `None` before it was asked. Asked once in a pod's life.
+    pub admission: Option<Admission>,
+    /// When the pod was accepted, seconds since 1970; 0 before.
+    pub accepted_at: i64,
+    /// The same moment since boot, for the active deadline.
+    pub accepted_boot: Duration,
+    /// The furthest phase shown so far.
+    pub phase: Phase,
+    /// Set once nothing of this pod may start again.
+    pub ending: Option<Ending>,
+    /// Attempt of the newest sandbox ever seen.
+    pub sandbox_attempt: Option<u32>,
+    /// Attempts of sandboxes that were stopped and whose network is torn down.
+    pub sandboxes_stopped: BTreeSet<u32>,
+    /// Addresses of the newest sandbox that was ready; kept for the status of a finished pod.
+    pub ips: Vec<String>,
+    /// Attempt of the sandbox in which all init containers have succeeded.
+    pub initialized_in: Option<u32>,
+    /// Per container, init containers included.
+    pub containers: BTreeMap<String, ContainerMemory>,
+    /// Steps whose last attempt failed.
+    pub troubles: Vec<Trouble>,
+    /// Status and time of the last change (seconds since 1970) of each condition shown.
+    pub conditions: BTreeMap<String, (String, i64)>,
+    /// Whether the API has accepted that the object may go.
+    pub reported: bool,
+}
+
+/// The node's answer to a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Admission {
+    /// It may run here.
+    Admitted,
+    /// It never runs here.
+    Refused {
+        /// Reason of the failed pod, such as `OutOfcpu`.
+        reason: String,
+        /// Text for users.
+        message: String,
+    },
+}
+
+/// Phase of a pod. The order is the order of life; a pod never goes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Phase {
+    /// Accepted, not all containers have started.
+    #[default]
+    Pending,
+    /// At least one container has started.
+    Running,
+    /// All containers ended with 0 and none runs again.
+    Succeeded,
+    /// All containers ended, one of them in failure, or the pod was refused or stopped.
+    Failed,
+}
+
+impl Phase {
+    /// As the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+
+    /// Reads the API's word; an unknown one counts as `Pending`.
+    pub fn parse(text: &str) -> Self {
+        match text {
+            "Running" => Self::Running,
+            "Succeeded" => Self::Succeeded,
+            "Failed" => Self::Failed,
+            _ => Self::Pending,
+        }
+    }
+
+    /// Whether the pod is over.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+
+    /// The phase shown after `self` when `next` is computed: never backwards, and a terminal phase never changes.
+    pub fn advance(self, next: Self) -> Self {
+        if self.is_terminal() { self } else { self.max(next) }
+    }
+}
+
+/// The decision that nothing of a pod starts again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ending {
+    /// Why.
+    pub why: Why,
+    /// When what still runs is killed, since boot.
+    pub deadline: Duration,
+}
+
+/// Why a pod ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Why {
+    /// Deleted at its source.
+    Deleted,
+    /// All containers have ended for good.
+    Completed,
+    /// It was active longer than its `activeDeadlineSeconds`.
+    DeadlineExceeded,
+    /// Its sandbox went away after it had run something, and its policy is to run nothing twice.
+    SandboxLost,
+}
+
+/// What is remembered of one container.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ContainerMemory {
+    /// Attempt of the newest instance ever seen; also the restart count.
+    pub attempt: Option<u32>,
+    /// Attempt of the sandbox that the newest instance was created in.
+    pub sandbox_attempt: Option<u32>,
+    /// How the newest instance ended.
+    pub ended: Option<Ended>,
+    /// How the one before it ended.
+    pub previous: Option<Ended>,
+    /// Restart back-off.
+    pub backoff: CrashBackoff,
+    /// Attempt whose image pull has been done, for images that are always pulled.
+    pub pulled_for: Option<u32>,
+    /// Attempt that is stopped because its definition changed; what follows it starts at once.
+    pub replaced: Option<u32>,
+}
+
+/// An ended instance, kept after the runtime has forgotten it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// The runtime's id of the instance.
+    pub id: String,
+    /// Name of the image.
+    pub image: String,
+    /// Id of the image.
+    pub image_id: String,
+    /// How it ended.
+    pub exit: Exit,
+}
+
+/// Exit code reported for an instance that vanished from the runtime.
+const VANISHED_CODE: i32 = 137;
+
+impl Memory {
+    /// What can be told of a pod from the status that its API object already has. Used when there is no journal record:
+    /// the first start on a node that another agent served.
+    pub fn adopt(status: &PodStatus) -> Self {
+        let started_at = status.start_time.as_ref().map_or(0, |t| t.unix().unwrap_or(0));
+        let mut memory =
+            Self { accepted_at: started_at, phase: Phase::parse(&status.phase), ..Self::default() };
+        if started_at != 0 {
+            memory.admission = Some(Admission::Admitted);
+        }
+        for condition in &status.conditions {
+            let since = condition.last_transition_time.unix().unwrap_or(0);
+            memory.conditions.insert(condition.type_.clone(), (condition.status.clone(), since));
+        }
+        let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
+        for status in statuses.filter(|s| !s.container_id.is_empty()) {
+            memory.containers.insert(status.name.clone(), ContainerMemory::adopt(status));
+        }
+        if memory.phase.is_terminal() {
+            memory.ending = Some(Ending { why: Why::Completed, deadline: Duration::ZERO });
+        }
+        memory
+    }
+
+    /// The memory as it holds after the machine was booted again: points in time since boot mean nothing any more.
+    pub fn after_reboot(mut self) -> Self {
+        self.accepted_boot = Duration::ZERO;
+        if let Some(ending) = &mut self.ending {
+            ending.deadline = Duration::ZERO;
+        }
+        for container in self.containers.values_mut() {
+            container.backoff.after_reboot();
+        }
+        self.troubles.clear();
+        self
+    }
+
+    /// Notes that a step failed at `now` (since boot).
+    pub fn failed(&mut self, step: Step, reason: &str, message: &str, now: Duration) {
+        let next = Trouble::next(self.trouble(&step), step.clone(), reason, message, now);
+        self.forget_trouble(&step);
+        self.troubles.push(next);
+    }
+
+    /// Notes that a sandbox of this attempt may half exist: runtimes keep the name of one whose network could not be set up,
+    /// so that the next one must be another attempt.
+    pub fn sandbox_spoilt(&mut self, attempt: u32) {
+        self.sandbox_attempt = self.sandbox_attempt.max(Some(attempt));
+    }
+
+    /// Notes that a step succeeded, or that what it failed on has changed: it may be tried at once.
+    pub fn forget_trouble(&mut self, step: &Step) {
+        self.troubles.retain(|t| t.step != *step);
+    }
+
+    /// The last failure of a step.
+    pub fn trouble(&self, step: &Step) -> Option<&Trouble> {
+        self.troubles.iter().find(|t| t.step == *step)
+    }
+
+    /// Notes that the image of a container was pulled for its next instance.
+    pub fn pulled(&mut self, container: &str) {
+        let memory = self.containers.entry(container.to_owned()).or_default();
+        memory.pulled_for = Some(memory.next_attempt());
+    }
+
+    /// Notes that a sandbox was stopped.
+    pub fn sandbox_stopped(&mut self, attempt: u32) {
+        self.sandboxes_stopped.insert(attempt);
+    }
+
+    /// Takes in what is seen: newest attempts, exits, vanished instances, addresses.
+    pub(crate) fn observe(&mut self, want: &PodWant, seen: &PodSeen, now: Duration) {
+        if let Some(sandbox) = seen.newest_sandbox() {
+            self.sandbox_attempt = self.sandbox_attempt.max(Some(sandbox.attempt));
+            if sandbox.ready && !sandbox.ips.is_empty() && self.ips != sandbox.ips {
+                self.ips.clone_from(&sandbox.ips);
+            }
+        }
+        for (container, _) in want.all() {
+            let memory = self.containers.entry(container.name.clone()).or_default();
+            memory.observe(&container.name, &container.hash, seen, now);
+        }
+        self.observe_init(want, seen);
+    }
+
+    /// All init containers done in the newest sandbox: remembered, since their instances may be removed.
+    fn observe_init(&mut self, want: &PodWant, seen: &PodSeen) {
+        let Some(sandbox) = seen.newest_sandbox() else { return };
+        let done = want
+            .init
+            .iter()
+            .all(|c| self.containers.get(&c.name).is_some_and(|m| m.succeeded_in(sandbox.attempt)));
+        // A main container of this sandbox is proof as well: it was created after the init containers.
+        let proven = want.containers.iter().any(|c| {
+            seen.containers.iter().any(|s| s.name == c.name && s.sandbox_id == sandbox.id)
+        });
+        if done || proven {
+            self.initialized_in = Some(sandbox.attempt);
+        }
+    }
+}
+
+impl ContainerMemory {
+    /// Attempt of the next instance.
+    pub fn next_attempt(&self) -> u32 {
+        self.attempt.map_or(0, |a| a.saturating_add(1))
+    }
+
+    /// Whether the newest instance succeeded in that sandbox.
+    pub fn succeeded_in(&self, sandbox_attempt: u32) -> bool {
+        self.sandbox_attempt == Some(sandbox_attempt)
+            && self.ended.as_ref().is_some_and(|e| e.exit.code == 0)
+    }
+
+    /// Whether the newest instance succeeded, in another sandbox than that.
+    pub(crate) fn succeeded_elsewhere(&self, sandbox_attempt: u32) -> bool {
+        self.sandbox_attempt != Some(sandbox_attempt)
+            && self.ended.as_ref().is_some_and(|e| e.exit.code == 0)
+    }
+
+    /// Whether the newest instance ended and none will follow it.
+    pub fn is_over(&self, policy: RestartPolicy) -> bool {
+        let replaced = self.attempt.is_some() && self.replaced == self.attempt;
+        self.ended.as_ref().is_some_and(|e| !replaced && !policy.restarts(e.exit.code))
+    }
+
+    fn adopt(status: &ContainerStatus) -> Self {
+        let ended = |state: &ContainerState| {
+            let terminated = state.terminated.as_ref()?;
+            let exit = Exit {
+                code: terminated.exit_code,
+                reason: terminated.reason.clone(),
+                message: terminated.message.clone(),
+                started_at: nanoseconds(&terminated.started_at),
+                finished_at: nanoseconds(&terminated.finished_at),
+            };
+            let id = terminated.container_id.rsplit("://").next().unwrap_or_default();
+            let (image, image_id) = (status.image.clone(), status.image_id.clone());
+            Some(Ended { id: id.to_owned(), image, image_id, exit })
+        };
+        Self {
+            attempt: Some(u32::try_from(status.restart_count).unwrap_or(0)),
+            ended: ended(&status.state),
+            previous: ended(&status.last_state),
+            ..Self::default()
+        }
+    }
+
+    fn observe(&mut self, name: &str, hash: &str, seen: &PodSeen, now: Duration) {
+        let newest = seen.newest(name);
+        if let Some(instance) = newest
+            && self.attempt < Some(instance.attempt)
+        {
+            self.begin(instance, seen);
+        }
+        match newest {
+            Some(instance) if Some(instance.attempt) == self.attempt => {
+                if let Some(exit) = instance.exit() {
+                    self.end(ended(instance, exit), now);
+                }
+                if instance.is_live() && instance.hash != hash {
+                    self.replaced = Some(instance.attempt);
+                }
+            }
+            _ if self.attempt.is_some() && self.ended.is_none() => {
+                self.end(vanished(), now);
+            }
+            _ => {}
+        }
+    }
+
+    /// A newer instance was seen: what was known of the newest becomes the previous.
+    fn begin(&mut self, instance: &ContainerSeen, seen: &PodSeen) {
+        let before = self.ended.take().or_else(|| {
+            // First look after the journal was lost: the runtime may still hold the one before.
+            let older = seen.containers.iter().filter(|c| c.name == instance.name);
+            let older = older.filter(|c| c.attempt < instance.attempt);
+            let last = older.max_by_key(|c| c.attempt)?;
+            last.exit().map(|exit| ended(last, exit))
+        });
+        self.previous = before.or_else(|| self.previous.take());
+        self.attempt = Some(instance.attempt);
+        self.sandbox_attempt = seen.sandbox(&instance.sandbox_id).map(|s| s.attempt);
+    }
+
+    fn end(&mut self, ended: Ended, now: Duration) {
+        if self.ended.is_none() {
+            self.ended = Some(ended);
+            self.backoff.exited(now);
+        }
+    }
+}
+
+/// Nanoseconds since 1970; 0 for a time that is not set.
+fn nanoseconds(time: &Time) -> i64 {
+    time.unix().unwrap_or(0).saturating_mul(1_000_000_000)
+}
+
+fn ended(instance: &ContainerSeen, exit: &Exit) -> Ended {
+    Ended {
+        id: instance.id.clone(),
+        image: instance.image.clone(),
+        image_id: instance.image_id.clone(),
+        exit: exit.clone(),
+    }
+}
+
+fn vanished() -> Ended {
+    let exit = Exit {
+        code: VANISHED_CODE,
+        reason: "ContainerStatusUnknown".to_owned(),
+        message: "The container could not be located when the pod was looked at".to_owned(),
+        ..Exit::default()
+    };
+    Ended { exit, ..Ended::default() }
+}

@@ -1,0 +1,442 @@
+//! The status of a pod: phase, conditions, container states, as the users and tools of this ecosystem know them.
+
+use std::time::Duration;
+
+use proto_api::Time;
+use proto_api::core::v1::{
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
+    ContainerStatus, PodCondition, PodIP, PodStatus,
+};
+
+use crate::backoff::{Step, Trouble};
+use crate::lifecycle::{Now, Stage};
+use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
+use crate::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen};
+use crate::start::{is_backing_off, usable_image};
+use crate::want::{Config, ContainerWant, PodWant, PullPolicy, RestartPolicy};
+
+/// The complete status of a pod; updates phase and transition times in `memory`.
+pub(crate) fn status(
+    want: &PodWant,
+    seen: &PodSeen,
+    memory: &mut Memory,
+    stage: Stage,
+    now: Now,
+) -> PodStatus {
+    let init = statuses(want, seen, memory, &want.init, now.boot, Role::Init);
+    let main = statuses(want, seen, memory, &want.containers, now.boot, Role::Main);
+    memory.phase = memory.phase.advance(phase(want, memory, stage, &main));
+    let (reason, message) = pod_reason(memory);
+    let conditions = conditions(want, memory, &main, now);
+    let ips = if want.host_network { want.host_ips.clone() } else { memory.ips.clone() };
+    PodStatus {
+        phase: memory.phase.as_str().to_owned(),
+        conditions,
+        reason,
+        message,
+        host_ip: want.host_ips.first().cloned().unwrap_or_default(),
+        pod_ip: ips.first().cloned().unwrap_or_default(),
+        pod_ips: ips.into_iter().map(|ip| PodIP { ip }).collect(),
+        start_time: (memory.accepted_at != 0).then(|| Time::from_unix(memory.accepted_at)),
+        init_container_statuses: init,
+        container_statuses: main,
+        qos_class: want.qos_class.clone(),
+        ..PodStatus::default()
+    }
+}
+
+/// Reason and message of the pod itself.
+fn pod_reason(memory: &Memory) -> (String, String) {
+    if let Some(Admission::Refused { reason, message }) = &memory.admission {
+        return (reason.clone(), message.clone());
+    }
+    match memory.ending.as_ref().map(|e| &e.why) {
+        Some(Why::DeadlineExceeded) => (
+            "DeadlineExceeded".to_owned(),
+            "Pod was active on the node longer than the specified deadline".to_owned(),
+        ),
+        Some(Why::Deleted | Why::Completed | Why::SandboxLost) | None => Default::default(),
+    }
+}
+
+// === phase ===
+
+fn phase(want: &PodWant, memory: &Memory, stage: Stage, main: &[ContainerStatus]) -> Phase {
+    match stage {
+        Stage::Refused => return Phase::Failed,
+        Stage::Clearing | Stage::Finished | Stage::Gone => return final_phase(want, memory),
+        Stage::Preparing | Stage::Initializing | Stage::Running | Stage::Ending => {}
+    }
+    if !is_initialized(want, memory) {
+        return Phase::Pending;
+    }
+    let started = |s: &ContainerStatus| {
+        s.state.running.is_some()
+            || s.state.terminated.is_some()
+            || s.last_state.terminated.is_some()
+    };
+    // Pending as long as one container has never started.
+    if main.iter().all(started) { Phase::Running } else { Phase::Pending }
+}
+
+/// Phase of a pod of which nothing runs any more.
+fn final_phase(want: &PodWant, memory: &Memory) -> Phase {
+    let why = memory.ending.as_ref().map(|e| &e.why);
+    let refused = matches!(memory.admission, Some(Admission::Refused { .. }));
+    if refused || why == Some(&Why::DeadlineExceeded) || why == Some(&Why::SandboxLost) {
+        return Phase::Failed;
+    }
+    let succeeded = |name: &str| {
+        memory
+            .containers
+            .get(name)
+            .and_then(|m| m.ended.as_ref())
+            .is_some_and(|ended| ended.exit.code == 0)
+    };
+    if want.containers.iter().all(|c| succeeded(&c.name)) {
+        Phase::Succeeded
+    } else {
+        Phase::Failed
+    }
+}
+
+fn is_initialized(want: &PodWant, memory: &Memory) -> bool {
+    want.init.is_empty()
+        || (memory.initialized_in.is_some() && memory.initialized_in == memory.sandbox_attempt)
+}
+
+// === conditions ===
+
+fn conditions(
+    want: &PodWant,
+    memory: &mut Memory,
+    main: &[ContainerStatus],
+    now: Now,
+) -> Vec<PodCondition> {
+    let containers_ready = containers_ready(memory.phase, main);
+    let ready = match gates(want) {
+        Some(verdict) if containers_ready.is_true => verdict,
+        _ => containers_ready.clone(),
+    };
+    let verdicts = [
+        ("Initialized", initialized(want, memory)),
+        ("Ready", ready),
+        ("ContainersReady", containers_ready),
+        ("PodScheduled", Verdict::yes()),
+    ];
+    verdicts.into_iter().map(|(kind, verdict)| verdict.condition(kind, memory, now)).collect()
+}
+
+#[derive(Clone, Debug, Default)]
+struct Verdict {
+    is_true: bool,
+    reason: &'static str,
+    message: String,
+}
+
+impl Verdict {
+    fn yes() -> Self {
+        Self { is_true: true, ..Self::default() }
+    }
+
+    fn no(reason: &'static str, message: String) -> Self {
+        Self { is_true: false, reason, message }
+    }
+
+    fn condition(self, kind: &str, memory: &mut Memory, now: Now) -> PodCondition {
+        let status = if self.is_true { "True" } else { "False" };
+        let since = match memory.conditions.get(kind) {
+            Some((before, since)) if before == status => *since,
+            _ => now.unix_seconds,
+        };
+        memory.conditions.insert(kind.to_owned(), (status.to_owned(), since));
+        PodCondition {
+            type_: kind.to_owned(),
+            status: status.to_owned(),
+            reason: self.reason.to_owned(),
+            message: self.message,
+            last_transition_time: Time::from_unix(since),
+            ..PodCondition::default()
+        }
+    }
+}
+
+fn initialized(want: &PodWant, memory: &Memory) -> Verdict {
+    if memory.phase == Phase::Succeeded {
+        return Verdict { is_true: true, reason: "PodCompleted", message: String::new() };
+    }
+    if is_initialized(want, memory) {
+        return Verdict::yes();
+    }
+    let sandbox = memory.sandbox_attempt.unwrap_or(0);
+    let undone = |m: &ContainerMemory| !m.succeeded_in(sandbox);
+    let incomplete: Vec<&str> = want
+        .init
+        .iter()
+        .filter(|c| memory.containers.get(&c.name).is_none_or(undone))
+        .map(|c| c.name.as_str())
+        .collect();
+    let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
+    Verdict::no("ContainersNotInitialized", message)
+}
+
+fn containers_ready(phase: Phase, main: &[ContainerStatus]) -> Verdict {
+    match phase {
+        Phase::Succeeded => return Verdict::no("PodCompleted", String::new()),
+        Phase::Failed => return Verdict::no("PodFailed", String::new()),
+        Phase::Pending | Phase::Running => {}
+    }
+    let unready: Vec<&str> = main.iter().filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+    if unready.is_empty() {
+        return Verdict::yes();
+    }
+    let message = format!("containers with unready status: [{}]", unready.join(" "));
+    Verdict::no("ContainersNotReady", message)
+}
+
+/// The first readiness gate that is not open, if any.
+fn gates(want: &PodWant) -> Option<Verdict> {
+    let closed: Vec<String> = want
+        .readiness_gates
+        .iter()
+        .filter_map(|gate| match want.conditions.iter().find(|c| c.type_ == *gate) {
+            None => Some(format!(
+                "corresponding condition of pod readiness gate {gate:?} does not exist."
+            )),
+            Some(condition) if condition.status != "True" => Some(format!(
+                "the status of pod readiness gate {gate:?} is not \"True\", but {}",
+                condition.status
+            )),
+            Some(_) => None,
+        })
+        .collect();
+    (!closed.is_empty()).then(|| Verdict::no("ReadinessGatesNotReady", closed.join(", ")))
+}
+
+// === containers ===
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Init,
+    Main,
+}
+
+fn statuses(
+    want: &PodWant,
+    seen: &PodSeen,
+    memory: &Memory,
+    containers: &[ContainerWant],
+    now: Duration,
+    role: Role,
+) -> Vec<ContainerStatus> {
+    let view = View { want, seen, memory, now, role };
+    containers.iter().map(|c| view.status(c)).collect()
+}
+
+struct View<'a> {
+    want: &'a PodWant,
+    seen: &'a PodSeen,
+    memory: &'a Memory,
+    now: Duration,
+    role: Role,
+}
+
+impl View<'_> {
+    fn status(&self, container: &ContainerWant) -> ContainerStatus {
+        let known = self.memory.containers.get(&container.name).cloned().unwrap_or_default();
+        let newest = self.seen.newest(&container.name).filter(|c| Some(c.attempt) == known.attempt);
+        let running = running(newest);
+        let (state, last_state) = self.states(container, &known, newest);
+        let shown = newest.map(|c| (c.image.clone(), c.image_id.clone(), runtime_id(&c.id)));
+        let (image, image_id, container_id) = shown
+            .or_else(|| {
+                let ended = known.ended.as_ref().or(known.previous.as_ref())?;
+                Some((ended.image.clone(), ended.image_id.clone(), runtime_id(&ended.id)))
+            })
+            .unwrap_or_else(|| (container.image.clone(), String::new(), String::new()));
+        let succeeded = known.ended.as_ref().is_some_and(|e| e.exit.code == 0);
+        ContainerStatus {
+            name: container.name.clone(),
+            state,
+            last_state,
+            ready: match self.role {
+                Role::Init => succeeded,
+                Role::Main => running.is_some(),
+            },
+            restart_count: i32::try_from(known.attempt.unwrap_or(0)).unwrap_or(i32::MAX),
+            image,
+            image_id,
+            container_id,
+            started: (self.role == Role::Main).then_some(running.is_some()),
+        }
+    }
+
+    /// State and last state of a container.
+    fn states(
+        &self,
+        container: &ContainerWant,
+        known: &ContainerMemory,
+        newest: Option<&ContainerSeen>,
+    ) -> (ContainerState, ContainerState) {
+        let previous = known.previous.as_ref().map(terminated).unwrap_or_default();
+        if let Some(started_at) = running(newest) {
+            let started_at = time(started_at);
+            let running = Some(ContainerStateRunning { started_at });
+            return (ContainerState { running, ..ContainerState::default() }, previous);
+        }
+        let waiting = self.waiting(container, known);
+        match (&known.ended, waiting) {
+            (Some(ended), Some(waiting)) => (waiting, terminated(ended)),
+            (Some(ended), None) => (terminated(ended), previous),
+            (None, waiting) => (waiting.unwrap_or_else(|| self.not_yet(container)), previous),
+        }
+    }
+
+    /// What a container that should run waits for, where that is worth telling.
+    fn waiting(
+        &self,
+        container: &ContainerWant,
+        known: &ContainerMemory,
+    ) -> Option<ContainerState> {
+        let over = self.memory.ending.is_some() || known.is_over(self.policy());
+        if over || !self.has_turn(container) {
+            return None;
+        }
+        if let Some(state) = self.crash_loop(container, known) {
+            return Some(state);
+        }
+        if let Config::Missing(message) = &container.config {
+            return Some(waiting("CreateContainerConfigError", message));
+        }
+        let pull = self.memory.trouble(&Step::Image(container.image.clone()));
+        if let Some(trouble) = pull.filter(|_| usable_image(self.seen, container, known).is_none())
+        {
+            return Some(self.pull_failed(container, trouble));
+        }
+        let absent =
+            matches!(self.seen.images.get(&container.image), Some(ImageSeen::Absent { .. }));
+        if container.pull == PullPolicy::Never && absent {
+            let image = &container.image;
+            let message =
+                format!("Container image {image:?} is not present with pull policy of Never");
+            return Some(waiting("ErrImageNeverPull", &message));
+        }
+        let trouble = self.memory.trouble(&Step::Container(container.name.clone()))?;
+        Some(waiting(&trouble.reason, &trouble.message))
+    }
+
+    /// Whether the order of init containers has come to this one.
+    fn has_turn(&self, container: &ContainerWant) -> bool {
+        let initialized = is_initialized(self.want, self.memory);
+        let undone = |c: &&ContainerWant| {
+            let known = self.memory.containers.get(&c.name);
+            !known.is_some_and(|m| m.succeeded_in(self.memory.sandbox_attempt.unwrap_or(0)))
+        };
+        match self.role {
+            Role::Main => initialized,
+            Role::Init => {
+                let current = self.want.init.iter().find(undone);
+                !initialized && current.is_some_and(|c| c.name == container.name)
+            }
+        }
+    }
+
+    fn crash_loop(
+        &self,
+        container: &ContainerWant,
+        known: &ContainerMemory,
+    ) -> Option<ContainerState> {
+        let sandbox = self.seen.ready_sandbox()?;
+        if !is_backing_off(known, sandbox, self.now) {
+            return None;
+        }
+        let PodWant { namespace, name, uid, .. } = self.want;
+        let delay = go_duration(known.backoff.delay);
+        let container = &container.name;
+        let message = format!(
+            "back-off {delay} restarting failed container={container} pod={name}_{namespace}({uid})"
+        );
+        Some(waiting("CrashLoopBackOff", &message))
+    }
+
+    fn pull_failed(&self, container: &ContainerWant, trouble: &Trouble) -> ContainerState {
+        if self.now < pull_reason_turns_at(trouble) {
+            return waiting(&trouble.reason, &trouble.message);
+        }
+        waiting("ImagePullBackOff", &format!("Back-off pulling image {:?}", container.image))
+    }
+
+    /// A container whose turn has not come.
+    fn not_yet(&self, _container: &ContainerWant) -> ContainerState {
+        let initializing = !is_initialized(self.want, self.memory);
+        waiting(if initializing { "PodInitializing" } else { "ContainerCreating" }, "")
+    }
+
+    fn policy(&self) -> RestartPolicy {
+        match self.role {
+            Role::Init => self.want.restart_policy.of_init(),
+            Role::Main => self.want.restart_policy,
+        }
+    }
+}
+
+/// How long a failed pull shows its error before it shows that it waits.
+const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
+
+/// When the waiting reason of a failed pull turns from the error to the back-off, since boot.
+pub(crate) fn pull_reason_turns_at(trouble: &Trouble) -> Duration {
+    trouble.at + PULL_ERROR_SHOWN
+}
+
+fn running(newest: Option<&ContainerSeen>) -> Option<i64> {
+    match newest?.state {
+        InstanceState::Running { started_at } => Some(started_at),
+        InstanceState::Created | InstanceState::Exited(_) | InstanceState::Unknown => None,
+    }
+}
+
+fn waiting(reason: &str, message: &str) -> ContainerState {
+    let (reason, message) = (reason.to_owned(), message.to_owned());
+    let waiting = Some(ContainerStateWaiting { reason, message });
+    ContainerState { waiting, ..ContainerState::default() }
+}
+
+fn terminated(ended: &Ended) -> ContainerState {
+    let exit = &ended.exit;
+    let reason = match (exit.reason.as_str(), exit.code) {
+        ("", 0) => "Completed",
+        ("", _) => "Error",
+        (reason, _) => reason,
+    };
+    let terminated = Some(ContainerStateTerminated {
+        exit_code: exit.code,
+        reason: reason.to_owned(),
+        message: exit.message.clone(),
+        started_at: time(exit.started_at),
+        finished_at: time(exit.finished_at),
+        container_id: runtime_id(&ended.id),
+        ..ContainerStateTerminated::default()
+    });
+    ContainerState { terminated, ..ContainerState::default() }
+}
+
+/// The API's form of a runtime's id.
+fn runtime_id(id: &str) -> String {
+    if id.is_empty() { String::new() } else { format!("containerd://{id}") }
+}
+
+/// Whole seconds of a runtime's time in nanoseconds; 0 is no time.
+fn time(nanoseconds: i64) -> Time {
+    match nanoseconds.div_euclid(1_000_000_000) {
+        0 => Time::default(),
+        secs => Time::from_unix(secs),
+    }
+}
+
+/// A duration as tools of this ecosystem print it: `10s`, `1m20s`, `5m0s`.
+fn go_duration(duration: Duration) -> String {
+    match duration.as_secs() {
+        secs @ 0..60 => format!("{secs}s"),
+        secs => format!("{}m{}s", secs / 60, secs % 60),
+    }
+}

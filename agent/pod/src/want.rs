@@ -1,0 +1,323 @@
+//! What a pod is supposed to be, cut down to what the machine decides on.
+//!
+//! Parsed once from the API object: below this file no rule looks at an optional string again.
+
+use std::hash::Hasher;
+use std::time::Duration;
+
+use proto_api::core::v1::{Container, Pod, PodCondition};
+
+/// A pod as its source wants it, with what the node adds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PodWant {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// UID of the pod.
+    pub uid: String,
+    /// Where the pod comes from.
+    pub source: Source,
+    /// Whether its source still has it.
+    pub presence: Presence,
+    /// What happens when a container exits.
+    pub restart_policy: RestartPolicy,
+    /// Init containers in order.
+    pub init: Vec<ContainerWant>,
+    /// Containers in order.
+    pub containers: Vec<ContainerWant>,
+    /// Time between the polite and the forced stop of a container.
+    pub grace: Duration,
+    /// How long the pod may be active at all.
+    pub active_deadline: Option<Duration>,
+    /// Whether the pod uses the host's network.
+    pub host_network: bool,
+    /// Addresses of the host, the primary first.
+    pub host_ips: Vec<String>,
+    /// `Guaranteed`, `Burstable` or `BestEffort`.
+    pub qos_class: String,
+    /// Condition types that must be true before the pod counts as ready.
+    pub readiness_gates: Vec<String>,
+    /// Conditions of the API object, for the readiness gates.
+    pub conditions: Vec<PodCondition>,
+}
+
+/// A container as its pod wants it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerWant {
+    /// Name, unique among all containers of the pod.
+    pub name: String,
+    /// Image as written in the pod.
+    pub image: String,
+    /// When the image is pulled.
+    pub pull: PullPolicy,
+    /// Hash of what forces a new instance; see [`instance_hash`].
+    pub hash: String,
+    /// Whether everything that its configuration refers to is there.
+    pub config: Config,
+}
+
+/// Whether the objects that a container's environment refers to were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Config {
+    /// All of them.
+    Ready,
+    /// Not all have been looked up yet.
+    Unknown,
+    /// One is missing; the text is shown to users.
+    Missing(String),
+}
+
+/// Where a pod comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The API server: status and deletion are reported to it.
+    Api,
+    /// A manifest of this node.
+    Static,
+}
+
+/// Whether a pod is still wanted by its source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// Wanted.
+    Present,
+    /// Marked for deletion: the agent stops it, then reports that it may go.
+    Deleting {
+        /// Grace period of the deletion.
+        grace: Duration,
+    },
+    /// Its source no longer has it: nothing is left to report.
+    Gone {
+        /// Grace period that was in force last.
+        grace: Duration,
+    },
+}
+
+/// What happens when a container exits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RestartPolicy {
+    /// It runs again.
+    Always,
+    /// It runs again unless it exited with 0.
+    OnFailure,
+    /// It never runs again.
+    Never,
+}
+
+impl RestartPolicy {
+    /// Whether a container that exited with `code` runs again.
+    pub fn restarts(self, code: i32) -> bool {
+        match self {
+            Self::Always => true,
+            Self::OnFailure => code != 0,
+            Self::Never => false,
+        }
+    }
+
+    /// The policy of the pod's init containers: one that succeeded is done.
+    pub fn of_init(self) -> Self {
+        match self {
+            Self::Never => Self::Never,
+            Self::Always | Self::OnFailure => Self::OnFailure,
+        }
+    }
+}
+
+/// When an image is pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Before each instance.
+    Always,
+    /// When the node does not have it.
+    IfNotPresent,
+    /// Never.
+    Never,
+}
+
+/// Grace period when a pod names none, in seconds.
+const GRACE_SECS_DEFAULT: i64 = 30;
+
+impl PodWant {
+    /// Reads a pod. Total: a value that the API's own validation would have refused counts as the field's default.
+    /// `config` tells for each container whether what its environment refers to is there.
+    pub fn from_pod(
+        pod: &Pod,
+        source: Source,
+        qos_class: &str,
+        host_ips: &[String],
+        config: impl Fn(&Container) -> Config,
+    ) -> Self {
+        let spec = &pod.spec;
+        let meta = &pod.metadata;
+        let read = |c: &Container| ContainerWant {
+            name: c.name.clone(),
+            image: c.image.clone(),
+            pull: pull_policy(c),
+            hash: instance_hash(c),
+            config: config(c),
+        };
+        Self {
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            source,
+            presence: presence(pod),
+            restart_policy: match spec.restart_policy.as_str() {
+                "Never" => RestartPolicy::Never,
+                "OnFailure" => RestartPolicy::OnFailure,
+                _ => RestartPolicy::Always,
+            },
+            init: spec.init_containers.iter().map(read).collect(),
+            containers: spec.containers.iter().map(read).collect(),
+            grace: secs(spec.termination_grace_period_seconds.unwrap_or(GRACE_SECS_DEFAULT)),
+            active_deadline: spec.active_deadline_seconds.map(secs),
+            host_network: spec.host_network,
+            host_ips: host_ips.to_vec(),
+            qos_class: qos_class.to_owned(),
+            readiness_gates: spec
+                .readiness_gates
+                .iter()
+                .map(|gate| gate.condition_type.clone())
+                .collect(),
+            conditions: pod.status.conditions.clone(),
+        }
+    }
+
+    /// The same pod once its source has dropped it.
+    pub fn gone(mut self) -> Self {
+        let grace = match self.presence {
+            Presence::Present => self.grace,
+            Presence::Deleting { grace } | Presence::Gone { grace } => grace,
+        };
+        self.presence = Presence::Gone { grace };
+        self
+    }
+
+    /// Whether the pod has to end because its source says so.
+    pub fn is_leaving(&self) -> bool {
+        self.presence != Presence::Present
+    }
+
+    /// All containers with the policy that rules each, init containers first.
+    pub fn all(&self) -> impl Iterator<Item = (&ContainerWant, RestartPolicy)> {
+        let init = self.init.iter().map(|c| (c, self.restart_policy.of_init()));
+        let main = self.containers.iter().map(|c| (c, self.restart_policy));
+        init.chain(main)
+    }
+}
+
+fn presence(pod: &Pod) -> Presence {
+    if pod.metadata.deletion_timestamp.is_none() {
+        return Presence::Present;
+    }
+    let grace = pod
+        .metadata
+        .deletion_grace_period_seconds
+        .or(pod.spec.termination_grace_period_seconds)
+        .unwrap_or(GRACE_SECS_DEFAULT);
+    Presence::Deleting { grace: secs(grace) }
+}
+
+fn secs(value: i64) -> Duration {
+    Duration::from_secs(u64::try_from(value).unwrap_or(0))
+}
+
+/// The policy of a container; one that names none pulls only what carries no fixed tag.
+fn pull_policy(container: &Container) -> PullPolicy {
+    match container.image_pull_policy.as_str() {
+        "Always" => PullPolicy::Always,
+        "IfNotPresent" => PullPolicy::IfNotPresent,
+        "Never" => PullPolicy::Never,
+        _ if is_floating(&container.image) => PullPolicy::Always,
+        _ => PullPolicy::IfNotPresent,
+    }
+}
+
+/// Whether an image reference may name something else tomorrow: no digest, and no tag or `latest`.
+fn is_floating(image: &str) -> bool {
+    if image.contains('@') {
+        return false;
+    }
+    let last = image.rsplit('/').next().unwrap_or(image);
+    match last.split_once(':') {
+        None => true,
+        Some((_, tag)) => tag == "latest",
+    }
+}
+
+/// Hash over name and image, the fields of a container whose change replaces the instance, as eight hexadecimal digits.
+/// FNV-1a, since the value is stored with the container and must not change with the compiler.
+pub fn instance_hash(container: &Container) -> String {
+    let mut hasher = Fnv32::default();
+    hasher.write(container.name.as_bytes());
+    hasher.write(&[0]);
+    hasher.write(container.image.as_bytes());
+    format!("{:08x}", hasher.finish())
+}
+
+/// FNV-1a over 32 bits.
+struct Fnv32(u32);
+
+impl Default for Fnv32 {
+    fn default() -> Self {
+        Self(0x811c_9dc5)
+    }
+}
+
+impl Hasher for Fnv32 {
+    fn finish(&self) -> u64 {
+        u64::from(self.0)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_without_a_fixed_tag_is_pulled_always() {
+        let cases = [
+            ("busybox", PullPolicy::Always),
+            ("busybox:latest", PullPolicy::Always),
+            ("host:5000/busybox", PullPolicy::Always),
+            ("busybox:1.36", PullPolicy::IfNotPresent),
+            ("host:5000/busybox:1.36", PullPolicy::IfNotPresent),
+            ("busybox@sha256:00", PullPolicy::IfNotPresent),
+        ];
+        for (image, expect) in cases {
+            let container = Container { image: image.to_owned(), ..Container::default() };
+            assert_eq!(pull_policy(&container), expect, "{image}");
+        }
+    }
+
+    #[test]
+    fn the_hash_covers_name_and_image_only() {
+        let base = Container { name: "a".into(), image: "i:1".into(), ..Container::default() };
+        let other = Container { working_dir: "/".into(), ..base.clone() };
+        let newer = Container { image: "i:2".into(), ..base.clone() };
+        assert_eq!(instance_hash(&base), instance_hash(&other));
+        assert_ne!(instance_hash(&base), instance_hash(&newer));
+        assert_eq!(instance_hash(&base).len(), 8);
+    }
+
+    #[test]
+    fn policies_restart_what_they_say() {
+        let cases = [
+            (RestartPolicy::Always, true, true),
+            (RestartPolicy::OnFailure, false, true),
+            (RestartPolicy::Never, false, false),
+        ];
+        for (policy, after_success, after_failure) in cases {
+            assert_eq!(policy.restarts(0), after_success, "{policy:?}");
+            assert_eq!(policy.restarts(137), after_failure, "{policy:?}");
+        }
+        assert_eq!(RestartPolicy::Always.of_init(), RestartPolicy::OnFailure);
+    }
+}

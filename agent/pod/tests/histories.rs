@@ -1,0 +1,524 @@
+//! Random histories of one pod: a small world obeys the rules of a runtime, does what the plans say, and misbehaves.
+//!
+//! After every step the invariants of a pod's life are checked; see [`World::look`].
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use agent_pod::backoff::Step;
+use agent_pod::lifecycle::{Action, Now, Plan, Stage, plan};
+use agent_pod::memory::{Admission, Memory, Phase};
+use agent_pod::seen::{
+    ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen,
+};
+use agent_pod::want::{
+    Config, ContainerWant, PodWant, Presence, PullPolicy, RestartPolicy, Source,
+};
+use proptest::prelude::*;
+
+/// Something that happens to the pod.
+#[derive(Clone, Debug)]
+enum Event {
+    /// The agent does the n-th action of its plan, and it works.
+    Do(usize),
+    /// The agent tries the n-th action of its plan, and it fails.
+    Fail(usize),
+    /// The n-th live container exits.
+    Exit(usize, i32),
+    /// The newest sandbox dies, its containers with it or not.
+    SandboxDies { with_containers: bool },
+    /// Time passes.
+    Pass(u64),
+    /// The agent is killed and started again: what it looked up is forgotten, the journal is not.
+    Restart,
+    /// The machine is booted again.
+    Reboot,
+    /// The pod is marked for deletion.
+    Delete(u64),
+    /// Its source drops it.
+    Drop,
+    /// The n-th container's image changes.
+    Change(usize),
+    /// The n-th container's configuration appears or disappears.
+    Configure(usize, bool),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        30 => (0..8usize).prop_map(Event::Do),
+        4 => (0..8usize).prop_map(Event::Fail),
+        5 => (0..4usize, prop_oneof![Just(0), Just(1), Just(137)]).prop_map(|(n, c)| Event::Exit(n, c)),
+        1 => any::<bool>().prop_map(|with_containers| Event::SandboxDies { with_containers }),
+        5 => prop_oneof![0..3u64, 5..30u64, 100..1000u64].prop_map(Event::Pass),
+        2 => Just(Event::Restart),
+        1 => Just(Event::Reboot),
+        1 => (0..40u64).prop_map(Event::Delete),
+        1 => Just(Event::Drop),
+        1 => (0..4usize).prop_map(Event::Change),
+        1 => (0..4usize, any::<bool>()).prop_map(|(n, there)| Event::Configure(n, there)),
+    ]
+}
+
+fn want() -> impl Strategy<Value = PodWant> {
+    let policy = prop_oneof![
+        Just(RestartPolicy::Always),
+        Just(RestartPolicy::OnFailure),
+        Just(RestartPolicy::Never)
+    ];
+    let pull = prop_oneof![
+        Just(PullPolicy::Always),
+        Just(PullPolicy::IfNotPresent),
+        Just(PullPolicy::Never)
+    ];
+    let source = prop_oneof![Just(Source::Api), Just(Source::Static)];
+    let deadline = prop_oneof![4 => Just(None), 1 => (1..500u64).prop_map(Some)];
+    (policy, proptest::collection::vec(pull, 1..4), 0..3usize, source, deadline).prop_map(
+        |(restart_policy, pulls, init, source, deadline)| {
+            let mut all: Vec<ContainerWant> = pulls
+                .iter()
+                .enumerate()
+                .map(|(n, pull)| ContainerWant {
+                    name: format!("c{n}"),
+                    image: format!("image{}", n % 2),
+                    pull: *pull,
+                    hash: "0".to_owned(),
+                    config: Config::Ready,
+                })
+                .collect();
+            let containers = all.split_off(init.min(all.len() - 1));
+            PodWant {
+                namespace: "ns".to_owned(),
+                name: "p".to_owned(),
+                uid: "u".to_owned(),
+                source,
+                presence: Presence::Present,
+                restart_policy,
+                init: all,
+                containers,
+                grace: Duration::from_secs(30),
+                active_deadline: deadline.map(Duration::from_secs),
+                host_network: false,
+                host_ips: vec!["10.0.0.1".to_owned()],
+                qos_class: "BestEffort".to_owned(),
+                readiness_gates: Vec::new(),
+                conditions: Vec::new(),
+            }
+        },
+    )
+}
+
+struct World {
+    want: PodWant,
+    seen: PodSeen,
+    memory: Memory,
+    now: Now,
+    next_id: u32,
+    /// Every (container, attempt) that was ever created.
+    created: BTreeMap<(String, u32), u32>,
+    phase: Phase,
+    restarts: BTreeMap<String, i32>,
+    ended: bool,
+    forgotten: bool,
+}
+
+impl World {
+    fn new(want: PodWant) -> Self {
+        Self {
+            want,
+            seen: PodSeen::default(),
+            memory: Memory::default(),
+            now: Now { unix_seconds: 1_000_000, boot: Duration::from_secs(5_000) },
+            next_id: 0,
+            created: BTreeMap::new(),
+            phase: Phase::Pending,
+            restarts: BTreeMap::new(),
+            ended: false,
+            forgotten: false,
+        }
+    }
+
+    /// Plans, and checks what must hold of every plan.
+    fn look(&mut self) -> Plan {
+        let result = plan(&self.want, &self.seen, &self.memory, self.now);
+        let again = plan(&self.want, &self.seen, &result.memory, self.now);
+        assert_eq!(result, again, "planning twice changes the plan");
+
+        let phase = result.memory.phase;
+        assert_eq!(result.status.phase, phase.as_str());
+        assert!(phase >= self.phase, "phase went back from {:?} to {phase:?}", self.phase);
+        assert!(!self.phase.is_terminal() || phase == self.phase, "a terminal phase changed");
+        self.phase = phase;
+
+        let statuses =
+            result.status.init_container_statuses.iter().chain(&result.status.container_statuses);
+        for status in statuses {
+            let before = self.restarts.insert(status.name.clone(), status.restart_count);
+            assert!(before <= Some(status.restart_count), "{}: restarts went back", status.name);
+            let states = [
+                status.state.waiting.is_some(),
+                status.state.running.is_some(),
+                status.state.terminated.is_some(),
+            ];
+            let set = states.iter().filter(|s| **s).count();
+            assert_eq!(set, 1, "{}: one state at a time", status.name);
+        }
+
+        self.ended |= result.memory.ending.is_some();
+        for action in &result.actions {
+            self.check_action(action);
+        }
+        let keys: Vec<_> = result.actions.iter().collect();
+        for (n, action) in keys.iter().enumerate() {
+            assert!(!keys[..n].contains(action), "{action:?} twice");
+        }
+        self.memory = result.memory.clone();
+        result
+    }
+
+    fn check_action(&self, action: &Action) {
+        let starts = matches!(
+            action,
+            Action::CreateSandbox { .. }
+                | Action::CreateContainer { .. }
+                | Action::StartContainer { .. }
+                | Action::PullImage { .. }
+                | Action::MountVolumes
+        );
+        assert!(!(starts && self.ended), "{action:?} after the end was decided");
+        match action {
+            Action::CreateContainer { container, attempt, sandbox_id, .. } => {
+                let live = self.seen.live().any(|c| c.name == *container);
+                assert!(!live, "{container} would run twice");
+                let again = self.created.contains_key(&(container.clone(), *attempt));
+                assert!(!again, "{container}/{attempt} created twice");
+                let sandbox = self.seen.ready_sandbox().expect("a ready sandbox");
+                assert_eq!(sandbox.id, *sandbox_id);
+                assert_eq!(self.seen.volumes, VolumesSeen::Mounted);
+                self.check_init_order(container);
+            }
+            Action::StartContainer { container, .. } => {
+                let live = self.seen.live().any(|c| c.name == *container);
+                assert!(!live, "{container} would run twice");
+                self.check_init_order(container);
+            }
+            Action::CreateSandbox { attempt } => {
+                assert!(self.seen.sandboxes.iter().all(|s| !s.ready && s.attempt < *attempt));
+                assert!(self.seen.live().next().is_none());
+            }
+            Action::UnmountVolumes | Action::RemoveCgroup => {
+                assert!(self.seen.live().next().is_none(), "{action:?} under a live container");
+            }
+            Action::ReportDeleted | Action::Forget => {
+                assert!(self.seen.sandboxes.is_empty() && self.seen.containers.is_empty());
+                assert_eq!(self.seen.volumes, VolumesSeen::Absent);
+                assert!(!self.seen.cgroup);
+            }
+            _ => {}
+        }
+    }
+
+    /// No init container runs beside another, and none when a main container starts.
+    fn check_init_order(&self, container: &str) {
+        let others = self.want.init.iter().filter(|c| c.name != container).map(|c| c.name.as_str());
+        for other in others {
+            assert!(!self.seen.live().any(|c| c.name == other), "{container} beside {other}");
+        }
+    }
+
+    fn happen(&mut self, event: &Event) {
+        match event {
+            Event::Do(n) => self.act(*n, true),
+            Event::Fail(n) => self.act(*n, false),
+            Event::Exit(n, code) => {
+                let live: Vec<usize> = (0..self.seen.containers.len())
+                    .filter(|i| self.seen.containers[*i].is_live())
+                    .collect();
+                if let Some(i) = live.get(*n) {
+                    self.exit(*i, *code);
+                }
+            }
+            Event::SandboxDies { with_containers } => self.lose_sandbox(*with_containers),
+            Event::Pass(secs) => {
+                self.now.boot += Duration::from_secs(*secs);
+                self.now.unix_seconds += i64::try_from(*secs).expect("small");
+            }
+            Event::Restart => {
+                self.seen.images.clear();
+                if self.seen.volumes == VolumesSeen::Mounted {
+                    self.seen.volumes = VolumesSeen::Unverified;
+                }
+            }
+            Event::Reboot => {
+                self.lose_sandbox(true);
+                self.now.boot = Duration::from_secs(10);
+                self.memory = self.memory.clone().after_reboot();
+                self.seen.images.clear();
+                self.seen.cgroup = false;
+            }
+            Event::Delete(secs) => {
+                if self.want.source == Source::Api && self.want.presence == Presence::Present {
+                    self.want.presence = Presence::Deleting { grace: Duration::from_secs(*secs) };
+                }
+            }
+            Event::Drop => self.want = self.want.clone().gone(),
+            Event::Change(n) => {
+                let init = self.want.init.len();
+                let mut all = self.want.init.iter_mut().chain(&mut self.want.containers);
+                if let Some(container) = all.nth(n % (init + 1)) {
+                    container.hash.push('1');
+                }
+            }
+            Event::Configure(n, there) => {
+                let config =
+                    if *there { Config::Ready } else { Config::Missing("no \"x\"".to_owned()) };
+                let mut all = self.want.init.iter_mut().chain(&mut self.want.containers);
+                if let Some(container) = all.nth(*n) {
+                    container.config = config;
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, n: usize, works: bool) {
+        let actions = self.look().actions;
+        if actions.is_empty() {
+            return;
+        }
+        let action = actions[n % actions.len()].clone();
+        let boot = self.now.boot;
+        if works { self.do_it(&action) } else { self.memory.failed(step(&action), "E", "no", boot) }
+    }
+
+    fn do_it(&mut self, action: &Action) {
+        self.memory.forget_trouble(&step(action));
+        match action.clone() {
+            Action::Admit => self.memory.admission = Some(Admission::Admitted),
+            Action::MountVolumes => self.seen.volumes = VolumesSeen::Mounted,
+            Action::CreateSandbox { attempt } => {
+                let (id, ips) = (self.id(), vec!["10.1.0.2".to_owned()]);
+                self.seen.sandboxes.push(SandboxSeen { id, attempt, ready: true, ips });
+                self.seen.cgroup = true;
+            }
+            Action::InspectImage { image } => {
+                let state = if self.next_id.is_multiple_of(2) {
+                    ImageSeen::Present { id: image.clone() }
+                } else {
+                    ImageSeen::Absent { at: self.now.boot }
+                };
+                self.seen.images.insert(image, state);
+            }
+            Action::PullImage { image, container } => {
+                self.seen.images.insert(image.clone(), ImageSeen::Present { id: image });
+                self.memory.pulled(&container);
+            }
+            Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
+                let mut all = self.want.init.iter().chain(&self.want.containers);
+                let hash = all.find(|c| c.name == container).expect("wanted").hash.clone();
+                *self.created.entry((container.clone(), attempt)).or_default() += 1;
+                self.seen.containers.push(ContainerSeen {
+                    id: format!("i{}", self.next_id),
+                    name: container,
+                    attempt,
+                    sandbox_id,
+                    image: image_id.clone(),
+                    image_id,
+                    hash,
+                    state: InstanceState::Created,
+                });
+                self.next_id += 1;
+            }
+            Action::StartContainer { id, .. } => {
+                let started_at = self.now.unix_seconds * 1_000_000_000;
+                self.set(&id, InstanceState::Running { started_at });
+            }
+            Action::StopContainer { id, .. } => {
+                let exit = Exit { code: 143, ..Exit::default() };
+                self.set(&id, InstanceState::Exited(exit));
+            }
+            Action::RemoveContainer { id } => self.seen.containers.retain(|c| c.id != id),
+            Action::StopSandbox { id, attempt } => {
+                self.seen.sandboxes.iter_mut().filter(|s| s.id == id).for_each(|s| s.ready = false);
+                self.memory.sandbox_stopped(attempt);
+            }
+            Action::RemoveSandbox { id } => {
+                self.seen.sandboxes.retain(|s| s.id != id);
+                self.seen.containers.retain(|c| c.sandbox_id != id);
+            }
+            Action::UnmountVolumes => self.seen.volumes = VolumesSeen::Absent,
+            Action::RemoveCgroup => self.seen.cgroup = false,
+            Action::ReportDeleted => self.memory.reported = true,
+            Action::Forget => self.forgotten = true,
+        }
+    }
+
+    fn id(&mut self) -> String {
+        self.next_id += 1;
+        format!("i{}", self.next_id)
+    }
+
+    fn set(&mut self, id: &str, state: InstanceState) {
+        for container in self.seen.containers.iter_mut().filter(|c| c.id == id) {
+            container.state = state.clone();
+        }
+    }
+
+    fn exit(&mut self, index: usize, code: i32) {
+        let container = &mut self.seen.containers[index];
+        container.state = InstanceState::Exited(Exit { code, ..Exit::default() });
+    }
+
+    fn lose_sandbox(&mut self, with_containers: bool) {
+        let Some(newest) = self.seen.newest_sandbox().map(|s| s.id.clone()) else { return };
+        for sandbox in self.seen.sandboxes.iter_mut().filter(|s| s.id == newest) {
+            sandbox.ready = false;
+        }
+        for container in &mut self.seen.containers {
+            if with_containers && container.is_live() {
+                container.state = InstanceState::Exited(Exit { code: 137, ..Exit::default() });
+            }
+        }
+    }
+
+    /// Lets the agent work without further trouble until it has nothing to do, and time only when it asks for it.
+    fn settle(&mut self) -> Plan {
+        for _ in 0..400 {
+            let result = self.look();
+            if self.forgotten {
+                return result;
+            }
+            match (result.actions.first(), result.wake_at) {
+                (Some(action), _) => self.do_it(&action.clone()),
+                (None, Some(wake_at)) if wake_at > self.now.boot => self.now.boot = wake_at,
+                (None, Some(_)) => panic!("asks to be woken in the past: {result:?}"),
+                (None, None) => return result,
+            }
+        }
+        panic!("does not settle: {:?}", self.look());
+    }
+}
+
+fn step(action: &Action) -> Step {
+    match action {
+        Action::MountVolumes => Step::Volumes,
+        Action::CreateSandbox { .. } => Step::Sandbox,
+        Action::PullImage { image, .. } | Action::InspectImage { image } => {
+            Step::Image(image.clone())
+        }
+        Action::CreateContainer { container, .. } | Action::StartContainer { container, .. } => {
+            Step::Container(container.clone())
+        }
+        Action::ReportDeleted => Step::Report,
+        _ => Step::Cleanup,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, max_shrink_iters: 4_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn invariants_hold_in_every_history(want in want(), events in proptest::collection::vec(event(), 0..120)) {
+        let mut world = World::new(want);
+        for event in &events {
+            world.look();
+            if world.forgotten {
+                break;
+            }
+            world.happen(event);
+        }
+    }
+
+    #[test]
+    fn a_deleted_pod_leaves_nothing(want in want(), events in proptest::collection::vec(event(), 0..80)) {
+        let mut world = World::new(want);
+        for event in &events {
+            world.look();
+            world.happen(event);
+        }
+        world.want.presence = match world.want.source {
+            Source::Api => Presence::Deleting { grace: Duration::from_secs(1) },
+            Source::Static => Presence::Gone { grace: Duration::from_secs(1) },
+        };
+        let last = world.settle();
+        prop_assert_eq!(last.stage, Stage::Gone);
+        prop_assert!(world.memory.reported || world.forgotten);
+        prop_assert!(world.seen.sandboxes.is_empty() && world.seen.containers.is_empty());
+    }
+
+    #[test]
+    fn a_wanted_pod_runs_once_trouble_ends(want in want(), events in proptest::collection::vec(event(), 0..80)) {
+        let mut world = World::new(PodWant {
+            restart_policy: RestartPolicy::Always,
+            active_deadline: None,
+            ..want
+        });
+        for event in &events {
+            world.look();
+            if !matches!(event, Event::Delete(_) | Event::Drop) {
+                world.happen(event);
+            }
+        }
+        let (mut init, mut main) = (world.want.init.clone(), world.want.containers.clone());
+        init.iter_mut().chain(&mut main).for_each(|c| c.config = Config::Ready);
+        (world.want.init, world.want.containers) = (init, main);
+        let succeed = |world: &mut World| {
+            let init: Vec<String> = world.want.init.iter().map(|c| c.name.clone()).collect();
+            for index in 0..world.seen.containers.len() {
+                let container = &world.seen.containers[index];
+                if container.is_live() && init.contains(&container.name) {
+                    world.exit(index, 0);
+                }
+            }
+        };
+        // Each init container needs a settling of its own, and a definition that changed one more.
+        for _ in 0..2 * world.want.init.len() + 2 {
+            for n in 0..2 {
+                let image = format!("image{n}");
+                world.seen.images.insert(image.clone(), ImageSeen::Present { id: image });
+            }
+            world.settle();
+            succeed(&mut world);
+        }
+        let last = world.settle();
+        prop_assert_eq!(last.stage, Stage::Running);
+        for container in &last.status.container_statuses {
+            prop_assert!(container.state.running.is_some(), "{:?}", container);
+        }
+        let untrue = last.status.conditions.iter().find(|c| c.status != "True");
+        prop_assert_eq!(untrue, None);
+    }
+
+    #[test]
+    fn a_restarted_agent_with_its_journal_has_nothing_to_do(want in want(), events in proptest::collection::vec(event(), 0..60)) {
+        let mut world = World::new(want);
+        for event in &events {
+            world.look();
+            if matches!(event, Event::Configure(_, false)) || world.forgotten {
+                continue;
+            }
+            world.happen(event);
+        }
+        let all = world.want.init.iter_mut().chain(&mut world.want.containers);
+        all.for_each(|c| c.config = Config::Ready);
+        // Images are all there: a pod that waits for one asks for ever, by design.
+        for n in 0..2 {
+            let image = format!("image{n}");
+            world.seen.images.insert(image.clone(), ImageSeen::Present { id: image });
+        }
+        let before = world.settle();
+        // A new process: memory through its stored form, everything seen anew, some time later.
+        let stored = serde_json::to_string(&world.memory).expect("encode");
+        let memory: Memory = serde_json::from_str(&stored).expect("decode");
+        prop_assert_eq!(&memory, &world.memory);
+        let later = Now { unix_seconds: world.now.unix_seconds + 7, boot: world.now.boot + Duration::from_secs(7) };
+        let mut seen = world.seen.clone();
+        seen.images.clear();
+        let after = plan(&world.want, &seen, &memory, later);
+        // A lookup reads; everything else would change something.
+        let mut changes = after.actions.iter().filter(|a| !matches!(a, Action::InspectImage { .. }));
+        prop_assert!(changes.next().is_none() || before.stage == Stage::Gone, "{:?}", after.actions);
+        prop_assert_eq!(after.status, before.status);
+        prop_assert_eq!(after.memory, memory);
+    }
+}

@@ -1,0 +1,342 @@
+//! The runtime over CRI v1, on a unix socket.
+//!
+//! Here is the connection, how one call is made and how pods are listed; the calls themselves are in `calls.rs`. Translation of values
+//! lies in [`config`] (towards the runtime) and [`seen`] (from it).
+
+mod calls;
+pub(crate) mod config;
+pub(crate) mod seen;
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_pod::seen::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::spec::{ContainerConfig, SandboxConfig, labels};
+use futures_util::FutureExt as _;
+use futures_util::future::{try_join, try_join_all};
+use proto_grpc::cri::v1 as wire;
+use proto_grpc::cri::v1::image_service_client::ImageServiceClient;
+use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::runtime::{PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
+
+/// Deadline of calls that only read.
+const READ: Duration = Duration::from_secs(20);
+/// Deadline of calls that change something; the ecosystem's usual one.
+const CHANGE: Duration = Duration::from_secs(120);
+/// Deadline of an image pull: long, since its progress cannot be seen over CRI, but not for ever.
+const PULL: Duration = Duration::from_secs(3600);
+/// Largest answer: a list of all containers of a full node. The size that containerd allows itself.
+const ANSWER_LEN_MAX: usize = 16 << 20;
+
+/// A runtime that speaks CRI v1.
+#[derive(Clone, Debug)]
+pub struct CriRuntime {
+    channel: Channel,
+    runtime: RuntimeServiceClient<Channel>,
+    images: ImageServiceClient<Channel>,
+    told: ToldExits,
+}
+
+/// Exits that an event told and CRI does not show yet, by container. Empty but for the milliseconds that a runtime takes to
+/// collect an ended process; looking at a container meanwhile must not bring it back to life.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ToldExits(Arc<Mutex<HashMap<String, Exit>>>);
+
+impl ToldExits {
+    pub(crate) fn remember(&self, id: &str, exit: Exit) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id.into(), exit);
+    }
+
+    pub(crate) fn forget(&self, id: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    fn apply(&self, container: &mut ContainerSeen) {
+        if let InstanceState::Running { started_at } = container.state
+            && let Some(exit) =
+                self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&container.id)
+        {
+            container.state = InstanceState::Exited(Exit { started_at, ..exit.clone() });
+        }
+    }
+}
+
+impl CriRuntime {
+    /// A client of the runtime at `unix:///path` (or a plain absolute path). Connects with the first call and again when the
+    /// connection breaks.
+    ///
+    /// # Errors
+    /// When the endpoint is of another form.
+    pub fn new(endpoint: &str) -> Result<Self, RuntimeError> {
+        let path = socket_path(endpoint)?;
+        let channel = connect(path);
+        Ok(Self {
+            runtime: RuntimeServiceClient::new(channel.clone())
+                .max_decoding_message_size(ANSWER_LEN_MAX),
+            images: ImageServiceClient::new(channel.clone())
+                .max_decoding_message_size(ANSWER_LEN_MAX),
+            channel,
+            told: ToldExits::default(),
+        })
+    }
+
+    /// The connection, for what the runtime offers beside CRI on the same socket.
+    #[must_use]
+    pub fn channel(&self) -> Channel {
+        self.channel.clone()
+    }
+
+    pub(crate) fn told_exits(&self) -> &ToldExits {
+        &self.told
+    }
+
+    pub(crate) fn service(&self) -> RuntimeServiceClient<Channel> {
+        self.runtime.clone()
+    }
+
+    async fn sandbox_status(&self, id: &str) -> Result<wire::PodSandboxStatus, RuntimeError> {
+        let request = wire::PodSandboxStatusRequest { pod_sandbox_id: id.into(), verbose: false };
+        let mut client = self.service();
+        let answer =
+            call("PodSandboxStatus", id, READ, request, |r| client.pod_sandbox_status(r)).await?;
+        answer.status.ok_or_else(|| incomplete("PodSandboxStatus", id, "status"))
+    }
+
+    async fn container_status(&self, id: &str) -> Result<wire::ContainerStatus, RuntimeError> {
+        let request = wire::ContainerStatusRequest { container_id: id.into(), verbose: false };
+        let mut client = self.service();
+        let answer =
+            call("ContainerStatus", id, READ, request, |r| client.container_status(r)).await?;
+        answer.status.ok_or_else(|| incomplete("ContainerStatus", id, "status"))
+    }
+
+    /// The sandbox or container of `id` and the pod it belongs to; `None` when it is neither.
+    pub(crate) async fn instance(&self, id: &str) -> Result<Option<Instance>, RuntimeError> {
+        if let Some((pod_uid, container)) = self.shown_container(id).await? {
+            return Ok(Some(Instance { pod_uid, kind: InstanceKind::Container(container) }));
+        }
+        Ok(found(self.sandbox_status(id).await)?.map(|status| Instance {
+            pod_uid: status.metadata.as_ref().map(|m| m.uid.clone()).unwrap_or_default(),
+            kind: InstanceKind::Sandbox(seen::sandbox(status)),
+        }))
+    }
+
+    /// A container as CRI shows it, with the UID of its pod. Two calls: only the list tells the sandbox, only the status the exit.
+    async fn shown_container(
+        &self,
+        id: &str,
+    ) -> Result<Option<(String, ContainerSeen)>, RuntimeError> {
+        let request = wire::ListContainersRequest {
+            filter: Some(wire::ContainerFilter { id: id.into(), ..Default::default() }),
+        };
+        let mut client = self.service();
+        let listed =
+            call("ListContainers", id, READ, request, |r| client.list_containers(r)).await?;
+        let Some(item) = listed.containers.into_iter().next() else { return Ok(None) };
+        let Some(status) = found(self.container_status(id).await)? else { return Ok(None) };
+        let pod_uid = status.labels.get(labels::POD_UID).cloned().unwrap_or_default();
+        Ok(Some((pod_uid, seen::container(item.pod_sandbox_id, status))))
+    }
+
+    /// All sandboxes and containers with these labels, each looked at closely, grouped by pod.
+    async fn pods(&self, selector: &[(&str, &str)]) -> Result<Vec<PodOnNode>, RuntimeError> {
+        let selector: HashMap<String, String> =
+            selector.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        let (mut for_sandboxes, mut for_containers) = (self.service(), self.service());
+        let sandboxes = wire::ListPodSandboxRequest {
+            filter: Some(wire::PodSandboxFilter {
+                label_selector: selector.clone(),
+                ..Default::default()
+            }),
+        };
+        let containers = wire::ListContainersRequest {
+            filter: Some(wire::ContainerFilter { label_selector: selector, ..Default::default() }),
+        };
+        let (sandboxes, containers) = try_join(
+            call("ListPodSandbox", "", READ, sandboxes, |r| for_sandboxes.list_pod_sandbox(r)),
+            call("ListContainers", "", READ, containers, |r| for_containers.list_containers(r)),
+        )
+        .await?;
+        let (sandboxes, containers) = try_join(
+            try_join_all(
+                sandboxes.items.iter().map(|item| self.sandbox_status(&item.id).map(found)),
+            ),
+            try_join_all(containers.containers.into_iter().map(|item| async move {
+                let status = found(self.container_status(&item.id).await)?;
+                Ok(status.map(|status| (item.pod_sandbox_id, status)))
+            })),
+        )
+        .await?;
+        let sandboxes = sandboxes.into_iter().flatten();
+        let mut pods = grouped(sandboxes, containers.into_iter().flatten());
+        for container in pods.iter_mut().flat_map(|pod| &mut pod.containers) {
+            self.told.apply(container);
+        }
+        Ok(pods)
+    }
+
+    async fn adopted_sandbox(&self, config: &SandboxConfig) -> Option<SandboxSeen> {
+        let pod = self.pod(&config.uid).await.ok()?;
+        pod.sandboxes.into_iter().find(|s| s.attempt == config.attempt && s.ready)
+    }
+
+    async fn adopted_container(
+        &self,
+        config: &ContainerConfig,
+        sandbox: &SandboxConfig,
+    ) -> Option<String> {
+        let pod = self.pod(&sandbox.uid).await.ok()?;
+        pod.containers
+            .into_iter()
+            .find(|c| c.name == config.name && c.attempt == config.attempt)
+            .map(|c| c.id)
+    }
+}
+
+/// A sandbox or container with its pod.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    pub(crate) pod_uid: String,
+    pub(crate) kind: InstanceKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum InstanceKind {
+    Sandbox(SandboxSeen),
+    Container(ContainerSeen),
+}
+
+/// Makes one call: the deadline holds on both sides, and an error says what was asked about what.
+async fn call<Q, A, F>(
+    name: &'static str,
+    object: &str,
+    deadline: Duration,
+    request: Q,
+    send: impl FnOnce(tonic::Request<Q>) -> F,
+) -> Result<A, RuntimeError>
+where
+    F: Future<Output = Result<tonic::Response<A>, tonic::Status>>,
+{
+    let mut request = tonic::Request::new(request);
+    request.set_timeout(deadline);
+    match tokio::time::timeout(deadline, send(request)).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) if status.code() == tonic::Code::DeadlineExceeded => {
+            Err(RuntimeError::Deadline { call: name, object: object.into(), after: deadline })
+        }
+        Ok(Err(status)) => Err(RuntimeError::Refused {
+            call: name,
+            object: object.into(),
+            source: refusal(&status),
+        }),
+        Err(_) => {
+            Err(RuntimeError::Deadline { call: name, object: object.into(), after: deadline })
+        }
+    }
+}
+
+pub(crate) fn refusal(status: &tonic::Status) -> Refusal {
+    let kind = match status.code() {
+        // a status made on our side, by a connection that could not be opened or broke
+        _ if std::error::Error::source(status).is_some() => RefusalKind::Unavailable,
+        tonic::Code::NotFound => RefusalKind::NotFound,
+        tonic::Code::Unimplemented => RefusalKind::Unimplemented,
+        tonic::Code::Unavailable => RefusalKind::Unavailable,
+        _ => RefusalKind::Other,
+    };
+    Refusal { kind, message: status.message().into() }
+}
+
+fn incomplete(call: &'static str, object: &str, missing: &'static str) -> RuntimeError {
+    RuntimeError::Incomplete { call, object: object.into(), missing }
+}
+
+/// An object that is not there is an answer, not an error.
+fn found<T>(result: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What should be gone and is not there is gone.
+fn gone<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> {
+    found(result).map(drop)
+}
+
+fn grouped(
+    sandboxes: impl Iterator<Item = wire::PodSandboxStatus>,
+    containers: impl Iterator<Item = (String, wire::ContainerStatus)>,
+) -> Vec<PodOnNode> {
+    let mut pods: BTreeMap<String, PodOnNode> = BTreeMap::new();
+    for status in sandboxes {
+        let metadata = status.metadata.clone().unwrap_or_default();
+        let pod = pods.entry(metadata.uid.clone()).or_default();
+        pod.uid = metadata.uid;
+        pod.namespace = metadata.namespace;
+        pod.name = metadata.name;
+        pod.sandboxes.push(seen::sandbox(status));
+    }
+    for (sandbox_id, status) in containers {
+        let label = |key: &str| status.labels.get(key).cloned().unwrap_or_default();
+        let pod = pods.entry(label(labels::POD_UID)).or_default();
+        pod.uid = label(labels::POD_UID);
+        pod.namespace = label(labels::POD_NAMESPACE);
+        pod.name = label(labels::POD_NAME);
+        pod.containers.push(seen::container(sandbox_id, status));
+    }
+    pods.into_values().collect()
+}
+
+fn socket_path(endpoint: &str) -> Result<PathBuf, RuntimeError> {
+    let path = endpoint.strip_prefix("unix://").unwrap_or(endpoint);
+    if Path::new(path).is_absolute() {
+        Ok(path.into())
+    } else {
+        Err(RuntimeError::Endpoint { endpoint: endpoint.into() })
+    }
+}
+
+fn connect(socket: PathBuf) -> Channel {
+    // The address is never used: the connector below opens the socket instead.
+    Endpoint::from_static("http://runtime").connect_with_connector_lazy(tower::service_fn(
+        move |_| {
+            let socket = socket.clone();
+            async move {
+                let stream = tokio::net::UnixStream::connect(socket).await?;
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+            }
+        },
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_unix_sockets() {
+        for (endpoint, path) in [
+            ("unix:///run/containerd/containerd.sock", Some("/run/containerd/containerd.sock")),
+            ("/run/a.sock", Some("/run/a.sock")),
+            ("unix://a.sock", None),
+            ("tcp://1.2.3.4:5", None),
+            ("", None),
+        ] {
+            assert_eq!(socket_path(endpoint).ok(), path.map(PathBuf::from), "{endpoint}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_is_not_there_is_unavailable() {
+        let error =
+            CriRuntime::new("/nonexistent/runtime.sock").unwrap().version().await.unwrap_err();
+        assert!(error.is_unavailable(), "{error:?}");
+    }
+}

@@ -1,0 +1,315 @@
+//! The calls of the runtime: one method each, with its deadline and its object in the error.
+
+use std::time::Duration;
+
+use agent_pod::seen::{ContainerSeen, SandboxSeen};
+use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig, labels};
+use futures_util::FutureExt as _;
+use proto_grpc::cri::v1 as wire;
+
+use super::{CHANGE, CriRuntime, PULL, READ, call, config, gone, incomplete, seen};
+use crate::runtime::{
+    Answer, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RegistryLogin, Runtime,
+    RuntimeHealth, RuntimeVersion, StreamRequest,
+};
+
+impl Runtime for CriRuntime {
+    fn version(&self) -> Answer<'_, RuntimeVersion> {
+        async move {
+            let request = wire::VersionRequest { version: "v1".into() };
+            let mut client = self.service();
+            let answer = call("Version", "", READ, request, |r| client.version(r)).await?;
+            let version = answer.runtime_version.trim_start_matches('v');
+            Ok(RuntimeVersion { name: answer.runtime_name, version: version.into() })
+        }
+        .boxed()
+    }
+
+    fn health(&self) -> Answer<'_, RuntimeHealth> {
+        async move {
+            let mut client = self.service();
+            let request = wire::StatusRequest { verbose: false };
+            let answer = call("Status", "", READ, request, |r| client.status(r)).await?;
+            let status = answer.status.ok_or_else(|| incomplete("Status", "", "status"))?;
+            Ok(seen::health(&status))
+        }
+        .boxed()
+    }
+
+    fn list(&self) -> Answer<'_, Vec<PodOnNode>> {
+        self.pods(&[]).boxed()
+    }
+
+    fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode> {
+        async move {
+            let found = self.pods(&[(labels::POD_UID, uid)]).await?.into_iter().next();
+            Ok(found.unwrap_or_else(|| PodOnNode { uid: uid.into(), ..PodOnNode::default() }))
+        }
+        .boxed()
+    }
+
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
+        async move {
+            let request = wire::RunPodSandboxRequest {
+                config: Some(config::sandbox(config)),
+                runtime_handler: config.runtime_handler.clone(),
+            };
+            let object = format!("{}/{}", config.namespace, config.name);
+            let mut client = self.service();
+            let run =
+                call("RunPodSandbox", &object, CHANGE, request, |r| client.run_pod_sandbox(r))
+                    .await;
+            match run {
+                Ok(answer) => Ok(seen::sandbox(self.sandbox_status(&answer.pod_sandbox_id).await?)),
+                // The name may be taken by the same sandbox, created by a call whose answer was lost.
+                Err(error) => self.adopted_sandbox(config).await.ok_or(error),
+            }
+        }
+        .boxed()
+    }
+
+    fn stop_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        async move {
+            let request = wire::StopPodSandboxRequest { pod_sandbox_id: id.into() };
+            let mut client = self.service();
+            gone(call("StopPodSandbox", id, CHANGE, request, |r| client.stop_pod_sandbox(r)).await)
+        }
+        .boxed()
+    }
+
+    fn remove_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        async move {
+            let request = wire::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
+            let mut client = self.service();
+            gone(
+                call("RemovePodSandbox", id, CHANGE, request, |r| client.remove_pod_sandbox(r))
+                    .await,
+            )
+        }
+        .boxed()
+    }
+
+    fn create_container<'a>(
+        &'a self,
+        sandbox_id: &'a str,
+        config: &'a ContainerConfig,
+        sandbox: &'a SandboxConfig,
+    ) -> Answer<'a, String> {
+        async move {
+            let request = wire::CreateContainerRequest {
+                pod_sandbox_id: sandbox_id.into(),
+                config: Some(config::container(config)),
+                sandbox_config: Some(config::sandbox(sandbox)),
+            };
+            let object = format!("{}/{}/{}", sandbox.namespace, sandbox.name, config.name);
+            let mut client = self.service();
+            let created =
+                call("CreateContainer", &object, CHANGE, request, |r| client.create_container(r))
+                    .await;
+            match created {
+                Ok(answer) => Ok(answer.container_id),
+                Err(error) => self.adopted_container(config, sandbox).await.ok_or(error),
+            }
+        }
+        .boxed()
+    }
+
+    fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        async move {
+            let request = wire::StartContainerRequest { container_id: id.into() };
+            let mut client = self.service();
+            call("StartContainer", id, CHANGE, request, |r| client.start_container(r)).await?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()> {
+        async move {
+            // whole seconds, rounded up: the container must never get less time than it was promised
+            let timeout = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+            let request = wire::StopContainerRequest {
+                container_id: id.into(),
+                timeout: i64::try_from(timeout).unwrap_or(i64::MAX),
+            };
+            let deadline = grace.saturating_add(CHANGE);
+            let mut client = self.service();
+            gone(call("StopContainer", id, deadline, request, |r| client.stop_container(r)).await)
+        }
+        .boxed()
+    }
+
+    fn remove_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        async move {
+            let request = wire::RemoveContainerRequest { container_id: id.into() };
+            let mut client = self.service();
+            gone(call("RemoveContainer", id, CHANGE, request, |r| client.remove_container(r)).await)
+        }
+        .boxed()
+    }
+
+    fn container<'a>(&'a self, id: &'a str) -> Answer<'a, Option<ContainerSeen>> {
+        async move {
+            let shown = self.shown_container(id).await?;
+            Ok(shown.map(|(_, mut container)| {
+                self.told.apply(&mut container);
+                container
+            }))
+        }
+        .boxed()
+    }
+
+    fn update_resources<'a>(
+        &'a self,
+        id: &'a str,
+        resources: &'a ContainerResources,
+    ) -> Answer<'a, ()> {
+        async move {
+            let request = wire::UpdateContainerResourcesRequest {
+                container_id: id.into(),
+                linux: Some(config::resources(resources)),
+            };
+            let mut client = self.service();
+            call("UpdateContainerResources", id, CHANGE, request, |r| {
+                client.update_container_resources(r)
+            })
+            .await?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn reopen_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        async move {
+            let request = wire::ReopenContainerLogRequest { container_id: id.into() };
+            let mut client = self.service();
+            call("ReopenContainerLog", id, READ, request, |r| client.reopen_container_log(r))
+                .await?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn exec<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        timeout: Duration,
+    ) -> Answer<'a, ExecOutput> {
+        async move {
+            let secs = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+            let request = wire::ExecSyncRequest {
+                container_id: id.into(),
+                cmd: command.to_vec(),
+                timeout: i64::try_from(secs).unwrap_or(i64::MAX),
+            };
+            let deadline = if timeout.is_zero() { PULL } else { timeout.saturating_add(READ) };
+            let mut client = self.service();
+            let answer = call("ExecSync", id, deadline, request, |r| client.exec_sync(r)).await?;
+            Ok(ExecOutput { stdout: answer.stdout, stderr: answer.stderr, code: answer.exit_code })
+        }
+        .boxed()
+    }
+
+    fn stream<'a>(&'a self, request: &'a StreamRequest) -> Answer<'a, String> {
+        async move {
+            let mut client = self.service();
+            match request {
+                StreamRequest::Exec { container, command, streams } => {
+                    let request = config::exec(container, command, *streams);
+                    let answer = call("Exec", container, READ, request, |r| client.exec(r)).await?;
+                    Ok(answer.url)
+                }
+                StreamRequest::Attach { container, streams } => {
+                    let request = config::attach(container, *streams);
+                    let answer =
+                        call("Attach", container, READ, request, |r| client.attach(r)).await?;
+                    Ok(answer.url)
+                }
+                StreamRequest::PortForward { sandbox, ports } => {
+                    let request = wire::PortForwardRequest {
+                        pod_sandbox_id: sandbox.clone(),
+                        port: ports.clone(),
+                    };
+                    let answer =
+                        call("PortForward", sandbox, READ, request, |r| client.port_forward(r))
+                            .await?;
+                    Ok(answer.url)
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn image<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Image>> {
+        async move {
+            let request =
+                wire::ImageStatusRequest { image: Some(config::image(name)), verbose: false };
+            let mut client = self.images.clone();
+            let answer =
+                call("ImageStatus", name, READ, request, |r| client.image_status(r)).await?;
+            Ok(answer.image.map(seen::image))
+        }
+        .boxed()
+    }
+
+    fn images(&self) -> Answer<'_, Vec<Image>> {
+        async move {
+            let mut client = self.images.clone();
+            let request = wire::ListImagesRequest { filter: None };
+            let answer = call("ListImages", "", READ, request, |r| client.list_images(r)).await?;
+            Ok(answer.images.into_iter().map(seen::image).collect())
+        }
+        .boxed()
+    }
+
+    fn pull_image<'a>(
+        &'a self,
+        name: &'a str,
+        login: Option<&'a RegistryLogin>,
+    ) -> Answer<'a, String> {
+        async move {
+            let request = wire::PullImageRequest {
+                image: Some(config::image(name)),
+                auth: login.map(config::login),
+                sandbox_config: None,
+            };
+            let mut client = self.images.clone();
+            let answer = call("PullImage", name, PULL, request, |r| client.pull_image(r)).await?;
+            Ok(answer.image_ref)
+        }
+        .boxed()
+    }
+
+    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        async move {
+            let request = wire::RemoveImageRequest { image: Some(config::image(id)) };
+            let mut client = self.images.clone();
+            gone(call("RemoveImage", id, CHANGE, request, |r| client.remove_image(r)).await)
+        }
+        .boxed()
+    }
+
+    fn image_filesystems(&self) -> Answer<'_, Vec<FilesystemUsage>> {
+        async move {
+            let mut client = self.images.clone();
+            let request = wire::ImageFsInfoRequest {};
+            let answer =
+                call("ImageFsInfo", "", READ, request, |r| client.image_fs_info(r)).await?;
+            Ok(answer.image_filesystems.into_iter().map(seen::filesystem).collect())
+        }
+        .boxed()
+    }
+
+    fn usage(&self) -> Answer<'_, Vec<ContainerUsage>> {
+        async move {
+            let request = wire::ListContainerStatsRequest { filter: None };
+            let mut client = self.service();
+            let answer =
+                call("ListContainerStats", "", READ, request, |r| client.list_container_stats(r))
+                    .await?;
+            Ok(answer.stats.into_iter().filter_map(seen::usage).collect())
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,143 @@
+//! CRI messages as the values that the agent decides on.
+
+use agent_pod::seen::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::spec::labels;
+use proto_grpc::cri::v1 as wire;
+
+use crate::runtime::{ContainerUsage, FilesystemUsage, Image, RuntimeHealth};
+
+pub(super) fn health(status: &wire::RuntimeStatus) -> RuntimeHealth {
+    let condition = |name: &str| match status.conditions.iter().find(|c| c.r#type == name) {
+        Some(condition) if condition.status => Ok(()),
+        Some(condition) => Err(format!("{}: {}", condition.reason, condition.message)),
+        None => Err(format!("the runtime reports no {name} condition")),
+    };
+    RuntimeHealth { runtime: condition("RuntimeReady"), network: condition("NetworkReady") }
+}
+
+pub(crate) fn sandbox(status: wire::PodSandboxStatus) -> SandboxSeen {
+    let ready = status.state() == wire::PodSandboxState::SandboxReady;
+    let network = status.network.unwrap_or_default();
+    let further = network.additional_ips.into_iter().map(|ip| ip.ip);
+    SandboxSeen {
+        id: status.id,
+        attempt: status.metadata.unwrap_or_default().attempt,
+        ready,
+        ips: std::iter::once(network.ip).chain(further).filter(|ip| !ip.is_empty()).collect(),
+    }
+}
+
+pub(crate) fn container(sandbox_id: String, status: wire::ContainerStatus) -> ContainerSeen {
+    let state = match status.state() {
+        wire::ContainerState::ContainerCreated => InstanceState::Created,
+        wire::ContainerState::ContainerRunning => {
+            InstanceState::Running { started_at: status.started_at }
+        }
+        wire::ContainerState::ContainerExited => InstanceState::Exited(Exit {
+            code: status.exit_code,
+            reason: status.reason.clone(),
+            message: status.message.clone(),
+            started_at: status.started_at,
+            finished_at: status.finished_at,
+        }),
+        wire::ContainerState::ContainerUnknown => InstanceState::Unknown,
+    };
+    let metadata = status.metadata.unwrap_or_default();
+    ContainerSeen {
+        id: status.id,
+        name: metadata.name,
+        attempt: metadata.attempt,
+        sandbox_id,
+        image: status.image.unwrap_or_default().image,
+        image_id: status.image_ref,
+        hash: status.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+        state,
+    }
+}
+
+pub(super) fn image(image: wire::Image) -> Image {
+    Image {
+        id: image.id,
+        tags: image.repo_tags,
+        digests: image.repo_digests,
+        size: image.size,
+        uid: image.uid.map(|uid| uid.value),
+        username: image.username,
+        pinned: image.pinned,
+    }
+}
+
+pub(super) fn filesystem(usage: wire::FilesystemUsage) -> FilesystemUsage {
+    FilesystemUsage {
+        mountpoint: usage.fs_id.unwrap_or_default().mountpoint,
+        used_bytes: value(usage.used_bytes),
+        inodes_used: value(usage.inodes_used),
+    }
+}
+
+/// `None` for an entry that does not say which container it is about.
+pub(super) fn usage(stats: wire::ContainerStats) -> Option<ContainerUsage> {
+    let attributes = stats.attributes?;
+    let cpu = stats.cpu.unwrap_or_default();
+    let memory = stats.memory.unwrap_or_default();
+    let layer = stats.writable_layer.unwrap_or_default();
+    Some(ContainerUsage {
+        id: attributes.id,
+        name: attributes.metadata.unwrap_or_default().name,
+        pod_uid: attributes.labels.get(labels::POD_UID).cloned().unwrap_or_default(),
+        measured_at: cpu.timestamp,
+        cpu_nanos: value(cpu.usage_core_nano_seconds),
+        working_set_bytes: value(memory.working_set_bytes),
+        rss_bytes: value(memory.rss_bytes),
+        usage_bytes: value(memory.usage_bytes),
+        writable_bytes: value(layer.used_bytes),
+        writable_inodes: value(layer.inodes_used),
+    })
+}
+
+fn value(value: Option<wire::UInt64Value>) -> u64 {
+    value.unwrap_or_default().value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_the_primary_first_and_never_empty() {
+        let status = |ip: &str, more: &[&str]| wire::PodSandboxStatus {
+            network: Some(wire::PodSandboxNetworkStatus {
+                ip: ip.into(),
+                additional_ips: more.iter().map(|ip| wire::PodIp { ip: (*ip).into() }).collect(),
+            }),
+            ..Default::default()
+        };
+        assert_eq!(sandbox(status("10.0.0.2", &["fd00::2"])).ips, ["10.0.0.2", "fd00::2"]);
+        assert_eq!(sandbox(status("", &[])).ips, Vec::<String>::new());
+        assert_eq!(sandbox(wire::PodSandboxStatus::default()).ips, Vec::<String>::new());
+    }
+
+    #[test]
+    fn an_unknown_state_is_not_taken_for_an_exit() {
+        let state = |state| {
+            container(String::new(), wire::ContainerStatus { state, ..Default::default() }).state
+        };
+        assert_eq!(state(1), InstanceState::Running { started_at: 0 });
+        assert_eq!(state(3), InstanceState::Unknown);
+        // a number that no version of the interface has: prost reads it as the first state, which nothing treats as an end
+        assert_eq!(state(99), InstanceState::Created);
+    }
+
+    #[test]
+    fn a_condition_that_is_missing_is_not_ready() {
+        let health = health(&wire::RuntimeStatus {
+            conditions: vec![wire::RuntimeCondition {
+                r#type: "RuntimeReady".into(),
+                status: true,
+                ..Default::default()
+            }],
+        });
+        assert_eq!(health.runtime, Ok(()));
+        assert!(health.network.is_err());
+    }
+}

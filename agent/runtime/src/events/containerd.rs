@@ -1,0 +1,234 @@
+//! containerd's own event stream.
+//!
+//! Two things about it are not obvious. Its answer headers come with the first event, so nothing says when a subscription is in
+//! force: we publish a marker until it comes back to us, and only then is nothing lost. And an exit reaches us tens of milliseconds
+//! before CRI shows it, since the CRI plugin first collects the task: we pass the exit on at once, remember it so that looking at the
+//! container does not contradict it, and forget it when CRI has caught up.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_pod::seen::{ContainerSeen, Exit, InstanceState};
+use containerd_client::events::{NamespaceUpdate, TaskExit, TaskOom};
+use containerd_client::services::v1::events_client::EventsClient;
+use containerd_client::services::v1::{PublishRequest, SubscribeRequest};
+use containerd_client::types::Envelope;
+use prost::Message as _;
+use prost_types::Any;
+use tokio::sync::{Semaphore, mpsc};
+use tonic::transport::Channel;
+
+use super::{Happened, StreamError};
+use crate::cri::{CriRuntime, Instance, InstanceKind};
+use crate::import::in_namespace;
+
+/// Topic of the marker. Nobody else publishes or reads it.
+const MARKER: &str = "/orchlet/subscribed";
+/// How often the marker is published until it arrives; once is usual.
+const MARKER_PERIOD: Duration = Duration::from_millis(20);
+/// Exits that are looked at together; each costs two short calls a look.
+const SETTLING_MAX: usize = 16;
+/// Containers remembered to have run out of memory, until their exit comes right after.
+const OUT_OF_MEMORY_MAX: usize = 256;
+/// Pauses between looks at an exit that the CRI status does not show yet; the last repeats.
+const SETTLE_MS: [u64; 5] = [1, 2, 4, 8, 16];
+/// Looks at an exit before it is left to the repair by listing: about two seconds.
+const SETTLE_LOOKS_MAX: usize = 128;
+
+pub(super) async fn stream(
+    runtime: &CriRuntime,
+    namespace: &str,
+    send: &mpsc::Sender<Happened>,
+) -> Result<(), StreamError> {
+    let mut client = EventsClient::new(runtime.channel());
+    let mut subscriber = client.clone();
+    let filters = vec![
+        format!("namespace=={namespace},topic==\"/tasks/exit\""),
+        format!("namespace=={namespace},topic==\"/tasks/oom\""),
+        format!("namespace=={namespace},topic==\"{MARKER}\""),
+    ];
+    let subscription = subscriber.subscribe(in_namespace(SubscribeRequest { filters }, namespace));
+    // Both arms are safe to drop: the first ends the function, the second never finishes before it.
+    let mut events = tokio::select! {
+        answer = subscription => answer.map_err(StreamError::Subscribe)?.into_inner(),
+        status = publish_markers(&mut client, namespace) => return Err(StreamError::Subscribe(status)),
+    };
+    let settling = Arc::new(Semaphore::new(SETTLING_MAX));
+    let mut out_of_memory = VecDeque::new();
+    let mut in_force = false;
+    while let Some(event) = events.message().await.map_err(StreamError::Read)? {
+        if !in_force {
+            // Whatever the first event is, it proves that we are subscribed.
+            in_force = true;
+            let _ = send.send(Happened::Missed).await;
+        }
+        match TaskEvent::read(&event) {
+            Some(TaskEvent::OutOfMemory { id }) => {
+                out_of_memory.push_back(id);
+                out_of_memory.drain(..out_of_memory.len().saturating_sub(OUT_OF_MEMORY_MAX));
+            }
+            Some(TaskEvent::Exit { id, mut exit }) => {
+                if out_of_memory.contains(&id) {
+                    exit.reason = "OOMKilled".into();
+                    out_of_memory.retain(|other| *other != id);
+                }
+                let Ok(slot) = Arc::clone(&settling).acquire_owned().await else { continue };
+                let (runtime, send) = (runtime.clone(), send.clone());
+                tokio::spawn(async move {
+                    pass_on(&runtime, &id, exit, &send).await;
+                    drop(slot);
+                });
+            }
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Tells an exit at once, then waits until CRI shows it and tells what it shows if that differs.
+async fn pass_on(runtime: &CriRuntime, id: &str, exit: Exit, send: &mpsc::Sender<Happened>) {
+    let mut told = None;
+    for look in 0..SETTLE_LOOKS_MAX {
+        match runtime.instance(id).await {
+            Ok(Some(instance)) if has_ended(&instance.kind) => {
+                runtime.told_exits().forget(id);
+                let happened = Happened::from(instance);
+                if told.as_ref() != Some(&happened) {
+                    let _ = send.send(happened).await;
+                }
+                return;
+            }
+            Ok(Some(instance)) if told.is_none() => {
+                if let Some(happened) = ahead_of_cri(runtime, instance, &exit) {
+                    told = Some(happened.clone());
+                    let _ = send.send(happened).await;
+                }
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return runtime.told_exits().forget(id),
+            Err(error) => {
+                tracing::debug!(id, error = &error as &dyn std::error::Error, "look at an exit");
+            }
+        }
+        let pause = SETTLE_MS.get(look).or(SETTLE_MS.last()).copied().unwrap_or_default();
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+    }
+    runtime.told_exits().forget(id);
+    tracing::warn!(id, "the runtime reported an exit that its status does not show");
+}
+
+/// The exit of a container that CRI still shows running, remembered for whoever looks. A container that CRI shows as created is
+/// being started by a call that has not returned: its caller learns the outcome from that call first. A sandbox waits for CRI.
+fn ahead_of_cri(runtime: &CriRuntime, instance: Instance, exit: &Exit) -> Option<Happened> {
+    let Instance { pod_uid, kind: InstanceKind::Container(container) } = instance else {
+        return None;
+    };
+    let InstanceState::Running { started_at } = container.state else { return None };
+    let exit = Exit { started_at, ..exit.clone() };
+    runtime.told_exits().remember(&container.id, exit.clone());
+    let container = ContainerSeen { state: InstanceState::Exited(exit), ..container };
+    Some(Happened::Container { pod_uid, container })
+}
+
+/// Publishes the marker again and again; ends only with an error.
+async fn publish_markers(client: &mut EventsClient<Channel>, namespace: &str) -> tonic::Status {
+    let mut period = tokio::time::interval(MARKER_PERIOD);
+    loop {
+        period.tick().await;
+        let event = NamespaceUpdate { name: namespace.into(), ..Default::default() };
+        let event = Any {
+            type_url: "containerd.events.NamespaceUpdate".into(),
+            value: event.encode_to_vec(),
+        };
+        let request = PublishRequest { topic: MARKER.into(), event: Some(event) };
+        if let Err(status) = client.publish(in_namespace(request, namespace)).await {
+            return status;
+        }
+    }
+}
+
+/// What an event says about the own process of a container; an exec's end is somebody else's matter.
+#[derive(Debug, PartialEq)]
+enum TaskEvent {
+    Exit { id: String, exit: Exit },
+    OutOfMemory { id: String },
+}
+
+impl TaskEvent {
+    fn read(event: &Envelope) -> Option<Self> {
+        let event = event.event.as_ref()?;
+        match event.type_url.as_str() {
+            "containerd.events.TaskExit" => {
+                let exit = TaskExit::decode(event.value.as_slice()).ok()?;
+                let at = exit.exited_at.unwrap_or_default();
+                let code = i32::try_from(exit.exit_status).unwrap_or(i32::MAX);
+                (exit.id == exit.container_id).then(|| Self::Exit {
+                    id: exit.container_id,
+                    exit: Exit {
+                        code,
+                        reason: if code == 0 { "Completed" } else { "Error" }.into(),
+                        message: String::new(),
+                        started_at: 0,
+                        finished_at: at.seconds * 1_000_000_000 + i64::from(at.nanos),
+                    },
+                })
+            }
+            "containerd.events.TaskOOM" => {
+                let id = TaskOom::decode(event.value.as_slice()).ok()?.container_id;
+                Some(Self::OutOfMemory { id })
+            }
+            _ => None,
+        }
+    }
+}
+
+fn has_ended(kind: &InstanceKind) -> bool {
+    match kind {
+        InstanceKind::Container(container) => {
+            matches!(container.state, InstanceState::Exited(_))
+        }
+        InstanceKind::Sandbox(sandbox) => !sandbox.ready,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(type_url: &str, value: Vec<u8>) -> Option<TaskEvent> {
+        let event = Any { type_url: type_url.into(), value };
+        TaskEvent::read(&Envelope { event: Some(event), ..Default::default() })
+    }
+
+    #[test]
+    fn only_the_containers_own_process_counts() {
+        let exit = |id: &str| {
+            let at = prost_types::Timestamp { seconds: 5, nanos: 7 };
+            let exit = TaskExit {
+                container_id: "c".into(),
+                id: id.into(),
+                exit_status: 137,
+                exited_at: Some(at),
+                ..Default::default()
+            };
+            exit.encode_to_vec()
+        };
+        let kind = "containerd.events.TaskExit";
+        let expect = Exit {
+            code: 137,
+            reason: "Error".into(),
+            finished_at: 5_000_000_007,
+            ..Exit::default()
+        };
+        let expect = TaskEvent::Exit { id: "c".into(), exit: expect };
+        assert_eq!(read(kind, exit("c")), Some(expect));
+        assert_eq!(read(kind, exit("exec-1")), None);
+        assert_eq!(read("containerd.events.TaskStart", exit("c")), None);
+        assert_eq!(read(kind, vec![0xff]), None);
+        let oom = TaskOom { container_id: "c".into() }.encode_to_vec();
+        let expect = TaskEvent::OutOfMemory { id: "c".into() };
+        assert_eq!(read("containerd.events.TaskOOM", oom), Some(expect));
+        assert_eq!(TaskEvent::read(&Envelope::default()), None);
+    }
+}

@@ -1,0 +1,453 @@
+//! A runtime in memory that keeps the real one's rules, for tests of what stands above it.
+//!
+//! It obeys the same [`crate::contract`] as containerd: names with an attempt are unique, a container starts once, nothing is
+//! created in a sandbox that is not ready. A container's process is its command: `exit <n>` as its last argument ends at once with that code,
+//! anything else runs until it is stopped or [`FakeRuntime::end`] is called. Time is a counter.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_pod::seen::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::spec::{ContainerConfig, ContainerResources, NamespaceScope, SandboxConfig, labels};
+use futures_util::FutureExt as _;
+use tokio::sync::mpsc;
+
+use crate::events::Happened;
+use crate::runtime::{
+    Answer, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, Refusal, RefusalKind,
+    RegistryLogin, Runtime, RuntimeError, RuntimeHealth, RuntimeVersion, StreamRequest,
+};
+
+/// Nanoseconds between two things that happen.
+const TICK: i64 = 1_000_000;
+
+/// The runtime in memory.
+#[derive(Debug)]
+pub struct FakeRuntime {
+    state: Mutex<State>,
+    happened: mpsc::UnboundedSender<Happened>,
+}
+
+/// A call that changed something, or would have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Name of the call.
+    pub call: &'static str,
+    /// What it was about: the pod's name for a sandbox, pod and container with attempt for a container, the image's name.
+    pub object: String,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    clock: i64,
+    ids: u64,
+    images: BTreeMap<String, Image>,
+    pullable: BTreeMap<String, Image>,
+    sandboxes: BTreeMap<String, FakeSandbox>,
+    containers: BTreeMap<String, FakeContainer>,
+    changes: Vec<Change>,
+    failures: VecDeque<(&'static str, Refusal)>,
+}
+
+#[derive(Debug)]
+struct FakeSandbox {
+    config: SandboxConfig,
+    seen: SandboxSeen,
+}
+
+#[derive(Debug)]
+struct FakeContainer {
+    config: ContainerConfig,
+    seen: ContainerSeen,
+}
+
+impl FakeRuntime {
+    /// An empty runtime, and what happens in it; `Missed` comes first.
+    #[must_use]
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Happened>) {
+        let (happened, receive) = mpsc::unbounded_channel();
+        let _ = happened.send(Happened::Missed);
+        (Self { state: Mutex::default(), happened }, receive)
+    }
+
+    /// Puts an image on the node.
+    pub fn add_image(&self, name: &str) {
+        let image = image_of(name);
+        self.lock().images.insert(name.into(), image);
+    }
+
+    /// Puts an image into the registry, from where it can be pulled.
+    pub fn offer_image(&self, name: &str) {
+        self.lock().pullable.insert(name.into(), image_of(name));
+    }
+
+    /// The next call of this name fails in this way, before it does anything.
+    pub fn fail_next(&self, call: &'static str, kind: RefusalKind, message: &str) {
+        self.lock().failures.push_back((call, Refusal { kind, message: message.into() }));
+    }
+
+    /// The process of a running container ends by itself.
+    pub fn end(&self, id: &str, code: i32) {
+        let mut state = self.lock();
+        let pod_uid = state.end_container(id, code);
+        let container = state.containers.get(id).map(|c| c.seen.clone());
+        drop(state);
+        if let (Some(pod_uid), Some(container)) = (pod_uid, container) {
+            let _ = self.happened.send(Happened::Container { pod_uid, container });
+        }
+    }
+
+    /// The process of a sandbox ends by itself; its containers run on, as they do under a real one.
+    pub fn end_sandbox(&self, id: &str) {
+        let mut state = self.lock();
+        let Some(sandbox) = state.sandboxes.get_mut(id) else { return };
+        sandbox.seen.ready = false;
+        let happened = Happened::Sandbox {
+            pod_uid: sandbox.config.uid.clone(),
+            sandbox: sandbox.seen.clone(),
+        };
+        drop(state);
+        let _ = self.happened.send(happened);
+    }
+
+    /// All calls so far that changed something or tried to, oldest first.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Change> {
+        self.lock().changes.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a call against the state, at once.
+    fn act<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        object: &str,
+        act: impl FnOnce(&mut State) -> Result<T, Refusal>,
+    ) -> Answer<'static, T> {
+        let mut state = self.lock();
+        let failure = match state.failures.front() {
+            Some((name, _)) if *name == call => state.failures.pop_front(),
+            _ => None,
+        };
+        let outcome = match failure {
+            Some((_, refusal)) => Err(refusal),
+            None => act(&mut state),
+        };
+        let outcome =
+            outcome.map_err(|source| RuntimeError::Refused { call, object: object.into(), source });
+        std::future::ready(outcome).boxed()
+    }
+
+    fn change<T: Send + 'static>(
+        &self,
+        call: &'static str,
+        object: &str,
+        act: impl FnOnce(&mut State) -> Result<T, Refusal>,
+    ) -> Answer<'static, T> {
+        self.lock().changes.push(Change { call, object: object.into() });
+        self.act(call, object, act)
+    }
+}
+
+impl State {
+    fn now(&mut self) -> i64 {
+        self.clock += TICK;
+        self.clock
+    }
+
+    fn id(&mut self, kind: &str) -> String {
+        self.ids += 1;
+        format!("{kind}-{}", self.ids)
+    }
+
+    /// Ends a running container; the UID of its pod.
+    fn end_container(&mut self, id: &str, code: i32) -> Option<String> {
+        let now = self.now();
+        let container = self.containers.get_mut(id)?;
+        let InstanceState::Running { started_at } = container.seen.state else { return None };
+        container.seen.state = InstanceState::Exited(Exit {
+            code,
+            reason: if code == 0 { "Completed" } else { "Error" }.into(),
+            message: String::new(),
+            started_at,
+            finished_at: now,
+        });
+        let sandbox = self.sandboxes.get(&container.seen.sandbox_id)?;
+        Some(sandbox.config.uid.clone())
+    }
+
+    fn pods(&self) -> Vec<PodOnNode> {
+        let mut pods: BTreeMap<String, PodOnNode> = BTreeMap::new();
+        for (id, sandbox) in &self.sandboxes {
+            let config = &sandbox.config;
+            let pod = pods.entry(config.uid.clone()).or_insert_with(|| PodOnNode {
+                uid: config.uid.clone(),
+                namespace: config.namespace.clone(),
+                name: config.name.clone(),
+                ..PodOnNode::default()
+            });
+            pod.sandboxes.push(sandbox.seen.clone());
+            let own = self.containers.values().filter(|c| c.seen.sandbox_id == *id);
+            pod.containers.extend(own.map(|c| c.seen.clone()));
+        }
+        pods.into_values().collect()
+    }
+
+    fn run_sandbox(&mut self, config: &SandboxConfig) -> SandboxSeen {
+        let same = |s: &&FakeSandbox| {
+            s.config.uid == config.uid && s.config.attempt == config.attempt && s.seen.ready
+        };
+        if let Some(sandbox) = self.sandboxes.values().find(same) {
+            return sandbox.seen.clone();
+        }
+        let id = self.id("sandbox");
+        let ips = match config.namespaces.network {
+            NamespaceScope::Node => Vec::new(),
+            _ => vec![format!("10.0.0.{}", self.ids % 250 + 2)],
+        };
+        let seen = SandboxSeen { id: id.clone(), attempt: config.attempt, ready: true, ips };
+        self.sandboxes.insert(id, FakeSandbox { config: config.clone(), seen: seen.clone() });
+        seen
+    }
+
+    fn create(&mut self, sandbox_id: &str, config: &ContainerConfig) -> Result<String, Refusal> {
+        let sandbox =
+            self.sandboxes.get(sandbox_id).ok_or_else(|| no_such("sandbox", sandbox_id))?;
+        let uid = sandbox.config.uid.clone();
+        let ready = sandbox.seen.ready;
+        let same = |c: &&FakeContainer| {
+            let of_pod =
+                self.sandboxes.get(&c.seen.sandbox_id).is_some_and(|s| s.config.uid == uid);
+            of_pod && c.config.name == config.name && c.config.attempt == config.attempt
+        };
+        if let Some(container) = self.containers.values().find(same) {
+            return Ok(container.seen.id.clone());
+        }
+        if !ready {
+            return Err(refused(format!("sandbox {sandbox_id} is not ready")));
+        }
+        let image = self.find_image(&config.image).cloned();
+        let image = image.ok_or_else(|| no_such("image", &config.image))?;
+        let id = self.id("container");
+        let seen = ContainerSeen {
+            id: id.clone(),
+            name: config.name.clone(),
+            attempt: config.attempt,
+            sandbox_id: sandbox_id.into(),
+            image: config.image.clone(),
+            image_id: image.id,
+            hash: config.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+            state: InstanceState::Created,
+        };
+        self.containers.insert(id.clone(), FakeContainer { config: config.clone(), seen });
+        Ok(id)
+    }
+
+    /// Starts a container; the code it ends with, if that is at once.
+    fn start(&mut self, id: &str) -> Result<Option<i32>, Refusal> {
+        let now = self.now();
+        let container = self.containers.get_mut(id).ok_or_else(|| no_such("container", id))?;
+        if container.seen.state != InstanceState::Created {
+            return Err(refused(format!("container {id} is not in created state")));
+        }
+        container.seen.state = InstanceState::Running { started_at: now };
+        let last = container.config.args.last().or(container.config.command.last());
+        Ok(last.and_then(|last| last.strip_prefix("exit ")).and_then(|code| code.parse().ok()))
+    }
+
+    fn stop_sandbox(&mut self, id: &str) {
+        let running: Vec<String> = self
+            .containers
+            .values()
+            .filter(|c| c.seen.sandbox_id == id)
+            .map(|c| c.seen.id.clone())
+            .collect();
+        for container in running {
+            self.end_container(&container, 137);
+        }
+        if let Some(sandbox) = self.sandboxes.get_mut(id) {
+            sandbox.seen.ready = false;
+            sandbox.seen.ips.clear();
+        }
+    }
+
+    fn find_image(&self, name: &str) -> Option<&Image> {
+        self.images.get(name).or_else(|| self.images.values().find(|image| image.id == name))
+    }
+}
+
+impl Runtime for FakeRuntime {
+    fn version(&self) -> Answer<'_, RuntimeVersion> {
+        self.act("Version", "", |_| Ok(RuntimeVersion { name: "fake".into(), version: "1".into() }))
+    }
+
+    fn health(&self) -> Answer<'_, RuntimeHealth> {
+        self.act("Status", "", |_| Ok(RuntimeHealth { runtime: Ok(()), network: Ok(()) }))
+    }
+
+    fn list(&self) -> Answer<'_, Vec<PodOnNode>> {
+        self.act("ListPodSandbox", "", |state| Ok(state.pods()))
+    }
+
+    fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode> {
+        self.act("ListPodSandbox", uid, |state| {
+            let found = state.pods().into_iter().find(|pod| pod.uid == uid);
+            Ok(found.unwrap_or_else(|| PodOnNode { uid: uid.into(), ..PodOnNode::default() }))
+        })
+    }
+
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
+        let object = format!("{}/{}", config.namespace, config.name);
+        self.change("RunPodSandbox", &object, |state| Ok(state.run_sandbox(config)))
+    }
+
+    fn stop_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        self.change("StopPodSandbox", id, |state| {
+            state.stop_sandbox(id);
+            Ok(())
+        })
+    }
+
+    fn remove_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        self.change("RemovePodSandbox", id, |state| {
+            state.stop_sandbox(id);
+            state.containers.retain(|_, c| c.seen.sandbox_id != id);
+            state.sandboxes.remove(id);
+            Ok(())
+        })
+    }
+
+    fn create_container<'a>(
+        &'a self,
+        sandbox_id: &'a str,
+        config: &'a ContainerConfig,
+        sandbox: &'a SandboxConfig,
+    ) -> Answer<'a, String> {
+        let object =
+            format!("{}/{}/{}:{}", sandbox.namespace, sandbox.name, config.name, config.attempt);
+        self.change("CreateContainer", &object, |state| state.create(sandbox_id, config))
+    }
+
+    fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        let mut ends = None;
+        let answer = self.change("StartContainer", id, |state| {
+            ends = state.start(id)?;
+            Ok(())
+        });
+        if let Some(code) = ends {
+            self.end(id, code);
+        }
+        answer
+    }
+
+    fn stop_container<'a>(&'a self, id: &'a str, _grace: Duration) -> Answer<'a, ()> {
+        let answer = self.change("StopContainer", id, |_| Ok(()));
+        self.end(id, 137);
+        answer
+    }
+
+    fn remove_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        self.change("RemoveContainer", id, |state| {
+            state.containers.remove(id);
+            Ok(())
+        })
+    }
+
+    fn container<'a>(&'a self, id: &'a str) -> Answer<'a, Option<ContainerSeen>> {
+        self.act("ContainerStatus", id, |state| {
+            Ok(state.containers.get(id).map(|c| c.seen.clone()))
+        })
+    }
+
+    fn update_resources<'a>(
+        &'a self,
+        id: &'a str,
+        resources: &'a ContainerResources,
+    ) -> Answer<'a, ()> {
+        self.change("UpdateContainerResources", id, |state| {
+            let container = state.containers.get_mut(id).ok_or_else(|| no_such("container", id))?;
+            container.config.resources = *resources;
+            Ok(())
+        })
+    }
+
+    fn reopen_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        self.change("ReopenContainerLog", id, |_| Ok(()))
+    }
+
+    fn exec<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        _timeout: Duration,
+    ) -> Answer<'a, ExecOutput> {
+        self.act("ExecSync", id, |state| {
+            let container = state.containers.get(id).ok_or_else(|| no_such("container", id))?;
+            if !matches!(container.seen.state, InstanceState::Running { .. }) {
+                return Err(refused(format!("container {id} is not running")));
+            }
+            let code = command.last().and_then(|last| last.strip_prefix("exit "));
+            let code = code.and_then(|code| code.parse().ok()).unwrap_or(0);
+            Ok(ExecOutput { code, ..ExecOutput::default() })
+        })
+    }
+
+    fn stream<'a>(&'a self, _request: &'a StreamRequest) -> Answer<'a, String> {
+        self.act("Exec", "", |_| {
+            let message = "the runtime in memory has no streaming server".into();
+            Err(Refusal { kind: RefusalKind::Unimplemented, message })
+        })
+    }
+
+    fn image<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Image>> {
+        self.act("ImageStatus", name, |state| Ok(state.find_image(name).cloned()))
+    }
+
+    fn images(&self) -> Answer<'_, Vec<Image>> {
+        self.act("ListImages", "", |state| Ok(state.images.values().cloned().collect()))
+    }
+
+    fn pull_image<'a>(
+        &'a self,
+        name: &'a str,
+        _login: Option<&'a RegistryLogin>,
+    ) -> Answer<'a, String> {
+        self.change("PullImage", name, |state| {
+            let image = state.pullable.get(name).cloned().ok_or_else(|| no_such("image", name))?;
+            let id = image.id.clone();
+            state.images.insert(name.into(), image);
+            Ok(id)
+        })
+    }
+
+    fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        self.change("RemoveImage", id, |state| {
+            state.images.retain(|name, image| name != id && image.id != id);
+            Ok(())
+        })
+    }
+
+    fn image_filesystems(&self) -> Answer<'_, Vec<FilesystemUsage>> {
+        self.act("ImageFsInfo", "", |_| Ok(Vec::new()))
+    }
+
+    fn usage(&self) -> Answer<'_, Vec<ContainerUsage>> {
+        self.act("ListContainerStats", "", |_| Ok(Vec::new()))
+    }
+}
+
+fn image_of(name: &str) -> Image {
+    Image { id: format!("sha256:{name}"), tags: vec![name.into()], ..Image::default() }
+}
+
+fn no_such(kind: &str, name: &str) -> Refusal {
+    Refusal { kind: RefusalKind::NotFound, message: format!("{kind} {name} not found") }
+}
+
+fn refused(message: String) -> Refusal {
+    Refusal { kind: RefusalKind::Other, message }
+}

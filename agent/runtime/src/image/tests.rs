@@ -1,0 +1,140 @@
+use std::io::Cursor;
+
+use super::*;
+
+fn busybox() -> ImageTar {
+    let files = [
+        ImageFile::Regular { path: "bin/busybox", mode: 0o755, data: b"program".to_vec() },
+        ImageFile::Regular { path: "etc/passwd", mode: 0o644, data: b"root:x:0:0::/:\n".to_vec() },
+        ImageFile::Link { path: "bin/sh", target: "busybox" },
+    ];
+    ImageTar::single_layer("busybox:1", &files, &["/bin/busybox"])
+}
+
+fn read(tar: &[u8]) -> Result<Archive, ArchiveError> {
+    Archive::read(&mut Cursor::new(tar))
+}
+
+fn bytes_of<'a>(tar: &'a [u8], blob: &'a Blob) -> &'a [u8] {
+    match &blob.source {
+        Source::At(offset) => &tar[*offset as usize..][..blob.size as usize],
+        Source::Bytes(bytes) => bytes,
+    }
+}
+
+#[test]
+fn what_is_built_is_found() {
+    let tar = busybox();
+    let archive = read(tar.bytes()).unwrap();
+    let [image] = archive.images.as_slice() else { panic!("{archive:?}") };
+    assert_eq!(image.names, ["docker.io/library/busybox:1"]);
+    for blob in [&image.manifest, &image.config].into_iter().chain(&image.layers) {
+        assert_eq!(digest(bytes_of(tar.bytes(), blob)), blob.digest, "{}", blob.media_type);
+    }
+    let layer = bytes_of(tar.bytes(), &image.layers[0]);
+    let names: Vec<_> = tar::Archive::new(layer)
+        .entries()
+        .unwrap()
+        .map(|entry| entry.unwrap().path().unwrap().to_string_lossy().into_owned())
+        .collect();
+    assert_eq!(names, ["bin/", "bin/busybox", "etc/", "etc/passwd", "bin/sh"]);
+}
+
+#[test]
+fn building_is_deterministic() {
+    assert_eq!(busybox(), busybox());
+}
+
+#[test]
+fn docker_archives_get_a_manifest() {
+    let mut tar = TarWriter::default();
+    tar.file("abc/layer.tar", 0o644, b"not really a tar");
+    tar.file("c.json", 0o644, b"{}");
+    tar.file(
+        "manifest.json",
+        0o644,
+        br#"[{"Config":"c.json","RepoTags":["a/b:2"],"Layers":["abc/layer.tar"]}]"#,
+    );
+    let tar = tar.finish();
+    let archive = read(&tar).unwrap();
+    let image = &archive.images[0];
+    assert_eq!(image.names, ["docker.io/a/b:2"]);
+    assert_eq!(image.layers[0].digest, digest(b"not really a tar"));
+    assert_eq!(image.layers[0].media_type, LAYER);
+    let manifest: Value = serde_json::from_slice(bytes_of(&tar, &image.manifest)).unwrap();
+    assert_eq!(manifest["layers"][0]["digest"], image.layers[0].digest);
+    assert_eq!(digest(bytes_of(&tar, &image.manifest)), image.manifest.digest);
+}
+
+#[test]
+fn other_platforms_are_passed_over() {
+    let mut tar = TarWriter::default();
+    let index = format!(
+        r#"{{"manifests":[{{"mediaType":"{MANIFEST}","digest":"sha256:00","size":1,"platform":{{"os":"linux","architecture":"s390x"}}}}]}}"#
+    );
+    tar.file("index.json", 0o644, index.as_bytes());
+    assert!(matches!(read(&tar.finish()), Err(ArchiveError::NoImage)));
+}
+
+#[test]
+fn bad_archives_say_what_is_wrong() {
+    assert!(matches!(read(&[7; 2048]), Err(ArchiveError::Read(_))));
+    assert!(matches!(read(&TarWriter::default().finish()), Err(ArchiveError::NoIndex)));
+
+    let mut tar = TarWriter::default();
+    tar.file("index.json", 0o644, b"[]");
+    assert!(matches!(read(&tar.finish()), Err(ArchiveError::Malformed { .. })));
+
+    let mut tar = TarWriter::default();
+    let index = format!(r#"{{"manifests":[{{"mediaType":"{MANIFEST}","digest":"sha256:00"}}]}}"#);
+    tar.file("index.json", 0o644, index.as_bytes());
+    let error = read(&tar.finish()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "blobs/sha256/00 is named by the archive's index but is not in it"
+    );
+}
+
+#[test]
+fn names_become_full() {
+    for (short, full) in [
+        ("busybox", "docker.io/library/busybox:latest"),
+        ("busybox:1", "docker.io/library/busybox:1"),
+        ("me/tool", "docker.io/me/tool:latest"),
+        ("localhost/tool", "localhost/tool:latest"),
+        ("registry:5000/tool", "registry:5000/tool:latest"),
+        ("orch.local/pause:1", "orch.local/pause:1"),
+        ("orch.local/pause@sha256:ab", "orch.local/pause@sha256:ab"),
+    ] {
+        assert_eq!(archive::canonical(short), full);
+    }
+}
+
+/// Archives come from outside: whatever is in one, reading ends with images or an error.
+#[test]
+fn hostile_archives_are_errors() {
+    let tar = busybox();
+    // a small generator with a fixed start, so that a failure repeats
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        usize::try_from(state >> 33).unwrap() % below
+    };
+    let mut refused = 0;
+    for _ in 0..3_000 {
+        let mut bytes = tar.bytes().to_vec();
+        for _ in 0..=random(8) {
+            let at = random(bytes.len());
+            bytes[at] = u8::try_from(random(256)).unwrap();
+        }
+        bytes.truncate(bytes.len() - random(2) * random(bytes.len()));
+        if let Ok(archive) = read(&bytes) {
+            for blob in archive.images.iter().flat_map(|image| &image.layers) {
+                assert!(matches!(blob.source, Source::At(_)), "{blob:?}");
+            }
+        } else {
+            refused += 1;
+        }
+    }
+    assert!(refused > 100, "{refused}");
+}

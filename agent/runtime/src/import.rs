@@ -1,0 +1,343 @@
+//! Puts images from an archive into containerd, without a registry.
+//!
+//! Content first, under a lease that keeps the garbage collector away; then the names. containerd's CRI plugin notices a new
+//! name by itself and shows the image a moment later; layers are unpacked with the first container that needs them.
+
+use std::collections::HashMap;
+use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use containerd_client::services::v1::content_client::ContentClient;
+use containerd_client::services::v1::images_client::ImagesClient;
+use containerd_client::services::v1::leases_client::LeasesClient;
+use containerd_client::services::v1::{
+    CreateImageRequest, CreateRequest, DeleteRequest, Image, InfoRequest, UpdateImageRequest,
+    WriteAction, WriteContentRequest,
+};
+use containerd_client::types::Descriptor;
+use futures_util::stream;
+use tokio::sync::mpsc;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+
+use crate::image::{Archive, ArchiveError, Blob, FoundImage, ImageTar, Source};
+use crate::runtime::{Runtime, RuntimeError};
+
+/// Bytes of content in one message.
+const CHUNK_LEN: usize = 256 << 10;
+/// Messages between the reading thread and the connection.
+const CHUNKS_MAX: usize = 4;
+/// How long CRI may take to show a new image.
+const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why an archive was not imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The archive's file cannot be opened.
+    #[error("open {}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not an archive of images for this machine.
+    #[error("understand the archive")]
+    Archive(#[source] ArchiveError),
+    /// A blob cannot be read from it.
+    #[error("read {digest} from the archive")]
+    Read {
+        /// Digest of the blob.
+        digest: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No lease was given.
+    #[error("lease content")]
+    Lease(#[source] Status),
+    /// The content store refused a blob; most often its bytes do not have the digest they should.
+    #[error("write content {digest}")]
+    Content {
+        /// Digest of the blob.
+        digest: String,
+        /// Why.
+        #[source]
+        source: Status,
+    },
+    /// The name cannot be made.
+    #[error("name the image {name}")]
+    Name {
+        /// The name.
+        name: String,
+        /// Why.
+        #[source]
+        source: Status,
+    },
+}
+
+/// Whether an image may be removed when space is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Never: every pod needs it.
+    Pinned,
+    /// Like any image that was pulled.
+    WhileUsed,
+}
+
+/// Imports the archive in a file; the names of its images.
+///
+/// # Errors
+/// When the file is not an image archive for this machine or containerd refuses it.
+pub async fn file(
+    channel: Channel,
+    namespace: &str,
+    path: &Path,
+    keep: Keep,
+) -> Result<Vec<String>, ImportError> {
+    let opened = std::fs::File::open(path);
+    let file = opened.map_err(|source| ImportError::Open { path: path.into(), source })?;
+    import(channel, namespace, file, keep).await
+}
+
+/// Imports an archive in memory; the names of its images.
+///
+/// # Errors
+/// When containerd refuses it.
+pub async fn tar(
+    channel: Channel,
+    namespace: &str,
+    tar: &ImageTar,
+    keep: Keep,
+) -> Result<Vec<String>, ImportError> {
+    import(channel, namespace, Cursor::new(tar.bytes().to_vec()), keep).await
+}
+
+/// Waits until the runtime shows an image that was just imported; whether it did in time.
+///
+/// # Errors
+/// When the runtime cannot be asked.
+pub async fn shown(runtime: &dyn Runtime, name: &str) -> Result<bool, RuntimeError> {
+    let deadline = tokio::time::Instant::now() + SHOWN_WITHIN;
+    let mut pause = Duration::from_millis(2);
+    while runtime.image(name).await?.is_none() {
+        if tokio::time::Instant::now() > deadline {
+            return Ok(false);
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_millis(100));
+    }
+    Ok(true)
+}
+
+/// A request to containerd, whose objects live in namespaces of its own.
+pub(crate) fn in_namespace<T>(message: T, namespace: &str) -> Request<T> {
+    let mut request = Request::new(message);
+    // A namespace that is not ASCII does not exist; without the header containerd says so itself.
+    if let Ok(value) = namespace.parse() {
+        request.metadata_mut().insert("containerd-namespace", value);
+    }
+    request
+}
+
+async fn import<R: Read + Seek + Send + 'static>(
+    channel: Channel,
+    namespace: &str,
+    mut file: R,
+    keep: Keep,
+) -> Result<Vec<String>, ImportError> {
+    let archive = Archive::read(&mut file).map_err(ImportError::Archive)?;
+    let lease = Lease::take(channel.clone(), namespace, &archive).await?;
+    let import = Import { channel, namespace, lease: &lease.id, file: Arc::new(Mutex::new(file)) };
+    let outcome = import.run(&archive, keep).await;
+    lease.end().await;
+    outcome
+}
+
+/// Keeps new content from the garbage collector until a name refers to it.
+struct Lease {
+    client: LeasesClient<Channel>,
+    namespace: String,
+    id: String,
+}
+
+impl Lease {
+    /// The lease is named by what is imported, so that one left by a crash is taken over and ended by the next try.
+    async fn take(
+        channel: Channel,
+        namespace: &str,
+        archive: &Archive,
+    ) -> Result<Self, ImportError> {
+        let mut client = LeasesClient::new(channel);
+        let content = archive.images.first().map_or("", |image| &image.manifest.digest);
+        let id = format!("import-{content}");
+        let request = CreateRequest { id: id.clone(), labels: HashMap::new() };
+        match client.create(in_namespace(request, namespace)).await {
+            Ok(_) => {}
+            Err(status) if status.code() == Code::AlreadyExists => {}
+            Err(status) => return Err(ImportError::Lease(status)),
+        }
+        Ok(Self { client, namespace: namespace.into(), id })
+    }
+
+    async fn end(mut self) {
+        let request = DeleteRequest { id: self.id, sync: false };
+        if let Err(status) = self.client.delete(in_namespace(request, &self.namespace)).await {
+            tracing::warn!(error = &status as &dyn std::error::Error, "end the lease of an import");
+        }
+    }
+}
+
+/// One import under way.
+struct Import<'a, R> {
+    channel: Channel,
+    namespace: &'a str,
+    lease: &'a str,
+    file: Arc<Mutex<R>>,
+}
+
+impl<R: Read + Seek + Send + 'static> Import<'_, R> {
+    async fn run(&self, archive: &Archive, keep: Keep) -> Result<Vec<String>, ImportError> {
+        let mut names = Vec::new();
+        for image in &archive.images {
+            for layer in &image.layers {
+                self.content(layer, HashMap::new()).await?;
+            }
+            self.content(&image.config, HashMap::new()).await?;
+            self.content(&image.manifest, references(image)).await?;
+            for name in &image.names {
+                self.name(name, image, keep).await?;
+                names.push(name.clone());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Writes a blob unless it is there. containerd checks the digest when it commits.
+    async fn content(
+        &self,
+        blob: &Blob,
+        labels: HashMap<String, String>,
+    ) -> Result<(), ImportError> {
+        let refused = |source| ImportError::Content { digest: blob.digest.clone(), source };
+        let mut client = ContentClient::new(self.channel.clone());
+        let info = InfoRequest { digest: blob.digest.clone() };
+        if client.info(self.request(info)).await.is_ok() {
+            return Ok(());
+        }
+        let (send, mut chunks) = mpsc::channel(CHUNKS_MAX);
+        let (file, source) = (Arc::clone(&self.file), blob.clone());
+        let reading =
+            tokio::task::spawn_blocking(move || read_chunks(&file, &source, labels, &send));
+        let requests = stream::poll_fn(move |context| chunks.poll_recv(context));
+        let written = async {
+            let mut answers = client.write(self.request(requests)).await?.into_inner();
+            while answers.message().await?.is_some() {}
+            Ok(())
+        };
+        match written.await {
+            Ok(()) => {}
+            Err(status) if Status::code(&status) == Code::AlreadyExists => {}
+            Err(status) => return Err(refused(status)),
+        }
+        let read = reading.await.unwrap_or_else(|panicked| Err(std::io::Error::other(panicked)));
+        read.map_err(|source| ImportError::Read { digest: blob.digest.clone(), source })
+    }
+
+    async fn name(&self, name: &str, image: &FoundImage, keep: Keep) -> Result<(), ImportError> {
+        let mut client = ImagesClient::new(self.channel.clone());
+        let labels = match keep {
+            Keep::Pinned => HashMap::from([("io.cri-containerd.pinned".into(), "pinned".into())]),
+            Keep::WhileUsed => HashMap::new(),
+        };
+        let image = Image {
+            name: name.into(),
+            labels,
+            target: Some(Descriptor {
+                media_type: image.manifest.media_type.clone(),
+                digest: image.manifest.digest.clone(),
+                size: i64::try_from(image.manifest.size).unwrap_or(i64::MAX),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let create = CreateImageRequest { image: Some(image.clone()), ..Default::default() };
+        let outcome = match client.create(self.request(create)).await {
+            Err(status) if status.code() == Code::AlreadyExists => {
+                let paths = vec!["target".into()];
+                let update = UpdateImageRequest {
+                    image: Some(image),
+                    update_mask: Some(prost_types::FieldMask { paths }),
+                    ..Default::default()
+                };
+                client.update(self.request(update)).await.map(drop)
+            }
+            outcome => outcome.map(drop),
+        };
+        outcome.map_err(|source| ImportError::Name { name: name.into(), source })
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = in_namespace(message, self.namespace);
+        if let Ok(value) = self.lease.parse() {
+            request.metadata_mut().insert("containerd-lease", value);
+        }
+        request
+    }
+}
+
+/// The labels by which the garbage collector finds from a manifest what belongs to it.
+fn references(image: &FoundImage) -> HashMap<String, String> {
+    let config = ("containerd.io/gc.ref.content.config".into(), image.config.digest.clone());
+    let layers = image.layers.iter().enumerate().map(|(number, layer)| {
+        (format!("containerd.io/gc.ref.content.l.{number}"), layer.digest.clone())
+    });
+    std::iter::once(config).chain(layers).collect()
+}
+
+/// Sends a blob as the messages of a write: its bytes, then the commit. Stops quietly when nobody listens any more, since then
+/// the write has already failed and says why.
+fn read_chunks<R: Read + Seek>(
+    file: &Mutex<R>,
+    blob: &Blob,
+    labels: HashMap<String, String>,
+    send: &mpsc::Sender<WriteContentRequest>,
+) -> std::io::Result<()> {
+    let mut file = file.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut source: Box<dyn Read + '_> = match &blob.source {
+        Source::At(offset) => {
+            file.seek(SeekFrom::Start(*offset))?;
+            Box::new((&mut *file).take(blob.size))
+        }
+        Source::Bytes(bytes) => Box::new(bytes.as_slice()),
+    };
+    let total = i64::try_from(blob.size).unwrap_or(i64::MAX);
+    let message = |action, offset, data| WriteContentRequest {
+        action: i32::from(action),
+        r#ref: format!("import-{}", blob.digest),
+        total,
+        expected: blob.digest.clone(),
+        offset,
+        data,
+        labels: HashMap::new(),
+    };
+    let mut offset = 0;
+    loop {
+        let mut data = Vec::new();
+        source.by_ref().take(CHUNK_LEN as u64).read_to_end(&mut data)?;
+        if data.is_empty() {
+            break;
+        }
+        let length = i64::try_from(data.len()).unwrap_or(i64::MAX);
+        if send.blocking_send(message(WriteAction::Write, offset, data)).is_err() {
+            return Ok(());
+        }
+        offset += length;
+    }
+    let commit = WriteContentRequest { labels, ..message(WriteAction::Commit, offset, Vec::new()) };
+    let _ = send.blocking_send(commit);
+    Ok(())
+}

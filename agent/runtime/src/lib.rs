@@ -1,0 +1,21 @@
+//! io: the container runtime of the node, as the agent sees it.
+//!
+//! [`Runtime`] is what a pod's task needs; [`cri::CriRuntime`] gives it over CRI v1 and so works with any runtime of that
+//! interface. What CRI lacks comes from containerd itself where it is the runtime: [`events`] and [`import`].
+//! No call here retries: whoever calls knows whether trying again makes sense.
+
+pub mod runtime;
+
+pub mod cri;
+pub mod events;
+
+pub mod image;
+pub mod import;
+pub mod pause;
+
+#[cfg(feature = "testing")]
+pub mod contract;
+#[cfg(feature = "testing")]
+pub mod fake;
+
+pub use runtime::{Answer, Runtime, RuntimeError};

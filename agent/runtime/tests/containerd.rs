@@ -1,0 +1,175 @@
+//! A real containerd keeps the contract, runs our sandbox image and tells its events.
+//!
+//! Each test starts a containerd of its own with `hack/containerd-private` and needs root; without either it says SKIPPED.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use agent_runtime::Runtime as _;
+use agent_runtime::contract::Contract;
+use agent_runtime::cri::CriRuntime;
+use agent_runtime::events::{self, Happened};
+use agent_runtime::image::{ImageFile, ImageTar};
+use agent_runtime::import::{self, Keep};
+use agent_runtime::pause;
+use futures_util::FutureExt as _;
+
+const BUSYBOX: &str = "orch.local/busybox:1";
+
+/// A containerd of one test, stopped and removed with it.
+struct Containerd {
+    dir: tempfile::TempDir,
+    cgroup: String,
+    runtime: CriRuntime,
+}
+
+impl Containerd {
+    /// `None`, having said so, where a containerd cannot be run.
+    async fn start(test: &str) -> Option<Self> {
+        let root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
+        let installed =
+            ["/usr/bin/containerd", "/bin/busybox"].iter().all(|p| Path::new(p).exists());
+        if !root || !installed {
+            eprintln!("SKIPPED {test}: needs root, containerd and a static busybox");
+            return None;
+        }
+        let dir = tempfile::Builder::new().prefix("containerd-test-").tempdir().unwrap();
+        let started = script("start", dir.path());
+        let endpoint = String::from_utf8(started.stdout).unwrap();
+        let runtime = CriRuntime::new(endpoint.trim()).unwrap();
+        let cgroup = format!("/agent-runtime-test-{}-{test}", std::process::id());
+        Some(Self { dir, cgroup, runtime })
+    }
+
+    async fn import(&self, tar: &ImageTar, name: &str, keep: Keep) {
+        let names = import::tar(self.runtime.channel(), "k8s.io", tar, keep).await.unwrap();
+        assert_eq!(names, [name]);
+        assert!(import::shown(&self.runtime, name).await.unwrap());
+    }
+
+    fn contract<'a>(&'a self, logs: &'a str) -> Contract<'a> {
+        Contract {
+            runtime: &self.runtime,
+            image: BUSYBOX,
+            cgroup_parent: &self.cgroup,
+            log_directory: logs,
+        }
+    }
+
+    fn logs(&self) -> String {
+        self.dir.path().join("logs").display().to_string()
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        script("stop", self.dir.path());
+        // OCI runtimes make the parent in every tree and leave it
+        let trees = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
+        for tree in trees.map(|tree| tree.path()).chain(["/sys/fs/cgroup".into()]) {
+            let _ = std::fs::remove_dir(tree.join(self.cgroup.trim_start_matches('/')));
+        }
+    }
+}
+
+fn script(verb: &str, dir: &Path) -> std::process::Output {
+    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../hack/containerd-private");
+    let output = Command::new(script).arg(verb).arg(dir).output().unwrap();
+    assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+fn busybox() -> ImageTar {
+    let files = [
+        ImageFile::Regular {
+            path: "bin/busybox",
+            mode: 0o755,
+            data: std::fs::read("/bin/busybox").unwrap(),
+        },
+        ImageFile::Link { path: "bin/sh", target: "busybox" },
+        ImageFile::Link { path: "bin/sleep", target: "busybox" },
+    ];
+    ImageTar::single_layer(BUSYBOX, &files, &["/bin/sh"])
+}
+
+#[tokio::test]
+async fn containerd_keeps_the_contract() {
+    let Some(containerd) = Containerd::start("containerd_keeps_the_contract").await else { return };
+    containerd.import(&pause::image(pause::IMAGE), pause::IMAGE, Keep::Pinned).await;
+    containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
+    // importing what is there is nothing to do
+    containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
+    let logs = containerd.logs();
+    containerd.contract(&logs).check().await;
+}
+
+#[tokio::test]
+async fn containerd_tells_what_happens() {
+    let Some(containerd) = Containerd::start("containerd_tells_what_happens").await else { return };
+    containerd.import(&pause::image(pause::IMAGE), pause::IMAGE, Keep::Pinned).await;
+    containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
+    let logs = containerd.logs();
+    let contract = containerd.contract(&logs);
+    let events = events::watch(containerd.runtime.clone(), "k8s.io");
+    let events = std::sync::Arc::new(tokio::sync::Mutex::new(events));
+    let mut next = || {
+        let events = std::sync::Arc::clone(&events);
+        async move { events.lock().await.recv().await }.boxed()
+    };
+    contract.check_events(&mut next).await;
+
+    // the sandbox's process ends on SIGKILL from outside; the event names the sandbox
+    let (config, sandbox, container) = contract.running("killed", "sleep 1000").await;
+    let killed = kill_task(&containerd, &container);
+    let told = loop {
+        match next().await.unwrap() {
+            Happened::Container { container: seen, .. } if seen.id == container => {
+                break killed.elapsed();
+            }
+            _ => {}
+        }
+    };
+    eprintln!("kill to event: {:.1} ms", told.as_secs_f64() * 1e3);
+    kill_task(&containerd, &sandbox);
+    loop {
+        match next().await.unwrap() {
+            Happened::Sandbox { pod_uid, sandbox: seen } if seen.id == sandbox => {
+                assert_eq!((pod_uid, seen.ready), (config.uid.clone(), false));
+                break;
+            }
+            _ => {}
+        }
+    }
+    containerd.runtime.remove_sandbox(&sandbox).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restarted_containerd_is_followed_again() {
+    let test = "a_restarted_containerd_is_followed_again";
+    let Some(containerd) = Containerd::start(test).await else { return };
+    let mut events = events::watch(containerd.runtime.clone(), "k8s.io");
+    assert_eq!(events.recv().await, Some(Happened::Missed));
+    script("stop", containerd.dir.path());
+    assert!(containerd.runtime.version().await.unwrap_err().is_unavailable());
+    script("start", containerd.dir.path());
+    let again = tokio::time::timeout(Duration::from_secs(30), events.recv()).await.unwrap();
+    assert_eq!(again, Some(Happened::Missed));
+    containerd.runtime.version().await.unwrap();
+}
+
+/// Kills a task's process by its id, as the kernel or an operator would; when.
+fn kill_task(containerd: &Containerd, id: &str) -> Instant {
+    let socket = containerd.dir.path().join("containerd.sock");
+    let listed = Command::new("ctr")
+        .args(["--address", socket.to_str().unwrap(), "-n", "k8s.io", "tasks", "list"])
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let row = listed.lines().find(|line| line.starts_with(id)).unwrap();
+    let pid = row.split_whitespace().nth(1).unwrap();
+    assert!(Command::new("kill").args(["-9", pid]).status().unwrap().success());
+    Instant::now()
+}

@@ -1,0 +1,139 @@
+//! Opening and removing things below a directory that we hold, without ever following a link or leaving it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags,
+};
+use rustix::io::{Errno, Result};
+
+/// Deepest tree that is removed; deeper ones are nobody's volume.
+const DEPTH_MAX: usize = 256;
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Opens the directory `path` from the root of the file system, links allowed: a path of the node's own configuration.
+pub(crate) fn open_directory(path: &std::path::Path) -> Result<OwnedFd> {
+    rustix::fs::openat(
+        CWD,
+        path,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+/// Opens `path` below `directory`; no link in it is followed and nothing above is reached.
+pub(crate) fn open(directory: impl AsFd, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let flags = flags | OFlags::CLOEXEC;
+    match rustix::fs::openat2(directory.as_fd(), path, flags, mode, resolve) {
+        // before Linux 5.6; only plain names come here then, and O_NOFOLLOW covers those
+        Err(Errno::NOSYS) if !path.contains('/') => {
+            rustix::fs::openat(directory, path, flags | OFlags::NOFOLLOW, mode)
+        }
+        // a rename elsewhere made the kernel give up on proving it; it asks to be called again
+        Err(Errno::AGAIN) => rustix::fs::openat2(directory.as_fd(), path, flags, mode, resolve),
+        result => result,
+    }
+}
+
+/// Opens the directory `name` of `directory`, made with `mode` if it is not there.
+pub(crate) fn make_directory(directory: impl AsFd, name: &str, mode: u32) -> Result<OwnedFd> {
+    match rustix::fs::mkdirat(directory.as_fd(), name, Mode::from_raw_mode(mode)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(error) => return Err(error),
+    }
+    open(directory, name, DIRECTORY, Mode::empty())
+}
+
+/// Opens the directory `path` below `directory`; `None` if it is not there.
+pub(crate) fn directory(directory: impl AsFd, path: &str) -> Result<Option<OwnedFd>> {
+    match open(directory, path, DIRECTORY, Mode::empty()) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Names in a directory with their types, in no order.
+pub(crate) fn entries(directory: impl AsFd) -> Result<Vec<(String, FileType)>> {
+    let mut found = Vec::new();
+    for entry in Dir::read_from(directory.as_fd())? {
+        let entry = entry?;
+        // A name that is not UTF-8 is none that we made; whoever needs the directory empty finds out from the kernel.
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        if name == "." || name == ".." {
+            continue;
+        }
+        let kind = match entry.file_type() {
+            FileType::Unknown => {
+                let stat = rustix::fs::statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)?;
+                FileType::from_raw_mode(stat.st_mode)
+            }
+            kind => kind,
+        };
+        found.push((name.to_owned(), kind));
+    }
+    Ok(found)
+}
+
+/// Whether a directory is where something is mounted.
+pub(crate) fn is_mount_point(directory: impl AsFd) -> Result<bool> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statx(directory.as_fd(), "", flags, StatxFlags::empty())?;
+    if stat.stx_attributes_mask.contains(StatxAttributes::MOUNT_ROOT) {
+        return Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT));
+    }
+    // before Linux 5.8: another device than the directory above; a bind mount of the same device goes unseen, and the kernel
+    // then refuses to remove it
+    let above = rustix::fs::statat(directory.as_fd(), "..", AtFlags::empty())?;
+    Ok(rustix::fs::fstat(directory)?.st_dev != above.st_dev)
+}
+
+/// Removes `name` of `directory`, with what is below it, staying on the mount. Nothing there is fine.
+///
+/// # Errors
+/// `EBUSY` when something is mounted below, having removed what lies beside it.
+pub(crate) fn remove(directory: impl AsFd, name: &str) -> Result<()> {
+    match rustix::fs::unlinkat(directory.as_fd(), name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::ISDIR | Errno::PERM) => {}
+        Err(error) => return Err(error),
+    }
+    remove_directory(directory.as_fd(), name, 0)
+}
+
+fn remove_directory(parent: BorrowedFd<'_>, name: &str, depth: usize) -> Result<()> {
+    let Some(inner) = directory(parent, name)? else { return Ok(()) };
+    if is_mount_point(&inner)? {
+        return Err(Errno::BUSY);
+    }
+    remove_below(inner.as_fd(), depth + 1)?;
+    drop(inner);
+    match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT) => Ok(()),
+        result => result,
+    }
+}
+
+fn remove_below(directory: BorrowedFd<'_>, depth: usize) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(Errno::LOOP);
+    }
+    let mut outcome = Ok(());
+    for (name, kind) in entries(directory)? {
+        let removed = if kind == FileType::Directory {
+            remove_directory(directory, &name, depth)
+        } else {
+            match rustix::fs::unlinkat(directory, name.as_str(), AtFlags::empty()) {
+                Err(Errno::NOENT) => Ok(()),
+                result => result,
+            }
+        };
+        if let Err(error) = removed {
+            outcome = Err(error); // the rest is removed all the same
+        }
+    }
+    outcome
+}

@@ -1,0 +1,157 @@
+//! A file or directory of the node given to a pod as it is.
+//!
+//! The type is checked on the opened object and not on its path.
+
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::sources::HostPathKind;
+
+/// Why a path of the node cannot be given to a pod.
+#[derive(Debug, thiserror::Error)]
+pub enum HostPathError {
+    /// It is something else than what the pod asked for.
+    #[error("hostPath type check failed: {path} is not a {wanted}")]
+    WrongType {
+        /// The path.
+        path: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// It is not absolute, or leads upwards.
+    #[error("hostPath {path} must be absolute and without '..'")]
+    NotAbsolute {
+        /// The path.
+        path: String,
+    },
+    /// It cannot be opened or made.
+    #[error("open hostPath {path}")]
+    Open {
+        /// The path.
+        path: String,
+        /// Why.
+        #[source]
+        source: Errno,
+    },
+}
+
+/// Checks that `path` is what `kind` says, and makes it if the kind allows that: directories with mode 0755, files with 0644.
+///
+/// # Errors
+/// When it is something else or cannot be opened or made.
+pub fn check(path: &str, kind: HostPathKind) -> Result<(), HostPathError> {
+    let upwards = Path::new(path).components().any(|part| part == std::path::Component::ParentDir);
+    if !path.starts_with('/') || upwards {
+        return Err(HostPathError::NotAbsolute { path: path.into() });
+    }
+    let failed = |source| HostPathError::Open { path: path.into(), source };
+    let Some((wanted, file_type)) = expected(kind) else { return Ok(()) };
+    let found = match kind_of(path) {
+        Err(Errno::NOENT) => {
+            match kind {
+                HostPathKind::DirectoryOrCreate => make_directories(path).map_err(failed)?,
+                HostPathKind::FileOrCreate => make_file(path).map_err(failed)?,
+                _ => {}
+            }
+            kind_of(path)
+        }
+        found => found,
+    };
+    match found {
+        Ok(found) if found == file_type => Ok(()),
+        Ok(_) | Err(Errno::NOENT) => Err(HostPathError::WrongType { path: path.into(), wanted }),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+fn expected(kind: HostPathKind) -> Option<(&'static str, FileType)> {
+    match kind {
+        HostPathKind::Unset => None,
+        HostPathKind::Directory | HostPathKind::DirectoryOrCreate => {
+            Some(("directory", FileType::Directory))
+        }
+        HostPathKind::File | HostPathKind::FileOrCreate => Some(("file", FileType::RegularFile)),
+        HostPathKind::Socket => Some(("socket file", FileType::Socket)),
+        HostPathKind::CharDevice => Some(("character device", FileType::CharacterDevice)),
+        HostPathKind::BlockDevice => Some(("block device", FileType::BlockDevice)),
+    }
+}
+
+/// What `path` is, links followed, as the container will find it.
+fn kind_of(path: &str) -> rustix::io::Result<FileType> {
+    let opened = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(opened)?.st_mode))
+}
+
+fn make_directories(path: &str) -> rustix::io::Result<()> {
+    for (slash, _) in path.match_indices('/').skip(1).chain([(path.len(), "")]) {
+        match rustix::fs::mkdirat(CWD, &path[..slash], Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn make_file(path: &str) -> rustix::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    match rustix::fs::openat(CWD, path, flags, Mode::from_raw_mode(0o644)) {
+        Ok(_) | Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_hold() {
+        use HostPathKind as Kind;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        std::fs::write(at("file"), "").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        std::os::unix::fs::symlink("file", at("link")).unwrap();
+        let kinds =
+            [Kind::Directory, Kind::File, Kind::Socket, Kind::CharDevice, Kind::BlockDevice];
+        let cases = [
+            (at(""), Some(Kind::Directory)),
+            (at("file"), Some(Kind::File)),
+            (at("link"), Some(Kind::File)),
+            (at("socket"), Some(Kind::Socket)),
+            ("/dev/null".into(), Some(Kind::CharDevice)),
+            (at("nothing"), None),
+        ];
+        for (path, is) in cases {
+            for kind in kinds {
+                assert_eq!(check(&path, kind).is_ok(), Some(kind) == is, "{path} {kind:?}");
+            }
+            check(&path, Kind::Unset).unwrap();
+        }
+    }
+
+    #[test]
+    fn missing_ones_are_made_when_asked() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        check(&at("a/b/c"), HostPathKind::DirectoryOrCreate).unwrap();
+        check(&at("a/b/f"), HostPathKind::FileOrCreate).unwrap();
+        check(&at("a/b/f"), HostPathKind::FileOrCreate).unwrap();
+        assert!(Path::new(&at("a/b/c")).is_dir() && Path::new(&at("a/b/f")).is_file());
+        // a file's directory is not made: a typing error should not leave a tree behind
+        assert!(check(&at("x/f"), HostPathKind::FileOrCreate).is_err());
+        let error = check(&at("a/b/f"), HostPathKind::DirectoryOrCreate).unwrap_err();
+        assert!(matches!(error, HostPathError::WrongType { .. }), "{error}");
+    }
+
+    #[test]
+    fn paths_are_absolute() {
+        for path in ["", "a", "a/b", "/a/../etc"] {
+            let error = check(path, HostPathKind::Unset).unwrap_err();
+            assert!(matches!(error, HostPathError::NotAbsolute { .. }), "{path}");
+        }
+    }
+}

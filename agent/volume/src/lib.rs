@@ -1,0 +1,29 @@
+//! io: volumes of pods on the node's disk.
+//!
+//! ```text
+//! Pod ──► sources::volumes ──► Volume ──► payload ──► Payload ──► tree ──► files in the container
+//!              (pure)            │          (pure)                 (one atomic switch)
+//!                                └──► empty_dir, host_path
+//! ```
+//!
+//! What a volume holds is decided by pure functions ([`sources`]); how it gets there is [`tree`], [`mount`], [`empty_dir`] and
+//! [`host_path`]; [`PodVolumes`] puts both together for one node. Paths are opened from directory descriptors with
+//! `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`, so that nothing a container can write leads elsewhere. Everything here blocks
+//! and belongs on a thread that may.
+
+pub mod payload;
+pub mod sources;
+pub mod token;
+
+pub mod tree;
+
+pub mod empty_dir;
+pub mod host_path;
+pub mod mount;
+pub mod pod_volumes;
+
+mod beneath;
+
+pub use payload::{Payload, PayloadFile};
+pub use pod_volumes::{PodVolumes, SetUpError, TearDownError};
+pub use sources::{Inputs, Needs, SourceError, Volume, volumes};

@@ -1,0 +1,160 @@
+//! File systems in memory for what must not reach a disk, mounted by descriptor.
+//!
+//! A new file system is complete before anyone can see it: it is made detached, written to if need be, and then moved onto its
+//! directory, which is named by a descriptor and not by a path that could be something else by then.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::FsWord;
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
+};
+
+use crate::beneath;
+
+/// Bytes that a volume of secrets may take: three generations of the largest objects that the API takes, and then some.
+/// A bound, not a reservation.
+pub const SECRETS_BYTES_MAX: u64 = 64 << 20;
+
+/// Magic number of tmpfs in `statfs` (linux/magic.h).
+const TMPFS_MAGIC: FsWord = 0x0102_1994;
+
+/// Whether memory of a file system may be written to swap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swap {
+    /// As the kernel likes.
+    Allowed,
+    /// Never, where the kernel can promise that (6.4).
+    Never,
+}
+
+/// What a file system in memory is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tmpfs {
+    /// Largest size in bytes; the kernel's default, half of the memory, when `None`.
+    pub size_bytes: Option<u64>,
+    /// Mode of its top directory.
+    pub mode: u32,
+    /// Whether it may be swapped.
+    pub swap: Swap,
+    /// Whether programs in it may be run.
+    pub exec: bool,
+}
+
+/// A file system in memory that is mounted nowhere.
+///
+/// # Errors
+/// `ENOSYS` before Linux 5.2; otherwise what the kernel says, `EPERM` without privilege.
+pub fn detached(tmpfs: Tmpfs) -> rustix::io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "mode", format!("{:o}", tmpfs.mode))?;
+    if let Some(size) = tmpfs.size_bytes {
+        rustix::mount::fsconfig_set_string(&context, "size", size.to_string())?;
+    }
+    if tmpfs.swap == Swap::Never {
+        match rustix::mount::fsconfig_set_flag(&context, "noswap") {
+            // EINVAL: an older kernel; EPERM: a user namespace may not pin memory
+            Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    let mut attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    if !tmpfs.exec {
+        attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    }
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// Opens the top directory of a detached file system.
+///
+/// # Errors
+/// What the kernel says.
+pub fn top(detached: impl AsFd) -> rustix::io::Result<OwnedFd> {
+    beneath::directory(detached, ".")?.ok_or(Errno::NOENT)
+}
+
+/// Mounts a detached file system on `directory`.
+///
+/// # Errors
+/// What the kernel says.
+pub fn attach(detached: impl AsFd, directory: impl AsFd) -> rustix::io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(detached.as_fd(), "", directory.as_fd(), "", flags)
+}
+
+/// Mounts a file system in memory on the directory `name` of `parent`, unless one is there; its top directory. A new one is
+/// shown to `prepare` before anybody else can see it.
+///
+/// # Errors
+/// What the kernel says, or `prepare`.
+pub fn tmpfs_on<E: From<Errno>>(
+    parent: impl AsFd,
+    name: &str,
+    tmpfs: Tmpfs,
+    prepare: impl FnOnce(&OwnedFd) -> Result<(), E>,
+) -> Result<OwnedFd, E> {
+    let directory = beneath::make_directory(parent.as_fd(), name, 0o700)?;
+    if beneath::is_mount_point(&directory)? && is_tmpfs(&directory)? {
+        return Ok(directory);
+    }
+    match detached(tmpfs) {
+        Ok(new) => {
+            prepare(&top(&new)?)?;
+            attach(&new, &directory)?;
+        }
+        // before Linux 5.2: mounted first, prepared after; no container uses it yet
+        Err(Errno::NOSYS) => {
+            mount_by_path(&directory, tmpfs)?;
+            prepare(&mounted(parent.as_fd(), name)?)?;
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(mounted(parent, name)?)
+}
+
+/// Opens a directory anew, since what was opened before a mount lies under it.
+fn mounted(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
+    beneath::directory(parent, name)?.ok_or(Errno::NOENT)
+}
+
+/// Unmounts what is mounted on the directory `name` of `parent`, however often. Nothing there, or no mount, is fine.
+///
+/// # Errors
+/// `EBUSY` while a container uses it.
+pub fn unmount(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
+    while let Some(directory) = beneath::directory(parent.as_fd(), name)? {
+        if !beneath::is_mount_point(&directory)? {
+            break;
+        }
+        // Only a path can be unmounted; this one leads to our descriptor. The descriptor itself would keep the mount busy, hence the
+        // parent's descriptor and the name, which is a plain one.
+        drop(directory);
+        let path =
+            format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&parent.as_fd()));
+        rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)?;
+    }
+    Ok(())
+}
+
+/// Whether a directory lies on a file system in memory.
+///
+/// # Errors
+/// What the kernel says.
+pub fn is_tmpfs(directory: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(rustix::fs::fstatfs(directory)?.f_type == TMPFS_MAGIC)
+}
+
+/// The older way, for kernels before 5.2.
+fn mount_by_path(directory: &OwnedFd, tmpfs: Tmpfs) -> rustix::io::Result<()> {
+    let size = tmpfs.size_bytes.map(|size| format!(",size={size}")).unwrap_or_default();
+    let data = std::ffi::CString::new(format!("mode={:o}{size}", tmpfs.mode));
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(directory));
+    let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
+    if !tmpfs.exec {
+        flags |= MountFlags::NOEXEC;
+    }
+    let data = data.map_err(|_| Errno::INVAL)?;
+    rustix::mount::mount("tmpfs", path, "tmpfs", flags, Some(data.as_c_str()))
+}

@@ -1,0 +1,183 @@
+//! What a projected volume holds: files by path.
+
+use std::collections::BTreeMap;
+
+/// Longest path of a file in a volume, in bytes.
+const PATH_LEN_MAX: usize = 4096;
+/// Longest name of one directory or file, in bytes.
+const NAME_LEN_MAX: usize = 255;
+
+/// Files of a volume by path: relative, `/` between names, each name a plain one.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Payload {
+    files: BTreeMap<String, PayloadFile>,
+}
+
+/// A file of a volume.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PayloadFile {
+    /// Content.
+    pub data: Vec<u8>,
+    /// Permission bits, 0 to 0o777.
+    pub mode: u32,
+}
+
+/// Why a path cannot be one of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PathError {
+    /// Nothing, or a name in it is nothing or `.`.
+    #[error("invalid path {0:?}: empty name")]
+    Empty(String),
+    /// Starts at the root.
+    #[error("invalid path {0:?}: must be relative")]
+    Absolute(String),
+    /// Leads out of the volume, or would hide what the volume itself keeps there.
+    #[error("invalid path {0:?}: must not contain or start with '..'")]
+    Upwards(String),
+    /// Longer than the kernel takes.
+    #[error("invalid path {0:?}: too long")]
+    TooLong(String),
+    /// One path is a directory of another.
+    #[error("path {0:?} is both a file and a directory")]
+    Nested(String),
+}
+
+impl Payload {
+    /// Adds a file; one of the same path is replaced.
+    ///
+    /// # Errors
+    /// When the path is not relative and plain, or one file would be inside another.
+    pub fn insert(&mut self, path: &str, file: PayloadFile) -> Result<(), PathError> {
+        check_path(path)?;
+        let inside = self
+            .files
+            .keys()
+            .any(|other| is_directory_of(path, other) || is_directory_of(other, path));
+        if inside {
+            return Err(PathError::Nested(path.into()));
+        }
+        self.files.insert(path.into(), file);
+        Ok(())
+    }
+
+    /// Files in order of their paths.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &PayloadFile)> {
+        self.files.iter().map(|(path, file)| (path.as_str(), file))
+    }
+
+    /// The file of a path.
+    #[must_use]
+    pub fn file(&self, path: &str) -> Option<&PayloadFile> {
+        self.files.get(path)
+    }
+
+    /// First names of all paths: what shows directly in the volume.
+    pub fn top_names(&self) -> impl Iterator<Item = &str> {
+        let mut last = None;
+        let first = self.files.keys().map(|path| path.split('/').next().unwrap_or(path));
+        first.filter(move |name| last.replace(*name) != Some(*name))
+    }
+
+    /// Number of files.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Whether it has no files.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+}
+
+/// Shows paths, modes and lengths: the content may be secret.
+impl std::fmt::Debug for Payload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_map().entries(&self.files).finish()
+    }
+}
+
+impl std::fmt::Debug for PayloadFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#o}, {} bytes", self.mode, self.data.len())
+    }
+}
+
+fn is_directory_of(directory: &str, path: &str) -> bool {
+    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
+}
+
+fn check_path(path: &str) -> Result<(), PathError> {
+    if path.len() > PATH_LEN_MAX {
+        return Err(PathError::TooLong(path.into()));
+    }
+    if path.starts_with('/') {
+        return Err(PathError::Absolute(path.into()));
+    }
+    if path.starts_with("..") {
+        return Err(PathError::Upwards(path.into()));
+    }
+    for name in path.split('/') {
+        match name {
+            "" | "." => return Err(PathError::Empty(path.into())),
+            ".." => return Err(PathError::Upwards(path.into())),
+            _ if name.contains('\0') => return Err(PathError::Empty(path.into())),
+            _ if name.len() > NAME_LEN_MAX => return Err(PathError::TooLong(path.into())),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file() -> PayloadFile {
+        PayloadFile { data: Vec::new(), mode: 0o644 }
+    }
+
+    #[test]
+    fn paths_are_relative_and_plain() {
+        let long = "x".repeat(256);
+        for (path, ok) in [
+            ("a", true),
+            ("a/b.c/d", true),
+            (".hidden", true),
+            ("a..b", true),
+            ("a/..b", true),
+            ("", false),
+            ("/a", false),
+            ("a/", false),
+            ("a//b", false),
+            ("./a", false),
+            ("..", false),
+            ("..data", false),
+            ("a/../b", false),
+            ("a/..", false),
+            (&long, false),
+        ] {
+            assert_eq!(Payload::default().insert(path, file()).is_ok(), ok, "{path:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_not_a_directory() {
+        let mut payload = Payload::default();
+        payload.insert("a/b", file()).unwrap();
+        assert_eq!(payload.insert("a", file()), Err(PathError::Nested("a".into())));
+        assert_eq!(payload.insert("a/b/c", file()), Err(PathError::Nested("a/b/c".into())));
+        payload.insert("a/bc", file()).unwrap();
+        payload.insert("a/b", file()).unwrap();
+        payload.insert("ab", file()).unwrap();
+        assert_eq!(payload.top_names().collect::<Vec<_>>(), ["a", "ab"]);
+    }
+
+    #[test]
+    fn content_is_not_shown() {
+        let mut payload = Payload::default();
+        payload.insert("token", PayloadFile { data: b"geheim".to_vec(), mode: 0o600 }).unwrap();
+        assert_eq!(format!("{payload:?}"), r#"{"token": 0o600, 6 bytes}"#);
+    }
+}

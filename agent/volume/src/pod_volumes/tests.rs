@@ -1,0 +1,194 @@
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+
+use agent_pod::env::Objects;
+use proto_api::core::v1::{ConfigMap, Pod, Secret};
+use proto_api::names::Profile;
+
+use super::*;
+use crate::sources::Keys;
+
+struct Fixed(ConfigMap, Secret);
+
+impl Objects for Fixed {
+    fn config_map(&self, name: &str) -> Option<&ConfigMap> {
+        (name == "c").then_some(&self.0)
+    }
+
+    fn secret(&self, name: &str) -> Option<&Secret> {
+        (name == "s").then_some(&self.1)
+    }
+}
+
+fn objects(value: &str) -> Fixed {
+    let mut fixed = Fixed(ConfigMap::default(), Secret::default());
+    fixed.0.data.insert("key".into(), value.into());
+    fixed.1.data.insert("key".into(), value.into());
+    fixed
+}
+
+fn keys(object: &str) -> Keys {
+    Keys { object: object.into(), items: Vec::new(), optional: false, mode: 0o644 }
+}
+
+fn projected(name: &str, plugin: Plugin, projection: Projection) -> Volume {
+    let projected = Projected { plugin, projections: vec![projection] };
+    Volume { name: name.into(), kind: VolumeKind::Projected(projected) }
+}
+
+fn set_up(volumes: &PodVolumes, volume: &Volume, value: &str) -> Result<SetUp, SetUpError> {
+    let mut pod = Pod::default();
+    pod.metadata.uid = "u1".into();
+    let objects = objects(value);
+    let nothing = BTreeMap::new();
+    let inputs =
+        Inputs { pod: &pod, objects: &objects, tokens: &BTreeMap::new(), allocatable: &nothing };
+    volumes.set_up(&inputs, volume)
+}
+
+fn root(test: &str) -> Option<(tempfile::TempDir, PodVolumes)> {
+    let dir = tempfile::tempdir().unwrap();
+    if dir.path().metadata().unwrap().uid() != 0 {
+        eprintln!("SKIPPED {test}: needs root");
+        return None;
+    }
+    let volumes = PodVolumes::new(dir.path(), Names::new(Profile::Kubernetes));
+    Some((dir, volumes))
+}
+
+fn mounts_below(path: &Path) -> usize {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().filter(|line| line.contains(path.to_str().unwrap())).count()
+}
+
+#[test]
+fn each_kind_lies_where_the_ecosystem_looks() {
+    let Some((dir, volumes)) = root("each_kind_lies_where_the_ecosystem_looks") else { return };
+    let config = projected("settings", Plugin::ConfigMap, Projection::ConfigMap(keys("c")));
+    let secret = projected("login", Plugin::Secret, Projection::Secret(keys("s")));
+    let scratch = Volume { name: "tmp".into(), kind: VolumeKind::EmptyDir(Medium::Disk) };
+    let memory = Medium::Memory { size_bytes: Some(1 << 20) };
+    let shm = Volume { name: "shm".into(), kind: VolumeKind::EmptyDir(memory) };
+
+    let below = |path: &str| dir.path().join("pods/u1/volumes").join(path);
+    for (volume, path, in_memory) in [
+        (&config, "kubernetes.io~configmap/settings", false),
+        (&secret, "kubernetes.io~secret/login", true),
+        (&scratch, "kubernetes.io~empty-dir/tmp", false),
+        (&shm, "kubernetes.io~empty-dir/shm", true),
+    ] {
+        let set = set_up(&volumes, volume, "1").unwrap();
+        assert_eq!((&set.path, set.mounted), (&below(path), in_memory));
+        let opened = beneath::open_directory(&below(path)).unwrap();
+        assert_eq!(mount::is_tmpfs(&opened).unwrap(), in_memory, "{path}");
+        assert_eq!(below(path).metadata().unwrap().mode() & 0o777, 0o777, "{path}");
+    }
+    assert_eq!(std::fs::read_to_string(below("kubernetes.io~secret/login/key")).unwrap(), "1");
+
+    // what a container wrote survives another set-up, as after a restart of the agent
+    std::fs::write(below("kubernetes.io~empty-dir/tmp/mine"), "x").unwrap();
+    std::fs::write(below("kubernetes.io~empty-dir/shm/mine"), "x").unwrap();
+    let mounted = mounts_below(dir.path());
+    for volume in [&config, &secret, &scratch, &shm] {
+        let again = set_up(&volumes, volume, "1").unwrap();
+        assert!(matches!(again.written, None | Some(Written::Unchanged)), "{again:?}");
+    }
+    assert_eq!(mounts_below(dir.path()), mounted);
+    assert!(below("kubernetes.io~empty-dir/tmp/mine").exists());
+    assert!(below("kubernetes.io~empty-dir/shm/mine").exists());
+
+    assert_eq!(set_up(&volumes, &secret, "2").unwrap().written, Some(Written::Switched));
+    assert_eq!(std::fs::read_to_string(below("kubernetes.io~secret/login/key")).unwrap(), "2");
+    volumes.sweep("u1", &secret).unwrap();
+
+    assert!(volumes.exist("u1"));
+    assert_eq!(volumes.uids().unwrap(), ["u1"]);
+    volumes.tear_down("u1").unwrap();
+    assert!(!volumes.exist("u1"));
+    assert_eq!(mounts_below(dir.path()), 0);
+    volumes.tear_down("u1").unwrap();
+}
+
+#[test]
+fn a_failed_refresh_leaves_the_volume() {
+    let Some((_dir, volumes)) = root("a_failed_refresh_leaves_the_volume") else { return };
+    let good = projected("v", Plugin::Secret, Projection::Secret(keys("s")));
+    let path = set_up(&volumes, &good, "1").unwrap().path;
+    let gone = projected("v", Plugin::Secret, Projection::Secret(keys("nothing")));
+    let error = set_up(&volumes, &gone, "2").unwrap_err();
+    assert!(matches!(error, SetUpError::Source { .. }), "{error}");
+    assert_eq!(std::fs::read_to_string(path.join("key")).unwrap(), "1");
+    volumes.tear_down("u1").unwrap();
+}
+
+#[test]
+fn tokens_are_found_again() {
+    let Some((_dir, volumes)) = root("tokens_are_found_again") else { return };
+    let want = TokenWant { audience: String::new(), expiration_secs: 3607 };
+    let projection = Projection::Token { want: want.clone(), path: "d/token".into(), mode: 0o644 };
+    let volume = projected("api", Plugin::Projected, projection);
+    let mut pod = Pod::default();
+    pod.metadata.uid = "u1".into();
+    let tokens = BTreeMap::from([(want, "e30.e30.x".to_owned())]);
+    let (objects, allocatable) = (objects(""), BTreeMap::new());
+    let inputs =
+        Inputs { pod: &pod, objects: &objects, tokens: &tokens, allocatable: &allocatable };
+    assert_eq!(volumes.tokens("u1", std::slice::from_ref(&volume)), BTreeMap::new());
+    volumes.set_up(&inputs, &volume).unwrap();
+    assert_eq!(volumes.tokens("u1", std::slice::from_ref(&volume)), tokens);
+    let again = volumes.set_up(&inputs, &volume).unwrap();
+    assert_eq!(again.written, Some(Written::Unchanged));
+    volumes.tear_down("u1").unwrap();
+}
+
+#[test]
+fn what_is_not_ours_is_not_removed() {
+    let Some((dir, volumes)) = root("what_is_not_ours_is_not_removed") else { return };
+    let scratch = Volume { name: "tmp".into(), kind: VolumeKind::EmptyDir(Medium::Disk) };
+    let path = set_up(&volumes, &scratch, "").unwrap().path;
+    std::fs::create_dir(path.join("deep")).unwrap();
+    let strange = beneath::open_directory(&path).unwrap();
+    let tmpfs = Tmpfs { size_bytes: None, mode: 0o755, swap: Swap::Allowed, exec: true };
+    let mounted = mount::tmpfs_on::<Errno>(&strange, "deep", tmpfs, |_| Ok(())).unwrap();
+    std::fs::write(path.join("deep/data"), "precious").unwrap();
+
+    let error = volumes.tear_down("u1").unwrap_err();
+    assert_eq!(error.source, Errno::BUSY, "{error}");
+    assert_eq!(std::fs::read_to_string(path.join("deep/data")).unwrap(), "precious");
+
+    drop(mounted);
+    mount::unmount(&strange, "deep").unwrap();
+    drop(strange);
+    volumes.tear_down("u1").unwrap();
+    assert!(!dir.path().join("pods/u1").exists());
+}
+
+#[test]
+fn links_lead_nowhere() {
+    let Some((dir, volumes)) = root("links_lead_nowhere") else { return };
+    let outside = dir.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    std::fs::write(outside.join("data"), "precious").unwrap();
+    let pods = dir.path().join("pods/u1");
+    std::fs::create_dir_all(&pods).unwrap();
+    std::os::unix::fs::symlink(&outside, pods.join("volumes")).unwrap();
+    let scratch = Volume { name: "tmp".into(), kind: VolumeKind::EmptyDir(Medium::Disk) };
+    set_up(&volumes, &scratch, "").unwrap_err();
+    let _ = volumes.tear_down("u1");
+    assert_eq!(std::fs::read_to_string(outside.join("data")).unwrap(), "precious");
+    for name in ["../x", "a/b", "..", ""] {
+        let volume = Volume { name: name.into(), kind: VolumeKind::EmptyDir(Medium::Disk) };
+        set_up(&volumes, &volume, "").unwrap_err();
+        volumes.tear_down(name).unwrap_err();
+    }
+}
+
+#[test]
+fn a_sweep_after_the_end_makes_nothing() {
+    let Some((_dir, volumes)) = root("a_sweep_after_the_end_makes_nothing") else { return };
+    let volume = projected("v", Plugin::ConfigMap, Projection::ConfigMap(keys("c")));
+    set_up(&volumes, &volume, "1").unwrap();
+    volumes.tear_down("u1").unwrap();
+    volumes.sweep("u1", &volume).unwrap();
+    assert!(!volumes.exist("u1"));
+}

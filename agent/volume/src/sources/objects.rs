@@ -1,0 +1,61 @@
+//! Keys of config maps and secrets as files.
+
+use agent_pod::env::Objects;
+use proto_api::core::v1::KeyToPath;
+
+use super::{Keys, SourceError, mode};
+use crate::payload::{Payload, PayloadFile};
+
+pub(super) fn config_map(
+    keys: &Keys,
+    objects: &dyn Objects,
+    payload: &mut Payload,
+) -> Result<(), SourceError> {
+    let Some(object) = objects.config_map(&keys.object) else { return missing("configmap", keys) };
+    let text = object.data.iter().map(|(key, value)| (key.as_str(), value.as_bytes()));
+    let binary = object.binary_data.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
+    project("configmap", keys, text.chain(binary), payload)
+}
+
+pub(super) fn secret(
+    keys: &Keys,
+    objects: &dyn Objects,
+    payload: &mut Payload,
+) -> Result<(), SourceError> {
+    let Some(object) = objects.secret(&keys.object) else { return missing("secret", keys) };
+    let data = object.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
+    project("secret", keys, data, payload)
+}
+
+fn missing(kind: &'static str, keys: &Keys) -> Result<(), SourceError> {
+    if keys.optional {
+        Ok(())
+    } else {
+        Err(SourceError::NoObject { kind, name: keys.object.clone() })
+    }
+}
+
+fn project<'a>(
+    kind: &'static str,
+    keys: &Keys,
+    data: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
+    payload: &mut Payload,
+) -> Result<(), SourceError> {
+    if keys.items.is_empty() {
+        for (key, value) in data {
+            payload.insert(key, PayloadFile { data: value.to_vec(), mode: keys.mode })?;
+        }
+        return Ok(());
+    }
+    for KeyToPath { key, path, mode: own } in &keys.items {
+        match data.clone().find(|(name, _)| name == key) {
+            Some((_, value)) => {
+                let mode = mode(*own, keys.mode)?;
+                payload.insert(path, PayloadFile { data: value.to_vec(), mode })?;
+            }
+            None if keys.optional => {}
+            None => return Err(SourceError::NoKey { kind, key: key.clone() }),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,266 @@
+//! What a restart must not forget, one record per pod, in a small durable store.
+//!
+//! Writers hand in the newest record and go on; a thread of its own commits whatever is pending in one transaction. Who is
+//! about to do something that the record protects waits for [`Ticket::durable`] first.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use agent_pod::memory::Memory;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods");
+const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node");
+const BOOT_ID: &str = "boot-id";
+/// Memory for pages of the store; the whole store of a full node is smaller.
+const CACHE_BYTES: usize = 1 << 20;
+
+/// The record of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub name: String,
+    /// What its machine remembers.
+    pub memory: Memory,
+}
+
+/// Why the journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// The store cannot be opened or made.
+    #[error("cannot open the journal {}", path.display())]
+    Open {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// The store cannot be read or written.
+    #[error("cannot {verb} the journal")]
+    Access {
+        /// `read` or `write`.
+        verb: &'static str,
+        /// Why.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// The thread that writes cannot be started.
+    #[error("cannot start the journal's thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// The journal. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    shared: Arc<Shared>,
+    durable: watch::Receiver<u64>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pending: Mutex<Pending>,
+    changed: Condvar,
+}
+
+/// Records to write, by uid; `None` removes. Bounded by the number of pods, since a newer record takes an older one's place.
+#[derive(Debug, Default)]
+struct Pending {
+    records: BTreeMap<String, Option<Record>>,
+    number: u64,
+    closed: bool,
+}
+
+/// Stands for a record that was handed in.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    number: u64,
+    durable: watch::Receiver<u64>,
+}
+
+impl Ticket {
+    /// Returns once the record is on disk. Cancel safe. Never returns if the disk refuses it: what it protects must not happen.
+    pub async fn durable(mut self) {
+        let number = self.number;
+        if self.durable.wait_for(|durable| *durable >= number).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Journal {
+    /// Opens the journal at `path`, or makes it, and reads all records. Records of an earlier boot lose their points in time.
+    ///
+    /// # Errors
+    /// The file cannot be used; nothing has been changed then.
+    pub fn open(
+        path: &Path,
+        boot_id: &str,
+    ) -> Result<(Self, BTreeMap<String, Record>), JournalError> {
+        let open = |source: redb::Error| JournalError::Open {
+            path: path.to_owned(),
+            source: Box::new(source),
+        };
+        let store = redb::Builder::new()
+            .set_cache_size(CACHE_BYTES)
+            .create(path)
+            .map_err(|e| open(e.into()))?;
+        let records = read(&store, boot_id).map_err(|source| access("read", source))?;
+        mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
+        let shared = Arc::new(Shared { pending: Mutex::default(), changed: Condvar::new() });
+        let (sender, durable) = watch::channel(0);
+        let writer = shared.clone();
+        std::thread::Builder::new()
+            .name("journal".to_owned())
+            .stack_size(256 << 10)
+            .spawn(move || write_all(&writer, &store, &sender))
+            .map_err(JournalError::Thread)?;
+        Ok((Self { shared, durable }, records))
+    }
+
+    /// Hands in the newest record of a pod, or its removal.
+    pub fn put(&self, uid: &str, record: Option<Record>) -> Ticket {
+        let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.records.insert(uid.to_owned(), record);
+        pending.number += 1;
+        self.shared.changed.notify_one();
+        Ticket { number: pending.number, durable: self.durable.clone() }
+    }
+
+    /// Stops the writing thread once everything pending is on disk.
+    pub fn close(&self) {
+        let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.closed = true;
+        self.shared.changed.notify_one();
+    }
+}
+
+fn access(verb: &'static str, source: redb::Error) -> JournalError {
+    JournalError::Access { verb, source: Box::new(source) }
+}
+
+/// A record that cannot be read is left out: the pod is adopted from what the runtime and the API show.
+fn read(store: &Database, boot_id: &str) -> Result<BTreeMap<String, Record>, redb::Error> {
+    let transaction = store.begin_read()?;
+    let same_boot = match transaction.open_table(NODE) {
+        Ok(node) => node.get(BOOT_ID)?.is_some_and(|known| known.value() == boot_id),
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut records = BTreeMap::new();
+    for entry in transaction.open_table(PODS)?.iter()? {
+        let (uid, bytes) = entry?;
+        match serde_json::from_slice::<Record>(bytes.value()) {
+            Ok(mut record) => {
+                if !same_boot {
+                    record.memory = record.memory.after_reboot();
+                }
+                records.insert(uid.value().to_owned(), record);
+            }
+            Err(error) => tracing::warn!(uid = uid.value(), %error, "journal record is damaged"),
+        }
+    }
+    Ok(records)
+}
+
+fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
+    let transaction = store.begin_write()?;
+    transaction.open_table(PODS)?;
+    transaction.open_table(NODE)?.insert(BOOT_ID, boot_id)?;
+    transaction.commit()?;
+    Ok(())
+}
+
+/// The thread: everything pending in one transaction, again and again. A commit that fails is tried again with the next one;
+/// until then nobody is told that it is durable.
+fn write_all(shared: &Shared, store: &Database, durable: &watch::Sender<u64>) {
+    let mut failed: BTreeMap<String, Option<Record>> = BTreeMap::new();
+    loop {
+        let (records, number, closed) = {
+            let pending = shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pending = shared
+                .changed
+                .wait_while(pending, |p| p.records.is_empty() && !p.closed)
+                .unwrap_or_else(PoisonError::into_inner);
+            (std::mem::take(&mut pending.records), pending.number, pending.closed)
+        };
+        failed.extend(records);
+        match commit(store, &failed) {
+            Ok(()) => {
+                failed.clear();
+                durable.send_replace(number);
+            }
+            Err(error) => tracing::error!(%error, "cannot write the journal"),
+        }
+        if closed {
+            return;
+        }
+    }
+}
+
+fn commit(store: &Database, records: &BTreeMap<String, Option<Record>>) -> Result<(), redb::Error> {
+    if records.is_empty() {
+        return Ok(());
+    }
+    let transaction = store.begin_write()?;
+    {
+        let mut pods = transaction.open_table(PODS)?;
+        for (uid, record) in records {
+            match record.as_ref().map(serde_json::to_vec) {
+                Some(Ok(bytes)) => {
+                    pods.insert(uid.as_str(), bytes.as_slice())?;
+                }
+                Some(Err(error)) => tracing::error!(uid, %error, "cannot encode a journal record"),
+                None => {
+                    pods.remove(uid.as_str())?;
+                }
+            }
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn record(name: &str) -> Record {
+        let memory = Memory { accepted_boot: Duration::from_secs(7), ..Memory::default() };
+        Record { namespace: "ns".into(), name: name.into(), memory }
+    }
+
+    #[tokio::test]
+    async fn records_survive_and_points_in_time_do_not_survive_a_boot() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("journal.redb");
+        let (journal, records) = Journal::open(&path, "boot-1").expect("open");
+        assert!(records.is_empty());
+        journal.put("a", Some(record("old"))).durable().await;
+        journal.put("a", Some(record("pa")));
+        journal.put("gone", Some(record("x")));
+        journal.put("gone", None).durable().await;
+        journal.close();
+        drop(journal);
+        let reopen = |boot| loop {
+            // The writing thread lets go of the file when it ends.
+            match Journal::open(&path, boot) {
+                Ok((journal, records)) => break (journal, records),
+                Err(_) => std::thread::yield_now(),
+            }
+        };
+        let (journal, records) = reopen("boot-1");
+        assert_eq!(records, BTreeMap::from([("a".to_owned(), record("pa"))]));
+        journal.close();
+        drop(journal);
+        let (_, records) = reopen("boot-2");
+        assert_eq!(records["a"].memory.accepted_boot, Duration::ZERO);
+    }
+}

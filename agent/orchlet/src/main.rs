@@ -1,0 +1,36 @@
+//! bin: orchlet, the node agent. Runs the pods that an API server or a directory of manifests gives to this node, on a container
+//! runtime; see `agent/README.md`.
+
+mod app;
+mod clock;
+mod config;
+mod journal;
+mod network;
+mod node;
+mod objects;
+mod place;
+mod pods;
+mod reports;
+mod resolver;
+mod server;
+mod sources;
+mod volumes;
+
+use std::process::ExitCode;
+
+use proto_daemon::exit::{Failure, conclude, parse_flags};
+use proto_daemon::runtime::{self, Threads};
+
+fn main() -> ExitCode {
+    let flags: config::Flags = match parse_flags() {
+        Ok(flags) => flags,
+        Err(code) => return code,
+    };
+    proto_daemon::log::init(flags.common.log());
+    conclude("orchlet", run(flags))
+}
+
+fn run(flags: config::Flags) -> Result<(), Failure> {
+    let settings = config::Settings::load(flags).map_err(Failure::usage)?;
+    runtime::run(Threads::One, async { app::build(settings)?.run().await })
+}

@@ -1,0 +1,139 @@
+//! The pod network of this node: the configuration that the runtime's network plugins read, made from the Node's pod range.
+
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use agent_host::bridge;
+use proto_api::core::v1::Node;
+use proto_daemon::exit::chain;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// File name of the configuration; sorts before what others put there.
+const FILE_NAME: &str = "10-orch.conflist";
+/// Bridge of the node's pods.
+const BRIDGE: &str = "cni0";
+
+/// The configuration for a pod range: a bridge with addresses from the range, and host ports. What leaves the cluster is
+/// masqueraded by the proxy, whose tables have a place for it, not by an iptables process a pod. Pure.
+pub fn conflist(pod_cidrs: &[String]) -> Value {
+    let ranges: Vec<Value> = pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr }])).collect();
+    let routes: Vec<Value> = pod_cidrs
+        .iter()
+        .map(|cidr| json!({ "dst": if cidr.contains(':') { "::/0" } else { "0.0.0.0/0" } }))
+        .collect();
+    json!({
+        "cniVersion": "0.4.0",
+        "name": "orch",
+        "plugins": [
+            {
+                "type": "bridge",
+                "bridge": BRIDGE,
+                "isGateway": true,
+                "hairpinMode": true,
+                "ipam": { "type": "host-local", "ranges": ranges, "routes": routes },
+            },
+            { "type": "portmap", "capabilities": { "portMappings": true } },
+        ],
+    })
+}
+
+/// Writes the configuration unless it is there already; the runtime never reads half of it.
+///
+/// # Errors
+/// The directory cannot be written.
+pub fn write(dir: &Path, pod_cidrs: &[String]) -> std::io::Result<()> {
+    let text = format!("{:#}\n", conflist(pod_cidrs));
+    let path = dir.join(FILE_NAME);
+    if std::fs::read_to_string(&path).is_ok_and(|known| known == text) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(dir)?;
+    // The runtime reads files that end in .conflist and nothing else.
+    let new = dir.join(format!("{FILE_NAME}.new"));
+    let mut file = std::fs::File::create(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, &path)
+}
+
+/// Writes the configuration once the Node's pod range is known, and again should it change.
+pub async fn follow(dir: PathBuf, mut node: watch::Receiver<Option<Arc<Node>>>) {
+    let mut written: Vec<String> = Vec::new();
+    loop {
+        let known = node.borrow_and_update().clone();
+        let cidrs = known.map(|node| pod_cidrs(&node)).unwrap_or_default();
+        if !cidrs.is_empty() && cidrs != written {
+            // The bridge first: runtimes start pods as soon as they see the configuration.
+            if let Err(error) = bridge::ensure(BRIDGE, &gateways(&cidrs)).await {
+                tracing::warn!(error = chain(&error), "pods' bridge is left to the plugin");
+            }
+            match write(&dir, &cidrs) {
+                Ok(()) => written = cidrs,
+                Err(error) => {
+                    tracing::warn!(dir = %dir.display(), %error, "pod network is not configured");
+                }
+            }
+        }
+        if node.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// The address that the plugin gives to the bridge: the first of each range after the network's own.
+fn gateways(cidrs: &[String]) -> Vec<(IpAddr, u8)> {
+    let gateway = |cidr: &String| {
+        let (address, prefix_len) = cidr.split_once('/')?;
+        let first = match address.parse().ok()? {
+            IpAddr::V4(v4) => Ipv4Addr::from(u32::from(v4).wrapping_add(1)).into(),
+            IpAddr::V6(v6) => Ipv6Addr::from(u128::from(v6).wrapping_add(1)).into(),
+        };
+        Some((first, prefix_len.parse().ok()?))
+    };
+    cidrs.iter().filter_map(gateway).collect()
+}
+
+fn pod_cidrs(node: &Node) -> Vec<String> {
+    let one = Some(node.spec.pod_cidr.clone()).filter(|cidr| !cidr.is_empty());
+    if node.spec.pod_cidrs.is_empty() {
+        one.into_iter().collect()
+    } else {
+        node.spec.pod_cidrs.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_families_have_a_range_and_a_route() {
+        let value = conflist(&["10.1.0.0/24".into(), "fd00:1::/64".into()]);
+        let ipam = &value["plugins"][0]["ipam"];
+        assert_eq!(ipam["ranges"][1][0]["subnet"], "fd00:1::/64");
+        assert_eq!(ipam["routes"][0]["dst"], "0.0.0.0/0");
+        assert_eq!(ipam["routes"][1]["dst"], "::/0");
+    }
+
+    #[test]
+    fn the_bridge_has_the_first_address_of_each_range() {
+        let cidrs = ["10.244.3.0/24".to_owned(), "fd00:1::/64".into(), "nonsense".into()];
+        let expected = [("10.244.3.1", 24), ("fd00:1::1", 64)];
+        assert_eq!(gateways(&cidrs), expected.map(|(a, len)| (a.parse().expect("address"), len)));
+    }
+
+    #[test]
+    fn a_file_that_is_right_is_not_written_again() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let cidrs = ["10.1.0.0/24".to_owned()];
+        write(dir.path(), &cidrs).expect("write");
+        let path = dir.path().join(FILE_NAME);
+        let before = std::fs::metadata(&path).expect("file").modified().expect("time");
+        write(dir.path(), &cidrs).expect("again");
+        assert_eq!(std::fs::metadata(&path).expect("file").modified().expect("time"), before);
+        assert_eq!(std::fs::read_dir(dir.path()).expect("dir").count(), 1);
+    }
+}

@@ -1,0 +1,268 @@
+//! Config maps and secrets that pods of this node refer to: one watch per object, shared by all pods, for as long as one needs it.
+//!
+//! A change reaches a pod's task at once as a poke; nothing is read on a period.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use agent_pod::env::{Needs, ServiceEnv, linked_services, needs};
+use proto_api::Resource;
+use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
+use proto_api::names::Names;
+use proto_client::watch::{Observed, watch};
+use proto_client::{Client, ListParams, Store};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::pods::seams::Sources;
+
+/// Gives pods the objects that they refer to.
+pub trait Subscribe: Send + Sync {
+    /// Follows what `pod` refers to; `poke` is notified of each change.
+    fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription>;
+}
+
+/// What one pod refers to.
+pub trait Subscription: Send + Sync {
+    /// The objects as they are now; one that has not been looked up yet is not there.
+    fn sources(&self) -> Sources;
+    /// Whether everything has been looked up.
+    fn is_complete(&self) -> bool;
+    /// The first required object or key that a container's environment misses, as users are told.
+    fn missing(&self, container: &Container) -> Option<String>;
+}
+
+/// Names of the config maps and secrets that a pod refers to, in environments and volumes.
+pub fn needs_of(pod: &Pod) -> Needs {
+    let mut all = Needs::default();
+    for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
+        let Needs { config_maps, secrets } = needs(container);
+        all.config_maps.extend(config_maps);
+        all.secrets.extend(secrets);
+    }
+    // A volume that cannot be set up here fails when it is tried, not when its objects are looked for.
+    for volume in agent_volume::volumes(pod).unwrap_or_default() {
+        let mut needs = agent_volume::Needs::default();
+        volume.add_needs(&mut needs);
+        all.config_maps.extend(needs.config_maps);
+        all.secrets.extend(needs.secrets);
+    }
+    all
+}
+
+/// The first required object or key that a container's environment misses in `sources`.
+pub fn missing(pod: &Pod, container: &Container, sources: &Sources) -> Option<String> {
+    let inputs = agent_pod::env::Inputs {
+        pod,
+        host_ips: &[],
+        pod_ips: &[],
+        objects: sources,
+        services: &[],
+        allocatable: &BTreeMap::new(),
+    };
+    agent_pod::env::environment(container, &inputs).err().map(|error| error.to_string())
+}
+
+/// Watched objects by namespace and name, for as long as a pod holds one.
+type ByName<T> = BTreeMap<(String, String), Weak<Watched<T>>>;
+
+/// All watches of one kind.
+struct Registry<T: Resource> {
+    client: Client,
+    watched: Mutex<ByName<T>>,
+}
+
+/// One object that is watched.
+struct Watched<T> {
+    state: Arc<State<T>>,
+    task: AbortHandle,
+}
+
+impl<T> Drop for Watched<T> {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct State<T> {
+    /// `None` before the first answer, `Some(None)` when the object does not exist.
+    object: RwLock<Option<Option<Arc<T>>>>,
+    /// Tasks to poke. Bounded by the pods that refer to the object.
+    pokes: Mutex<Vec<Weak<Notify>>>,
+}
+
+impl<T> State<T> {
+    fn get(&self) -> Option<Option<Arc<T>>> {
+        self.object.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, object: Option<Arc<T>>) {
+        *self.object.write().unwrap_or_else(PoisonError::into_inner) = Some(object);
+        let mut pokes = self.pokes.lock().unwrap_or_else(PoisonError::into_inner);
+        pokes.retain(|poke| poke.upgrade().map(|poke| poke.notify_one()).is_some());
+    }
+}
+
+impl<T: Resource> Registry<T> {
+    fn new(client: Client) -> Self {
+        Self { client, watched: Mutex::default() }
+    }
+
+    fn watch(&self, namespace: &str, name: &str, poke: &Arc<Notify>) -> Arc<Watched<T>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, watched| watched.strong_count() > 0);
+        let watched = all.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let watched = Arc::new(self.begin(namespace, name));
+            all.insert(key, Arc::downgrade(&watched));
+            watched
+        });
+        let mut pokes = watched.state.pokes.lock().unwrap_or_else(PoisonError::into_inner);
+        pokes.push(Arc::downgrade(poke));
+        drop(pokes);
+        watched
+    }
+
+    fn begin(&self, namespace: &str, name: &str) -> Watched<T> {
+        let state = Arc::new(State { object: RwLock::new(None), pokes: Mutex::default() });
+        let (api, params) = (self.client.within::<T>(namespace), ListParams::name(name));
+        let told = state.clone();
+        let task = tokio::spawn(async move {
+            let mut listed = None;
+            watch(&api, &params, |observed| match observed {
+                Observed::ListBegan => listed = None,
+                Observed::Listed(object) => listed = Some(Arc::new(object)),
+                Observed::ListEnded => told.set(listed.take()),
+                Observed::Applied(object) => told.set(Some(Arc::new(object))),
+                Observed::Deleted(_) => told.set(None),
+            })
+            .await;
+        });
+        Watched { state, task: task.abort_handle() }
+    }
+}
+
+/// The objects of a cluster.
+pub struct ClusterObjects {
+    config_maps: Registry<ConfigMap>,
+    secrets: Registry<Secret>,
+    services: Store<Option<ServiceEnv>>,
+    names: &'static Names,
+}
+
+impl ClusterObjects {
+    /// Watches over `client`; `services` holds every service as it shows in environments.
+    pub fn new(client: &Client, services: Store<Option<ServiceEnv>>) -> Self {
+        Self {
+            config_maps: Registry::new(client.clone()),
+            secrets: Registry::new(client.clone()),
+            services,
+            names: client.names(),
+        }
+    }
+}
+
+impl Subscribe for ClusterObjects {
+    fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
+        let namespace = &pod.metadata.namespace;
+        let Needs { config_maps, secrets } = needs_of(pod);
+        let maps = config_maps.into_iter().map(|name| {
+            let watched = self.config_maps.watch(namespace, &name, &poke);
+            (name, watched)
+        });
+        let maps = maps.collect();
+        let secrets = secrets.into_iter().map(|name| {
+            let watched = self.secrets.watch(namespace, &name, &poke);
+            (name, watched)
+        });
+        let secrets = secrets.collect();
+        if !self.services.is_synced() {
+            // Whoever waits for the first list of services is told when it is there.
+            let (services, poke) = (self.services.clone(), Arc::downgrade(&poke));
+            tokio::spawn(async move {
+                services.synced().await;
+                if let Some(poke) = poke.upgrade() {
+                    poke.notify_one();
+                }
+            });
+        }
+        let (services, names) = (self.services.clone(), self.names);
+        // A static pod runs without an API server: it does not wait for services.
+        let waits = !pod.metadata.annotations.contains_key(&names.label("config.source"));
+        Box::new(ClusterSubscription { pod: pod.clone(), waits, maps, secrets, services, names })
+    }
+}
+
+struct ClusterSubscription {
+    pod: Pod,
+    /// Whether the first list of services has to be there.
+    waits: bool,
+    maps: BTreeMap<String, Arc<Watched<ConfigMap>>>,
+    secrets: BTreeMap<String, Arc<Watched<Secret>>>,
+    services: Store<Option<ServiceEnv>>,
+    names: &'static Names,
+}
+
+impl Subscription for ClusterSubscription {
+    fn sources(&self) -> Sources {
+        let services = self.services.list();
+        let services = services
+            .iter()
+            .filter_map(|(key, service)| Some((key.namespace.as_str(), (**service).as_ref()?)));
+        Sources {
+            config_maps: known(&self.maps),
+            secrets: known(&self.secrets),
+            services: linked_services(&self.pod, self.names, services),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        (!self.waits || self.services.is_synced())
+            && self.maps.values().all(|w| w.state.get().is_some())
+            && self.secrets.values().all(|w| w.state.get().is_some())
+    }
+
+    fn missing(&self, container: &Container) -> Option<String> {
+        missing(&self.pod, container, &self.sources())
+    }
+}
+
+fn known<T>(watched: &BTreeMap<String, Arc<Watched<T>>>) -> BTreeMap<String, Option<Arc<T>>> {
+    let known = watched.iter().filter_map(|(name, w)| Some((name.clone(), w.state.get()?)));
+    known.collect()
+}
+
+/// The objects of a node without an API server: there are none.
+#[derive(Debug, Default)]
+pub struct NoObjects;
+
+impl Subscribe for NoObjects {
+    fn subscribe(&self, pod: &Pod, _: Arc<Notify>) -> Box<dyn Subscription> {
+        let Needs { config_maps, secrets } = needs_of(pod);
+        let absent = |names: BTreeSet<String>| names.into_iter().map(|name| (name, None));
+        let config_maps = absent(config_maps).collect();
+        let secrets = secrets.into_iter().map(|name| (name, None)).collect();
+        let sources = Sources { config_maps, secrets, services: Vec::new() };
+        Box::new(Fixed { pod: pod.clone(), sources })
+    }
+}
+
+/// Objects that never change.
+struct Fixed {
+    pod: Pod,
+    sources: Sources,
+}
+
+impl Subscription for Fixed {
+    fn sources(&self) -> Sources {
+        self.sources.clone()
+    }
+
+    fn is_complete(&self) -> bool {
+        true
+    }
+
+    fn missing(&self, container: &Container) -> Option<String> {
+        missing(&self.pod, container, &self.sources)
+    }
+}

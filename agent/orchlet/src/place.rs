@@ -1,0 +1,130 @@
+//! Where pods live in the node's cgroup tree.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_host::cgroups::{Cgroups, Removal};
+use agent_node::cgroup::{CgroupLimits, CgroupName, Driver, class_limits, node_limits, pod_limits};
+use agent_node::qos::{QosClass, qos_class};
+use agent_node::resources::Amounts;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use proto_api::core::v1::Pod;
+use proto_daemon::exit::chain;
+use tokio::task::spawn_blocking;
+
+use crate::pods::seams::{Line, PodPlace};
+
+/// Tries to remove a cgroup whose killed processes still have to end, before the pod's task is told.
+const REMOVE_TRIES_MAX: usize = 20;
+/// Pause between them.
+const REMOVE_PAUSE: Duration = Duration::from_millis(5);
+
+/// The tree of this node's pods. Cheap to clone; all clones are one tree.
+#[derive(Clone)]
+pub struct NodePlace {
+    cgroups: Cgroups,
+    root: String,
+    driver: Driver,
+    /// Bound on the processes of a pod.
+    pids: Option<u64>,
+    /// Pods that have a cgroup, for the weight of their class.
+    placed: Arc<Mutex<BTreeMap<String, Arc<Pod>>>>,
+}
+
+impl NodePlace {
+    /// The tree below `root` of every hierarchy. `pids` bounds the processes of each pod.
+    pub fn new(cgroups: Cgroups, root: &str, driver: Driver, pids: Option<u64>) -> Self {
+        Self { cgroups, root: root.to_owned(), driver, pids, placed: Arc::default() }
+    }
+
+    /// Makes the cgroups above the pods' own, bounded by what the node may give away.
+    ///
+    /// # Errors
+    /// The tree cannot be made.
+    pub fn prepare(&self, allocatable: &Amounts) -> Result<(), Line> {
+        self.ensure(&CgroupName::pods(&self.root), &node_limits(allocatable))?;
+        for class in [QosClass::Burstable, QosClass::BestEffort] {
+            self.ensure(
+                &CgroupName::class(&self.root, class),
+                &class_limits(class, std::iter::empty()),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn ensure(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), Line> {
+        self.cgroups.make(&name.path(self.driver), limits).map_err(|e| chain(&e))
+    }
+
+    fn name(&self, pod: &Pod) -> CgroupName {
+        CgroupName::pod(&self.root, class(pod), &pod.metadata.uid)
+    }
+
+    /// Brings the weight of a class up to date with the pods in it.
+    fn weigh(&self, of: QosClass) -> Result<(), Line> {
+        let placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let members = placed.values().map(|pod| &**pod).filter(|pod| class(pod) == of);
+        let limits = class_limits(of, members);
+        drop(placed);
+        match of {
+            QosClass::Guaranteed | QosClass::BestEffort => Ok(()),
+            QosClass::Burstable => self.ensure(&CgroupName::class(&self.root, of), &limits),
+        }
+    }
+}
+
+/// The class that the API shows, which never changes in a pod's life, else the computed one.
+fn class(pod: &Pod) -> QosClass {
+    match pod.status.qos_class.as_str() {
+        "Guaranteed" => QosClass::Guaranteed,
+        "Burstable" => QosClass::Burstable,
+        "BestEffort" => QosClass::BestEffort,
+        _ => qos_class(pod),
+    }
+}
+
+impl PodPlace for NodePlace {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
+        let placed = || self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = placed().insert(pod.metadata.uid.clone(), Arc::new(pod.clone())).is_none();
+        if new {
+            self.weigh(class(pod))?;
+        }
+        let name = self.name(pod);
+        self.ensure(&name, &pod_limits(pod, self.pids))?;
+        Ok(name.parent(self.driver))
+    }
+
+    fn cgroup_parent(&self, pod: &Pod) -> String {
+        self.name(pod).parent(self.driver)
+    }
+
+    fn has_cgroup(&self, pod: &Pod) -> bool {
+        self.cgroups.exists(&self.name(pod).path(self.driver))
+    }
+
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+        let path = self.name(pod).path(self.driver);
+        let cgroups = self.cgroups.clone();
+        async move {
+            for _ in 0..REMOVE_TRIES_MAX {
+                let (cgroups, path) = (cgroups.clone(), path.clone());
+                let removed = spawn_blocking(move || cgroups.remove(&path)).await;
+                let removed = removed.map_err(|e| format!("removing the cgroup broke off: {e}"))?;
+                if removed.map_err(|e| chain(&e))? == Removal::Gone {
+                    break;
+                }
+                tokio::time::sleep(REMOVE_PAUSE).await;
+            }
+            if cgroups.exists(&path) {
+                return Err(format!("processes in cgroup {path} do not end"));
+            }
+            let placed = || self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+            placed().remove(&pod.metadata.uid);
+            self.weigh(class(pod))
+        }
+        .boxed()
+    }
+}

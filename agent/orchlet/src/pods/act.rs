@@ -1,0 +1,263 @@
+//! Does one action of a plan: calls the runtime, the node or the API once, decides nothing, retries nothing.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_node::admission::admit;
+use agent_pod::env::{Inputs, environment};
+use agent_pod::lifecycle::Action;
+use agent_pod::memory::Admission;
+use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
+use agent_pod::spec::Mount;
+use agent_pod::translate::{self, ContainerInputs};
+use agent_pod::want::{Source, instance_hash};
+use agent_runtime::RuntimeError;
+use proto_api::core::v1::{Container, Pod};
+use proto_daemon::exit::chain;
+
+use super::effect::Effect;
+use super::parts::Parts;
+use super::seams::{MountedVolumes, Sources};
+use crate::clock;
+
+/// The state of the pod when the action begins.
+#[derive(Clone)]
+pub struct Scene {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Where it comes from.
+    pub source: Source,
+    /// Objects that it refers to.
+    pub sources: Arc<Sources>,
+    /// Its volumes.
+    pub mounted: Arc<MountedVolumes>,
+    /// Addresses of its sandbox.
+    pub pod_ips: Vec<String>,
+}
+
+/// Why an action did not work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// Reason of a waiting container.
+    pub reason: &'static str,
+    /// One line for users.
+    pub message: String,
+    /// What changed all the same.
+    pub effect: Effect,
+}
+
+impl Failure {
+    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), effect: Effect::Nothing }
+    }
+
+    fn runtime(reason: &'static str, error: &RuntimeError) -> Self {
+        Self::new(reason, chain(error))
+    }
+}
+
+/// Does `action`; volumes are set up and taken down by the task itself, since they are its own state.
+pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect, Failure> {
+    let runtime = &parts.runtime;
+    let failed = |error: RuntimeError| Failure::runtime("", &error);
+    match action {
+        Action::Admit => Ok(Effect::Answer(answer(parts, scene))),
+        Action::CreateSandbox { attempt } => create_sandbox(parts, scene, *attempt).await,
+        Action::InspectImage { image } => {
+            let found = runtime.image(image).await;
+            let found = found.map_err(|e| Failure::runtime("ImageInspectError", &e))?;
+            Ok(Effect::Image(match found {
+                Some(image) => ImageSeen::Present { id: image.id },
+                None => ImageSeen::Absent { at: clock::boot() },
+            }))
+        }
+        Action::PullImage { image, .. } => {
+            let pulled = runtime.pull_image(image, None).await;
+            let id = pulled.map_err(|e| Failure::runtime("ErrImagePull", &e))?;
+            Ok(Effect::Image(ImageSeen::Present { id }))
+        }
+        Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
+            let make = New { name: container, attempt: *attempt, sandbox_id, image_id };
+            create_container(parts, scene, make).await
+        }
+        Action::StartContainer { id, .. } => start_container(parts, id).await,
+        Action::StopContainer { id, deadline, .. } => {
+            let grace = deadline.saturating_sub(clock::boot());
+            runtime.stop_container(id, grace).await.map_err(failed)?;
+            let now = runtime.container(id).await.map_err(failed)?;
+            Ok(now.map_or(Effect::Nothing, |c| instance(with_message(parts, &scene.pod, c))))
+        }
+        Action::RemoveContainer { id } => {
+            runtime.remove_container(id).await.map_err(failed).map(|()| Effect::Nothing)
+        }
+        Action::StopSandbox { id, .. } => {
+            runtime.stop_sandbox(id).await.map_err(failed).map(|()| Effect::Nothing)
+        }
+        Action::RemoveSandbox { id } => {
+            runtime.remove_sandbox(id).await.map_err(failed).map(|()| Effect::Nothing)
+        }
+        Action::RemoveCgroup => {
+            let removed = parts.place.remove_cgroup(&scene.pod).await;
+            removed.map_err(|e| Failure::new("", e)).map(|()| Effect::Nothing)
+        }
+        Action::ReportDeleted => {
+            parts.remove_directories(&scene.pod).map_err(|e| Failure::new("", e))?;
+            let accepted = parts.reports.deleted(&scene.pod).await;
+            accepted.map_err(|e| Failure::new("", e.0)).map(|()| Effect::Nothing)
+        }
+        Action::Forget => {
+            parts.remove_directories(&scene.pod).map_err(|e| Failure::new("", e))?;
+            Ok(Effect::Nothing)
+        }
+        Action::MountVolumes | Action::UnmountVolumes => Ok(Effect::Nothing),
+    }
+}
+
+fn instance(now: ContainerSeen) -> Effect {
+    Effect::Instance(Box::new(now))
+}
+
+fn answer(parts: &Parts, scene: &Scene) -> Admission {
+    let is_static = scene.source == Source::Static;
+    let (node, load) = parts.node_and_load(&scene.pod.metadata.uid);
+    match admit(&scene.pod, &node, &load, is_static) {
+        Ok(()) => Admission::Admitted,
+        Err(refusal) => Admission::Refused { reason: refusal.reason, message: refusal.message },
+    }
+}
+
+async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Effect, Failure> {
+    let cgroup = parts.place.make_cgroup(&scene.pod).map_err(|e| Failure::new("", e))?;
+    let config = translate::sandbox(&scene.pod, &parts.facts, &cgroup, attempt)
+        .map_err(|e| Failure::new("", e.to_string()))?;
+    make_directory(config.log_directory.clone().into())?;
+    let made = parts.runtime.run_sandbox(&config).await;
+    made.map(Effect::Sandbox).map_err(|e| Failure::runtime("", &e))
+}
+
+struct New<'a> {
+    name: &'a str,
+    attempt: u32,
+    sandbox_id: &'a str,
+    image_id: &'a str,
+}
+
+const CONFIG_ERROR: &str = "CreateContainerConfigError";
+const CREATE_ERROR: &str = "CreateContainerError";
+
+async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result<Effect, Failure> {
+    let pod = &scene.pod;
+    let container = find(pod, make.name)
+        .ok_or_else(|| Failure::new(CONFIG_ERROR, format!("no container {}", make.name)))?;
+    let config_error = |text: String| Failure::new(CONFIG_ERROR, text);
+    let env = environment(
+        container,
+        &Inputs {
+            pod,
+            host_ips: &parts.host_ips,
+            pod_ips: if pod.spec.host_network { &parts.host_ips } else { &scene.pod_ips },
+            objects: &*scene.sources,
+            services: &scene.sources.services,
+            allocatable: &parts.allocatable(),
+        },
+    )
+    .map_err(|e| config_error(e.to_string()))?;
+    let inputs = ContainerInputs {
+        attempt: make.attempt,
+        image_id: make.image_id.to_owned(),
+        env,
+        volumes: scene.mounted.paths.clone(),
+        extra_mounts: termination_mount(parts, pod, container, make.attempt)?,
+    };
+    let config = translate::container(pod, container, &parts.facts, inputs)
+        .map_err(|e| config_error(e.to_string()))?;
+    let sandbox = translate::sandbox(pod, &parts.facts, &parts.place_of(pod), 0)
+        .map_err(|e| config_error(e.to_string()))?;
+    let logs = PathBuf::from(&sandbox.log_directory).join(&container.name);
+    make_directory(logs)?;
+    let created = parts.runtime.create_container(make.sandbox_id, &config, &sandbox).await;
+    let id = created.map_err(|e| Failure::runtime(CREATE_ERROR, &e))?;
+    Ok(instance(ContainerSeen {
+        id,
+        name: container.name.clone(),
+        attempt: make.attempt,
+        sandbox_id: make.sandbox_id.to_owned(),
+        image: container.image.clone(),
+        image_id: make.image_id.to_owned(),
+        hash: instance_hash(container),
+        state: InstanceState::Created,
+    }))
+}
+
+/// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.
+async fn start_container(parts: &Parts, id: &str) -> Result<Effect, Failure> {
+    let started = parts.runtime.start_container(id).await;
+    let now = parts.runtime.container(id).await;
+    let effect = match now {
+        Ok(Some(now)) => instance(now),
+        Ok(None) | Err(_) => Effect::Nothing,
+    };
+    match started {
+        Ok(()) => Ok(effect),
+        Err(error) => Err(Failure { effect, ..Failure::runtime("RunContainerError", &error) }),
+    }
+}
+
+/// The container of that name, init containers included.
+pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    pod.spec.init_containers.iter().chain(&pod.spec.containers).find(|c| c.name == name)
+}
+
+fn make_directory(path: PathBuf) -> Result<(), Failure> {
+    fs::create_dir_all(&path)
+        .map_err(|e| Failure::new(CREATE_ERROR, format!("make {}: {e}", path.display())))
+}
+
+// === termination messages ===
+
+/// Most bytes of a termination message.
+const MESSAGE_BYTES_MAX: u64 = 4096;
+
+/// A fresh file of the node, mounted where the container leaves its last words.
+fn termination_mount(
+    parts: &Parts,
+    pod: &Pod,
+    container: &Container,
+    attempt: u32,
+) -> Result<Vec<Mount>, Failure> {
+    if container.termination_message_path.is_empty() {
+        return Ok(Vec::new());
+    }
+    let path = parts.termination_file(&pod.metadata.uid, &container.name, attempt);
+    if let Some(parent) = path.parent() {
+        make_directory(parent.to_owned())?;
+    }
+    let made = fs::write(&path, "").and_then(|()| {
+        // The container's user is not known here and must be able to write.
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))
+    });
+    made.map_err(|e| Failure::new(CREATE_ERROR, format!("make {}: {e}", path.display())))?;
+    Ok(vec![Mount {
+        container_path: container.termination_message_path.clone(),
+        host_path: path.to_string_lossy().into_owned(),
+        ..Mount::default()
+    }])
+}
+
+/// An ended instance with its last words, where the runtime does not tell them itself.
+pub fn with_message(parts: &Parts, pod: &Pod, mut instance: ContainerSeen) -> ContainerSeen {
+    let path = parts.termination_file(&pod.metadata.uid, &instance.name, instance.attempt);
+    if let InstanceState::Exited(exit) = &mut instance.state
+        && exit.message.is_empty()
+        && let Ok(file) = fs::File::open(path)
+    {
+        let mut bytes = Vec::new();
+        let _ = std::io::Read::read_to_end(
+            &mut std::io::Read::take(file, MESSAGE_BYTES_MAX),
+            &mut bytes,
+        );
+        exit.message = String::from_utf8_lossy(&bytes).into_owned();
+    }
+    instance
+}

@@ -1,0 +1,157 @@
+//! What an operation or an event changes in what is seen and remembered of a pod. Pure.
+
+use agent_pod::backoff::Step;
+use agent_pod::lifecycle::Action;
+use agent_pod::memory::{Admission, Memory};
+use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
+
+/// What a finished action brought, beside having worked.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Nothing more.
+    Nothing,
+    /// The node's answer.
+    Answer(Admission),
+    /// A sandbox.
+    Sandbox(SandboxSeen),
+    /// What became of an image.
+    Image(ImageSeen),
+    /// An instance as it is now.
+    Instance(Box<ContainerSeen>),
+}
+
+/// The step that an action belongs to, for its back-off.
+pub fn step(action: &Action) -> Step {
+    match action {
+        Action::MountVolumes => Step::Volumes,
+        Action::CreateSandbox { .. } => Step::Sandbox,
+        Action::InspectImage { image } | Action::PullImage { image, .. } => {
+            Step::Image(image.clone())
+        }
+        Action::CreateContainer { container, .. } | Action::StartContainer { container, .. } => {
+            Step::Container(container.clone())
+        }
+        Action::ReportDeleted => Step::Report,
+        Action::Admit
+        | Action::StopContainer { .. }
+        | Action::RemoveContainer { .. }
+        | Action::StopSandbox { .. }
+        | Action::RemoveSandbox { .. }
+        | Action::UnmountVolumes
+        | Action::RemoveCgroup
+        | Action::Forget => Step::Cleanup,
+    }
+}
+
+/// Takes in an action that worked.
+pub fn done(seen: &mut PodSeen, memory: &mut Memory, action: &Action, effect: Effect) {
+    memory.forget_trouble(&step(action));
+    match action {
+        Action::MountVolumes => seen.volumes = VolumesSeen::Mounted,
+        Action::UnmountVolumes => seen.volumes = VolumesSeen::Absent,
+        Action::RemoveCgroup => seen.cgroup = false,
+        Action::CreateSandbox { .. } => seen.cgroup = true,
+        Action::PullImage { container, .. } => memory.pulled(container),
+        Action::RemoveContainer { id } => seen.containers.retain(|c| c.id != *id),
+        Action::StopSandbox { id, attempt } => {
+            for sandbox in seen.sandboxes.iter_mut().filter(|s| s.id == *id) {
+                sandbox.ready = false;
+            }
+            memory.sandbox_stopped(*attempt);
+        }
+        Action::RemoveSandbox { id } => {
+            seen.sandboxes.retain(|s| s.id != *id);
+            seen.containers.retain(|c| c.sandbox_id != *id);
+        }
+        Action::ReportDeleted => memory.reported = true,
+        Action::Admit
+        | Action::InspectImage { .. }
+        | Action::CreateContainer { .. }
+        | Action::StartContainer { .. }
+        | Action::StopContainer { .. }
+        | Action::Forget => {}
+    }
+    match (effect, action) {
+        (Effect::Answer(answer), _) => memory.admission = Some(answer),
+        (Effect::Sandbox(sandbox), _) => sandbox_changed(seen, sandbox),
+        (Effect::Instance(instance), _) => instance_changed(seen, *instance),
+        (
+            Effect::Image(image),
+            Action::InspectImage { image: name } | Action::PullImage { image: name, .. },
+        ) => {
+            seen.images.insert(name.clone(), image);
+        }
+        (Effect::Image(_) | Effect::Nothing, _) => {}
+    }
+}
+
+/// Takes in a sandbox as it is now. One that is not ready never becomes ready again.
+pub fn sandbox_changed(seen: &mut PodSeen, sandbox: SandboxSeen) {
+    match seen.sandboxes.iter_mut().find(|s| s.id == sandbox.id) {
+        Some(known) => {
+            let ready = known.ready && sandbox.ready;
+            *known = SandboxSeen { ready, ..sandbox };
+        }
+        None => seen.sandboxes.push(sandbox),
+    }
+}
+
+/// Takes in an instance as it is now. News that overtook older news is not taken back: an ended instance stays ended.
+pub fn instance_changed(seen: &mut PodSeen, instance: ContainerSeen) {
+    let age = |state: &InstanceState| match state {
+        InstanceState::Created => 0,
+        InstanceState::Unknown => 1,
+        InstanceState::Running { .. } => 2,
+        InstanceState::Exited(_) => 3,
+    };
+    match seen.containers.iter_mut().find(|c| c.id == instance.id) {
+        Some(known) if age(&known.state) <= age(&instance.state) && known.exit().is_none() => {
+            *known = instance;
+        }
+        Some(_) => {}
+        None => seen.containers.push(instance),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_pod::seen::Exit;
+
+    use super::*;
+
+    fn instance(state: InstanceState) -> ContainerSeen {
+        ContainerSeen {
+            id: "x".into(),
+            name: "c".into(),
+            attempt: 0,
+            sandbox_id: "s".into(),
+            image: "i".into(),
+            image_id: "i".into(),
+            hash: "h".into(),
+            state,
+        }
+    }
+
+    #[test]
+    fn an_exit_that_overtakes_the_start_stays() {
+        let mut seen = PodSeen::default();
+        instance_changed(&mut seen, instance(InstanceState::Created));
+        let exit = Exit { code: 3, ..Exit::default() };
+        instance_changed(&mut seen, instance(InstanceState::Exited(exit.clone())));
+        instance_changed(&mut seen, instance(InstanceState::Running { started_at: 1 }));
+        assert_eq!(seen.containers.len(), 1);
+        assert_eq!(seen.containers[0].exit(), Some(&exit));
+    }
+
+    #[test]
+    fn a_removed_sandbox_takes_its_instances_along() {
+        let mut seen = PodSeen::default();
+        let mut memory = Memory::default();
+        let sandbox = SandboxSeen { id: "s".into(), ..SandboxSeen::default() };
+        sandbox_changed(&mut seen, sandbox);
+        instance_changed(&mut seen, instance(InstanceState::Created));
+        let remove = Action::RemoveSandbox { id: "s".into() };
+        done(&mut seen, &mut memory, &remove, Effect::Nothing);
+        assert!(seen.sandboxes.is_empty() && seen.containers.is_empty());
+    }
+}

@@ -1,0 +1,140 @@
+//! What all pod tasks share.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use agent_node::admission::Load;
+use agent_node::qos::qos_class;
+use agent_pod::translate::{NodeFacts, log_directory};
+use agent_runtime::Runtime;
+use proto_api::Quantity;
+use proto_api::core::v1::{Node, Pod, PodStatus};
+
+use super::seams::{Line, PodPlace, PodVolumes, Reports};
+use crate::journal::Journal;
+use crate::objects::Subscribe;
+
+/// The node as pods see it, and the seams through which tasks act.
+pub struct Parts {
+    /// The container runtime.
+    pub runtime: Arc<dyn Runtime>,
+    /// The API server.
+    pub reports: Arc<dyn Reports>,
+    /// Cgroups.
+    pub place: Arc<dyn PodPlace>,
+    /// Volumes.
+    pub volumes: Arc<dyn PodVolumes>,
+    /// Config maps, secrets and services.
+    pub objects: Arc<dyn Subscribe>,
+    /// The journal.
+    pub journal: Journal,
+    /// What translation needs of the node.
+    pub facts: NodeFacts,
+    /// Addresses of the node, the primary first.
+    pub host_ips: Vec<String>,
+    /// Directory below which the agent keeps pods.
+    pub root_dir: PathBuf,
+    /// The Node object as far as it is known.
+    pub node: RwLock<Node>,
+    /// The pods of the node by uid, as their tasks know them.
+    pub pods: Mutex<BTreeMap<String, Known>>,
+}
+
+impl Parts {
+    /// The Node, and what pods other than `uid` take of it.
+    pub fn node_and_load(&self, uid: &str) -> (Node, Load) {
+        let node = self.node.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut load = Load::default();
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let others =
+            pods.iter().filter(|(other, known)| *other != uid && known.counts == Counts::Yes);
+        others.for_each(|(_, known)| load.add(&known.pod));
+        (node, load)
+    }
+
+    /// Takes in what a pod's task knows now.
+    pub fn know(&self, known: Known) {
+        let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.insert(known.pod.metadata.uid.clone(), known);
+    }
+
+    /// Forgets a pod of which nothing is left.
+    pub fn forget(&self, uid: &str) {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    /// The pods of the node with the status that their tasks give them.
+    pub fn shown_pods(&self) -> Vec<Pod> {
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let shown = |known: &Known| Pod { status: known.status.clone(), ..(*known.pod).clone() };
+        pods.values().map(shown).collect()
+    }
+
+    /// What the node can give to pods.
+    pub fn allocatable(&self) -> BTreeMap<String, Quantity> {
+        let node = self.node.read().unwrap_or_else(PoisonError::into_inner);
+        node.status.allocatable.clone()
+    }
+
+    /// The directory of a pod.
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.root_dir.join("pods").join(uid)
+    }
+
+    /// The file for the last words of an instance.
+    pub fn termination_file(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
+        self.pod_dir(uid).join("containers").join(container).join(attempt.to_string())
+    }
+
+    /// Parent cgroup of the pod's sandbox, as the runtime is told.
+    pub fn place_of(&self, pod: &Pod) -> String {
+        self.place.cgroup_parent(pod)
+    }
+
+    /// Removes the pod's own directory and its logs; volumes have been taken down before.
+    pub fn remove_directories(&self, pod: &Pod) -> Result<(), Line> {
+        let uid = &pod.metadata.uid;
+        let logs = PathBuf::from(log_directory(&self.facts.pod_logs_dir, pod));
+        // `volumes` is the volume crate's, which removes it only when it is empty of mounts: what is left of it fails here.
+        let own = self.pod_dir(uid);
+        let containers = own.join("containers");
+        let gone = |result: std::io::Result<()>, path: &PathBuf| match result {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(format!("remove {}: {error}", path.display()))
+            }
+            _ => Ok(()),
+        };
+        gone(std::fs::remove_dir_all(&logs), &logs)?;
+        gone(std::fs::remove_dir_all(&containers), &containers)?;
+        gone(std::fs::remove_dir(&own), &own)
+    }
+
+    /// Quality-of-service class of a pod: as the API says, else as computed.
+    pub fn qos(&self, pod: &Pod) -> String {
+        match pod.status.qos_class.as_str() {
+            "" => qos_class(pod).as_str().to_owned(),
+            known => known.to_owned(),
+        }
+    }
+}
+
+/// A pod as its task knows it.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Its status now.
+    pub status: PodStatus,
+    /// Whether it takes of the node.
+    pub counts: Counts,
+}
+
+/// Whether a pod takes of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// Admitted and not over.
+    Yes,
+    /// Refused or over.
+    No,
+}

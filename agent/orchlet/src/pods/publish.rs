@@ -1,0 +1,129 @@
+//! The change of a shown status: a patch of the fields that the agent owns, nothing when they are as they should be. Pure.
+
+use proto_api::core::v1::{PodCondition, PodStatus};
+use serde_json::{Map, Value, json};
+
+/// Whether the agent has something to change in what is shown. Conditions of others do not count.
+pub fn differs(shown: &PodStatus, status: &PodStatus) -> bool {
+    !changes(shown, status).is_empty()
+}
+
+/// A strategic merge patch from `shown` to `status` for the pod of this uid only; conditions of others stay.
+pub fn patch(uid: &str, shown: &PodStatus, status: &PodStatus) -> Value {
+    json!({ "metadata": { "uid": uid }, "status": changes(shown, status) })
+}
+
+/// The fields to change; `null` removes.
+fn changes(shown: &PodStatus, status: &PodStatus) -> Map<String, Value> {
+    let (before, after) = (fields(shown), fields(status));
+    let mut changes = Map::new();
+    for (name, value) in &after {
+        if before.get(name) != Some(value) {
+            changes.insert(name.clone(), value.clone());
+        }
+    }
+    for name in before.keys().filter(|name| !after.contains_key(*name)) {
+        changes.insert(name.clone(), Value::Null);
+    }
+    // Merged by address, so that one that is gone would stay: the list is replaced as a whole.
+    if let Some(Value::Array(ips)) = changes.get_mut("podIPs") {
+        ips.insert(0, json!({ "$patch": "replace" }));
+    }
+    let conditions = changed_conditions(&shown.conditions, &status.conditions);
+    if !conditions.is_empty() {
+        changes.insert("conditions".to_owned(), Value::Array(conditions));
+    }
+    changes
+}
+
+/// The fields of a status that the agent owns, conditions apart.
+fn fields(status: &PodStatus) -> Map<String, Value> {
+    let own = PodStatus {
+        conditions: Vec::new(),
+        nominated_node_name: String::new(),
+        ephemeral_container_statuses: Vec::new(),
+        ..status.clone()
+    };
+    match serde_json::to_value(&own) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    }
+}
+
+fn changed_conditions(shown: &[PodCondition], wanted: &[PodCondition]) -> Vec<Value> {
+    // The probe time is nobody's; servers and other agents leave it empty.
+    let same = |a: &PodCondition, b: &PodCondition| {
+        PodCondition { last_probe_time: b.last_probe_time, ..a.clone() } == *b
+    };
+    let known = |c: &PodCondition| shown.iter().any(|s| s.type_ == c.type_ && same(s, c));
+    wanted
+        .iter()
+        .filter(|c| !known(c))
+        .filter_map(|c| {
+            let mut value = serde_json::to_value(c).ok()?;
+            // Merged by type: what a condition no longer says has to be taken away.
+            let fields = value.as_object_mut()?;
+            for name in ["reason", "message"] {
+                fields.entry(name).or_insert(Value::Null);
+            }
+            Some(value)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::Time;
+    use proto_api::core::v1::PodIP;
+
+    use super::*;
+
+    fn condition(type_: &str, status: &str) -> PodCondition {
+        PodCondition {
+            type_: type_.into(),
+            status: status.into(),
+            last_transition_time: Time::from_unix(10),
+            ..PodCondition::default()
+        }
+    }
+
+    #[test]
+    fn only_changes_are_written_and_others_are_left_alone() {
+        let shown = PodStatus {
+            phase: "Pending".into(),
+            reason: "Old".into(),
+            nominated_node_name: "n".into(),
+            conditions: vec![condition("Ready", "False"), condition("Foreign", "True")],
+            ..PodStatus::default()
+        };
+        let status = PodStatus {
+            phase: "Running".into(),
+            pod_ips: vec![PodIP { ip: "10.0.0.1".into() }],
+            conditions: vec![condition("Ready", "True")],
+            ..PodStatus::default()
+        };
+        let expect = json!({
+            "metadata": { "uid": "u" },
+            "status": {
+                "phase": "Running",
+                "reason": null,
+                "podIPs": [{ "$patch": "replace" }, { "ip": "10.0.0.1" }],
+                "conditions": [{
+                    "type": "Ready",
+                    "status": "True",
+                    "lastProbeTime": null,
+                    "lastTransitionTime": "1970-01-01T00:00:10Z",
+                    "reason": null,
+                    "message": null,
+                }],
+            },
+        });
+        assert_eq!(patch("u", &shown, &status), expect);
+        assert!(differs(&shown, &status));
+        let both = PodStatus { conditions: shown.conditions.clone(), ..status.clone() };
+        assert!(!differs(
+            &both,
+            &PodStatus { conditions: vec![condition("Ready", "False")], ..both.clone() }
+        ));
+    }
+}

@@ -1,0 +1,101 @@
+//! What a pod's task needs from the outside, each as narrow as it uses it. The runtime's own seam is `agent_runtime::Runtime`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_pod::env::ServiceEnv;
+use agent_pod::events::PodEvent;
+use futures_util::future::BoxFuture;
+use proto_api::core::v1::{ConfigMap, Pod, PodStatus, Secret};
+
+/// An error that goes to users and into the log as one line.
+pub type Line = String;
+
+/// The API server, as far as a pod's task talks to it.
+pub trait Reports: Send + Sync {
+    /// Changes the shown status of a pod from `before` to `after`; what the object shows then.
+    fn status<'a>(
+        &'a self,
+        pod: &'a Pod,
+        before: &'a PodStatus,
+        after: &'a PodStatus,
+    ) -> BoxFuture<'a, Result<Reported, ReportError>>;
+
+    /// Lets the object go: only this uid.
+    fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>>;
+
+    /// Tells an event; never waits.
+    fn event(&self, pod: &Pod, event: PodEvent);
+}
+
+/// What became of a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reported {
+    /// The object shows it.
+    Shown,
+    /// There is no such object any more.
+    NoObject,
+}
+
+/// Why something could not be reported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ReportError(pub Line);
+
+/// The node's share of a pod: cgroup and directories.
+pub trait PodPlace: Send + Sync {
+    /// Makes the pod's cgroup, or brings its values up to date; what the runtime is given as the parent.
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line>;
+    /// Where the pod's cgroup is or would be, as the runtime is told.
+    fn cgroup_parent(&self, pod: &Pod) -> String;
+    /// Whether the pod has a cgroup.
+    fn has_cgroup(&self, pod: &Pod) -> bool;
+    /// Removes the pod's cgroup with what is left in it.
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>>;
+}
+
+/// The pod's volumes.
+pub trait PodVolumes: Send + Sync {
+    /// Sets all volumes up, or brings those that follow a source up to date. Safe to repeat; a live volume is never taken down
+    /// by a failure.
+    fn set_up<'a>(
+        &'a self,
+        pod: &'a Arc<Pod>,
+        sources: &'a Sources,
+    ) -> BoxFuture<'a, Result<MountedVolumes, Line>>;
+    /// Whether anything of the pod's volumes is on disk.
+    fn exist(&self, pod: &Pod) -> bool;
+    /// Takes all volumes down.
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>>;
+}
+
+/// Volumes that are set up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountedVolumes {
+    /// Where each lies on the host, by name.
+    pub paths: BTreeMap<String, String>,
+    /// When one has to be made anew (a token before it expires), since boot.
+    pub refresh_at: Option<Duration>,
+}
+
+/// Objects of the API that a pod refers to, as they are now.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// Config maps by name; `None` is known not to exist.
+    pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
+    /// Secrets by name; `None` is known not to exist.
+    pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
+    /// Services that show in environments.
+    pub services: Vec<ServiceEnv>,
+}
+
+impl agent_pod::env::Objects for Sources {
+    fn config_map(&self, name: &str) -> Option<&ConfigMap> {
+        self.config_maps.get(name)?.as_deref()
+    }
+
+    fn secret(&self, name: &str) -> Option<&Secret> {
+        self.secrets.get(name)?.as_deref()
+    }
+}

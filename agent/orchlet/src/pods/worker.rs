@@ -1,0 +1,539 @@
+//! The task of one pod. It alone acts on the pod.
+//!
+//! ```text
+//!   source ── order ──┐
+//!   runtime ─ event ──┤                       ┌─ journal
+//!   objects ─ poke ───┼─► look ─► plan ─► do ─┼─ runtime, node, volumes  (each in its own task, one per object)
+//!   done ─────────────┤                       └─ status, events
+//!   time ─────────────┘
+//! ```
+//!
+//! Every turn of the loop takes in what has happened, plans from the whole state, begins what the plan admits and nothing is
+//! being done to already, and waits. What an operation brings comes back as a message; no operation touches the state.
+
+mod show;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use agent_pod::backoff::Step;
+use agent_pod::events;
+use agent_pod::lifecycle::{Action, Plan, Stage, plan};
+use agent_pod::memory::{Admission, Memory};
+use agent_pod::seen::{PodSeen, VolumesSeen};
+use agent_pod::want::{Config, ContainerWant, PodWant, Source};
+use agent_runtime::events::Happened;
+use agent_runtime::runtime::PodOnNode;
+use proto_api::core::v1::{Container, Pod, PodStatus};
+use proto_daemon::statusz::TaskStatus;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::JoinSet;
+
+use super::act::{Failure, Scene, act, with_message};
+use super::busy::{Busy, Key, key};
+use super::effect::{self, Effect, step};
+use super::parts::{Counts, Known, Parts};
+use super::seams::{Line, MountedVolumes, ReportError, Reported};
+use crate::clock;
+use crate::journal::{Record, Ticket};
+use crate::objects::Subscription;
+
+/// What a pod's source says of it now.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Where it comes from.
+    pub source: Source,
+    /// Whether its source still has it.
+    pub held: Held,
+}
+
+/// Whether a source still has a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It has.
+    Yes,
+    /// It has not.
+    No,
+}
+
+/// What is known of the pod when its task begins.
+#[derive(Debug, Default)]
+pub struct Start {
+    /// What the runtime has of it.
+    pub on_node: PodOnNode,
+    /// What the journal has of it.
+    pub memory: Option<Memory>,
+    /// Set by who brings the news when the queue was full and some were lost.
+    pub missed: Arc<AtomicBool>,
+}
+
+/// A failed refresh of volumes is tried again after this.
+const REFRESH_RETRY: Duration = Duration::from_secs(2);
+
+/// An operation that ended.
+struct Finished {
+    key: Key,
+    outcome: Outcome,
+}
+
+enum Outcome {
+    Did(Action, Result<Effect, Failure>, Duration),
+    Mounted(Result<MountedVolumes, Line>),
+    Unmounted(Result<(), Line>),
+    Shown(Box<PodStatus>, Result<Reported, ReportError>),
+    Looked(u64, Result<PodOnNode, Line>),
+}
+
+/// The task's state.
+pub struct Worker {
+    parts: Arc<Parts>,
+    order: watch::Receiver<Order>,
+    news: mpsc::Receiver<Happened>,
+    missed: Arc<AtomicBool>,
+    status_page: TaskStatus,
+
+    seen: PodSeen,
+    memory: Memory,
+    subscription: Box<dyn Subscription>,
+    poke: Arc<Notify>,
+    mounted: Arc<MountedVolumes>,
+    /// What the journal was given last, and its receipt.
+    recorded: Option<Memory>,
+    ticket: Option<Ticket>,
+
+    busy: Busy,
+    under_way: JoinSet<Finished>,
+    /// Counts what was done to the runtime, so that a look from before is not believed.
+    epoch: u64,
+    look_again: bool,
+    /// Labels and annotations that the volumes were made from.
+    fields: (BTreeMap<String, String>, BTreeMap<String, String>),
+    volumes_stale: bool,
+    refresh_not_before: Duration,
+
+    /// The status that the API shows.
+    shown: PodStatus,
+    status_failures: u32,
+    status_not_before: Duration,
+    /// Waiting reasons that users were told.
+    told: BTreeMap<String, String>,
+    forgotten: bool,
+}
+
+impl Worker {
+    /// The task of a pod; `order` tells what its source says, `news` what happens in the runtime.
+    pub fn new(
+        parts: Arc<Parts>,
+        order: watch::Receiver<Order>,
+        news: mpsc::Receiver<Happened>,
+        status_page: TaskStatus,
+        start: Start,
+    ) -> Self {
+        let pod = order.borrow().pod.clone();
+        let poke = Arc::new(Notify::new());
+        let subscription = parts.objects.subscribe(&pod, poke.clone());
+        let recorded = start.memory.clone();
+        let memory = start.memory.unwrap_or_else(|| Memory::adopt(&pod.status));
+        let volumes =
+            if parts.volumes.exist(&pod) { VolumesSeen::Unverified } else { VolumesSeen::Absent };
+        let seen = PodSeen {
+            sandboxes: start.on_node.sandboxes,
+            containers: start.on_node.containers,
+            volumes,
+            cgroup: parts.place.has_cgroup(&pod),
+            ..PodSeen::default()
+        };
+        Self {
+            shown: pod.status.clone(),
+            missed: start.missed,
+            parts,
+            order,
+            news,
+            status_page,
+            seen,
+            memory,
+            subscription,
+            poke,
+            mounted: Arc::default(),
+            recorded,
+            ticket: None,
+            busy: Busy::default(),
+            under_way: JoinSet::new(),
+            epoch: 0,
+            look_again: false,
+            fields: (pod.metadata.labels.clone(), pod.metadata.annotations.clone()),
+            volumes_stale: false,
+            refresh_not_before: Duration::ZERO,
+            status_failures: 0,
+            status_not_before: Duration::ZERO,
+            told: BTreeMap::new(),
+            forgotten: false,
+        }
+    }
+
+    /// Runs until nothing of the pod is left.
+    pub async fn run(mut self) {
+        while !self.forgotten {
+            let wake_at = self.turn();
+            if !self.forgotten {
+                self.wait(wake_at).await;
+            }
+        }
+        let uid = self.pod().metadata.uid.clone();
+        self.parts.journal.put(&uid, None);
+        self.parts.forget(&uid);
+    }
+
+    /// One turn: plan, remember, show, begin. Returns when time alone calls for the next.
+    fn turn(&mut self) -> Option<Duration> {
+        let want = self.want();
+        let next = plan(&want, &self.seen, &self.memory, clock::now());
+        self.remember(&next);
+        self.tell_waiting(&want, &next.status);
+        self.count(&next);
+        let mut wake_at = next.wake_at;
+        let mut wake = |at: Option<Duration>| wake_at = [wake_at, at].into_iter().flatten().min();
+        wake(self.show(&next));
+        for action in &next.actions {
+            self.begin(&want, action, &next);
+        }
+        wake(self.refresh(&next));
+        self.look();
+        self.status_page.done(format!("{:?}", next.stage));
+        wake_at
+    }
+
+    /// Waits until something happens. Every arm is cancel safe: what is not taken now is taken in the next turn.
+    async fn wait(&mut self, wake_at: Option<Duration>) {
+        let timer = async {
+            match wake_at {
+                Some(at) => tokio::time::sleep_until(clock::instant(at)).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(finished) = self.under_way.join_next(), if !self.under_way.is_empty() => {
+                match finished {
+                    Ok(finished) => self.finish(finished),
+                    // An operation that panicked has no key to end: its object stays as it is until the agent restarts.
+                    Err(error) => tracing::error!(%error, "an operation of a pod broke off"),
+                }
+            }
+            Some(news) = self.news.recv() => self.hear(news),
+            changed = self.order.changed() => {
+                if changed.is_err() {
+                    // The sources are gone: the agent stops, the pod runs on.
+                    std::future::pending::<()>().await;
+                }
+                self.reordered();
+            }
+            () = self.poke.notified() => {
+                self.volumes_stale = true;
+                // What was missing may be there now.
+                self.memory.forget_trouble(&Step::Volumes);
+            }
+            () = timer => {}
+        }
+    }
+
+    fn pod(&self) -> Arc<Pod> {
+        self.order.borrow().pod.clone()
+    }
+
+    fn want(&self) -> PodWant {
+        let order = self.order.borrow().clone();
+        let config = |container: &Container| self.config(container);
+        let want = PodWant::from_pod(
+            &order.pod,
+            order.source,
+            &self.parts.qos(&order.pod),
+            &self.parts.host_ips,
+            config,
+        );
+        if order.held == Held::No { want.gone() } else { want }
+    }
+
+    /// Whether the environment of a container can be made from what is known.
+    fn config(&self, container: &Container) -> Config {
+        if !self.subscription.is_complete() {
+            return Config::Unknown;
+        }
+        match self.subscription.missing(container) {
+            None => Config::Ready,
+            Some(text) => Config::Missing(text),
+        }
+    }
+
+    /// Takes in what the source says now.
+    fn reordered(&mut self) {
+        let order = self.order.borrow().clone();
+        let meta = &order.pod.metadata;
+        let fields = (meta.labels.clone(), meta.annotations.clone());
+        // Labels and annotations may be files of a volume.
+        self.volumes_stale |= fields != self.fields;
+        self.fields = fields;
+        if order.source == Source::Static && !self.busy.has(&Key::Status) {
+            // What a mirror shows is known only from the server: it may have been made anew.
+            self.shown = order.pod.status.clone();
+        }
+    }
+
+    /// Keeps the plan's memory, and hands it to the journal when it says something new.
+    fn remember(&mut self, next: &Plan) {
+        self.memory = next.memory.clone();
+        if self.recorded.as_ref() == Some(&self.memory) {
+            return;
+        }
+        self.recorded = Some(self.memory.clone());
+        let pod = self.pod();
+        let record = Record {
+            namespace: pod.metadata.namespace.clone(),
+            name: pod.metadata.name.clone(),
+            memory: self.memory.clone(),
+        };
+        self.ticket = Some(self.parts.journal.put(&pod.metadata.uid, Some(record)));
+    }
+
+    fn count(&self, next: &Plan) {
+        let admitted = self.memory.admission == Some(Admission::Admitted);
+        let over = next.memory.phase.is_terminal() || next.stage == Stage::Gone;
+        let counts = if admitted && !over { Counts::Yes } else { Counts::No };
+        self.parts.know(Known { pod: self.pod(), status: next.status.clone(), counts });
+    }
+
+    // === operations ===
+
+    fn begin(&mut self, want: &PodWant, action: &Action, next: &Plan) {
+        if !self.busy.admits(action) || self.is_held_back(action, next) {
+            return;
+        }
+        let pod = self.pod();
+        if let Some(event) = events::begun(want, action) {
+            self.parts.reports.event(&pod, event);
+        }
+        let deadline = match action {
+            Action::StopContainer { deadline, .. } => Some(*deadline),
+            _ => None,
+        };
+        let before = self.ticket.clone().filter(|_| action.needs_durable_memory());
+        let (parts, scene, action) = (self.parts.clone(), self.scene(), action.clone());
+        self.spawn(key(&action), deadline, async move {
+            if let Some(ticket) = before {
+                ticket.durable().await;
+            }
+            let began = Instant::now();
+            match action {
+                Action::MountVolumes => {
+                    Outcome::Mounted(parts.volumes.set_up(&scene.pod, &scene.sources).await)
+                }
+                Action::UnmountVolumes => {
+                    Outcome::Unmounted(parts.volumes.tear_down(&scene.pod).await)
+                }
+                action => {
+                    let result = act(&parts, &scene, &action).await;
+                    Outcome::Did(action, result, began.elapsed())
+                }
+            }
+        });
+    }
+
+    /// Volumes wait until everything they are made from was looked up, the last word until the last status is shown.
+    fn is_held_back(&self, action: &Action, next: &Plan) -> bool {
+        match action {
+            Action::MountVolumes => !self.subscription.is_complete(),
+            Action::ReportDeleted => !self.is_shown(&next.status),
+            _ => false,
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        key: Key,
+        deadline: Option<Duration>,
+        operation: impl Future<Output = Outcome> + Send + 'static,
+    ) {
+        self.busy.begin(key.clone(), deadline);
+        self.under_way.spawn(async move { Finished { key, outcome: operation.await } });
+    }
+
+    fn scene(&self) -> Scene {
+        let sandbox = self.seen.ready_sandbox();
+        Scene {
+            pod: self.pod(),
+            source: self.order.borrow().source,
+            sources: Arc::new(self.subscription.sources()),
+            mounted: self.mounted.clone(),
+            pod_ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Brings volumes up to date whose sources have changed, or whose token has aged.
+    fn refresh(&mut self, next: &Plan) -> Option<Duration> {
+        let alive = matches!(next.stage, Stage::Preparing | Stage::Initializing | Stage::Running);
+        if !alive || self.seen.volumes != VolumesSeen::Mounted || self.busy.has(&Key::Volumes) {
+            return None;
+        }
+        let now = clock::boot();
+        let aged = self.mounted.refresh_at.is_some_and(|at| at <= now);
+        if !self.volumes_stale && !aged {
+            return self.mounted.refresh_at;
+        }
+        if now < self.refresh_not_before {
+            return Some(self.refresh_not_before);
+        }
+        self.volumes_stale = false;
+        let (parts, scene) = (self.parts.clone(), self.scene());
+        self.spawn(Key::Volumes, None, async move {
+            Outcome::Mounted(parts.volumes.set_up(&scene.pod, &scene.sources).await)
+        });
+        None
+    }
+
+    /// Looks at the runtime as a whole when news may have been lost and nothing is being changed.
+    fn look(&mut self) {
+        if !self.look_again || self.busy.has(&Key::Look) || self.busy.changes_runtime() {
+            return;
+        }
+        self.look_again = false;
+        let (runtime, uid, epoch) =
+            (self.parts.runtime.clone(), self.pod().metadata.uid.clone(), self.epoch);
+        self.spawn(Key::Look, None, async move {
+            let looked = runtime.pod(&uid).await;
+            Outcome::Looked(epoch, looked.map_err(|e| proto_daemon::exit::chain(&e)))
+        });
+    }
+
+    // === what comes back ===
+
+    fn hear(&mut self, news: Happened) {
+        match news {
+            Happened::Container { container, .. } => {
+                let container = with_message(&self.parts, &self.pod(), container);
+                effect::instance_changed(&mut self.seen, container);
+            }
+            Happened::Sandbox { sandbox, .. } => {
+                effect::sandbox_changed(&mut self.seen, sandbox);
+            }
+            Happened::Missed => self.look_again = true,
+        }
+        self.look_again |= self.missed.swap(false, Ordering::Relaxed);
+        self.epoch += 1;
+    }
+
+    fn finish(&mut self, finished: Finished) {
+        if matches!(finished.key, Key::Sandbox | Key::Container(_) | Key::Remains(_)) {
+            self.epoch += 1;
+        }
+        self.busy.end(&finished.key);
+        let want = self.want();
+        match finished.outcome {
+            Outcome::Did(action, result, took) => self.did(&want, &action, result, took),
+            Outcome::Mounted(result) => self.mounted(&want, result),
+            Outcome::Unmounted(Ok(())) => {
+                self.worked(&want, &Action::UnmountVolumes, Effect::Nothing, Duration::ZERO);
+            }
+            Outcome::Unmounted(Err(line)) => {
+                self.failed(&want, &Action::UnmountVolumes, "", &line);
+            }
+            Outcome::Shown(status, result) => self.status_written(*status, result),
+            Outcome::Looked(epoch, result) => self.looked(epoch, result),
+        }
+    }
+
+    fn did(
+        &mut self,
+        want: &PodWant,
+        action: &Action,
+        result: Result<Effect, Failure>,
+        took: Duration,
+    ) {
+        match result {
+            Ok(effect) => self.worked(want, action, effect, took),
+            Err(failure) => {
+                if let Effect::Instance(instance) = failure.effect {
+                    effect::instance_changed(&mut self.seen, *instance);
+                }
+                if let Action::CreateContainer { container, .. } = action {
+                    // The image may have been removed behind our back: look it up again.
+                    if let Some(c) = find(want, container) {
+                        self.seen.images.remove(&c.image);
+                    }
+                    // The runtime may have made it all the same.
+                    self.look_again = true;
+                }
+                self.failed(want, action, failure.reason, &failure.message);
+            }
+        }
+    }
+
+    fn worked(&mut self, want: &PodWant, action: &Action, effect: Effect, took: Duration) {
+        let pod = self.pod();
+        if let Action::CreateContainer { container, .. } = action {
+            self.tell_present_image(want, container);
+        }
+        if let Some(event) = events::done(want, action, &proto_daemon::go_duration::format(took)) {
+            self.parts.reports.event(&pod, event);
+        }
+        effect::done(&mut self.seen, &mut self.memory, action, effect);
+        tracing::debug!(pod = %name(&pod), ?action, ?took, "done");
+        self.forgotten |= *action == Action::Forget;
+    }
+
+    fn failed(&mut self, want: &PodWant, action: &Action, reason: &str, message: &str) {
+        let pod = self.pod();
+        tracing::warn!(pod = %name(&pod), ?action, error = message, "failed");
+        if let Some(event) = events::failed(want, action, message) {
+            self.parts.reports.event(&pod, event);
+        }
+        self.memory.failed(step(action), reason, message, clock::boot());
+        if let Action::CreateSandbox { attempt } = action {
+            self.memory.sandbox_spoilt(*attempt);
+        }
+    }
+
+    fn mounted(&mut self, want: &PodWant, result: Result<MountedVolumes, Line>) {
+        match result {
+            Ok(mounted) => {
+                self.mounted = Arc::new(mounted);
+                self.worked(want, &Action::MountVolumes, Effect::Nothing, Duration::ZERO);
+            }
+            Err(line) if self.seen.volumes == VolumesSeen::Mounted => {
+                // A refresh that failed leaves the volumes as they are.
+                tracing::warn!(pod = %name(&self.pod()), error = line, "volumes are not up to date");
+                self.volumes_stale = true;
+                self.refresh_not_before = clock::boot() + REFRESH_RETRY;
+            }
+            Err(line) => self.failed(want, &Action::MountVolumes, "", &line),
+        }
+    }
+
+    fn looked(&mut self, epoch: u64, result: Result<PodOnNode, Line>) {
+        match result {
+            Ok(on_node) if epoch == self.epoch && !self.busy.changes_runtime() => {
+                self.seen.sandboxes = on_node.sandboxes;
+                self.seen.containers = on_node.containers;
+            }
+            // Something changed meanwhile: what was seen is old.
+            Ok(_) => self.look_again = true,
+            Err(line) => {
+                tracing::warn!(pod = %name(&self.pod()), error = line, "cannot look at the pod");
+            }
+        }
+    }
+}
+
+/// The container of that name, init containers included.
+fn find<'a>(want: &'a PodWant, name: &str) -> Option<&'a ContainerWant> {
+    want.init.iter().chain(&want.containers).find(|c| c.name == name)
+}
+
+fn name(pod: &Pod) -> String {
+    format!("{}/{}", pod.metadata.namespace, pod.metadata.name)
+}
+
+#[cfg(test)]
+mod tests;

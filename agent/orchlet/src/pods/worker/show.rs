@@ -1,0 +1,88 @@
+//! What users see of a pod: its status in the API, and events about waiting.
+
+use std::time::Duration;
+
+use agent_pod::events;
+use agent_pod::lifecycle::Plan;
+use agent_pod::want::PodWant;
+use proto_api::core::v1::PodStatus;
+use proto_daemon::backoff::Backoff;
+
+use super::{Held, Outcome, Worker, find, name};
+use crate::clock;
+use crate::pods::busy::Key;
+use crate::pods::publish;
+use crate::pods::seams::{ReportError, Reported};
+
+/// Between failures to write a status.
+const STATUS_RETRY: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(10) };
+impl Worker {
+    /// Begins to write the status if the API shows another. Returns when to try again.
+    pub(super) fn show(&mut self, next: &Plan) -> Option<Duration> {
+        if self.is_shown(&next.status) || self.busy.has(&Key::Status) {
+            return None;
+        }
+        if clock::boot() < self.status_not_before {
+            return Some(self.status_not_before);
+        }
+        let (reports, pod) = (self.parts.reports.clone(), self.pod());
+        let (before, after) = (self.shown.clone(), next.status.clone());
+        self.spawn(Key::Status, None, async move {
+            let result = reports.status(&pod, &before, &after).await;
+            Outcome::Shown(Box::new(after), result)
+        });
+        None
+    }
+
+    pub(super) fn is_shown(&self, status: &PodStatus) -> bool {
+        self.order.borrow().held == Held::No || !publish::differs(&self.shown, status)
+    }
+
+    pub(super) fn status_written(
+        &mut self,
+        status: PodStatus,
+        result: Result<Reported, ReportError>,
+    ) {
+        match result {
+            Ok(Reported::Shown | Reported::NoObject) => {
+                self.shown = status;
+                self.status_failures = 0;
+            }
+            Err(error) => {
+                self.status_failures += 1;
+                let wait = STATUS_RETRY.delay(self.status_failures, 0.5);
+                self.status_not_before = clock::boot() + wait;
+                tracing::debug!(pod = %name(&self.pod()), %error, "status is not written");
+            }
+        }
+    }
+
+    pub(super) fn tell_present_image(&self, want: &PodWant, container: &str) {
+        let Some(container) = find(want, container) else { return };
+        let known = self.memory.containers.get(&container.name);
+        let pulled = known.is_some_and(|m| m.pulled_for == Some(m.next_attempt()));
+        if !pulled {
+            let event = events::image_present(want, &container.name, &container.image);
+            self.parts.reports.event(&self.pod(), event);
+        }
+    }
+
+    /// Tells the waiting reasons that are new.
+    pub(super) fn tell_waiting(&mut self, want: &PodWant, status: &PodStatus) {
+        let pod = self.pod();
+        for container in status.init_container_statuses.iter().chain(&status.container_statuses) {
+            let Some(waiting) = &container.state.waiting else {
+                self.told.remove(&container.name);
+                continue;
+            };
+            let before = self.told.insert(container.name.clone(), waiting.reason.clone());
+            if before.as_ref() != Some(&waiting.reason)
+                && let Some(event) =
+                    events::waiting(want, &container.name, &waiting.reason, &waiting.message)
+            {
+                self.parts.reports.event(&pod, event);
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! A pod's task on the runtime in memory, which keeps the real one's rules.
+
+use std::sync::Mutex;
+
+use agent_pod::events::PodEvent;
+use agent_runtime::Runtime as _;
+use agent_runtime::fake::FakeRuntime;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use proto_api::Time;
+use proto_api::core::v1::Node;
+use proto_daemon::statusz::StatusBoard;
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::journal::Journal;
+use crate::objects::NoObjects;
+use crate::pods::seams::{PodPlace, PodVolumes, Reports, Sources};
+
+/// An API server that takes everything.
+#[derive(Default)]
+struct Api {
+    statuses: watch::Sender<Vec<PodStatus>>,
+    deleted: Mutex<Vec<String>>,
+    events: Mutex<Vec<&'static str>>,
+}
+
+impl Reports for Api {
+    fn status<'a>(
+        &'a self,
+        _: &'a Pod,
+        _: &'a PodStatus,
+        after: &'a PodStatus,
+    ) -> BoxFuture<'a, Result<Reported, ReportError>> {
+        self.statuses.send_modify(|all| all.push(after.clone()));
+        std::future::ready(Ok(Reported::Shown)).boxed()
+    }
+
+    fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {
+        self.deleted.lock().expect("lock").push(pod.metadata.uid.clone());
+        self.statuses.send_modify(|_| {});
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn event(&self, _: &Pod, event: PodEvent) {
+        self.events.lock().expect("lock").push(event.reason);
+    }
+}
+
+/// A node with one cgroup and one directory for the pod's volumes.
+#[derive(Default)]
+struct Place {
+    cgroup: Mutex<bool>,
+    volumes: Mutex<bool>,
+}
+
+impl PodPlace for Place {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
+        *self.cgroup.lock().expect("lock") = true;
+        Ok(self.cgroup_parent(pod))
+    }
+
+    fn cgroup_parent(&self, pod: &Pod) -> String {
+        format!("/kubepods/pod{}", pod.metadata.uid)
+    }
+
+    fn has_cgroup(&self, _: &Pod) -> bool {
+        *self.cgroup.lock().expect("lock")
+    }
+
+    fn remove_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+        *self.cgroup.lock().expect("lock") = false;
+        std::future::ready(Ok(())).boxed()
+    }
+}
+
+impl PodVolumes for Place {
+    fn set_up<'a>(
+        &'a self,
+        _: &'a Arc<Pod>,
+        _: &'a Sources,
+    ) -> BoxFuture<'a, Result<MountedVolumes, Line>> {
+        *self.volumes.lock().expect("lock") = true;
+        std::future::ready(Ok(MountedVolumes::default())).boxed()
+    }
+
+    fn exist(&self, _: &Pod) -> bool {
+        *self.volumes.lock().expect("lock")
+    }
+
+    fn tear_down<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+        *self.volumes.lock().expect("lock") = false;
+        std::future::ready(Ok(())).boxed()
+    }
+}
+
+/// A node that lives on when the agent does not.
+struct World {
+    dir: tempfile::TempDir,
+    runtime: Arc<FakeRuntime>,
+    happened: mpsc::UnboundedReceiver<Happened>,
+    api: Arc<Api>,
+    place: Arc<Place>,
+}
+
+/// The agent, as far as one pod goes.
+struct Agent {
+    order: watch::Sender<Order>,
+    news: mpsc::Sender<Happened>,
+    journal: Journal,
+    task: JoinHandle<()>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (runtime, happened) = FakeRuntime::new();
+        runtime.add_image("image:1");
+        Self {
+            dir: tempfile::tempdir().expect("tempdir"),
+            runtime: Arc::new(runtime),
+            happened,
+            api: Arc::default(),
+            place: Arc::default(),
+        }
+    }
+
+    /// Starts the agent as a new process would: from the journal and from what the runtime has.
+    async fn start(&self, pod: Pod) -> Agent {
+        let path = self.dir.path().join("journal.redb");
+        let (journal, mut records) = loop {
+            // The process before lets go of the journal when it ends.
+            match Journal::open(&path, "boot") {
+                Ok(opened) => break opened,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        };
+        let uid = pod.metadata.uid.clone();
+        let start = Start {
+            on_node: self.runtime.pod(&uid).await.expect("pod"),
+            memory: records.remove(&uid).map(|record| record.memory),
+            missed: Arc::default(),
+        };
+        let mut node = Node::default();
+        for (name, amount) in [("cpu", "1"), ("pods", "10")] {
+            node.status.allocatable.insert(name.into(), amount.parse().expect("quantity"));
+        }
+        let logs = self.dir.path().join("logs").to_string_lossy().into_owned();
+        let parts = Parts {
+            runtime: self.runtime.clone(),
+            reports: self.api.clone(),
+            place: self.place.clone(),
+            volumes: self.place.clone(),
+            objects: Arc::new(NoObjects),
+            journal: journal.clone(),
+            facts: agent_pod::translate::NodeFacts { pod_logs_dir: logs, ..Default::default() },
+            host_ips: vec!["10.0.0.1".into()],
+            root_dir: self.dir.path().join("root"),
+            node: node.into(),
+            pods: Mutex::default(),
+        };
+        let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
+        let (order, orders) = watch::channel(order);
+        let (news, receive) = mpsc::channel(16);
+        let page = StatusBoard::default().task("pod");
+        let worker = Worker::new(Arc::new(parts), orders, receive, page, start);
+        Agent { order, news, journal, task: tokio::spawn(worker.run()) }
+    }
+
+    /// Brings the runtime's news to the task.
+    async fn deliver(&mut self, agent: &Agent) {
+        while let Ok(happened) = self.happened.try_recv() {
+            agent.news.send(happened).await.expect("task");
+        }
+    }
+
+    /// Waits until the shown status is as wanted.
+    async fn shown(&self, what: &str, wanted: impl Fn(&PodStatus) -> bool) -> PodStatus {
+        let mut statuses = self.api.statuses.subscribe();
+        let until = statuses.wait_for(|all| all.last().is_some_and(&wanted));
+        match tokio::time::timeout(Duration::from_secs(20), until).await {
+            Ok(all) => all.expect("api").last().cloned().expect("status"),
+            Err(_) => panic!("{what} is not shown, but {:?}", self.api.statuses.borrow().last()),
+        }
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.runtime.changes().into_iter().map(|c| format!("{} {}", c.call, c.object)).collect()
+    }
+}
+
+impl Agent {
+    /// Ends like a killed process, the journal's pending records apart.
+    async fn kill(self) {
+        self.task.abort();
+        let _ = self.task.await;
+        self.journal.close();
+    }
+}
+
+fn pod() -> Pod {
+    let mut pod = Pod::default();
+    pod.metadata.name = "p".into();
+    pod.metadata.namespace = "ns".into();
+    pod.metadata.uid = "u".into();
+    pod.spec.containers =
+        vec![Container { name: "c".into(), image: "image:1".into(), ..Container::default() }];
+    pod
+}
+
+fn is_ready(status: &PodStatus) -> bool {
+    status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+fn restarts(status: &PodStatus) -> i32 {
+    status.container_statuses.first().map_or(-1, |c| c.restart_count)
+}
+
+#[tokio::test]
+async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
+    let mut world = World::new();
+    let agent = world.start(pod()).await;
+    let first = world.shown("a ready pod", is_ready).await;
+    assert_eq!(first.phase, "Running");
+    let events = world.api.events.lock().expect("lock").clone();
+    assert_eq!(events, ["Pulled", "Created", "Started"]);
+    agent.kill().await;
+
+    // A new process with the same journal, runtime and API object does nothing and writes nothing.
+    let (calls, written) = (world.calls(), world.api.statuses.borrow().len());
+    let same = Pod { status: first, ..pod() };
+    let agent = world.start(same.clone()).await;
+    world.deliver(&agent).await;
+    tokio::task::yield_now().await;
+
+    // It hears of a crash and restarts the container at once.
+    let id = world.runtime.pod("u").await.expect("pod").containers[0].id.clone();
+    world.runtime.end(&id, 3);
+    world.deliver(&agent).await;
+    let crashed = world.shown("a restart", |s| is_ready(s) && restarts(s) == 1).await;
+    let last = crashed.container_statuses[0].last_state.terminated.clone().expect("ended");
+    assert_eq!(last.exit_code, 3);
+    let between: Vec<PodStatus> = world.api.statuses.borrow()[written..].to_vec();
+    assert!(between.iter().all(|s| s.start_time == same.status.start_time));
+    assert!(!between.iter().any(|s| restarts(s) == 0 && is_ready(s)), "written without a change");
+    let since = &world.calls()[calls.len()..];
+    assert!(since.iter().all(|call| call.contains('c')), "{since:?}");
+
+    // Deleted: last status first, then the object, with everything of the pod gone.
+    let mut deleted = same;
+    deleted.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    deleted.metadata.deletion_grace_period_seconds = Some(0);
+    agent.order.send_modify(|order| order.pod = Arc::new(deleted));
+    let over = world.shown("the end", |s| s.phase == "Failed").await;
+    assert_eq!(restarts(&over), 1);
+    let mut changes = world.api.statuses.subscribe();
+    let gone = |_: &Vec<PodStatus>| !world.api.deleted.lock().expect("lock").is_empty();
+    tokio::time::timeout(Duration::from_secs(20), changes.wait_for(gone))
+        .await
+        .expect("reported")
+        .expect("api");
+    let on_node = world.runtime.pod("u").await.expect("pod");
+    assert!(on_node.sandboxes.is_empty() && on_node.containers.is_empty());
+    assert!(
+        !*world.place.cgroup.lock().expect("lock") && !*world.place.volumes.lock().expect("lock")
+    );
+    agent.order.send_modify(|order| order.held = Held::No);
+    agent.task.await.expect("ends by itself");
+}
+
+#[tokio::test]
+async fn a_missing_config_map_is_told_and_nothing_is_created() {
+    let world = World::new();
+    let mut wants = pod();
+    wants.spec.containers[0].env_from = vec![proto_api::core::v1::EnvFromSource {
+        config_map_ref: Some(proto_api::core::v1::ConfigMapEnvSource {
+            local_object_reference: proto_api::core::v1::LocalObjectReference { name: "m".into() },
+            optional: None,
+        }),
+        ..Default::default()
+    }];
+    let agent = world.start(wants).await;
+    let reason = |s: &PodStatus| {
+        let waiting = s.container_statuses.first()?.state.waiting.clone()?;
+        Some((waiting.reason, waiting.message))
+    };
+    let expect = ("CreateContainerConfigError".to_owned(), "configmap \"m\" not found".to_owned());
+    world.shown("the error", |s| reason(s).as_ref() == Some(&expect)).await;
+    assert!(!world.calls().iter().any(|call| call.starts_with("CreateContainer")));
+    agent.kill().await;
+}
+
+#[tokio::test]
+async fn what_the_runtime_refuses_is_tried_again() {
+    let world = World::new();
+    let kind = agent_runtime::runtime::RefusalKind::Other;
+    world.runtime.fail_next("RunPodSandbox", kind, "no");
+    let agent = world.start(pod()).await;
+    world.shown("a ready pod", is_ready).await;
+    assert!(world.api.events.lock().expect("lock").contains(&"FailedCreatePodSandBox"));
+    agent.kill().await;
+}

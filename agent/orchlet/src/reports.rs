@@ -1,0 +1,130 @@
+//! What pods' tasks tell the API server: statuses, the last word on a deleted pod, events.
+
+use std::sync::Arc;
+
+use agent_pod::events::{PodEvent, Severity};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use proto_api::core::v1::{Pod, PodStatus};
+use proto_client::events::{EventKind, Recorder, reference};
+use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, Store, WriteParams};
+use proto_daemon::exit::chain;
+
+use crate::pods::publish;
+use crate::pods::seams::{ReportError, Reported, Reports};
+use crate::sources::mirrors::is_mirror;
+
+/// Reports to an API server.
+pub struct ClusterReports {
+    client: Client,
+    recorder: Recorder,
+    /// The node's pods as the API shows them, mirrors included.
+    shown: Store<Pod>,
+}
+
+impl ClusterReports {
+    /// Over `client`; `shown` is the node's pods as the API shows them.
+    pub fn new(client: Client, recorder: Recorder, shown: Store<Pod>) -> Self {
+        Self { client, recorder, shown }
+    }
+
+    /// The object that shows `pod`: itself, or its mirror.
+    fn object(&self, pod: &Pod) -> Option<(String, Option<Arc<Pod>>)> {
+        let names = self.client.names();
+        if !pod.metadata.annotations.contains_key(&names.label("config.source")) {
+            return Some((pod.metadata.uid.clone(), None));
+        }
+        let mirror = self.shown.get(&ObjectKey::of(&pod.metadata));
+        let mirror = mirror.filter(|m| is_mirror(names, m))?;
+        Some((mirror.metadata.uid.clone(), Some(mirror)))
+    }
+
+    async fn write(
+        &self,
+        pod: &Pod,
+        before: &PodStatus,
+        after: &PodStatus,
+    ) -> Result<Reported, ReportError> {
+        let Some((uid, mirror)) = self.object(pod) else {
+            return Err(ReportError("the static pod has no mirror yet".to_owned()));
+        };
+        let before = mirror.as_ref().map_or(before, |m| &m.status);
+        if !publish::differs(before, after) {
+            return Ok(Reported::Shown);
+        }
+        let api = self.client.within::<Pod>(&pod.metadata.namespace);
+        let patch = Patch::Strategic(publish::patch(&uid, before, after));
+        match api.patch_status(&pod.metadata.name, &patch, &WriteParams::default()).await {
+            Ok(_) => Ok(Reported::Shown),
+            // The object is gone, or is another of the same name.
+            Err(error) if error.is_not_found() || is_other_uid(&error) => Ok(Reported::NoObject),
+            Err(error) => Err(ReportError(chain(&error))),
+        }
+    }
+
+    async fn delete(&self, pod: &Pod) -> Result<(), ReportError> {
+        let api = self.client.within::<Pod>(&pod.metadata.namespace);
+        match api.delete(&pod.metadata.name, &DeleteParams::now(&pod.metadata.uid)).await {
+            Ok(()) => Ok(()),
+            Err(error) if error.is_not_found() || is_other_uid(&error) => Ok(()),
+            Err(error) => Err(ReportError(chain(&error))),
+        }
+    }
+}
+
+/// Whether the server refused because the object of that name has another uid.
+fn is_other_uid(error: &ClientError) -> bool {
+    error.is_conflict() && error.to_string().contains("UID")
+}
+
+impl Reports for ClusterReports {
+    fn status<'a>(
+        &'a self,
+        pod: &'a Pod,
+        before: &'a PodStatus,
+        after: &'a PodStatus,
+    ) -> BoxFuture<'a, Result<Reported, ReportError>> {
+        self.write(pod, before, after).boxed()
+    }
+
+    fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {
+        self.delete(pod).boxed()
+    }
+
+    fn event(&self, pod: &Pod, event: PodEvent) {
+        let mut about = reference(pod, self.client.names());
+        if let Some((uid, _)) = self.object(pod) {
+            about.uid = uid;
+        }
+        about.field_path = event.field_path;
+        let kind = match event.severity {
+            Severity::Normal => EventKind::Normal,
+            Severity::Warning => EventKind::Warning,
+        };
+        self.recorder.event(&about, kind, event.reason, event.message);
+    }
+}
+
+/// Reports of a node without an API server: statuses stay here, events go to the log.
+#[derive(Debug, Default)]
+pub struct NoReports;
+
+impl Reports for NoReports {
+    fn status<'a>(
+        &'a self,
+        _: &'a Pod,
+        _: &'a PodStatus,
+        _: &'a PodStatus,
+    ) -> BoxFuture<'a, Result<Reported, ReportError>> {
+        std::future::ready(Ok(Reported::Shown)).boxed()
+    }
+
+    fn deleted<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {
+        std::future::ready(Ok(())).boxed()
+    }
+
+    fn event(&self, pod: &Pod, event: PodEvent) {
+        let PodEvent { reason, message, .. } = event;
+        tracing::info!(pod = pod.metadata.name, reason, message, "event");
+    }
+}

@@ -1,0 +1,270 @@
+//! Who may do what at the endpoint. First who: a client certificate, a bearer token that the API
+//! server vouches for, or nobody in particular; then what: everything, or what the API server
+//! allows. Answers of the API server are remembered for a while.
+
+mod remembered;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use proto_api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo};
+use proto_api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+use proto_client::{Client, ClientError, WriteParams};
+use tokio::time::Instant;
+
+use super::routes::Permission;
+use remembered::Remembered;
+
+/// How clients are recognised and what they may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessRules {
+    /// Name of the node that the permissions are about.
+    pub node: String,
+    /// Whether unknown clients are let in as `system:anonymous` (`--anonymous-auth`).
+    pub anonymous: Anonymous,
+    /// Who says whose a bearer token is (`--authentication-token-webhook`).
+    pub tokens: Tokens,
+    /// Who says what is allowed (`--authorization-mode`).
+    pub authorization: Authorization,
+}
+
+/// Whether unknown clients are let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anonymous {
+    /// As `system:anonymous`.
+    Allowed,
+    /// They get 401.
+    Refused,
+}
+
+/// Who says whose a bearer token is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tokens {
+    /// The API server, by token review; its answer is remembered that long.
+    Reviewed(Duration),
+    /// Nobody: tokens are not looked at.
+    Ignored,
+}
+
+/// Who says what is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Authorization {
+    /// Nobody: all is.
+    AlwaysAllow,
+    /// The API server, by subject access review.
+    Webhook {
+        /// A yes is remembered that long.
+        allowed_for: Duration,
+        /// A no is remembered that long.
+        denied_for: Duration,
+    },
+}
+
+#[cfg(test)]
+impl Authorization {
+    /// The webhook with the ecosystem's times: 5 minutes and 30 seconds.
+    pub const WEBHOOK: Self = Self::Webhook {
+        allowed_for: Duration::from_secs(300),
+        denied_for: Duration::from_secs(30),
+    };
+}
+
+#[cfg(test)]
+impl Tokens {
+    /// Reviewed, remembered for the ecosystem's 2 minutes.
+    pub const REVIEWED: Self = Self::Reviewed(Duration::from_secs(120));
+}
+
+/// The API server's two questions.
+pub trait Reviews: Send + Sync {
+    /// Whose is this token?
+    fn token<'a>(&'a self, token: &'a str)
+    -> BoxFuture<'a, Result<TokenReviewStatus, ClientError>>;
+    /// May this be done?
+    fn access<'a>(
+        &'a self,
+        spec: SubjectAccessReviewSpec,
+    ) -> BoxFuture<'a, Result<SubjectAccessReviewStatus, ClientError>>;
+}
+
+impl Reviews for Client {
+    fn token<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<TokenReviewStatus, ClientError>> {
+        Box::pin(async move {
+            let spec = TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() };
+            let review = TokenReview { spec, ..TokenReview::default() };
+            let answer = self.all::<TokenReview>().create(&review, &WriteParams::default()).await?;
+            Ok(answer.status)
+        })
+    }
+
+    fn access<'a>(
+        &'a self,
+        spec: SubjectAccessReviewSpec,
+    ) -> BoxFuture<'a, Result<SubjectAccessReviewStatus, ClientError>> {
+        Box::pin(async move {
+            let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+            let answer =
+                self.all::<SubjectAccessReview>().create(&review, &WriteParams::default()).await?;
+            Ok(answer.status)
+        })
+    }
+}
+
+/// Why a request is not served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Nobody knows who asks (401).
+    #[error("Unauthorized")]
+    Unknown,
+    /// It is known, and may not (403).
+    #[error("{0}")]
+    Forbidden(String),
+    /// The API server could not be asked (500).
+    #[error("{0}")]
+    CannotTell(String),
+}
+
+/// User and groups, and what they want to do.
+type Question = (String, Vec<String>, Permission);
+
+/// Decides on requests.
+pub struct Access {
+    rules: AccessRules,
+    reviews: Box<dyn Reviews>,
+    tokens: Mutex<Remembered<String, UserInfo>>,
+    decisions: Mutex<Remembered<Question, bool>>,
+}
+
+impl Access {
+    /// By these rules.
+    pub fn new(rules: AccessRules, reviews: Box<dyn Reviews>) -> Self {
+        Self { rules, reviews, tokens: Mutex::default(), decisions: Mutex::default() }
+    }
+
+    /// Whether a client may. `certified` is who its certificate says it is, `authorization` the
+    /// header of that name.
+    pub async fn check(
+        &self,
+        certified: Option<&UserInfo>,
+        authorization: Option<&str>,
+        permission: Permission,
+    ) -> Result<(), Refused> {
+        let user = self.authenticate(certified, authorization).await?;
+        self.authorize(&user, permission).await
+    }
+
+    async fn authenticate(
+        &self,
+        certified: Option<&UserInfo>,
+        authorization: Option<&str>,
+    ) -> Result<UserInfo, Refused> {
+        if let Some(user) = certified {
+            return Ok(authenticated(user.clone()));
+        }
+        if let (Tokens::Reviewed(time), Some(token)) =
+            (self.rules.tokens, authorization.and_then(bearer))
+        {
+            // A wrong token is refused and not taken for none.
+            return self.review_token(token, time).await;
+        }
+        match self.rules.anonymous {
+            Anonymous::Refused => Err(Refused::Unknown),
+            Anonymous::Allowed => Ok(UserInfo {
+                username: "system:anonymous".to_owned(),
+                groups: vec!["system:unauthenticated".to_owned()],
+                ..UserInfo::default()
+            }),
+        }
+    }
+
+    async fn review_token(&self, token: &str, remember: Duration) -> Result<UserInfo, Refused> {
+        if let Some(user) = lock(&self.tokens).get(&token.to_owned(), Instant::now()) {
+            return Ok(user);
+        }
+        let status =
+            self.reviews.token(token).await.map_err(|error| cannot_tell("token review", &error))?;
+        if !status.authenticated {
+            return Err(Refused::Unknown);
+        }
+        let user = authenticated(status.user);
+        lock(&self.tokens).put(token.to_owned(), user.clone(), Instant::now() + remember);
+        Ok(user)
+    }
+
+    async fn authorize(&self, user: &UserInfo, permission: Permission) -> Result<(), Refused> {
+        let Authorization::Webhook { allowed_for, denied_for } = self.rules.authorization else {
+            return Ok(());
+        };
+        let key = (user.username.clone(), user.groups.clone(), permission);
+        let known = lock(&self.decisions).get(&key, Instant::now());
+        let allowed = match known {
+            Some(allowed) => allowed,
+            None => {
+                let asked = self.reviews.access(question(&self.rules.node, user, permission)).await;
+                let status = asked.map_err(|error| cannot_tell("subject access review", &error))?;
+                let allowed = status.allowed && !status.denied;
+                let until = Instant::now() + if allowed { allowed_for } else { denied_for };
+                lock(&self.decisions).put(key, allowed, until);
+                allowed
+            }
+        };
+        if allowed {
+            return Ok(());
+        }
+        Err(Refused::Forbidden(format!(
+            "Forbidden (user={}, verb={}, resource=nodes, subresource={})",
+            user.username, permission.verb, permission.subresource
+        )))
+    }
+}
+
+fn question(node: &str, user: &UserInfo, permission: Permission) -> SubjectAccessReviewSpec {
+    SubjectAccessReviewSpec {
+        resource_attributes: Some(ResourceAttributes {
+            verb: permission.verb.to_owned(),
+            version: "v1".to_owned(),
+            resource: "nodes".to_owned(),
+            subresource: permission.subresource.to_owned(),
+            name: node.to_owned(),
+            ..ResourceAttributes::default()
+        }),
+        user: user.username.clone(),
+        uid: user.uid.clone(),
+        groups: user.groups.clone(),
+        extra: user.extra.clone(),
+        ..SubjectAccessReviewSpec::default()
+    }
+}
+
+/// Everybody who was recognised is in this group.
+fn authenticated(mut user: UserInfo) -> UserInfo {
+    const GROUP: &str = "system:authenticated";
+    if !user.groups.iter().any(|group| group == GROUP) {
+        user.groups.push(GROUP.to_owned());
+    }
+    user
+}
+
+fn bearer(authorization: &str) -> Option<&str> {
+    let (scheme, token) = authorization.trim().split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
+}
+
+fn cannot_tell(what: &str, error: &ClientError) -> Refused {
+    let cause = proto_daemon::exit::chain(error);
+    tracing::warn!(error = cause, "{what} failed");
+    Refused::CannotTell(format!("{what} failed"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,36 @@
+//! Answers that stay good for a while. Bounded; the time is an argument.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+
+/// Answers kept at most.
+const LEN_MAX: usize = 1024;
+
+/// Answers by question, each until its time.
+#[derive(Debug)]
+pub(super) struct Remembered<K, V>(BTreeMap<K, (V, Instant)>);
+
+impl<K, V> Default for Remembered<K, V> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord, V: Clone> Remembered<K, V> {
+    pub(super) fn get(&self, key: &K, now: Instant) -> Option<V> {
+        self.0.get(key).filter(|(_, until)| now < *until).map(|(value, _)| value.clone())
+    }
+
+    /// When full, what is out of date goes; when nothing is, all goes: asking again is cheap.
+    pub(super) fn put(&mut self, key: K, value: V, until: Instant) {
+        if self.0.len() >= LEN_MAX {
+            let now = Instant::now();
+            self.0.retain(|_, (_, until)| now < *until);
+            if self.0.len() >= LEN_MAX {
+                self.0.clear();
+            }
+        }
+        self.0.insert(key, (value, until));
+    }
+}

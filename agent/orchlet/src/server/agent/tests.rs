@@ -1,0 +1,138 @@
+//! The view over a runtime in memory.
+
+use std::collections::BTreeMap;
+
+use agent_pod::spec::{ContainerConfig, SandboxConfig};
+use agent_runtime::fake::FakeRuntime;
+use agent_runtime::runtime::Streams;
+use proto_api::meta::v1::ObjectMeta;
+
+use super::*;
+
+fn web() -> Pod {
+    let metadata = ObjectMeta {
+        name: "web".into(),
+        namespace: "a".into(),
+        uid: "u-1".into(),
+        ..ObjectMeta::default()
+    };
+    let mut pod = Pod { metadata, ..Pod::default() };
+    pod.spec.containers = vec![Container { name: "c".into(), ..Container::default() }];
+    pod
+}
+
+fn container(name: &str, uid: Option<&str>) -> ContainerName {
+    let pod = PodName { namespace: "a".into(), name: "web".into(), uid: uid.map(str::to_owned) };
+    ContainerName { pod, container: name.into() }
+}
+
+struct Bench {
+    runtime: Arc<FakeRuntime>,
+    view: AgentView,
+    sandbox: String,
+    config: SandboxConfig,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let runtime = Arc::new(FakeRuntime::new().0);
+        runtime.add_image("image");
+        let config = SandboxConfig {
+            name: "web".into(),
+            namespace: "a".into(),
+            uid: "u-1".into(),
+            ..SandboxConfig::default()
+        };
+        let sandbox = runtime.run_sandbox(&config).await.expect("sandbox").id;
+        let view = AgentView {
+            runtime: runtime.clone(),
+            pods: Box::new(|| vec![web()]),
+            node: "n1".into(),
+            pod_logs_dir: "/var/log/pods".into(),
+            root_dir: "/".into(),
+            configuration: Value::Null,
+            last: CpuTimes::default(),
+        };
+        Self { runtime, view, sandbox, config }
+    }
+
+    async fn start(&self, attempt: u32) -> String {
+        let image = self.runtime.image("image").await.expect("asked").expect("there").id;
+        let labels = BTreeMap::from([
+            ("io.kubernetes.container.name".to_owned(), "c".to_owned()),
+            ("io.kubernetes.pod.uid".to_owned(), "u-1".to_owned()),
+        ]);
+        let container = ContainerConfig {
+            name: "c".into(),
+            attempt,
+            image,
+            labels,
+            ..ContainerConfig::default()
+        };
+        let id = self
+            .runtime
+            .create_container(&self.sandbox, &container, &self.config)
+            .await
+            .expect("created");
+        self.runtime.start_container(&id).await.expect("started");
+        id
+    }
+}
+
+#[tokio::test]
+async fn logs_are_those_of_the_asked_run() {
+    let bench = Bench::new().await;
+    let log = async |name, run| bench.view.log_file(&container(name, None), run).await;
+    let waiting = "container \"c\" in pod \"web\" is waiting to start: ContainerCreating";
+    assert_eq!(log("c", Run::Last).await, Err(ViewError::NotNow(waiting.into())));
+    let unknown = "container \"x\" not found in pod \"web\"";
+    assert_eq!(log("x", Run::Last).await, Err(ViewError::NotFound(unknown.into())));
+
+    let first = bench.start(0).await;
+    let file = log("c", Run::Last).await.expect("runs");
+    assert_eq!(file.path, PathBuf::from("/var/log/pods/a_web_u-1/c/0.log"));
+    assert!(bench.view.is_running(&file).await);
+    assert!(matches!(log("c", Run::Previous).await, Err(ViewError::NotNow(_))));
+
+    bench.runtime.end(&first, 1);
+    assert!(!bench.view.is_running(&file).await);
+    assert_eq!(log("c", Run::Last).await.as_ref(), Ok(&file), "the last run's log stays");
+    let second = bench.start(1).await;
+    assert_eq!(log("c", Run::Previous).await, Ok(file));
+    assert_eq!(log("c", Run::Last).await.expect("runs").instance, second);
+}
+
+#[tokio::test]
+async fn sessions_need_something_that_runs() {
+    let bench = Bench::new().await;
+    let exec = |uid| Session::Exec {
+        container: container("c", uid),
+        command: vec!["ls".into()],
+        streams: Streams { stdout: true, ..Streams::default() },
+    };
+    let none = bench.view.session(&exec(None)).await;
+    assert_eq!(none, Err(ViewError::NotFound("container not found (\"c\")".into())));
+    bench.start(0).await;
+    // The runtime in memory has no streaming server: that it says so shows that it was asked.
+    let was_asked = |answer| matches!(answer, Err(ViewError::Failed(_)));
+    assert!(was_asked(bench.view.session(&exec(Some("u-1"))).await));
+    let other = bench.view.session(&exec(Some("u-2"))).await;
+    assert_eq!(other, Err(ViewError::NotFound("pod web_a does not exist".into())));
+    let forward = Session::PortForward { pod: container("c", None).pod, ports: vec![80] };
+    assert!(was_asked(bench.view.session(&forward).await));
+    bench.runtime.end_sandbox(&bench.sandbox);
+    let gone = bench.view.session(&forward).await;
+    assert_eq!(gone, Err(ViewError::NotFound("pod not found (\"web\")".into())));
+}
+
+#[test]
+fn rates_need_two_measurements_in_order() {
+    let last = CpuTimes::default();
+    let second = 1_000_000_000;
+    assert_eq!(last.rate("c", 10 * second, 5), None);
+    assert_eq!(last.rate("c", 12 * second, 1_000_000_005), Some(500_000_000));
+    assert_eq!(last.rate("c", 12 * second, 1_000_000_005), None, "no time has passed");
+    assert_eq!(last.rate("c", 13 * second, 7), None, "a restart counts from 0");
+    last.forget_but(&[]);
+    assert_eq!(last.rate("c", 14 * second, 8), None);
+}

@@ -1,0 +1,9 @@
+//! `/containerLogs/<namespace>/<pod>/<container>`: a container's log file as the runtime writes it,
+//! cut to what a client asked for.
+
+pub mod cut;
+pub mod follow;
+pub mod options;
+
+pub use follow::send;
+pub use options::LogOptions;

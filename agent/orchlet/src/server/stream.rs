@@ -1,0 +1,167 @@
+//! exec, attach and port-forward: the client's connection is joined to one to the runtime's own
+//! streaming server, byte for byte, whatever protocol the two agreed on (SPDY/3.1 or WebSocket).
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
+use http_body_util::{BodyExt, Empty, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional_with_sizes;
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
+
+/// For connecting to the runtime and for its answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// The runtime's refusal is passed on up to this length.
+const REFUSAL_LEN_MAX: usize = 64 << 10;
+/// Held by each session in each direction.
+const BUFFER: usize = 16 << 10;
+
+/// Why no session came about; the client gets 502.
+#[derive(Debug, thiserror::Error)]
+pub enum SpliceError {
+    /// The runtime gave an address that is none.
+    #[error("the runtime's session address {0:?} is no http URL")]
+    Address(String),
+    /// Nobody listens there.
+    #[error("cannot connect to the runtime's streaming server")]
+    Connect(#[source] std::io::Error),
+    /// It broke off.
+    #[error("the runtime's streaming server broke off")]
+    Broken(#[source] hyper::Error),
+    /// It did not answer.
+    #[error("the runtime's streaming server did not answer within {} s", ANSWER_TIMEOUT.as_secs())]
+    TooSlow,
+    /// The request cannot be passed on.
+    #[error("the request cannot be passed on")]
+    Request(#[source] http::Error),
+}
+
+/// Passes `request` on to `url` and, when that agrees to switch protocols, joins both connections
+/// in a task that holds `slot`.
+pub async fn splice(
+    mut request: Request<Incoming>,
+    url: &str,
+    slot: OwnedSemaphorePermit,
+) -> Result<Response<Full<Bytes>>, SpliceError> {
+    let onward = onward(&request, url)?;
+    let near = hyper::upgrade::on(&mut request);
+    let mut answer =
+        timeout(ANSWER_TIMEOUT, ask(onward, url)).await.map_err(|_| SpliceError::TooSlow)??;
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(refusal(answer).await);
+    }
+    let far = hyper::upgrade::on(&mut answer);
+    tokio::spawn(async move {
+        let _slot = slot;
+        // Both are there as soon as our own answer has been written; a client that goes first ends
+        // it.
+        let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
+        let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+        // Either side may go at any time: that is how sessions end.
+        let _ = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER).await;
+    });
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *response.headers_mut() = answer.headers().clone();
+    Ok(response)
+}
+
+/// The request as the runtime gets it: its own path, the client's headers but for those that were
+/// meant for us.
+fn onward(request: &Request<Incoming>, url: &str) -> Result<Request<Empty<Bytes>>, SpliceError> {
+    let (authority, path) = target(url)?;
+    let mut onward = Request::builder()
+        .method(request.method())
+        .uri(path)
+        .body(Empty::new())
+        .map_err(SpliceError::Request)?;
+    *onward.headers_mut() = passed_on(request.headers());
+    let host = authority.parse().map_err(|_| SpliceError::Address(url.to_owned()))?;
+    onward.headers_mut().insert(header::HOST, host);
+    Ok(onward)
+}
+
+fn passed_on(headers: &HeaderMap) -> HeaderMap {
+    let mut passed = headers.clone();
+    for name in [
+        header::HOST,
+        header::AUTHORIZATION,
+        header::COOKIE,
+        header::CONTENT_LENGTH,
+        header::TRANSFER_ENCODING,
+    ] {
+        passed.remove(name);
+    }
+    passed
+}
+
+/// Host with port, and path with query, of an http URL.
+fn target(url: &str) -> Result<(String, String), SpliceError> {
+    let wrong = || SpliceError::Address(url.to_owned());
+    let uri: Uri = url.parse().map_err(|_| wrong())?;
+    if uri.scheme_str() != Some("http") {
+        return Err(wrong());
+    }
+    let authority = uri.authority().ok_or_else(wrong)?;
+    let port = authority.port_u16().unwrap_or(80);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    Ok((format!("{}:{port}", authority.host()), path.to_owned()))
+}
+
+async fn ask(request: Request<Empty<Bytes>>, url: &str) -> Result<Response<Incoming>, SpliceError> {
+    let (authority, _) = target(url)?;
+    let socket = TcpStream::connect(authority).await.map_err(SpliceError::Connect)?;
+    // Interactive: small pieces must not wait for each other.
+    let _ = socket.set_nodelay(true);
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(socket)).await.map_err(SpliceError::Broken)?;
+    tokio::spawn(connection.with_upgrades());
+    sender.send_request(request).await.map_err(SpliceError::Broken)
+}
+
+/// What the runtime said instead, redirects included: they are shown to the client and never
+/// followed.
+async fn refusal(answer: Response<Incoming>) -> Response<Full<Bytes>> {
+    let (head, body) = answer.into_parts();
+    let body = timeout(ANSWER_TIMEOUT, Limited::new(body, REFUSAL_LEN_MAX).collect()).await;
+    let body = body.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = head.status;
+    if let Some(kind) = head.headers.get(header::CONTENT_TYPE) {
+        response.headers_mut().insert(header::CONTENT_TYPE, kind.clone());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_http_urls_are_sessions() {
+        let good = target("http://127.0.0.1:1234/exec/abc?x=1").expect("valid");
+        assert_eq!(good, ("127.0.0.1:1234".to_owned(), "/exec/abc?x=1".to_owned()));
+        assert_eq!(target("http://[::1]:9/a").expect("valid").0, "[::1]:9");
+        for bad in ["https://h/", "/exec/abc", "unix:///x", ""] {
+            assert!(target(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn credentials_stay_here() {
+        let mut headers = HeaderMap::new();
+        for name in
+            ["host", "authorization", "upgrade", "x-stream-protocol-version", "sec-websocket-key"]
+        {
+            headers.insert(name, "v".parse().expect("valid"));
+        }
+        let mut names: Vec<_> = passed_on(&headers).keys().map(|name| name.to_string()).collect();
+        names.sort();
+        assert_eq!(names, ["sec-websocket-key", "upgrade", "x-stream-protocol-version"]);
+    }
+}

@@ -1,0 +1,5 @@
+//! Where pods come from: the API server and a directory of manifests.
+
+pub mod api;
+pub mod manifests;
+pub mod mirrors;

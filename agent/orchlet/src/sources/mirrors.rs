@@ -1,0 +1,192 @@
+//! Static pods, and their mirrors in the API: objects that show them to users. The static pod is the truth; a mirror is made,
+//! made anew and deleted after it, and deleting a mirror stops nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_pod::want::Source;
+use proto_api::core::v1::Pod;
+use proto_api::names::Names;
+use proto_client::{Client, DeleteParams, ObjectKey, Store, WriteParams};
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::pods::Said;
+use crate::sources::manifests::StaticPods;
+
+/// Between attempts to bring mirrors up to date.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Whether a pod of the API only shows a static pod.
+pub fn is_mirror(names: &Names, pod: &Pod) -> bool {
+    pod.metadata.annotations.contains_key(&names.label("config.mirror"))
+}
+
+/// What has to be done to the mirrors.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    /// Make the mirror of that static pod.
+    Create(Arc<Pod>),
+    /// Delete a mirror that shows nothing any more.
+    Delete(Arc<Pod>),
+}
+
+/// Compares mirrors with static pods. Pure.
+pub fn plan(names: &Names, pods: &StaticPods, mirrors: &[Arc<Pod>]) -> Vec<Step> {
+    let annotation = names.label("config.mirror");
+    let hash = |mirror: &Pod| mirror.metadata.annotations.get(&annotation).cloned();
+    let stale = mirrors.iter().filter(|m| hash(m).is_none_or(|h| !pods.contains_key(&h)));
+    let shown: Vec<String> = mirrors.iter().filter_map(|m| hash(m)).collect();
+    let deleted = stale.map(|m| Step::Delete(m.clone()));
+    let created = pods.iter().filter(|(uid, _)| !shown.contains(uid));
+    // Deletes first: a new mirror often takes the name of an old one.
+    deleted.chain(created.map(|(_, pod)| Step::Create(pod.clone()))).collect()
+}
+
+/// The object that shows a static pod.
+pub fn mirror_of(names: &Names, pod: &Pod) -> Pod {
+    let mut mirror = pod.clone();
+    let uid = std::mem::take(&mut mirror.metadata.uid);
+    mirror.metadata.annotations.insert(names.label("config.mirror"), uid);
+    mirror.status = Default::default();
+    mirror
+}
+
+/// Tells the pods' tasks about static pods, each with the status that its mirror shows, so that a task knows what users see.
+pub async fn tell(
+    mut pods: watch::Receiver<Option<StaticPods>>,
+    mirrors: Option<Store<Pod>>,
+    changed: Arc<Notify>,
+    names: &'static Names,
+    said: mpsc::Sender<Said>,
+) {
+    let mut known: BTreeMap<String, Arc<Pod>> = BTreeMap::new();
+    let mut synced = false;
+    loop {
+        let current = pods.borrow_and_update().clone();
+        if let Some(current) = current {
+            let now: BTreeMap<String, Arc<Pod>> = current
+                .into_iter()
+                .map(|(uid, pod)| (uid, shown(&pod, mirrors.as_ref(), names)))
+                .collect();
+            for uid in known.keys().filter(|uid| !now.contains_key(*uid)) {
+                let _ = said.send(Said::Dropped(uid.clone())).await;
+            }
+            for (uid, pod) in &now {
+                if known.get(uid) != Some(pod) {
+                    let _ = said.send(Said::Wants(Source::Static, pod.clone())).await;
+                }
+            }
+            known = now;
+            if !synced {
+                synced = true;
+                let _ = said.send(Said::Synced(Source::Static)).await;
+            }
+        }
+        // Cancel safe: both only say that it is time to compare.
+        tokio::select! {
+            changed = pods.changed() => if changed.is_err() { return },
+            () = changed.notified() => {}
+        }
+    }
+}
+
+fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod> {
+    let mirror = mirrors.and_then(|store| store.get(&ObjectKey::of(&pod.metadata)));
+    match mirror.filter(|m| is_mirror(names, m)) {
+        Some(mirror) => {
+            let mut pod = (**pod).clone();
+            pod.status = mirror.status.clone();
+            Arc::new(pod)
+        }
+        None => pod.clone(),
+    }
+}
+
+/// Keeps the mirrors: compares whenever something changed, and again after a failure.
+pub async fn keep(
+    client: Client,
+    store: Store<Pod>,
+    mut pods: watch::Receiver<Option<StaticPods>>,
+    changed: Arc<Notify>,
+) {
+    store.synced().await;
+    let names = client.names();
+    loop {
+        let current = pods.borrow_and_update().clone();
+        let mut failed = false;
+        if let Some(current) = current {
+            let mirrors: Vec<Arc<Pod>> =
+                store.list().into_iter().map(|(_, p)| p).filter(|p| is_mirror(names, p)).collect();
+            for step in plan(names, &current, &mirrors) {
+                if let Err(error) = apply(&client, names, &step).await {
+                    failed = true;
+                    tracing::warn!(error = proto_daemon::exit::chain(&error), "mirror pod");
+                }
+            }
+        }
+        let retry = async {
+            if failed {
+                tokio::time::sleep(RETRY).await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        // Cancel safe: all three only say that it is time to compare.
+        tokio::select! {
+            changed = pods.changed() => if changed.is_err() { return },
+            () = changed.notified() => {}
+            () = retry => {}
+        }
+    }
+}
+
+async fn apply(
+    client: &Client,
+    names: &Names,
+    step: &Step,
+) -> Result<(), proto_client::ClientError> {
+    let done = match step {
+        Step::Create(pod) => {
+            let api = client.within::<Pod>(&pod.metadata.namespace);
+            api.create(&mirror_of(names, pod), &WriteParams::default()).await.map(drop)
+        }
+        Step::Delete(mirror) => {
+            let api = client.within::<Pod>(&mirror.metadata.namespace);
+            api.delete(&mirror.metadata.name, &DeleteParams::now(&mirror.metadata.uid)).await
+        }
+    };
+    match done {
+        // The watch has not told us yet what we did before.
+        Err(error) if error.is_already_exists() || error.is_not_found() => Ok(()),
+        done => done,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto_api::names::Profile;
+
+    #[test]
+    fn mirrors_follow_static_pods() {
+        let names = Names::new(Profile::Kubernetes);
+        let pod = |uid: &str| {
+            let mut pod = Pod::default();
+            pod.metadata.uid = uid.into();
+            pod.metadata.name = "web-n".into();
+            pod
+        };
+        let pods = StaticPods::from([("new".to_owned(), Arc::new(pod("new")))]);
+        let current = Arc::new(mirror_of(names, &pod("new")));
+        let stale = Arc::new(mirror_of(names, &pod("old")));
+        assert!(is_mirror(names, &current));
+        assert_eq!(plan(names, &pods, std::slice::from_ref(&current)), []);
+        let steps = plan(names, &pods, std::slice::from_ref(&stale));
+        assert_eq!(steps, [Step::Delete(stale.clone()), Step::Create(pods["new"].clone())]);
+        assert_eq!(
+            plan(names, &StaticPods::new(), std::slice::from_ref(&current)),
+            [Step::Delete(current)]
+        );
+    }
+}

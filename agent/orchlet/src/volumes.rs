@@ -1,0 +1,258 @@
+//! Volumes of pods: joins the volume crate, which blocks, with the objects and tokens that volumes are filled from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_volume::pod_volumes::SetUp;
+use agent_volume::sources::{Inputs, TokenWant};
+use agent_volume::token::Life;
+use agent_volume::tree::Written;
+use agent_volume::{Needs, Volume};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use proto_api::Quantity;
+use proto_api::authentication::v1::{BoundObjectReference, TokenRequest};
+use proto_api::core::v1::{Node, Pod, ServiceAccount};
+use proto_api::names::Names;
+use proto_client::Client;
+use proto_daemon::exit::chain;
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use crate::clock;
+use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources};
+
+/// A token is renewed after this share of its life, in percent, or after [`TOKEN_AGE_MAX`].
+const TOKEN_LIFE_PERCENT: u32 = 80;
+/// A token older than this is renewed however long it lives.
+const TOKEN_AGE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How long a reader that has opened the generation before a switch is given to finish.
+const SWEEP_AFTER: Duration = Duration::from_secs(2);
+
+/// Volumes on this node.
+pub struct NodeVolumes {
+    volumes: agent_volume::PodVolumes,
+    client: Option<Client>,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    /// Tokens in use, by uid of their pod.
+    tokens: Mutex<BTreeMap<String, BTreeMap<TokenWant, Token>>>,
+}
+
+/// A token in use.
+#[derive(Clone, Debug)]
+struct Token {
+    text: String,
+    /// When it is renewed, since boot.
+    renew_at: Duration,
+}
+
+impl NodeVolumes {
+    /// Volumes below `root`; without a client there are no tokens.
+    pub fn new(
+        root: &Path,
+        names: &Names,
+        client: Option<Client>,
+        node: watch::Receiver<Option<Arc<Node>>>,
+    ) -> Self {
+        let volumes = agent_volume::PodVolumes::new(root, names);
+        Self { volumes, client, node, tokens: Mutex::default() }
+    }
+
+    async fn set_up_all(&self, pod: &Arc<Pod>, sources: &Sources) -> Result<MountedVolumes, Line> {
+        let volumes = agent_volume::volumes(pod).map_err(|e| e.to_string())?;
+        if volumes.is_empty() {
+            return Ok(MountedVolumes::default());
+        }
+        let mut needs = Needs::default();
+        volumes.iter().for_each(|volume| volume.add_needs(&mut needs));
+        let tokens = self.tokens(pod, &volumes, &needs.tokens).await?;
+        let refresh_at = tokens.values().map(|token| token.renew_at).min();
+        let tokens = tokens.into_iter().map(|(want, token)| (want, token.text)).collect();
+        let allocatable = self.node.borrow().as_ref().map(|n| n.status.allocatable.clone());
+        let work = Work {
+            pod: pod.clone(),
+            volumes,
+            sources: sources.clone(),
+            tokens,
+            allocatable: allocatable.unwrap_or_default(),
+        };
+        let on_disk = self.volumes.clone();
+        let done = spawn_blocking(move || work.set_up(&on_disk)).await;
+        let done = done.map_err(|e| format!("setting volumes up broke off: {e}"))??;
+        self.sweep_later(pod, done.switched);
+        Ok(MountedVolumes { paths: done.paths, refresh_at })
+    }
+
+    /// The tokens that a pod's volumes hold; asks for those that are missing or old. A token that cannot be renewed is used on:
+    /// it is still good for a fifth of its life.
+    async fn tokens(
+        &self,
+        pod: &Pod,
+        volumes: &[Volume],
+        wants: &BTreeSet<TokenWant>,
+    ) -> Result<BTreeMap<TokenWant, Token>, Line> {
+        if wants.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let uid = &pod.metadata.uid;
+        let known = self.all_tokens().get(uid).cloned();
+        let mut known = match known {
+            Some(known) => known,
+            None => self.held(uid, volumes).await,
+        };
+        known.retain(|want, _| wants.contains(want));
+        for want in wants {
+            let now = clock::boot();
+            if known.get(want).is_some_and(|token| now < token.renew_at) {
+                continue;
+            }
+            match (self.request(pod, want).await, known.get_mut(want)) {
+                (Ok(token), _) => {
+                    known.insert(want.clone(), token);
+                }
+                (Err(line), Some(old)) => {
+                    tracing::warn!(pod = pod.metadata.name, error = line, "token is not renewed");
+                    old.renew_at = now + Duration::from_secs(10);
+                }
+                (Err(line), None) => return Err(line),
+            }
+        }
+        if !known.is_empty() {
+            self.all_tokens().insert(uid.clone(), known.clone());
+        }
+        Ok(known)
+    }
+
+    /// The tokens that a pod held before this process started and that are still good.
+    async fn held(&self, uid: &str, volumes: &[Volume]) -> BTreeMap<TokenWant, Token> {
+        let (on_disk, of, volumes) = (self.volumes.clone(), uid.to_owned(), volumes.to_vec());
+        let found = spawn_blocking(move || on_disk.tokens(&of, &volumes)).await;
+        let now = clock::now();
+        let good = found.unwrap_or_default().into_iter().filter_map(|(want, text)| {
+            let life = Life::of(&text).filter(|life| life.expires_at > now.unix_seconds)?;
+            let renew_at = now.boot + life.renew_in(now.unix_seconds);
+            Some((want, Token { text, renew_at }))
+        });
+        good.collect()
+    }
+
+    async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<Token, Line> {
+        let client = self.client.as_ref().ok_or("no API server to ask for a token")?;
+        let mut request = TokenRequest::default();
+        if !want.audience.is_empty() {
+            request.spec.audiences.push(want.audience.clone());
+        }
+        request.spec.expiration_seconds = Some(want.expiration_secs);
+        request.spec.bound_object_ref = Some(BoundObjectReference {
+            kind: "Pod".to_owned(),
+            api_version: "v1".to_owned(),
+            name: pod.metadata.name.clone(),
+            uid: pod.metadata.uid.clone(),
+        });
+        let account = match pod.spec.service_account_name.as_str() {
+            "" => "default",
+            name => name,
+        };
+        let asked = clock::now();
+        let api = client.within::<ServiceAccount>(&pod.metadata.namespace);
+        let answer: TokenRequest = api
+            .create_sub(account, "token", &request)
+            .await
+            .map_err(|e| format!("ask for a token of {account}: {}", chain(&e)))?;
+        // The life that the server gave by its own clock, counted from now by a clock that nobody sets.
+        let expires = answer.status.expiration_timestamp.unix();
+        let life = expires.map(|at| at.saturating_sub(asked.unix_seconds));
+        let life = life.filter(|secs| *secs > 0).unwrap_or(want.expiration_secs);
+        let life = Duration::from_secs(u64::try_from(life).unwrap_or(0));
+        let renew_at = asked.boot + (life * TOKEN_LIFE_PERCENT / 100).min(TOKEN_AGE_MAX);
+        Ok(Token { text: answer.status.token, renew_at })
+    }
+
+    fn all_tokens(
+        &self,
+    ) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeMap<TokenWant, Token>>> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes replaced generations a little later, for readers that still read them.
+    fn sweep_later(&self, pod: &Pod, switched: Vec<Volume>) {
+        if switched.is_empty() {
+            return;
+        }
+        let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(SWEEP_AFTER).await;
+            let swept = spawn_blocking(move || {
+                for volume in &switched {
+                    if let Err(error) = on_disk.sweep(&uid, volume) {
+                        tracing::debug!(uid, error = chain(&error), "volume is not swept");
+                    }
+                }
+            });
+            if let Err(error) = swept.await {
+                tracing::error!(%error, "sweeping volumes broke off");
+            }
+        });
+    }
+}
+
+/// Everything that setting the volumes of a pod up needs, on its way to a thread that may block.
+struct Work {
+    pod: Arc<Pod>,
+    volumes: Vec<Volume>,
+    sources: Sources,
+    tokens: BTreeMap<TokenWant, String>,
+    allocatable: BTreeMap<String, Quantity>,
+}
+
+struct Done {
+    paths: BTreeMap<String, String>,
+    switched: Vec<Volume>,
+}
+
+impl Work {
+    fn set_up(self, on_disk: &agent_volume::PodVolumes) -> Result<Done, Line> {
+        let inputs = Inputs {
+            pod: &self.pod,
+            objects: &self.sources,
+            tokens: &self.tokens,
+            allocatable: &self.allocatable,
+        };
+        let mut done = Done { paths: BTreeMap::new(), switched: Vec::new() };
+        for volume in self.volumes {
+            let SetUp { path, written, .. } =
+                on_disk.set_up(&inputs, &volume).map_err(|e| chain(&e))?;
+            done.paths.insert(volume.name.clone(), path.to_string_lossy().into_owned());
+            if written == Some(Written::Switched) {
+                done.switched.push(volume);
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl PodVolumes for NodeVolumes {
+    fn set_up<'a>(
+        &'a self,
+        pod: &'a Arc<Pod>,
+        sources: &'a Sources,
+    ) -> BoxFuture<'a, Result<MountedVolumes, Line>> {
+        self.set_up_all(pod, sources).boxed()
+    }
+
+    fn exist(&self, pod: &Pod) -> bool {
+        self.volumes.exist(&pod.metadata.uid)
+    }
+
+    fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+        let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
+        async move {
+            self.all_tokens().remove(&uid);
+            let done = spawn_blocking(move || on_disk.tear_down(&uid)).await;
+            done.map_err(|e| format!("taking volumes down broke off: {e}"))?.map_err(|e| chain(&e))
+        }
+        .boxed()
+    }
+}

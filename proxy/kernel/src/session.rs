@@ -1,0 +1,350 @@
+//! The protocol on one socket: a transaction is one datagram and one answer, a dump is one request and many.
+//!
+//! The kernel acts while it is being sent to, so every answer is there when `send` returns; a missing one was
+//! lost, it is not late. Nothing here retries a transaction: the caller knows what to decide anew.
+
+use std::io;
+
+use proxy_netfilter::ack::{Ack, errno};
+use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, TableUse};
+use proxy_netfilter::nft::batch::{Answer, Encoded, Query};
+use proxy_netfilter::nft::{Batch, Family, Ruleset, TableRules};
+use proxy_netfilter::wire::{self, Message, Messages, TooLong, WireError};
+
+use crate::transport::Transport;
+
+/// How often a dump is begun anew when the table changed under it.
+const DUMP_ATTEMPTS_MAX: u32 = 8;
+/// Answers of a failed transaction that are read before giving up on the socket's order.
+const ANSWERS_MAX: usize = 1 << 20;
+
+/// A transaction was not committed, or nobody knows.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError {
+    /// An attribute of the batch does not fit; a fault of the caller.
+    #[error("encode the transaction")]
+    Encode(#[source] TooLong),
+    /// The datagram was not taken. `EMSGSIZE` says that it is larger than the send buffer may be.
+    #[error("send a transaction of {len} bytes")]
+    Send {
+        /// Its length in bytes.
+        len: usize,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Someone committed since the generation that the batch was decided on. Nothing was changed.
+    #[error("the ruleset changed since it was read")]
+    Conflict,
+    /// The kernel refused a message. Nothing was changed.
+    #[error("{about}: error {errno}{}", text.as_ref().map(|t| format!(", {t}")).unwrap_or_default())]
+    Refused {
+        /// What the message was about.
+        about: String,
+        /// The error's number.
+        errno: i32,
+        /// What the kernel says about it.
+        text: Option<String>,
+    },
+    /// The answer was lost. The transaction may have been committed.
+    #[error("the answer to a transaction was lost")]
+    Lost(#[source] io::Error),
+    /// The answer makes no sense. The transaction may have been committed.
+    #[error("read the answer to a transaction")]
+    Answer(#[source] WireError),
+}
+
+impl CommitError {
+    /// The number of the error if the kernel refused a message.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Refused { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+/// A question was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// A name does not fit; a fault of the caller.
+    #[error("encode a query")]
+    Encode(#[source] TooLong),
+    /// The request was not taken.
+    #[error("send a query")]
+    Send(#[source] io::Error),
+    /// The answer, or a part of it, was lost.
+    #[error("the answer to a query was lost")]
+    Lost(#[source] io::Error),
+    /// The answer makes no sense.
+    #[error("read the answer to a query")]
+    Answer(#[source] WireError),
+    /// The kernel refused.
+    #[error("query refused: error {errno}")]
+    Refused {
+        /// The error's number.
+        errno: i32,
+    },
+    /// The table changed during every attempt to dump it.
+    #[error("the table changed during each of {DUMP_ATTEMPTS_MAX} attempts to read it")]
+    Interrupted,
+}
+
+/// One conversation with a kernel.
+#[derive(Debug)]
+pub struct Session<T> {
+    transport: T,
+    seq: u32,
+    /// Whether an earlier conversation may have left answers behind.
+    unread: bool,
+}
+
+/// How one attempt at a dump ended.
+enum Dumped {
+    Complete,
+    Interrupted,
+}
+
+impl<T: Transport> Session<T> {
+    /// A conversation over `transport`.
+    pub fn new(transport: T) -> Self {
+        Self { transport, seq: 1, unread: false }
+    }
+
+    /// What carries the conversation.
+    pub fn transport(&mut self) -> &mut T {
+        &mut self.transport
+    }
+
+    /// An empty batch for [`Session::commit`]; `generation` as for [`Batch::new`].
+    pub fn batch(&self, generation: Option<u32>) -> Batch {
+        Batch::new(self.seq, generation)
+    }
+
+    /// Commits a batch that [`Session::batch`] began, as one transaction. An empty one is no transaction.
+    pub fn commit(&mut self, batch: Batch) -> Result<(), CommitError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let batch = batch.finish().map_err(CommitError::Encode)?;
+        self.seq = batch.seqs.end;
+        self.drain();
+        self.transport
+            .send(&batch.bytes)
+            .map_err(|source| CommitError::Send { len: batch.bytes.len(), source })?;
+        self.unread = true;
+        self.commit_answer(&batch)?;
+        self.unread = false;
+        Ok(())
+    }
+
+    /// Identity of the ruleset.
+    pub fn generation(&mut self) -> Result<u32, QueryError> {
+        let mut generation = None;
+        self.query(&Query::Generation, |answer| {
+            if let Answer::Generation(answer) = answer {
+                generation = Some(answer.id);
+            }
+        })?;
+        let lost = || QueryError::Lost(io::ErrorKind::WouldBlock.into());
+        generation.ok_or_else(lost)
+    }
+
+    /// Reads one table with all that is in it; none when there is no such table.
+    pub fn read_table(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Option<TableRules>, QueryError> {
+        let id = (family, table.to_owned());
+        let mut all = Ruleset::default();
+        let tables = self.dump(&Query::Tables(family))?;
+        tables.into_iter().for_each(|answer| all.absorb(answer));
+        all.tables.retain(|name, _| *name == id);
+        if all.tables.is_empty() {
+            return Ok(None);
+        }
+        let parts = [
+            Query::Chains(family),
+            Query::Rules(family, table.to_owned()),
+            Query::Sets(family, table.to_owned()),
+        ];
+        for query in parts {
+            self.dump(&query)?.into_iter().for_each(|answer| all.absorb(answer));
+        }
+        let sets = all.tables.get(&id).map(|rules| rules.sets.keys().cloned().collect::<Vec<_>>());
+        for set in sets.into_iter().flatten() {
+            let query = Query::Elements(family, table.to_owned(), set);
+            self.dump(&query)?.into_iter().for_each(|answer| all.absorb(answer));
+        }
+        Ok(all.tables.remove(&id))
+    }
+
+    /// Names and owners of the tables of a family.
+    pub fn tables(&mut self, family: Family) -> Result<Vec<Answer>, QueryError> {
+        self.dump(&Query::Tables(family))
+    }
+
+    /// Calls `visit` with every flow that passes `filter`. A table that changes all the time is read as well
+    /// as it can be: flows that come or go meanwhile may be missed or seen twice.
+    pub fn flows(
+        &mut self,
+        family: AddressFamily,
+        filter: &FlowFilter,
+        mut visit: impl FnMut(Flow),
+    ) -> Result<(), QueryError> {
+        let seq = self.next_seq();
+        let request = ct::dump(seq, family, filter).map_err(QueryError::Encode)?;
+        self.ask(seq, &request, true, |message| {
+            let flow = ct::read_flow(message)?;
+            if filter.matches(&flow) {
+                visit(flow);
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// Forgets a flow; false when it was gone already.
+    pub fn delete_flow(&mut self, flow: &Flow) -> Result<bool, QueryError> {
+        let seq = self.next_seq();
+        let request = ct::delete(seq, flow).map_err(QueryError::Encode)?;
+        match self.ask(seq, &request, false, |_| Ok(())) {
+            Ok(_) => Ok(true),
+            Err(QueryError::Refused { errno: errno::ENOENT }) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// How full the table of connections is.
+    pub fn flow_table_use(&mut self) -> Result<TableUse, QueryError> {
+        let seq = self.next_seq();
+        let request = ct::table_use(seq).map_err(QueryError::Encode)?;
+        let mut found = None;
+        self.ask(seq, &request, false, |message| {
+            found = Some(ct::read_table_use(message)?);
+            Ok(())
+        })?;
+        found.ok_or_else(|| QueryError::Lost(io::ErrorKind::WouldBlock.into()))
+    }
+
+    fn dump(&mut self, query: &Query) -> Result<Vec<Answer>, QueryError> {
+        for _ in 0..DUMP_ATTEMPTS_MAX {
+            let mut answers = Vec::new();
+            if let Dumped::Complete = self.query(query, |answer| answers.push(answer))? {
+                return Ok(answers);
+            }
+        }
+        Err(QueryError::Interrupted)
+    }
+
+    fn query(
+        &mut self,
+        query: &Query,
+        mut visit: impl FnMut(Answer),
+    ) -> Result<Dumped, QueryError> {
+        let seq = self.next_seq();
+        let request = query.encode(seq).map_err(QueryError::Encode)?;
+        self.ask(seq, &request, query.is_dump(), |message| {
+            // Tables of families that we do not speak are none of ours.
+            if let Ok(answer) = Answer::read(message) {
+                visit(answer);
+            }
+            Ok(())
+        })
+    }
+
+    /// Sends a request and hands every message of its answer to `visit`.
+    fn ask(
+        &mut self,
+        seq: u32,
+        request: &[u8],
+        multi: bool,
+        mut visit: impl FnMut(&Message<'_>) -> Result<(), WireError>,
+    ) -> Result<Dumped, QueryError> {
+        self.drain();
+        self.transport.send(request).map_err(QueryError::Send)?;
+        self.unread = true;
+        let mut dumped = Dumped::Complete;
+        loop {
+            let datagram = self.transport.receive().map_err(QueryError::Lost)?;
+            for message in Messages::new(datagram) {
+                let message = message.map_err(QueryError::Answer)?;
+                if message.seq != seq {
+                    continue;
+                }
+                if message.flags & wire::flags::DUMP_INTR != 0 {
+                    dumped = Dumped::Interrupted;
+                }
+                match message.kind {
+                    wire::NLMSG_DONE => {
+                        self.unread = false;
+                        return Ok(dumped);
+                    }
+                    wire::NLMSG_ERROR => return refused(&message).map(|()| dumped),
+                    _ => visit(&message).map_err(QueryError::Answer)?,
+                }
+                if !multi && message.flags & wire::flags::MULTI == 0 {
+                    return Ok(dumped);
+                }
+            }
+        }
+    }
+
+    /// Reads until the last command is acknowledged, or the batch as a whole is refused.
+    fn commit_answer(&mut self, batch: &Encoded) -> Result<(), CommitError> {
+        let mut failure = None;
+        for _ in 0..ANSWERS_MAX {
+            let datagram = match self.transport.receive() {
+                Ok(datagram) => datagram,
+                Err(_) if failure.is_some() => break,
+                Err(error) => return Err(CommitError::Lost(error)),
+            };
+            let mut complete = false;
+            for message in Messages::new(datagram) {
+                let message = message.map_err(CommitError::Answer)?;
+                if message.kind != wire::NLMSG_ERROR || !batch.seqs.contains(&message.seq) {
+                    continue;
+                }
+                let ack = Ack::read(&message).map_err(CommitError::Answer)?;
+                complete |= message.seq == batch.last || message.seq == batch.seqs.start;
+                if ack.errno != 0 && failure.is_none() {
+                    failure = Some((message.seq, ack));
+                }
+            }
+            if complete {
+                break;
+            }
+        }
+        match failure {
+            None => Ok(()),
+            Some((_, Ack { errno: errno::ERESTART, .. })) => Err(CommitError::Conflict),
+            Some((seq, Ack { errno, text })) => {
+                Err(CommitError::Refused { about: batch.label(seq).to_owned(), errno, text })
+            }
+        }
+    }
+
+    /// Throws away what an earlier conversation left unread, so that it is not taken for an answer.
+    fn drain(&mut self) {
+        for _ in 0..ANSWERS_MAX {
+            if !self.unread || self.transport.receive().is_err() {
+                break;
+            }
+        }
+        self.unread = false;
+    }
+
+    fn next_seq(&mut self) -> u32 {
+        let seq = self.seq;
+        self.seq = self.seq.wrapping_add(1);
+        seq
+    }
+}
+
+fn refused(message: &Message<'_>) -> Result<(), QueryError> {
+    match Ack::read(message).map_err(QueryError::Answer)?.errno {
+        0 => Ok(()),
+        errno => Err(QueryError::Refused { errno }),
+    }
+}

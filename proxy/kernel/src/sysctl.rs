@@ -1,0 +1,55 @@
+//! The kernel's settings in `/proc/sys`, read and written as whole numbers.
+
+use std::io;
+use std::path::PathBuf;
+
+/// One setting, such as `net/ipv4/ip_forward`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sysctl(pub &'static str);
+
+/// A setting could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum SysctlError {
+    /// It could not be read; `NotFound` when this kernel does not have it.
+    #[error("read {0}")]
+    Read(&'static str, #[source] io::Error),
+    /// It is not a whole number.
+    #[error("{0} is {1:?}, not a number")]
+    Number(&'static str, String),
+    /// It could not be written.
+    #[error("set {0} to {1}")]
+    Write(&'static str, u64, #[source] io::Error),
+}
+
+/// What [`Sysctl::ensure`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ensured {
+    /// It had the value already.
+    Unchanged,
+    /// It was changed from this value.
+    Changed(u64),
+}
+
+impl Sysctl {
+    /// Its value now.
+    pub fn read(self) -> Result<u64, SysctlError> {
+        let text =
+            std::fs::read_to_string(self.path()).map_err(|e| SysctlError::Read(self.0, e))?;
+        text.trim().parse().map_err(|_| SysctlError::Number(self.0, text.trim().to_owned()))
+    }
+
+    /// Gives it `value` unless it has it: a write needs rights that a read does not.
+    pub fn ensure(self, value: u64) -> Result<Ensured, SysctlError> {
+        let before = self.read()?;
+        if before == value {
+            return Ok(Ensured::Unchanged);
+        }
+        std::fs::write(self.path(), value.to_string())
+            .map_err(|e| SysctlError::Write(self.0, value, e))?;
+        Ok(Ensured::Changed(before))
+    }
+
+    fn path(self) -> PathBuf {
+        PathBuf::from("/proc/sys").join(self.0)
+    }
+}

@@ -1,0 +1,217 @@
+//! The kernel's numbers that appear as values of fields (`linux/netfilter/nf_tables.h`).
+//!
+//! They are open: a number that a newer kernel adds is kept as it is.
+
+/// Makes a type around a number and names the numbers that we use.
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $number:expr,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            $($(#[$value_doc])* pub const $value: Self = Self($number);)*
+        }
+    )*};
+}
+
+numbers! {
+    /// What `meta` reads.
+    MetaKey {
+        /// The packet's mark.
+        MARK = 3,
+        /// Name of the interface that it came in by.
+        IIFNAME = 6,
+        /// Name of the interface that it goes out by.
+        OIFNAME = 7,
+        /// Network protocol.
+        NFPROTO = 15,
+        /// Transport protocol.
+        L4PROTO = 16,
+    }
+    /// Where `payload` counts its offset from.
+    PayloadBase {
+        /// Start of the IP header.
+        NETWORK = 1,
+        /// Start of the TCP, UDP or SCTP header.
+        TRANSPORT = 2,
+    }
+    /// How `cmp` compares.
+    CmpOp {
+        /// Equal.
+        EQ = 0,
+        /// Not equal.
+        NEQ = 1,
+        /// Less.
+        LT = 2,
+        /// Less or equal.
+        LTE = 3,
+        /// Greater.
+        GT = 4,
+        /// Greater or equal.
+        GTE = 5,
+    }
+    /// Which address `nat` rewrites.
+    NatKind {
+        /// The source.
+        SNAT = 0,
+        /// The destination.
+        DNAT = 1,
+    }
+    /// How an address or port is chosen from a range (`linux/netfilter/nf_nat.h`).
+    NatFlags {
+        /// The address is given; the kernel adds this itself.
+        MAP_IPS = 1,
+        /// The port is given; the kernel adds this itself.
+        PROTO_SPECIFIED = 2,
+        /// Choose the port by a random number instead of keeping it.
+        FULLY_RANDOM = 16,
+    }
+    /// What `ct` reads.
+    CtKey {
+        /// State of the connection.
+        STATE = 0,
+        /// Direction of the packet: 0 original, 1 reply.
+        DIRECTION = 1,
+        /// Status bits.
+        STATUS = 2,
+        /// Transport protocol of the tuple.
+        PROTOCOL = 10,
+        /// Source port of the tuple.
+        PROTO_SRC = 11,
+        /// Destination port of the tuple.
+        PROTO_DST = 12,
+        /// IPv4 source of the tuple.
+        SRC_IP = 19,
+        /// IPv4 destination of the tuple.
+        DST_IP = 20,
+        /// IPv6 source of the tuple.
+        SRC_IP6 = 21,
+        /// IPv6 destination of the tuple.
+        DST_IP6 = 22,
+    }
+    /// What `fib` answers.
+    FibResult {
+        /// Kind of the address.
+        ADDRTYPE = 3,
+    }
+    /// What `fib` asks about.
+    FibFlags {
+        /// The source address.
+        SADDR = 1,
+        /// The destination address.
+        DADDR = 2,
+    }
+    /// How `numgen` counts.
+    NumgenKind {
+        /// One up per packet.
+        INCREMENTAL = 0,
+        /// At random.
+        RANDOM = 1,
+    }
+    /// What `hash` hashes.
+    HashKind {
+        /// Registers, by Jenkins' hash.
+        JENKINS = 0,
+        /// The packet's flow, the same in both directions.
+        SYMMETRIC = 1,
+    }
+    /// What `dynset` does with the element.
+    DynsetOp {
+        /// Add it.
+        ADD = 0,
+        /// Add it or start its time anew.
+        UPDATE = 1,
+        /// Delete it.
+        DELETE = 2,
+    }
+    /// How `reject` answers.
+    RejectKind {
+        /// An ICMP error.
+        ICMP = 0,
+        /// A TCP reset.
+        TCP_RESET = 1,
+    }
+    /// How `lookup` asks.
+    LookupFlags {
+        /// Leave the rule when the key is not there.
+        PRESENT = 0,
+        /// Leave the rule when the key is there.
+        ABSENT = 1,
+    }
+    /// What `bitwise` does.
+    BitwiseOp {
+        /// Mask, then flip.
+        MASK_XOR = 0,
+    }
+    /// What `byteorder` does.
+    ByteorderOp {
+        /// From network order.
+        NTOH = 0,
+        /// To network order.
+        HTON = 1,
+    }
+    /// Flags of a table.
+    TableFlags {
+        /// None.
+        NONE = 0,
+        /// Only the socket that made the table may change it (kernel 5.12).
+        OWNER = 2,
+        /// The table outlives its owner, and the next owner may adopt it (kernel 6.9).
+        PERSIST = 4,
+    }
+    /// Flags of a set.
+    SetFlags {
+        /// Its elements map to data.
+        MAP = 8,
+        /// Its elements may time out.
+        TIMEOUT = 16,
+        /// Packets may add elements.
+        EVAL = 32,
+        /// Its keys have several fields.
+        CONCAT = 128,
+    }
+    /// Where in the packet's way a base chain sits (`enum nf_inet_hooks`).
+    HookPoint {
+        /// Before routing.
+        PREROUTING = 0,
+        /// To this machine.
+        INPUT = 1,
+        /// Through this machine.
+        FORWARD = 2,
+        /// From this machine.
+        OUTPUT = 3,
+        /// After routing.
+        POSTROUTING = 4,
+    }
+}
+
+impl std::ops::BitOr for TableFlags {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl std::ops::BitOr for SetFlags {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl SetFlags {
+    /// Whether all bits of `other` are set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// `IPS_DST_NAT`: the connection's destination was rewritten.
+pub const CT_STATUS_DNAT: u32 = 1 << 5;
+/// `RTN_LOCAL`: an address of this machine.
+pub const ADDRTYPE_LOCAL: u32 = 2;
+/// ICMP code: destination port unreachable.
+pub const ICMP_PORT_UNREACHABLE: u8 = 3;
+/// ICMPv6 code: destination port unreachable.
+pub const ICMP6_PORT_UNREACHABLE: u8 = 4;

@@ -1,0 +1,118 @@
+//! A whole ruleset as one value: what a dump yields, what a fake kernel holds, what a tracer walks.
+
+use std::collections::BTreeMap;
+
+use super::Family;
+use super::batch::Answer;
+use super::command::{Command, Existing};
+use super::numbers::TableFlags;
+use super::object::{Chain, Element, Elements, Rule, Set, Table};
+use super::value::Value;
+
+/// Names a table.
+pub type TableId = (Family, String);
+
+/// Tables by family and name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ruleset {
+    /// The tables.
+    pub tables: BTreeMap<TableId, TableRules>,
+}
+
+/// What is in one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRules {
+    /// Its flags.
+    pub flags: TableFlags,
+    /// Its chains with their rules in order; rules carry no handle.
+    pub chains: BTreeMap<String, ChainRules>,
+    /// Its sets and maps with their elements by key.
+    pub sets: BTreeMap<String, SetElements>,
+}
+
+/// A chain and its rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainRules {
+    /// The chain.
+    pub chain: Chain,
+    /// Its rules in order.
+    pub rules: Vec<Rule>,
+}
+
+/// A set and its elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetElements {
+    /// The set, without the number that it had in its batch.
+    pub set: Set,
+    /// Its elements by key.
+    pub elements: BTreeMap<Value, Element>,
+}
+
+impl TableRules {
+    /// A table with nothing in it.
+    pub fn empty(flags: TableFlags) -> Self {
+        Self { flags, chains: BTreeMap::new(), sets: BTreeMap::new() }
+    }
+
+    /// The commands that make this table where there is none, in an order that the kernel accepts: sets
+    /// before the rules that use them, chains before the rules and verdict elements that enter them.
+    /// `first_set_id` numbers the sets within the batch.
+    pub fn commands(&self, name: &str, first_set_id: u32) -> Vec<Command> {
+        let table = Table { flags: Some(self.flags), ..Table::named(name) };
+        let mut commands = vec![Command::NewTable(table, Existing::Keep)];
+        for (id, set) in (first_set_id..).zip(self.sets.values()) {
+            let set = Set { id: Some(id), ..set.set.clone() };
+            commands.push(Command::NewSet(set, Existing::Fail));
+        }
+        commands.extend(
+            self.chains.values().map(|c| Command::NewChain(c.chain.clone(), Existing::Fail)),
+        );
+        let rules = self.chains.values().flat_map(|chain| &chain.rules);
+        commands.extend(rules.cloned().map(Command::NewRule));
+        commands
+    }
+
+    /// Number of elements of all sets.
+    pub fn elements_len(&self) -> usize {
+        self.sets.values().map(|set| set.elements.len()).sum()
+    }
+}
+
+impl Ruleset {
+    /// Adds one object of a dump. Objects of tables and sets that were not answered before are left out:
+    /// they were made after the dump of their parent.
+    pub fn absorb(&mut self, answer: Answer) {
+        match answer {
+            Answer::Generation(_) => {}
+            Answer::Table(family, table) => {
+                let flags = table.flags.unwrap_or(TableFlags::NONE);
+                self.tables.insert((family, table.name), TableRules::empty(flags));
+            }
+            Answer::Chain(family, chain) => {
+                if let Some(table) = self.tables.get_mut(&(family, chain.table.clone())) {
+                    let rules = ChainRules { chain: chain.clone(), rules: Vec::new() };
+                    table.chains.insert(chain.name, rules);
+                }
+            }
+            Answer::Rule(family, rule) => {
+                let table = self.tables.get_mut(&(family, rule.table.clone()));
+                if let Some(chain) = table.and_then(|t| t.chains.get_mut(&rule.chain)) {
+                    chain.rules.push(Rule { handle: None, ..rule });
+                }
+            }
+            Answer::Set(family, set) => {
+                if let Some(table) = self.tables.get_mut(&(family, set.table.clone())) {
+                    let name = set.name.clone();
+                    let elements = BTreeMap::new();
+                    table.sets.insert(name, SetElements { set: Set { id: None, ..set }, elements });
+                }
+            }
+            Answer::Elements(family, Elements { table, set, elements }) => {
+                let table = self.tables.get_mut(&(family, table));
+                if let Some(set) = table.and_then(|t| t.sets.get_mut(&set)) {
+                    set.elements.extend(elements.into_iter().map(|e| (e.key.clone(), e)));
+                }
+            }
+        }
+    }
+}

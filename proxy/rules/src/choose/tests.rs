@@ -1,0 +1,81 @@
+use super::*;
+use crate::model::{LocalEndpoint, Protocol, ServiceId, SlicePort};
+use proptest::prelude::*;
+
+fn slice(endpoints: &[(u8, EndpointState, Place)]) -> LocalSlice {
+    LocalSlice {
+        service: ServiceId::new("ns", "web"),
+        ports: [SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }].into(),
+        endpoints: endpoints
+            .iter()
+            .map(|&(last, state, place)| LocalEndpoint {
+                address: IpAddr::from([10, 0, 0, last]),
+                state,
+                place,
+            })
+            .collect(),
+    }
+}
+
+fn port(name: &str) -> LocalPort {
+    LocalPort { name: name.into(), protocol: Protocol::Tcp, port: 80, node_port: None }
+}
+
+/// Last bytes of the addresses that are chosen, for both policies.
+fn check(slices: &[LocalSlice], all: &[u8], here: &[u8]) {
+    let chosen = choose(slices.iter(), Family::Ip, &port("http"));
+    let last = |backends: &[Backend]| -> Vec<u8> {
+        backends
+            .iter()
+            .map(|b| match b.address {
+                IpAddr::V4(v4) => v4.octets()[3],
+                IpAddr::V6(_) => 0,
+            })
+            .collect()
+    };
+    assert_eq!((last(&chosen.all), last(&chosen.here)), (all.to_vec(), here.to_vec()));
+}
+
+#[test]
+fn ready_ones_are_used_and_draining_ones_when_there_is_none() {
+    use EndpointState::{Down, Draining, Ready};
+    use Place::{Elsewhere, Here};
+    check(&[], &[], &[]);
+    check(&[slice(&[(1, Ready, Here), (2, Draining, Here), (3, Ready, Elsewhere)])], &[1, 3], &[1]);
+    // No ready one here: the draining one takes local traffic, and none of the other.
+    check(&[slice(&[(1, Draining, Here), (2, Ready, Elsewhere)])], &[2], &[1]);
+    check(&[slice(&[(1, Draining, Elsewhere), (2, Down, Here)])], &[1], &[]);
+    // Twice the same: the better state counts, whatever the order.
+    check(&[slice(&[(1, Down, Here)]), slice(&[(1, Ready, Here)])], &[1], &[1]);
+    check(&[slice(&[(1, Ready, Here)]), slice(&[(1, Draining, Here)])], &[1], &[1]);
+}
+
+#[test]
+fn ports_are_matched_by_name_and_protocol_and_endpoints_by_family() {
+    let slices = [slice(&[(1, EndpointState::Ready, Place::Here)])];
+    assert_eq!(choose(slices.iter(), Family::Ip, &port("other")), Chosen::default());
+    assert_eq!(choose(slices.iter(), Family::Ip6, &port("http")), Chosen::default());
+    let udp = LocalPort { protocol: Protocol::Udp, ..port("http") };
+    assert_eq!(choose(slices.iter(), Family::Ip, &udp), Chosen::default());
+}
+
+fn backends() -> impl Strategy<Value = Vec<Backend>> {
+    let backend = |n: u8| Backend { address: [10, 0, 0, n].into(), port: 80, place: Place::Here };
+    proptest::collection::btree_set(0u8..12, 0..10)
+        .prop_map(move |set| set.into_iter().map(backend).collect())
+}
+
+proptest! {
+    #[test]
+    fn slots_hold_what_is_wanted_and_move_little(before in backends(), wanted in backends()) {
+        let old = reslot(&[], &before);
+        let new = reslot(&old, &wanted);
+        let mut sorted = new.clone();
+        sorted.sort();
+        prop_assert_eq!(&sorted, &wanted);
+        // A slot is rewritten only for one that comes, one that goes, or both.
+        let rewritten = old.iter().zip(&new).filter(|(a, b)| a != b).count();
+        let gone = old.iter().filter(|b| !wanted.contains(b)).count();
+        prop_assert!(rewritten <= gone, "{} rewritten, {} gone", rewritten, gone);
+    }
+}

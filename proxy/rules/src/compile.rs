@@ -1,0 +1,245 @@
+//! One service into the elements that it needs.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use proxy_netfilter::nft::{Data, Element, Family, Value};
+
+use crate::choose::{Backend, choose, reslot};
+use crate::claims::{Claim, Claims, Rank};
+use crate::layout::{
+    BACKENDS_MAX, Class, Draw, Map, address_value, backend_value, node_port_key, service_key,
+    slot_key,
+};
+use crate::model::{
+    LocalPort, LocalService, LocalSlice, Place, Policy, Protocol, ServiceId, family_of,
+};
+
+/// One element of one of our maps.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The table.
+    pub family: Family,
+    /// The map.
+    pub map: Map,
+    /// The key.
+    pub key: Value,
+    /// What a map's key leads to.
+    pub data: Option<Value>,
+}
+
+impl Entry {
+    /// The element as it travels.
+    pub fn element(&self) -> Element {
+        match &self.data {
+            Some(data) => Element::entry(self.key.clone(), Data::Value(data.clone())),
+            None => Element::member(self.key.clone()),
+        }
+    }
+
+    /// The class that it leads to, if its map is one that leads to classes.
+    pub fn class(&self) -> Option<Class> {
+        match self.map {
+            Map::Services | Map::ServicesExternal | Map::NodePorts | Map::NodePortsExternal => {
+                Class::from_data(self.data.as_ref()?.bytes())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A service with its endpoints in their slots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compiled {
+    cluster_ips: Box<[IpAddr]>,
+    /// Endpoints that could meet their own connections: those on this node, each once.
+    hairpin: Box<[IpAddr]>,
+    ports: Box<[CompiledPort]>,
+}
+
+/// A port of a service, in one family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CompiledPort {
+    family: Family,
+    protocol: Protocol,
+    number: u16,
+    frontends: Box<[(Frontend, Policy)]>,
+    all: Box<[Backend]>,
+    here: Box<[Backend]>,
+}
+
+/// What clients connect to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Frontend {
+    ClusterIp(IpAddr),
+    External(IpAddr),
+    NodePort(u16),
+}
+
+/// Compiles a service for some families. Endpoints keep the slots that they have in `old` where they can.
+pub fn compile<'a>(
+    service: &LocalService,
+    slices: impl Iterator<Item = &'a LocalSlice> + Clone,
+    families: &[Family],
+    old: &Compiled,
+) -> Compiled {
+    let mut ports = Vec::new();
+    // A frontend that two ports of the service ask for, which the API forbids, is the first one's.
+    let mut taken = BTreeSet::new();
+    for &family in families {
+        if !service.cluster_ips.iter().any(|ip| family_of(*ip) == family) {
+            continue;
+        }
+        for port in &service.ports {
+            let mut chosen = choose(slices.clone(), family, port);
+            chosen.all.truncate(BACKENDS_MAX);
+            chosen.here.truncate(BACKENDS_MAX);
+            let before = old.port(family, port);
+            let slots = |old: Option<&Box<[Backend]>>, wanted: &[Backend]| {
+                reslot(old.map_or(&[][..], |old| &old[..]), wanted).into()
+            };
+            ports.push(CompiledPort {
+                family,
+                protocol: port.protocol,
+                number: port.port,
+                frontends: frontends(service, port, family, &mut taken),
+                all: slots(before.map(|b| &b.all), &chosen.all),
+                here: slots(before.map(|b| &b.here), &chosen.here),
+            });
+        }
+    }
+    let ours = |ip: &&IpAddr| families.contains(&family_of(**ip));
+    let cluster_ips = service.cluster_ips.iter().filter(ours).copied().collect();
+    Compiled { cluster_ips, hairpin: hairpin(&ports), ports: ports.into() }
+}
+
+fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {
+    let backends = ports.iter().flat_map(|port| port.all.iter().chain(&port.here));
+    let here = backends.filter(|backend| backend.place == Place::Here);
+    let mut addresses: Vec<IpAddr> = here.map(|backend| backend.address).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.into()
+}
+
+/// The claim to a frontend of a port.
+fn claim(family: Family, protocol: Protocol, number: u16, frontend: Frontend) -> (Claim, Rank) {
+    let at = |address| Claim::Address { address, protocol, port: number };
+    match frontend {
+        Frontend::ClusterIp(address) => (at(address), Rank::Cluster),
+        Frontend::External(address) => (at(address), Rank::External),
+        Frontend::NodePort(port) => (Claim::NodePort { family, protocol, port }, Rank::External),
+    }
+}
+
+fn frontends(
+    service: &LocalService,
+    port: &LocalPort,
+    family: Family,
+    taken: &mut BTreeSet<Claim>,
+) -> Box<[(Frontend, Policy)]> {
+    let ours = |ip: &&IpAddr| family_of(**ip) == family;
+    let cluster = service.cluster_ips.iter().filter(ours);
+    let external = service.external_ips.iter().filter(ours);
+    let cluster = cluster.map(|ip| (Frontend::ClusterIp(*ip), service.internal));
+    let external = external.map(|ip| (Frontend::External(*ip), service.external));
+    let node_port = port.node_port.map(|number| (Frontend::NodePort(number), service.external));
+    let all = cluster.chain(external).chain(node_port);
+    all.filter(|(f, _)| taken.insert(claim(family, port.protocol, port.port, *f).0)).collect()
+}
+
+impl Compiled {
+    /// What the service claims for itself.
+    pub fn claims(&self) -> Vec<(Claim, Rank)> {
+        let ips = self.cluster_ips.iter().map(|ip| (Claim::ClusterIp(*ip), Rank::Cluster));
+        let hairpin = self.hairpin.iter().map(|ip| (Claim::Hairpin(*ip), Rank::Cluster));
+        ips.chain(hairpin).chain(self.ports.iter().flat_map(CompiledPort::claims)).collect()
+    }
+
+    /// The elements of what it claims and owns.
+    pub fn entries(&self, id: &ServiceId, claims: &Claims) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for ip in self.cluster_ips.iter().filter(|ip| claims.owns(&Claim::ClusterIp(**ip), id)) {
+            let (family, map) = (family_of(*ip), Map::ClusterIps);
+            entries.push(Entry { family, map, key: address_value(ip), data: None });
+        }
+        for ip in self.hairpin.iter().filter(|ip| claims.owns(&Claim::Hairpin(**ip), id)) {
+            let address = address_value(ip);
+            let key = Value::concat(&[address.bytes(), address.bytes()]);
+            entries.push(Entry { family: family_of(*ip), map: Map::Hairpin, key, data: None });
+        }
+        for port in &self.ports {
+            for (frontend, policy) in &port.frontends {
+                if claims.owns(&port.claim(*frontend).0, id) {
+                    port.frontend_entries(*frontend, *policy, &mut entries);
+                }
+            }
+        }
+        entries
+    }
+
+    fn port(&self, family: Family, port: &LocalPort) -> Option<&CompiledPort> {
+        self.ports
+            .iter()
+            .find(|p| (p.family, p.protocol, p.number) == (family, port.protocol, port.port))
+    }
+}
+
+impl CompiledPort {
+    fn claim(&self, frontend: Frontend) -> (Claim, Rank) {
+        claim(self.family, self.protocol, self.number, frontend)
+    }
+
+    fn claims(&self) -> impl Iterator<Item = (Claim, Rank)> {
+        self.frontends.iter().map(|(frontend, _)| self.claim(*frontend))
+    }
+
+    fn frontend_entries(&self, frontend: Frontend, policy: Policy, out: &mut Vec<Entry>) {
+        let mut push = |map, key: &Value, data| {
+            out.push(Entry { family: self.family, map, key: key.clone(), data });
+        };
+        let (address_maps, node_port_maps) = (
+            [Map::Services, Map::ServicesExternal, Map::Masquerade, Map::Endpoints],
+            [
+                Map::NodePorts,
+                Map::NodePortsExternal,
+                Map::NodePortMasquerade,
+                Map::NodePortEndpoints,
+            ],
+        );
+        let (key, [inside, outside, masquerade, endpoints], draw_all, draw_here) = match frontend {
+            Frontend::ClusterIp(ip) | Frontend::External(ip) => {
+                let key = service_key(&ip, self.protocol, self.number);
+                (key, address_maps, Draw::Service, Draw::ServiceHere)
+            }
+            Frontend::NodePort(port) => {
+                let key = node_port_key(self.protocol, port);
+                (key, node_port_maps, Draw::NodePort, Draw::NodePortHere)
+            }
+        };
+        let is_cluster_ip = matches!(frontend, Frontend::ClusterIp(_));
+        let none_here = if self.all.is_empty() { Class::Reject } else { Class::Drop };
+        let all = Class::of(draw_all, self.all.len(), Class::Reject).data();
+        let here = Class::of(draw_here, self.here.len(), none_here).data();
+        // Traffic of the cluster itself to an external frontend may reach all endpoints: it would, without
+        // the detour over the outside.
+        let (inside_class, uses_all, uses_here) = match (is_cluster_ip, policy) {
+            (true, Policy::Local) => (here.clone(), false, true),
+            (true, Policy::Cluster) | (false, Policy::Cluster) => (all, true, false),
+            (false, Policy::Local) => (all, true, true),
+        };
+        push(inside, &key, Some(inside_class));
+        match (is_cluster_ip, policy) {
+            (false, Policy::Local) => push(outside, &key, Some(here)),
+            (false, Policy::Cluster) => push(masquerade, &key, None),
+            (true, _) => {}
+        }
+        let lists = [(uses_all, &self.all, draw_all), (uses_here, &self.here, draw_here)];
+        for (_, backends, draw) in lists.into_iter().filter(|(used, ..)| *used) {
+            for (backend, slot) in backends.iter().zip(draw.first_slot()..) {
+                let data = backend_value(&backend.address, backend.port);
+                push(endpoints, &slot_key(&key, slot), Some(data));
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What the kernel has against what it should have, for repair.
+
+use std::collections::BTreeMap;
+
+use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_netfilter::nft::{Data, Element, Family, TableRules, Value};
+
+use crate::compile::Entry;
+use crate::layout::Map;
+use crate::transaction::Transaction;
+
+/// How a table of the kernel differs from the one that it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    /// By elements, which this transaction puts right.
+    Elements(Transaction),
+    /// By rules, chains or sets: someone else changed it, or it is of another version. It has to be loaded.
+    Shape(&'static str),
+}
+
+/// Compares a table as it is, if it is there, with the one that it should be.
+pub fn diff(family: Family, is: Option<&TableRules>, should: &TableRules) -> Difference {
+    let Some(is) = is else { return Difference::Shape("the table is missing") };
+    if is.flags.0 & !TableFlags::OWNER.0 != should.flags.0 & !TableFlags::OWNER.0 {
+        return Difference::Shape("the table has other flags");
+    }
+    if is.chains != should.chains {
+        return Difference::Shape("chains or rules differ");
+    }
+    let shapes =
+        |table: &TableRules| table.sets.values().map(|s| s.set.clone()).collect::<Vec<_>>();
+    if shapes(is) != shapes(should) {
+        return Difference::Shape("sets differ");
+    }
+    let mut transaction = Transaction::default();
+    for (name, set) in &should.sets {
+        let Some(map) = Map::from_name(name) else { continue };
+        let there = is.sets.get(name).map(|set| &set.elements);
+        let none = BTreeMap::new();
+        let there = there.unwrap_or(&none);
+        if map == Map::Classes {
+            if !same(there, &set.elements) {
+                return Difference::Shape("classes differ");
+            }
+            continue;
+        }
+        let differs = |other: &BTreeMap<Value, Element>, e: &Element| {
+            other.get(&e.key).is_none_or(|o| o.data != e.data)
+        };
+        let gone = there.values().filter(|e| differs(&set.elements, e));
+        transaction.removed.extend(gone.map(|e| entry(family, map, e)));
+        let come = set.elements.values().filter(|e| differs(there, e));
+        transaction.added.extend(come.map(|e| entry(family, map, e)));
+    }
+    transaction.removed.sort_unstable();
+    transaction.added.sort_unstable();
+    Difference::Elements(transaction)
+}
+
+fn same(a: &BTreeMap<Value, Element>, b: &BTreeMap<Value, Element>) -> bool {
+    a.len() == b.len() && a.iter().all(|(key, e)| b.get(key).is_some_and(|o| o.data == e.data))
+}
+
+fn entry(family: Family, map: Map, element: &Element) -> Entry {
+    let data = match &element.data {
+        Some(Data::Value(value)) => Some(value.clone()),
+        Some(Data::Verdict(_)) | None => None,
+    };
+    Entry { family, map, key: element.key.clone(), data }
+}

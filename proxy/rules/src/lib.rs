@@ -1,0 +1,30 @@
+//! Pure: from Services and EndpointSlices to the ruleset of one node, and from each change to the elements
+//! that differ.
+//!
+//! [`localise`] turns API objects into the node-local [`model`]; nothing below it sees an API object.
+//! [`Dataplane`] holds the model and answers each change with a [`Transaction`], whose size follows the
+//! change and not the table. [`layout`] says what the tables look like, [`trace`] what they do to a packet.
+
+pub mod model;
+
+pub mod localise;
+
+pub mod choose;
+
+pub mod layout;
+
+pub mod compile;
+
+pub mod claims;
+
+pub mod transaction;
+
+mod dataplane;
+pub use dataplane::{Dataplane, Pass};
+pub use transaction::Transaction;
+
+pub mod diff;
+
+pub mod stale;
+
+pub mod trace;

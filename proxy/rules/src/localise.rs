@@ -1,0 +1,198 @@
+//! From API objects to the node-local model. What this node does not forward becomes nothing here.
+
+use std::net::IpAddr;
+
+use proto_api::core::v1::{Service, ServicePort};
+use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
+use proto_api::names::Names;
+
+use crate::model::{
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol,
+    ServiceId, SlicePort,
+};
+
+/// Selects the services and slices that are this proxy's business: not those of headless services, and not
+/// those that name another proxy.
+pub fn selector(names: &Names) -> String {
+    let headless = names.sub_label("service", "headless");
+    format!("!{headless},!{}", names.sub_label("service", "service-proxy-name"))
+}
+
+/// A service as this node forwards it; nothing for headless services and external names, and for services
+/// without a cluster address.
+pub fn localise_service(service: &Service) -> Option<LocalService> {
+    let spec = &service.spec;
+    if spec.type_ == "ExternalName" {
+        return None;
+    }
+    let single = std::slice::from_ref(&spec.cluster_ip);
+    let listed = if spec.cluster_ips.is_empty() { single } else { &spec.cluster_ips };
+    let cluster_ips = addresses(listed.iter());
+    if cluster_ips.is_empty() {
+        return None;
+    }
+    let balanced = spec.type_ == "LoadBalancer";
+    let ingress = service.status.load_balancer.ingress.iter().filter(|_| balanced);
+    let external_ips = addresses(spec.external_ips.iter().chain(ingress.map(|i| &i.ip)));
+    let has_node_ports = balanced || spec.type_ == "NodePort";
+    Some(LocalService {
+        cluster_ips,
+        external_ips,
+        internal: policy(spec.internal_traffic_policy.as_deref().unwrap_or_default()),
+        external: policy(&spec.external_traffic_policy),
+        ports: spec.ports.iter().filter_map(|port| service_port(port, has_node_ports)).collect(),
+    })
+}
+
+/// The addresses among `texts`, each once; `None` of headless services is none.
+fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Box<[IpAddr]> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for address in texts.filter_map(|text| text.parse().ok()) {
+        if !found.contains(&address) {
+            found.push(address);
+        }
+    }
+    found.into()
+}
+
+fn policy(name: &str) -> Policy {
+    if name == "Local" { Policy::Local } else { Policy::Cluster }
+}
+
+fn service_port(port: &ServicePort, has_node_ports: bool) -> Option<LocalPort> {
+    let node_port = u16::try_from(port.node_port).ok().filter(|number| *number != 0);
+    Some(LocalPort {
+        name: port.name.as_str().into(),
+        protocol: Protocol::from_name(&port.protocol)?,
+        port: u16::try_from(port.port).ok()?,
+        node_port: node_port.filter(|_| has_node_ports),
+    })
+}
+
+/// The endpoints of a slice that may be used, as seen from the node `node_name`; nothing for a slice that
+/// belongs to no service.
+pub fn localise_slice(slice: &EndpointSlice, names: &Names, node_name: &str) -> Option<LocalSlice> {
+    let service = slice.metadata.labels.get(&names.label("service-name"))?;
+    if service.is_empty() || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6") {
+        return None;
+    }
+    let endpoints = slice.endpoints.iter().filter_map(|e| endpoint(e, node_name));
+    Some(LocalSlice {
+        service: ServiceId::new(&slice.metadata.namespace, service),
+        ports: slice.ports.iter().filter_map(slice_port).collect(),
+        endpoints: endpoints.collect(),
+    })
+}
+
+/// Only the first address counts: the others are other names of the same endpoint.
+fn endpoint(endpoint: &Endpoint, node_name: &str) -> Option<LocalEndpoint> {
+    let conditions = &endpoint.conditions;
+    let ready = conditions.ready.unwrap_or(true);
+    let serving = conditions.serving.unwrap_or(ready);
+    let state = match (ready, serving, conditions.terminating.unwrap_or(false)) {
+        (true, ..) => EndpointState::Ready,
+        (false, true, true) => EndpointState::Draining,
+        (false, ..) => return None,
+    };
+    let here = endpoint.node_name.as_deref() == Some(node_name);
+    Some(LocalEndpoint {
+        address: endpoint.addresses.first()?.parse().ok()?,
+        state,
+        place: if here { Place::Here } else { Place::Elsewhere },
+    })
+}
+
+fn slice_port(port: &EndpointPort) -> Option<SlicePort> {
+    Some(SlicePort {
+        name: port.name.as_deref().unwrap_or_default().into(),
+        protocol: Protocol::from_name(port.protocol.as_deref().unwrap_or_default())?,
+        port: u16::try_from(port.port?).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto_api::discovery::v1::EndpointConditions;
+    use proto_api::names::Profile;
+
+    fn web() -> Service {
+        let mut service = Service::default();
+        service.spec.type_ = "NodePort".into();
+        service.spec.cluster_ip = "10.96.0.1".into();
+        service.spec.cluster_ips = vec!["10.96.0.1".into(), "fd00:96::1".into()];
+        let port = ServicePort {
+            name: "http".into(),
+            protocol: "TCP".into(),
+            port: 80,
+            node_port: 30080,
+            ..ServicePort::default()
+        };
+        service.spec.ports = vec![port];
+        service
+    }
+
+    #[test]
+    fn a_service_is_reduced_to_addresses_and_ports() {
+        let mut service = web();
+        service.spec.external_ips = vec!["198.51.100.1".into(), "198.51.100.1".into(), "x".into()];
+        service.spec.external_traffic_policy = "Local".into();
+        let local = localise_service(&service).unwrap();
+        assert_eq!(local.cluster_ips.len(), 2);
+        assert_eq!(*local.external_ips, [IpAddr::from([198, 51, 100, 1])]);
+        assert_eq!((local.internal, local.external), (Policy::Cluster, Policy::Local));
+        let port = LocalPort {
+            name: "http".into(),
+            protocol: Protocol::Tcp,
+            port: 80,
+            node_port: Some(30080),
+        };
+        assert_eq!(*local.ports, [port]);
+        // A number that was left behind by another type is no node port.
+        service.spec.type_ = "ClusterIP".into();
+        assert_eq!(localise_service(&service).unwrap().ports[0].node_port, None);
+    }
+
+    #[test]
+    fn headless_services_and_external_names_are_not_forwarded() {
+        let mut service = web();
+        service.spec.cluster_ip = "None".into();
+        service.spec.cluster_ips = vec!["None".into()];
+        assert_eq!(localise_service(&service), None);
+        let mut service = web();
+        service.spec.type_ = "ExternalName".into();
+        assert_eq!(localise_service(&service), None);
+        assert_eq!(localise_service(&Service::default()), None);
+    }
+
+    #[test]
+    fn conditions_decide_how_an_endpoint_is_used() {
+        let names = Names::new(Profile::Kubernetes);
+        let state = |ready, serving, terminating| {
+            let conditions = EndpointConditions { ready, serving, terminating };
+            let endpoint = Endpoint {
+                addresses: vec!["10.0.0.1".into()],
+                conditions,
+                node_name: Some("n1".into()),
+                ..Endpoint::default()
+            };
+            let mut slice = EndpointSlice { address_type: "IPv4".into(), ..Default::default() };
+            slice.metadata.labels.insert("kubernetes.io/service-name".into(), "web".into());
+            slice.endpoints = vec![endpoint];
+            let local = localise_slice(&slice, names, "n1").unwrap();
+            local.endpoints.first().map(|e| (e.state, e.place))
+        };
+        let used = |state| Some((state, Place::Here));
+        assert_eq!(state(None, None, None), used(EndpointState::Ready));
+        assert_eq!(state(Some(true), Some(false), Some(true)), used(EndpointState::Ready));
+        assert_eq!(state(Some(false), Some(true), Some(true)), used(EndpointState::Draining));
+        assert_eq!(state(Some(false), None, Some(true)), None);
+        assert_eq!(state(Some(false), Some(true), None), None);
+    }
+
+    #[test]
+    fn the_selector_follows_the_profile() {
+        let expected = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
+        assert_eq!(selector(Names::new(Profile::Kubernetes)), expected);
+    }
+}

@@ -1,0 +1,272 @@
+//! Which connections a transaction leaves behind: those of protocols without a handshake go on to an endpoint
+//! that is gone, or around a service that is new, until somebody forgets them.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use proxy_netfilter::ct::{AddressFamily, Flow, FlowFilter, STATUS_DNAT, TupleFilter};
+use proxy_netfilter::nft::Family;
+
+use crate::compile::Entry;
+use crate::layout::{Class, Map};
+use crate::model::Protocol;
+use crate::transaction::Transaction;
+
+/// Connections to forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StaleFlows {
+    /// Their family.
+    pub family: AddressFamily,
+    /// Which.
+    pub filter: FlowFilter,
+}
+
+/// The connections that are stale once `transaction` is committed.
+pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
+    // A slot that is rewritten or moved is removed and added; an endpoint is gone from a frontend when no
+    // slot of the frontend has it any more.
+    let gone: BTreeSet<Pair> = transaction.removed.iter().filter_map(Pair::of).collect();
+    let come: BTreeSet<Pair> = transaction.added.iter().filter_map(Pair::of).collect();
+    let lost = gone.difference(&come).map(Pair::flows);
+    let known: BTreeSet<(Family, Map, &[u8])> =
+        transaction.removed.iter().map(|e| (e.family, e.map, e.key.bytes())).collect();
+    let new =
+        transaction.added.iter().filter(|e| !known.contains(&(e.family, e.map, e.key.bytes())));
+    let bypassed = new.filter_map(|entry| {
+        matches!(entry.class()?, Class::Balance(..)).then_some(())?;
+        let frontend = Frontend::read(entry)?;
+        frontend.protocol.has_stale_flows().then(|| frontend.bypassed())
+    });
+    lost.chain(bypassed).collect()
+}
+
+/// All frontends of protocols that need this, with the endpoints that they lead to: for looking through all
+/// connections after the tables were made anew, when nobody knows what was there before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    frontends: HashMap<Frontend, HashSet<(IpAddr, u16)>>,
+}
+
+impl Allowed {
+    /// The frontends of these elements.
+    pub fn of(entries: &[Entry]) -> Self {
+        let mut frontends: HashMap<Frontend, HashSet<(IpAddr, u16)>> = HashMap::new();
+        for entry in entries {
+            if let Some(pair) = Pair::of(entry) {
+                frontends.entry(pair.frontend).or_default().insert((pair.address, pair.port));
+            } else if entry.class().is_some()
+                && let Some(frontend) = Frontend::read(entry)
+                && frontend.protocol.has_stale_flows()
+            {
+                frontends.entry(frontend).or_default();
+            }
+        }
+        Self { frontends }
+    }
+
+    /// Whether there is nothing to look for.
+    pub fn is_empty(&self) -> bool {
+        self.frontends.is_empty()
+    }
+
+    /// Whether a connection goes from one of the frontends to what is not its endpoint.
+    pub fn is_stale(&self, flow: &Flow) -> bool {
+        let to = (flow.reply.src, flow.reply.src_port);
+        let frontends = Frontend::of(flow).into_iter().flatten();
+        let mut known = frontends.filter_map(|frontend| self.frontends.get(&frontend));
+        flow.status & STATUS_DNAT != 0
+            && known.next().is_some_and(|endpoints| !endpoints.contains(&to))
+    }
+}
+
+/// A frontend and an endpoint that it led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pair {
+    frontend: Frontend,
+    address: IpAddr,
+    port: u16,
+}
+
+/// What clients send to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Frontend {
+    family: AddressFamily,
+    /// None for a node port.
+    address: Option<IpAddr>,
+    protocol: Protocol,
+    port: u16,
+}
+
+impl Pair {
+    /// Reads an element of an endpoint map, of a protocol that needs this.
+    fn of(entry: &Entry) -> Option<Self> {
+        if !matches!(entry.map, Map::Endpoints | Map::NodePortEndpoints) {
+            return None;
+        }
+        let frontend = Frontend::read(entry)?;
+        let (address, rest) = split_address(frontend.family, entry.data.as_ref()?.bytes())?;
+        let port = u16::from_be_bytes(*rest.first_chunk()?);
+        frontend.protocol.has_stale_flows().then_some(Self { frontend, address, port })
+    }
+
+    fn flows(&self) -> StaleFlows {
+        let reply = TupleFilter {
+            src: Some(self.address),
+            proto: Some(self.frontend.protocol.number()),
+            src_port: Some(self.port),
+            ..TupleFilter::default()
+        };
+        let filter = FlowFilter {
+            orig: self.frontend.tuple(),
+            reply,
+            status: Some((STATUS_DNAT, STATUS_DNAT)),
+        };
+        StaleFlows { family: self.frontend.family, filter }
+    }
+}
+
+impl Frontend {
+    /// Reads the beginning of a key.
+    fn read(entry: &Entry) -> Option<Self> {
+        let family = match entry.family {
+            Family::Ip6 => AddressFamily::V6,
+            Family::Ip | Family::Inet => AddressFamily::V4,
+        };
+        let key = entry.key.bytes();
+        let (address, rest) = match entry.map {
+            Map::NodePorts | Map::NodePortsExternal | Map::NodePortEndpoints => (None, key),
+            _ => split_address(family, key).map(|(address, rest)| (Some(address), rest))?,
+        };
+        let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+        let number = rest.first()?;
+        let protocol = protocols.into_iter().find(|protocol| protocol.number() == *number)?;
+        let port = u16::from_be_bytes(*rest.get(4..)?.first_chunk()?);
+        Some(Self { family, address, protocol, port })
+    }
+
+    /// What a connection was opened to: an address, or else a node port.
+    fn of(flow: &Flow) -> Option<[Self; 2]> {
+        let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+        let protocol = protocols.into_iter().find(|p| p.number() == flow.orig.proto)?;
+        let (family, port) = (AddressFamily::of(flow.orig.dst), flow.orig.dst_port);
+        let at = |address| Self { family, address, protocol, port };
+        Some([at(Some(flow.orig.dst)), at(None)])
+    }
+
+    fn tuple(&self) -> TupleFilter {
+        TupleFilter {
+            dst: self.address,
+            proto: Some(self.protocol.number()),
+            dst_port: Some(self.port),
+            ..TupleFilter::default()
+        }
+    }
+
+    /// Flows that were there before the service, and so pass it by.
+    fn bypassed(&self) -> StaleFlows {
+        let status = Some((0, STATUS_DNAT));
+        let filter = FlowFilter { orig: self.tuple(), status, ..FlowFilter::default() };
+        StaleFlows { family: self.family, filter }
+    }
+}
+
+fn split_address(family: AddressFamily, bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
+    match family {
+        AddressFamily::V4 => {
+            bytes.split_first_chunk::<4>().map(|(a, rest)| (Ipv4Addr::from(*a).into(), rest))
+        }
+        AddressFamily::V6 => {
+            bytes.split_first_chunk::<16>().map(|(a, rest)| (Ipv6Addr::from(*a).into(), rest))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{Draw, backend_value, node_port_key, service_key, slot_key};
+    use proxy_netfilter::nft::Value;
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    fn entry(map: Map, key: Value, data: Value) -> Entry {
+        Entry { family: Family::Ip, map, key, data: Some(data) }
+    }
+
+    fn slot(protocol: Protocol, slot: u32, endpoint: u8) -> Entry {
+        let key = slot_key(&service_key(&ip(1), protocol, 53), slot);
+        entry(Map::Endpoints, key, backend_value(&ip(endpoint), 5353))
+    }
+
+    #[test]
+    fn flows_to_an_endpoint_that_went_are_stale_those_to_one_that_moved_are_not() {
+        let transaction = Transaction {
+            removed: vec![slot(Protocol::Udp, 0, 7), slot(Protocol::Udp, 1, 8)],
+            added: vec![slot(Protocol::Udp, 0, 8)],
+            ..Transaction::default()
+        };
+        let orig = TupleFilter {
+            dst: Some(ip(1)),
+            proto: Some(17),
+            dst_port: Some(53),
+            ..TupleFilter::default()
+        };
+        let reply = TupleFilter {
+            src: Some(ip(7)),
+            proto: Some(17),
+            src_port: Some(5353),
+            ..TupleFilter::default()
+        };
+        let filter = FlowFilter { orig, reply, status: Some((STATUS_DNAT, STATUS_DNAT)) };
+        let expected = StaleFlows { family: AddressFamily::V4, filter };
+        assert_eq!(stale_flows(&transaction), [expected]);
+    }
+
+    #[test]
+    fn tcp_notices_by_itself() {
+        let removed = vec![slot(Protocol::Tcp, 0, 7)];
+        assert_eq!(stale_flows(&Transaction { removed, ..Transaction::default() }), []);
+    }
+
+    #[test]
+    fn after_a_fresh_start_flows_to_what_is_no_endpoint_are_stale() {
+        let allowed = Allowed::of(&[slot(Protocol::Udp, 0, 7), slot(Protocol::Tcp, 0, 7)]);
+        let flow = |endpoint: u8, proto: u8| {
+            let tuple = |src, dst, src_port, dst_port| proxy_netfilter::ct::Tuple {
+                src: ip(src),
+                dst: ip(dst),
+                proto,
+                src_port,
+                dst_port,
+            };
+            Flow {
+                orig: tuple(99, 1, 4242, 53),
+                reply: tuple(endpoint, 99, 5353, 4242),
+                status: STATUS_DNAT,
+                mark: 0,
+                timeout_secs: None,
+                id: None,
+            }
+        };
+        assert!(!allowed.is_stale(&flow(7, 17)));
+        assert!(allowed.is_stale(&flow(8, 17)));
+        assert!(!allowed.is_stale(&Flow { status: 0, ..flow(8, 17) }));
+        assert!(!allowed.is_stale(&flow(8, 6)));
+    }
+
+    #[test]
+    fn flows_that_were_there_before_their_service_pass_it_by() {
+        let class = Class::Balance(Draw::NodePort, 1).data();
+        let added = vec![
+            entry(Map::NodePorts, node_port_key(Protocol::Udp, 30053), class.clone()),
+            entry(Map::NodePorts, node_port_key(Protocol::Tcp, 30053), class),
+            entry(Map::Services, service_key(&ip(1), Protocol::Udp, 53), Class::Reject.data()),
+        ];
+        let stale = stale_flows(&Transaction { added, ..Transaction::default() });
+        let orig = TupleFilter { proto: Some(17), dst_port: Some(30053), ..TupleFilter::default() };
+        let filter = FlowFilter { orig, status: Some((0, STATUS_DNAT)), ..FlowFilter::default() };
+        assert_eq!(stale, [StaleFlows { family: AddressFamily::V4, filter }]);
+    }
+}

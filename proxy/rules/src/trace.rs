@@ -1,0 +1,170 @@
+//! What a table does to a packet, computed from the table's value the way the kernel would: for tests, and to
+//! explain a connection to people.
+//!
+//! It runs the rules themselves, expression by expression, so it knows nothing of services. It knows the
+//! expressions that our rules use; any other ends the trace as [`Fate::Unknown`].
+
+use std::net::IpAddr;
+
+use proxy_netfilter::nft::TableRules;
+use proxy_netfilter::nft::numbers::HookPoint;
+
+use crate::layout::address_value;
+use crate::model::Protocol;
+
+mod machine;
+use machine::{Connection, Machine, Stop};
+
+/// The first packet of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// Sender.
+    pub src: IpAddr,
+    /// Sender's port.
+    pub src_port: u16,
+    /// Receiver.
+    pub dst: IpAddr,
+    /// Receiver's port.
+    pub dst_port: u16,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Where it enters this machine.
+    pub origin: Origin,
+}
+
+/// Where a packet enters this machine's tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It comes in by an interface, from a pod or from outside.
+    Network,
+    /// A process of this machine sends it.
+    Host,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// No rule concerns it.
+    Untouched,
+    /// It goes to an endpoint.
+    Sent {
+        /// The endpoint's address.
+        to: IpAddr,
+        /// The endpoint's port.
+        port: u16,
+        /// What the endpoint sees as the sender.
+        from: Sender,
+    },
+    /// The sender gets a TCP reset.
+    Reset,
+    /// The sender gets an ICMP error.
+    Unreachable,
+    /// It is forgotten.
+    Dropped,
+    /// A rule does something that the tracer does not know.
+    Unknown(String),
+}
+
+/// What an endpoint sees as the sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sender {
+    /// The sender itself.
+    Itself,
+    /// This machine.
+    Masqueraded,
+}
+
+/// A rule that took part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its chain.
+    pub chain: String,
+    /// Its comment.
+    pub rule: String,
+}
+
+/// The way of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// Rules whose conditions all held, in order.
+    pub steps: Vec<Step>,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// Follows a packet through a table. `is_local` says which addresses are this machine's; `draw` chooses a
+/// number below its argument, as the kernel does at random.
+pub fn trace(
+    table: &TableRules,
+    packet: &Packet,
+    is_local: &dyn Fn(IpAddr) -> bool,
+    draw: &mut dyn FnMut(u32) -> u32,
+) -> Trace {
+    let mut machine = Machine::new(table, is_local, draw);
+    let entry = match packet.origin {
+        Origin::Network => HookPoint::PREROUTING,
+        Origin::Host => HookPoint::OUTPUT,
+    };
+    let original = Connection { original: *packet, dnat: false };
+    let (to, port) = match machine.run(entry, packet, &original) {
+        Stop::Dnat(bytes, port) => match address_from(&bytes) {
+            Some(address) => (address, port),
+            None => return machine.end(Fate::Unknown("destination of another family".into())),
+        },
+        Stop::Accept => return machine.end(Fate::Untouched),
+        Stop::Masquerade => {
+            return machine.end(Fate::Unknown("masquerade before routing".into()));
+        }
+        Stop::Fate(fate) => return machine.end(fate),
+    };
+    // What comes in for this machine is delivered; only what leaves it passes postrouting.
+    if packet.origin == Origin::Network && is_local(to) {
+        return machine.end(Fate::Sent { to, port, from: Sender::Itself });
+    }
+    let rewritten = Packet { dst: to, dst_port: port, ..*packet };
+    let connection = Connection { dnat: true, ..original };
+    let from = match machine.run(HookPoint::POSTROUTING, &rewritten, &connection) {
+        Stop::Masquerade => Sender::Masqueraded,
+        Stop::Accept => Sender::Itself,
+        Stop::Dnat(..) => return machine.end(Fate::Unknown("destination after routing".into())),
+        Stop::Fate(fate) => return machine.end(fate),
+    };
+    machine.end(Fate::Sent { to, port, from })
+}
+
+/// All that can become of a packet, whatever is drawn; each draw is tried up to `draws_max` values.
+pub fn fates(
+    table: &TableRules,
+    packet: &Packet,
+    is_local: &dyn Fn(IpAddr) -> bool,
+    draws_max: u32,
+) -> std::collections::BTreeSet<Fate> {
+    let mut fates = std::collections::BTreeSet::new();
+    let mut tries = 1;
+    let mut turn = 0;
+    while turn < tries {
+        let mut draw = |count: u32| {
+            tries = tries.max(count.min(draws_max));
+            turn.min(count.saturating_sub(1))
+        };
+        fates.insert(trace(table, packet, is_local, &mut draw).fate);
+        turn += 1;
+    }
+    fates
+}
+
+fn address_from(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
+}
+
+/// The headers that rules look at: network and transport.
+fn headers(packet: &Packet) -> (Vec<u8>, Vec<u8>) {
+    let (src, dst) = (address_value(&packet.src), address_value(&packet.dst));
+    let offset = if src.bytes().len() == 4 { 12 } else { 8 };
+    let mut network = vec![0; offset];
+    network.extend_from_slice(src.bytes());
+    network.extend_from_slice(dst.bytes());
+    let transport = [packet.src_port.to_be_bytes(), packet.dst_port.to_be_bytes()].concat();
+    (network, transport)
+}

@@ -1,0 +1,320 @@
+//! The kernel's rule machine: registers, expressions, verdicts.
+
+use std::net::IpAddr;
+
+use proxy_netfilter::nft::expr::{
+    Bitwise, Cmp, Ct, Expr, Immediate, Lookup, Nat, Payload, Reject, Target,
+};
+use proxy_netfilter::nft::numbers::{
+    ADDRTYPE_LOCAL, CT_STATUS_DNAT, CmpOp, CtKey, FibFlags, HookPoint, LookupFlags, MetaKey,
+    PayloadBase, RejectKind,
+};
+use proxy_netfilter::nft::{Data, Reg, Rule, TableRules, Verdict};
+
+use super::{Fate, Packet, Step, Trace, headers};
+use crate::layout::address_value;
+
+/// Chains entered from chains, as the kernel allows (`NFT_JUMP_STACK_SIZE`).
+const DEPTH_MAX: usize = 16;
+
+/// What connection tracking knows.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// The first packet as it was sent.
+    pub original: Packet,
+    /// Whether its destination was rewritten.
+    pub dnat: bool,
+}
+
+/// How a hook's chains end.
+#[derive(Clone, Debug)]
+pub enum Stop {
+    /// The packet goes on as it is.
+    Accept,
+    /// The packet goes to another address and port.
+    Dnat(Vec<u8>, u16),
+    /// The packet gets our address.
+    Masquerade,
+    /// The packet goes nowhere.
+    Fate(Fate),
+}
+
+/// How a rule ends.
+enum Flow {
+    /// With the next rule.
+    Next,
+    /// With the rule after the one that jumped here.
+    Return,
+    /// For good.
+    Stop(Stop),
+}
+
+/// Runs chains of one table.
+pub struct Machine<'a> {
+    table: &'a TableRules,
+    is_local: &'a dyn Fn(IpAddr) -> bool,
+    draw: &'a mut dyn FnMut(u32) -> u32,
+    steps: Vec<Step>,
+}
+
+/// One packet at one hook.
+struct At<'a> {
+    packet: &'a Packet,
+    connection: &'a Connection,
+    network: Vec<u8>,
+    transport: Vec<u8>,
+    registers: [u8; Reg::COUNT * 4],
+}
+
+/// A condition that does not hold ends the rule; what is not known ends the trace.
+enum Miss {
+    Break,
+    Unknown(String),
+}
+
+impl<'a> Machine<'a> {
+    /// A machine for one table.
+    pub fn new(
+        table: &'a TableRules,
+        is_local: &'a dyn Fn(IpAddr) -> bool,
+        draw: &'a mut dyn FnMut(u32) -> u32,
+    ) -> Self {
+        Self { table, is_local, draw, steps: Vec::new() }
+    }
+
+    /// Ends the trace.
+    pub fn end(self, fate: Fate) -> Trace {
+        Trace { steps: self.steps, fate }
+    }
+
+    /// Runs the base chains of a hook.
+    pub fn run(&mut self, point: HookPoint, packet: &Packet, connection: &Connection) -> Stop {
+        let hooked = |chain: &proxy_netfilter::nft::Chain| {
+            chain.hook.as_ref().is_some_and(|hook| hook.point == point)
+        };
+        let table = self.table;
+        let mut bases: Vec<_> = table.chains.values().filter(|c| hooked(&c.chain)).collect();
+        bases.sort_by_key(|base| base.chain.hook.as_ref().map(|hook| hook.priority));
+        for base in bases {
+            let (network, transport) = headers(packet);
+            let registers = [0; Reg::COUNT * 4];
+            let mut at = At { packet, connection, network, transport, registers };
+            match self.chain(&base.chain.name, &mut at, 0) {
+                Flow::Stop(Stop::Accept) | Flow::Next | Flow::Return => {}
+                Flow::Stop(stop) => return stop,
+            }
+        }
+        Stop::Accept
+    }
+
+    /// Runs a chain; `Next` at its end means that the caller goes on.
+    fn chain(&mut self, name: &str, at: &mut At<'_>, depth: usize) -> Flow {
+        let table = self.table;
+        let Some(chain) = table.chains.get(name).filter(|_| depth < DEPTH_MAX) else {
+            return unknown(format!("no chain {name}, or chains too deep"));
+        };
+        for rule in &chain.rules {
+            match self.rule(rule, at, depth) {
+                Flow::Next => {}
+                Flow::Return => return Flow::Next,
+                stop => return stop,
+            }
+        }
+        Flow::Next
+    }
+
+    fn rule(&mut self, rule: &Rule, at: &mut At<'_>, depth: usize) -> Flow {
+        let position = self.steps.len();
+        let comment = rule.userdata.get(2..).unwrap_or_default();
+        let comment = String::from_utf8_lossy(comment).trim_end_matches('\0').to_owned();
+        self.steps.push(Step { chain: rule.chain.clone(), rule: comment });
+        for expr in &rule.exprs {
+            match self.expr(expr, at) {
+                Ok(None) => {}
+                Ok(Some(flow)) => return flow,
+                Err(Miss::Break) => {
+                    self.steps.truncate(position);
+                    return Flow::Next;
+                }
+                Err(Miss::Unknown(what)) => return unknown(what),
+            }
+            if let Some(verdict) = verdict_of(expr, at, self.table) {
+                return self.verdict(verdict, at, depth);
+            }
+        }
+        Flow::Next
+    }
+
+    fn verdict(&mut self, verdict: Verdict, at: &mut At<'_>, depth: usize) -> Flow {
+        match verdict {
+            Verdict::Accept => Flow::Stop(Stop::Accept),
+            Verdict::Drop => Flow::Stop(Stop::Fate(Fate::Dropped)),
+            Verdict::Continue | Verdict::Break => Flow::Next,
+            Verdict::Return => Flow::Return,
+            Verdict::Jump(chain) => self.chain(&chain, at, depth + 1),
+            Verdict::Goto(chain) => match self.chain(&chain, at, depth + 1) {
+                Flow::Next => Flow::Return,
+                other => other,
+            },
+        }
+    }
+
+    /// Runs one expression: goes on, or ends the packet's way.
+    fn expr(&mut self, expr: &Expr, at: &mut At<'_>) -> Result<Option<Flow>, Miss> {
+        match expr {
+            Expr::Meta(meta) if meta.key == MetaKey::L4PROTO => {
+                at.load(meta.dreg, &[at.packet.protocol.number()])?;
+            }
+            Expr::Payload(payload) => at.load_payload(payload)?,
+            Expr::Ct(ct) => at.load_connection(ct)?,
+            Expr::Fib(fib) => {
+                let source = fib.flags == FibFlags::SADDR;
+                let address = if source { at.packet.src } else { at.packet.dst };
+                // Any other kind than local will do: our rules ask only for that.
+                let kind = if (self.is_local)(address) { ADDRTYPE_LOCAL } else { 1 };
+                at.load(Some(fib.dreg), &kind.to_ne_bytes())?;
+            }
+            Expr::Numgen(numgen) => {
+                let number = numgen.offset + (self.draw)(numgen.modulus);
+                at.load(Some(numgen.dreg), &number.to_ne_bytes())?;
+            }
+            Expr::Immediate(Immediate { dreg: Target::Reg(dreg), data: Data::Value(value) }) => {
+                at.load(Some(*dreg), value.bytes())?;
+            }
+            Expr::Immediate(Immediate { dreg: Target::Verdict, .. }) => {}
+            Expr::Bitwise(bitwise) => at.mask(bitwise)?,
+            Expr::Cmp(cmp) => at.compare(cmp)?,
+            Expr::Lookup(lookup) => at.lookup(lookup, self.table)?,
+            Expr::Nat(nat) => return at.nat(nat).map(Some),
+            Expr::Masq(_) => return Ok(Some(Flow::Stop(Stop::Masquerade))),
+            Expr::Reject(reject) => return Ok(Some(Flow::Stop(Stop::Fate(rejected(reject))))),
+            Expr::Counter(_) => {}
+            other => return Err(Miss::Unknown(other.name().to_owned())),
+        }
+        Ok(None)
+    }
+}
+
+impl At<'_> {
+    fn read(&self, reg: Reg, len: usize) -> Result<&[u8], Miss> {
+        let start = reg.index() * 4;
+        let out = || Miss::Unknown("register out of range".into());
+        self.registers.get(start..start + len).ok_or_else(out)
+    }
+
+    /// Loads bytes; the rest of the last word becomes zero.
+    fn load(&mut self, reg: Option<Reg>, bytes: &[u8]) -> Result<(), Miss> {
+        let reg = reg.ok_or_else(|| Miss::Unknown("setting a property".into()))?;
+        let start = reg.index() * 4;
+        let words = bytes.len().div_ceil(4) * 4;
+        let out = || Miss::Unknown("register out of range".into());
+        let slot = self.registers.get_mut(start..start + words).ok_or_else(out)?;
+        slot.fill(0);
+        slot.iter_mut().zip(bytes).for_each(|(slot, byte)| *slot = *byte);
+        Ok(())
+    }
+
+    fn load_payload(&mut self, payload: &Payload) -> Result<(), Miss> {
+        let header = match payload.base {
+            PayloadBase::NETWORK => &self.network,
+            PayloadBase::TRANSPORT => &self.transport,
+            _ => return Err(Miss::Unknown("payload of another header".into())),
+        };
+        let (start, len) = (payload.offset as usize, payload.len as usize);
+        let bytes = header.get(start..start + len).ok_or(Miss::Break)?.to_vec();
+        self.load(Some(payload.dreg), &bytes)
+    }
+
+    fn load_connection(&mut self, ct: &Ct) -> Result<(), Miss> {
+        let original = self.connection.original;
+        let bytes = match (ct.key, ct.direction) {
+            (CtKey::STATUS, None) => {
+                let status = if self.connection.dnat { CT_STATUS_DNAT } else { 0 };
+                status.to_ne_bytes().to_vec()
+            }
+            (CtKey::DST_IP | CtKey::DST_IP6, Some(0)) => {
+                address_value(&original.dst).bytes().to_vec()
+            }
+            (CtKey::PROTO_DST, Some(0)) => original.dst_port.to_be_bytes().to_vec(),
+            _ => return Err(Miss::Unknown("ct".into())),
+        };
+        self.load(ct.dreg, &bytes)
+    }
+
+    fn mask(&mut self, bitwise: &Bitwise) -> Result<(), Miss> {
+        let bytes = self.read(bitwise.sreg, bitwise.len as usize)?;
+        let pairs = bytes.iter().zip(bitwise.mask.bytes()).zip(bitwise.xor.bytes());
+        let masked: Vec<u8> = pairs.map(|((byte, mask), xor)| (byte & mask) ^ xor).collect();
+        self.load(Some(bitwise.dreg), &masked)
+    }
+
+    fn compare(&self, cmp: &Cmp) -> Result<(), Miss> {
+        let (left, right) = (self.read(cmp.sreg, cmp.data.bytes().len())?, cmp.data.bytes());
+        let holds = match cmp.op {
+            CmpOp::EQ => left == right,
+            CmpOp::NEQ => left != right,
+            CmpOp::LT => left < right,
+            CmpOp::LTE => left <= right,
+            CmpOp::GT => left > right,
+            CmpOp::GTE => left >= right,
+            _ => return Err(Miss::Unknown("comparison".into())),
+        };
+        if holds { Ok(()) } else { Err(Miss::Break) }
+    }
+
+    /// Data of the element that a lookup finds.
+    fn find<'t>(&self, lookup: &Lookup, table: &'t TableRules) -> Result<Option<&'t Data>, Miss> {
+        let none = || Miss::Unknown(format!("no set {}", lookup.set));
+        let set = table.sets.get(&lookup.set).ok_or_else(none)?;
+        let key = self.read(lookup.sreg, set.set.key_len as usize)?;
+        match (set.elements.get(key), lookup.flags) {
+            (Some(element), LookupFlags::PRESENT) => Ok(element.data.as_ref()),
+            (None, LookupFlags::ABSENT) => Ok(None),
+            _ => Err(Miss::Break),
+        }
+    }
+
+    fn lookup(&mut self, lookup: &Lookup, table: &TableRules) -> Result<(), Miss> {
+        match (self.find(lookup, table)?, lookup.dreg) {
+            (Some(Data::Value(value)), Some(Target::Reg(dreg))) => {
+                self.load(Some(dreg), value.bytes())
+            }
+            (Some(Data::Verdict(_)), Some(Target::Verdict)) | (_, None) => Ok(()),
+            _ => Err(Miss::Unknown(format!("data of {}", lookup.set))),
+        }
+    }
+
+    fn nat(&self, nat: &Nat) -> Result<Flow, Miss> {
+        let len = address_value(&self.packet.dst).bytes().len();
+        let (Some(address), Some(port)) = (nat.addr_min, nat.proto_min) else {
+            return Err(Miss::Unknown("nat without address or port".into()));
+        };
+        let address = self.read(address, len)?.to_vec();
+        let port = self.read(port, 2)?.first_chunk().copied().map_or(0, u16::from_be_bytes);
+        Ok(Flow::Stop(Stop::Dnat(address, port)))
+    }
+}
+
+/// The verdict that an expression leaves, if it is one that leaves one.
+fn verdict_of(expr: &Expr, at: &At<'_>, table: &TableRules) -> Option<Verdict> {
+    match expr {
+        Expr::Immediate(Immediate { dreg: Target::Verdict, data: Data::Verdict(verdict) }) => {
+            Some(verdict.clone())
+        }
+        Expr::Lookup(lookup) if lookup.dreg == Some(Target::Verdict) => {
+            match at.find(lookup, table) {
+                Ok(Some(Data::Verdict(verdict))) => Some(verdict.clone()),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+fn rejected(reject: &Reject) -> Fate {
+    if reject.kind == RejectKind::TCP_RESET { Fate::Reset } else { Fate::Unreachable }
+}
+
+fn unknown(what: String) -> Flow {
+    Flow::Stop(Stop::Fate(Fate::Unknown(what)))
+}

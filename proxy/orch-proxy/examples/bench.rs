@@ -1,0 +1,236 @@
+//! Measures the proxy from the node-local model to the kernel, in a network namespace of its own:
+//! `unshare -n target/release/examples/bench [services ...]`.
+//!
+//! For each table size it prints one line: loading from nothing, then the kernel's part and the whole of one
+//! endpoint changing, of an endpoint coming or going, of a service coming or going, of changes in bulk.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a program for people, which may end anywhere"
+)]
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proxy_kernel::{Session, Socket};
+use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_rules::layout::{FAMILIES, Layout};
+use proxy_rules::model::{
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,
+    Settings, SlicePort,
+};
+use proxy_rules::{Dataplane, Pass};
+
+/// Endpoints of each service.
+const ENDPOINTS: u32 = 3;
+/// Repetitions of each small change.
+const ROUNDS: u32 = 2000;
+
+fn main() {
+    let mut sizes: Vec<u32> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
+    if sizes.is_empty() {
+        sizes = vec![1_000, 10_000, 100_000];
+    }
+    println!(
+        "{:>9} {:>10} {:>10} {:>16} {:>16} {:>16} {:>16} {:>12} {:>9}",
+        "services",
+        "compile",
+        "commit",
+        "replace ep",
+        "replace, whole",
+        "add/remove ep",
+        "add/remove svc",
+        "bulk ep/s",
+        "RSS MiB"
+    );
+    sizes.into_iter().for_each(measure);
+}
+
+/// A node under measurement.
+struct Bench {
+    plane: Dataplane,
+    session: Session<Socket>,
+}
+
+/// Time of one change: in the kernel, and from the model to the kernel's answer.
+struct Took {
+    kernel: Duration,
+    whole: Duration,
+}
+
+impl Bench {
+    /// Commits what is marked.
+    fn pass(&mut self) -> Took {
+        let started = Instant::now();
+        let Pass::Change(transaction) = self.plane.pass() else {
+            println!("a reload in the middle of a measurement");
+            return Took { kernel: Duration::ZERO, whole: Duration::ZERO };
+        };
+        let mut batch = self.session.batch(None);
+        transaction.encode(self.plane.layout(), &mut batch);
+        let sent = Instant::now();
+        self.session.commit(batch).unwrap();
+        Took { kernel: sent.elapsed(), whole: started.elapsed() }
+    }
+
+    fn endpoints_changed(&mut self, n: u32, old: &Arc<LocalSlice>, new: &Arc<LocalSlice>) {
+        self.plane.slice_changed(&slice_name(n), Some(old), Some(new.clone()));
+    }
+}
+
+fn measure(services: u32) {
+    let layout = Layout {
+        table: "bench".into(),
+        flags: TableFlags::NONE,
+        families: FAMILIES.into(),
+        settings: Settings::default(),
+    };
+    let mut bench =
+        Bench { plane: Dataplane::new(layout), session: Session::new(Socket::open().unwrap()) };
+    for n in 0..services {
+        bench.plane.service_changed(&id(n), Some(Arc::new(service(n))));
+        bench.plane.slice_changed(&slice_name(n), None, Some(slice(n, 0, ENDPOINTS)));
+    }
+    let started = Instant::now();
+    let load = bench.plane.load();
+    let compiled = started.elapsed();
+    let mut batch = bench.session.batch(None);
+    load.encode(bench.plane.layout(), &mut batch);
+    let started = Instant::now();
+    bench.session.commit(batch).unwrap();
+    let committed = started.elapsed();
+    drop(load);
+    proto_daemon::runtime::trim_heap();
+    let rss = rss_mib();
+    let (replace, whole) = replace(&mut bench, services);
+    let grow = grow(&mut bench, services);
+    let come = come(&mut bench, services);
+    let bulk = bulk(&mut bench, services);
+    println!(
+        "{services:>9} {:>7.1} ms {:>7.1} ms {:>16} {:>16} {:>16} {:>16} {bulk:>12.0} {rss:>9.1}",
+        compiled.as_secs_f64() * 1e3,
+        committed.as_secs_f64() * 1e3,
+        quantiles(replace),
+        quantiles(whole),
+        quantiles(grow),
+        quantiles(come),
+    );
+    let mut batch = bench.session.batch(None);
+    for family in FAMILIES {
+        proxy_rules::transaction::clear(bench.plane.layout(), family, &mut batch);
+    }
+    bench.session.commit(batch).unwrap();
+}
+
+/// One endpoint of a service becomes another.
+fn replace(bench: &mut Bench, services: u32) -> (Vec<Duration>, Vec<Duration>) {
+    let (mut kernel, mut whole) = (Vec::new(), Vec::new());
+    for round in 0..ROUNDS {
+        let n = scatter(round, services);
+        let (old, new) = (slice(n, 0, ENDPOINTS), slice(n, 1, ENDPOINTS));
+        for (old, new) in [(&old, &new), (&new, &old)] {
+            bench.endpoints_changed(n, old, new);
+            let took = bench.pass();
+            kernel.push(took.kernel);
+            whole.push(took.whole);
+        }
+    }
+    (kernel, whole)
+}
+
+/// A service has one endpoint more, then again as many.
+fn grow(bench: &mut Bench, services: u32) -> Vec<Duration> {
+    let mut kernel = Vec::new();
+    for round in 0..ROUNDS {
+        let n = scatter(round, services);
+        let (old, new) = (slice(n, 0, ENDPOINTS), slice(n, 0, ENDPOINTS + 1));
+        for (old, new) in [(&old, &new), (&new, &old)] {
+            bench.endpoints_changed(n, old, new);
+            kernel.push(bench.pass().kernel);
+        }
+    }
+    kernel
+}
+
+/// A service comes and goes.
+fn come(bench: &mut Bench, services: u32) -> Vec<Duration> {
+    let mut kernel = Vec::new();
+    for _ in 0..ROUNDS {
+        let slice = slice(services, 0, ENDPOINTS);
+        bench.plane.service_changed(&id(services), Some(Arc::new(service(services))));
+        bench.plane.slice_changed(&slice_name(services), None, Some(slice.clone()));
+        kernel.push(bench.pass().kernel);
+        bench.plane.service_changed(&id(services), None);
+        bench.plane.slice_changed(&slice_name(services), Some(&slice), None);
+        kernel.push(bench.pass().kernel);
+    }
+    kernel
+}
+
+/// Endpoints replaced a second, a thousand services a pass, from the model to the kernel's answer.
+fn bulk(bench: &mut Bench, services: u32) -> f64 {
+    let changes = services.min(1000);
+    let (mut busy, mut replaced) = (Duration::ZERO, 0);
+    for round in 0..20 {
+        for n in 0..changes {
+            let (old, new) = (slice(n, round % 2, ENDPOINTS), slice(n, (round + 1) % 2, ENDPOINTS));
+            bench.endpoints_changed(n, &old, &new);
+        }
+        busy += bench.pass().whole;
+        replaced += changes;
+    }
+    f64::from(replaced) / busy.as_secs_f64()
+}
+
+fn id(n: u32) -> ServiceId {
+    ServiceId::new("default", &format!("service-{n}"))
+}
+
+fn slice_name(n: u32) -> String {
+    format!("service-{n}-abcde")
+}
+
+fn service(n: u32) -> LocalService {
+    let port = LocalPort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
+    LocalService {
+        cluster_ips: [IpAddr::from((0x0a60_0000 + n).to_be_bytes())].into(),
+        ports: [port].into(),
+        ..LocalService::default()
+    }
+}
+
+/// Endpoints of a service; in another `variant` the first is another one.
+fn slice(n: u32, variant: u32, endpoints: u32) -> Arc<LocalSlice> {
+    let endpoint = |k: u32| {
+        let last = if k == 0 { variant * 7 } else { k };
+        let address = IpAddr::from((0x0b00_0000 + n * 8 + last).to_be_bytes());
+        LocalEndpoint { address, state: EndpointState::Ready, place: Place::Elsewhere }
+    };
+    Arc::new(LocalSlice {
+        service: id(n),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 }].into(),
+        endpoints: (0..endpoints).map(endpoint).collect(),
+    })
+}
+
+/// Services all over the table.
+fn scatter(round: u32, services: u32) -> u32 {
+    round.wrapping_mul(2_654_435_761) % services
+}
+
+fn quantiles(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let at = |share: f64| {
+        let index = (times.len() as f64 * share) as usize;
+        times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
+    };
+    format!("{:.1}/{:.1} us", at(0.5).as_secs_f64() * 1e6, at(0.99).as_secs_f64() * 1e6)
+}
+
+fn rss_mib() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: f64 = status.split(' ').nth(1).and_then(|p| p.parse().ok()).unwrap_or_default();
+    pages * 4096.0 / f64::from(1 << 20)
+}

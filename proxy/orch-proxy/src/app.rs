@@ -1,0 +1,160 @@
+//! Putting the parts together: what can fail at the start fails in [`build`].
+
+use std::sync::Arc;
+
+use proto_client::config::file;
+use proto_client::{Client, ClientConfig};
+use proto_daemon::admin::{AdminPages, AdminServer};
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::health::{Health, Scope};
+use proto_daemon::metrics::BuildInfo;
+use proto_daemon::ready::Readiness;
+use proto_daemon::statusz::StatusBoard;
+use proxy_kernel::{Abilities, CommitError, OpenError, Session, Socket};
+use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_rules::Dataplane;
+use proxy_rules::layout::{FAMILIES, Layout};
+
+use crate::config::{Config, PodRoutes};
+use crate::driver::Driver;
+use crate::host;
+use crate::metrics::ProxyMetrics;
+use crate::router;
+use crate::sources::{self, Desired};
+use crate::sweeper;
+
+/// The proxy could not be made ready.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// There is no client configuration.
+    #[error("no client configuration: give --kubeconfig")]
+    NoClientConfig,
+    /// The client configuration cannot be used.
+    #[error("load the client configuration")]
+    ClientConfig(#[source] proto_client::config::ConfigError),
+    /// The address of the API server is none.
+    #[error("--master {0:?} is no address")]
+    Master(String),
+    /// The certificates cannot be used.
+    #[error("prepare the client")]
+    Client(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// There is no way to the kernel.
+    #[error("reach the kernel's netfilter")]
+    Kernel(#[from] OpenError),
+    /// The kernel lets us change nothing.
+    #[error("ask the kernel what it can do")]
+    Abilities(#[source] CommitError),
+    /// The metrics contradict each other.
+    #[error("register metrics")]
+    Metrics(#[from] prometheus::Error),
+    /// The thread for flows could not be started.
+    #[error("start the sweeper")]
+    Sweeper(#[source] std::io::Error),
+}
+
+/// Everything, ready to run.
+pub struct Bound {
+    client: Client,
+    config: Config,
+    desired: Arc<Desired>,
+    driver: Driver<Socket>,
+    pages: AdminPages,
+    servers: Vec<AdminServer>,
+}
+
+/// Makes everything that the proxy consists of. Settings of the host are put right on the way, as far as the
+/// host lets us.
+pub async fn build(config: Config) -> Result<Bound, BuildError> {
+    let client = client(&config)?;
+    host::prepare(&config.conntrack);
+    let readiness = Readiness::default();
+    let status = StatusBoard::default();
+    let build = BuildInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
+    };
+    let prefix = config.names.metric_prefix("proxy");
+    let registry = proto_daemon::metrics::Metrics::new(&prefix, build)?;
+    let metrics = ProxyMetrics::register(&registry, &prefix)?;
+    let mut session = Session::new(Socket::open()?);
+    let layout = layout(&mut session, &config)?;
+    let desired = Arc::new(Desired::new(Dataplane::new(layout)));
+    let sweeps = sweeper::start(metrics.clone()).map_err(BuildError::Sweeper)?;
+    let driver = Driver::new(
+        desired.clone(),
+        session,
+        sweeps,
+        metrics,
+        status.task("forwarding"),
+        readiness.guard("forwarding"),
+        config.sync_period,
+    );
+    let freshness = driver.freshness();
+    let health =
+        Health::new(readiness).with("forwarding-current", Scope::Live, move || freshness.check());
+    let pages = AdminPages { health, metrics: registry, status };
+    let mut servers = Vec::new();
+    for address in [config.health_address, config.metrics_address] {
+        match AdminServer::bind(address).await {
+            Ok(server) => servers.push(server),
+            // Forwarding is worth more than being asked about it.
+            Err(error) => tracing::warn!(%address, %error, "cannot serve health and metrics"),
+        }
+    }
+    Ok(Bound { client, config, desired, driver, pages, servers })
+}
+
+/// The layout of the tables, as far as this kernel can have it.
+pub fn layout(session: &mut Session<Socket>, config: &Config) -> Result<Layout, BuildError> {
+    let probe = format!("{}-probe", config.table);
+    let abilities = Abilities::find(session, &probe, &FAMILIES).map_err(BuildError::Abilities)?;
+    if abilities.families.len() < FAMILIES.len() || abilities.owner_flags == TableFlags::NONE {
+        tracing::info!(?abilities, "this kernel cannot do all that we could use");
+    }
+    Ok(Layout {
+        table: config.table.clone(),
+        flags: abilities.owner_flags,
+        families: abilities.families,
+        settings: config.settings.clone(),
+    })
+}
+
+fn client(config: &Config) -> Result<Client, BuildError> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let mut client = match &config.kubeconfig {
+        Some(path) => file::load(path, None).map_err(BuildError::ClientConfig)?,
+        None => match ClientConfig::in_cluster(config.names, environment) {
+            Ok(inside) => inside,
+            Err(_) => {
+                let path = file::locate(config.names, None, environment);
+                let path = path.filter(|p| p.exists()).ok_or(BuildError::NoClientConfig)?;
+                file::load(&path, None).map_err(BuildError::ClientConfig)?
+            }
+        },
+    };
+    if let Some(master) = &config.master {
+        client.server = master.parse().map_err(|_| BuildError::Master(master.clone()))?;
+    }
+    let agent = concat!("orch-proxy/", env!("CARGO_PKG_VERSION"));
+    Client::new(&client, config.names, agent).map_err(|error| BuildError::Client(error.into()))
+}
+
+impl Bound {
+    /// Addresses of the health and metrics servers.
+    pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
+        self.servers.iter().map(AdminServer::address).collect()
+    }
+
+    /// Forwards until drained. What the kernel holds stays.
+    pub async fn run(self, drain: DrainWatch) {
+        for server in self.servers {
+            tokio::spawn(server.run(self.pages.clone(), drain.clone()));
+        }
+        sources::start(&self.client, &self.config, &self.desired, &drain);
+        if self.config.pod_routes == PodRoutes::Keep {
+            let status = self.pages.status.task("pod routes");
+            router::start(&self.client, &self.config.node_name, status, &drain);
+        }
+        self.driver.run(drain).await;
+    }
+}

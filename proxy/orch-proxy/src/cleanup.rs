@@ -1,0 +1,37 @@
+//! Removes what the proxy made in the kernel: its tables, and nothing else.
+
+use proxy_kernel::{CommitError, OpenError, Session, Socket};
+use proxy_netfilter::ack::errno;
+use proxy_rules::transaction::clear;
+
+use crate::app::{self, BuildError};
+use crate::config::Config;
+
+/// The tables are still there.
+#[derive(Debug, thiserror::Error)]
+pub enum CleanupError {
+    /// There is no way to the kernel.
+    #[error("reach the kernel's netfilter")]
+    Kernel(#[from] OpenError),
+    /// The kernel lets us change nothing.
+    #[error("prepare to clean up")]
+    Prepare(#[from] BuildError),
+    /// A running proxy owns them.
+    #[error("table {0} belongs to a running proxy; stop it first")]
+    InUse(String),
+    /// The kernel refused.
+    #[error("delete table {0}")]
+    Delete(String, #[source] CommitError),
+}
+
+/// Deletes the tables of both families, whether they are there or not.
+pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
+    let mut session = Session::new(Socket::open()?);
+    let layout = app::layout(&mut session, config)?;
+    let mut batch = session.batch(None);
+    layout.families.iter().for_each(|family| clear(&layout, *family, &mut batch));
+    session.commit(batch).map_err(|error| match error.errno() {
+        Some(errno::EPERM) => CleanupError::InUse(config.table.clone()),
+        _ => CleanupError::Delete(config.table.clone(), error),
+    })
+}

@@ -1,0 +1,190 @@
+//! What the proxy is told: defaults, overridden by the configuration file, overridden by flags.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proto_api::names::Names;
+use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
+use proto_daemon::flags::BindAddress;
+use proxy_rules::model::{Cidr, Leaving, Masquerade, Settings};
+
+use crate::flags::Flags;
+
+mod file;
+use file::ProxyConfiguration;
+
+/// Port of the health server.
+const HEALTH_PORT: u16 = 10256;
+/// Port of the metrics server.
+const METRICS_PORT: u16 = 10249;
+
+/// Everything the proxy is told, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Names of the chosen profile.
+    pub names: &'static Names,
+    /// Client configuration file.
+    pub kubeconfig: Option<PathBuf>,
+    /// Address of the API server, if it overrides that of the file.
+    pub master: Option<String>,
+    /// Name of this node.
+    pub node_name: String,
+    /// What the rules depend on.
+    pub settings: Settings,
+    /// Where the health server listens.
+    pub health_address: SocketAddr,
+    /// Where the metrics server listens.
+    pub metrics_address: SocketAddr,
+    /// Limits and timeouts of connection tracking.
+    pub conntrack: Conntrack,
+    /// How often the kernel's tables are read back and compared.
+    pub sync_period: Duration,
+    /// Name of the tables.
+    pub table: String,
+    /// Whether to keep routes to the pods of other nodes.
+    pub pod_routes: PodRoutes,
+}
+
+/// Whether to keep routes to the pods of other nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodRoutes {
+    /// Something else does, or nothing has to.
+    Leave,
+    /// Keep them.
+    Keep,
+}
+
+/// Limits and timeouts of connection tracking; 0 and zero leave a value as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conntrack {
+    /// Connections per core.
+    pub max_per_core: u32,
+    /// Connections at least.
+    pub min: u32,
+    /// How long an idle TCP connection is known.
+    pub tcp_established: Duration,
+    /// How long a TCP connection in CLOSE_WAIT is known.
+    pub tcp_close_wait: Duration,
+}
+
+impl Default for Conntrack {
+    fn default() -> Self {
+        Self {
+            max_per_core: 32_768,
+            min: 131_072,
+            tcp_established: Duration::from_secs(24 * 3600),
+            tcp_close_wait: Duration::from_secs(3600),
+        }
+    }
+}
+
+/// The proxy is told something that cannot be.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// By the file.
+    #[error("load the configuration file")]
+    File(#[from] ConfigError),
+    /// By flags, or by flags and file together.
+    #[error("invalid configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Invalid(Vec<FieldError>),
+}
+
+/// Reads the file, if there is one, and puts the flags over it.
+pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
+    let file = match &flags.common.config {
+        Some(path) => proto_daemon::config::load(path, &[file_type(names)])?,
+        None => ProxyConfiguration::default(),
+    };
+    let file = overridden(file, flags);
+    let faults = file.validate();
+    if !faults.is_empty() {
+        return Err(LoadError::Invalid(faults));
+    }
+    let blocks = |texts: &[String]| texts.iter().filter_map(|text| text.parse().ok()).collect();
+    let bind = file.bind_address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    let health = file.healthz_bind_address.parse::<BindAddress>();
+    let metrics = file.metrics_bind_address.parse::<BindAddress>();
+    let masquerade_all = file.iptables.masquerade_all || file.nftables.masquerade_all;
+    let cluster_cidrs: Vec<String> = file.cluster_cidr.split(',').map(str::to_owned).collect();
+    Ok(Config {
+        names,
+        kubeconfig: file.client_connection.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
+        master: flags.proxy.master.clone(),
+        node_name: node_name(&file.hostname_override),
+        settings: Settings {
+            cluster_cidrs: blocks(&cluster_cidrs),
+            masquerade: if masquerade_all { Masquerade::All } else { Masquerade::FromOutside },
+            node_port_cidrs: blocks(&file.node_port_addresses.unwrap_or_default()),
+            // Whoever makes the pods' routes knows that nobody beyond has one back.
+            leaving: if flags.proxy.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
+        },
+        health_address: health
+            .map_or(SocketAddr::new(bind, HEALTH_PORT), |address| address.socket(HEALTH_PORT)),
+        metrics_address: metrics
+            .map_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), METRICS_PORT), |address| {
+                address.socket(METRICS_PORT)
+            }),
+        conntrack: file.conntrack.effective(),
+        sync_period: file.config_sync_period,
+        pod_routes: if flags.proxy.pod_routes { PodRoutes::Keep } else { PodRoutes::Leave },
+        table: flags.proxy.nft_table.clone().unwrap_or_else(|| names.component("proxy")),
+    })
+}
+
+/// `apiVersion` and `kind` of the file, as the profile names them.
+fn file_type(names: &Names) -> FileType {
+    let capital = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_uppercase().chain(letters).collect::<String>())
+    };
+    let component = names.component("proxy");
+    let camel: String = component.split('-').filter_map(capital).collect();
+    let group = format!("{}.config.{}", names.metric_prefix("proxy"), names.group_domain());
+    FileType { api_version: format!("{group}/v1alpha1"), kind: format!("{camel}Configuration") }
+}
+
+/// The file with the flags over it.
+fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration {
+    fn over<T, F: Into<T>>(field: &mut T, flag: Option<F>) {
+        if let Some(flag) = flag {
+            *field = flag.into();
+        }
+    }
+    let texts = |blocks: Vec<Cidr>| blocks.iter().map(Cidr::to_string).collect::<Vec<_>>();
+    let address = |address: BindAddress| match address.port {
+        Some(port) => SocketAddr::new(address.ip, port).to_string(),
+        None => address.ip.to_string(),
+    };
+    let proxy = flags.proxy.clone();
+    over(&mut file.client_connection.kubeconfig, proxy.kubeconfig.map(Some));
+    over(&mut file.hostname_override, proxy.hostname_override);
+    over(&mut file.cluster_cidr, proxy.cluster_cidr.map(|blocks| texts(blocks).join(",")));
+    over(&mut file.bind_address, proxy.bind_address.map(|ip| ip.to_string()));
+    over(&mut file.metrics_bind_address, proxy.metrics_bind_address.map(address));
+    over(&mut file.healthz_bind_address, flags.common.healthz_bind_address.map(address));
+    over(&mut file.node_port_addresses, proxy.node_port_addresses.map(|b| Some(texts(b))));
+    over(&mut file.nftables.masquerade_all, proxy.masquerade_all);
+    over(&mut file.conntrack.max_per_core, proxy.conntrack_max_per_core.map(Some));
+    over(&mut file.conntrack.min, proxy.conntrack_min.map(Some));
+    let timeout = |duration: Option<Duration>| duration.map(|d| Some(file::GoDuration(d)));
+    let established = timeout(proxy.conntrack_tcp_timeout_established);
+    over(&mut file.conntrack.tcp_established_timeout, established);
+    let close_wait = timeout(proxy.conntrack_tcp_timeout_close_wait);
+    over(&mut file.conntrack.tcp_close_wait_timeout, close_wait);
+    over(&mut file.config_sync_period, proxy.config_sync_period);
+    file
+}
+
+/// The name that this node is registered by: as told, else the host's, in lower case.
+fn node_name(told: &str) -> String {
+    let told = told.trim();
+    if !told.is_empty() {
+        return told.to_lowercase();
+    }
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    host.unwrap_or_default().trim().to_lowercase()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! The configuration file, field by field as the ecosystem's proxy has it. Fields that mean nothing to this
+//! proxy are read and kept, so that an existing file is accepted.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use proto_daemon::config::{Configuration, FieldError};
+use proto_daemon::flags::BindAddress;
+use proto_daemon::go_duration;
+use proxy_rules::model::Cidr;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Conntrack;
+
+/// The file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ProxyConfiguration {
+    pub bind_address: String,
+    #[serde(rename = "clusterCIDR")]
+    pub cluster_cidr: String,
+    pub hostname_override: String,
+    pub healthz_bind_address: String,
+    pub metrics_bind_address: String,
+    pub node_port_addresses: Option<Vec<String>>,
+    #[serde(with = "go_duration::text")]
+    pub config_sync_period: Duration,
+    pub conntrack: ConntrackFile,
+    pub client_connection: ClientConnection,
+    pub iptables: MasqueradeFile,
+    pub nftables: MasqueradeFile,
+    mode: String,
+    feature_gates: Value,
+    bind_address_hard_fail: bool,
+    detect_local: Value,
+    detect_local_mode: String,
+    enable_profiling: bool,
+    ipvs: Value,
+    logging: Value,
+    oom_score_adj: Option<i32>,
+    port_range: String,
+    show_hidden_metrics_for_version: String,
+    udp_idle_timeout: Value,
+    winkernel: Value,
+    windows_run_as_service: bool,
+}
+
+/// Connection tracking.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ConntrackFile {
+    pub max_per_core: Option<u32>,
+    pub min: Option<u32>,
+    pub tcp_established_timeout: Option<GoDuration>,
+    pub tcp_close_wait_timeout: Option<GoDuration>,
+    tcp_be_liberal: Option<bool>,
+    udp_timeout: Option<GoDuration>,
+    udp_stream_timeout: Option<GoDuration>,
+}
+
+/// How the API server is reached.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientConnection {
+    pub kubeconfig: Option<PathBuf>,
+    accept_content_types: String,
+    content_type: String,
+    burst: Option<i32>,
+    qps: Option<f32>,
+}
+
+/// What the file says about masquerading, in the section of a mode.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MasqueradeFile {
+    pub masquerade_all: bool,
+    masquerade_bit: Option<i32>,
+    localhost_node_ports: Option<bool>,
+    min_sync_period: Value,
+    sync_period: Value,
+}
+
+/// A duration as `1h0m0s`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GoDuration(#[serde(with = "go_duration::text")] pub Duration);
+
+impl Default for ProxyConfiguration {
+    fn default() -> Self {
+        Self {
+            bind_address: "0.0.0.0".into(),
+            cluster_cidr: String::new(),
+            hostname_override: String::new(),
+            healthz_bind_address: String::new(),
+            metrics_bind_address: String::new(),
+            node_port_addresses: None,
+            config_sync_period: Duration::from_secs(15 * 60),
+            conntrack: ConntrackFile::default(),
+            client_connection: ClientConnection::default(),
+            iptables: MasqueradeFile::default(),
+            nftables: MasqueradeFile::default(),
+            mode: String::new(),
+            feature_gates: Value::Null,
+            bind_address_hard_fail: false,
+            detect_local: Value::Null,
+            detect_local_mode: String::new(),
+            enable_profiling: false,
+            ipvs: Value::Null,
+            logging: Value::Null,
+            oom_score_adj: None,
+            port_range: String::new(),
+            show_hidden_metrics_for_version: String::new(),
+            udp_idle_timeout: Value::Null,
+            winkernel: Value::Null,
+            windows_run_as_service: false,
+        }
+    }
+}
+
+impl ConntrackFile {
+    /// With the defaults for what is not said.
+    pub fn effective(self) -> Conntrack {
+        let default = Conntrack::default();
+        let timeout = |told: Option<GoDuration>, or| told.map_or(or, |told| told.0);
+        Conntrack {
+            max_per_core: self.max_per_core.unwrap_or(default.max_per_core),
+            min: self.min.unwrap_or(default.min),
+            tcp_established: timeout(self.tcp_established_timeout, default.tcp_established),
+            tcp_close_wait: timeout(self.tcp_close_wait_timeout, default.tcp_close_wait),
+        }
+    }
+}
+
+impl Configuration for ProxyConfiguration {
+    fn validate(&self) -> Vec<FieldError> {
+        let mut faults = Vec::new();
+        let mut check = |right: bool, path: &str, message: &str| {
+            if !right {
+                faults.push(FieldError::new(path, message));
+            }
+        };
+        check(!self.config_sync_period.is_zero(), "configSyncPeriod", "must be greater than 0");
+        let bind = self.bind_address.parse::<IpAddr>();
+        check(bind.is_ok(), "bindAddress", "must be an IP address");
+        let address = |text: &str| text.is_empty() || text.parse::<BindAddress>().is_ok();
+        let address_rule = "must be an IP address, or IP:port";
+        check(address(&self.healthz_bind_address), "healthzBindAddress", address_rule);
+        check(address(&self.metrics_bind_address), "metricsBindAddress", address_rule);
+        let block_rule = "must be an address with a prefix length, such as 10.0.0.0/8";
+        let blocks: Vec<Option<Cidr>> = self
+            .cluster_cidr
+            .split(',')
+            .filter(|text| !text.is_empty())
+            .map(|text| text.parse().ok())
+            .collect();
+        check(blocks.iter().all(Option::is_some), "clusterCIDR", block_rule);
+        let families: Vec<_> = blocks.iter().flatten().map(Cidr::family).collect();
+        let twice = families.len() > 2 || matches!(*families, [a, b] if a == b);
+        check(!twice, "clusterCIDR", "must have at most one block per family");
+        for (n, text) in self.node_port_addresses.iter().flatten().enumerate() {
+            let path = format!("nodePortAddresses[{n}]");
+            check(text.parse::<Cidr>().is_ok(), &path, block_rule);
+        }
+        faults
+    }
+}

@@ -1,0 +1,83 @@
+use super::*;
+use clap::Parser;
+use proto_api::names::Profile;
+
+fn config(words: &[&str]) -> Result<Config, String> {
+    let flags = Flags::try_parse_from([&["orch-proxy"], words].concat());
+    let flags = flags.map_err(|error| error.to_string())?;
+    load(&flags, Names::new(Profile::default())).map_err(|error| error.to_string())
+}
+
+#[test]
+fn defaults_are_those_that_are_documented() {
+    let config = config(&["--hostname-override= Node-1 "]).unwrap();
+    assert_eq!(config.node_name, "node-1");
+    assert_eq!(config.conntrack, Conntrack::default());
+    assert_eq!(config.sync_period, Duration::from_secs(900));
+    assert_eq!(config.health_address, "0.0.0.0:10256".parse().unwrap());
+    assert_eq!(config.metrics_address, "127.0.0.1:10249".parse().unwrap());
+    assert_eq!((config.settings, config.table.as_str()), (Settings::default(), "orch-proxy"));
+}
+
+#[test]
+fn flags_are_heard() {
+    let config = config(&[
+        "--cluster-cidr=10.244.0.0/16,fd00::/48",
+        "--nodeport-addresses=192.168.0.0/16",
+        "--masquerade-all",
+        "--conntrack-max-per-core=0",
+        "--conntrack-tcp-timeout-established=0s",
+        "--config-sync-period=30s",
+        "--bind-address=::",
+        "--nft-table=test",
+        "--pod-routes=true",
+    ])
+    .unwrap();
+    assert_eq!(config.settings.cluster_cidrs.len(), 2);
+    assert_eq!(config.settings.node_port_cidrs.len(), 1);
+    assert_eq!(config.settings.masquerade, Masquerade::All);
+    assert_eq!((config.conntrack.max_per_core, config.conntrack.min), (0, 131_072));
+    assert!(config.conntrack.tcp_established.is_zero());
+    assert_eq!(config.health_address, "[::]:10256".parse().unwrap());
+    assert_eq!((config.table.as_str(), config.pod_routes), ("test", PodRoutes::Keep));
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    let refused = |words: &[&str], field: &str| {
+        let error = config(words).unwrap_err();
+        assert!(error.contains(field), "{error}");
+    };
+    refused(&["--config-sync-period=0s"], "configSyncPeriod");
+    refused(&["--cluster-cidr=10.0.0.0/8,11.0.0.0/8"], "at most one block per family");
+    refused(&["--cluster-cidr=x"], "--cluster-cidr");
+}
+
+#[test]
+fn a_file_of_the_profile_is_read_and_flags_go_before_it() {
+    let dir = std::env::temp_dir().join(format!("orch-proxy-config-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let path = dir.join("config.yaml");
+    let text = "apiVersion: orchproxy.config.orch.io/v1alpha1\nkind: OrchProxyConfiguration\n\
+        clusterCIDR: 10.1.0.0/16\nmode: nftables\nconntrack:\n  min: 7\n  tcpCloseWaitTimeout: 5m\n";
+    std::fs::write(&path, text).unwrap();
+    let flag = format!("--config={}", path.display());
+    let config = config(&[&flag, "--conntrack-min=9"]).unwrap();
+    assert_eq!(config.settings.cluster_cidrs, ["10.1.0.0/16".parse().unwrap()]);
+    assert_eq!(config.conntrack.min, 9);
+    assert_eq!(config.conntrack.tcp_close_wait, Duration::from_secs(300));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn what_to_do_is_told_by_command_or_flag() {
+    let act = |words: &[&str]| {
+        let flags = Flags::try_parse_from([&["orch-proxy"], words].concat()).unwrap();
+        format!("{:?}", flags.act()).split('(').next().unwrap_or_default().to_owned()
+    };
+    assert_eq!(act(&[]), "Forward");
+    assert_eq!(act(&["--cleanup"]), "CleanUp");
+    assert_eq!(act(&["--cleanup=false"]), "Forward");
+    assert_eq!(act(&["--masquerade-all", "cleanup"]), "CleanUp");
+    assert_eq!(act(&["trace", "tcp", "10.0.0.1", "80", "--from", "10.0.0.2"]), "Trace");
+}

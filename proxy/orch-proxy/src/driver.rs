@@ -1,0 +1,361 @@
+//! Commits what is marked, as soon as there is something and nothing else: a quiet table adds no delay, a
+//! burst becomes one pass.
+//!
+//! ```text
+//!            complete            marked                     refused, lost, full
+//! (waiting) ---------> (loaded) -------> commit a change --------------------------.
+//!     nothing is touched   ^ \_________________/                                   |
+//!     until all is known   |      periodically: read back, repair                  |
+//!                          '------------------ load anew <------------------------'
+//! ```
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use proto_daemon::backoff::Backoff;
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use proto_daemon::ready::ReadyGuard;
+use proto_daemon::statusz::TaskStatus;
+use proxy_kernel::{CommitError, QueryError, Session, Transport};
+use proxy_netfilter::nft::Batch;
+use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_rules::diff::{Difference, diff};
+use proxy_rules::layout::Layout;
+use proxy_rules::stale::{Allowed, stale_flows};
+use proxy_rules::transaction::Load;
+use proxy_rules::{Pass, Transaction};
+
+use crate::metrics::ProxyMetrics;
+use crate::sources::Desired;
+use crate::sweeper::{Sweep, Sweeps};
+
+/// Waits between attempts after a failure.
+const RETRY: Backoff =
+    Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(30) };
+/// How often the ruleset's generation is compared while others may change our tables.
+const GLANCE: Duration = Duration::from_secs(1);
+/// Reading the tables back takes at most one part in so many of the time.
+const READ_BACK_SHARE: u32 = 20;
+/// Attempts to commit against others who commit at the same time.
+const CONFLICTS_MAX: u32 = 16;
+/// Elements of a transaction when the kernel does not take all at once.
+const CHUNK_LEN: usize = 1000;
+/// Failing for so long makes the process unhealthy.
+const STALE_AFTER: Duration = Duration::from_secs(60);
+
+/// A pass did not reach the kernel.
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    /// The tables could not be made.
+    #[error("load the tables")]
+    Load(#[source] CommitError),
+    /// A change could not be made; the tables will be made anew.
+    #[error("change the tables")]
+    Change(#[source] CommitError),
+    /// The tables could not be read back.
+    #[error("read the tables back")]
+    ReadBack(#[source] QueryError),
+}
+
+/// Whether anybody else can change our tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ownership {
+    /// The kernel lets only our socket change them.
+    Ours,
+    /// Anybody can. The generation tells when somebody committed anything.
+    Anybodys {
+        /// The generation after our last commit, once there was one.
+        generation: Option<u32>,
+    },
+}
+
+/// Says whether what is marked reaches the kernel, for `/healthz`.
+#[derive(Clone, Debug, Default)]
+pub struct Freshness(Arc<Mutex<Option<Instant>>>);
+
+impl Freshness {
+    /// An error when passes have been failing for long.
+    pub fn check(&self) -> Result<(), String> {
+        let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match since.map(|since| since.elapsed()) {
+            Some(failing) if failing > STALE_AFTER => {
+                Err(format!("forwarding has not followed for {} s", failing.as_secs()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn set(&self, ok: bool) {
+        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *since = if ok { None } else { since.or_else(|| Some(Instant::now())) };
+    }
+}
+
+/// Keeps the kernel's tables as they should be.
+pub struct Driver<T> {
+    desired: Arc<Desired>,
+    session: Session<T>,
+    ownership: Ownership,
+    sweeps: Sweeps,
+    metrics: ProxyMetrics,
+    status: TaskStatus,
+    ready: Option<ReadyGuard>,
+    freshness: Freshness,
+    sync_period: Duration,
+}
+
+impl<T: Transport> Driver<T> {
+    /// A driver that has committed nothing yet.
+    pub fn new(
+        desired: Arc<Desired>,
+        session: Session<T>,
+        sweeps: Sweeps,
+        metrics: ProxyMetrics,
+        status: TaskStatus,
+        ready: ReadyGuard,
+        sync_period: Duration,
+    ) -> Self {
+        let ownership = match desired.plane().layout().flags {
+            TableFlags::NONE => Ownership::Anybodys { generation: None },
+            _ => Ownership::Ours,
+        };
+        Self {
+            desired,
+            session,
+            ownership,
+            sweeps,
+            metrics,
+            status,
+            ready: Some(ready),
+            freshness: Freshness::default(),
+            sync_period,
+        }
+    }
+
+    /// Whether what is marked reaches the kernel.
+    pub fn freshness(&self) -> Freshness {
+        self.freshness.clone()
+    }
+
+    /// The conversation with the kernel, for tests.
+    pub fn session(&mut self) -> &mut Session<T> {
+        &mut self.session
+    }
+
+    /// Follows what is desired until drained. Before everything has been heard of nothing is touched: what
+    /// an earlier process left goes on forwarding.
+    pub async fn run(mut self, drain: DrainWatch) {
+        let desired = self.desired.clone();
+        // Both arms are cancel safe.
+        tokio::select! {
+            () = drain.asked() => return,
+            () = desired.complete() => {}
+        }
+        let mut failures = 0;
+        let mut read_back_at = Instant::now() + self.sync_period;
+        self.status.started("everything has been heard");
+        let mut result = self.pass();
+        loop {
+            failures = self.publish(result, failures);
+            let pause = if failures > 0 {
+                RETRY.delay(failures, 1.0)
+            } else {
+                let glance =
+                    if self.ownership == Ownership::Ours { self.sync_period } else { GLANCE };
+                glance.min(read_back_at.saturating_duration_since(Instant::now()))
+            };
+            // All arms are cancel safe. After a failure changes wait for the retry, which takes them along.
+            tokio::select! {
+                () = drain.asked() => return,
+                () = desired.changed(), if failures == 0 => {
+                    self.status.started("services or endpoints changed");
+                    result = self.pass();
+                }
+                () = tokio::time::sleep(pause) => {
+                    self.status.started(if failures > 0 { "trying again" } else { "periodic" });
+                    result = self.pass();
+                    if result.is_ok() && (Instant::now() >= read_back_at || self.was_changed()) {
+                        let started = Instant::now();
+                        result = self.repair();
+                        let rest = started.elapsed() * READ_BACK_SHARE;
+                        read_back_at = Instant::now() + self.sync_period.max(rest);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Commits what is marked.
+    pub fn pass(&mut self) -> Result<(), SyncError> {
+        let started = Instant::now();
+        let desired = self.desired.clone();
+        let (pass, layout) = {
+            let mut plane = desired.plane();
+            (plane.pass(), plane.layout().clone())
+        };
+        match pass {
+            Pass::Change(transaction) if transaction.is_empty() => return Ok(()),
+            Pass::Change(transaction) => {
+                self.change(&layout, &transaction)?;
+                self.metrics.partial_sync_seconds.observe(started.elapsed().as_secs_f64());
+            }
+            Pass::Reload => {
+                self.load()?;
+                self.metrics.full_sync_seconds.observe(started.elapsed().as_secs_f64());
+            }
+        }
+        self.metrics.sync_seconds.observe(started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
+    /// Reads the tables back and puts right what differs.
+    pub fn repair(&mut self) -> Result<(), SyncError> {
+        let (tables, layout) = {
+            let plane = self.desired.plane();
+            (plane.tables(), plane.layout().clone())
+        };
+        for (family, should) in tables {
+            let is = self.session.read_table(family, &layout.table).map_err(SyncError::ReadBack)?;
+            match diff(family, is.as_ref(), &should) {
+                Difference::Elements(transaction) if transaction.is_empty() => {}
+                Difference::Elements(transaction) => {
+                    self.metrics.repairs.inc();
+                    tracing::warn!(
+                        family = family.name(),
+                        missing = transaction.added.len(),
+                        extra = transaction.removed.len(),
+                        "somebody changed our elements; repairing"
+                    );
+                    self.change(&layout, &transaction)?;
+                }
+                Difference::Shape(why) => {
+                    self.metrics.repairs.inc();
+                    tracing::warn!(family = family.name(), why, "our tables were changed; loading");
+                    return self.load();
+                }
+            }
+        }
+        if let Ownership::Anybodys { generation } = &mut self.ownership {
+            *generation = Some(self.session.generation().map_err(SyncError::ReadBack)?);
+        }
+        Ok(())
+    }
+
+    /// Whether somebody has committed since we did.
+    fn was_changed(&mut self) -> bool {
+        match self.ownership {
+            Ownership::Ours => false,
+            Ownership::Anybodys { generation } => {
+                self.session.generation().is_ok_and(|now| Some(now) != generation)
+            }
+        }
+    }
+
+    fn change(&mut self, layout: &Layout, transaction: &Transaction) -> Result<(), SyncError> {
+        let stale = stale_flows(transaction);
+        let committed = self.commit(|batch| transaction.encode(layout, batch));
+        if let Err(error) = committed {
+            // What the kernel holds is not what we believed, or nobody knows.
+            self.desired.plane().invalidate();
+            return Err(SyncError::Change(error));
+        }
+        let changed = transaction.added.len() + transaction.removed.len();
+        self.metrics.elements_changed.inc_by(changed as u64);
+        if !stale.is_empty() {
+            self.sweeps.send(Sweep::Stale(stale));
+        }
+        Ok(())
+    }
+
+    /// Makes the tables anew, in one transaction where the kernel takes it.
+    fn load(&mut self) -> Result<(), SyncError> {
+        let (load, layout) = {
+            let mut plane = self.desired.plane();
+            (plane.load(), plane.layout().clone())
+        };
+        let committed = self.commit_load(&load, &layout);
+        if let Err(error) = committed {
+            self.desired.plane().invalidate();
+            return Err(SyncError::Load(error));
+        }
+        tracing::info!(elements = load.entries.len(), table = layout.table, "loaded the tables");
+        self.sweeps.send(Sweep::Except(Allowed::of(&load.entries)));
+        drop(load);
+        proto_daemon::runtime::trim_heap();
+        Ok(())
+    }
+
+    fn commit_load(&mut self, load: &Load, layout: &Layout) -> Result<(), CommitError> {
+        match self.commit(|batch| load.encode(layout, batch)) {
+            Err(CommitError::Send { .. }) if load.entries.len() > CHUNK_LEN => {}
+            other => return other,
+        }
+        tracing::warn!(
+            "the kernel takes no such large transaction from us; loading piece by piece"
+        );
+        let empty = Load { tables: load.tables.clone(), entries: Vec::new() };
+        self.commit(|batch| empty.encode(layout, batch))?;
+        // From the end: endpoints before the frontends that lead to them.
+        for chunk in load.entries.rchunks(CHUNK_LEN) {
+            let piece = Transaction { added: chunk.to_vec(), ..Transaction::default() };
+            self.commit(|batch| piece.encode(layout, batch))?;
+        }
+        Ok(())
+    }
+
+    /// Commits what `encode` writes; where others may commit too, against the generation that we know.
+    fn commit(&mut self, encode: impl Fn(&mut Batch)) -> Result<(), CommitError> {
+        let mut based_on = match self.ownership {
+            Ownership::Ours => None,
+            Ownership::Anybodys { generation } => generation,
+        };
+        let mut conflicts = 0;
+        loop {
+            let mut batch = self.session.batch(based_on);
+            encode(&mut batch);
+            match (self.session.commit(batch), &mut self.ownership) {
+                (Ok(()), Ownership::Ours) => return Ok(()),
+                (Ok(()), Ownership::Anybodys { generation }) => {
+                    // After a conflict the number stays behind, so that the next glance reads back.
+                    *generation = match generation {
+                        Some(generation) => Some(generation.wrapping_add(1)),
+                        None => self.session.generation().ok(),
+                    };
+                    return Ok(());
+                }
+                (Err(CommitError::Conflict), _) if conflicts < CONFLICTS_MAX => {
+                    conflicts += 1;
+                    let now = self.session.generation().map_err(|_| CommitError::Conflict)?;
+                    based_on = Some(now);
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+    }
+
+    /// Says how a pass went; returns the number of failures in a row.
+    fn publish(&mut self, result: Result<(), SyncError>, failures: u32) -> u32 {
+        self.freshness.set(result.is_ok());
+        match result {
+            Ok(()) => {
+                let services = self.desired.plane().services_len();
+                self.metrics.services.set(i64::try_from(services).unwrap_or(i64::MAX));
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                self.metrics.last_sync.set(now.as_secs_f64());
+                self.status.done(format!("{services} services"));
+                self.ready = None;
+                0
+            }
+            Err(error) => {
+                self.metrics.failures.inc();
+                tracing::warn!(error = %chain(&error), "forwarding does not follow; trying again");
+                self.status.failed(chain(&error));
+                failures.saturating_add(1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

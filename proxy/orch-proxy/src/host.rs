@@ -1,0 +1,101 @@
+//! Settings of the host that forwarding depends on. All are best effort: a host may forbid them, or have no
+//! connection tracking loaded yet; that is said in the log and is no reason not to forward.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use proto_daemon::exit::chain;
+use proxy_kernel::sysctl::{Ensured, Sysctl, SysctlError};
+
+use crate::config::Conntrack;
+
+/// Buckets of the table of connections, where the kernel lets them be changed.
+const BUCKETS: &str = "/sys/module/nf_conntrack/parameters/hashsize";
+
+/// Switches without which packets do not come by our tables. The two of the bridge: an answer from one pod
+/// of a bridge to another crosses only the bridge, and has to have its source put back all the same.
+const FORWARDING: [&str; 3] = [
+    "net/ipv4/ip_forward",
+    "net/bridge/bridge-nf-call-iptables",
+    "net/bridge/bridge-nf-call-ip6tables",
+];
+
+/// What to set, in order.
+fn wanted(conntrack: &Conntrack, cores: u32) -> Vec<(Sysctl, u64)> {
+    let mut wanted = FORWARDING.map(|name| (Sysctl(name), 1)).to_vec();
+    if let Some(max) = connections_max(conntrack, cores) {
+        wanted.push((Sysctl("net/netfilter/nf_conntrack_max"), max));
+    }
+    let timeouts = [
+        ("net/netfilter/nf_conntrack_tcp_timeout_established", conntrack.tcp_established),
+        ("net/netfilter/nf_conntrack_tcp_timeout_close_wait", conntrack.tcp_close_wait),
+    ];
+    for (name, timeout) in timeouts.into_iter().filter(|(_, timeout)| timeout.as_secs() > 0) {
+        wanted.push((Sysctl(name), timeout.as_secs()));
+    }
+    wanted
+}
+
+/// Connections to track at most; none leaves the limit as it is.
+fn connections_max(conntrack: &Conntrack, cores: u32) -> Option<u64> {
+    let by_cores = u64::from(conntrack.max_per_core) * u64::from(cores);
+    (conntrack.max_per_core > 0).then(|| by_cores.max(u64::from(conntrack.min)))
+}
+
+/// Puts the host's settings right. `net.ipv4.conf.*.route_localnet` is never touched: with it set, services
+/// that trust loopback are open to the network.
+pub fn prepare(conntrack: &Conntrack) {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+    for (sysctl, value) in wanted(conntrack, cores) {
+        match sysctl.ensure(value) {
+            Ok(Ensured::Unchanged) => {}
+            Ok(Ensured::Changed(before)) => {
+                tracing::info!(setting = sysctl.0, before, value, "changed a setting of the host");
+            }
+            Err(SysctlError::Read(_, cause)) if cause.kind() == ErrorKind::NotFound => {
+                tracing::debug!(setting = sysctl.0, "this kernel has no such setting");
+            }
+            Err(error) => {
+                tracing::warn!(setting = sysctl.0, value, error = %chain(&error), "left as it is");
+            }
+        }
+    }
+    if let Some(max) = connections_max(conntrack, cores) {
+        widen_buckets(Path::new(BUCKETS), max / 4);
+    }
+}
+
+/// Four connections share a bucket, as the ecosystem's proxy has it; never fewer buckets than there are.
+fn widen_buckets(path: &Path, buckets: u64) {
+    let now = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
+    if now.is_some_and(|now| now < buckets)
+        && let Err(error) = std::fs::write(path, buckets.to_string())
+    {
+        tracing::warn!(%error, buckets, "the table of connections keeps its buckets");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn limits_follow_the_cores_but_not_below_the_minimum() {
+        let default = Conntrack::default();
+        assert_eq!(connections_max(&default, 2), Some(131_072));
+        assert_eq!(connections_max(&default, 8), Some(262_144));
+        assert_eq!(connections_max(&Conntrack { max_per_core: 0, ..default }, 8), None);
+    }
+
+    #[test]
+    fn zero_leaves_a_setting_as_it_is() {
+        let zero = Duration::ZERO;
+        let nothing =
+            Conntrack { max_per_core: 0, min: 0, tcp_established: zero, tcp_close_wait: zero };
+        assert_eq!(wanted(&nothing, 4), FORWARDING.map(|name| (Sysctl(name), 1)));
+        let all: Vec<_> = wanted(&Conntrack::default(), 4).into_iter().map(|(_, v)| v).collect();
+        assert_eq!(all, [1, 1, 1, 131_072, 86_400, 3600]);
+    }
+}

@@ -1,0 +1,31 @@
+//! Bin: the network proxy of a node. Follows Services and EndpointSlices and keeps the kernel's nf_tables
+//! forwarding accordingly.
+//!
+//! [`app::build`] makes everything that can fail at the start, [`app::Bound::run`] runs until it is asked to
+//! stop. Between them: [`sources`] hears of changes and marks them in the shared [`proxy_rules::Dataplane`];
+//! [`driver`] commits what is marked, as soon as there is something; [`sweeper`] lets go of stale flows,
+//! away from the path of updates. [`router`], where asked for, keeps routes to the pods of other nodes.
+
+pub mod app;
+
+pub mod cleanup;
+
+pub mod config;
+
+pub mod driver;
+
+pub mod explain;
+
+pub mod flags;
+
+pub mod host;
+
+pub mod metrics;
+
+pub mod router;
+
+pub mod routes;
+
+pub mod sources;
+
+pub mod sweeper;

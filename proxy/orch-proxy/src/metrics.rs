@@ -1,0 +1,81 @@
+//! The proxy's metrics, by the names that dashboards of the ecosystem know.
+
+use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, exponential_buckets};
+use proto_daemon::metrics::Metrics;
+
+/// All metrics of the proxy. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ProxyMetrics {
+    /// Seconds of each pass.
+    pub sync_seconds: Histogram,
+    /// Seconds of each pass that changed elements only.
+    pub partial_sync_seconds: Histogram,
+    /// Seconds of each pass that made the tables anew.
+    pub full_sync_seconds: Histogram,
+    /// When the last pass succeeded, in seconds since 1970.
+    pub last_sync: Gauge,
+    /// Passes that failed.
+    pub failures: IntCounter,
+    /// Elements added or removed.
+    pub elements_changed: IntCounter,
+    /// Times that the kernel's tables were not as they should be.
+    pub repairs: IntCounter,
+    /// Services that are forwarded.
+    pub services: IntGauge,
+    /// Stale flows that were let go.
+    pub flows_deleted: IntCounter,
+    /// Seconds of each search for stale flows.
+    pub sweep_seconds: Histogram,
+}
+
+impl ProxyMetrics {
+    /// Registers them under `prefix`.
+    pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
+        let name = |name: &str| format!("{prefix}_{name}");
+        let seconds = |suffix: &str, help: &str| {
+            // From 10 microseconds to 10 seconds.
+            let buckets = exponential_buckets(1e-5, 4.0, 11)?;
+            let options = HistogramOpts::new(name(suffix), help).buckets(buckets);
+            metrics.register(Histogram::with_opts(options)?)
+        };
+        let count =
+            |suffix: &str, help: &str| metrics.register(IntCounter::new(name(suffix), help)?);
+        Ok(Self {
+            sync_seconds: seconds("sync_proxy_rules_duration_seconds", "Seconds of each pass.")?,
+            partial_sync_seconds: seconds(
+                "sync_partial_proxy_rules_duration_seconds",
+                "Seconds of each pass that changed elements only.",
+            )?,
+            full_sync_seconds: seconds(
+                "sync_full_proxy_rules_duration_seconds",
+                "Seconds of each pass that made the tables anew.",
+            )?,
+            last_sync: metrics.register(Gauge::new(
+                name("sync_proxy_rules_last_timestamp_seconds"),
+                "When the last pass succeeded.",
+            )?)?,
+            failures: count(
+                "sync_proxy_rules_nftables_sync_failures_total",
+                "Passes that failed.",
+            )?,
+            elements_changed: count(
+                "nftables_elements_changed_total",
+                "Elements added or removed.",
+            )?,
+            repairs: count(
+                "nftables_repairs_total",
+                "Times that the kernel's tables were not as they should be.",
+            )?,
+            services: metrics
+                .register(IntGauge::new(name("services"), "Services that are forwarded.")?)?,
+            flows_deleted: count(
+                "conntrack_reconciler_deleted_entries_total",
+                "Stale flows that were let go.",
+            )?,
+            sweep_seconds: seconds(
+                "conntrack_reconciler_sync_duration_seconds",
+                "Seconds of each search for stale flows.",
+            )?,
+        })
+    }
+}

@@ -1,0 +1,89 @@
+//! Keeps the routes to the pods of other nodes: follows the Nodes, and puts right what differs after each
+//! change and once a minute. Routes stay when the process goes.
+
+use std::time::Duration;
+
+use proto_api::core::v1::Node;
+use proto_client::{Client, ListParams, Reflector, Store};
+use proto_daemon::backoff::Backoff;
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use proto_daemon::statusz::TaskStatus;
+use tokio::sync::watch;
+
+use crate::routes::{Kernel, RouteError, plan, wanted};
+
+/// How often the kernel's routes are compared though nothing was heard.
+const COMPARE_EVERY: Duration = Duration::from_secs(60);
+
+/// Follows nodes and keeps routes until drained.
+pub fn start(client: &Client, own: &str, status: TaskStatus, drain: &DrainWatch) {
+    let nodes = Reflector::projected(client.all::<Node>(), ListParams::default(), essentials);
+    let store = nodes.store();
+    let (changed, changes) = watch::channel(());
+    // Without a receiver the keeper has ended, and so will this.
+    tokio::spawn(nodes.run(drain.clone(), move |_| changed.send_replace(())));
+    tokio::spawn(keep(store, own.to_owned(), changes, status, drain.clone()));
+}
+
+/// What routes depend on; the rest of a node, its images above all, is not kept.
+fn essentials(node: Node) -> Node {
+    let mut kept = Node::default();
+    kept.metadata.name = node.metadata.name;
+    kept.spec.pod_cidr = node.spec.pod_cidr;
+    kept.spec.pod_cidrs = node.spec.pod_cidrs;
+    kept.status.addresses = node.status.addresses;
+    kept
+}
+
+async fn keep(
+    nodes: Store<Node>,
+    own: String,
+    mut changes: watch::Receiver<()>,
+    status: TaskStatus,
+    drain: DrainWatch,
+) {
+    // Before all nodes are known, routes of those not heard of yet would be withdrawn. Cancel safe.
+    tokio::select! {
+        () = drain.asked() => return,
+        () = nodes.synced() => {}
+    }
+    let mut failures: u32 = 0;
+    loop {
+        let _ = changes.borrow_and_update();
+        status.started("nodes changed, or a minute passed");
+        match compare(&nodes, &own).await {
+            Ok(len) => {
+                failures = 0;
+                status.done(format!("{len} routes"));
+            }
+            Err(error) => {
+                failures = failures.saturating_add(1);
+                tracing::warn!(error = %chain(&error), "pod routes are not as they should be");
+                status.failed(chain(&error));
+            }
+        }
+        let pause = if failures == 0 { COMPARE_EVERY } else { Backoff::LOOP.delay(failures, 1.0) };
+        // All arms are cancel safe. Nodes that report every few seconds change nothing here most times;
+        // after a failure they wait for the retry.
+        tokio::select! {
+            () = drain.asked() => return,
+            heard = changes.changed(), if failures == 0 => {
+                if heard.is_err() {
+                    return;
+                }
+            }
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Puts the kernel's routes right; returns how many there are.
+async fn compare(nodes: &Store<Node>, own: &str) -> Result<usize, RouteError> {
+    let known = nodes.list();
+    let wanted = wanted(known.iter().map(|(_, node)| &**node), own);
+    let kernel = Kernel::open()?;
+    let changes = plan(&kernel.current().await?, &wanted);
+    kernel.apply(&changes).await?;
+    Ok(wanted.len())
+}

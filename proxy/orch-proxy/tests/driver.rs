@@ -1,0 +1,152 @@
+//! The driver on the real kernel: loads of any size, restarts, other people's hands.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
+
+#[path = "../../kernel/tests/support/sys.rs"]
+mod sys;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use orch_proxy::driver::Driver;
+use orch_proxy::metrics::ProxyMetrics;
+use orch_proxy::sources::Desired;
+use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::ready::Readiness;
+use proto_daemon::statusz::StatusBoard;
+use proxy_kernel::{Abilities, Session, Socket};
+use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_rules::diff::{Difference, diff};
+use proxy_rules::layout::{FAMILIES, Layout};
+use proxy_rules::model::{
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,
+    Settings, SlicePort,
+};
+use proxy_rules::{Dataplane, Transaction};
+use sys::{in_namespace, in_user_namespace, run};
+
+const TABLE: &str = "orch-proxy";
+
+/// A node with `services` services of three endpoints each, marked but not committed.
+fn node(services: u32, flags: TableFlags) -> (Arc<Desired>, Driver<Socket>) {
+    let layout = Layout {
+        table: TABLE.into(),
+        flags,
+        families: FAMILIES.into(),
+        settings: Settings::default(),
+    };
+    let mut plane = Dataplane::new(layout);
+    for n in 0..services {
+        let id = ServiceId::new("ns", &n.to_string());
+        plane.service_changed(&id, Some(Arc::new(service(n))));
+        plane.slice_changed(&n.to_string(), None, Some(Arc::new(slice(&id, n))));
+    }
+    let desired = Arc::new(Desired::new(plane));
+    let registry = Metrics::new("x", BuildInfo { version: "0", commit: "0" }).unwrap();
+    let metrics = ProxyMetrics::register(&registry, "x").unwrap();
+    let driver = Driver::new(
+        desired.clone(),
+        Session::new(Socket::open().unwrap()),
+        orch_proxy::sweeper::start(metrics.clone()).unwrap(),
+        metrics,
+        StatusBoard::default().task("forwarding"),
+        Readiness::default().guard("forwarding"),
+        Duration::from_secs(900),
+    );
+    (desired, driver)
+}
+
+fn service(n: u32) -> LocalService {
+    let port = LocalPort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
+    let v6 = IpAddr::from((0xfd_u128 << 120 | u128::from(n)).to_be_bytes());
+    LocalService {
+        cluster_ips: [IpAddr::from((0x0a60_0000 + n).to_be_bytes()), v6].into(),
+        ports: [port].into(),
+        ..LocalService::default()
+    }
+}
+
+fn slice(id: &ServiceId, n: u32) -> LocalSlice {
+    let endpoint = |k: u32| LocalEndpoint {
+        address: IpAddr::from((0x0b00_0000 + n * 4 + k).to_be_bytes()),
+        state: EndpointState::Ready,
+        place: Place::Elsewhere,
+    };
+    LocalSlice {
+        service: id.clone(),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 }].into(),
+        endpoints: (0..3).map(endpoint).collect(),
+    }
+}
+
+/// The kernel, asked over another socket, holds what is desired.
+fn assert_right(desired: &Desired) {
+    let mut session = Session::new(Socket::open().unwrap());
+    for (family, should) in desired.plane().tables() {
+        let is = session.read_table(family, TABLE).unwrap();
+        let none = Difference::Elements(Transaction::default());
+        assert_eq!(diff(family, is.as_ref(), &should), none, "{family:?}");
+    }
+}
+
+fn generation() -> u32 {
+    Session::new(Socket::open().unwrap()).generation().unwrap()
+}
+
+#[test]
+fn the_kernel_tells_what_it_can_and_keeps_nothing_of_the_question() {
+    in_namespace("the_kernel_tells_what_it_can_and_keeps_nothing_of_the_question", || {
+        let mut session = Session::new(Socket::open().unwrap());
+        let abilities = Abilities::find(&mut session, "probe", &FAMILIES).unwrap();
+        assert_eq!(abilities.families, FAMILIES);
+        let none = Abilities::find(&mut session, "probe", &[]).unwrap();
+        assert_eq!((none.families.len(), none.owner_flags), (0, TableFlags::NONE));
+        assert_eq!(run(&["nft", "list", "tables"]), "");
+    });
+}
+
+#[test]
+fn a_restart_takes_the_tables_over_in_one_transaction() {
+    in_namespace("a_restart_takes_the_tables_over_in_one_transaction", || {
+        let owned = TableFlags::OWNER | TableFlags::PERSIST;
+        let (desired, mut first) = node(20, owned);
+        first.pass().unwrap();
+        assert_right(&desired);
+        drop(first);
+        // The socket is gone as if the process had been killed; another one takes over.
+        run(&["nft", "list", "table", "ip", TABLE]);
+        let before = generation();
+        let (desired, mut second) = node(30, owned);
+        second.pass().unwrap();
+        assert_eq!(generation(), before + 1);
+        assert_right(&desired);
+    });
+}
+
+#[test]
+fn a_large_load_works_without_rights_over_the_machine() {
+    in_user_namespace("a_large_load_works_without_rights_over_the_machine", || {
+        // In one piece or in several, as the kernel lets us.
+        let (desired, mut driver) = node(4000, TableFlags::NONE);
+        driver.pass().unwrap();
+        assert_right(&desired);
+    });
+}
+
+#[test]
+fn what_others_delete_is_put_back_and_theirs_is_left_alone() {
+    in_namespace("what_others_delete_is_put_back_and_theirs_is_left_alone", || {
+        let (desired, mut driver) = node(5, TableFlags::NONE);
+        driver.pass().unwrap();
+        run(&["nft", "add", "table", "ip", "theirs"]);
+        let key = "10.96.0.1 . tcp . 80 . 0x00000001";
+        run(&["nft", "delete", "element", "ip", TABLE, "endpoints", &format!("{{ {key} }}")]);
+        driver.repair().unwrap();
+        assert_right(&desired);
+        run(&["nft", "delete", "table", "ip6", TABLE]);
+        driver.repair().unwrap();
+        assert_right(&desired);
+        run(&["nft", "list", "table", "ip", "theirs"]);
+    });
+}

@@ -1,0 +1,39 @@
+//! The image that the demo and the tests run: busybox and nothing else, put straight into a node's containerd.
+
+use std::path::Path;
+
+use agent_runtime::image::{ImageFile, ImageTar};
+use agent_runtime::import::{self, Keep};
+use anyhow::{Context, Result};
+
+/// Name of the image; its entry point is busybox, so arguments start with an applet's name.
+pub const BUSYBOX_IMAGE: &str = "orch.local/demo:1";
+
+/// What can be called by its own name in the image.
+const APPLETS: [&str; 12] =
+    ["sh", "cat", "ls", "echo", "env", "id", "ip", "nc", "sleep", "stat", "true", "wget"];
+
+/// The namespace in which containerd keeps what its CRI plugin sees.
+const CRI_NAMESPACE: &str = "k8s.io";
+
+/// An archive of the image, made from the host's static busybox.
+pub fn busybox() -> Result<ImageTar> {
+    let binary = "/bin/busybox";
+    let data = std::fs::read(binary)
+        .with_context(|| format!("{binary} (package busybox-static) is missing"))?;
+    let paths: Vec<String> = APPLETS.iter().map(|applet| format!("bin/{applet}")).collect();
+    let mut files = vec![ImageFile::Regular { path: "bin/busybox", mode: 0o755, data }];
+    files.extend(paths.iter().map(|path| ImageFile::Link { path, target: "busybox" }));
+    Ok(ImageTar::single_layer(BUSYBOX_IMAGE, &files, &["/bin/busybox"]))
+}
+
+/// Puts the image into the containerd behind `socket`.
+pub async fn import(socket: &Path, image: &ImageTar) -> Result<()> {
+    let channel = containerd_client::connect(socket)
+        .await
+        .with_context(|| format!("connecting to {}", socket.display()))?;
+    import::tar(channel, CRI_NAMESPACE, image, Keep::WhileUsed)
+        .await
+        .with_context(|| format!("importing {BUSYBOX_IMAGE}"))?;
+    Ok(())
+}

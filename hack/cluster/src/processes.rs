@@ -1,0 +1,152 @@
+//! Processes by identity: a pid alone can be reused, a pid with its start time cannot.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+/// A process that was once seen running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Process id.
+    pub pid: i32,
+    /// Start time in clock ticks since boot (field 22 of proc_pid_stat(5)).
+    pub started_ticks: u64,
+}
+
+impl Identity {
+    /// Identity of the running process `pid`.
+    pub fn of(pid: i32) -> io::Result<Identity> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        let started_ticks = started_ticks(&stat)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable stat"))?;
+        Ok(Identity { pid, started_ticks })
+    }
+
+    /// Whether that very process still runs (a zombie does not).
+    pub fn is_running(&self) -> bool {
+        let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)) else {
+            return false;
+        };
+        started_ticks(&stat) == Some(self.started_ticks) && state(&stat) != Some('Z')
+    }
+
+    /// A handle that keeps naming this process; `None` when it is gone.
+    pub fn open(&self) -> Option<Handle> {
+        let pid = nix::libc::pid_t::from(self.pid);
+        let fd = pidfd_open(pid).ok()?;
+        // Opened first, checked after: if the pid was reused, the start time tells.
+        self.is_running().then_some(Handle { fd, identity: *self })
+    }
+}
+
+/// A running process, by pidfd.
+#[derive(Debug)]
+pub struct Handle {
+    fd: OwnedFd,
+    /// Who it is.
+    pub identity: Identity,
+}
+
+impl AsFd for Handle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Handle {
+    /// The pidfd for namespace entry.
+    pub fn try_clone_fd(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
+    /// Sends a signal; a process that has just ended is no error.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        let pid = nix::unistd::Pid::from_raw(self.identity.pid);
+        if !self.identity.is_running() {
+            return Ok(());
+        }
+        match nix::sys::signal::kill(pid, signal) {
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => Ok(()),
+            Err(e) => Err(e).with_context(|| format!("signalling process {}", self.identity.pid)),
+        }
+    }
+
+    /// Resolves when the process has ended, whoever its parent is.
+    pub async fn ended(&self) -> io::Result<()> {
+        crate::sys::readiness(self.fd.try_clone()?)?.readable().await.map(drop)
+    }
+
+    /// Asks it to end, waits, and kills it when `grace` is over.
+    pub async fn stop(&self, grace: Duration) -> Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        if tokio::time::timeout(grace, self.ended()).await.is_err() {
+            self.signal(Signal::SIGKILL)?;
+            self.ended().await.context("waiting for a killed process")?;
+        }
+        Ok(())
+    }
+}
+
+fn pidfd_open(pid: nix::libc::pid_t) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid)
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::NONBLOCK)?)
+}
+
+/// The command in brackets may hold spaces and brackets itself: fields are counted after the last one.
+fn fields(stat: &str) -> Option<std::str::SplitWhitespace<'_>> {
+    stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace())
+}
+
+fn started_ticks(stat: &str) -> Option<u64> {
+    fields(stat)?.nth(19)?.parse().ok()
+}
+
+fn state(stat: &str) -> Option<char> {
+    fields(stat)?.next()?.chars().next()
+}
+
+/// Pids of all processes.
+pub fn all_pids() -> io::Result<Vec<i32>> {
+    let entries = std::fs::read_dir("/proc")?;
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Pids of the processes whose cgroup path contains all of `parts`, for example a cluster's cgroup and a pod's UID.
+pub fn pids_in_cgroup(parts: &[&str]) -> io::Result<Vec<i32>> {
+    let inside = |pid: &i32| {
+        let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        parts.iter().all(|part| groups.contains(part))
+    };
+    Ok(all_pids()?.into_iter().filter(inside).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stat_is_read_behind_the_last_bracket() {
+        let fields: Vec<String> = (3..40).map(|n| n.to_string()).collect();
+        let line = format!("12 (a) b) S {}", fields[1..].join(" "));
+        assert_eq!(state(&line), Some('S'));
+        assert_eq!(started_ticks(&line), Some(22));
+        assert_eq!(started_ticks("nonsense"), None);
+    }
+
+    #[tokio::test]
+    async fn a_stopped_process_is_seen_by_its_handle() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let identity = Identity::of(child.id() as i32).unwrap();
+        let handle = identity.open().unwrap();
+        assert!(identity.is_running());
+        handle.stop(Duration::from_secs(5)).await.unwrap();
+        child.wait().unwrap();
+        assert!(!identity.is_running());
+        assert!(identity.open().is_none());
+    }
+}

@@ -1,0 +1,233 @@
+//! The process that keeps a cluster's programs running: starts them in order, restarts what ends, adopts what it finds.
+
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+use crate::processes::{Handle, Identity};
+use crate::programs::{Place, Program, Ready, programs};
+use crate::spec::{Spec, write_file};
+use crate::{namespaces, sys};
+
+/// First and longest pause before a program that ended is started again.
+const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// A program that ran this long starts with the shortest pause again.
+const SETTLED: Duration = Duration::from_secs(10);
+/// How long the programs after it wait for one to be ready; then they start all the same.
+const READY_WAIT: Duration = Duration::from_secs(20);
+/// Time a program gets between SIGTERM and SIGKILL.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// A log larger than this is moved aside when its program is next started.
+const LOG_BYTES_MAX: u64 = 32 << 20;
+
+/// What a program's task is to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wish {
+    Run,
+    Stop,
+    /// Leave the program running and end the task.
+    Detach,
+}
+
+/// Runs until SIGTERM (stops every program, last started first) or SIGHUP (leaves them to the next supervisor).
+pub async fn run(spec: &Spec) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut tasks: Vec<(watch::Sender<Wish>, JoinHandle<()>)> = Vec::new();
+    let start_all = async {
+        for program in programs(spec) {
+            let ready = program.ready.clone();
+            let (wish, wishes) = watch::channel(Wish::Run);
+            let task = tokio::spawn(keep(spec.clone(), program, wishes));
+            tasks.push((wish, task));
+            wait_ready(&ready).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    // Cancel-safe: start_all is dropped only when everything is to end, and each started task is in `tasks`.
+    let last_wish = tokio::select! {
+        () = start_all => Wish::Stop,
+        _ = terminate.recv() => Wish::Stop,
+        _ = hang_up.recv() => Wish::Detach,
+    };
+    for (wish, task) in tasks.into_iter().rev() {
+        wish.send_replace(last_wish);
+        task.await.context("a program's task failed")?;
+    }
+    Ok(())
+}
+
+/// Keeps one program running until told otherwise.
+async fn keep(spec: Spec, program: Program, mut wishes: watch::Receiver<Wish>) {
+    let mut pause = RESTART_PAUSE.0;
+    loop {
+        let began = tokio::time::Instant::now();
+        match adopt_or_start(&spec, &program).await {
+            Ok(mut running) => {
+                // Cancel-safe: both futures only observe.
+                let wish = tokio::select! {
+                    _ = running.handle.ended() => Wish::Run,
+                    wish = told(&mut wishes) => wish,
+                };
+                match wish {
+                    Wish::Run => running.reap(&program.name),
+                    Wish::Stop => {
+                        if let Err(e) = running.handle.stop(STOP_GRACE).await {
+                            eprintln!("{}: {e:#}", program.name);
+                        }
+                        return;
+                    }
+                    Wish::Detach => return,
+                }
+            }
+            Err(e) => eprintln!("{}: {e:#}", program.name),
+        }
+        if began.elapsed() > SETTLED {
+            pause = RESTART_PAUSE.0;
+        }
+        // Cancel-safe: a wish that comes during the pause is still there at the next look.
+        if timeout(pause, told(&mut wishes)).await.is_ok() {
+            return;
+        }
+        pause = (pause * 2).min(RESTART_PAUSE.1);
+    }
+}
+
+/// Resolves with the wish when it is no longer to run; a supervisor that is gone means to stop.
+async fn told(wishes: &mut watch::Receiver<Wish>) -> Wish {
+    wishes.wait_for(|wish| *wish != Wish::Run).await.map_or(Wish::Stop, |wish| *wish)
+}
+
+struct Running {
+    handle: Handle,
+    /// Set when it is our child and has to be reaped.
+    child: Option<Child>,
+}
+
+impl Running {
+    fn reap(&mut self, name: &str) {
+        match self.child.as_mut().map(Child::wait) {
+            Some(Ok(status)) => eprintln!("{name}: ended, {status}"),
+            Some(Err(e)) => eprintln!("{name}: ended, {e}"),
+            None => eprintln!("{name}: ended"),
+        }
+    }
+}
+
+async fn adopt_or_start(spec: &Spec, program: &Program) -> Result<Running> {
+    let record = record(spec, &program.name);
+    if let Some(handle) = find(spec, &program.name) {
+        return Ok(Running { handle, child: None });
+    }
+    let mut command = Command::new(&program.argv[0]);
+    command.args(&program.argv[1..]).stdin(Stdio::null());
+    let log = open_log(spec, &program.name)?;
+    command.stdout(log.try_clone()?).stderr(log);
+    sys::run_in_new_session(&mut command);
+    if let Place::Node(name) = &program.place {
+        let node = spec.node_list().into_iter().find(|node| node.name == *name);
+        let node = node.with_context(|| format!("{name} is not a node of this cluster"))?;
+        let holder = namespaces::ensure(spec, &node).await?;
+        sys::run_in_namespaces_of(&mut command, holder.try_clone_fd()?);
+    }
+    let mut child = command.spawn().with_context(|| format!("starting {}", program.argv[0]))?;
+    let identity = Identity::of(i32::try_from(child.id())?)?;
+    write_file(&record, &serde_json::to_vec(&identity)?)?;
+    match identity.open() {
+        Some(handle) => Ok(Running { handle, child: Some(child) }),
+        None => anyhow::bail!("ended at once, {}", child.wait()?),
+    }
+}
+
+/// The running process of a program, if there is one.
+pub fn find(spec: &Spec, program: &str) -> Option<Handle> {
+    let bytes = std::fs::read(record(spec, program)).ok()?;
+    serde_json::from_slice::<Identity>(&bytes).ok()?.open()
+}
+
+fn record(spec: &Spec, program: &str) -> PathBuf {
+    spec.dir.join("processes").join(format!("{program}.json"))
+}
+
+fn open_log(spec: &Spec, program: &str) -> Result<File> {
+    let path = spec.log(program);
+    if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
+        std::fs::rename(&path, path.with_extension("log.1"))?;
+    }
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .with_context(|| format!("opening {}", path.display()))
+}
+
+async fn wait_ready(ready: &Ready) {
+    let poll = async {
+        loop {
+            let is_ready = match ready {
+                Ready::Started => true,
+                Ready::Socket(path) => path.exists(),
+                Ready::Port(address) => tokio::net::TcpStream::connect(address).await.is_ok(),
+            };
+            if is_ready {
+                return;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    // Not ready in time is for the programs that need it to report: they retry on their own.
+    let _late = timeout(READY_WAIT, poll).await;
+}
+
+/// The cluster's supervisor, if it runs.
+pub fn find_supervisor(spec: &Spec) -> Option<Handle> {
+    find(spec, "supervisor")
+}
+
+/// Starts a supervisor in the background and returns once it is recorded.
+pub fn start_supervisor(spec: &Spec) -> Result<()> {
+    for dir in ["logs", "processes"] {
+        std::fs::create_dir_all(spec.dir.join(dir))?;
+    }
+    let log = open_log(spec, "supervisor")?;
+    let mut command = Command::new(spec.bin_dir.join("cluster"));
+    command.arg("supervise").arg("--dir").arg(&spec.dir);
+    command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    sys::run_in_new_session(&mut command);
+    let child = command.spawn().context("starting the supervisor")?;
+    let identity = Identity::of(i32::try_from(child.id())?)?;
+    write_file(&record(spec, "supervisor"), &serde_json::to_vec(&identity)?)
+}
+
+/// Ends the supervisor: `stop_programs` says whether the programs end with it or go on unattended.
+pub async fn end_supervisor(spec: &Spec, programs: Programs) -> Result<()> {
+    use nix::sys::signal::Signal;
+    let Some(supervisor) = find_supervisor(spec) else { return Ok(()) };
+    let signal = match programs {
+        Programs::Stop => Signal::SIGTERM,
+        Programs::Leave => Signal::SIGHUP,
+    };
+    supervisor.signal(signal)?;
+    let patience = STOP_GRACE * 4;
+    if timeout(patience, supervisor.ended()).await.is_err() {
+        supervisor.signal(Signal::SIGKILL)?;
+        supervisor.ended().await?;
+    }
+    Ok(())
+}
+
+/// What happens to the programs when their supervisor ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Programs {
+    /// They are stopped, last started first.
+    Stop,
+    /// They run on until another supervisor adopts them.
+    Leave,
+}

@@ -1,0 +1,127 @@
+//! Starts a cluster or mends one that is there, step by step, and shows that it works.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use proto_api::names::{Names, Profile};
+
+use crate::commands::Place;
+use crate::progress::Progress;
+use crate::spec::Spec;
+use crate::supervisor::{Programs, end_supervisor, find_supervisor, start_supervisor};
+use crate::{certificates, demo, network, programs};
+
+/// Flags of `up`; those that are not given keep what the cluster was first started with.
+#[derive(Debug, Args)]
+pub struct Flags {
+    /// Where the cluster lies.
+    #[command(flatten)]
+    pub place: Place,
+    /// Number of nodes; each has its own namespaces, containerd, orchlet and orch-proxy. A running cluster can grow.
+    #[arg(long)]
+    pub nodes: Option<u8>,
+    /// Names on the wire: orch, or kubernetes for that ecosystem's clients.
+    #[arg(long)]
+    pub naming: Option<String>,
+    /// Start the cluster only.
+    #[arg(long)]
+    pub no_demo: bool,
+    /// Directory of our programs, this one among them; that of this program when not given.
+    #[arg(long)]
+    pub bin_dir: Option<PathBuf>,
+}
+
+/// Brings the cluster up and returns when it is ready, the demo included.
+pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
+    if !nix::unistd::geteuid().is_root() {
+        bail!("namespaces, mounts and containers need root");
+    }
+    let spec = progress.step("plan the cluster", plan(flags)).await?;
+    let names = names(&spec);
+    progress.step("bridge and certificates", prepare(&spec, names)).await?;
+    progress.step("supervisor", supervise(&spec)).await?;
+    let client = progress.step("API server ready", demo::connect(&spec, names)).await?;
+    let nodes = format!("{} node{} ready", spec.nodes, if spec.nodes == 1 { "" } else { "s" });
+    progress.step(&nodes, demo::wait_nodes(&spec, &client)).await?;
+    if !flags.no_demo {
+        demo::run(&spec, &client, progress).await?;
+    }
+    println!("\nThe cluster in {} is up after {}.", spec.dir.display(), progress.elapsed());
+    println!("  client configuration  {}", spec.client_config("admin").display());
+    println!("  logs                  {}", spec.dir.join("logs").display());
+    if !flags.no_demo {
+        println!("{}", demo::how_to_reach(&spec));
+    }
+    Ok(spec)
+}
+
+/// The names that the cluster's programs use.
+pub fn names(spec: &Spec) -> &'static Names {
+    Names::new(match spec.naming.as_str() {
+        "kubernetes" => Profile::Kubernetes,
+        _ => Profile::Orch { domain: "orch.io".to_owned() },
+    })
+}
+
+async fn plan(flags: &Flags) -> Result<Spec> {
+    let dir = flags.place.absolute()?;
+    let own_dir = || -> Result<PathBuf> {
+        let own = std::env::current_exe().context("finding this program")?;
+        Ok(own.parent().context("this program has no directory")?.to_owned())
+    };
+    let bin_dir = match &flags.bin_dir {
+        Some(dir) => std::path::absolute(dir)?,
+        None => own_dir()?,
+    };
+    let spec = match Spec::load(&dir)? {
+        Some(old) => changed(old, flags, bin_dir)?,
+        None => Spec {
+            dir,
+            bin_dir,
+            naming: flags.naming.clone().unwrap_or_else(|| "orch".to_owned()),
+            nodes: flags.nodes.unwrap_or(1),
+            subnet: network::free_subnet().await?,
+        },
+    };
+    spec.validate()?;
+    Ok(spec)
+}
+
+/// A cluster that exists can get more nodes and newer programs, nothing else.
+fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
+    let naming = flags.naming.clone().unwrap_or_else(|| old.naming.clone());
+    if naming != old.naming {
+        bail!("--naming {naming}: this cluster was started with {}", old.naming);
+    }
+    let nodes = flags.nodes.unwrap_or(old.nodes);
+    if nodes < old.nodes {
+        bail!("--nodes {nodes}: this cluster has {} and cannot shrink", old.nodes);
+    }
+    Ok(Spec { nodes, bin_dir, ..old })
+}
+
+async fn prepare(spec: &Spec, names: &Names) -> Result<()> {
+    spec.store()?;
+    fs::create_dir_all(spec.dir.join("logs"))?;
+    network::ensure_bridge(spec).await?;
+    certificates::ensure(spec, names)?;
+    for node in spec.node_list() {
+        let dir = spec.node_dir(&node.name);
+        for sub in ["containerd", "orchlet", "manifests", "cni"] {
+            fs::create_dir_all(dir.join(sub))?;
+        }
+        let config = programs::containerd_config(spec, &node);
+        crate::spec::write_file(&dir.join("containerd/config.toml"), config.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// A supervisor that runs may know an older plan: the new one adopts its programs.
+async fn supervise(spec: &Spec) -> Result<()> {
+    if find_supervisor(spec).is_some() {
+        end_supervisor(spec, Programs::Leave).await?;
+    }
+    start_supervisor(spec)
+}

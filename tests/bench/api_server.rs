@@ -1,0 +1,88 @@
+//! The API server alone: how fast it is there.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use proto_api::names::{Names, Profile};
+use proto_client::{Client, config, request};
+use tokio::process::{Child, Command};
+
+use crate::report::Report;
+
+const ROUNDS: usize = 15;
+
+/// All rows about the API server.
+pub async fn measure(bin_dir: &Path, report: &mut Report) -> Result<()> {
+    start(bin_dir, report).await?;
+    crate::api_load::measure(bin_dir, report).await
+}
+
+/// An API server of one's own on loopback, with its store and certificates in `dir`.
+pub async fn serve(bin_dir: &Path, dir: &Path, store: &str) -> Result<(Child, Client)> {
+    let names = Names::new(Profile::Orch { domain: "orch.io".to_owned() });
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
+    let kubeconfig = dir.join("admin.conf");
+    let server = Command::new(bin_dir.join("orch-apiserver"))
+        .args(["--naming=orch", "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1"])
+        .arg(format!("--secure-port={port}"))
+        .arg(format!("--data-dir={}", dir.join(store).display()))
+        .arg(format!("--cert-dir={}", dir.join("pki").display()))
+        .arg(format!("--write-kubeconfig={}", kubeconfig.display()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .context("starting orch-apiserver")?;
+    wait_port((Ipv4Addr::LOCALHOST, port).into()).await?;
+    // Written after the port is taken; in later rounds it names the port of the round before until then.
+    let config = loop {
+        let written = config::file::load(&kubeconfig, None).ok();
+        match written.filter(|config| config.server.port_u16() == Some(port)) {
+            Some(config) => break config,
+            None => tokio::time::sleep(Duration::from_micros(500)).await,
+        }
+    };
+    let client = Client::new(&config, names, "bench/0")?;
+    wait_ready(&client).await?;
+    Ok((server, client))
+}
+
+/// From exec to the first `/readyz` that says so, with an empty store and existing certificates.
+async fn start(bin_dir: &Path, report: &mut Report) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut samples = Vec::new();
+    for round in 0..=ROUNDS {
+        let began = Instant::now();
+        let (mut server, _) = serve(bin_dir, dir.path(), &format!("store-{round}")).await?;
+        // The first round makes the certificates.
+        if round > 0 {
+            samples.push(began.elapsed());
+        }
+        server.kill().await?;
+    }
+    report.times("API server: start to ready", samples);
+    Ok(())
+}
+
+async fn wait_port(address: SocketAddr) -> Result<()> {
+    for _ in 0..20_000 {
+        if tokio::net::TcpStream::connect(address).await.is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_micros(500)).await;
+    }
+    bail!("orch-apiserver does not listen")
+}
+
+async fn wait_ready(client: &Client) -> Result<()> {
+    for _ in 0..5_000 {
+        if client.call(request::get("/readyz".into())).await.is_ok_and(|a| a.status == 200) {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    bail!("orch-apiserver does not become ready")
+}

@@ -1,0 +1,55 @@
+//! Memory and idle CPU of each of our programs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use cluster::spec::Spec;
+use cluster::{programs, supervisor};
+
+use crate::report::Report;
+
+/// How long the cluster is left alone.
+const IDLE: Duration = Duration::from_secs(30);
+
+/// One row a program, and their sum.
+pub async fn measure(spec: &Spec, report: &mut Report) -> Result<()> {
+    let ours: Vec<(String, i32)> = programs::programs(spec)
+        .into_iter()
+        .filter(|program| !program.name.starts_with("containerd"))
+        .filter_map(|p| Some((p.name.clone(), supervisor::find(spec, &p.name)?.identity.pid)))
+        .collect();
+    let began = Instant::now();
+    let before: Vec<Duration> = ours.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
+    tokio::time::sleep(IDLE).await;
+    let took = began.elapsed();
+    let (mut all_kb, mut all_cpu) = (0, 0.0);
+    for ((name, pid), before) in ours.iter().zip(before) {
+        let kb = resident_kb(*pid)?;
+        let share = cpu(*pid)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64() * 100.0;
+        all_kb += kb;
+        all_cpu += share;
+        report.text(&format!("idle: {name}"), row(kb, share));
+    }
+    report.text("idle: all of ours on one node", row(all_kb, all_cpu));
+    Ok(())
+}
+
+fn row(kb: u64, share: f64) -> String {
+    format!("RSS {:6.1} MB   CPU {share:5.2} % of a core", kb as f64 / 1000.0)
+}
+
+fn resident_kb(pid: i32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+    line.split_whitespace().nth(1).context("no value")?.parse().context("a number")
+}
+
+fn cpu(pid: i32) -> Result<Duration> {
+    // Nanoseconds on a CPU, from the scheduler: finer than the ticks of stat. Threads that end take theirs along.
+    let mut nanos = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
+        nanos += text.split(' ').next().context("no value")?.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(nanos))
+}

@@ -1,0 +1,224 @@
+//! The cluster that the cases share, and what they do to it again and again.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use cluster::apply::apply;
+use cluster::commands::Place;
+use cluster::processes::Identity;
+use cluster::progress::Progress;
+use cluster::spec::Spec;
+use cluster::{down, supervisor, up};
+use orch_tests::wait::until;
+use proto_api::core::v1::{Namespace, Pod};
+use proto_api::names::Names;
+use proto_client::{Client, DeleteParams};
+use tokio::process::Command;
+
+/// How long a condition may take; a loaded machine is slow, not wrong.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running cluster.
+pub struct Context {
+    /// What it is.
+    pub spec: Spec,
+    /// Its names.
+    pub names: &'static Names,
+    /// Its administrator.
+    pub client: Client,
+    /// The program that holds clusters, for commands inside a node.
+    program: PathBuf,
+}
+
+impl Context {
+    /// Starts a cluster with the demo in a directory of its own.
+    pub async fn start(naming: &str) -> Result<Context> {
+        let bin_dir = bin_dir()?;
+        let dir = PathBuf::from(format!("/var/tmp/orch-e2e-{naming}"));
+        // What a run that was cut off left behind.
+        down::down(&dir, &Progress::new()).await?;
+        let flags = up::Flags {
+            place: Place { dir: dir.clone() },
+            nodes: Some(1),
+            naming: Some(naming.to_owned()),
+            no_demo: false,
+            bin_dir: Some(bin_dir.clone()),
+        };
+        match up::up(&flags, &Progress::new()).await {
+            Ok(spec) => {
+                let names = up::names(&spec);
+                let client = cluster::demo::client(&spec, names)?;
+                Ok(Context { spec, names, client, program: bin_dir.join("cluster") })
+            }
+            Err(e) => {
+                keep_logs(&dir);
+                down::down(&dir, &Progress::new()).await?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Removes the cluster and checks that nothing of it is left; keeps the logs of a failed run.
+    pub async fn finish(self, failed: bool) -> Result<()> {
+        let bridge = self.spec.bridge();
+        let dir = self.spec.dir.clone();
+        if failed {
+            keep_logs(&dir);
+        }
+        down::down(&dir, &Progress::new()).await?;
+        if dir.exists() {
+            bail!("{} is left", dir.display());
+        }
+        if Path::new("/sys/class/net").join(&bridge).exists() {
+            bail!("{bridge} is left");
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mounts")?;
+        if mounts.contains(&dir.display().to_string()) {
+            bail!("mounts are left");
+        }
+        Ok(())
+    }
+
+    /// Gives the cluster more nodes by bringing it up once more, the demo included.
+    pub async fn grow(&self, nodes: u8) -> Result<()> {
+        let flags = up::Flags {
+            place: Place { dir: self.spec.dir.clone() },
+            nodes: Some(nodes),
+            naming: None,
+            no_demo: false,
+            bin_dir: Some(self.spec.bin_dir.clone()),
+        };
+        up::up(&flags, &Progress::new()).await.map(drop)
+    }
+
+    /// A namespace of its own for a case, empty at the start.
+    pub async fn namespace(&self, name: &str) -> Result<String> {
+        let manifest = format!("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: {name}\n");
+        apply(&self.client, &manifest).await?;
+        Ok(name.to_owned())
+    }
+
+    /// Removes a case's namespace without waiting for it.
+    pub async fn discard(&self, namespace: &str) -> Result<()> {
+        self.client.all::<Namespace>().delete(namespace, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// Applies a manifest.
+    pub async fn apply(&self, manifest: &str) -> Result<()> {
+        apply(&self.client, manifest).await
+    }
+
+    /// Waits until `fits` says of a pod that it is as wanted, or what it is instead.
+    pub async fn pod_until(
+        &self,
+        namespace: &str,
+        name: &str,
+        fits: impl Fn(&Pod) -> Result<(), String>,
+    ) -> Result<Pod> {
+        let api = self.client.within::<Pod>(namespace);
+        until(&format!("pod {namespace}/{name}"), PATIENCE, async || {
+            let pod = api.get(name).await.map_err(|e| e.to_string())?;
+            fits(&pod).map(|()| pod)
+        })
+        .await
+    }
+
+    /// Waits until a pod is Ready.
+    pub async fn pod_ready(&self, namespace: &str, name: &str) -> Result<Pod> {
+        let ready = |pod: &Pod| match cluster::demo::is_pod_ready(pod) {
+            true => Ok(()),
+            false => Err(shown(pod)),
+        };
+        self.pod_until(namespace, name, ready).await
+    }
+
+    /// Runs a command in the namespaces of the first node; its standard output.
+    pub async fn on_node(&self, argv: &[&str]) -> Result<String> {
+        let mut command = Command::new(&self.program);
+        command.arg("exec").arg("--dir").arg(&self.spec.dir).arg("node-1").args(argv);
+        output(command).await
+    }
+
+    /// Runs a command in a container through the runtime's own client, not through what is tested.
+    pub async fn in_container(&self, pod: &Pod, argv: &[&str]) -> Result<String> {
+        let status = pod.status.container_statuses.first().context("no container status")?;
+        let (_, id) = status.container_id.split_once("://").context("no container id")?;
+        let socket = self.spec.containerd_socket("node-1");
+        let socket = socket.to_str().context("a socket path in UTF-8")?;
+        let exec_id = format!("t{}", std::process::id());
+        let ctr = ["ctr", "-a", socket, "-n", "k8s.io", "task", "exec", "--exec-id", &exec_id, id];
+        self.on_node(&[&ctr, argv].concat()).await
+    }
+
+    /// Runs a program of the host in the network of a pod.
+    pub async fn in_pod_network(&self, pod: &Pod, argv: &[&str]) -> Result<String> {
+        let node = self.spec.node_cgroup("node-1");
+        let pids = cluster::processes::pids_in_cgroup(&[&node, &pod.metadata.uid])?;
+        let pid = pids.first().context("the pod has no process")?.to_string();
+        let mut command = Command::new("nsenter");
+        command.args(["--net", "--target", &pid]).args(argv);
+        output(command).await
+    }
+
+    /// Kills a program with SIGKILL and waits until its supervisor has started another.
+    pub async fn kill(&self, program: &str) -> Result<()> {
+        let old = supervisor::find(&self.spec, program)
+            .with_context(|| format!("{program} does not run"))?;
+        old.signal(nix::sys::signal::Signal::SIGKILL)?;
+        old.ended().await?;
+        let before: Identity = old.identity;
+        until(&format!("{program} again"), PATIENCE, async || {
+            match supervisor::find(&self.spec, program) {
+                Some(new) if new.identity != before => Ok(()),
+                _ => Err("not started"),
+            }
+        })
+        .await
+    }
+}
+
+/// One line about a pod, for errors.
+pub fn shown(pod: &Pod) -> String {
+    let container = |c: &proto_api::core::v1::ContainerStatus| {
+        let waiting =
+            c.state.waiting.as_ref().map(|w| format!("waiting {} {}", w.reason, w.message));
+        let ended =
+            c.state.terminated.as_ref().map(|t| format!("ended {} {}", t.exit_code, t.reason));
+        let state = waiting.or(ended).unwrap_or_else(|| "running".to_owned());
+        format!("{}: {state}, restarted {}", c.name, c.restart_count)
+    };
+    let status = &pod.status;
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let containers: Vec<String> = all.map(container).collect();
+    format!("{} {} [{}]", status.phase, status.message, containers.join("; "))
+}
+
+/// Standard output of a command that must succeed.
+pub async fn output(mut command: Command) -> Result<String> {
+    let output = command.kill_on_drop(true).output().await.context("starting a command")?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if !output.status.success() {
+        bail!("{:?}: {}; {}{}", command, output.status, text(&output.stdout), text(&output.stderr));
+    }
+    Ok(text(&output.stdout))
+}
+
+fn bin_dir() -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("ORCH_BIN_DIR") {
+        return Ok(dir.into());
+    }
+    // <target>/<profile>/deps/e2e-…
+    let own = std::env::current_exe()?;
+    Ok(own.ancestors().nth(2).context("no target directory")?.to_owned())
+}
+
+fn keep_logs(dir: &Path) {
+    for entry in std::fs::read_dir(dir.join("logs")).into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        println!("--- {} (last lines)", entry.path().display());
+        lines.iter().skip(lines.len().saturating_sub(25)).for_each(|line| println!("{line}"));
+    }
+}

@@ -1,0 +1,107 @@
+//! What is killed comes back, and nobody notices.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::demo::http_get;
+use orch_tests::wait::until;
+use proto_api::core::v1::{ConfigMap, Pod};
+use proto_client::{ListParams, WriteParams};
+
+use crate::context::{Context, PATIENCE};
+use crate::pods::{WAIT, pod};
+
+/// Container id and restart count of every container in a namespace.
+async fn containers(c: &Context, namespace: &str) -> Result<BTreeMap<String, i32>> {
+    let pods = c.client.within::<Pod>(namespace).list(&ListParams::default()).await?;
+    let statuses = pods.items.into_iter().flat_map(|pod| pod.status.container_statuses);
+    Ok(statuses.map(|status| (status.container_id, status.restart_count)).collect())
+}
+
+/// Every task of the runtime with its process id and state.
+async fn runtime_inventory(c: &Context) -> Result<String> {
+    let socket = c.spec.containerd_socket("node-1");
+    let socket = socket.to_str().context("a socket path in UTF-8")?;
+    c.on_node(&["ctr", "-a", socket, "-n", "k8s.io", "tasks", "ls"]).await
+}
+
+pub async fn a_killed_agent_restarts_no_container(c: &Context) -> Result<()> {
+    let ns = c.namespace("survivors").await?;
+    let manifests: Vec<String> = (0..10).map(|n| pod(&ns, &format!("p{n}"), WAIT)).collect();
+    c.apply(&manifests.join("---\n")).await?;
+    for n in 0..10 {
+        c.pod_ready(&ns, &format!("p{n}")).await?;
+    }
+    let pods = c.client.within::<Pod>(&ns);
+    let versions = async || -> Result<Vec<String>> {
+        let list = pods.list(&ListParams::default()).await?;
+        Ok(list.items.into_iter().map(|pod| pod.metadata.resource_version).collect())
+    };
+    let before = (containers(c, &ns).await?, runtime_inventory(c).await?, versions().await?);
+    c.kill("orchlet-node-1").await?;
+    // It works again when it starts another pod.
+    c.apply(&pod(&ns, "after", WAIT)).await?;
+    c.pod_ready(&ns, "after").await?;
+    let after = containers(c, &ns).await?;
+    for (id, restarts) in &before.0 {
+        ensure!(after.get(id) == Some(restarts), "{id} was replaced");
+    }
+    let tasks = runtime_inventory(c).await?;
+    let survivor = |task: &&str| {
+        before.0.keys().any(|id| id.split_once("://").is_some_and(|(_, id)| task.contains(id)))
+    };
+    for task in before.1.lines().filter(survivor) {
+        ensure!(tasks.contains(task), "task {task:?} is not what it was");
+    }
+    let unchanged = versions().await?;
+    for version in &before.2 {
+        ensure!(unchanged.contains(version), "a status was written again");
+    }
+    c.discard(&ns).await
+}
+
+pub async fn a_killed_proxy_keeps_forwarding(c: &Context) -> Result<()> {
+    let node = c.spec.node_list().into_iter().next().context("a node")?;
+    let address = (node.address, 30080).into();
+    let asking = async {
+        for n in 0..200 {
+            let answer = http_get(address, "/").await.with_context(|| format!("request {n}"))?;
+            ensure!(answer == "hello from the demo\n");
+        }
+        Ok(())
+    };
+    let (answers, killed) = tokio::join!(asking, c.kill("orch-proxy-node-1"));
+    killed?;
+    answers
+}
+
+pub async fn a_killed_api_server_loses_no_write(c: &Context) -> Result<()> {
+    let ns = c.namespace("writes").await?;
+    let api = c.client.within::<ConfigMap>(&ns);
+    let mut acknowledged = Vec::new();
+    let before = containers(c, "demo").await?;
+    let writing = async {
+        for n in 0..300 {
+            let mut map = ConfigMap::default();
+            map.metadata.name = format!("w{n}");
+            map.data.insert("n".into(), n.to_string());
+            if api.create(&map, &WriteParams::default()).await.is_ok() {
+                acknowledged.push(map.metadata.name);
+            }
+        }
+    };
+    let (killed, ()) = tokio::join!(c.kill("orch-apiserver"), writing);
+    killed?;
+    let list = until("the API is back", PATIENCE, async || {
+        api.list(&ListParams::default()).await.map_err(|e| e.to_string())
+    })
+    .await?;
+    for name in &acknowledged {
+        ensure!(list.items.iter().any(|map| map.metadata.name == *name), "{name} is lost");
+    }
+    // Pods ran on meanwhile, and the agent and the proxy work with the new server.
+    ensure!(containers(c, "demo").await? == before, "the demo's containers changed");
+    c.apply(&pod(&ns, "after", WAIT)).await?;
+    c.pod_ready(&ns, "after").await?;
+    c.discard(&ns).await
+}

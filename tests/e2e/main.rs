@@ -1,0 +1,79 @@
+//! Whole clusters on real containerd and kernel: what a user does, and what goes wrong for users.
+//!
+//! `cargo test -p orch-tests --test e2e -- [FILTER]`; needs root, containerd and the built programs (`ORCH_BIN_DIR`).
+
+mod clients;
+mod context;
+mod faults;
+mod pods;
+mod services;
+mod volumes;
+
+use std::process::ExitCode;
+
+use orch_tests::case;
+use orch_tests::runner::{Case, Tally, run};
+
+use crate::context::Context;
+
+fn cases() -> Vec<Case<Context>> {
+    vec![
+        case!(services::the_demo_answers_from_the_host_and_from_a_pod),
+        case!(services::an_endpoint_that_goes_away_gets_no_traffic),
+        case!(pods::a_static_pod_runs_and_its_mirror_shows_it),
+        case!(pods::init_containers_run_in_order_before_the_others),
+        case!(pods::a_crashing_container_is_restarted_and_counted),
+        case!(pods::a_deleted_pod_leaves_nothing),
+        case!(volumes::a_config_map_change_reaches_the_file),
+        case!(volumes::a_missing_config_map_is_waited_for),
+        case!(volumes::secrets_tokens_and_downward_fields_are_projected),
+        case!(clients::kubectl_does_what_people_do_daily),
+        case!(faults::a_killed_agent_restarts_no_container),
+        case!(faults::a_killed_proxy_keeps_forwarding),
+        case!(faults::a_killed_api_server_loses_no_write),
+        // Last: the cases before it look at the only node.
+        case!(services::a_cluster_grows_and_pods_reach_each_other),
+    ]
+}
+
+fn main() -> ExitCode {
+    let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
+    if std::env::args().any(|arg| arg == "--list") {
+        cases().iter().for_each(|case| println!("{}: test", case.name));
+        return ExitCode::SUCCESS;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(run_all(&filter)),
+        Err(e) => {
+            eprintln!("no runtime: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run_all(filter: &str) -> ExitCode {
+    let mut tally = Tally::default();
+    for naming in ["kubernetes", "orch"] {
+        println!("\n== cluster with {naming} names");
+        match Context::start(naming).await {
+            Ok(context) => {
+                // The second profile runs what depends on names.
+                run(&context, &cases(), filter, &mut tally).await;
+                if let Err(e) = context.finish(tally.failed > 0).await {
+                    println!("test teardown_leaves_nothing ... FAILED\n    {e:#}");
+                    tally.failed += 1;
+                } else {
+                    println!("test teardown_leaves_nothing ... ok");
+                    tally.passed += 1;
+                }
+            }
+            Err(e) => {
+                println!("test cluster_starts ... FAILED\n    {e:#}");
+                tally.failed += 1;
+            }
+        }
+    }
+    println!("\n{}", tally.line());
+    tally.code()
+}

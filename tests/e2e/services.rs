@@ -1,0 +1,122 @@
+//! Services as pods and hosts see them.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::demo::http_get;
+use orch_tests::wait::until;
+use proto_api::core::v1::{Pod, Service};
+use proto_client::DeleteParams;
+
+use crate::context::{Context, PATIENCE};
+use crate::pods::{WAIT, pod};
+
+fn node_port(c: &Context, port: i32) -> Result<SocketAddr> {
+    let node = c.spec.node_list().into_iter().next().context("a node")?;
+    Ok(SocketAddr::from((node.address, u16::try_from(port)?)))
+}
+
+pub async fn the_demo_answers_from_the_host_and_from_a_pod(c: &Context) -> Result<()> {
+    let service = c.client.within::<Service>("demo").get("web").await?;
+    let port = service.spec.ports.first().context("a port")?;
+    let from_host = http_get(node_port(c, port.node_port)?, "/").await?;
+    ensure!(from_host == "hello from the demo\n", "the host saw {from_host:?}");
+    let ns = c.namespace("client").await?;
+    c.apply(&pod(&ns, "client", WAIT)).await?;
+    let client = c.pod_ready(&ns, "client").await?;
+    let url = format!("http://{}:{}/", service.spec.cluster_ip, port.port);
+    let from_pod = c.in_pod_network(&client, &["curl", "-sS", "-m", "5", &url]).await?;
+    ensure!(from_pod == "hello from the demo\n", "the pod saw {from_pod:?}");
+    // A pod reaches itself through its Service too.
+    let web = c.client.within::<Pod>("demo").get("web-1").await?;
+    for _ in 0..8 {
+        let answer = c.in_pod_network(&web, &["curl", "-sS", "-m", "5", &url]).await?;
+        ensure!(answer == "hello from the demo\n", "a back-end saw {answer:?}");
+    }
+    c.discard(&ns).await
+}
+
+pub async fn an_endpoint_that_goes_away_gets_no_traffic(c: &Context) -> Result<()> {
+    let ns = c.namespace("endpoints").await?;
+    let mut manifests = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: echo, namespace: {ns}}}\nspec:\n  type: NodePort\n  selector: {{role: echo}}\n  ports: [{{port: 80, targetPort: 8080}}]\n"
+    );
+    for name in ["one", "two"] {
+        let script = format!(
+            "mkdir /www; echo {name} > /www/index.html; exec busybox httpd -f -p 8080 -h /www"
+        );
+        let labelled = pod(&ns, name, &script).replace(&format!("app: {name}"), "role: echo");
+        manifests.push_str("---\n");
+        manifests.push_str(&labelled);
+    }
+    c.apply(&manifests).await?;
+    c.pod_ready(&ns, "one").await?;
+    c.pod_ready(&ns, "two").await?;
+    let service = c.client.within::<Service>(&ns).get("echo").await?;
+    let address = node_port(c, service.spec.ports.first().context("a port")?.node_port)?;
+    let mut answered = BTreeSet::new();
+    until("both answer", PATIENCE, async || {
+        if let Ok(answer) = http_get(address, "/").await {
+            answered.insert(answer);
+        }
+        if answered.len() == 2 { Ok(()) } else { Err(format!("{answered:?}")) }
+    })
+    .await?;
+    let pods = c.client.within::<Pod>(&ns);
+    pods.delete("one", &DeleteParams::default()).await?;
+    until("only the other answers", PATIENCE, async || {
+        for _ in 0..16 {
+            match http_get(address, "/").await {
+                Ok(answer) if answer == "two\n" => {}
+                other => return Err(format!("{other:?}")),
+            }
+        }
+        Ok(())
+    })
+    .await?;
+    pods.delete("two", &DeleteParams::default()).await?;
+    // No endpoints: refused at once, not left hanging.
+    until("refused", PATIENCE, async || match tokio::net::TcpStream::connect(address).await {
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await?;
+    c.discard(&ns).await
+}
+
+pub async fn a_cluster_grows_and_pods_reach_each_other(c: &Context) -> Result<()> {
+    c.grow(2).await?;
+    let ns = c.namespace("far").await?;
+    let script = "mkdir /www; echo far > /www/index.html; exec busybox httpd -f -p 8080 -h /www";
+    let on = |node: &str, pod: String| {
+        pod.replace(
+            "spec:\n",
+            &format!("spec:\n  nodeSelector: {{{}: {node}}}\n", c.names.label("hostname")),
+        )
+    };
+    let service = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: far, namespace: {ns}}}\nspec:\n  selector: {{app: far}}\n  ports: [{{port: 80, targetPort: 8080}}]\n"
+    );
+    let far = on("node-2", pod(&ns, "far", script));
+    let near = on("node-1", pod(&ns, "near", WAIT));
+    c.apply(&format!("{service}---\n{far}---\n{near}")).await?;
+    let (far, near) = (c.pod_ready(&ns, "far").await?, c.pod_ready(&ns, "near").await?);
+    ensure!((far.spec.node_name.as_str(), near.spec.node_name.as_str()) == ("node-2", "node-1"));
+    let service = c.client.within::<Service>(&ns).get("far").await?;
+    for host in [format!("{}:8080", far.status.pod_ip), service.spec.cluster_ip] {
+        let url = format!("http://{host}/");
+        // A route to a new node is made when its Node is seen, not when its pod is ready.
+        let answer = until(&url, PATIENCE, async || {
+            let asked = c.in_pod_network(&near, &["curl", "-sS", "-m", "5", &url]).await;
+            asked.map_err(|e| format!("{e:#}"))
+        })
+        .await?;
+        ensure!(answer == "far\n", "{url} said {answer:?}");
+    }
+    // What leaves the cluster comes back: the API server's own service leads to the host.
+    let api = format!("https://{}/version", cluster::spec::Spec::API_SERVICE_ADDRESS);
+    let version = c.in_pod_network(&near, &["curl", "-sSk", "-m", "5", &api]).await?;
+    ensure!(version.contains("gitVersion"), "the API said {version:?}");
+    c.discard(&ns).await
+}

@@ -1,0 +1,4 @@
+//! What the whole-system tests share: a runner that counts what ran, failed and could not run, and waiting by condition.
+
+pub mod runner;
+pub mod wait;

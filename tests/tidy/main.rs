@@ -1,0 +1,256 @@
+//! The rules of the tree, checked: who may import whom, what is pure, where `unsafe` and brand names may stand.
+//! Each rule is a sentence in ARCHITECTURE.md; a failure names the file and the rule.
+
+#![allow(clippy::expect_used, reason = "this file is a test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// Production lines a file may have before it must be split or listed in [`LONG_FILES`].
+const FILE_LINES_MAX: usize = 600;
+
+/// Files over the limit, each with the reason why it is one thing.
+const LONG_FILES: &[(&str, &str)] = &[(
+    "agent/runtime/src/cri.rs",
+    "one method for each call of one interface; an impl split in two is harder to find",
+)];
+
+/// Names of other software that look like the brand's, with the reason why they stand where they do.
+const OTHERS_NAMES: &[(&str, &str, &str)] = &[
+    (
+        "agent/orchlet/src/app.rs",
+        "CRI_NAMESPACE",
+        "containerd's own name for what its CRI plugin keeps",
+    ),
+    (
+        "apiserver-lite/orch-apiserver/src/registry/versions.rs",
+        "METRICS_ANNOTATION",
+        "the conversion of autoscalers has no names at hand; one annotation serves both profiles",
+    ),
+    (
+        "agent/orchlet/src/config.rs",
+        "KubeletConfiguration",
+        "the configuration file of the other agent is accepted in both profiles",
+    ),
+];
+
+/// Crates that decide may not reach these, directly.
+const IMPURE: &[&str] = &[
+    "tokio",
+    "hyper",
+    "hyper-util",
+    "tonic",
+    "nix",
+    "rustix",
+    "libc",
+    "rand",
+    "uuid",
+    "redb",
+    "procfs",
+    "netlink-sys",
+    "rtnetlink",
+    "notify",
+];
+
+const COMPONENTS: &[&str] = &["agent", "proxy", "apiserver-lite"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+struct Package {
+    name: String,
+    component: String,
+    kind: String,
+    dependencies: Vec<String>,
+}
+
+fn packages() -> Vec<Package> {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version=1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo metadata");
+    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo's JSON");
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let of = |package: &Value| {
+        let manifest = PathBuf::from(text(&package["manifest_path"]));
+        let below = manifest.strip_prefix(root()).expect("inside the workspace").to_owned();
+        let normal = |dependency: &&Value| dependency["kind"].is_null();
+        let dependencies = package["dependencies"].as_array().expect("a list");
+        Package {
+            name: text(&package["name"]),
+            component: below.iter().next().expect("a folder").to_string_lossy().into_owned(),
+            kind: text(&package["metadata"]["orch"]["kind"]),
+            dependencies: dependencies.iter().filter(normal).map(|d| text(&d["name"])).collect(),
+        }
+    };
+    metadata["packages"].as_array().expect("a list").iter().map(of).collect()
+}
+
+fn sources() -> Vec<(String, String)> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
+        .current_dir(root())
+        .output()
+        .expect("git ls-files");
+    let list = String::from_utf8(output.stdout).expect("paths in UTF-8");
+    let read = |path: &str| Some((path.to_owned(), fs::read_to_string(root().join(path)).ok()?));
+    list.lines().filter_map(read).collect()
+}
+
+fn is_test(path: &str) -> bool {
+    path.starts_with("tests/")
+        || path.contains("/tests/")
+        || path.ends_with("/tests.rs")
+        || path.contains("/benches/")
+        || path.contains("/examples/")
+}
+
+fn is_generated(path: &str) -> bool {
+    path.contains("/gen/") || path.contains("/generated/")
+}
+
+/// The part of a file before its test module.
+fn production(source: &str) -> &str {
+    source.split("#[cfg(test)]").next().unwrap_or(source)
+}
+
+fn check(rule: &str, offenders: Vec<String>) {
+    assert!(offenders.is_empty(), "{rule}:\n  {}", offenders.join("\n  "));
+}
+
+#[test]
+fn components_never_import_each_other() {
+    let all = packages();
+    let component = |name: &str| all.iter().find(|p| p.name == *name).map(|p| p.component.as_str());
+    let mut offenders = Vec::new();
+    for package in all.iter().filter(|p| COMPONENTS.contains(&p.component.as_str())) {
+        for dependency in &package.dependencies {
+            let other = component(dependency).unwrap_or("proto");
+            if other != "proto" && other != package.component {
+                offenders.push(format!("{} imports {dependency}", package.name));
+            }
+        }
+    }
+    for package in all.iter().filter(|p| p.component == "proto") {
+        let foreign = |d: &&String| component(d).is_some_and(|other| other != "proto");
+        offenders.extend(
+            package
+                .dependencies
+                .iter()
+                .filter(foreign)
+                .map(|d| format!("{} imports {d}", package.name)),
+        );
+    }
+    check("agent, proxy and apiserver-lite share only what lies in proto", offenders);
+}
+
+#[test]
+fn pure_crates_reach_no_io() {
+    let all = packages();
+    let kind = |name: &str| all.iter().find(|p| p.name == *name).map_or("", |p| p.kind.as_str());
+    let mut offenders = Vec::new();
+    for package in all.iter().filter(|p| p.kind == "pure") {
+        for dependency in &package.dependencies {
+            if IMPURE.contains(&dependency.as_str()) || matches!(kind(dependency), "io" | "bin") {
+                offenders.push(format!("{} imports {dependency}", package.name));
+            }
+        }
+    }
+    check("a pure crate imports only pure crates", offenders);
+    let unkind: Vec<String> = all
+        .iter()
+        .filter(|p| p.kind.is_empty() && p.component != "tests")
+        .map(|p| p.name.clone())
+        .collect();
+    check("every manifest says its kind in package.metadata.orch", unkind);
+}
+
+#[test]
+fn unsafe_stays_in_sys_files() {
+    let offends = |(path, source): &(String, String)| {
+        let keyword = concat!("unsa", "fe ");
+        !path.ends_with("/sys.rs")
+            && source.lines().any(|line| {
+                let code = line.trim_start();
+                !code.starts_with("//")
+                    && (code.contains(&format!("{keyword}{{"))
+                        || code.contains(&format!("{keyword}fn")))
+            })
+    };
+    check(
+        "unsafe stands only in sys.rs",
+        sources().iter().filter(|s| offends(s)).map(|s| s.0.clone()).collect(),
+    );
+}
+
+#[test]
+fn brand_names_come_from_one_file() {
+    let brands = [
+        concat!("kubernetes", ".io"),
+        concat!("k8s", ".io"),
+        concat!("orch", ".io"),
+        concat!("kube", "-system"),
+    ];
+    let mut offenders = Vec::new();
+    for (path, source) in sources() {
+        if is_test(&path)
+            || is_generated(&path)
+            || path.ends_with("proto/api/src/names.rs")
+            || path.starts_with("hack/")
+        {
+            continue;
+        }
+        for (number, line) in production(&source).lines().enumerate() {
+            let code =
+                line.split("//").next().unwrap_or_default().replace("csi.storage.k8s.io", "");
+            let is_listed = |other: &&(&str, &str, &str)| other.0 == path && code.contains(other.1);
+            let listed = OTHERS_NAMES.iter().any(|other| is_listed(&other));
+            if !listed && brands.iter().any(|brand| code.contains(brand)) {
+                offenders.push(format!("{path}:{}", number + 1));
+            }
+        }
+    }
+    check("brand names come from proto/api/src/names.rs", offenders);
+}
+
+#[test]
+fn files_stay_short() {
+    let too_long = |(path, source): &(String, String)| {
+        let lines = production(source).lines().count();
+        let listed = LONG_FILES.iter().any(|(file, _)| file == path);
+        (lines > FILE_LINES_MAX && !listed && !is_test(path) && !is_generated(path))
+            .then(|| format!("{path}: {lines}"))
+    };
+    check("a file has one subject", sources().iter().filter_map(too_long).collect());
+}
+
+#[test]
+fn every_file_says_what_it_is() {
+    let mute = |(path, source): &&(String, String)| {
+        !is_generated(path)
+            && !path.ends_with("/tests.rs")
+            && !source.trim_start().starts_with("//!")
+    };
+    check(
+        "a file opens with what it is",
+        sources().iter().filter(mute).map(|s| s.0.clone()).collect(),
+    );
+}
+
+#[test]
+fn components_state_their_invariants() {
+    let missing = |component: &&&str| {
+        let readme = fs::read_to_string(root().join(component).join("README.md"));
+        !readme.is_ok_and(|text| text.to_lowercase().contains("invariant"))
+    };
+    let all = ["proto", "agent", "proxy", "apiserver-lite"];
+    check(
+        "a component's README states its invariants",
+        all.iter().filter(missing).map(|c| (*c).to_owned()).collect(),
+    );
+}

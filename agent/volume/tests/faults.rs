@@ -68,10 +68,14 @@ fn a_killed_writer_leaves_a_whole_volume() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // until it writes, then a little longer, a little differently each time
-        let before = std::fs::read_link(dir.path().join("..data")).unwrap();
-        while std::fs::read_link(dir.path().join("..data")).unwrap() == before {
-            assert!(writer.try_wait().unwrap().is_none(), "the writer has ended");
+        // until it has written a number of versions, then a little longer, both differently each time
+        let switch = || std::fs::read_link(dir.path().join("..data")).unwrap();
+        let mut last = switch();
+        for _ in 0..=kill % 8 {
+            while switch() == last {
+                assert!(writer.try_wait().unwrap().is_none(), "the writer has ended");
+            }
+            last = switch();
         }
         let moment = std::time::Instant::now() + Duration::from_micros(37 * kill);
         while std::time::Instant::now() < moment {}

@@ -11,26 +11,30 @@ use crate::report::Report;
 /// How long the cluster is left alone.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// One row a program, and their sum.
-pub async fn measure(spec: &Spec, report: &mut Report) -> Result<()> {
-    let ours: Vec<(String, i32)> = programs::programs(spec)
+/// The programs of a cluster of ours with their process ids; containerd is not ours.
+pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
+    programs::programs(spec)
         .into_iter()
         .filter(|program| !program.name.starts_with("containerd"))
         .filter_map(|p| Some((p.name.clone(), supervisor::find(spec, &p.name)?.identity.pid)))
-        .collect();
+        .collect()
+}
+
+/// One row a program, and their sum.
+pub async fn measure(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
     let began = Instant::now();
-    let before: Vec<Duration> = ours.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
+    let before: Vec<Duration> = programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
     tokio::time::sleep(IDLE).await;
     let took = began.elapsed();
     let (mut all_kb, mut all_cpu) = (0, 0.0);
-    for ((name, pid), before) in ours.iter().zip(before) {
+    for ((name, pid), before) in programs.iter().zip(before) {
         let kb = resident_kb(*pid)?;
         let share = cpu(*pid)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64() * 100.0;
         all_kb += kb;
         all_cpu += share;
         report.text(&format!("idle: {name}"), row(kb, share));
     }
-    report.text("idle: all of ours on one node", row(all_kb, all_cpu));
+    report.text("idle: all on one node", row(all_kb, all_cpu));
     Ok(())
 }
 

@@ -4,48 +4,70 @@ mod api_load;
 mod api_server;
 mod footprint;
 mod node;
+mod peer;
 mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
+use clap::Parser;
 use cluster::commands::Place;
 use cluster::progress::Progress;
 use cluster::{down, up};
 
 use crate::report::Report;
 
+/// Prints figures of this project's programs, or of another cluster on this machine, in one form.
+#[derive(Parser)]
+enum What {
+    /// The API server and a node.
+    All,
+    /// The API server alone.
+    Api,
+    /// A cluster of one node.
+    Node,
+    /// A cluster that runs already, for comparison.
+    Peer(peer::Flags),
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<()> {
-    let what = std::env::args().nth(1).unwrap_or_else(|| "all".to_owned());
     let own = std::env::current_exe()?;
     let bin_dir = own.parent().context("no directory")?.to_owned();
     let mut report = Report::default();
-    if matches!(what.as_str(), "all" | "api") {
-        api_server::measure(&bin_dir, &mut report).await?;
-    }
-    if matches!(what.as_str(), "all" | "node") {
-        let dir = PathBuf::from("/var/tmp/orch-bench");
-        down::down(&dir, &Progress::new()).await?;
-        let flags = up::Flags {
-            place: Place { dir: dir.clone() },
-            nodes: Some(1),
-            naming: Some("orch".to_owned()),
-            no_demo: true,
-            bin_dir: Some(bin_dir.clone()),
-        };
-        let spec = up::up(&flags, &Progress::new()).await?;
-        let measured = measure_node(&spec, &mut report).await;
-        down::down(&dir, &Progress::new()).await?;
-        measured?;
+    match What::parse() {
+        What::All => {
+            api_server::measure(&bin_dir, &mut report).await?;
+            node(&bin_dir, &mut report).await?;
+        }
+        What::Api => api_server::measure(&bin_dir, &mut report).await?,
+        What::Node => node(&bin_dir, &mut report).await?,
+        What::Peer(flags) => peer::measure(flags, &mut report).await?,
     }
     print!("{report}");
     Ok(())
 }
 
+/// On a cluster of its own, which it removes.
+async fn node(bin_dir: &Path, report: &mut Report) -> Result<()> {
+    let dir = PathBuf::from("/var/tmp/orch-bench");
+    down::down(&dir, &Progress::new()).await?;
+    let flags = up::Flags {
+        place: Place { dir: dir.clone() },
+        nodes: Some(1),
+        naming: Some("orch".to_owned()),
+        no_demo: true,
+        bin_dir: Some(bin_dir.to_owned()),
+    };
+    let spec = up::up(&flags, &Progress::new()).await?;
+    let measured = measure_node(&spec, report).await;
+    down::down(&dir, &Progress::new()).await?;
+    measured
+}
+
 async fn measure_node(spec: &cluster::spec::Spec, report: &mut Report) -> Result<()> {
     cluster::demo::import_images(spec).await?;
-    let bench = node::Bench::new(spec)?;
-    bench.measure(report).await?;
-    footprint::measure(spec, report).await
+    node::floor(spec, report).await?;
+    node::Target::ours(spec)?.measure(report).await?;
+    footprint::measure(&footprint::ours(spec), report).await
 }

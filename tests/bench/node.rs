@@ -1,4 +1,4 @@
-//! A pod's life on a node: the whole system beside the same runtime calls made directly.
+//! A pod's life on a node: the whole system, and the same runtime calls made directly.
 
 use std::path::PathBuf;
 use std::sync::mpsc;
@@ -20,27 +20,35 @@ use serde_json::json;
 use crate::report::Report;
 
 const ROUNDS: usize = 15;
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Other agents take more than a minute for a config map.
+const PATIENCE: Duration = Duration::from_secs(200);
 const NAMESPACE: &str = "bench";
 /// Ends at once when told to, and leaves a stamp when it starts.
 const SCRIPT: &str = "touch /stamp/at; trap 'exit 0' TERM; while true; do sleep 1000 & wait; done";
 
-/// What the measurements need.
-pub struct Bench {
-    spec: Spec,
-    client: Client,
-    runtime: CriRuntime,
+/// A cluster whose pods are timed: ours, or another one on this machine.
+pub struct Target {
+    /// Its administrator.
+    pub client: Client,
+    /// Where its only node keeps the pods' directories.
+    pub pods_dir: PathBuf,
+    /// An image with a shell, present on the node.
+    pub image: String,
+    /// Samples of what takes milliseconds.
+    pub rounds: usize,
+    /// Samples of a config map's way into a file.
+    pub rotations: usize,
 }
 
-impl Bench {
-    /// For a running cluster with the busybox image.
-    pub fn new(spec: &Spec) -> Result<Bench> {
-        let names = up::names(spec);
-        let socket = spec.containerd_socket("node-1");
-        Ok(Bench {
-            spec: spec.clone(),
-            client: cluster::demo::client(spec, names)?,
-            runtime: CriRuntime::new(&format!("unix://{}", socket.display()))?,
+impl Target {
+    /// A running cluster of ours with the busybox image.
+    pub fn ours(spec: &Spec) -> Result<Target> {
+        Ok(Target {
+            client: cluster::demo::client(spec, up::names(spec))?,
+            pods_dir: spec.node_dir("node-1").join("orchlet/pods"),
+            image: BUSYBOX_IMAGE.to_owned(),
+            rounds: ROUNDS,
+            rotations: ROUNDS * 4,
         })
     }
 
@@ -50,9 +58,6 @@ impl Bench {
             format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
         apply(&self.client, &manifest).await?;
         for (label, host) in [("host network", true), ("pod network", false)] {
-            let (starts, ends) = self.floor(host).await?;
-            report.times(&format!("{label}: runtime calls alone, start"), starts);
-            report.times(&format!("{label}: runtime calls alone, stop and remove"), ends);
             let (starts, ends) = self.pods(host).await?;
             report.times(&format!("{label}: pod created -> Ready on a watch"), starts);
             report.times(&format!("{label}: pod deleted -> gone on a watch"), ends);
@@ -62,32 +67,18 @@ impl Bench {
         Ok(())
     }
 
-    /// The same calls that the agent makes, and nothing else.
-    async fn floor(&self, host: bool) -> Result<(Vec<Duration>, Vec<Duration>)> {
-        let (mut starts, mut ends) = (Vec::new(), Vec::new());
-        let cgroup = format!("{}/floor", self.spec.node_cgroup("node-1"));
-        for round in 0..ROUNDS {
-            let sandbox = sandbox(round, host, &cgroup);
-            let container = ContainerConfig {
-                name: "main".into(),
-                image: BUSYBOX_IMAGE.into(),
-                command: vec!["/bin/sh".into(), "-c".into(), SCRIPT.replace("/stamp/at", "/at")],
-                ..ContainerConfig::default()
-            };
+    /// Creates a pod, again for as long as the namespace's account is still missing.
+    async fn create(&self, pod: &Pod) -> Result<(Pod, Instant)> {
+        let api = self.client.within::<Pod>(NAMESPACE);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
             let began = Instant::now();
-            let made = self.runtime.run_sandbox(&sandbox).await?;
-            let id = self.runtime.create_container(&made.id, &container, &sandbox).await?;
-            self.runtime.start_container(&id).await?;
-            starts.push(began.elapsed());
-            // The shell needs a moment to set its trap; the agent's pods had it too.
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            let began = Instant::now();
-            self.runtime.stop_container(&id, Duration::from_secs(5)).await?;
-            self.runtime.stop_sandbox(&made.id).await?;
-            self.runtime.remove_sandbox(&made.id).await?;
-            ends.push(began.elapsed());
+            match api.create(pod, &WriteParams::default()).await {
+                Ok(made) => return Ok((made, began)),
+                Err(e) if Instant::now() > deadline => return Err(e.into()),
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
         }
-        Ok((starts, ends))
     }
 
     async fn pods(&self, host: bool) -> Result<(Vec<Duration>, Vec<Duration>)> {
@@ -95,11 +86,9 @@ impl Bench {
         let (sender, events) = mpsc::channel();
         let api = self.client.within::<Pod>(NAMESPACE);
         let watcher = tokio::spawn(observe(self.client.separate()?.within(NAMESPACE), sender));
-        for round in 0..ROUNDS {
+        for round in 0..self.rounds {
             let name = format!("p{round}");
-            let pod = pod(&name, host);
-            let began = Instant::now();
-            api.create(&pod, &WriteParams::default()).await?;
+            let (_, began) = self.create(&self.pod(&name, host)).await?;
             let ready =
                 seen(&events, &name, |pod| pod.is_some_and(cluster::demo::is_pod_ready)).await?;
             starts.push(ready - began);
@@ -118,13 +107,13 @@ impl Bench {
         let (sender, events) = mpsc::channel();
         let watcher = tokio::spawn(observe(self.client.separate()?.within(NAMESPACE), sender));
         let api = self.client.within::<Pod>(NAMESPACE);
-        for round in 0..ROUNDS {
+        for round in 0..self.rounds {
             let name = format!("crash{round}");
-            let made = api.create(&pod(&name, true), &WriteParams::default()).await?;
+            let (made, _) = self.create(&self.pod(&name, true)).await?;
             seen(&events, &name, |pod| pod.is_some_and(cluster::demo::is_pod_ready)).await?;
             let stamp = self.volume(&made.metadata.uid, "empty-dir", "stamp").join("at");
             let first = modified(&stamp)?;
-            let pid = pid_of(&self.spec, &made.metadata.uid)?;
+            let pid = pid_of(&made.metadata.uid)?;
             let killed = SystemTime::now();
             nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL)?;
             let again = poll(|| modified(&stamp).ok().filter(|at| *at != first)).await?;
@@ -143,17 +132,16 @@ impl Bench {
         map.metadata.name = "settings".into();
         map.data.insert("key".into(), "start".into());
         maps.create(&map, &WriteParams::default()).await?;
-        let mut pod = pod("reader", true);
+        let mut pod = self.pod("reader", true);
         let volume = json!({"name": "settings", "configMap": {"name": "settings"}});
         pod.spec.volumes.push(serde_json::from_value(volume)?);
         let (sender, events) = mpsc::channel();
         let watcher = tokio::spawn(observe(self.client.separate()?.within(NAMESPACE), sender));
-        let api = self.client.within::<Pod>(NAMESPACE);
-        let made = api.create(&pod, &WriteParams::default()).await?;
+        let (made, _) = self.create(&pod).await?;
         seen(&events, "reader", |pod| pod.is_some_and(cluster::demo::is_pod_ready)).await?;
         watcher.abort();
         let file = self.volume(&made.metadata.uid, "configmap", "settings").join("key");
-        for round in 0..ROUNDS * 4 {
+        for round in 0..self.rotations {
             let value = format!("round {round}");
             let began = Instant::now();
             let patch = Patch::Merge(json!({"data": {"key": value}}));
@@ -166,7 +154,7 @@ impl Bench {
 
     /// Directory of a volume, found by plugin and name whatever the profile's domain is.
     fn volume(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
-        let pods = self.spec.node_dir("node-1").join("orchlet/pods").join(uid).join("volumes");
+        let pods = self.pods_dir.join(uid).join("volumes");
         let named = |entry: &std::fs::DirEntry| {
             entry.file_name().to_string_lossy().ends_with(&format!("~{plugin}"))
         };
@@ -174,6 +162,59 @@ impl Bench {
         let plugin_dir = entries.into_iter().find(named).map(|entry| entry.path());
         plugin_dir.unwrap_or(pods).join(name)
     }
+
+    fn pod(&self, name: &str, host: bool) -> Pod {
+        let value = json!({
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "hostNetwork": host,
+                "automountServiceAccountToken": false,
+                "enableServiceLinks": false,
+                "containers": [{
+                    "name": "main", "image": self.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["/bin/sh", "-c", SCRIPT],
+                    "volumeMounts": [{"name": "stamp", "mountPath": "/stamp"}],
+                }],
+                "volumes": [{"name": "stamp", "emptyDir": {}}],
+            }
+        });
+        serde_json::from_value(value).unwrap_or_default()
+    }
+}
+
+/// The calls that the agent makes to the runtime, and nothing else.
+pub async fn floor(spec: &Spec, report: &mut Report) -> Result<()> {
+    let socket = spec.containerd_socket("node-1");
+    let runtime = CriRuntime::new(&format!("unix://{}", socket.display()))?;
+    let cgroup = format!("{}/floor", spec.node_cgroup("node-1"));
+    for (label, host) in [("host network", true), ("pod network", false)] {
+        let (mut starts, mut ends) = (Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            let sandbox = sandbox(round, host, &cgroup);
+            let container = ContainerConfig {
+                name: "main".into(),
+                image: BUSYBOX_IMAGE.into(),
+                command: vec!["/bin/sh".into(), "-c".into(), SCRIPT.replace("/stamp/at", "/at")],
+                ..ContainerConfig::default()
+            };
+            let began = Instant::now();
+            let made = runtime.run_sandbox(&sandbox).await?;
+            let id = runtime.create_container(&made.id, &container, &sandbox).await?;
+            runtime.start_container(&id).await?;
+            starts.push(began.elapsed());
+            // The shell needs a moment to set its trap; the agent's pods had it too.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let began = Instant::now();
+            runtime.stop_container(&id, Duration::from_secs(5)).await?;
+            runtime.stop_sandbox(&made.id).await?;
+            runtime.remove_sandbox(&made.id).await?;
+            ends.push(began.elapsed());
+        }
+        report.times(&format!("{label}: runtime calls alone, start"), starts);
+        report.times(&format!("{label}: runtime calls alone, stop and remove"), ends);
+    }
+    Ok(())
 }
 
 fn sandbox(round: usize, host: bool, cgroup: &str) -> SandboxConfig {
@@ -187,24 +228,6 @@ fn sandbox(round: usize, host: bool, cgroup: &str) -> SandboxConfig {
         namespaces: Namespaces { network, ..Namespaces::default() },
         ..SandboxConfig::default()
     }
-}
-
-fn pod(name: &str, host: bool) -> Pod {
-    let value = json!({
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "hostNetwork": host,
-            "automountServiceAccountToken": false,
-            "enableServiceLinks": false,
-            "containers": [{
-                "name": "main", "image": BUSYBOX_IMAGE,
-                "command": ["/bin/sh", "-c", SCRIPT],
-                "volumeMounts": [{"name": "stamp", "mountPath": "/stamp"}],
-            }],
-            "volumes": [{"name": "stamp", "emptyDir": {}}],
-        }
-    });
-    serde_json::from_value(value).unwrap_or_default()
 }
 
 /// What the watch shows: the pod, or nothing when it is gone, and when it was seen.
@@ -259,8 +282,8 @@ fn modified(path: &PathBuf) -> Result<SystemTime> {
 }
 
 /// The shell of the pod, by its cgroup: the process whose command line holds the script.
-fn pid_of(spec: &Spec, uid: &str) -> Result<nix::unistd::Pid> {
-    for pid in cluster::processes::pids_in_cgroup(&[&spec.node_cgroup("node-1"), uid])? {
+fn pid_of(uid: &str) -> Result<nix::unistd::Pid> {
+    for pid in cluster::processes::pids_in_cgroup(&[uid])? {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         if command.contains("/stamp/at") {
             return Ok(nix::unistd::Pid::from_raw(pid));

@@ -25,6 +25,42 @@ async fn runtime_inventory(c: &Context) -> Result<String> {
     c.on_node(&["ctr", "-a", socket, "-n", "k8s.io", "tasks", "ls"]).await
 }
 
+/// Calls with which an agent changes something in the runtime.
+const MUTATIONS: &[&str] = &[
+    "RunPodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "CreateContainer",
+    "StartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "UpdateContainerResources",
+    "ReopenContainerLog",
+    "ExecSync",
+    "PullImage",
+    "RemoveImage",
+    "UpdateRuntimeConfig",
+];
+
+/// How often the runtime was asked for each of them, by its own count.
+async fn mutations(c: &Context) -> Result<BTreeMap<&'static str, u64>> {
+    let text = c.on_node(&["curl", "-sf", "http://127.0.0.1:1338/v1/metrics"]).await?;
+    let counts = text.lines().filter(|line| line.starts_with("grpc_server_started_total{"));
+    let mut sums: BTreeMap<&str, u64> = MUTATIONS.iter().map(|call| (*call, 0)).collect();
+    let mut seen = false;
+    for line in counts.filter(|line| line.contains("runtime.v1.")) {
+        let (labels, value) = line.rsplit_once(' ').context("a sample")?;
+        seen = true;
+        for (call, sum) in &mut sums {
+            if labels.contains(&format!("grpc_method=\"{call}\"")) {
+                *sum += value.parse::<f64>()? as u64;
+            }
+        }
+    }
+    ensure!(seen, "the runtime does not count calls: {text}");
+    Ok(sums)
+}
+
 pub async fn a_killed_agent_restarts_no_container(c: &Context) -> Result<()> {
     let ns = c.namespace("survivors").await?;
     let manifests: Vec<String> = (0..10).map(|n| pod(&ns, &format!("p{n}"), WAIT)).collect();
@@ -38,10 +74,15 @@ pub async fn a_killed_agent_restarts_no_container(c: &Context) -> Result<()> {
         Ok(list.items.into_iter().map(|pod| pod.metadata.resource_version).collect())
     };
     let before = (containers(c, &ns).await?, runtime_inventory(c).await?, versions().await?);
+    let mut asked = mutations(c).await?;
     c.kill("orchlet-node-1").await?;
-    // It works again when it starts another pod.
+    // It works again when it starts another pod, and asks for nothing but that.
     c.apply(&pod(&ns, "after", WAIT)).await?;
     c.pod_ready(&ns, "after").await?;
+    for call in ["RunPodSandbox", "CreateContainer", "StartContainer"] {
+        *asked.entry(call).or_default() += 1;
+    }
+    ensure!(mutations(c).await? == asked, "more than one new pod: {asked:?} was expected");
     let after = containers(c, &ns).await?;
     for (id, restarts) in &before.0 {
         ensure!(after.get(id) == Some(restarts), "{id} was replaced");

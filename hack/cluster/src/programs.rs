@@ -184,6 +184,10 @@ oom_score = 0
 [grpc]
   address = "{socket}"
 
+[metrics]
+  # In the node's own network: what the runtime was asked to do, by call.
+  address = "127.0.0.1:1338"
+
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{SANDBOX_IMAGE}"
   # Hosts that withhold CAP_SYS_RESOURCE refuse negative values.

@@ -1,0 +1,56 @@
+//! The same questions asked of a cluster that somebody else's programs make up.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use proto_api::names::{Names, Profile};
+use proto_client::{Client, config, request};
+
+use crate::node::Target;
+use crate::report::Report;
+use crate::{api_load, footprint};
+
+/// Where the other cluster is. It runs on this machine and has one node.
+#[derive(clap::Args)]
+pub struct Flags {
+    /// Its administrator's client configuration
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: PathBuf,
+    /// Directory in which its node keeps the pods' directories
+    #[arg(long, value_name = "DIR")]
+    pods_dir: Option<PathBuf>,
+    /// An image with a shell that its node has
+    #[arg(long, default_value = "docker.io/library/busybox:1.29")]
+    image: String,
+    /// A program of it and its process id; may be given several times
+    #[arg(long = "program", value_name = "NAME=PID", value_parser = program)]
+    programs: Vec<(String, i32)>,
+}
+
+fn program(text: &str) -> Result<(String, i32)> {
+    let (name, pid) = text.split_once('=').context("want NAME=PID")?;
+    Ok((name.to_owned(), pid.parse().context("the process id")?))
+}
+
+/// Idle footprint first, then pods if there is a node to look at, then the API server under load.
+pub async fn measure(flags: Flags, report: &mut Report) -> Result<()> {
+    let config = config::file::load(&flags.kubeconfig, None)?;
+    let client = Client::new(&config, Names::new(Profile::Kubernetes), "bench/0")?;
+    if !flags.programs.is_empty() {
+        footprint::measure(&flags.programs, report).await?;
+    }
+    if let Some(pods_dir) = flags.pods_dir {
+        let (image, client) = (flags.image, client.clone());
+        let target = Target { client, pods_dir, image, rounds: 10, rotations: 3 };
+        target.measure(report).await?;
+    }
+    // A server under load may shed it; it is given time to say that it is well.
+    for _ in 0..100 {
+        if client.call(request::get("/readyz".into())).await.is_ok_and(|a| a.status == 200) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    api_load::load(&client, report).await
+}

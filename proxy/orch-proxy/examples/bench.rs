@@ -212,6 +212,7 @@ fn slice(n: u32, variant: u32, endpoints: u32) -> Arc<LocalSlice> {
         service: id(n),
         ports: [SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 }].into(),
         endpoints: (0..endpoints).map(endpoint).collect(),
+        ..LocalSlice::default()
     })
 }
 

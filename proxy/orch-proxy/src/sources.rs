@@ -86,8 +86,8 @@ impl Desired {
 pub fn start(client: &Client, config: &Config, desired: &Arc<Desired>, drain: &DrainWatch) {
     let (names, node_name) = (config.names, config.node_name.clone());
     let params = ListParams::labels(selector(names));
-    let services = Reflector::projected(client.all::<Service>(), params.clone(), |service| {
-        localise_service(&service).map(Arc::new)
+    let services = Reflector::projected(client.all::<Service>(), params.clone(), move |service| {
+        localise_service(&service, names).map(Arc::new)
     });
     let slices = Reflector::projected(client.all::<EndpointSlice>(), params, move |slice| {
         localise_slice(&slice, names, &node_name).map(Arc::new)

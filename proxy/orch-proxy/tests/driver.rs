@@ -77,6 +77,7 @@ fn slice(id: &ServiceId, n: u32) -> LocalSlice {
         service: id.clone(),
         ports: [SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 }].into(),
         endpoints: (0..3).map(endpoint).collect(),
+        ..LocalSlice::default()
     }
 }
 

@@ -148,7 +148,12 @@ fn slice(id: &ServiceId, pods: &[(usize, Place)]) -> LocalSlice {
             place,
         })
     });
-    LocalSlice { service: id.clone(), ports: ports.into(), endpoints: endpoints.collect() }
+    LocalSlice {
+        service: id.clone(),
+        ports: ports.into(),
+        endpoints: endpoints.collect(),
+        ..LocalSlice::default()
+    }
 }
 
 fn service(last: u8, protocol: Protocol) -> LocalService {

@@ -140,7 +140,7 @@ fn frontends(
 ) -> Box<[(Frontend, Policy)]> {
     let ours = |ip: &&IpAddr| family_of(**ip) == family;
     let cluster = service.cluster_ips.iter().filter(ours);
-    let external = service.external_ips.iter().filter(ours);
+    let external = service.external_ips.iter().chain(&service.load_balancer_ips).filter(ours);
     let cluster = cluster.map(|ip| (Frontend::ClusterIp(*ip), service.internal));
     let external = external.map(|ip| (Frontend::External(*ip), service.external));
     let node_port = port.node_port.map(|number| (Frontend::NodePort(number), service.external));

@@ -7,9 +7,12 @@ use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use proto_api::names::Names;
 
 use crate::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol,
-    ServiceId, SlicePort,
+    Choice, Cidr, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy,
+    Protocol, ServiceId, SlicePort, Topology,
 };
+
+/// Seconds that a client keeps its endpoint when the service does not say.
+const STICKY_SECONDS_DEFAULT: u32 = 3 * 3600;
 
 /// Selects the services and slices that are this proxy's business: not those of headless services, and not
 /// those that name another proxy.
@@ -20,7 +23,7 @@ pub fn selector(names: &Names) -> String {
 
 /// A service as this node forwards it; nothing for headless services and external names, and for services
 /// without a cluster address.
-pub fn localise_service(service: &Service) -> Option<LocalService> {
+pub fn localise_service(service: &Service, names: &Names) -> Option<LocalService> {
     let spec = &service.spec;
     if spec.type_ == "ExternalName" {
         return None;
@@ -33,15 +36,52 @@ pub fn localise_service(service: &Service) -> Option<LocalService> {
     }
     let balanced = spec.type_ == "LoadBalancer";
     let ingress = service.status.load_balancer.ingress.iter().filter(|_| balanced);
-    let external_ips = addresses(spec.external_ips.iter().chain(ingress.map(|i| &i.ip)));
     let has_node_ports = balanced || spec.type_ == "NodePort";
+    // Only these types have the policy; what another left behind means nothing.
+    let external = spec.external_traffic_policy.as_str();
+    let external = policy(if has_node_ports { external } else { "" });
+    let is_asked = balanced && external == Policy::Local;
+    let health_check_port = u16::try_from(spec.health_check_node_port).ok().filter(|n| *n != 0);
+    let ranges = spec.load_balancer_source_ranges.iter().filter(|_| balanced);
     Some(LocalService {
         cluster_ips,
-        external_ips,
+        external_ips: addresses(spec.external_ips.iter()),
+        load_balancer_ips: addresses(ingress.map(|i| &i.ip)),
+        source_ranges: ranges.filter_map(|text| text.trim().parse::<Cidr>().ok()).collect(),
         internal: policy(spec.internal_traffic_policy.as_deref().unwrap_or_default()),
-        external: policy(&spec.external_traffic_policy),
+        external,
+        choice: choice(service, names),
+        topology: topology(service, names),
+        health_check_port: health_check_port.filter(|_| is_asked),
         ports: spec.ports.iter().filter_map(|port| service_port(port, has_node_ports)).collect(),
     })
+}
+
+/// Affinity is the API's own word and comes first; the annotation is ours.
+fn choice(service: &Service, names: &Names) -> Choice {
+    let spec = &service.spec;
+    if spec.session_affinity == "ClientIP" {
+        let client_ip = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref());
+        let seconds = client_ip.and_then(|c| c.timeout_seconds);
+        let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
+        return Choice::sticky(seconds.unwrap_or(STICKY_SECONDS_DEFAULT));
+    }
+    match service.metadata.annotations.get(&names.label("load-balancing")).map(String::as_str) {
+        Some("consistent") => Choice::Consistent,
+        _ => Choice::Random,
+    }
+}
+
+/// The annotation has two names: that of release 1.23, and the one that it was given in 1.27.
+fn topology(service: &Service, names: &Names) -> Topology {
+    let annotations = &service.metadata.annotations;
+    let told = ["topology-aware-hints", "topology-mode"]
+        .into_iter()
+        .find_map(|name| annotations.get(&names.sub_label("service", name)));
+    match told.map(String::as_str) {
+        Some("Auto" | "auto") => Topology::Hints,
+        _ => Topology::Ignored,
+    }
 }
 
 /// The addresses among `texts`, each once; `None` of headless services is none.
@@ -76,12 +116,23 @@ pub fn localise_slice(slice: &EndpointSlice, names: &Names, node_name: &str) -> 
     if service.is_empty() || !matches!(slice.address_type.as_str(), "IPv4" | "IPv6") {
         return None;
     }
-    let endpoints = slice.endpoints.iter().filter_map(|e| endpoint(e, node_name));
+    let used = slice.endpoints.iter().filter_map(|e| Some((endpoint(e, node_name)?, hints(e))));
+    let (endpoints, mut hints): (Vec<_>, Vec<_>) = used.unzip();
+    if hints.iter().all(|zones| zones.is_empty()) {
+        hints.clear();
+    }
     Some(LocalSlice {
         service: ServiceId::new(&slice.metadata.namespace, service),
         ports: slice.ports.iter().filter_map(slice_port).collect(),
-        endpoints: endpoints.collect(),
+        endpoints: endpoints.into(),
+        hints: hints.into(),
     })
+}
+
+/// The zones that an endpoint is hinted for.
+fn hints(endpoint: &Endpoint) -> Box<[Box<str>]> {
+    let zones = endpoint.hints.iter().flat_map(|hints| &hints.for_zones);
+    zones.map(|zone| zone.name.as_str().into()).collect()
 }
 
 /// Only the first address counts: the others are other names of the same endpoint.
@@ -116,6 +167,10 @@ mod tests {
     use proto_api::discovery::v1::EndpointConditions;
     use proto_api::names::Profile;
 
+    fn orch() -> &'static Names {
+        Names::new(Profile::default())
+    }
+
     fn web() -> Service {
         let mut service = Service::default();
         service.spec.type_ = "NodePort".into();
@@ -137,7 +192,7 @@ mod tests {
         let mut service = web();
         service.spec.external_ips = vec!["198.51.100.1".into(), "198.51.100.1".into(), "x".into()];
         service.spec.external_traffic_policy = "Local".into();
-        let local = localise_service(&service).unwrap();
+        let local = localise_service(&service, orch()).unwrap();
         assert_eq!(local.cluster_ips.len(), 2);
         assert_eq!(*local.external_ips, [IpAddr::from([198, 51, 100, 1])]);
         assert_eq!((local.internal, local.external), (Policy::Cluster, Policy::Local));
@@ -150,7 +205,7 @@ mod tests {
         assert_eq!(*local.ports, [port]);
         // A number that was left behind by another type is no node port.
         service.spec.type_ = "ClusterIP".into();
-        assert_eq!(localise_service(&service).unwrap().ports[0].node_port, None);
+        assert_eq!(localise_service(&service, orch()).unwrap().ports[0].node_port, None);
     }
 
     #[test]
@@ -158,11 +213,11 @@ mod tests {
         let mut service = web();
         service.spec.cluster_ip = "None".into();
         service.spec.cluster_ips = vec!["None".into()];
-        assert_eq!(localise_service(&service), None);
+        assert_eq!(localise_service(&service, orch()), None);
         let mut service = web();
         service.spec.type_ = "ExternalName".into();
-        assert_eq!(localise_service(&service), None);
-        assert_eq!(localise_service(&Service::default()), None);
+        assert_eq!(localise_service(&service, orch()), None);
+        assert_eq!(localise_service(&Service::default(), orch()), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proxy_netfilter::nft::Family;
 
 /// Namespace and name of a service, `default/web`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceId(Arc<str>);
 
 impl ServiceId {
@@ -70,17 +70,88 @@ pub enum Policy {
     Local,
 }
 
+/// How the endpoint of a new connection is chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Choice {
+    /// At random.
+    #[default]
+    Random,
+    /// By the client's address and port, alike on every node.
+    Consistent,
+    /// The one that the client's address had in the last so many seconds, else at random. Only values that
+    /// [`Choice::sticky`] gives.
+    Sticky(u32),
+}
+
+impl Choice {
+    /// The longest time that the API allows, in seconds: a day.
+    pub const STICKY_SECONDS_MAX: u32 = 86_400;
+    /// Up to here every second counts, beyond only minutes: a class has no room for more.
+    const STICKY_EXACT_MAX: u32 = 8 * 3600;
+
+    /// The client's last endpoint for `seconds`; beyond eight hours rounded up to whole minutes.
+    pub fn sticky(seconds: u32) -> Self {
+        let seconds = seconds.clamp(1, Self::STICKY_SECONDS_MAX);
+        let exact = seconds <= Self::STICKY_EXACT_MAX;
+        Self::Sticky(if exact { seconds } else { seconds.div_ceil(60) * 60 })
+    }
+
+    /// A number below 2^15 that stands for it.
+    pub fn code(self) -> u32 {
+        match self {
+            Self::Random => 0,
+            Self::Consistent => 1,
+            Self::Sticky(seconds) => {
+                let beyond = seconds.saturating_sub(Self::STICKY_EXACT_MAX).div_ceil(60);
+                1 + seconds.min(Self::STICKY_EXACT_MAX) + beyond
+            }
+        }
+    }
+
+    /// The choice that a number stands for.
+    pub fn from_code(code: u32) -> Option<Self> {
+        let seconds = match code {
+            0 => return Some(Self::Random),
+            1 => return Some(Self::Consistent),
+            code => code - 1,
+        };
+        let beyond = seconds.saturating_sub(Self::STICKY_EXACT_MAX) * 60;
+        let seconds = seconds.min(Self::STICKY_EXACT_MAX) + beyond;
+        (seconds <= Self::STICKY_SECONDS_MAX).then_some(Self::Sticky(seconds))
+    }
+}
+
+/// Whether endpoints near the node are preferred for traffic under the policy Cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Topology {
+    /// All are alike.
+    #[default]
+    Ignored,
+    /// Those that are hinted for the node's zone, if every endpoint has a hint and one of them is for it.
+    Hints,
+}
+
 /// A service that this node forwards.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalService {
     /// Cluster addresses, at most one of each family.
     pub cluster_ips: Box<[IpAddr]>,
-    /// Addresses at which the world reaches it: external addresses and those of load balancers.
+    /// Addresses at which the world reaches it by routes that its author knows of.
     pub external_ips: Box<[IpAddr]>,
+    /// Addresses at which a load balancer hands over its traffic.
+    pub load_balancer_ips: Box<[IpAddr]>,
+    /// Who may use the load balancers' addresses; of a family without blocks, everybody.
+    pub source_ranges: Box<[Cidr]>,
     /// For traffic to cluster addresses.
     pub internal: Policy,
     /// For traffic to external addresses and node ports from outside the cluster.
     pub external: Policy,
+    /// How a connection's endpoint is chosen.
+    pub choice: Choice,
+    /// Whether endpoints near the node are preferred.
+    pub topology: Topology,
+    /// Where load balancers ask whether this node has endpoints of it.
+    pub health_check_port: Option<u16>,
     /// Its ports.
     pub ports: Box<[LocalPort]>,
 }
@@ -99,7 +170,7 @@ pub struct LocalPort {
 }
 
 /// Some of the endpoints of a service: one EndpointSlice.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LocalSlice {
     /// The service that they belong to.
     pub service: ServiceId,
@@ -107,6 +178,8 @@ pub struct LocalSlice {
     pub ports: Box<[SlicePort]>,
     /// The endpoints; all of one address family.
     pub endpoints: Box<[LocalEndpoint]>,
+    /// Zones that each endpoint is hinted for, in the order of the endpoints; empty when none has hints.
+    pub hints: Box<[Box<[Box<str>]>]>,
 }
 
 /// A port that endpoints listen on.
@@ -288,6 +361,21 @@ mod tests {
         assert!(
             one.contains("fd00::1".parse().unwrap()) && !one.contains("fd00::2".parse().unwrap())
         );
+    }
+
+    #[test]
+    fn choices_come_back_from_their_codes() {
+        let seconds = [1, 2, 10, 10_800, 28_799, 28_800, 28_801, 30_001, 86_399, 86_400, 100_000];
+        let sticky = seconds.map(Choice::sticky);
+        assert_eq!(sticky[3..6], [10_800, 28_799, 28_800].map(Choice::Sticky));
+        assert_eq!(sticky[6..8], [28_860, 30_060].map(Choice::Sticky));
+        assert_eq!(sticky[8..], [86_400; 3].map(Choice::Sticky));
+        assert_eq!(Choice::sticky(0), Choice::Sticky(1));
+        for choice in sticky.into_iter().chain([Choice::Random, Choice::Consistent]) {
+            assert!(choice.code() < 1 << 15);
+            assert_eq!(Choice::from_code(choice.code()), Some(choice));
+        }
+        assert_eq!(Choice::from_code(Choice::Sticky(86_400).code() + 1), None);
     }
 
     #[test]

@@ -57,6 +57,7 @@ fn endpoints(lasts: &[u8]) -> LocalSlice {
         service: id(),
         ports: [SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 }].into(),
         endpoints: lasts.iter().map(endpoint).collect(),
+        ..LocalSlice::default()
     }
 }
 

@@ -14,6 +14,7 @@ fn slice(endpoints: &[(u8, EndpointState, Place)]) -> LocalSlice {
                 place,
             })
             .collect(),
+        ..LocalSlice::default()
     }
 }
 

@@ -57,6 +57,7 @@ fn slice(id: &ServiceId, endpoints: &[(&str, Place)]) -> LocalSlice {
         service: id.clone(),
         ports: ports.into(),
         endpoints: endpoints.iter().map(endpoint).collect(),
+        ..LocalSlice::default()
     }
 }
 
@@ -297,6 +298,7 @@ fn events() -> impl Strategy<Value = Event> {
                     node_port: node_port.then_some(30000 + port),
                 }]
                 .into(),
+                ..LocalService::default()
             }
         },
     );

@@ -154,6 +154,39 @@ impl Writer {
         self.close(start);
     }
 
+    /// Makes room for so many bytes more at once.
+    pub fn reserve(&mut self, additional: usize) {
+        self.buf.reserve(additional);
+    }
+
+    /// Writes one element of a set as `NFTA_LIST_ELEM`: its key, and its data in a map. The same bytes as the
+    /// general way makes, at a third of its cost: a load writes half a million.
+    pub fn element(&mut self, key: &[u8], data: Option<&[u8]>) {
+        let field = |bytes: &[u8]| 8 + align(bytes.len());
+        let len = 4 + field(key) + data.map_or(0, field);
+        self.buf.reserve(len);
+        self.head(len, 1 | NESTED);
+        for (kind, bytes) in [(1, Some(key)), (2, data)] {
+            if let Some(bytes) = bytes {
+                self.head(field(bytes), kind | NESTED);
+                self.head(4 + bytes.len(), 1);
+                self.buf.extend_from_slice(bytes);
+                let padding = align(bytes.len()) - bytes.len();
+                self.buf.extend_from_slice([0; 3].get(..padding).unwrap_or_default());
+            }
+        }
+    }
+
+    /// Writes the header of an attribute whose length, with it, is known.
+    fn head(&mut self, len: usize, kind: u16) {
+        let short = u16::try_from(len).unwrap_or_else(|_| {
+            self.overflow = true;
+            u16::MAX
+        });
+        let ([a, b], [c, d]) = (short.to_ne_bytes(), kind.to_ne_bytes());
+        self.buf.extend_from_slice(&[a, b, c, d]);
+    }
+
     /// The bytes, or the news that one attribute did not fit.
     pub fn finish(self) -> Result<Vec<u8>, TooLong> {
         if self.overflow { Err(TooLong) } else { Ok(self.buf) }
@@ -383,6 +416,21 @@ mod tests {
         assert_eq!(attributes[0].name("table"), Ok("orch"));
         let inner = attributes[1].nested().next().unwrap().unwrap();
         assert_eq!(inner, Attribute { kind: 2, payload: &[9] });
+    }
+
+    #[test]
+    fn an_element_is_written_as_its_attributes_would_be() {
+        for (key, data) in [(&[1, 2, 3, 4, 5][..], Some(&[6, 7][..])), (&[1, 2, 3, 4], None)] {
+            let (mut quick, mut general) = (Writer::default(), Writer::default());
+            quick.element(key, data);
+            general.nest(1, |w| {
+                w.nest(1, |w| w.attribute(1, key));
+                if let Some(data) = data {
+                    w.nest(2, |w| w.attribute(1, data));
+                }
+            });
+            assert_eq!(quick.finish(), general.finish());
+        }
     }
 
     #[test]

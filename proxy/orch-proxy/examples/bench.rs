@@ -95,9 +95,9 @@ fn measure(services: u32) {
     }
     let started = Instant::now();
     let load = bench.plane.load();
-    let compiled = started.elapsed();
     let mut batch = bench.session.batch(None);
     load.encode(bench.plane.layout(), &mut batch);
+    let compiled = started.elapsed();
     let started = Instant::now();
     bench.session.commit(batch).unwrap();
     let committed = started.elapsed();

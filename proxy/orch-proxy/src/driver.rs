@@ -23,7 +23,7 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::diff::{Difference, diff};
 use proxy_rules::layout::Layout;
 use proxy_rules::stale::{Allowed, stale_flows};
-use proxy_rules::transaction::Load;
+use proxy_rules::transaction::{Entries, Load, Run};
 use proxy_rules::{Pass, Transaction};
 
 use crate::metrics::ProxyMetrics;
@@ -280,7 +280,7 @@ impl<T: Transport> Driver<T> {
             return Err(SyncError::Load(error));
         }
         tracing::info!(elements = load.entries.len(), table = layout.table, "loaded the tables");
-        self.sweeps.send(Sweep::Except(Allowed::of(&load.entries)));
+        self.sweeps.send(Sweep::Except(Allowed::of(load.entries.iter())));
         drop(load);
         proto_daemon::runtime::trim_heap();
         Ok(())
@@ -294,12 +294,13 @@ impl<T: Transport> Driver<T> {
         tracing::warn!(
             "the kernel takes no such large transaction from us; loading piece by piece"
         );
-        let empty = Load { tables: load.tables.clone(), entries: Vec::new() };
+        let empty = Load { tables: load.tables.clone(), entries: Entries::default() };
         self.commit(|batch| empty.encode(layout, batch))?;
         // From the end: endpoints before the frontends that lead to them.
-        for chunk in load.entries.rchunks(CHUNK_LEN) {
-            let piece = Transaction { added: chunk.to_vec(), ..Transaction::default() };
-            self.commit(|batch| piece.encode(layout, batch))?;
+        for run in load.entries.runs().rev() {
+            for entries in run.entries.chunks(CHUNK_LEN) {
+                self.commit(|batch| Run { entries, ..run }.encode(layout, batch))?;
+            }
         }
         Ok(())
     }

@@ -62,6 +62,9 @@ pub fn choose<'a>(
 /// Puts `wanted`, which is sorted, into the slots of `old`, moving as few as possible: what stays keeps its slot, what comes
 /// fills the gaps, the last ones fill what gaps remain.
 pub fn reslot(old: &[Backend], wanted: &[Backend]) -> Vec<Backend> {
+    if old.is_empty() || old == wanted {
+        return wanted.to_vec();
+    }
     let mut stays = vec![false; wanted.len()];
     let mut stay = |backend: &Backend| {
         let at = wanted.binary_search(backend).ok()?;

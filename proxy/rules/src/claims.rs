@@ -4,11 +4,12 @@
 //! address and port of somebody else's service. The cluster address wins; among equals the service that
 //! comes first by name, whatever came first in time, so that every node decides alike.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use proxy_netfilter::nft::Family;
 
+use crate::hash::FastMap;
 use crate::model::{Protocol, ServiceId};
 
 /// Something that only one service can have.
@@ -50,7 +51,9 @@ pub enum Rank {
 /// The claims of all services.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
-    holders: HashMap<Claim, Holders>,
+    holders: FastMap<Claim, Holders>,
+    /// Number of claims with several holders.
+    contested: usize,
 }
 
 /// Nearly every claim has one holder, and there are hundreds of thousands.
@@ -61,6 +64,16 @@ enum Holders {
 }
 
 impl Claims {
+    /// Makes room for so many more at once.
+    pub fn reserve(&mut self, additional: usize) {
+        self.holders.reserve(additional);
+    }
+
+    /// Number of claims that several services hold. While it is 0 everybody has what they claim.
+    pub fn contested(&self) -> usize {
+        self.contested
+    }
+
     /// Notes that a service claims something.
     pub fn add(&mut self, claim: Claim, rank: Rank, id: &ServiceId) {
         let one = || Holders::One(rank, id.clone());
@@ -75,6 +88,7 @@ impl Claims {
                     all.insert((*rank, holder.clone()));
                 }
                 *single = Holders::Several(all);
+                self.contested += 1;
             }
         }
     }
@@ -85,11 +99,13 @@ impl Claims {
             Some(Holders::One(r, holder)) if *r == rank && holder == id => None,
             Some(Holders::Several(all)) => {
                 all.remove(&(rank, id.clone()));
-                match (all.len(), all.first()) {
+                let left = match (all.len(), all.first()) {
                     (1, Some((rank, holder))) => Some(Holders::One(*rank, holder.clone())),
                     (0, _) | (_, None) => None,
                     _ => return,
-                }
+                };
+                self.contested = self.contested.saturating_sub(1);
+                left
             }
             _ => return,
         };
@@ -107,15 +123,15 @@ impl Claims {
         }
     }
 
-    /// Whether a service has it.
+    /// Whether a service, which claims it, has it.
     pub fn owns(&self, claim: &Claim, id: &ServiceId) -> bool {
-        self.owner(claim) == Some(id)
+        self.contested == 0 || self.owner(claim) == Some(id)
     }
 
     /// Every service that claims it, if there are several.
     pub fn rivals(&self, claim: &Claim) -> impl Iterator<Item = &ServiceId> {
         let several = match self.holders.get(claim) {
-            Some(Holders::Several(all)) => Some(all),
+            Some(Holders::Several(all)) => Some(all.iter()),
             _ => None,
         };
         several.into_iter().flatten().map(|(_, id)| id)
@@ -144,6 +160,6 @@ mod tests {
         claims.remove(&claim, Rank::External, &a);
         assert!(claims.owns(&claim, &b));
         claims.remove(&claim, Rank::External, &b);
-        assert!(claims.holders.is_empty());
+        assert!(claims.holders.is_empty() && claims.contested() == 0);
     }
 }

@@ -29,6 +29,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Where it is: table, map and key.
+    pub fn place(&self) -> (Family, Map, Value) {
+        (self.family, self.map, self.key.clone())
+    }
+
     /// The element as it travels.
     pub fn element(&self) -> Element {
         match &self.data {
@@ -45,6 +50,18 @@ impl Entry {
             }
             _ => None,
         }
+    }
+}
+
+/// Where elements go as they are made.
+pub trait Sink {
+    /// Takes one.
+    fn push(&mut self, entry: Entry);
+}
+
+impl Sink for Vec<Entry> {
+    fn push(&mut self, entry: Entry) {
+        Self::push(self, entry);
     }
 }
 
@@ -150,15 +167,14 @@ fn frontends(
 
 impl Compiled {
     /// What the service claims for itself.
-    pub fn claims(&self) -> Vec<(Claim, Rank)> {
+    pub fn claims(&self) -> impl Iterator<Item = (Claim, Rank)> {
         let ips = self.cluster_ips.iter().map(|ip| (Claim::ClusterIp(*ip), Rank::Cluster));
         let hairpin = self.hairpin.iter().map(|ip| (Claim::Hairpin(*ip), Rank::Cluster));
-        ips.chain(hairpin).chain(self.ports.iter().flat_map(CompiledPort::claims)).collect()
+        ips.chain(hairpin).chain(self.ports.iter().flat_map(CompiledPort::claims))
     }
 
-    /// The elements of what it claims and owns.
-    pub fn entries(&self, id: &ServiceId, claims: &Claims) -> Vec<Entry> {
-        let mut entries = Vec::new();
+    /// Puts the elements of what it claims and owns into `entries`.
+    pub fn entries(&self, id: &ServiceId, claims: &Claims, entries: &mut impl Sink) {
         for ip in self.cluster_ips.iter().filter(|ip| claims.owns(&Claim::ClusterIp(**ip), id)) {
             let (family, map) = (family_of(*ip), Map::ClusterIps);
             entries.push(Entry { family, map, key: address_value(ip), data: None });
@@ -171,11 +187,10 @@ impl Compiled {
         for port in &self.ports {
             for (frontend, policy) in &port.frontends {
                 if claims.owns(&port.claim(*frontend).0, id) {
-                    port.frontend_entries(*frontend, *policy, &mut entries);
+                    port.frontend_entries(*frontend, *policy, entries);
                 }
             }
         }
-        entries
     }
 
     fn port(&self, family: Family, port: &LocalPort) -> Option<&CompiledPort> {
@@ -194,7 +209,7 @@ impl CompiledPort {
         self.frontends.iter().map(|(frontend, _)| self.claim(*frontend))
     }
 
-    fn frontend_entries(&self, frontend: Frontend, policy: Policy, out: &mut Vec<Entry>) {
+    fn frontend_entries(&self, frontend: Frontend, policy: Policy, out: &mut impl Sink) {
         let mut push = |map, key: &Value, data| {
             out.push(Entry { family: self.family, map, key: key.clone(), data });
         };

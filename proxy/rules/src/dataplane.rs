@@ -4,16 +4,17 @@
 //! changes there were, and compares their elements with what they had before. The cost follows the services
 //! that changed, never the number of services.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proxy_netfilter::nft::{Family, TableRules, Value};
 
 use crate::claims::{Claim, Claims, Rank};
 use crate::compile::{Compiled, Entry, compile};
+use crate::hash::FastMap;
 use crate::layout::{Class, Layout, Map};
 use crate::model::{LocalService, LocalSlice, ServiceId};
-use crate::transaction::{Load, Transaction};
+use crate::transaction::{Entries, Load, Transaction};
 
 /// Room of a map that is nearly empty.
 const ROOM_MIN: usize = 256;
@@ -22,10 +23,11 @@ const ROOM_MIN: usize = 256;
 #[derive(Clone, Debug)]
 pub struct Dataplane {
     layout: Arc<Layout>,
-    services: HashMap<ServiceId, Record>,
+    services: FastMap<ServiceId, Record>,
     /// Number of records with a service.
     services_len: usize,
-    marked: HashSet<ServiceId>,
+    /// Each once, in the order in which they were marked: that of a list, and so of memory.
+    marked: Vec<ServiceId>,
     claims: Claims,
     classes: BTreeSet<(Family, Class)>,
     fill: BTreeMap<(Family, Map), Fill>,
@@ -39,6 +41,15 @@ struct Record {
     service: Option<Arc<LocalService>>,
     slices: Vec<(Box<str>, Arc<LocalSlice>)>,
     compiled: Compiled,
+    marked: bool,
+}
+
+impl Record {
+    fn mark(&mut self, id: &ServiceId, marked: &mut Vec<ServiceId>) {
+        if !std::mem::replace(&mut self.marked, true) {
+            marked.push(id.clone());
+        }
+    }
 }
 
 /// How full a map is.
@@ -65,9 +76,9 @@ impl Dataplane {
     pub fn new(layout: Layout) -> Self {
         Self {
             layout: Arc::new(layout),
-            services: HashMap::new(),
+            services: FastMap::default(),
             services_len: 0,
-            marked: HashSet::new(),
+            marked: Vec::new(),
             claims: Claims::default(),
             classes: BTreeSet::new(),
             fill: BTreeMap::new(),
@@ -99,7 +110,7 @@ impl Dataplane {
         let record = self.services.entry(id.clone()).or_default();
         self.services_len -= usize::from(record.service.is_some());
         record.service = service;
-        self.marked.insert(id.clone());
+        record.mark(id, &mut self.marked);
     }
 
     /// Notes a slice as it is now, or that there is none. `old` is what it was before; it may have belonged
@@ -114,13 +125,14 @@ impl Dataplane {
             && let Some(record) = self.services.get_mut(&old.service)
         {
             record.slices.retain(|(slice, _)| **slice != *name);
-            self.marked.insert(old.service.clone());
+            record.mark(&old.service, &mut self.marked);
         }
         if let Some(new) = new {
-            let record = self.services.entry(new.service.clone()).or_default();
+            let id = new.service.clone();
+            let record = self.services.entry(id.clone()).or_default();
             record.slices.retain(|(slice, _)| **slice != *name);
-            self.marked.insert(new.service.clone());
             record.slices.push((name.into(), new));
+            record.mark(&id, &mut self.marked);
         }
     }
 
@@ -129,11 +141,7 @@ impl Dataplane {
         if !self.loaded {
             return Pass::Reload;
         }
-        let mut difference = Difference::new();
-        for id in std::mem::take(&mut self.marked) {
-            self.recompile(&id, &mut difference);
-        }
-        let transaction = self.transaction(difference);
+        let transaction = self.compile_marked();
         for (entries, grows) in [(&transaction.removed, false), (&transaction.added, true)] {
             for entry in entries {
                 let fill = self.fill.entry((entry.family, entry.map)).or_default();
@@ -152,18 +160,12 @@ impl Dataplane {
     /// Compiles what is marked and says what the tables are as a whole. Maps get room to grow to twice what
     /// they hold.
     pub fn load(&mut self) -> Load {
-        for id in std::mem::take(&mut self.marked) {
-            self.recompile_unseen(&id);
-        }
-        let records = self.services.iter();
-        let mut entries: Vec<Entry> =
-            records.flat_map(|(id, record)| record.compiled.entries(id, &self.claims)).collect();
-        entries.sort_unstable_by_key(|entry| (entry.family, entry.map));
+        let entries = self.compile_all();
         self.classes =
             entries.iter().filter_map(|e| e.class().map(|class| (e.family, class))).collect();
         self.fill.clear();
-        for entry in &entries {
-            self.fill.entry((entry.family, entry.map)).or_default().elements += 1;
+        for run in entries.runs() {
+            self.fill.entry((run.family, run.map)).or_default().elements = run.entries.len();
         }
         let families = self.layout.families.iter();
         for place in families.flat_map(|family| Map::ALL.map(|map| (*family, map))) {
@@ -176,9 +178,7 @@ impl Dataplane {
 
     /// The tables as they should be, compiled as of the last pass.
     pub fn tables(&self) -> Vec<(Family, TableRules)> {
-        let records = self.services.iter();
-        let entries = records.flat_map(|(id, r)| r.compiled.entries(id, &self.claims)).collect();
-        Load { tables: self.skeletons(), entries }.into_tables(&self.layout)
+        Load { tables: self.skeletons(), entries: self.entries() }.into_tables(&self.layout)
     }
 
     fn skeletons(&self) -> Vec<(Family, TableRules)> {
@@ -195,87 +195,142 @@ impl Dataplane {
         table
     }
 
-    /// Compiles one service; the elements of all services that this touches go into `difference`.
-    fn recompile(&mut self, id: &ServiceId, difference: &mut Difference) {
-        let Some((had, new)) = self.compiled(id) else { return };
-        let has = new.claims();
+    /// The elements of all services, as compiled last.
+    fn entries(&self) -> Entries {
+        let mut entries = Entries::default();
+        for (id, record) in &self.services {
+            record.compiled.entries(id, &self.claims, &mut entries);
+        }
+        entries.sort();
+        entries
+    }
+
+    /// Compiles what is marked; the elements of all services.
+    fn compile_all(&mut self) -> Entries {
+        let marked = std::mem::take(&mut self.marked);
+        // At the first load each service is walked once, in the order in which it lies in memory.
+        let first = marked.len() == self.services.len();
+        self.claims.reserve(marked.len() * 2);
+        let mut entries = Entries::default();
+        for id in &marked {
+            let Some(new) = self.compiled(id) else { continue };
+            if first {
+                new.entries(id, &self.claims, &mut entries);
+            }
+            self.install(id, new);
+        }
+        // Elements made before somebody else's claim was known may be another's.
+        if !first || self.claims.contested() > 0 {
+            return self.entries();
+        }
+        entries.sort();
+        entries
+    }
+
+    /// Compiles what is marked; what changes by it.
+    fn compile_marked(&mut self) -> Transaction {
+        let mut transaction = Transaction::default();
+        let mut claimants = Vec::new();
+        let (mut before, mut after) = (Vec::new(), Vec::new());
+        for id in std::mem::take(&mut self.marked) {
+            let Some(new) = self.compiled(&id) else { continue };
+            let Some(record) = self.services.get(&id) else { continue };
+            if !record.compiled.claims().eq(new.claims()) {
+                claimants.push((id, new));
+                continue;
+            }
+            // Nobody else is touched. The usual case, so without a map of everybody's elements.
+            record.compiled.entries(&id, &self.claims, &mut before);
+            new.entries(&id, &self.claims, &mut after);
+            transaction.add_difference(&mut before, &mut after);
+            self.install(&id, new);
+        }
+        if !claimants.is_empty() {
+            let mut difference = Difference::new();
+            let removed = transaction.removed.drain(..).map(|entry| (entry, 0));
+            for (entry, side) in removed.chain(transaction.added.drain(..).map(|entry| (entry, 1)))
+            {
+                let pair = difference.entry(entry.place()).or_insert((None, None));
+                *(if side == 0 { &mut pair.0 } else { &mut pair.1 }) = Some(entry);
+            }
+            for (id, new) in claimants {
+                self.reclaim(&id, new, &mut difference);
+            }
+            for (before, after) in
+                difference.into_values().filter(|(before, after)| before != after)
+            {
+                transaction.removed.extend(before);
+                transaction.added.extend(after);
+            }
+        }
+        transaction.removed.sort_unstable();
+        transaction.added.sort_unstable();
+        transaction.classes = self.new_classes(&transaction.added);
+        transaction
+    }
+
+    /// Installs a service whose claims are others than before; the elements of all services that this touches
+    /// go into `difference`.
+    fn reclaim(&mut self, id: &ServiceId, new: Compiled, difference: &mut Difference) {
         // Whoever has a claim that comes or goes may lose or win it.
         let mut touched = BTreeSet::from([id.clone()]);
-        if had != has {
-            let (before, after): (BTreeSet<_>, BTreeSet<_>) =
-                (had.iter().collect(), has.iter().collect());
-            for (claim, _) in before.symmetric_difference(&after) {
+        if let Some(record) = self.services.get(id) {
+            let had: BTreeSet<(Claim, Rank)> = record.compiled.claims().collect();
+            let has: BTreeSet<(Claim, Rank)> = new.claims().collect();
+            for (claim, _) in had.symmetric_difference(&has) {
                 touched.extend(self.claims.rivals(claim).chain(self.claims.owner(claim)).cloned());
             }
         }
-        for (key, entry) in self.entries_of(&touched) {
-            difference.entry(key).or_insert_with(|| (Some(entry), None)).1 = None;
+        for entry in self.entries_of(&touched) {
+            let place = entry.place();
+            difference.entry(place).or_insert_with(|| (Some(entry), None)).1 = None;
         }
-        self.install(id, &had, &has, new);
-        for (key, entry) in self.entries_of(&touched) {
-            difference.entry(key).or_insert((None, None)).1 = Some(entry);
-        }
-    }
-
-    /// The same without asking what changes by it.
-    fn recompile_unseen(&mut self, id: &ServiceId) {
-        if let Some((had, new)) = self.compiled(id) {
-            let has = new.claims();
-            self.install(id, &had, &has, new);
+        self.install(id, new);
+        for entry in self.entries_of(&touched) {
+            let pair = difference.entry(entry.place()).or_insert((None, None));
+            pair.1 = Some(entry);
         }
     }
 
-    /// What a service claims as it was compiled last, and the service as it compiles now.
-    fn compiled(&self, id: &ServiceId) -> Option<(Vec<(Claim, Rank)>, Compiled)> {
-        let record = self.services.get(id)?;
-        let new = match &record.service {
+    /// A marked service as it compiles now; it is marked no longer.
+    fn compiled(&mut self, id: &ServiceId) -> Option<Compiled> {
+        let record = self.services.get_mut(id)?;
+        record.marked = false;
+        Some(match &record.service {
             Some(service) => {
                 let slices = record.slices.iter().map(|(_, slice)| &**slice);
                 compile(service, slices, &self.layout.families, &record.compiled)
             }
             None => Compiled::default(),
-        };
-        Some((record.compiled.claims(), new))
+        })
     }
 
-    fn install(
-        &mut self,
-        id: &ServiceId,
-        had: &[(Claim, Rank)],
-        has: &[(Claim, Rank)],
-        new: Compiled,
-    ) {
-        if had != has {
-            had.iter().for_each(|(claim, rank)| self.claims.remove(claim, *rank, id));
-            has.iter().for_each(|(claim, rank)| self.claims.add(*claim, *rank, id));
+    fn install(&mut self, id: &ServiceId, new: Compiled) {
+        let Some(record) = self.services.get_mut(id) else { return };
+        let old = std::mem::replace(&mut record.compiled, new);
+        if !old.claims().eq(record.compiled.claims()) {
+            old.claims().for_each(|(claim, rank)| self.claims.remove(&claim, rank, id));
+            record.compiled.claims().for_each(|(claim, rank)| self.claims.add(claim, rank, id));
         }
-        if let Some(record) = self.services.get_mut(id) {
-            record.compiled = new;
-            if record.service.is_none() && record.slices.is_empty() {
-                self.services.remove(id);
-            }
+        if record.service.is_none() && record.slices.is_empty() {
+            self.services.remove(id);
         }
     }
 
-    fn entries_of(&self, ids: &BTreeSet<ServiceId>) -> Vec<((Family, Map, Value), Entry)> {
-        let records = ids.iter().filter_map(|id| Some((id, self.services.get(id)?)));
-        let entries = records.flat_map(|(id, record)| record.compiled.entries(id, &self.claims));
-        entries.map(|entry| ((entry.family, entry.map, entry.key.clone()), entry)).collect()
+    fn entries_of(&self, ids: &BTreeSet<ServiceId>) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for (id, record) in ids.iter().filter_map(|id| Some((id, self.services.get(id)?))) {
+            record.compiled.entries(id, &self.claims, &mut entries);
+        }
+        entries
     }
 
-    fn transaction(&self, difference: Difference) -> Transaction {
-        let mut transaction = Transaction::default();
-        let mut classes = BTreeSet::new();
-        for (before, after) in difference.into_values().filter(|(before, after)| before != after) {
-            transaction.removed.extend(before);
-            if let Some(after) = after {
-                classes.extend(after.class().map(|class| (after.family, class)));
-                transaction.added.push(after);
-            }
-        }
-        classes.retain(|(_, class)| matches!(class, Class::Balance(..)));
-        transaction.classes = classes.difference(&self.classes).copied().collect();
-        transaction
+    /// Classes that these elements lead to and that have no chain yet.
+    fn new_classes(&self, added: &[Entry]) -> Vec<(Family, Class)> {
+        let classes = added.iter().filter_map(|e| Some((e.family, e.class()?)));
+        let balances = classes.filter(|(_, class)| matches!(class, Class::Balance(..)));
+        let new: BTreeSet<_> = balances.filter(|class| !self.classes.contains(class)).collect();
+        new.into_iter().collect()
     }
 }
 

@@ -7,6 +7,8 @@
 
 pub mod model;
 
+mod hash;
+
 pub mod localise;
 
 pub mod choose;

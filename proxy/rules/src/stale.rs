@@ -49,7 +49,7 @@ pub struct Allowed {
 
 impl Allowed {
     /// The frontends of these elements.
-    pub fn of(entries: &[Entry]) -> Self {
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
         let mut frontends: HashMap<Frontend, HashSet<(IpAddr, u16)>> = HashMap::new();
         for entry in entries {
             if let Some(pair) = Pair::of(entry) {

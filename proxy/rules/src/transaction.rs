@@ -4,8 +4,11 @@ use proxy_netfilter::nft::command::{Command, Existing};
 use proxy_netfilter::nft::object::Elements;
 use proxy_netfilter::nft::{Batch, Family, TableRules};
 
-use crate::compile::Entry;
+use crate::compile::{Entry, Sink};
 use crate::layout::{Class, Layout, Map};
+
+/// Bytes that an element of an IPv4 table takes in a message, at most.
+const ENTRY_LEN: usize = 56;
 
 /// A change of the tables' elements. All of it happens at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,20 +27,37 @@ impl Transaction {
         self.classes.is_empty() && self.removed.is_empty() && self.added.is_empty()
     }
 
+    /// Takes in what turns `before`, the elements of a service, into `after`. Empties both.
+    pub fn add_difference(&mut self, before: &mut Vec<Entry>, after: &mut Vec<Entry>) {
+        // Both are in the same order, and mostly equal.
+        let same = |(a, b): &(&Entry, &Entry)| a == b;
+        let head = before.iter().zip(&*after).take_while(same).count();
+        let tails = before.iter().skip(head).rev().zip(after.iter().skip(head).rev());
+        let tail = tails.take_while(same).count();
+        let strip = |entries: &mut Vec<Entry>| {
+            entries.truncate(entries.len() - tail);
+            let mut middle: Vec<Entry> = entries.drain(head..).collect();
+            entries.clear();
+            middle.sort_unstable();
+            middle
+        };
+        let (gone, come) = (strip(before), strip(after));
+        let in_gone: Vec<bool> = come.iter().map(|e| gone.binary_search(e).is_ok()).collect();
+        self.removed.extend(gone.into_iter().filter(|e| come.binary_search(e).is_err()));
+        let new = come.into_iter().zip(in_gone).filter(|(_, there)| !there);
+        self.added.extend(new.map(|(entry, _)| entry));
+    }
+
     /// Appends its commands. What goes is removed first, because what comes may have the same keys.
     pub fn encode(&self, layout: &Layout, batch: &mut Batch) {
         for (family, class) in &self.classes {
             encode_class(layout, *family, *class, batch);
         }
         for run in runs(&self.removed) {
-            let keys =
-                run.entries.iter().map(|entry| Entry { data: None, ..entry.clone() }.element());
-            batch.del_elements(run.family, &layout.table, run.map.name(), keys);
+            let keys = run.entries.iter().map(|entry| &entry.key);
+            batch.del_keys(run.family, &layout.table, run.map.name(), keys);
         }
-        for run in runs(&self.added) {
-            let elements = run.entries.iter().map(Entry::element);
-            batch.add_elements(run.family, &layout.table, run.map.name(), elements);
-        }
+        runs(&self.added).for_each(|run| run.encode(layout, batch));
     }
 
     /// What becomes of a table by it; what it removes must be there.
@@ -75,10 +95,69 @@ fn encode_class(layout: &Layout, family: Family, class: Class, batch: &mut Batch
 }
 
 /// Neighbouring entries of the same map.
-struct Run<'a> {
-    family: Family,
-    map: Map,
-    entries: &'a [Entry],
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// The table.
+    pub family: Family,
+    /// The map.
+    pub map: Map,
+    /// At least one.
+    pub entries: &'a [Entry],
+}
+
+impl Run<'_> {
+    /// Appends the commands that add them.
+    pub fn encode(&self, layout: &Layout, batch: &mut Batch) {
+        let pairs = self.entries.iter().map(|entry| (&entry.key, entry.data.as_ref()));
+        batch.add_pairs(self.family, &layout.table, self.map.name(), pairs);
+    }
+}
+
+/// Many elements, each map's by themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entries {
+    groups: Vec<((Family, Map), Vec<Entry>)>,
+}
+
+impl Sink for Entries {
+    fn push(&mut self, entry: Entry) {
+        let place = (entry.family, entry.map);
+        match self.groups.iter_mut().find(|(other, _)| *other == place) {
+            Some((_, group)) => group.push(entry),
+            None => self.groups.push((place, vec![entry])),
+        }
+    }
+}
+
+impl Entries {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.groups.iter().map(|(_, group)| group.len()).sum()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.groups.is_empty()
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.groups.iter().flat_map(|(_, group)| group)
+    }
+
+    /// All of them by map; maps without any are left out.
+    pub fn runs(&self) -> impl DoubleEndedIterator<Item = Run<'_>> {
+        self.groups.iter().map(|((family, map), entries)| Run {
+            family: *family,
+            map: *map,
+            entries,
+        })
+    }
+
+    /// Puts the maps into the order of their declaration.
+    pub fn sort(&mut self) {
+        self.groups.sort_unstable_by_key(|(place, _)| *place);
+    }
 }
 
 fn runs(entries: &[Entry]) -> impl Iterator<Item = Run<'_>> {
@@ -94,8 +173,8 @@ fn runs(entries: &[Entry]) -> impl Iterator<Item = Run<'_>> {
 pub struct Load {
     /// The tables without the services' elements.
     pub tables: Vec<(Family, TableRules)>,
-    /// The services' elements, sorted by family and map.
-    pub entries: Vec<Entry>,
+    /// The services' elements.
+    pub entries: Entries,
 }
 
 impl Load {
@@ -109,15 +188,14 @@ impl Load {
                 batch.add_elements(*family, &layout.table, name, set.elements.values().cloned());
             }
         }
-        for run in runs(&self.entries) {
-            let elements = run.entries.iter().map(Entry::element);
-            batch.add_elements(run.family, &layout.table, run.map.name(), elements);
-        }
+        batch.reserve(self.entries.len() * ENTRY_LEN);
+        self.entries.runs().for_each(|run| run.encode(layout, batch));
     }
 
     /// The tables with all elements.
     pub fn into_tables(mut self, layout: &Layout) -> Vec<(Family, TableRules)> {
-        let all = Transaction { added: self.entries, ..Transaction::default() };
+        let added = self.entries.groups.drain(..).flat_map(|(_, group)| group).collect();
+        let all = Transaction { added, ..Transaction::default() };
         for (family, table) in &mut self.tables {
             all.apply(layout, *family, table);
         }

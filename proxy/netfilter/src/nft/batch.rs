@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::command::{self, Command, Existing};
 use super::field::{Field, Object};
 use super::object::{Chain, Element, Elements, Generation, Rule, Set, Table};
-use super::{Family, SUBSYSTEM};
+use super::{Family, SUBSYSTEM, Value};
 use crate::wire::{ATTRIBUTE_LEN_MAX, Header, Message, TooLong, WireError, Writer, flags};
 
 /// `NFNL_MSG_BATCH_BEGIN`.
@@ -97,7 +97,41 @@ impl Batch {
         elements: impl IntoIterator<Item = Element>,
     ) {
         let number = command::message::NEW_ELEMENTS;
-        self.elements((number, flags::CREATE), (family, table, set), elements);
+        let put = |w: &mut Writer, element: Element| element.put(w, 1);
+        self.elements((number, flags::CREATE), (family, table, set), elements, put);
+    }
+
+    /// The same for elements that are a key, and data in a map.
+    pub fn add_pairs<'a>(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        pairs: impl IntoIterator<Item = (&'a Value, Option<&'a Value>)>,
+    ) {
+        let number = command::message::NEW_ELEMENTS;
+        let put = |w: &mut Writer, (key, data): (&Value, Option<&Value>)| {
+            w.element(key.bytes(), data.map(Value::bytes));
+        };
+        self.elements((number, flags::CREATE), (family, table, set), pairs, put);
+    }
+
+    /// Deletes elements of a set by their keys alone; fails with `ENOENT` when one is not there.
+    pub fn del_keys<'a>(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+        keys: impl IntoIterator<Item = &'a Value>,
+    ) {
+        let number = command::message::DEL_ELEMENTS;
+        let put = |w: &mut Writer, key: &Value| w.element(key.bytes(), None);
+        self.elements((number, 0), (family, table, set), keys, put);
+    }
+
+    /// Makes room for so many bytes more at once.
+    pub fn reserve(&mut self, additional: usize) {
+        self.writer.reserve(additional);
     }
 
     /// Deletes elements of a set by key; fails with `ENOENT` when one is not there.
@@ -108,7 +142,8 @@ impl Batch {
         set: &str,
         elements: impl IntoIterator<Item = Element>,
     ) {
-        self.elements((command::message::DEL_ELEMENTS, 0), (family, table, set), elements);
+        let put = |w: &mut Writer, element: Element| element.put(w, 1);
+        self.elements((command::message::DEL_ELEMENTS, 0), (family, table, set), elements, put);
     }
 
     /// Ends the batch. Asks for an acknowledgement of the last command only, so a success is one answer.
@@ -124,11 +159,12 @@ impl Batch {
         Ok(Encoded { bytes, seqs: self.first..end.wrapping_add(1), last, labels: self.labels })
     }
 
-    fn elements(
+    fn elements<E>(
         &mut self,
         (number, own_flags): (u8, u16),
         (family, table, set): (Family, &str, &str),
-        elements: impl IntoIterator<Item = Element>,
+        elements: impl IntoIterator<Item = E>,
+        put: impl Fn(&mut Writer, E),
     ) {
         let mut elements = elements.into_iter().peekable();
         if elements.peek().is_none() {
@@ -152,7 +188,7 @@ impl Batch {
                         let start = w.len();
                         while w.len() - start < ELEMENTS_LEN {
                             let Some(element) = elements.next() else { break };
-                            element.put(w, 1);
+                            put(w, element);
                         }
                     });
                 });

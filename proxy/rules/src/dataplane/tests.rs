@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use proxy_netfilter::fake::Kernel;
 use proxy_netfilter::nft::Batch;
 use proxy_netfilter::nft::numbers::TableFlags;
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 const NODE: &str = "192.168.1.10";

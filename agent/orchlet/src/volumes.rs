@@ -5,8 +5,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::pod_volumes::SetUp;
-use agent_volume::sources::{Inputs, TokenWant};
+use agent_volume::sources::{Inputs, TokenWant, VolumeKind};
+use agent_volume::sub_path::SubPath;
 use agent_volume::token::Life;
 use agent_volume::tree::Written;
 use agent_volume::{Needs, Volume};
@@ -82,7 +84,7 @@ impl NodeVolumes {
         let done = spawn_blocking(move || work.set_up(&on_disk)).await;
         let done = done.map_err(|e| format!("setting volumes up broke off: {e}"))??;
         self.sweep_later(pod, done.switched);
-        Ok(MountedVolumes { paths: done.paths, refresh_at })
+        Ok(MountedVolumes { on_host: done.on_host, refresh_at })
     }
 
     /// The tokens that a pod's volumes hold; asks for those that are missing or old. A token that cannot be renewed is used on:
@@ -208,7 +210,7 @@ struct Work {
 }
 
 struct Done {
-    paths: BTreeMap<String, String>,
+    on_host: BTreeMap<String, VolumeOnHost>,
     switched: Vec<Volume>,
 }
 
@@ -220,11 +222,17 @@ impl Work {
             tokens: &self.tokens,
             allocatable: &self.allocatable,
         };
-        let mut done = Done { paths: BTreeMap::new(), switched: Vec::new() };
+        let mut done = Done { on_host: BTreeMap::new(), switched: Vec::new() };
         for volume in self.volumes {
             let SetUp { path, written, .. } =
                 on_disk.set_up(&inputs, &volume).map_err(|e| chain(&e))?;
-            done.paths.insert(volume.name.clone(), path.to_string_lossy().into_owned());
+            let here = VolumeOnHost {
+                path: path.to_string_lossy().into_owned(),
+                read_only: matches!(volume.kind, VolumeKind::Projected(_)),
+                managed: !matches!(volume.kind, VolumeKind::HostPath { .. }),
+                block: false,
+            };
+            done.on_host.insert(volume.name.clone(), here);
             if written == Some(Written::Switched) {
                 done.switched.push(volume);
             }
@@ -240,6 +248,32 @@ impl PodVolumes for NodeVolumes {
         sources: &'a Sources,
     ) -> BoxFuture<'a, Result<MountedVolumes, Line>> {
         self.set_up_all(pod, sources).boxed()
+    }
+
+    fn bind_parts<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a str,
+        parts: Vec<(usize, VolumeOnHost, String, String)>,
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
+        let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
+        let container = container.to_owned();
+        async move {
+            let bind = move || {
+                let mut bound = BTreeMap::new();
+                for (index, volume, name, path) in &parts {
+                    let root = Path::new(&volume.path);
+                    let (index, container) = (*index, container.as_str());
+                    let part = SubPath { volume: name, root, container, index, path };
+                    let at = on_disk.sub_path(&uid, &part).map_err(|e| chain(&e))?;
+                    bound.insert(index, at.to_string_lossy().into_owned());
+                }
+                Ok(bound)
+            };
+            let done = spawn_blocking(bind).await;
+            done.map_err(|e| format!("binding parts of volumes broke off: {e}"))?
+        }
+        .boxed()
     }
 
     fn exist(&self, pod: &Pod) -> bool {

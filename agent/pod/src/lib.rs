@@ -25,5 +25,6 @@ pub mod env;
 pub mod expand;
 pub mod spec;
 pub mod translate;
+pub mod volume_mounts;
 
 pub mod events;

@@ -14,6 +14,7 @@ use crate::spec::{
     ContainerConfig, ContainerResources, ContainerSecurity, DnsConfig, Mount, NamespaceScope,
     Namespaces, PortMapping, Protocol, SandboxConfig, SandboxSecurity, SeLinux, Seccomp, labels,
 };
+use crate::volume_mounts::{self, VolumeOnHost};
 use crate::want::instance_hash;
 
 /// What the node adds to every pod.
@@ -42,9 +43,14 @@ pub enum TranslateError {
     /// A seccomp type that is none.
     #[error("unknown seccompProfile type {0:?}")]
     UnknownSeccomp(String),
-    /// A mount of a part of a volume, which this agent cannot make safely yet.
-    #[error("subPath of volume {0:?} is not supported by this node agent")]
-    SubPath(String),
+    /// A part of a volume whose path cannot be made, or leads upwards.
+    #[error("failed to expand subPath for volumeMount {mount:?} of container {container:?}")]
+    SubPath {
+        /// Name of the volume.
+        mount: String,
+        /// Name of the container.
+        container: String,
+    },
     /// A mount of a volume that the pod does not have, or that is not set up.
     #[error("no volume {0:?} to mount")]
     NoVolume(String),
@@ -203,8 +209,10 @@ pub struct ContainerInputs {
     pub image_id: String,
     /// Its environment.
     pub env: Vec<(String, String)>,
-    /// Where each volume of the pod lies on the host, absolute.
-    pub volumes: BTreeMap<String, String>,
+    /// The pod's volumes on the host, by name.
+    pub volumes: BTreeMap<String, VolumeOnHost>,
+    /// Where parts of volumes are bound, by the number of their mount; see [`crate::volume_mounts::sub_paths`].
+    pub sub_paths: BTreeMap<usize, String>,
     /// Mounts that the node adds, such as the file for the termination message.
     pub extra_mounts: Vec<Mount>,
 }
@@ -223,7 +231,7 @@ pub fn container(
         inputs.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     };
     let expand_all = |list: &[String]| list.iter().map(|text| expand(text, lookup)).collect();
-    let mut mounts = mounts(container, &inputs.volumes)?;
+    let mut mounts = volume_mounts::mounts(container, &inputs.volumes, &inputs.sub_paths)?;
     mounts.extend(inputs.extra_mounts);
     Ok(ContainerConfig {
         name: container.name.clone(),
@@ -233,7 +241,7 @@ pub fn container(
         args: expand_all(&container.args),
         working_dir: container.working_dir.clone(),
         mounts,
-        devices: Vec::new(),
+        devices: volume_mounts::devices(container, &inputs.volumes)?,
         labels: container_labels(pod, container),
         annotations: container_annotations(pod, container, inputs.attempt),
         log_path: format!("{}/{}.log", container.name, inputs.attempt),
@@ -244,31 +252,6 @@ pub fn container(
         security: security(pod, container, node)?,
         env: inputs.env,
     })
-}
-
-fn mounts(
-    container: &Container,
-    volumes: &BTreeMap<String, String>,
-) -> Result<Vec<Mount>, TranslateError> {
-    let mount = |m: &proto_api::core::v1::VolumeMount| {
-        if !m.sub_path.is_empty() || !m.sub_path_expr.is_empty() {
-            return Err(TranslateError::SubPath(m.name.clone()));
-        }
-        let root = volumes.get(&m.name).ok_or_else(|| TranslateError::NoVolume(m.name.clone()))?;
-        let propagation = match m.mount_propagation.as_deref() {
-            Some("HostToContainer") => crate::spec::Propagation::HostToContainer,
-            Some("Bidirectional") => crate::spec::Propagation::Bidirectional,
-            _ => crate::spec::Propagation::Private,
-        };
-        Ok(Mount {
-            container_path: m.mount_path.clone(),
-            host_path: root.clone(),
-            read_only: m.read_only,
-            selinux_relabel: false,
-            propagation,
-        })
-    };
-    container.volume_mounts.iter().map(mount).collect()
 }
 
 fn container_labels(pod: &Pod, container: &Container) -> BTreeMap<String, String> {

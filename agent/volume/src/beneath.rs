@@ -26,14 +26,84 @@ pub(crate) fn open_directory(path: &std::path::Path) -> Result<OwnedFd> {
 /// Opens `path` below `directory`; no link in it is followed and nothing above is reached.
 pub(crate) fn open(directory: impl AsFd, path: &str, flags: OFlags, mode: Mode) -> Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let flags = flags | OFlags::CLOEXEC;
-    match rustix::fs::openat2(directory.as_fd(), path, flags, mode, resolve) {
+    match resolved(directory.as_fd(), path, flags, mode, resolve) {
         // before Linux 5.6; only plain names come here then, and O_NOFOLLOW covers those
         Err(Errno::NOSYS) if !path.contains('/') => {
-            rustix::fs::openat(directory, path, flags | OFlags::NOFOLLOW, mode)
+            let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            rustix::fs::openat(directory, path, flags, mode)
         }
-        // a rename elsewhere made the kernel give up on proving it; it asks to be called again
-        Err(Errno::AGAIN) => rustix::fs::openat2(directory.as_fd(), path, flags, mode, resolve),
+        result => result,
+    }
+}
+
+/// Opens `path` below `directory` as a container would find it there: links are followed as long as they stay inside. A link that
+/// leads out, also for a moment and back, is `EXDEV`; links of the kernel's own (`/proc/self/fd`) are `ELOOP`.
+///
+/// Before Linux 5.6 (`ENOSYS`) no link is followed: nothing else can be promised there.
+pub(crate) fn open_inside(directory: impl AsFd, path: &str, flags: OFlags) -> Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    match resolved(directory.as_fd(), path, flags, Mode::empty(), resolve) {
+        Err(Errno::NOSYS) => step_by_step(directory.as_fd(), path, flags),
+        result => result,
+    }
+}
+
+/// Calls in vain before the kernel is believed that it cannot prove where a path leads. Renames elsewhere in the file system
+/// make it ask to be called again, and whoever owns the volume can make many.
+const AGAIN_MAX: usize = 1000;
+
+fn resolved(
+    directory: BorrowedFd<'_>,
+    path: &str,
+    flags: OFlags,
+    mode: Mode,
+    resolve: ResolveFlags,
+) -> Result<OwnedFd> {
+    let mut result = Err(Errno::AGAIN);
+    for _ in 0..AGAIN_MAX {
+        result = rustix::fs::openat2(directory, path, flags | OFlags::CLOEXEC, mode, resolve);
+        if result.as_ref().err() != Some(&Errno::AGAIN) {
+            break;
+        }
+    }
+    result
+}
+
+fn step_by_step(directory: BorrowedFd<'_>, path: &str, flags: OFlags) -> Result<OwnedFd> {
+    let mut names = path.split('/').filter(|name| !name.is_empty() && *name != ".").peekable();
+    let through = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut inner = rustix::fs::openat(directory, ".", through, Mode::empty())?;
+    while let Some(name) = names.next() {
+        if name == ".." {
+            return Err(Errno::XDEV);
+        }
+        if names.peek().is_none() {
+            let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let last = rustix::fs::openat(&inner, name, flags, Mode::empty())?;
+            let kind = FileType::from_raw_mode(rustix::fs::fstat(&last)?.st_mode);
+            return if kind == FileType::Symlink { Err(Errno::LOOP) } else { Ok(last) };
+        }
+        inner = rustix::fs::openat(&inner, name, through, Mode::empty())?;
+    }
+    Ok(inner)
+}
+
+/// Opens `name` of `directory` whatever it is, itself and not what it leads to, for nothing but looking and mounting.
+pub(crate) fn handle(directory: impl AsFd, name: &str) -> Result<Option<OwnedFd>> {
+    match open(directory, name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(fd) => Ok(Some(fd)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the directory `path` below `directory` if it is empty. Nothing there is fine.
+///
+/// # Errors
+/// `ENOTEMPTY` when something is in it, `EBUSY` when something is mounted on it.
+pub(crate) fn remove_empty(directory: impl AsFd, name: &str) -> Result<()> {
+    match rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOENT) => Ok(()),
         result => result,
     }
 }

@@ -18,9 +18,11 @@ pub mod token;
 pub mod tree;
 
 pub mod empty_dir;
+pub mod fs_group;
 pub mod host_path;
 pub mod mount;
 pub mod pod_volumes;
+pub mod sub_path;
 
 mod beneath;
 

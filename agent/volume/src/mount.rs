@@ -3,12 +3,13 @@
 //! A new file system is complete before anyone can see it: it is made detached, written to if need be, and then moved onto its
 //! directory, which is named by a descriptor and not by a path that could be something else by then.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 use rustix::fs::FsWord;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
 };
 
 use crate::beneath;
@@ -19,6 +20,8 @@ pub const SECRETS_BYTES_MAX: u64 = 64 << 20;
 
 /// Magic number of tmpfs in `statfs` (linux/magic.h).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
+/// Magic number of hugetlbfs in `statfs` (linux/magic.h).
+const HUGETLBFS_MAGIC: FsWord = 0x958458f6;
 
 /// Whether memory of a file system may be written to swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +43,19 @@ pub struct Tmpfs {
     pub swap: Swap,
     /// Whether programs in it may be run.
     pub exec: bool,
+}
+
+/// A file system of huge pages that is mounted nowhere.
+///
+/// # Errors
+/// `ENODEV` where the kernel has none, `EINVAL` for a page size that the machine has not.
+pub fn detached_huge_pages(page_bytes: u64, mode: u32) -> rustix::io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("hugetlbfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "mode", format!("{mode:o}"))?;
+    rustix::mount::fsconfig_set_string(&context, "pagesize", page_bytes.to_string())?;
+    rustix::mount::fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 /// A file system in memory that is mounted nowhere.
@@ -96,7 +112,7 @@ pub fn tmpfs_on<E: From<Errno>>(
     prepare: impl FnOnce(&OwnedFd) -> Result<(), E>,
 ) -> Result<OwnedFd, E> {
     let directory = beneath::make_directory(parent.as_fd(), name, 0o700)?;
-    if beneath::is_mount_point(&directory)? && is_tmpfs(&directory)? {
+    if beneath::is_mount_point(&directory)? && is_in_memory(&directory)? {
         return Ok(directory);
     }
     match detached(tmpfs) {
@@ -119,6 +135,44 @@ fn mounted(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
     beneath::directory(parent, name)?.ok_or(Errno::NOENT)
 }
 
+/// Binds what is open as `source` onto what is open as `target`, without what is mounted below it: a directory onto a directory, or
+/// anything else onto a file. What becomes visible is exactly the open object, whatever its name leads to by now.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    match rustix::mount::open_tree(source.as_fd(), "", flags) {
+        Ok(tree) => attach(tree, target),
+        // before Linux 5.2: the same by the links that lead to our descriptors
+        Err(Errno::NOSYS) => rustix::mount::mount_bind(by_number(&source), by_number(&target)),
+        Err(error) => Err(error),
+    }
+}
+
+fn by_number(fd: &impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// Takes everything off `name` of `parent`, file or directory, that is mounted there, also while somebody still uses it: what they have
+/// open stays theirs. Nothing there, or no mount, is fine.
+///
+/// # Errors
+/// What the kernel says.
+pub fn detach(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
+    while let Some(there) = beneath::handle(parent.as_fd(), name)? {
+        if !beneath::is_mount_point(&there)? {
+            break;
+        }
+        drop(there);
+        let path = format!("{}/{name}", by_number(&parent));
+        rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+    }
+    Ok(())
+}
+
 /// Unmounts what is mounted on the directory `name` of `parent`, however often. Nothing there, or no mount, is fine.
 ///
 /// # Errors
@@ -131,26 +185,25 @@ pub fn unmount(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
         // Only a path can be unmounted; this one leads to our descriptor. The descriptor itself would keep the mount busy, hence the
         // parent's descriptor and the name, which is a plain one.
         drop(directory);
-        let path =
-            format!("/proc/self/fd/{}/{name}", std::os::fd::AsRawFd::as_raw_fd(&parent.as_fd()));
+        let path = format!("{}/{name}", by_number(&parent));
         rustix::mount::unmount(path, UnmountFlags::NOFOLLOW)?;
     }
     Ok(())
 }
 
-/// Whether a directory lies on a file system in memory.
+/// Whether a directory lies on a file system in memory, huge pages included.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn is_tmpfs(directory: impl AsFd) -> rustix::io::Result<bool> {
-    Ok(rustix::fs::fstatfs(directory)?.f_type == TMPFS_MAGIC)
+pub fn is_in_memory(directory: impl AsFd) -> rustix::io::Result<bool> {
+    Ok(matches!(rustix::fs::fstatfs(directory)?.f_type, TMPFS_MAGIC | HUGETLBFS_MAGIC))
 }
 
 /// The older way, for kernels before 5.2.
 fn mount_by_path(directory: &OwnedFd, tmpfs: Tmpfs) -> rustix::io::Result<()> {
     let size = tmpfs.size_bytes.map(|size| format!(",size={size}")).unwrap_or_default();
     let data = std::ffi::CString::new(format!("mode={:o}{size}", tmpfs.mode));
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(directory));
+    let path = by_number(directory);
     let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
     if !tmpfs.exec {
         flags |= MountFlags::NOEXEC;

@@ -15,12 +15,14 @@ use proto_api::names::Names;
 use rustix::fs::{Gid, Mode};
 use rustix::io::Errno;
 
+use crate::fs_group::{self, Change};
 use crate::host_path::{self, HostPathError};
 use crate::mount::{self, SECRETS_BYTES_MAX, Swap, Tmpfs};
 use crate::payload::Payload;
 use crate::sources::{
     self, Inputs, Medium, Plugin, Projected, Projection, SourceError, TokenWant, Volume, VolumeKind,
 };
+use crate::sub_path::{self, SubPath, SubPathError};
 use crate::tree::{Ownership, Tree, TreeError, Written};
 use crate::{beneath, empty_dir};
 
@@ -230,6 +232,11 @@ impl PodVolumes {
             Err(Errno::NOENT) => return Ok(()),
             opened => opened.map_err(failed(self.pods.clone()))?,
         };
+        let Some(own) = beneath::directory(&pods, uid).map_err(failed(pod.clone()))? else {
+            return Ok(());
+        };
+        sub_path::take_down(&own)
+            .map_err(|(path, source)| TearDownError { path: pod.join(path), source })?;
         for plugin in Plugin::ALL {
             let directory = format!("{uid}/volumes/{}", self.plugin_directory(plugin));
             let opened = beneath::directory(&pods, &directory);
@@ -238,11 +245,86 @@ impl PodVolumes {
             };
             let entries = beneath::entries(&volumes);
             for (name, _) in entries.map_err(failed(self.pods.join(&directory)))? {
-                take_down(&volumes, &name)
+                take_down(&volumes, &name, plugin)
                     .map_err(failed(self.pods.join(&directory).join(&name)))?;
             }
         }
+        self.check_nothing_foreign(&own, &pod)?;
+        drop(own);
         beneath::remove(&pods, uid).map_err(failed(pod))
+    }
+
+    /// Whatever is left below `volumes` was not made by this crate: it has to be empty directories, or it stays.
+    fn check_nothing_foreign(&self, own: &OwnedFd, pod: &Path) -> Result<(), TearDownError> {
+        let top = pod.join("volumes");
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| TearDownError { path, source }
+        };
+        let Some(volumes) = beneath::directory(own, "volumes").map_err(failed(&top))? else {
+            return Ok(());
+        };
+        let ours: Vec<String> = Plugin::ALL.iter().map(|p| self.plugin_directory(*p)).collect();
+        for (plugin, _) in beneath::entries(&volumes).map_err(failed(&top))? {
+            let path = top.join(&plugin);
+            let opened = beneath::directory(&volumes, &plugin).map_err(failed(&path))?;
+            let Some(inner) = opened.filter(|_| !ours.contains(&plugin)) else { continue };
+            for (name, _) in beneath::entries(&inner).map_err(failed(&path))? {
+                beneath::remove_empty(&inner, &name).map_err(failed(&path.join(&name)))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Binds a part of a volume to a place of its own, for a container to be given; where. A repeated call for the same container finds
+    /// what is bound, or takes what the path leads to by now.
+    ///
+    /// # Errors
+    /// The part leads out of the volume, or cannot be opened, made or bound.
+    pub fn sub_path(&self, uid: &str, want: &SubPath<'_>) -> Result<PathBuf, SubPathError> {
+        let failed = |what: &'static str| {
+            let (path, volume) = (want.path.to_owned(), want.volume.to_owned());
+            move |source| SubPathError { path, volume, what, source }
+        };
+        if ![uid, want.volume, want.container].into_iter().all(is_plain) {
+            return Err(failed("name")(Errno::INVAL));
+        }
+        let root = self.open_root(want.root).map_err(failed("open the volume"))?;
+        let part = sub_path::open(root, want.path).map_err(failed("open below the volume"))?;
+        let pods = beneath::open_directory(&self.pods).map_err(failed("open the pod"))?;
+        let pod = beneath::make_directory(pods, uid, PRIVATE).map_err(failed("open the pod"))?;
+        let targets = sub_path::targets(pod, want.volume, want.container);
+        let targets = targets.map_err(failed("prepare the mount"))?;
+        let index = want.index.to_string();
+        sub_path::bind(&part, &targets, &index).map_err(failed("mount"))?;
+        let below = [uid, sub_path::DIRECTORY, want.volume, want.container, &index];
+        Ok(below.iter().fold(self.pods.clone(), |path, name| path.join(name)))
+    }
+
+    /// Opens the root of a volume: one of the agent's own without following any link, a path of the node as it is.
+    fn open_root(&self, root: &Path) -> rustix::io::Result<OwnedFd> {
+        match root.strip_prefix(&self.pods) {
+            Ok(below) => {
+                let pods = beneath::open_directory(&self.pods)?;
+                let below = below.to_str().ok_or(Errno::INVAL)?;
+                beneath::directory(pods, below)?.ok_or(Errno::NOENT)
+            }
+            Err(_) => beneath::open_directory(root),
+        }
+    }
+
+    /// Gives what lies on a volume to a group; see [`fs_group::give`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn give(
+        &self,
+        root: &Path,
+        gid: u32,
+        read_only: bool,
+        change: Change,
+    ) -> rustix::io::Result<()> {
+        fs_group::give(self.open_root(root)?, gid, read_only, change)
     }
 
     fn write(
@@ -346,11 +428,16 @@ fn read_token(volume: &Path, path: &str) -> Option<String> {
 }
 
 /// Takes one volume down: our file system in memory with its content, or the directory on disk with it.
-fn take_down(volumes: impl AsFd, name: &str) -> rustix::io::Result<()> {
+fn take_down(volumes: impl AsFd, name: &str, plugin: Plugin) -> rustix::io::Result<()> {
+    if plugin.is_bound() {
+        // What was bound or mounted here is somebody's data: it is let go of, never removed.
+        mount::unmount(volumes.as_fd(), name)?;
+        return beneath::remove_empty(volumes, name);
+    }
     if let Some(directory) = beneath::directory(volumes.as_fd(), name)?
         && beneath::is_mount_point(&directory)?
     {
-        if !mount::is_tmpfs(&directory)? {
+        if !mount::is_in_memory(&directory)? {
             return Err(Errno::BUSY); // not made by us
         }
         drop(directory);

@@ -74,12 +74,29 @@ pub enum Plugin {
     Projected,
     /// `emptyDir`.
     EmptyDir,
+    /// `local`, a persistent volume.
+    Local,
+    /// `nfs`.
+    Nfs,
+    /// `iscsi`.
+    Iscsi,
+    /// `fc`.
+    Fc,
 }
 
 impl Plugin {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::ConfigMap, Self::Secret, Self::DownwardApi, Self::Projected, Self::EmptyDir];
+    pub const ALL: [Self; 9] = [
+        Self::ConfigMap,
+        Self::Secret,
+        Self::DownwardApi,
+        Self::Projected,
+        Self::EmptyDir,
+        Self::Local,
+        Self::Nfs,
+        Self::Iscsi,
+        Self::Fc,
+    ];
 
     /// The part of the directory's name after the domain.
     #[must_use]
@@ -90,7 +107,17 @@ impl Plugin {
             Self::DownwardApi => "downward-api",
             Self::Projected => "projected",
             Self::EmptyDir => "empty-dir",
+            Self::Local => "local-volume",
+            Self::Nfs => "nfs",
+            Self::Iscsi => "iscsi",
+            Self::Fc => "fc",
         }
+    }
+
+    /// Whether its volumes are mounts of what exists without the pod.
+    #[must_use]
+    pub fn is_bound(self) -> bool {
+        matches!(self, Self::Local | Self::Nfs | Self::Iscsi | Self::Fc)
     }
 
     /// Whether its files must stay off the disk: they may hold secrets or tokens, or name what a pod is.

@@ -1,5 +1,6 @@
 //! Does one action of a plan: calls the runtime, the node or the API once, decides nothing, retries nothing.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use agent_pod::memory::Admission;
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
 use agent_pod::spec::Mount;
 use agent_pod::translate::{self, ContainerInputs};
+use agent_pod::volume_mounts::sub_paths;
 use agent_pod::want::{Source, instance_hash};
 use agent_runtime::RuntimeError;
 use proto_api::core::v1::{Container, Pod};
@@ -18,7 +20,7 @@ use proto_daemon::exit::chain;
 
 use super::effect::Effect;
 use super::parts::Parts;
-use super::seams::{MountedVolumes, Sources};
+use super::seams::{Line, MountedVolumes, Sources};
 use crate::clock;
 
 /// The state of the pod when the action begins.
@@ -163,11 +165,13 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
         },
     )
     .map_err(|e| config_error(e.to_string()))?;
+    let sub_paths = bind_parts(parts, scene, container, &env).await.map_err(config_error)?;
     let inputs = ContainerInputs {
         attempt: make.attempt,
         image_id: make.image_id.to_owned(),
         env,
-        volumes: scene.mounted.paths.clone(),
+        volumes: scene.mounted.on_host.clone(),
+        sub_paths,
         extra_mounts: termination_mount(parts, pod, container, make.attempt)?,
     };
     let config = translate::container(pod, container, &parts.facts, inputs)
@@ -188,6 +192,25 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
         hash: instance_hash(container),
         state: InstanceState::Created,
     }))
+}
+
+/// Binds the parts of volumes that a container mounts.
+async fn bind_parts(
+    parts: &Parts,
+    scene: &Scene,
+    container: &Container,
+    env: &[(String, String)],
+) -> Result<BTreeMap<usize, String>, Line> {
+    let mut wanted = Vec::new();
+    for (index, name, path) in sub_paths(container, env).map_err(|e| e.to_string())? {
+        let volume = scene.mounted.on_host.get(name);
+        let volume = volume.ok_or_else(|| format!("no volume {name:?} to mount"))?;
+        wanted.push((index, volume.clone(), name.to_owned(), path));
+    }
+    if wanted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    parts.volumes.bind_parts(&scene.pod, &container.name, wanted).await
 }
 
 /// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agent_pod::env::ServiceEnv;
 use agent_pod::events::PodEvent;
+use agent_pod::volume_mounts::VolumeOnHost;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{ConfigMap, Pod, PodStatus, Secret};
 
@@ -64,6 +65,14 @@ pub trait PodVolumes: Send + Sync {
         pod: &'a Arc<Pod>,
         sources: &'a Sources,
     ) -> BoxFuture<'a, Result<MountedVolumes, Line>>;
+    /// Binds the parts of volumes that a container mounts, `(number of its mount, the volume, its name, path below it)` each; where they
+    /// are bound, by number.
+    fn bind_parts<'a>(
+        &'a self,
+        pod: &'a Pod,
+        container: &'a str,
+        parts: Vec<(usize, VolumeOnHost, String, String)>,
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>>;
     /// Whether anything of the pod's volumes is on disk.
     fn exist(&self, pod: &Pod) -> bool;
     /// Takes all volumes down.
@@ -73,8 +82,8 @@ pub trait PodVolumes: Send + Sync {
 /// Volumes that are set up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountedVolumes {
-    /// Where each lies on the host, by name.
-    pub paths: BTreeMap<String, String>,
+    /// Each on the host, by name.
+    pub on_host: BTreeMap<String, VolumeOnHost>,
     /// When one has to be made anew (a token before it expires), since boot.
     pub refresh_at: Option<Duration>,
 }

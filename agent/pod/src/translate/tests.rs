@@ -135,7 +135,12 @@ fn a_container_is_what_its_spec_says() {
         attempt: 3,
         image_id: "sha256:1".into(),
         env: vec![("A".into(), "1".into())],
-        volumes: [("v".to_owned(), "/host/v".to_owned())].into(),
+        volumes: [(
+            "v".to_owned(),
+            VolumeOnHost { path: "/host/v".to_owned(), ..VolumeOnHost::default() },
+        )]
+        .into(),
+        sub_paths: BTreeMap::new(),
         extra_mounts: Vec::new(),
     };
     let got = container(&pod, &pod.spec.containers[0], &node(), inputs).expect("container");

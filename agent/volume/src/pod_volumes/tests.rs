@@ -80,7 +80,7 @@ fn each_kind_lies_where_the_ecosystem_looks() {
         let set = set_up(&volumes, volume, "1").unwrap();
         assert_eq!((&set.path, set.mounted), (&below(path), in_memory));
         let opened = beneath::open_directory(&below(path)).unwrap();
-        assert_eq!(mount::is_tmpfs(&opened).unwrap(), in_memory, "{path}");
+        assert_eq!(mount::is_in_memory(&opened).unwrap(), in_memory, "{path}");
         assert_eq!(below(path).metadata().unwrap().mode() & 0o777, 0o777, "{path}");
     }
     assert_eq!(std::fs::read_to_string(below("kubernetes.io~secret/login/key")).unwrap(), "1");

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 
 use agent_pod::events::PodEvent;
+use agent_pod::volume_mounts::VolumeOnHost;
 use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use futures_util::FutureExt as _;
@@ -82,6 +83,15 @@ impl PodVolumes for Place {
     ) -> BoxFuture<'a, Result<MountedVolumes, Line>> {
         *self.volumes.lock().expect("lock") = true;
         std::future::ready(Ok(MountedVolumes::default())).boxed()
+    }
+
+    fn bind_parts<'a>(
+        &'a self,
+        _: &'a Pod,
+        _: &'a str,
+        _: Vec<(usize, VolumeOnHost, String, String)>,
+    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
+        std::future::ready(Ok(BTreeMap::new())).boxed()
     }
 
     fn exist(&self, _: &Pod) -> bool {

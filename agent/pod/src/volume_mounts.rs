@@ -1,0 +1,202 @@
+//! From a container's volume mounts and devices to what the runtime is asked to mount.
+
+use std::collections::BTreeMap;
+
+use proto_api::core::v1::{Container, VolumeMount};
+
+use crate::expand::expand;
+use crate::spec::{Device, Mount, Propagation};
+use crate::translate::TranslateError;
+
+/// A volume that is set up on the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeOnHost {
+    /// Absolute path: a directory or file, or the node of a block device.
+    pub path: String,
+    /// Whether no container may write to it, whatever its mount says.
+    pub read_only: bool,
+    /// Whether the agent made it, so that it may be labelled for the containers.
+    pub managed: bool,
+    /// Whether it is a block device.
+    pub block: bool,
+}
+
+/// Parts of volumes that a container mounts, as `(number of the mount, name of the volume, path below it)`. Variables in a
+/// `subPathExpr` are replaced from the container's environment.
+///
+/// # Errors
+/// A variable that the environment does not have, or a path that leads upwards.
+pub fn sub_paths<'a>(
+    container: &'a Container,
+    env: &[(String, String)],
+) -> Result<Vec<(usize, &'a str, String)>, TranslateError> {
+    let mut found = Vec::new();
+    for (index, mount) in container.volume_mounts.iter().enumerate() {
+        let failed = || TranslateError::SubPath {
+            mount: mount.name.clone(),
+            container: container.name.clone(),
+        };
+        let path = if mount.sub_path_expr.is_empty() {
+            mount.sub_path.clone()
+        } else {
+            expanded(&mount.sub_path_expr, env).ok_or_else(failed)?
+        };
+        if path.is_empty() {
+            continue;
+        }
+        if path.starts_with('/') || path.split('/').any(|name| name == "..") {
+            return Err(failed());
+        }
+        found.push((index, mount.name.as_str(), path));
+    }
+    Ok(found)
+}
+
+/// `text` with its variables replaced; `None` if one is not known.
+fn expanded(text: &str, env: &[(String, String)]) -> Option<String> {
+    let all_known = std::cell::Cell::new(true);
+    let value = expand(text, |name| {
+        let known = env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+        all_known.set(all_known.get() && known.is_some());
+        known
+    });
+    all_known.get().then_some(value)
+}
+
+/// The bind mounts of a container. `sub_paths` says where the parts lie that [`sub_paths`] named.
+///
+/// # Errors
+/// A volume, or a part of one, that is not there.
+pub(crate) fn mounts(
+    container: &Container,
+    volumes: &BTreeMap<String, VolumeOnHost>,
+    sub_paths: &BTreeMap<usize, String>,
+) -> Result<Vec<Mount>, TranslateError> {
+    let mount = |(index, wanted): (usize, &VolumeMount)| {
+        let missing = || TranslateError::NoVolume(wanted.name.clone());
+        let volume = volumes.get(&wanted.name).ok_or_else(missing)?;
+        let part = !wanted.sub_path.is_empty() || !wanted.sub_path_expr.is_empty();
+        let host_path = match sub_paths.get(&index) {
+            Some(path) => path,
+            // an expression may come to nothing, which is the whole volume
+            None if !part || wanted.sub_path.is_empty() => &volume.path,
+            None => return Err(missing()),
+        };
+        Ok(Mount {
+            container_path: wanted.mount_path.clone(),
+            host_path: host_path.clone(),
+            read_only: wanted.read_only || volume.read_only,
+            selinux_relabel: volume.managed,
+            propagation: match wanted.mount_propagation.as_deref() {
+                Some("HostToContainer") => Propagation::HostToContainer,
+                Some("Bidirectional") => Propagation::Bidirectional,
+                _ => Propagation::Private,
+            },
+        })
+    };
+    container.volume_mounts.iter().enumerate().map(mount).collect()
+}
+
+/// The block devices of a container.
+///
+/// # Errors
+/// A volume that is not there, or is none.
+pub(crate) fn devices(
+    container: &Container,
+    volumes: &BTreeMap<String, VolumeOnHost>,
+) -> Result<Vec<Device>, TranslateError> {
+    let device = |wanted: &proto_api::core::v1::VolumeDevice| {
+        let volume = volumes.get(&wanted.name).filter(|volume| volume.block);
+        let volume = volume.ok_or_else(|| TranslateError::NoVolume(wanted.name.clone()))?;
+        Ok(Device {
+            container_path: wanted.device_path.clone(),
+            host_path: volume.path.clone(),
+            permissions: if volume.read_only { "r" } else { "mrw" }.to_owned(),
+        })
+    };
+    container.volume_devices.iter().map(device).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::VolumeDevice;
+
+    use super::*;
+
+    fn container(mounts: &[(&str, &str)]) -> Container {
+        let mount = |(path, expr): &(&str, &str)| VolumeMount {
+            name: "v".into(),
+            mount_path: "/m".into(),
+            sub_path: (*path).into(),
+            sub_path_expr: (*expr).into(),
+            ..VolumeMount::default()
+        };
+        Container {
+            name: "c".into(),
+            volume_mounts: mounts.iter().map(mount).collect(),
+            ..Container::default()
+        }
+    }
+
+    fn volumes(volume: VolumeOnHost) -> BTreeMap<String, VolumeOnHost> {
+        [("v".to_owned(), volume)].into()
+    }
+
+    #[test]
+    fn parts_are_named_by_the_environment() {
+        let env = [("POD".to_owned(), "p-1".to_owned()), ("UP".to_owned(), "..".to_owned())];
+        let cases: [(&str, &str, Option<&[&str]>); 8] = [
+            ("", "", Some(&[])),
+            ("a/b", "", Some(&["a/b"])),
+            ("$(POD)", "", Some(&["$(POD)"])),
+            ("", "logs/$(POD)", Some(&["logs/p-1"])),
+            ("", "$$(POD)", Some(&["$(POD)"])),
+            ("", "$(NONE)", None),
+            ("", "$(UP)/x", None),
+            ("a/../b", "", None),
+        ];
+        for (path, expr, wanted) in cases {
+            let container = container(&[("", ""), (path, expr)]);
+            let got = sub_paths(&container, &env).ok();
+            let got = got.map(|all| all.into_iter().map(|(i, v, p)| (i, v.to_owned(), p)));
+            let wanted = wanted.map(|all| all.iter().map(|p| (1, "v".into(), (*p).into())));
+            assert_eq!(
+                got.map(Iterator::collect::<Vec<_>>),
+                wanted.map(Iterator::collect),
+                "{path}{expr}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_the_volume_forbids_no_mount_allows() {
+        let on_host =
+            |read_only| VolumeOnHost { path: "/h".into(), read_only, ..Default::default() };
+        let container = container(&[("", ""), ("part", "")]);
+        let parts = BTreeMap::from([(1, "/bound".to_owned())]);
+        let got = mounts(&container, &volumes(on_host(true)), &parts).expect("mounts");
+        let got: Vec<_> = got.iter().map(|m| (m.host_path.as_str(), m.read_only)).collect();
+        assert_eq!(got, [("/h", true), ("/bound", true)]);
+        let missing = mounts(&container, &volumes(on_host(false)), &BTreeMap::new());
+        assert_eq!(
+            missing,
+            Err(TranslateError::NoVolume("v".into())),
+            "never the whole for a part"
+        );
+    }
+
+    #[test]
+    fn a_device_is_a_block_volume() {
+        let mut container = Container::default();
+        container.volume_devices =
+            vec![VolumeDevice { name: "v".into(), device_path: "/dev/x".into() }];
+        let block = |block, read_only| {
+            let path = "/dev/loop0".into();
+            let all = volumes(VolumeOnHost { path, block, read_only, managed: false });
+            devices(&container, &all).map(|all| all[0].permissions.clone())
+        };
+        assert_eq!(block(true, false).as_deref(), Ok("mrw"));
+        assert_eq!(block(true, true).as_deref(), Ok("r"));
+        assert!(block(false, false).is_err());
+    }
+}

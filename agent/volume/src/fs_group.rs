@@ -1,0 +1,160 @@
+//! Gives what lies on a volume to the pod's group, by descriptor and without following a link.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat};
+use rustix::io::{Errno, Result};
+
+/// Deepest directory that is given away; deeper ones are somebody's mistake.
+const DEPTH_MAX: usize = 1000;
+
+/// When what lies on a volume is given to the group (`fsGroupChangePolicy`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Change {
+    /// Each time the volume is set up.
+    #[default]
+    Always,
+    /// Only when the volume's top does not look as if it had been done.
+    OnRootMismatch,
+}
+
+impl Change {
+    /// The policy of a pod, by its name in the API.
+    #[must_use]
+    pub fn of(policy: Option<&str>) -> Self {
+        if policy == Some("OnRootMismatch") { Self::OnRootMismatch } else { Self::Always }
+    }
+}
+
+/// Gives everything from `top` down to `gid`: readable, for a volume that may be written also writable, directories with the bit that
+/// makes what is made in them later the group's too. Stays on the mount. Safe to repeat; what is right is left alone.
+///
+/// # Errors
+/// What the kernel says of the first thing that cannot be changed; `ELOOP` for a tree that is too deep.
+pub fn give(top: impl AsFd, gid: u32, read_only: bool, change: Change) -> Result<()> {
+    let top = top.as_fd();
+    let stat = rustix::fs::fstat(top)?;
+    if change == Change::OnRootMismatch && is_given(&stat, gid, read_only) {
+        return Ok(());
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+        let opened = rustix::fs::openat(top, ".", flags, Mode::empty())?;
+        below(&opened, stat.st_dev, gid, read_only, 0)?;
+    }
+    // the top goes last: it tells whether all of it was done
+    own(top, &stat, gid, read_only)
+}
+
+fn below(directory: &OwnedFd, device: u64, gid: u32, read_only: bool, depth: usize) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(Errno::LOOP);
+    }
+    for name in names(directory)? {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let entry = match rustix::fs::openat(directory, &name, flags, Mode::empty()) {
+            Err(Errno::NOENT) => continue, // removed meanwhile
+            entry => entry?,
+        };
+        let stat = rustix::fs::fstat(&entry)?;
+        if stat.st_dev != device {
+            continue;
+        }
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let inner = rustix::fs::openat(&entry, ".", flags, Mode::empty())?;
+            below(&inner, device, gid, read_only, depth + 1)?;
+        }
+        own(&entry, &stat, gid, read_only)?;
+    }
+    Ok(())
+}
+
+/// Names in a directory; they need not be text.
+fn names(directory: &OwnedFd) -> Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.as_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn is_given(stat: &Stat, gid: u32, read_only: bool) -> bool {
+    stat.st_gid == gid && wanted_mode(stat, read_only) == stat.st_mode & 0o7777
+}
+
+fn wanted_mode(stat: &Stat, read_only: bool) -> u32 {
+    let access = if read_only { 0o440 } else { 0o660 };
+    let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    (stat.st_mode & 0o7777) | access | if directory { 0o2110 } else { 0 }
+}
+
+fn own(entry: impl AsFd, stat: &Stat, gid: u32, read_only: bool) -> Result<()> {
+    let entry = entry.as_fd();
+    if stat.st_gid != gid {
+        rustix::fs::chownat(entry, "", None, Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;
+    }
+    let mode = wanted_mode(stat, read_only);
+    // A change of owner takes set-id bits away, hence the mode afterwards; a link has none of its own.
+    let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
+    if is_link || (stat.st_gid == gid && stat.st_mode & 0o7777 == mode) {
+        return Ok(());
+    }
+    // A descriptor for looking cannot change a mode; the kernel's own link to it can.
+    rustix::fs::chmod(format!("/proc/self/fd/{}", entry.as_raw_fd()), Mode::from_raw_mode(mode))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+    use std::path::Path;
+
+    use super::*;
+
+    fn top(path: &Path) -> OwnedFd {
+        crate::beneath::open_directory(path).unwrap()
+    }
+
+    fn shown(path: &Path) -> (u32, u32) {
+        let stat = std::fs::symlink_metadata(path).unwrap();
+        (stat.gid(), stat.mode() & 0o7777)
+    }
+
+    #[test]
+    fn files_and_directories_become_the_groups_and_links_are_not_followed() {
+        let outside = tempfile::tempdir().unwrap();
+        if outside.path().metadata().unwrap().uid() != 0 {
+            eprintln!("SKIPPED files_and_directories_become_the_groups: needs root");
+            return;
+        }
+        let secret = outside.path().join("secret");
+        std::fs::write(&secret, "x").unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("d")).unwrap();
+        std::fs::set_permissions(at("d"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::write(at("d/f"), "x").unwrap();
+        std::fs::set_permissions(at("d/f"), std::fs::Permissions::from_mode(0o4601)).unwrap();
+        symlink(&secret, at("d/link")).unwrap();
+        give(top(dir.path()), 7, false, Change::Always).unwrap();
+        assert_eq!(shown(&at("d")), (7, 0o2770));
+        assert_eq!(shown(&at("d/f")), (7, 0o4661));
+        assert_eq!(shown(&at("d/link")).0, 7);
+        assert_eq!(shown(&secret), (0, 0o600), "what lies outside is not ours");
+        // a top that is right speaks for all, if the pod says so
+        std::fs::set_permissions(at("d/f"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        give(top(dir.path()), 7, false, Change::OnRootMismatch).unwrap();
+        assert_eq!(shown(&at("d/f")).1, 0o600);
+        give(top(dir.path()), 7, false, Change::Always).unwrap();
+        assert_eq!(shown(&at("d/f")).1, 0o660);
+        // what is only read is not made writable
+        std::fs::set_permissions(at("d/f"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        give(top(dir.path()), 8, true, Change::OnRootMismatch).unwrap();
+        assert_eq!(shown(&at("d/f")), (8, 0o640));
+    }
+}

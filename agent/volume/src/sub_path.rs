@@ -1,0 +1,182 @@
+//! A part of a volume given to a container: found, or made, below the volume's root, and bound by descriptor to a place that only the
+//! agent can write to.
+//!
+//! ```text
+//! volume root ──openat2(beneath)──► the part ──open_tree──► a mount of exactly that ──move_mount──► target
+//! <root>/pods/<uid>/volume-subpaths/<volume>/<container>/<index of the mount>       the target
+//! ```
+//!
+//! Whoever can write to the volume can swap any name in it at any moment. Every step therefore starts from an open descriptor, and the
+//! kernel itself refuses what would lead out.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::{beneath, mount};
+
+/// Directory of a pod's bound parts.
+pub(crate) const DIRECTORY: &str = "volume-subpaths";
+/// Mode of directories above the targets.
+const PRIVATE: u32 = 0o750;
+
+/// A part of a volume to give to a container.
+#[derive(Clone, Copy, Debug)]
+pub struct SubPath<'a> {
+    /// Name of the volume.
+    pub volume: &'a str,
+    /// Where the volume lies on the host.
+    pub root: &'a Path,
+    /// Name of the container.
+    pub container: &'a str,
+    /// Number of the mount among the container's.
+    pub index: usize,
+    /// Path below the volume's root.
+    pub path: &'a str,
+}
+
+/// Why a part of a volume cannot be given.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to prepare subPath {path:?} of volume {volume:?}: {what}")]
+pub struct SubPathError {
+    /// The path below the volume's root.
+    pub path: String,
+    /// Name of the volume.
+    pub volume: String,
+    /// Which step failed.
+    pub what: &'static str,
+    /// Why; `EXDEV` and `ELOOP` for a path that leads out of the volume.
+    #[source]
+    pub source: Errno,
+}
+
+/// Opens the part below `root`; directories that are missing are made with the root's own mode.
+pub(crate) fn open(root: impl AsFd, path: &str) -> rustix::io::Result<OwnedFd> {
+    if path.starts_with('/') || path.split('/').any(|name| name == "..") {
+        return Err(Errno::INVAL);
+    }
+    let root = root.as_fd();
+    match beneath::open_inside(root, if path.is_empty() { "." } else { path }, OFlags::PATH) {
+        Err(Errno::NOENT) => make(root, path),
+        opened => opened,
+    }
+}
+
+/// Walks down `path` and makes what is missing. A name that somebody puts in between is taken as it is, if it stays inside.
+fn make(root: BorrowedFd<'_>, path: &str) -> rustix::io::Result<OwnedFd> {
+    let mode = Mode::from_raw_mode(rustix::fs::fstat(root)?.st_mode & 0o7777);
+    let mut so_far = String::new();
+    let mut inner = beneath::open_inside(root, ".", OFlags::PATH)?;
+    for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
+        so_far.push_str(name);
+        inner = match beneath::open_inside(root, &so_far, OFlags::PATH) {
+            Err(Errno::NOENT) => {
+                make_one(&inner, name, mode)?;
+                beneath::open_inside(root, &so_far, OFlags::PATH)?
+            }
+            opened => opened?,
+        };
+        so_far.push('/');
+    }
+    Ok(inner)
+}
+
+fn make_one(parent: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<()> {
+    match rustix::fs::mkdirat(parent, name, mode) {
+        // the umask must not narrow it
+        Ok(()) => {
+            let made = beneath::open(
+                parent,
+                name,
+                OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW,
+                Mode::empty(),
+            );
+            made.and_then(|made| rustix::fs::fchmod(made, mode))
+        }
+        Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Binds `part` to the target `index` in `parent`, unless exactly that is bound there already. A mount of something else, that an
+/// earlier instance of the container had, is taken off first.
+pub(crate) fn bind(part: &OwnedFd, parent: &OwnedFd, index: &str) -> rustix::io::Result<()> {
+    let wanted = rustix::fs::fstat(part)?;
+    if let Some(there) = beneath::handle(parent, index)? {
+        if beneath::is_mount_point(&there)? && is_same(&rustix::fs::fstat(&there)?, &wanted) {
+            return Ok(());
+        }
+        drop(there);
+        mount::detach(parent, index)?;
+    }
+    let is_directory = FileType::from_raw_mode(wanted.st_mode) == FileType::Directory;
+    mount::bind(part, make_target(parent, index, is_directory)?)
+}
+
+fn is_same(one: &Stat, other: &Stat) -> bool {
+    (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+}
+
+fn make_target(parent: &OwnedFd, index: &str, directory: bool) -> rustix::io::Result<OwnedFd> {
+    if let Some(there) = beneath::handle(parent, index)? {
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&there)?.st_mode);
+        if (kind == FileType::Directory) == directory {
+            return Ok(there);
+        }
+        drop(there);
+        beneath::remove(parent, index)?;
+    }
+    if directory {
+        return beneath::make_directory(parent, index, PRIVATE);
+    }
+    let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL;
+    beneath::open(parent, index, flags, Mode::from_raw_mode(0o640))
+}
+
+/// Opens the directory of a container's targets, made if need be.
+pub(crate) fn targets(pod: OwnedFd, volume: &str, container: &str) -> rustix::io::Result<OwnedFd> {
+    let mut directory = pod;
+    for name in [DIRECTORY, volume, container] {
+        directory = beneath::make_directory(directory, name, PRIVATE)?;
+    }
+    Ok(directory)
+}
+
+/// Takes all bound parts of a pod down; what they were parts of is not touched. Returns the place that cannot be freed, and why.
+pub(crate) fn take_down(pod: impl AsFd) -> Result<(), (PathBuf, Errno)> {
+    let at = |path: &Path, error: Errno| (path.to_owned(), error);
+    let top = PathBuf::from(DIRECTORY);
+    let opened = beneath::directory(pod.as_fd(), DIRECTORY).map_err(|e| at(&top, e))?;
+    let Some(volumes) = opened else { return Ok(()) };
+    for (volume, path, _) in below(&volumes, &top)? {
+        for (container, path, name) in below(&volume, &path)? {
+            for (index, _) in beneath::entries(&container).map_err(|e| at(&path, e))? {
+                let freed = mount::detach(&container, &index)
+                    .and_then(|()| beneath::remove(&container, &index));
+                freed.map_err(|e| at(&path.join(&index), e))?;
+            }
+            beneath::remove_empty(&volume, &name).map_err(|e| at(&path, e))?;
+        }
+    }
+    beneath::remove(pod, DIRECTORY).map_err(|e| at(&top, e))
+}
+
+/// The directories in a directory: open, with their path and their name.
+fn below(
+    directory: &OwnedFd,
+    path: &Path,
+) -> Result<Vec<(OwnedFd, PathBuf, String)>, (PathBuf, Errno)> {
+    let failed = |error| (path.to_owned(), error);
+    let mut found = Vec::new();
+    for (name, _) in beneath::entries(directory).map_err(failed)? {
+        if let Some(inner) = beneath::directory(directory, &name).map_err(failed)? {
+            found.push((inner, path.join(&name), name));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -21,7 +21,7 @@ const LONG_FILES: &[(&str, &str)] = &[(
 /// Names of other software that look like the brand's, with the reason why they stand where they do.
 const OTHERS_NAMES: &[(&str, &str, &str)] = &[
     (
-        "agent/orchlet/src/app.rs",
+        "agent/orchlet/src/app/runtime.rs",
         "CRI_NAMESPACE",
         "containerd's own name for what its CRI plugin keeps",
     ),

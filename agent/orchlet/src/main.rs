@@ -32,5 +32,6 @@ fn main() -> ExitCode {
 
 fn run(flags: config::Flags) -> Result<(), Failure> {
     let settings = config::Settings::load(flags).map_err(Failure::usage)?;
+    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     runtime::run(Threads::One, async { app::build(settings)?.run().await })
 }

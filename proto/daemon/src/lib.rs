@@ -11,6 +11,7 @@ pub mod backoff;
 pub mod config;
 pub mod drain;
 pub mod exit;
+pub mod feature_gates;
 pub mod flags;
 pub mod go_duration;
 pub mod health;

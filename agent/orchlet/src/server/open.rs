@@ -1,79 +1,43 @@
-//! From settings to a bound endpoint: the flags that are its own, and the one call that puts its
-//! parts together.
+//! From settings to a bound endpoint: its rules, and the one call that puts its parts together.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use clap::{Args, ValueEnum};
 use futures_util::future::BoxFuture;
 use proto_api::authentication::v1::TokenReviewStatus;
 use proto_api::authorization::v1::{SubjectAccessReviewSpec, SubjectAccessReviewStatus};
 use proto_api::names::Names;
 use proto_client::{Client, ClientError};
 use proto_daemon::admin::AdminPages;
-use proto_daemon::go_duration;
 
 use super::access::{Access, AccessRules, Anonymous, Authorization, Reviews, Tokens};
 use super::tls::{ServerTls, TlsError, TlsFiles};
 use super::view::NodeView;
 use super::{Server, Service};
+use crate::config::{FileConfig, Mode};
 
-/// Who may use the endpoint, by flags; flatten this into the program's.
-#[derive(Args, Clone, Debug)]
-pub struct AccessFlags {
-    /// Whether unknown clients of the HTTPS endpoint are let in as system:anonymous.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
-          default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
-    pub anonymous_auth: bool,
-    /// Whether bearer tokens are looked at, by token reviews of the API server.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
-          default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
-    pub authentication_token_webhook: bool,
-    /// How long an answer to a token review is good.
-    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = go_duration::parse)]
-    pub authentication_token_webhook_cache_ttl: Duration,
-    /// Who says what clients of the HTTPS endpoint may do.
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = Mode::AlwaysAllow)]
-    pub authorization_mode: Mode,
-    /// How long a yes of the API server is good.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = go_duration::parse)]
-    pub authorization_webhook_cache_authorized_ttl: Duration,
-    /// How long a no of the API server is good.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = go_duration::parse)]
-    pub authorization_webhook_cache_unauthorized_ttl: Duration,
-}
-
-/// `--authorization-mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// All is allowed.
-    #[value(name = "AlwaysAllow")]
-    AlwaysAllow,
-    /// The API server says.
-    #[value(name = "Webhook")]
-    Webhook,
-}
-
-impl AccessFlags {
-    /// The rules for a node.
-    pub fn rules(&self, node: &str) -> AccessRules {
-        AccessRules {
-            node: node.to_owned(),
-            anonymous: if self.anonymous_auth { Anonymous::Allowed } else { Anonymous::Refused },
-            tokens: if self.authentication_token_webhook {
-                Tokens::Reviewed(self.authentication_token_webhook_cache_ttl)
-            } else {
-                Tokens::Ignored
+/// The rules for a node, from its configuration.
+pub fn rules(file: &FileConfig, node: &str) -> AccessRules {
+    let (authentication, access) = (&file.authentication, &file.authorization);
+    AccessRules {
+        node: node.to_owned(),
+        anonymous: if authentication.anonymous.enabled {
+            Anonymous::Allowed
+        } else {
+            Anonymous::Refused
+        },
+        tokens: if authentication.webhook.enabled {
+            Tokens::Reviewed(authentication.webhook.cache_ttl)
+        } else {
+            Tokens::Ignored
+        },
+        authorization: match access.mode {
+            Mode::AlwaysAllow => Authorization::AlwaysAllow,
+            Mode::Webhook => Authorization::Webhook {
+                allowed_for: access.webhook.cache_authorized_ttl,
+                denied_for: access.webhook.cache_unauthorized_ttl,
             },
-            authorization: match self.authorization_mode {
-                Mode::AlwaysAllow => Authorization::AlwaysAllow,
-                Mode::Webhook => Authorization::Webhook {
-                    allowed_for: self.authorization_webhook_cache_authorized_ttl,
-                    denied_for: self.authorization_webhook_cache_unauthorized_ttl,
-                },
-            },
-        }
+        },
     }
 }
 
@@ -149,32 +113,14 @@ impl Reviews for NobodyToAsk {
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
-    #[derive(Parser)]
-    struct Flags {
-        #[command(flatten)]
-        access: AccessFlags,
-    }
-
-    fn rules(args: &[&str]) -> AccessRules {
-        let flags = Flags::try_parse_from([&["orchlet"], args].concat()).expect("valid");
-        flags.access.rules("n1")
-    }
-
     #[test]
-    fn flags_are_those_of_the_ecosystem() {
-        let open = rules(&[]);
+    fn a_file_closes_what_flags_alone_leave_open() {
+        let open = rules(&FileConfig::of_flags_alone(), "n1");
         assert_eq!((open.anonymous, open.tokens), (Anonymous::Allowed, Tokens::Ignored));
         assert_eq!(open.authorization, Authorization::AlwaysAllow);
-        let args = [
-            "--anonymous-auth=false",
-            "--authentication-token-webhook",
-            "--authorization-mode=Webhook",
-        ];
-        let closed = rules(&args);
+        let closed = rules(&FileConfig::default(), "n1");
         assert_eq!((closed.anonymous, closed.tokens), (Anonymous::Refused, Tokens::REVIEWED));
         assert_eq!(closed.authorization, Authorization::WEBHOOK);
     }

@@ -8,7 +8,7 @@ use proto_client::rotating::{Changed, Rotating};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::time::Instant;
 
 /// Where the certificate comes from and whose clients are known.
@@ -19,6 +19,54 @@ pub struct TlsFiles {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// Authorities of client certificates (`--client-ca-file`); none are asked for when not set.
     pub client_authority: Option<PathBuf>,
+    /// Protocol versions and cipher suites.
+    pub terms: Terms,
+}
+
+/// What is agreed to with clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// The oldest version (`--tls-min-version`), as `VersionTLS12`; empty for the usual.
+    pub min_version: String,
+    /// Cipher suites (`--tls-cipher-suites`); empty for all good ones. They bind TLS 1.2 only, as everywhere in this ecosystem.
+    pub suites: Vec<String>,
+}
+
+const TLS12: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+const TLS13: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
+
+/// The versions from a name on. Older ones than 1.2 are safe to ask for: nothing older is spoken.
+pub fn versions(min: &str) -> Result<&'static [&'static SupportedProtocolVersion], String> {
+    match min {
+        "" | "VersionTLS10" | "VersionTLS11" | "VersionTLS12" => Ok(TLS12),
+        "VersionTLS13" => Ok(TLS13),
+        other => Err(format!(
+            "{other:?} is none of VersionTLS10, VersionTLS11, VersionTLS12, VersionTLS13"
+        )),
+    }
+}
+
+/// Suites by their names in the registry of IANA, with or without the suffix `_SHA256` of the ChaCha ones.
+pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, String> {
+    let all = rustls::crypto::ring::ALL_CIPHER_SUITES;
+    if names.is_empty() {
+        return Ok(all.to_vec());
+    }
+    // Those of TLS 1.3 cannot be chosen.
+    let mut chosen: Vec<_> = all.iter().copied().filter(|suite| suite.tls13().is_some()).collect();
+    for name in names {
+        let long = format!("{name}_SHA256");
+        let found = all.iter().find(|suite| {
+            let known = format!("{:?}", suite.suite()).replace("TLS13_", "TLS_");
+            known == *name || known == long
+        });
+        let suite =
+            found.ok_or_else(|| format!("{name:?} is no cipher suite that is spoken here"))?;
+        if suite.tls13().is_none() {
+            chosen.push(*suite);
+        }
+    }
+    Ok(chosen)
 }
 
 /// Why there is no TLS.
@@ -57,6 +105,9 @@ pub enum TlsError {
     /// No certificate could be made.
     #[error("cannot make a certificate")]
     Make(#[source] rcgen::Error),
+    /// Versions or suites are not known; the configuration's validation finds it first.
+    #[error("{0}")]
+    Terms(String),
 }
 
 /// Makes the TLS settings, and makes them again when a file has changed.
@@ -68,6 +119,7 @@ struct State {
     certificate: Rotating,
     key: Rotating,
     authority: Option<Rotating>,
+    terms: Terms,
     made: Option<Arc<ServerConfig>>,
 }
 
@@ -87,7 +139,13 @@ impl ServerTls {
             }
         };
         let authority = files.client_authority.clone().map(Rotating::file);
-        let tls = Self(Mutex::new(State { certificate, key, authority, made: None }));
+        let tls = Self(Mutex::new(State {
+            certificate,
+            key,
+            authority,
+            terms: files.terms.clone(),
+            made: None,
+        }));
         tls.config()?;
         Ok(tls)
     }
@@ -137,19 +195,22 @@ impl State {
             self.authority.as_mut().map(|file| read("client authority", file)).transpose()?;
         match any {
             Changed::No => Ok(None),
-            Changed::Yes => make(&certificate, &key, authority.as_deref()).map(Some),
+            Changed::Yes => make(&self.terms, &certificate, &key, authority.as_deref()).map(Some),
         }
     }
 }
 
 fn make(
+    terms: &Terms,
     certificate: &[u8],
     key: &[u8],
     authority: Option<&[u8]>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites = suites(&terms.suites).map_err(TlsError::Terms)?;
+    let provider = Arc::new(provider);
     let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions(&terms.min_version).map_err(TlsError::Terms)?)
         .map_err(|cause| TlsError::Unusable { what: "protocol version", cause })?;
     let builder = match authority {
         None => builder.with_no_client_auth(),
@@ -194,4 +255,25 @@ pub fn certified_user(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
         .map(str::to_owned)
         .collect();
     (!username.is_empty()).then(|| UserInfo { username, groups, ..UserInfo::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_and_suites_have_the_ecosystem_s_names() {
+        assert_eq!(versions("VersionTLS13").map(<[_]>::len), Ok(1));
+        assert_eq!(versions("").map(<[_]>::len), Ok(2));
+        assert!(versions("1.3").is_err());
+        let names = |names: &[&str]| {
+            suites(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+        };
+        let one = names(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).expect("known");
+        assert_eq!(one.iter().filter(|suite| suite.tls13().is_none()).count(), 1);
+        assert_eq!(one.len(), 4, "those of 1.3 stay");
+        assert!(names(&["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305"]).is_ok(), "the short name");
+        assert!(names(&["TLS_RSA_WITH_RC4_128_SHA"]).is_err());
+        assert!(names(&[]).expect("all").len() > 4);
+    }
 }

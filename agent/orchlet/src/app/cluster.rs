@@ -1,0 +1,100 @@
+//! What the API server has for this node, followed, and the sources of pods.
+
+use std::sync::Arc;
+
+use agent_pod::env::ServiceEnv;
+use agent_pod::want::Source;
+use proto_api::core::v1::{self, Pod};
+use proto_client::events::recorder;
+use proto_client::{Client, ListParams, Reflector, Store};
+use proto_daemon::drain::Drain;
+use tokio::sync::{Notify, mpsc, watch};
+
+use super::Bound;
+use crate::objects::ClusterObjects;
+use crate::pods::Said;
+use crate::reports::ClusterReports;
+use crate::sources::{api, manifests, mirrors};
+
+impl Bound {
+    /// Follows what the API server has for this node.
+    pub(super) fn follow_cluster(&self, client: &Client, drain: &Drain) -> Cluster {
+        let pods = api::reflector(client, &self.machine.name);
+        let services =
+            Reflector::projected(client.all::<v1::Service>(), ListParams::default(), service_env);
+        let (events, writer) = recorder(client.clone(), "orchlet", &self.machine.name);
+        let (pods_store, changed) = (pods.store(), Arc::new(Notify::new()));
+        let mirrors_changed = Arc::new(Notify::new());
+        let mirrors_kept = Arc::new(Notify::new());
+        let pokes = [changed.clone(), mirrors_changed.clone(), mirrors_kept.clone()];
+        tokio::spawn(pods.run(drain.watch(), move |_| pokes.iter().for_each(|p| p.notify_one())));
+        let objects = Arc::new(ClusterObjects::new(client, services.store()));
+        tokio::spawn(services.run(drain.watch(), |_| {}));
+        tokio::spawn(writer.run(drain.watch()));
+        let reports = ClusterReports::new(client.clone(), events, pods_store.clone());
+        Cluster {
+            client: client.clone(),
+            pods: pods_store,
+            changed,
+            mirrors_changed,
+            mirrors_kept,
+            objects,
+            reports: Arc::new(reports),
+        }
+    }
+
+    /// Starts the sources of pods; which there are.
+    pub(super) fn start_sources(
+        &self,
+        cluster: Option<&Cluster>,
+        say: &mpsc::Sender<Said>,
+    ) -> Vec<Source> {
+        let names = self.settings.names;
+        let mut sources = Vec::new();
+        if let Some(cluster) = cluster {
+            sources.push(Source::Api);
+            let (store, changed) = (cluster.pods.clone(), cluster.changed.clone());
+            tokio::spawn(api::run(store, changed, say.clone(), names));
+        }
+        if let Some(dir) = &self.settings.file.static_pod_path {
+            sources.push(Source::Static);
+            let (send, pods) = watch::channel(None);
+            let period = self.settings.file.file_check_frequency;
+            let node = self.machine.name.clone();
+            tokio::spawn(manifests::run(dir.clone(), period, names, node, send));
+            let store = cluster.map(|cluster| cluster.pods.clone());
+            let changed = cluster.map_or_else(Arc::default, |c| c.mirrors_changed.clone());
+            tokio::spawn(mirrors::tell(pods.clone(), store, changed, names, say.clone()));
+            if let Some(cluster) = cluster {
+                let (client, store) = (cluster.client.clone(), cluster.pods.clone());
+                tokio::spawn(mirrors::keep(client, store, pods, cluster.mirrors_kept.clone()));
+            }
+        }
+        sources
+    }
+}
+
+/// What the API server gives to the other parts.
+pub(super) struct Cluster {
+    pub(super) client: Client,
+    pods: Store<Pod>,
+    changed: Arc<Notify>,
+    mirrors_changed: Arc<Notify>,
+    mirrors_kept: Arc<Notify>,
+    pub(super) objects: Arc<ClusterObjects>,
+    pub(super) reports: Arc<ClusterReports>,
+}
+
+/// A service as it shows in environments; one without an address of its own does not.
+fn service_env(service: v1::Service) -> Option<ServiceEnv> {
+    let ip = &service.spec.cluster_ip;
+    if ip.is_empty() || ip == "None" {
+        return None;
+    }
+    let ports = service.spec.ports.iter();
+    Some(ServiceEnv {
+        name: service.metadata.name.clone(),
+        cluster_ip: ip.clone(),
+        ports: ports.map(|p| (p.name.clone(), p.protocol.clone(), p.port)).collect(),
+    })
+}

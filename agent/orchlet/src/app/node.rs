@@ -1,0 +1,103 @@
+//! The Node object: what the machine is, and the tasks that keep status, lease and network.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use agent_host::address;
+use agent_host::machine::{self, Identity};
+use agent_node::resources::{self, Amounts};
+use agent_node::status::{Machine, Reserved};
+use proto_api::core::v1::{Node, NodeSystemInfo};
+use proto_client::Client;
+use proto_daemon::drain::Drain;
+use proto_daemon::exit::Failure;
+use tokio::sync::watch;
+
+use super::{Bound, until};
+use crate::config::Settings;
+use crate::network;
+use crate::node::{self, NodeTask};
+use crate::pods::parts::Parts;
+
+/// What the node is, from the machine and the settings.
+pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machine, Failure> {
+    let found = machine::capacity(&settings.flags.root_dir, settings.file.max_pods);
+    let found = found.map_err(Failure::run)?;
+    let (flags, file) = (&settings.flags, &settings.file);
+    if file.fail_swap_on && machine::usage().map_err(Failure::run)?.swap_total_bytes > 0 {
+        return Err(Failure::run("swap is active and --fail-swap-on is set"));
+    }
+    let name = flags.hostname_override.clone().unwrap_or_else(|| identity.hostname.clone());
+    let name = name.trim().to_lowercase();
+    let ips: Vec<IpAddr> =
+        if flags.node_ip.is_empty() { address::node_addresses() } else { flags.node_ip.clone() };
+    let mut amounts = Amounts::new();
+    resources::add(&mut amounts, &file.system_reserved);
+    resources::add(&mut amounts, &file.kube_reserved);
+    let version = format!("v1.25.0-orchlet-{}", env!("CARGO_PKG_VERSION"));
+    Ok(Machine {
+        hostname: name.clone(),
+        name,
+        ips: ips.iter().map(ToString::to_string).collect(),
+        info: NodeSystemInfo {
+            machine_id: identity.machine_id.clone(),
+            system_uuid: identity.system_uuid.clone(),
+            boot_id: identity.boot_id.clone(),
+            kernel_version: identity.kernel_version.clone(),
+            os_image: identity.os_image.clone(),
+            kubelet_version: version.clone(),
+            kube_proxy_version: version,
+            operating_system: "linux".to_owned(),
+            architecture: identity.architecture.to_owned(),
+            ..NodeSystemInfo::default()
+        },
+        capacity: found,
+        reserved: Reserved { amounts, eviction_memory_bytes: EVICTION_MEMORY_BYTES },
+        port: file.port,
+        labels: flags.node_labels.iter().cloned().collect(),
+        taints: file.register_with_taints.clone(),
+        pod_cidr: file.pod_cidr.clone(),
+    })
+}
+
+/// Memory kept free of pods, the ecosystem's default `memory.available<100Mi`.
+const EVICTION_MEMORY_BYTES: u64 = 100 << 20;
+
+impl Bound {
+    /// Starts the tasks of the Node object: status, lease, network.
+    pub(super) fn start_node(
+        &self,
+        client: &Client,
+        parts: Arc<Parts>,
+        sender: watch::Sender<Option<Arc<Node>>>,
+        node: watch::Receiver<Option<Arc<Node>>>,
+        drain: &Drain,
+    ) -> Result<(), Failure> {
+        let heartbeat = client.separate().map_err(Failure::run)?;
+        let observed = node::observe(
+            client.clone(),
+            self.machine.name.clone(),
+            parts.clone(),
+            sender.clone(),
+            drain.watch(),
+        );
+        tokio::spawn(observed);
+        let task = NodeTask {
+            client: heartbeat.clone(),
+            machine: self.machine.clone(),
+            parts,
+            register: self.settings.file.register_node,
+            look_every: self.settings.file.node_status_update_frequency,
+            report_every: self.settings.file.node_status_report_frequency,
+            node: sender,
+        };
+        tokio::spawn(task.run(self.board.task("node"), drain.watch()));
+        let lease = heartbeat.separate().map_err(Failure::run)?;
+        let (name, page) = (self.machine.name.clone(), self.board.task("lease"));
+        tokio::spawn(node::renew(lease, name, node.clone(), page, drain.watch()));
+        if let Some(dir) = self.settings.flags.cni_conf_dir.clone() {
+            tokio::spawn(until(drain.watch(), network::follow(dir, node)));
+        }
+        Ok(())
+    }
+}

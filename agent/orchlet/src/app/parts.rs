@@ -1,0 +1,70 @@
+//! What the pods' tasks share, from the settings.
+
+use std::sync::{Arc, Mutex, RwLock};
+
+use agent_node::status;
+use agent_pod::spec::DnsConfig;
+use agent_pod::translate::NodeFacts;
+use proto_api::core::v1::Node;
+use tokio::sync::watch;
+
+use super::Bound;
+use super::cluster::Cluster;
+use crate::config::FileConfig;
+use crate::objects::{NoObjects, Subscribe};
+use crate::pods::parts::Parts;
+use crate::pods::seams::Reports;
+use crate::reports::NoReports;
+use crate::resolver;
+use crate::volumes::NodeVolumes;
+
+impl Bound {
+    pub(super) fn parts(
+        &self,
+        cluster: Option<&Cluster>,
+        node: watch::Receiver<Option<Arc<Node>>>,
+    ) -> Parts {
+        let (settings, machine) = (&self.settings, &self.machine);
+        let (flags, file) = (&settings.flags, &settings.file);
+        let client = cluster.map(|cluster| cluster.client.clone());
+        let volumes = NodeVolumes::new(&flags.root_dir, settings.names, client, node);
+        let (_, allocatable) = status::capacity(&machine.capacity, &machine.reserved);
+        let mut own = Node::default();
+        own.metadata.name.clone_from(&machine.name);
+        own.metadata.labels = status::labels(settings.names, machine);
+        own.spec.taints.clone_from(&machine.taints);
+        own.status.allocatable = allocatable;
+        Parts {
+            runtime: Arc::new(self.runtime.clone()),
+            reports: cluster
+                .map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone()),
+            place: Arc::new(self.place.clone()),
+            volumes: Arc::new(volumes),
+            objects: cluster
+                .map_or_else(|| Arc::new(NoObjects) as Arc<dyn Subscribe>, |c| c.objects.clone()),
+            journal: self.journal.clone(),
+            facts: NodeFacts {
+                pod_logs_dir: flags.pod_logs_dir.to_string_lossy().into_owned(),
+                seccomp_dir: flags.root_dir.join("seccomp").to_string_lossy().into_owned(),
+                cluster_dns: file.cluster_dns.iter().map(ToString::to_string).collect(),
+                cluster_domain: file.cluster_domain.clone(),
+                resolver: resolver_of(file),
+                memory_bytes: machine.capacity.memory_bytes,
+            },
+            host_ips: machine.ips.clone(),
+            root_dir: flags.root_dir.clone(),
+            node: RwLock::new(own),
+            pods: Mutex::default(),
+        }
+    }
+}
+
+fn resolver_of(file: &FileConfig) -> DnsConfig {
+    match std::fs::read_to_string(&file.resolv_conf) {
+        Ok(text) => resolver::parse(&text),
+        Err(error) => {
+            tracing::warn!(path = %file.resolv_conf.display(), %error, "no resolver configuration");
+            DnsConfig::default()
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The container runtime at the start: waited for, given the sandbox image, asked what it has, listened to.
+
+use std::time::Duration;
+
+use agent_runtime::{Runtime, events, import, pause};
+use proto_daemon::exit::chain;
+use tokio::sync::mpsc;
+
+use super::{Bound, SAID_LEN};
+use crate::pods::parts::Parts;
+
+/// Namespace of containerd in which its CRI plugin keeps everything.
+const CRI_NAMESPACE: &str = "k8s.io";
+/// Pause between attempts to reach the runtime at the start.
+const RUNTIME_RETRY: Duration = Duration::from_millis(250);
+/// How often the runtime is looked at as a whole, to repair what no event told of.
+const LOOK_PERIOD: Duration = Duration::from_secs(300);
+
+impl Bound {
+    /// Waits for the runtime, and sees to it that it has the sandbox image.
+    pub(super) async fn runtime_ready(&mut self) {
+        let name = &self.settings.flags.pod_infra_container_image;
+        let mut told = false;
+        loop {
+            match self.prepare_runtime(name).await {
+                Ok(version) => {
+                    self.machine.info.container_runtime_version = version;
+                    return;
+                }
+                Err(line) if !told => {
+                    told = true;
+                    tracing::warn!(error = line, "waiting for the container runtime");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(RUNTIME_RETRY).await;
+        }
+    }
+
+    async fn prepare_runtime(&self, sandbox_image: &str) -> Result<String, String> {
+        let runtime = &self.runtime;
+        let version = runtime.version().await.map_err(|e| chain(&e))?;
+        let there = runtime.image(sandbox_image).await.map_err(|e| chain(&e))?.is_some();
+        if !there && version.name == "containerd" {
+            let image = pause::image(sandbox_image);
+            import::tar(runtime.channel(), CRI_NAMESPACE, &image, import::Keep::Pinned)
+                .await
+                .map_err(|e| chain(&e))?;
+            import::shown(runtime, sandbox_image).await.map_err(|e| chain(&e))?;
+        }
+        Ok(format!("{}://{}", version.name, version.version))
+    }
+
+    /// What the runtime has, and what is left on disk of pods that it has not.
+    pub(super) async fn found_pods(&self, parts: &Parts) -> Vec<agent_runtime::runtime::PodOnNode> {
+        let mut found = loop {
+            match self.runtime.list().await {
+                Ok(found) => break found,
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "cannot list pods");
+                    tokio::time::sleep(RUNTIME_RETRY).await;
+                }
+            }
+        };
+        let entries = std::fs::read_dir(parts.root_dir.join("pods"));
+        for entry in entries.into_iter().flatten().flatten() {
+            let uid = entry.file_name().to_string_lossy().into_owned();
+            let known = found.iter().any(|pod| pod.uid == uid) || self.records.contains_key(&uid);
+            if !known {
+                found.push(agent_runtime::runtime::PodOnNode { uid, ..Default::default() });
+            }
+        }
+        found
+    }
+
+    /// The runtime's news, and every few minutes a reminder to look.
+    pub(super) fn happened(&self) -> mpsc::Receiver<events::Happened> {
+        let mut inner = events::watch(self.runtime.clone(), CRI_NAMESPACE);
+        let (send, receive) = mpsc::channel(SAID_LEN);
+        tokio::spawn(async move {
+            let mut reminder = tokio::time::interval(LOOK_PERIOD);
+            reminder.tick().await;
+            loop {
+                // Both arms are cancel safe.
+                let news = tokio::select! {
+                    news = inner.recv() => news,
+                    _ = reminder.tick() => Some(events::Happened::Missed),
+                };
+                let Some(news) = news else { return };
+                if send.send(news).await.is_err() {
+                    return;
+                }
+            }
+        });
+        receive
+    }
+}

@@ -1,0 +1,611 @@
+//! Flags in the ecosystem's spelling. Those that only flags can say are fields here; those that lie over a field of the
+//! configuration file are rows of [`OVERRIDES`].
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
+use proto_daemon::flags::CommonFlags;
+use serde_json::{Map, Value, json};
+
+/// Node agent: runs the pods that are assigned to this node.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "orchlet", version)]
+pub struct Flags {
+    /// What every program takes.
+    #[command(flatten)]
+    pub common: CommonFlags,
+    /// Client configuration for the API server; without it only static pods run.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Client configuration to ask for a certificate with, when --kubeconfig does not exist yet; that file is then written.
+    #[arg(long, value_name = "FILE")]
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// Directory of certificates that the agent asked for; `pki` below the root directory by default.
+    #[arg(long, value_name = "DIR")]
+    pub cert_dir: Option<PathBuf>,
+    /// Name of the Node object; the host name by default.
+    #[arg(long, value_name = "NAME")]
+    pub hostname_override: Option<String>,
+    /// Address of the node; that of the default route by default. Two, separated by a comma, for both families.
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub node_ip: Vec<IpAddr>,
+    /// Directory for pods, volumes and the journal.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/orchlet")]
+    pub root_dir: PathBuf,
+    /// Directory of the logs of pods.
+    #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
+    pub pod_logs_dir: PathBuf,
+    /// Directory shown at /logs/ of the HTTPS endpoint.
+    #[arg(long, value_name = "DIR", default_value = "/var/log")]
+    pub system_logs_dir: PathBuf,
+    /// Sandbox image; imported by orchlet itself under this name when the runtime does not have it.
+    #[arg(long, value_name = "IMAGE", default_value = agent_runtime::pause::IMAGE)]
+    pub pod_infra_container_image: String,
+    /// Directory for the network configuration, written once the node's pod network is known.
+    #[arg(long, value_name = "DIR")]
+    pub cni_conf_dir: Option<PathBuf>,
+    /// Labels of the node, `key=value`.
+    #[arg(long, value_delimiter = ',', value_parser = parse_label)]
+    pub node_labels: Vec<(String, String)>,
+    /// Flags that lie over the configuration file.
+    #[command(flatten)]
+    pub overrides: Overrides,
+}
+
+/// A flag that lies over a field of the file: its name, the field, how its text is read, and what it is for.
+type Row = (&'static str, &'static str, Shape, &'static str);
+
+/// How the text of a flag becomes the value of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    /// As it is: texts, paths, durations, addresses.
+    Text,
+    /// A whole number.
+    Number,
+    /// `true` or `false`; the flag alone is `true`.
+    Switch,
+    /// Texts separated by commas.
+    List,
+    /// `name=value` separated by commas; thresholds may be written `name<value`.
+    Pairs,
+    /// `name=true` separated by commas.
+    Switches,
+    /// `key=value:effect` separated by commas.
+    Taints,
+}
+
+use Shape::{List, Number, Pairs, Switch, Switches, Taints, Text};
+
+const OVERRIDES: &[Row] = &[
+    ("address", "address", Text, "Address of the HTTPS endpoint"),
+    (
+        "allowed-unsafe-sysctls",
+        "allowedUnsafeSysctls",
+        List,
+        "Kernel settings that pods may ask for beyond the safe ones",
+    ),
+    (
+        "anonymous-auth",
+        "authentication.anonymous.enabled",
+        Switch,
+        "Whether unknown clients of the HTTPS endpoint are let in as system:anonymous",
+    ),
+    (
+        "authentication-token-webhook",
+        "authentication.webhook.enabled",
+        Switch,
+        "Whether bearer tokens are looked at, by token reviews of the API server",
+    ),
+    (
+        "authentication-token-webhook-cache-ttl",
+        "authentication.webhook.cacheTTL",
+        Text,
+        "How long an answer to a token review is good",
+    ),
+    (
+        "authorization-mode",
+        "authorization.mode",
+        Text,
+        "Who says what clients of the HTTPS endpoint may do: AlwaysAllow or Webhook",
+    ),
+    (
+        "authorization-webhook-cache-authorized-ttl",
+        "authorization.webhook.cacheAuthorizedTTL",
+        Text,
+        "How long a yes of the API server is good",
+    ),
+    (
+        "authorization-webhook-cache-unauthorized-ttl",
+        "authorization.webhook.cacheUnauthorizedTTL",
+        Text,
+        "How long a no of the API server is good",
+    ),
+    ("cgroup-driver", "cgroupDriver", Text, "Who manages cgroups: cgroupfs or systemd"),
+    ("cgroup-root", "cgroupRoot", Text, "Cgroup below which the pods' tree is made"),
+    ("cgroups-per-qos", "cgroupsPerQOS", Switch, "Whether pods have cgroups by class and pod"),
+    (
+        "client-ca-file",
+        "authentication.x509.clientCAFile",
+        Text,
+        "Authorities of clients of the HTTPS endpoint",
+    ),
+    ("cluster-dns", "clusterDNS", List, "Cluster name servers"),
+    ("cluster-domain", "clusterDomain", Text, "DNS domain of the cluster"),
+    ("container-log-max-files", "containerLogMaxFiles", Number, "Log files kept a container"),
+    (
+        "container-log-max-size",
+        "containerLogMaxSize",
+        Text,
+        "Size at which a container's log is rotated",
+    ),
+    (
+        "container-runtime-endpoint",
+        "containerRuntimeEndpoint",
+        Text,
+        "Socket of the container runtime",
+    ),
+    (
+        "contention-profiling",
+        "enableContentionProfiling",
+        Switch,
+        "Accepted; there is no such profile",
+    ),
+    ("cpu-cfs-quota", "cpuCFSQuota", Switch, "Whether CPU limits are enforced"),
+    ("cpu-cfs-quota-period", "cpuCFSQuotaPeriod", Text, "Period of CPU limits"),
+    (
+        "cpu-manager-policy",
+        "cpuManagerPolicy",
+        Text,
+        "How CPUs are given to containers: none or static",
+    ),
+    ("cpu-manager-policy-options", "cpuManagerPolicyOptions", Pairs, "Options of the CPU policy"),
+    (
+        "cpu-manager-reconcile-period",
+        "cpuManagerReconcilePeriod",
+        Text,
+        "How often CPU sets are looked at",
+    ),
+    (
+        "enable-controller-attach-detach",
+        "enableControllerAttachDetach",
+        Switch,
+        "Whether volumes are attached by a controller",
+    ),
+    (
+        "enable-debugging-handlers",
+        "enableDebuggingHandlers",
+        Switch,
+        "Whether logs, exec, attach and port-forward are served",
+    ),
+    ("enable-server", "enableServer", Switch, "Whether there is an HTTPS endpoint"),
+    (
+        "enforce-node-allocatable",
+        "enforceNodeAllocatable",
+        List,
+        "What is kept within its bounds: pods, system-reserved, kube-reserved or none",
+    ),
+    ("event-burst", "eventBurst", Number, "Events that may be written at once"),
+    ("event-qps", "eventRecordQPS", Number, "Events a second"),
+    (
+        "eviction-hard",
+        "evictionHard",
+        Pairs,
+        "Thresholds at which pods are evicted, as memory.available<100Mi",
+    ),
+    (
+        "eviction-max-pod-grace-period",
+        "evictionMaxPodGracePeriod",
+        Number,
+        "Longest grace of a pod that is evicted by a soft threshold, in seconds",
+    ),
+    (
+        "eviction-minimum-reclaim",
+        "evictionMinimumReclaim",
+        Pairs,
+        "What an eviction frees at least beyond the threshold",
+    ),
+    (
+        "eviction-pressure-transition-period",
+        "evictionPressureTransitionPeriod",
+        Text,
+        "How long a pressure condition stays after the pressure",
+    ),
+    (
+        "eviction-soft",
+        "evictionSoft",
+        Pairs,
+        "Thresholds at which pods are evicted after a grace period",
+    ),
+    (
+        "eviction-soft-grace-period",
+        "evictionSoftGracePeriod",
+        Pairs,
+        "Grace period of each soft threshold",
+    ),
+    ("fail-swap-on", "failSwapOn", Switch, "Whether active swap is refused"),
+    ("feature-gates", "featureGates", Switches, "Features switched on or off"),
+    (
+        "file-check-frequency",
+        "fileCheckFrequency",
+        Text,
+        "How often the manifest directory is looked at",
+    ),
+    ("hairpin-mode", "hairpinMode", Text, "How pods reach themselves through a service"),
+    ("healthz-port", "healthzPort", Number, "Port of the plain health endpoint; 0 for none"),
+    ("http-check-frequency", "httpCheckFrequency", Text, "How often the manifest URL is looked at"),
+    (
+        "image-gc-high-threshold",
+        "imageGCHighThresholdPercent",
+        Number,
+        "Use of the disk at which images are removed, in percent",
+    ),
+    (
+        "image-gc-low-threshold",
+        "imageGCLowThresholdPercent",
+        Number,
+        "Use of the disk down to which images are removed, in percent",
+    ),
+    (
+        "image-service-endpoint",
+        "imageServiceEndpoint",
+        Text,
+        "Socket of the image service; the runtime's by default",
+    ),
+    ("iptables-drop-bit", "iptablesDropBit", Number, "Accepted; no mark is used"),
+    ("iptables-masquerade-bit", "iptablesMasqueradeBit", Number, "Accepted; no mark is used"),
+    (
+        "kernel-memcg-notification",
+        "kernelMemcgNotification",
+        Switch,
+        "Whether the kernel tells of memory pressure",
+    ),
+    ("kube-api-burst", "kubeAPIBurst", Number, "Accepted; requests are bounded by concurrency"),
+    ("kube-api-qps", "kubeAPIQPS", Number, "Accepted; requests are bounded by concurrency"),
+    (
+        "kube-reserved",
+        "kubeReserved",
+        Pairs,
+        "What the cluster's own programs are given of the node",
+    ),
+    ("kube-reserved-cgroup", "kubeReservedCgroup", Text, "Their cgroup"),
+    ("kubelet-cgroups", "kubeletCgroups", Text, "Cgroup of the agent"),
+    (
+        "make-iptables-util-chains",
+        "makeIPTablesUtilChains",
+        Switch,
+        "Accepted; no such chains are made",
+    ),
+    ("manifest-url", "staticPodURL", Text, "URL of static pod manifests"),
+    ("max-open-files", "maxOpenFiles", Number, "Files that the agent may open"),
+    ("max-pods", "maxPods", Number, "Largest number of pods"),
+    (
+        "memory-manager-policy",
+        "memoryManagerPolicy",
+        Text,
+        "How memory is given to containers: None or Static",
+    ),
+    (
+        "minimum-image-ttl-duration",
+        "imageMinimumGCAge",
+        Text,
+        "Age below which an unused image is kept",
+    ),
+    (
+        "node-status-max-images",
+        "nodeStatusMaxImages",
+        Number,
+        "Images shown in the node's status; -1 for all",
+    ),
+    (
+        "node-status-update-frequency",
+        "nodeStatusUpdateFrequency",
+        Text,
+        "How often the node's status is computed",
+    ),
+    ("oom-score-adj", "oomScoreAdj", Number, "The agent's own score when memory runs out"),
+    ("pod-cidr", "podCIDR", Text, "Pod network of a node that has no API server to assign one"),
+    ("pod-manifest-path", "staticPodPath", Text, "Directory of static pod manifests"),
+    ("pod-max-pids", "podPidsLimit", Number, "Largest number of processes of a pod; -1 for none"),
+    ("pods-per-core", "podsPerCore", Number, "Pods a processor; 0 for no bound"),
+    ("port", "port", Number, "Port of the HTTPS endpoint"),
+    (
+        "protect-kernel-defaults",
+        "protectKernelDefaults",
+        Switch,
+        "Whether kernel settings are checked instead of set",
+    ),
+    ("provider-id", "providerID", Text, "Identity of the machine at its provider"),
+    ("qos-reserved", "qosReserved", Pairs, "Memory kept for guaranteed pods"),
+    (
+        "read-only-port",
+        "readOnlyPort",
+        Number,
+        "Accepted as 0: there is no port without authentication",
+    ),
+    ("register-node", "registerNode", Switch, "Whether to make the Node object"),
+    ("register-with-taints", "registerWithTaints", Taints, "Taints of the node at registration"),
+    ("registry-burst", "registryBurst", Number, "Pulls that may begin at once"),
+    ("registry-qps", "registryPullQPS", Number, "Pulls a second; 0 for no bound"),
+    ("reserved-cpus", "reservedSystemCPUs", Text, "Processors kept from containers"),
+    (
+        "resolv-conf",
+        "resolvConf",
+        Text,
+        "Resolver configuration that pods without cluster DNS inherit",
+    ),
+    (
+        "rotate-certificates",
+        "rotateCertificates",
+        Switch,
+        "Whether the client certificate is renewed before it ends",
+    ),
+    (
+        "rotate-server-certificates",
+        "serverTLSBootstrap",
+        Switch,
+        "Whether the API server is asked for the certificate of the HTTPS endpoint",
+    ),
+    (
+        "runtime-request-timeout",
+        "runtimeRequestTimeout",
+        Text,
+        "Accepted; each call of the runtime has its own bound",
+    ),
+    (
+        "seccomp-default",
+        "seccompDefault",
+        Switch,
+        "Whether containers get the runtime's seccomp profile unless they say otherwise",
+    ),
+    (
+        "serialize-image-pulls",
+        "serializeImagePulls",
+        Switch,
+        "Whether one image is pulled at a time",
+    ),
+    (
+        "show-hidden-metrics-for-version",
+        "showHiddenMetricsForVersion",
+        Text,
+        "Release whose hidden metrics are shown",
+    ),
+    (
+        "streaming-connection-idle-timeout",
+        "streamingConnectionIdleTimeout",
+        Text,
+        "How long a session may be silent; 0 for ever",
+    ),
+    (
+        "sync-frequency",
+        "syncFrequency",
+        Text,
+        "Accepted; pods are looked at when something happens",
+    ),
+    ("system-cgroups", "systemCgroups", Text, "Cgroup for what else runs on the machine"),
+    ("system-reserved", "systemReserved", Pairs, "What the system is given of the node"),
+    ("system-reserved-cgroup", "systemReservedCgroup", Text, "Its cgroup"),
+    ("tls-cert-file", "tlsCertFile", Text, "Certificate of the HTTPS endpoint"),
+    ("tls-cipher-suites", "tlsCipherSuites", List, "Cipher suites of the HTTPS endpoint"),
+    (
+        "tls-min-version",
+        "tlsMinVersion",
+        Text,
+        "Oldest TLS of the HTTPS endpoint: VersionTLS12 or VersionTLS13",
+    ),
+    ("tls-private-key-file", "tlsPrivateKeyFile", Text, "Its private key"),
+    (
+        "topology-manager-policy",
+        "topologyManagerPolicy",
+        Text,
+        "How resources are aligned: none, best-effort, restricted or single-numa-node",
+    ),
+    ("topology-manager-scope", "topologyManagerScope", Text, "What is aligned: container or pod"),
+    ("volume-plugin-dir", "volumePluginDir", Text, "Accepted; there are no such plugins"),
+    (
+        "volume-stats-agg-period",
+        "volumeStatsAggPeriod",
+        Text,
+        "How often the use of volumes is looked at",
+    ),
+];
+
+/// What the flags say of fields of the file, by path.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides(BTreeMap<&'static str, Value>);
+
+impl Overrides {
+    /// Lays the flags over the file's tree.
+    pub fn lay_over(&self, tree: &mut Value) {
+        for (path, value) in &self.0 {
+            let mut at = &mut *tree;
+            for name in path.split('.') {
+                if !at.is_object() {
+                    *at = Value::Object(Map::new());
+                }
+                // It is an object: indexing makes the field.
+                at = &mut at[name];
+            }
+            *at = value.clone();
+        }
+    }
+}
+
+impl Args for Overrides {
+    fn augment_args(command: Command) -> Command {
+        // Of a flag given twice the last counts, lists apart, which grow.
+        command.args_override_self(true).args(OVERRIDES.iter().map(argument))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn argument((flag, path, shape, help): &Row) -> Arg {
+    let argument =
+        Arg::new(*flag).long(*flag).help(format!("{help} (`{path}`)")).allow_hyphen_values(true);
+    let shape = *shape;
+    let argument =
+        argument.value_parser(move |text: &str| read(shape, text).map(|_| text.to_owned()));
+    match shape {
+        Switch => argument
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .value_name("BOOL"),
+        List | Pairs | Switches | Taints => argument.action(ArgAction::Append).value_name("LIST"),
+        Number => argument.value_name("NUMBER"),
+        Text => argument.value_name("VALUE"),
+    }
+}
+
+impl FromArgMatches for Overrides {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut overrides = Self::default();
+        overrides.update_from_arg_matches(matches)?;
+        Ok(overrides)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for (flag, path, shape, _) in OVERRIDES {
+            let Some(values) = matches.get_many::<String>(flag) else { continue };
+            // A flag given twice adds to a list; of other kinds the last counts, as clap has it.
+            let text = values.cloned().collect::<Vec<_>>().join(",");
+            let value = read(*shape, &text).map_err(|why| {
+                clap::Error::raw(
+                    clap::error::ErrorKind::ValueValidation,
+                    format!("--{flag}: {why}\n"),
+                )
+            })?;
+            self.0.insert(path, value);
+        }
+        Ok(())
+    }
+}
+
+/// The value of a field from the text of its flag.
+fn read(shape: Shape, text: &str) -> Result<Value, String> {
+    let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    Ok(match shape {
+        Text => json!(text),
+        Number => json!(text.parse::<i64>().map_err(|_| "must be a whole number")?),
+        Switch => json!(switch(text)?),
+        List => parts().map(|part| json!(part)).collect(),
+        Pairs => parts()
+            .map(|part| pair(part).map(|(name, value)| (name, json!(value))))
+            .collect::<Result<Map<_, _>, _>>()?
+            .into(),
+        Switches => parts()
+            .map(|part| pair(part).and_then(|(name, value)| Ok((name, json!(switch(&value)?)))))
+            .collect::<Result<Map<_, _>, String>>()?
+            .into(),
+        Taints => parts().map(taint).collect::<Result<_, _>>()?,
+    })
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("must be true or false".to_owned()),
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let at = text.find(['=', '<']).ok_or_else(|| format!("{text:?} must be name=value"))?;
+    let (name, value) = text.split_at(at);
+    let value = value.get(1..).unwrap_or_default();
+    if name.is_empty() || value.is_empty() {
+        return Err(format!("{text:?} must be name=value"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn parse_label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("must be key=value")?;
+    if key.is_empty() {
+        return Err("must be key=value".to_owned());
+    }
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn taint(text: &str) -> Result<Value, String> {
+    let (rest, effect) = text.rsplit_once(':').ok_or("must be key=value:effect")?;
+    if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
+        return Err(format!("unknown effect {effect:?}"));
+    }
+    let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
+    if key.is_empty() {
+        return Err("must be key=value:effect".to_owned());
+    }
+    Ok(json!({"key": key, "value": value, "effect": effect}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_become_values() {
+        let check =
+            |shape, text: &str, value: Value| assert_eq!(read(shape, text), Ok(value), "{text}");
+        check(Number, "-999", json!(-999));
+        check(Switch, "True", json!(true));
+        check(List, "10.0.0.1, 10.0.0.2", json!(["10.0.0.1", "10.0.0.2"]));
+        check(
+            Pairs,
+            "memory.available<100Mi,nodefs.available<10%",
+            json!({"memory.available": "100Mi", "nodefs.available": "10%"}),
+        );
+        check(Pairs, "cpu=100m", json!({"cpu": "100m"}));
+        check(Switches, "A=true,B=false", json!({"A": true, "B": false}));
+        check(
+            Taints,
+            "a.b/c=d:NoSchedule,x:NoExecute",
+            json!([
+            {"key": "a.b/c", "value": "d", "effect": "NoSchedule"},
+            {"key": "x", "value": "", "effect": "NoExecute"}]),
+        );
+        for (shape, text) in [
+            (Number, "x"),
+            (Switch, "maybe"),
+            (Pairs, "a"),
+            (Pairs, "=1"),
+            (Switches, "A=2"),
+            (Taints, "a:Never"),
+            (Taints, ":NoExecute"),
+        ] {
+            assert!(read(shape, text).is_err(), "{text}");
+        }
+        assert_eq!(parse_label("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(parse_label("=b").is_err());
+    }
+
+    #[test]
+    fn every_row_names_a_field_and_no_flag_stands_twice() {
+        let tree = serde_json::to_value(super::super::FileConfig::default()).expect("JSON");
+        let mut seen = std::collections::BTreeSet::new();
+        for (flag, path, ..) in OVERRIDES {
+            let pointer = format!("/{}", path.replace('.', "/"));
+            assert!(tree.pointer(&pointer).is_some(), "--{flag}: no field {path}");
+            assert!(seen.insert(flag), "--{flag} twice");
+        }
+        <Flags as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn a_switch_may_stand_alone() {
+        let flags = |args: &[&str]| {
+            Flags::try_parse_from([&["orchlet"], args].concat()).expect("flags").overrides
+        };
+        assert_eq!(flags(&["--fail-swap-on"]), flags(&["--fail-swap-on=true"]));
+        assert_ne!(flags(&["--fail-swap-on"]), flags(&["--fail-swap-on=false"]));
+        assert_eq!(
+            flags(&["--cluster-dns=10.0.0.1", "--cluster-dns=10.0.0.2"]),
+            flags(&["--cluster-dns", "10.0.0.1,10.0.0.2"])
+        );
+        assert!(Flags::try_parse_from(["orchlet", "--max-pods=many"]).is_err());
+    }
+}

@@ -20,7 +20,7 @@ use crate::driver::Driver;
 use crate::host;
 use crate::metrics::ProxyMetrics;
 use crate::router;
-use crate::sources::{self, Desired};
+use crate::sources::{self, Desired, Listeners};
 use crate::sweeper;
 
 /// The proxy could not be made ready.
@@ -150,7 +150,8 @@ impl Bound {
         for server in self.servers {
             tokio::spawn(server.run(self.pages.clone(), drain.clone()));
         }
-        sources::start(&self.client, &self.config, &self.desired, &drain);
+        let listeners = Listeners { forwards: self.desired.clone(), names: None };
+        sources::start(&self.client, &self.config, &listeners, &drain);
         if self.config.pod_routes == PodRoutes::Keep {
             let status = self.pages.status.task("pod routes");
             router::start(&self.client, &self.config.node_name, status, &drain);

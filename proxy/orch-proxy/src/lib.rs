@@ -12,6 +12,8 @@ pub mod cleanup;
 
 pub mod config;
 
+pub mod dns;
+
 pub mod driver;
 
 pub mod explain;

@@ -7,12 +7,15 @@ use proto_api::core::v1::Service;
 use proto_api::discovery::v1::EndpointSlice;
 use proto_client::{Change, Client, ListParams, ObjectKey, Reflector};
 use proto_daemon::drain::DrainWatch;
+use proxy_dns::model::{NamedService, NamedSlice, name_service, name_slice};
+use proxy_nameserver::SharedZone;
 use proxy_rules::Dataplane;
-use proxy_rules::localise::{localise_service, localise_slice, selector};
+use proxy_rules::localise::{is_forwarded, localise_service, localise_slice, selector};
 use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
 use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
+use crate::dns;
 
 /// What should be forwarded, shared by those who hear of it and the one who commits it.
 #[derive(Debug)]
@@ -52,73 +55,144 @@ impl Desired {
         // The sender lives in self: the channel cannot close.
         let _ = self.complete.subscribe().wait_for(|sources| *sources >= SOURCES).await;
     }
+}
 
-    /// One more source has been heard completely.
-    pub fn source_complete(&self) {
+impl Follower for Desired {
+    fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
+        self.plane().service_changed(id, service);
+        self.notify();
+    }
+
+    fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>) {
+        self.plane().slice_changed(name, old, new);
+        self.notify();
+    }
+
+    fn source_complete(&self) {
         self.complete.send_modify(|sources| *sources += 1);
-    }
-
-    fn hear_service(&self, change: Change<Option<Arc<LocalService>>>) {
-        let (key, service) = match change {
-            Change::Applied { key, new, .. } => (key, (*new).clone()),
-            Change::Deleted { key, .. } => (key, None),
-            Change::Synced => return,
-        };
-        let id = ServiceId::new(&key.namespace, &key.name);
-        self.plane().service_changed(&id, service);
-        self.notify();
-    }
-
-    fn hear_slice(&self, change: Change<Option<Arc<LocalSlice>>>) {
-        let (ObjectKey { name, .. }, old, new) = match change {
-            Change::Applied { key, new, old } => (key, old, (*new).clone()),
-            Change::Deleted { key, old } => (key, Some(old), None),
-            Change::Synced => return,
-        };
-        let old = old.as_deref().and_then(Option::as_deref);
-        self.plane().slice_changed(&name, old, new);
-        self.notify();
     }
 }
 
-/// Follows services and slices until drained. What this node does not forward is dropped as soon as it has
-/// been read.
-pub fn start(client: &Client, config: &Config, desired: &Arc<Desired>, drain: &DrainWatch) {
+/// Follows what this node forwards, told of each change in order. Must not block.
+pub trait Follower: Send + Sync {
+    /// A service as it is now, or that there is none.
+    fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>);
+
+    /// A slice as it is now, or that there is none, and what it was before.
+    fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>);
+
+    /// One more of the two sources has been heard completely.
+    fn source_complete(&self);
+}
+
+/// Who is told of services and slices.
+#[derive(Clone)]
+pub struct Listeners {
+    /// What this node forwards.
+    pub forwards: Arc<dyn Follower>,
+    /// What names lead to, where names are answered.
+    pub names: Option<Arc<SharedZone>>,
+}
+
+/// What is kept of an object: what this node forwards of it, and what names lead to it.
+#[derive(Debug)]
+struct Kept<L, N> {
+    forwarded: Option<Arc<L>>,
+    named: Option<Arc<N>>,
+}
+
+impl<L, N> Default for Kept<L, N> {
+    fn default() -> Self {
+        Self { forwarded: None, named: None }
+    }
+}
+
+/// Follows services and slices until drained. What this node neither forwards nor names is dropped as soon as
+/// it has been read.
+pub fn start(client: &Client, config: &Config, listeners: &Listeners, drain: &DrainWatch) {
     let (names, node_name) = (config.names, config.node_name.clone());
-    let params = ListParams::labels(selector(names));
+    // Names are also those of services that others forward, or nobody.
+    let naming = listeners.names.is_some();
+    let params = match naming {
+        true => ListParams::default(),
+        false => ListParams::labels(selector(names)),
+    };
     let services = Reflector::projected(client.all::<Service>(), params.clone(), move |service| {
-        localise_service(&service, names).map(Arc::new)
+        let ours = is_forwarded(&service.metadata, names);
+        let forwarded = ours.then(|| localise_service(&service, names)).flatten().map(Arc::new);
+        let named = naming.then(|| name_service(&service)).flatten().map(Arc::new);
+        Kept { forwarded, named }
     });
+    let answered_here = naming.then(|| dns::service_id(names));
     let slices = Reflector::projected(client.all::<EndpointSlice>(), params, move |slice| {
-        localise_slice(&slice, names, &node_name).map(Arc::new)
+        let ours = is_forwarded(&slice.metadata, names);
+        let local = ours.then(|| localise_slice(&slice, names, &node_name)).flatten();
+        // Questions for names end on this node, wherever else they could be answered.
+        let local = local.filter(|local| Some(&local.service) != answered_here.as_ref());
+        let named = naming.then(|| name_slice(&slice, names)).flatten().map(Arc::new);
+        Kept { forwarded: local.map(Arc::new), named }
     });
-    let hearer = desired.clone();
-    let mut once = Once::new(desired);
+    let hearer = listeners.clone();
+    let mut once = Once::new(listeners);
     tokio::spawn(services.run(drain.clone(), move |change| {
         once.hear(&change);
         hearer.hear_service(change);
     }));
-    let hearer = desired.clone();
-    let mut once = Once::new(desired);
+    let hearer = listeners.clone();
+    let mut once = Once::new(listeners);
     tokio::spawn(slices.run(drain.clone(), move |change| {
         once.hear(&change);
         hearer.hear_slice(change);
     }));
 }
 
+impl Listeners {
+    fn hear_service(&self, change: Change<Kept<LocalService, NamedService>>) {
+        let (key, new) = match change {
+            Change::Applied { key, new, .. } => (key, new),
+            Change::Deleted { key, .. } => (key, Arc::default()),
+            Change::Synced => return,
+        };
+        let id = ServiceId::new(&key.namespace, &key.name);
+        self.forwards.service_changed(&id, new.forwarded.clone());
+        if let Some(zone) = &self.names {
+            let named = new.named.clone();
+            zone.change(|zone| zone.service_changed(&key.namespace, &key.name, named));
+        }
+    }
+
+    fn hear_slice(&self, change: Change<Kept<LocalSlice, NamedSlice>>) {
+        let (ObjectKey { name, .. }, old, new) = match change {
+            Change::Applied { key, new, old } => (key, old.unwrap_or_default(), new),
+            Change::Deleted { key, old } => (key, old, Arc::default()),
+            Change::Synced => return,
+        };
+        self.forwards.slice_changed(&name, old.forwarded.as_deref(), new.forwarded.clone());
+        if let Some(zone) = &self.names
+            && (old.named.is_some() || new.named.is_some())
+        {
+            let named = new.named.clone();
+            zone.change(|zone| zone.slice_changed(&name, old.named.as_deref(), named));
+        }
+    }
+}
+
 /// Says once that a source is complete.
-struct Once(Option<Arc<Desired>>);
+struct Once(Option<Listeners>);
 
 impl Once {
-    fn new(desired: &Arc<Desired>) -> Self {
-        Self(Some(desired.clone()))
+    fn new(listeners: &Listeners) -> Self {
+        Self(Some(listeners.clone()))
     }
 
     fn hear<U>(&mut self, change: &Change<U>) {
         if matches!(change, Change::Synced)
-            && let Some(desired) = self.0.take()
+            && let Some(listeners) = self.0.take()
         {
-            desired.source_complete();
+            listeners.forwards.source_complete();
+            if let Some(zone) = &listeners.names {
+                zone.source_complete();
+            }
         }
     }
 }

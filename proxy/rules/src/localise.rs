@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
+use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 
 use crate::model::{
@@ -19,6 +20,12 @@ const STICKY_SECONDS_DEFAULT: u32 = 3 * 3600;
 pub fn selector(names: &Names) -> String {
     let headless = names.sub_label("service", "headless");
     format!("!{headless},!{}", names.sub_label("service", "service-proxy-name"))
+}
+
+/// Whether [`selector`] selects an object with these labels.
+pub fn is_forwarded(metadata: &ObjectMeta, names: &Names) -> bool {
+    let others = ["headless", "service-proxy-name"];
+    !others.iter().any(|label| metadata.labels.contains_key(&names.sub_label("service", label)))
 }
 
 /// A service as this node forwards it; nothing for headless services and external names, and for services

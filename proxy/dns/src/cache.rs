@@ -1,0 +1,219 @@
+//! Answers of other servers, kept for as long as they allow and not longer than we like.
+//!
+//! Bounded without a list of uses: entries live in a young half and an old one; when the young one is full it becomes
+//! the old one, and what was in that is forgotten, unless it was asked for in the meantime.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::{Name, RData, RecordType};
+
+/// Records of an answer that is kept; larger ones are asked for anew.
+const RECORDS_MAX: usize = 64;
+
+/// A question, as far as answers to it are alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The name, in lower case.
+    pub name: Name,
+    /// The type of the records.
+    pub kind: RecordType,
+    /// Whether signatures were wanted.
+    pub dnssec_ok: bool,
+    /// Whether the other server was not to check them.
+    pub checking_disabled: bool,
+}
+
+/// How much is kept, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Answers.
+    pub entries: usize,
+    /// How long an answer with records is kept at most.
+    pub found: Duration,
+    /// How long one without is kept at most.
+    pub missing: Duration,
+}
+
+impl Default for Limits {
+    /// What the ecosystem's resolver on nodes is usually set to.
+    fn default() -> Self {
+        Self { entries: 8192, found: Duration::from_secs(30), missing: Duration::from_secs(5) }
+    }
+}
+
+/// The answers.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    limits: Limits,
+    young: HashMap<Key, Entry>,
+    old: HashMap<Key, Entry>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    message: Arc<Message>,
+    since: Instant,
+    until: Instant,
+}
+
+impl Cache {
+    /// An empty one.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Answers that are kept.
+    pub fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The answer to a question at `now`; its records say how much longer they may be kept.
+    pub fn get(&mut self, key: &Key, now: Instant) -> Option<Message> {
+        let entry = match self.young.get(key) {
+            Some(entry) => entry.clone(),
+            None => {
+                let (key, entry) = self.old.remove_entry(key)?;
+                self.insert(key, entry.clone());
+                entry
+            }
+        };
+        if now >= entry.until {
+            self.young.remove(key);
+            return None;
+        }
+        let age = now.saturating_duration_since(entry.since).as_secs();
+        let mut message = (*entry.message).clone();
+        let age = u32::try_from(age).unwrap_or(u32::MAX);
+        for record in message.answers.iter_mut().chain(&mut message.authorities) {
+            record.ttl = record.ttl.saturating_sub(age);
+        }
+        Some(message)
+    }
+
+    /// Keeps an answer that was heard at `now`, if it is one to keep.
+    pub fn put(&mut self, key: Key, mut message: Message, now: Instant) {
+        let Some(time) = lifetime(&message, &self.limits) else { return };
+        // A name that is asked for every second should not keep its other records longer than itself.
+        message.additionals.clear();
+        let until = now + time;
+        self.insert(key, Entry { message: Arc::new(message), since: now, until });
+    }
+
+    fn insert(&mut self, key: Key, entry: Entry) {
+        if self.young.len() >= self.limits.entries / 2 && !self.young.contains_key(&key) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, entry);
+    }
+}
+
+/// How long an answer is kept; none for those that say nothing lasting (RFC 2308).
+fn lifetime(message: &Message, limits: &Limits) -> Option<Duration> {
+    if message.metadata.truncation
+        || message.answers.len() + message.authorities.len() > RECORDS_MAX
+    {
+        return None;
+    }
+    let code = message.metadata.response_code;
+    let (secs, most) = if code == ResponseCode::NoError && !message.answers.is_empty() {
+        (message.answers.iter().map(|record| record.ttl).min()?, limits.found)
+    } else if matches!(code, ResponseCode::NoError | ResponseCode::NXDomain) {
+        let authority = message.authorities.iter().find_map(|record| match &record.data {
+            RData::SOA(soa) => Some(record.ttl.min(soa.minimum)),
+            _ => None,
+        });
+        (authority?, limits.missing)
+    } else {
+        return None;
+    };
+    (secs > 0).then(|| Duration::from_secs(secs.into()).min(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hickory_proto::op::OpCode;
+    use hickory_proto::rr::Record;
+    use hickory_proto::rr::rdata::SOA;
+    use std::net::Ipv4Addr;
+
+    fn key(n: usize) -> Key {
+        let name = Name::from_ascii(format!("n{n}.example.")).unwrap();
+        Key { name, kind: RecordType::A, dnssec_ok: false, checking_disabled: false }
+    }
+
+    fn found(ttl: u32) -> Message {
+        let mut message = Message::response(1, OpCode::Query);
+        let record = Record::from_rdata(key(0).name, ttl, Ipv4Addr::LOCALHOST.into());
+        message.answers = vec![record];
+        message
+    }
+
+    fn missing(ttl: u32, minimum: u32) -> Message {
+        let mut message = Message::error_msg(1, OpCode::Query, ResponseCode::NXDomain);
+        let name = key(0).name;
+        let soa = SOA::new(name.clone(), name.clone(), 1, 2, 3, 4, minimum);
+        message.authorities = vec![Record::from_rdata(name, ttl, RData::SOA(soa))];
+        message
+    }
+
+    #[test]
+    fn answers_age_and_end() {
+        let mut cache = Cache::new(Limits::default());
+        let start = Instant::now();
+        let at = |secs| start + Duration::from_secs(secs);
+        cache.put(key(0), found(20), start);
+        let ttl = |cache: &mut Cache, secs| {
+            cache.get(&key(0), at(secs)).map(|message| message.answers[0].ttl)
+        };
+        assert_eq!(ttl(&mut cache, 0), Some(20));
+        assert_eq!(ttl(&mut cache, 7), Some(13));
+        assert_eq!(ttl(&mut cache, 20), None);
+        assert!(cache.is_empty());
+        // Not longer than we like, though the record may live on elsewhere.
+        cache.put(key(0), found(3600), start);
+        assert_eq!(ttl(&mut cache, 29), Some(3571));
+        assert_eq!(ttl(&mut cache, 30), None);
+    }
+
+    #[test]
+    fn what_is_kept_depends_on_the_answer() {
+        let limits = Limits::default();
+        let secs = |message: &Message| lifetime(message, &limits).map(|time| time.as_secs());
+        assert_eq!(secs(&found(3)), Some(3));
+        assert_eq!(secs(&found(0)), None);
+        assert_eq!(secs(&missing(60, 3)), Some(3));
+        assert_eq!(secs(&missing(2, 60)), Some(2));
+        assert_eq!(secs(&missing(60, 60)), Some(5));
+        let mut empty = missing(60, 60);
+        empty.authorities.clear();
+        assert_eq!(secs(&empty), None);
+        let mut failed = found(60);
+        failed.metadata.response_code = ResponseCode::ServFail;
+        assert_eq!(secs(&failed), None);
+        let mut cut = found(60);
+        cut.metadata.truncation = true;
+        assert_eq!(secs(&cut), None);
+    }
+
+    #[test]
+    fn it_holds_so_many_and_forgets_what_nobody_asks_for() {
+        let mut cache = Cache::new(Limits { entries: 100, ..Limits::default() });
+        let now = Instant::now();
+        for n in 0..1000 {
+            cache.put(key(n), found(60), now);
+            assert!(cache.get(&key(0), now).is_some(), "asked for all the time, gone at {n}");
+            assert!(cache.len() <= 100);
+        }
+        assert!(cache.get(&key(500), now).is_none());
+        assert!(cache.get(&key(999), now).is_some());
+    }
+}

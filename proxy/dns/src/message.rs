@@ -1,0 +1,264 @@
+//! Questions and answers as messages.
+
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{Name, Record};
+use hickory_proto::serialize::binary::BinEncodable;
+
+use crate::zone::Reply;
+
+/// What we offer to take and to send in one datagram: fits any path without fragments (DNS flag day 2020).
+pub const DATAGRAM_MAX: u16 = 1232;
+/// What an asker takes that says nothing about it (RFC 1035, section 2.3.4).
+const DATAGRAM_DEFAULT: u16 = 512;
+/// The only version of EDNS (RFC 6891).
+const EDNS_VERSION: u8 = 0;
+
+/// Why a request gets no answer from names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is none: nothing is said, or two machines could talk to each other for ever.
+    Ignore,
+    /// It is answered with this.
+    Answer(Box<Message>),
+}
+
+/// A request that can be answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// As it came.
+    pub message: Message,
+    /// What is asked for.
+    pub query: Query,
+}
+
+/// Reads a request.
+pub fn read(bytes: &[u8]) -> Result<Request, Fault> {
+    let Ok(message) = Message::from_vec(bytes) else {
+        return Err(broken(bytes));
+    };
+    if message.metadata.message_type != MessageType::Query {
+        return Err(Fault::Ignore);
+    }
+    let say = |code| Err(Fault::Answer(Box::new(answer(&message, code))));
+    if message.metadata.op_code != OpCode::Query {
+        return say(ResponseCode::NotImp);
+    }
+    if message.edns.as_ref().is_some_and(|edns| edns.version() > EDNS_VERSION) {
+        return say(ResponseCode::BADVERS);
+    }
+    match message.queries.as_slice() {
+        [query] => Ok(Request { query: query.clone(), message }),
+        _ => say(ResponseCode::FormErr),
+    }
+}
+
+/// What is said to bytes that are no message: their first twelve are enough to answer.
+fn broken(bytes: &[u8]) -> Fault {
+    match bytes {
+        [high, low, flags, ..] if bytes.len() >= 12 && flags & 0x80 == 0 => {
+            let id = u16::from_be_bytes([*high, *low]);
+            Fault::Answer(Box::new(Message::error_msg(id, OpCode::Query, ResponseCode::FormErr)))
+        }
+        _ => Fault::Ignore,
+    }
+}
+
+/// An answer without records.
+pub fn answer(request: &Message, code: ResponseCode) -> Message {
+    let mut answer = Message::response(request.metadata.id, request.metadata.op_code);
+    answer.metadata.recursion_desired = request.metadata.recursion_desired;
+    answer.metadata.recursion_available = true;
+    answer.metadata.checking_disabled = request.metadata.checking_disabled;
+    answer.metadata.response_code = code;
+    answer.queries = request.queries.clone();
+    answer.edns = request.edns.as_ref().map(|asked| {
+        let mut edns = Edns::new();
+        edns.set_max_payload(DATAGRAM_MAX).set_version(EDNS_VERSION);
+        edns.set_dnssec_ok(asked.flags().dnssec_ok);
+        edns
+    });
+    answer
+}
+
+/// An answer of our own.
+pub fn own_answer(request: &Message, reply: Reply) -> Message {
+    let mut answer = answer(request, reply.code);
+    answer.metadata.authoritative = reply.code != ResponseCode::Refused;
+    answer.answers = reply.answers;
+    answer.authorities = reply.authorities;
+    answer.additionals = reply.additionals;
+    answer
+}
+
+/// The answer of another server, after `first`: names of ours that lead to the one it was asked for.
+pub fn foreign_answer(request: &Message, first: Vec<Record>, theirs: &Message) -> Message {
+    let mut answer = answer(request, theirs.metadata.response_code);
+    answer.metadata.authentic_data = theirs.metadata.authentic_data && first.is_empty();
+    answer.answers = first;
+    answer.answers.extend(theirs.answers.iter().cloned());
+    answer.authorities = theirs.authorities.clone();
+    answer.additionals = theirs.additionals.clone();
+    answer
+}
+
+/// A question to another server.
+pub fn question(id: u16, name: &Name, asked: &Request) -> Message {
+    let mut message = Message::new(id, MessageType::Query, OpCode::Query);
+    message.metadata.recursion_desired = true;
+    message.metadata.checking_disabled = asked.message.metadata.checking_disabled;
+    let mut query = asked.query.clone();
+    query.set_name(name.clone());
+    message.queries = vec![query];
+    let mut edns = Edns::new();
+    edns.set_max_payload(DATAGRAM_MAX).set_dnssec_ok(dnssec_ok(&asked.message));
+    message.edns = Some(edns);
+    message
+}
+
+/// Whether `answer` answers `question`: anybody may send datagrams with our port as their destination.
+pub fn answers(question: &Message, answer: &Message) -> bool {
+    let same = |(a, b): (&Query, &Query)| {
+        a.name == b.name && a.query_type == b.query_type && a.query_class == b.query_class
+    };
+    answer.metadata.message_type == MessageType::Response
+        && answer.metadata.id == question.metadata.id
+        && answer.queries.len() == question.queries.len()
+        && answer.queries.iter().zip(&question.queries).all(same)
+}
+
+/// Whether the asker wants signatures.
+pub fn dnssec_ok(request: &Message) -> bool {
+    request.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok)
+}
+
+/// Bytes of a datagram that the asker takes.
+pub fn datagram_limit(request: &Message) -> usize {
+    let asked = request.edns.as_ref().map_or(DATAGRAM_DEFAULT, Edns::max_payload);
+    asked.clamp(DATAGRAM_DEFAULT, DATAGRAM_MAX).into()
+}
+
+/// The bytes of an answer, at most `limit`. What is least missed goes first: addresses that the asker did not ask
+/// for; then as many answers as there have to, which the answer says, so that the asker comes by TCP. `None` where
+/// not even the question fits.
+pub fn encode(mut answer: Message, limit: usize) -> Option<Vec<u8>> {
+    let bytes = answer.to_bytes().ok()?;
+    // Beyond 64 KiB the encoder leaves out what does not fit, and says so in the third byte (TC).
+    let is_cut = |bytes: &[u8]| bytes.get(2).is_some_and(|flags| flags & 0x02 != 0);
+    if bytes.len() <= limit && !is_cut(&bytes) {
+        return Some(bytes);
+    }
+    answer.additionals.clear();
+    let mut bytes = answer.to_bytes().ok()?;
+    while bytes.len() > limit {
+        answer.metadata.truncation = true;
+        answer.authorities.clear();
+        if answer.answers.is_empty() {
+            let bytes = answer.to_bytes().ok()?;
+            return (bytes.len() <= limit).then_some(bytes);
+        }
+        // As many as would fit if all were alike, and fewer each time.
+        let fit = answer.answers.len() * limit / bytes.len();
+        answer.answers.truncate(fit.min(answer.answers.len() - 1));
+        bytes = answer.to_bytes().ok()?;
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hickory_proto::rr::RecordType;
+    use std::net::Ipv4Addr;
+
+    fn request(edns: Option<u16>) -> Message {
+        let mut message = Message::new(7, MessageType::Query, OpCode::Query);
+        message.queries = vec![Query::query(
+            Name::from_ascii("db.demo.svc.cluster.local.").unwrap(),
+            RecordType::A,
+        )];
+        message.edns = edns.map(|payload| {
+            let mut edns = Edns::new();
+            edns.set_max_payload(payload);
+            edns
+        });
+        message
+    }
+
+    fn reply(count: u32) -> Reply {
+        let name = Name::from_ascii("db.demo.svc.cluster.local.").unwrap();
+        let record = |n: u32| Record::from_rdata(name.clone(), 5, Ipv4Addr::from(n).into());
+        let answers: Vec<Record> = (0..count).map(record).collect();
+        let additionals = answers.clone();
+        Reply { code: ResponseCode::NoError, answers, authorities: Vec::new(), additionals }
+    }
+
+    #[test]
+    fn answers_fit_and_say_what_is_missing() {
+        for (count, limit, whole) in [
+            (1, 512, true),
+            (20, 512, true),
+            (200, 512, false),
+            (200, 1232, false),
+            (1000, 65_535, true),
+        ] {
+            let bytes = encode(own_answer(&request(Some(4096)), reply(count)), limit).unwrap();
+            assert!(bytes.len() <= limit);
+            let read = Message::from_vec(&bytes).unwrap();
+            assert_eq!(read.metadata.truncation, !whole, "{count} in {limit}");
+            assert_eq!(read.answers.len() == count as usize, whole);
+            assert!(whole || read.answers.len() > 15, "{}", read.answers.len());
+            assert!(read.edns.is_some() && read.metadata.id == 7);
+        }
+        assert_eq!(encode(own_answer(&request(None), reply(1)), 20), None);
+    }
+
+    #[test]
+    fn limits_follow_the_asker_within_ours() {
+        for (edns, limit) in [(None, 512), (Some(100), 512), (Some(800), 800), (Some(4096), 1232)] {
+            assert_eq!(datagram_limit(&request(edns)), limit);
+        }
+    }
+
+    #[test]
+    fn what_is_no_question_is_answered_or_ignored() {
+        let code = |bytes: &[u8]| match read(bytes) {
+            Ok(_) => panic!("a question"),
+            Err(Fault::Ignore) => None,
+            Err(Fault::Answer(message)) => {
+                Some((message.metadata.id, message.metadata.response_code))
+            }
+        };
+        let good = request(None).to_vec().unwrap();
+        assert!(read(&good).is_ok());
+        let changed = |change: &dyn Fn(&mut Message)| {
+            let mut message = request(Some(1232));
+            change(&mut message);
+            code(&message.to_vec().unwrap())
+        };
+        assert_eq!(code(b""), None);
+        assert_eq!(code(&good[..20]), Some((7, ResponseCode::FormErr)));
+        assert_eq!(changed(&|m| m.metadata.message_type = MessageType::Response), None);
+        assert_eq!(
+            changed(&|m| m.metadata.op_code = OpCode::Status),
+            Some((7, ResponseCode::NotImp))
+        );
+        assert_eq!(changed(&|m| m.queries.clear()), Some((7, ResponseCode::FormErr)));
+        let version = changed(&|m| {
+            m.edns.as_mut().unwrap().set_version(1);
+        });
+        assert_eq!(version.map(|(id, _)| id), Some(7));
+    }
+
+    #[test]
+    fn only_the_answer_to_the_question_counts() {
+        let asked = request(None);
+        let good = answer(&asked, ResponseCode::NoError);
+        assert!(answers(&asked, &good));
+        let mut other = good.clone();
+        other.metadata.id = 8;
+        assert!(!answers(&asked, &other) && !answers(&asked, &asked));
+        let mut other = good;
+        other.queries[0].query_type = RecordType::AAAA;
+        assert!(!answers(&asked, &other));
+    }
+}

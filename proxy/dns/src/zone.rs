@@ -1,0 +1,541 @@
+//! The names of the cluster, and what is answered to a question about one.
+//!
+//! The rules are those of the ecosystem's DNS specification, version [`SPECIFICATION`]; below the cluster's domain:
+//!
+//! ```text
+//! dns-version                               TXT     the version of the rules
+//! <service>.<namespace>.svc                 A AAAA  cluster addresses, or ready endpoints of a headless service,
+//!                                           CNAME   or the external name;  SRV  each port
+//! <host>.<service>.<namespace>.svc          A AAAA  an endpoint of a headless service
+//! _<port>._<protocol>.<service>.<ns>.svc    SRV     that port
+//! <a-b-c-d>.<namespace>.pod                 A AAAA  the address that the name says
+//! ```
+//!
+//! and for addresses of services and of headless services' endpoints PTR. What lies outside is somebody else's
+//! ([`Outcome::Elsewhere`]). Changes cost what they change; a question costs what it is answered with.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use hickory_proto::op::{Query, ResponseCode};
+use hickory_proto::rr::rdata::{CNAME, NS, PTR, SOA, SRV, TXT};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+
+use crate::model::{Leads, NamedEndpoint, NamedPort, NamedService, NamedSlice, undashed};
+
+/// Version of the naming rules.
+pub const SPECIFICATION: &str = "1.1.0";
+/// How long an answer may be kept, in seconds: asking again costs a packet within the node.
+const TTL_SECS: u32 = 5;
+/// Names that lead to names, followed at most.
+const ALIASES_MAX: usize = 8;
+/// Endpoints of one name in an answer: what fits into the 64 KiB of a message, with room for their own names.
+const ENDPOINTS_MAX: usize = 1000;
+
+/// The domain of the cluster is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a domain name")]
+pub struct ZoneError(String);
+
+/// What becomes of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is answered.
+    Answered(Reply),
+    /// It leads to a name that is somebody else's: the answer begins with these records.
+    Continues {
+        /// The names on the way.
+        records: Vec<Record>,
+        /// The name to ask others for.
+        target: Name,
+    },
+    /// It is somebody else's.
+    Elsewhere,
+}
+
+/// An answer of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Whether there is such a name.
+    pub code: ResponseCode,
+    /// What was asked for.
+    pub answers: Vec<Record>,
+    /// Who says so, if there is nothing: how long that may be kept.
+    pub authorities: Vec<Record>,
+    /// Addresses that the asker will want next.
+    pub additionals: Vec<Record>,
+}
+
+/// A service by namespace and name.
+type Key = (Box<str>, Box<str>);
+
+/// The names of a cluster.
+#[derive(Clone, Debug)]
+pub struct Zone {
+    domain: Name,
+    /// Services and endpoints by namespace, then by name.
+    namespaces: HashMap<Box<str>, HashMap<Box<str>, Entry>>,
+    /// Which services an address belongs to.
+    addresses: HashMap<IpAddr, Vec<Key>>,
+    /// The service at whose addresses we are asked.
+    own: Key,
+    /// Counts changes.
+    serial: u32,
+}
+
+/// What is known of a service.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    service: Option<Arc<NamedService>>,
+    slices: Vec<(Box<str>, Arc<NamedSlice>)>,
+}
+
+impl Entry {
+    /// Endpoints with the ports that they listen on, each once.
+    fn endpoints(&self) -> impl Iterator<Item = (&NamedEndpoint, &[NamedPort])> {
+        let headless = self.service.as_ref().is_some_and(|s| s.leads == Leads::ToEndpoints);
+        let slices = self.slices.iter().filter(move |_| headless);
+        slices.flat_map(|(_, slice)| slice.endpoints.iter().map(|e| (e, &*slice.ports)))
+    }
+
+    /// The addresses by which it is found.
+    fn addresses(&self) -> Vec<IpAddr> {
+        match self.service.as_ref().map(|service| &service.leads) {
+            Some(Leads::ToItself(addresses)) => addresses.to_vec(),
+            _ => self.endpoints().map(|(endpoint, _)| endpoint.address).collect(),
+        }
+    }
+}
+
+impl Zone {
+    /// A cluster without services. `own` is namespace and name of the service at whose addresses pods ask.
+    pub fn new(domain: &str, own: (&str, &str)) -> Result<Self, ZoneError> {
+        let wrong = || ZoneError(domain.to_owned());
+        let mut name = Name::from_ascii(domain.trim_end_matches('.')).map_err(|_| wrong())?;
+        name.set_fqdn(true);
+        if name.num_labels() == 0 {
+            return Err(wrong());
+        }
+        Ok(Self {
+            domain: name.to_lowercase(),
+            namespaces: HashMap::new(),
+            addresses: HashMap::new(),
+            own: (own.0.into(), own.1.into()),
+            serial: 1,
+        })
+    }
+
+    /// The domain.
+    pub fn domain(&self) -> &Name {
+        &self.domain
+    }
+
+    /// Number of services with a name.
+    pub fn services_len(&self) -> usize {
+        let named = |entries: &HashMap<_, Entry>| {
+            entries.values().filter(|entry| entry.service.is_some()).count()
+        };
+        self.namespaces.values().map(named).sum()
+    }
+
+    /// Notes a service as it is now, or that there is none.
+    pub fn service_changed(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        service: Option<Arc<NamedService>>,
+    ) {
+        self.change(namespace, name, |entry| entry.service = service);
+    }
+
+    /// Notes a slice as it is now, or that there is none; `old` is what it was before, `name` tells the slices
+    /// of a service apart.
+    pub fn slice_changed(
+        &mut self,
+        name: &str,
+        old: Option<&NamedSlice>,
+        new: Option<Arc<NamedSlice>>,
+    ) {
+        if let Some(old) = old {
+            self.change(&old.namespace, &old.service, |entry| {
+                entry.slices.retain(|(slice, _)| **slice != *name);
+            });
+        }
+        if let Some(new) = new {
+            let (namespace, service) = (new.namespace.clone(), new.service.clone());
+            self.change(&namespace, &service, |entry| {
+                entry.slices.retain(|(slice, _)| **slice != *name);
+                entry.slices.push((name.into(), new));
+            });
+        }
+    }
+
+    fn change(&mut self, namespace: &str, name: &str, change: impl FnOnce(&mut Entry)) {
+        self.serial = self.serial.wrapping_add(1).max(1);
+        let entry = self.namespaces.entry(namespace.into()).or_default();
+        let entry = entry.entry(name.into()).or_default();
+        let before = entry.addresses();
+        change(entry);
+        let after = entry.addresses();
+        let is_gone = entry.service.is_none() && entry.slices.is_empty();
+        let key: Key = (namespace.into(), name.into());
+        for address in before {
+            if let Some(keys) = self.addresses.get_mut(&address) {
+                keys.retain(|holder| *holder != key);
+                if keys.is_empty() {
+                    self.addresses.remove(&address);
+                }
+            }
+        }
+        for address in after {
+            let keys = self.addresses.entry(address).or_default();
+            if !keys.contains(&key) {
+                keys.push(key.clone());
+            }
+        }
+        if is_gone && let Some(entries) = self.namespaces.get_mut(namespace) {
+            entries.remove(name);
+            if entries.is_empty() {
+                self.namespaces.remove(namespace);
+            }
+        }
+    }
+
+    /// Answers a question. `turn` rotates the answer, so that not everybody takes the same first address.
+    pub fn ask(&self, query: &Query, turn: usize) -> Outcome {
+        if query.query_class != DNSClass::IN
+            || matches!(query.query_type, RecordType::AXFR | RecordType::IXFR)
+        {
+            return Outcome::Answered(Reply::refused());
+        }
+        let mut records = Vec::new();
+        let mut name = query.name.clone();
+        for _ in 0..ALIASES_MAX {
+            match self.look_up(&name, query.query_type, turn) {
+                Found::Alias(target) => {
+                    let data = RData::CNAME(CNAME(target.clone()));
+                    records.push(Record::from_rdata(name, TTL_SECS, data));
+                    name = target;
+                }
+                Found::Elsewhere if records.is_empty() => return Outcome::Elsewhere,
+                Found::Elsewhere => return Outcome::Continues { records, target: name },
+                Found::Reply(mut reply) => {
+                    records.append(&mut reply.answers);
+                    return Outcome::Answered(Reply { answers: records, ..reply });
+                }
+            }
+        }
+        let code = ResponseCode::ServFail;
+        Outcome::Answered(Reply { code, answers: records, ..Reply::refused() })
+    }
+
+    fn look_up(&self, name: &Name, kind: RecordType, turn: usize) -> Found {
+        if self.domain.zone_of(name) {
+            return self.look_up_inside(name, kind, turn);
+        }
+        if let Some(address) = reversed(name) {
+            return self.look_up_address(name, kind, address);
+        }
+        let labels = labels(name);
+        match labels.first().map(String::as_str) {
+            // RFC 6761, sections 6.3 and 6.4: these two names never leave the machine.
+            Some("localhost") => {
+                let addresses =
+                    [IpAddr::from([127, 0, 0, 1]), "::1".parse().unwrap_or([0; 16].into())];
+                Found::Reply(self.existing(addressed(name, &addresses, kind, turn)))
+            }
+            Some("invalid") => Found::Reply(self.missing()),
+            _ => Found::Elsewhere,
+        }
+    }
+
+    /// A name below our domain, label by label from the right.
+    fn look_up_inside(&self, name: &Name, kind: RecordType, turn: usize) -> Found {
+        let all = labels(name);
+        let inside: Vec<&str> =
+            all.iter().skip(usize::from(self.domain.num_labels())).map(String::as_str).collect();
+        let nothing = || Found::Reply(self.existing(Vec::new()));
+        match inside.as_slice() {
+            [] => self.apex(name, kind),
+            ["dns-version"] => self.version(name, kind),
+            ["dns", "ns"] => {
+                let addresses = self.entry(&self.own.0, &self.own.1).map(Entry::addresses);
+                let addresses = addresses.unwrap_or_default();
+                Found::Reply(self.existing(addressed(name, &addresses, kind, turn)))
+            }
+            ["dns"] | ["svc"] | ["pod"] | ["pod", _] => nothing(),
+            ["svc", namespace] if self.namespaces.contains_key(*namespace) => nothing(),
+            ["svc", namespace, service, rest @ ..] => {
+                let entry = self.entry(namespace, service).filter(|e| e.service.is_some());
+                match entry {
+                    Some(entry) => self.below_service(name, entry, rest, kind, turn),
+                    None => Found::Reply(self.missing()),
+                }
+            }
+            ["pod", _, address] => match undashed(address) {
+                Some(address) => {
+                    Found::Reply(self.existing(addressed(name, &[address], kind, turn)))
+                }
+                None => Found::Reply(self.missing()),
+            },
+            _ => Found::Reply(self.missing()),
+        }
+    }
+
+    fn entry(&self, namespace: &str, name: &str) -> Option<&Entry> {
+        self.namespaces.get(namespace)?.get(name)
+    }
+
+    /// The name of a service, or one below it: `rest` are its further labels from the right.
+    fn below_service(
+        &self,
+        name: &Name,
+        entry: &Entry,
+        rest: &[&str],
+        kind: RecordType,
+        turn: usize,
+    ) -> Found {
+        let Some(service) = &entry.service else { return Found::Reply(self.missing()) };
+        if let Leads::ToName(target) = &service.leads {
+            return match Name::from_ascii(format!("{target}.")) {
+                Ok(target) if rest.is_empty() => Found::Alias(target),
+                _ => Found::Reply(self.missing()),
+            };
+        }
+        match rest {
+            [] if kind == RecordType::SRV => self.ports(name, name, entry, None, turn),
+            [] => self.service_addresses(name, entry, kind, turn),
+            [host] if host.starts_with('_') => {
+                let protocol = host.trim_start_matches('_');
+                match ports_of(entry).any(|(_, port)| port.protocol == protocol) {
+                    true => Found::Reply(self.existing(Vec::new())),
+                    false => Found::Reply(self.missing()),
+                }
+            }
+            [host] => {
+                let mine = entry.endpoints().filter(|(e, _)| *e.hostname == **host);
+                let addresses: Vec<IpAddr> = mine.map(|(e, _)| e.address).collect();
+                match addresses.is_empty() {
+                    true => Found::Reply(self.missing()),
+                    false => Found::Reply(self.existing(addressed(name, &addresses, kind, turn))),
+                }
+            }
+            [protocol, port] => {
+                let (Some(protocol), Some(port)) =
+                    (protocol.strip_prefix('_'), port.strip_prefix('_'))
+                else {
+                    return Found::Reply(self.missing());
+                };
+                let service = name.base_name().base_name();
+                if kind == RecordType::SRV {
+                    return self.ports(name, &service, entry, Some((protocol, port)), turn);
+                }
+                match ports_of(entry).any(|(_, p)| p.protocol == protocol && *p.name == *port) {
+                    true => Found::Reply(self.existing(Vec::new())),
+                    false => Found::Reply(self.missing()),
+                }
+            }
+            _ => Found::Reply(self.missing()),
+        }
+    }
+
+    fn service_addresses(
+        &self,
+        name: &Name,
+        entry: &Entry,
+        kind: RecordType,
+        turn: usize,
+    ) -> Found {
+        let addresses = entry.addresses();
+        // As the specification has it, a headless service nobody stands behind is no name.
+        if addresses.is_empty() {
+            return Found::Reply(self.missing());
+        }
+        Found::Reply(self.existing(addressed(name, &addresses, kind, turn)))
+    }
+
+    /// SRV records of the ports that match, and the addresses that they lead to.
+    fn ports(
+        &self,
+        name: &Name,
+        service: &Name,
+        entry: &Entry,
+        only: Option<(&str, &str)>,
+        turn: usize,
+    ) -> Found {
+        let is_asked = |port: &NamedPort| {
+            only.is_none_or(|(protocol, name)| port.protocol == protocol && *port.name == *name)
+        };
+        let mut targets: Vec<(u16, Name, Vec<IpAddr>)> = Vec::new();
+        for (endpoint, port) in ports_of(entry).filter(|(_, port)| is_asked(port)) {
+            let (target, addresses) = match endpoint {
+                None => (Some(service.clone()), entry.addresses()),
+                Some(e) => (service.prepend_label(e.hostname.as_bytes()).ok(), vec![e.address]),
+            };
+            let Some(target) = target else { continue };
+            // An endpoint with an address of each family has one name.
+            let same = |(p, t, _): &&mut (u16, Name, _)| *p == port.port && *t == target;
+            if let Some((_, _, known)) = targets.iter_mut().find(same) {
+                known.extend(addresses);
+            } else if targets.len() < ENDPOINTS_MAX {
+                targets.push((port.port, target, addresses));
+            }
+        }
+        if targets.is_empty() {
+            return Found::Reply(self.missing());
+        }
+        rotate(&mut targets, turn);
+        let weight = u16::try_from(100 / targets.len().clamp(1, 100)).unwrap_or(1);
+        let mut reply = self.existing(Vec::new());
+        reply.authorities.clear();
+        for (port, target, addresses) in targets {
+            let data = RData::SRV(SRV::new(0, weight, port, target.clone()));
+            reply.answers.push(Record::from_rdata(name.clone(), TTL_SECS, data));
+            for address in addresses {
+                let record = Record::from_rdata(target.clone(), TTL_SECS, address.into());
+                if !reply.additionals.contains(&record) {
+                    reply.additionals.push(record);
+                }
+            }
+        }
+        Found::Reply(reply)
+    }
+
+    fn look_up_address(&self, name: &Name, kind: RecordType, address: IpAddr) -> Found {
+        let Some(keys) = self.addresses.get(&address) else { return Found::Elsewhere };
+        let mut records = Vec::new();
+        let targets = keys.iter().filter(|_| matches!(kind, RecordType::PTR | RecordType::ANY));
+        for (namespace, service) in targets {
+            let Some(entry) = self.entry(namespace, service) else { continue };
+            let itself = || Name::from_ascii(format!("{service}.{namespace}.svc.{}", self.domain));
+            let Ok(itself) = itself() else { continue };
+            let mine = entry.endpoints().filter(|(e, _)| e.address == address);
+            let hosts: Vec<Name> = mine
+                .filter_map(|(e, _)| itself.prepend_label(e.hostname.as_bytes()).ok())
+                .collect();
+            let targets = if hosts.is_empty() { vec![itself] } else { hosts };
+            for target in targets {
+                let record = Record::from_rdata(name.clone(), TTL_SECS, RData::PTR(PTR(target)));
+                if !records.contains(&record) {
+                    records.push(record);
+                }
+            }
+        }
+        Found::Reply(self.existing(records))
+    }
+
+    fn apex(&self, name: &Name, kind: RecordType) -> Found {
+        let data = match kind {
+            RecordType::SOA => Some(self.authority().data),
+            RecordType::NS => Some(RData::NS(NS(self.server()))),
+            _ => None,
+        };
+        let records = data.map(|data| Record::from_rdata(name.clone(), TTL_SECS, data));
+        Found::Reply(self.existing(records.into_iter().collect()))
+    }
+
+    fn version(&self, name: &Name, kind: RecordType) -> Found {
+        let text = RData::TXT(TXT::new(vec![SPECIFICATION.to_owned()]));
+        let asked = matches!(kind, RecordType::TXT | RecordType::ANY);
+        let record = asked.then(|| Record::from_rdata(name.clone(), TTL_SECS, text));
+        Found::Reply(self.existing(record.into_iter().collect()))
+    }
+
+    /// A name that exists, with these records of the type that was asked for.
+    fn existing(&self, answers: Vec<Record>) -> Reply {
+        let authorities = if answers.is_empty() { vec![self.authority()] } else { Vec::new() };
+        Reply { code: ResponseCode::NoError, answers, authorities, additionals: Vec::new() }
+    }
+
+    /// A name that does not exist.
+    fn missing(&self) -> Reply {
+        Reply { code: ResponseCode::NXDomain, ..self.existing(Vec::new()) }
+    }
+
+    fn server(&self) -> Name {
+        let below = self.domain.prepend_label("dns").and_then(|dns| dns.prepend_label("ns"));
+        below.unwrap_or_else(|_| self.domain.clone())
+    }
+
+    /// How long the absence of a name may be kept: its last field.
+    fn authority(&self) -> Record {
+        let contact =
+            self.domain.prepend_label("hostmaster").unwrap_or_else(|_| self.domain.clone());
+        let soa = SOA::new(self.server(), contact, self.serial, 7200, 1800, 86_400, TTL_SECS);
+        Record::from_rdata(self.domain.clone(), TTL_SECS, RData::SOA(soa))
+    }
+}
+
+impl Reply {
+    /// A question that is nobody's business here.
+    pub fn refused() -> Self {
+        let code = ResponseCode::Refused;
+        Self { code, answers: Vec::new(), authorities: Vec::new(), additionals: Vec::new() }
+    }
+}
+
+/// What a name leads to.
+enum Found {
+    Reply(Reply),
+    Alias(Name),
+    Elsewhere,
+}
+
+/// Ports of the service itself, or of each of its endpoints.
+fn ports_of(entry: &Entry) -> impl Iterator<Item = (Option<&NamedEndpoint>, &NamedPort)> {
+    let service = entry.service.as_ref().filter(|s| matches!(s.leads, Leads::ToItself(_)));
+    let own = service.into_iter().flat_map(|s| s.ports.iter().map(|port| (None, port)));
+    let theirs = entry.endpoints().flat_map(|(e, ports)| ports.iter().map(move |p| (Some(e), p)));
+    own.chain(theirs)
+}
+
+/// Records of the addresses that are of the type that was asked for, each once.
+fn addressed(name: &Name, addresses: &[IpAddr], kind: RecordType, turn: usize) -> Vec<Record> {
+    let asked = |address: &&IpAddr| match kind {
+        RecordType::A => address.is_ipv4(),
+        RecordType::AAAA => address.is_ipv6(),
+        RecordType::ANY => true,
+        _ => false,
+    };
+    let mut chosen: Vec<IpAddr> = addresses.iter().filter(asked).copied().collect();
+    chosen.sort_unstable();
+    chosen.dedup();
+    rotate(&mut chosen, turn);
+    chosen.truncate(ENDPOINTS_MAX);
+    let record = |address: IpAddr| Record::from_rdata(name.clone(), TTL_SECS, address.into());
+    chosen.into_iter().map(record).collect()
+}
+
+fn rotate<T>(list: &mut [T], turn: usize) {
+    if let Some(by) = turn.checked_rem(list.len()) {
+        list.rotate_left(by);
+    }
+}
+
+/// The labels from the right, in lower case. What is no text is like no name of ours.
+fn labels(name: &Name) -> Vec<String> {
+    let text = |label: &[u8]| String::from_utf8_lossy(label).to_ascii_lowercase();
+    name.iter().rev().map(text).collect()
+}
+
+/// The address whose name is asked for: `7.0.244.10.in-addr.arpa`, or 32 digits below `ip6.arpa`.
+fn reversed(name: &Name) -> Option<IpAddr> {
+    let labels = labels(name);
+    let words: Vec<&str> = labels.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["arpa", "in-addr", parts @ ..] if parts.len() == 4 => {
+            let v4: std::net::Ipv4Addr = parts.join(".").parse().ok()?;
+            Some(v4.into())
+        }
+        ["arpa", "ip6", digits @ ..] if digits.len() == 32 => {
+            let fits = digits.iter().all(|digit| digit.len() == 1);
+            let bits = u128::from_str_radix(&digits.concat(), 16).ok().filter(|_| fits)?;
+            Some(std::net::Ipv6Addr::from(bits).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

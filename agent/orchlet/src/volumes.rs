@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::pod_volumes::SetUp;
-use agent_volume::sources::{Inputs, TokenWant, VolumeKind};
+use agent_volume::sources::{HostPathKind, Inputs, TokenWant, VolumeKind};
 use agent_volume::sub_path::SubPath;
 use agent_volume::token::Life;
 use agent_volume::tree::Written;
@@ -231,6 +231,10 @@ impl Work {
                 read_only: matches!(volume.kind, VolumeKind::Projected(_)),
                 managed: !matches!(volume.kind, VolumeKind::HostPath { .. }),
                 block: false,
+                checked: matches!(
+                    volume.kind,
+                    VolumeKind::HostPath { kind, .. } if kind != HostPathKind::Unset
+                ),
             };
             done.on_host.insert(volume.name.clone(), here);
             if written == Some(Written::Switched) {
@@ -258,13 +262,21 @@ impl PodVolumes for NodeVolumes {
     ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let container = container.to_owned();
+        let volumes = agent_volume::volumes(pod).unwrap_or_default();
+        let on_node = move |name: &str| {
+            volumes.iter().find(|volume| volume.name == name).and_then(|volume| match volume.kind {
+                VolumeKind::HostPath { kind, .. } => Some(kind),
+                _ => None,
+            })
+        };
         async move {
             let bind = move || {
                 let mut bound = BTreeMap::new();
                 for (index, volume, name, path) in &parts {
                     let root = Path::new(&volume.path);
                     let (index, container) = (*index, container.as_str());
-                    let part = SubPath { volume: name, root, container, index, path };
+                    let on_node = on_node(name);
+                    let part = SubPath { volume: name, root, container, index, path, on_node };
                     let at = on_disk.sub_path(&uid, &part).map_err(|e| chain(&e))?;
                     bound.insert(index, at.to_string_lossy().into_owned());
                 }

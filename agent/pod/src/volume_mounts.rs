@@ -19,16 +19,19 @@ pub struct VolumeOnHost {
     pub managed: bool,
     /// Whether it is a block device.
     pub block: bool,
+    /// Whether it is checked when it is bound, so that containers are given it through a binding of the agent's only.
+    pub checked: bool,
 }
 
-/// Parts of volumes that a container mounts, as `(number of the mount, name of the volume, path below it)`. Variables in a
-/// `subPathExpr` are replaced from the container's environment.
+/// Parts of volumes that a container mounts, as `(number of the mount, name of the volume, path below it)`; the whole of one that is
+/// checked when it is bound has no path. Variables in a `subPathExpr` are replaced from the container's environment.
 ///
 /// # Errors
 /// A variable that the environment does not have, or a path that leads upwards.
 pub fn sub_paths<'a>(
     container: &'a Container,
     env: &[(String, String)],
+    volumes: &BTreeMap<String, VolumeOnHost>,
 ) -> Result<Vec<(usize, &'a str, String)>, TranslateError> {
     let mut found = Vec::new();
     for (index, mount) in container.volume_mounts.iter().enumerate() {
@@ -41,7 +44,8 @@ pub fn sub_paths<'a>(
         } else {
             expanded(&mount.sub_path_expr, env).ok_or_else(failed)?
         };
-        if path.is_empty() {
+        let checked = volumes.get(&mount.name).is_some_and(|volume| volume.checked);
+        if path.is_empty() && !(checked && !propagates(mount)) {
             continue;
         }
         if path.starts_with('/') || path.split('/').any(|name| name == "..") {
@@ -50,6 +54,11 @@ pub fn sub_paths<'a>(
         found.push((index, mount.name.as_str(), path));
     }
     Ok(found)
+}
+
+/// Whether mounts made later travel through a mount. A binding of the agent's would be one more place that they travel to.
+fn propagates(mount: &VolumeMount) -> bool {
+    matches!(mount.mount_propagation.as_deref(), Some("HostToContainer" | "Bidirectional"))
 }
 
 /// `text` with its variables replaced; `None` if one is not known.
@@ -157,7 +166,7 @@ mod tests {
         ];
         for (path, expr, wanted) in cases {
             let container = container(&[("", ""), (path, expr)]);
-            let got = sub_paths(&container, &env).ok();
+            let got = sub_paths(&container, &env, &BTreeMap::new()).ok();
             let got = got.map(|all| all.into_iter().map(|(i, v, p)| (i, v.to_owned(), p)));
             let wanted = wanted.map(|all| all.iter().map(|p| (1, "v".into(), (*p).into())));
             assert_eq!(
@@ -166,6 +175,15 @@ mod tests {
                 "{path}{expr}"
             );
         }
+    }
+
+    #[test]
+    fn what_is_checked_is_bound_unless_mounts_travel_through_it() {
+        let mut container = container(&[("", ""), ("", ""), ("a", "")]);
+        container.volume_mounts[1].mount_propagation = Some("Bidirectional".into());
+        let on_host = VolumeOnHost { checked: true, ..Default::default() };
+        let got = sub_paths(&container, &[], &volumes(on_host)).expect("parts");
+        assert_eq!(got, [(0, "v", String::new()), (2, "v", "a".to_owned())]);
     }
 
     #[test]
@@ -192,7 +210,7 @@ mod tests {
             vec![VolumeDevice { name: "v".into(), device_path: "/dev/x".into() }];
         let block = |block, read_only| {
             let path = "/dev/loop0".into();
-            let all = volumes(VolumeOnHost { path, block, read_only, managed: false });
+            let all = volumes(VolumeOnHost { path, block, read_only, ..Default::default() });
             devices(&container, &all).map(|all| all[0].permissions.clone())
         };
         assert_eq!(block(true, false).as_deref(), Ok("mrw"));

@@ -29,6 +29,10 @@ pub fn set_up(
                 Tmpfs { size_bytes: *size_bytes, mode: MODE, swap: Swap::Allowed, exec: true };
             mount::tmpfs_on(parent.as_fd(), name, tmpfs, |top| give_to(top, gid))
         }
+        Medium::HugePages { page_bytes } => {
+            let give = |top: &OwnedFd| give_to(top, gid);
+            mount::huge_pages_on(parent.as_fd(), name, *page_bytes, MODE, give)
+        }
     }
 }
 

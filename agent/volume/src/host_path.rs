@@ -2,6 +2,7 @@
 //!
 //! The type is checked on the opened object and not on its path.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
@@ -37,32 +38,48 @@ pub enum HostPathError {
     },
 }
 
-/// Checks that `path` is what `kind` says, and makes it if the kind allows that: directories with mode 0755, files with 0644.
+/// Opens `path` for nothing but mounting, having checked on the opened object that it is what `kind` says. What is missing is made if
+/// the kind allows that: directories with mode 0755, files with 0644.
 ///
 /// # Errors
 /// When it is something else or cannot be opened or made.
-pub fn check(path: &str, kind: HostPathKind) -> Result<(), HostPathError> {
+pub fn open(path: &str, kind: HostPathKind) -> Result<OwnedFd, HostPathError> {
     let upwards = Path::new(path).components().any(|part| part == std::path::Component::ParentDir);
     if !path.starts_with('/') || upwards {
         return Err(HostPathError::NotAbsolute { path: path.into() });
     }
     let failed = |source| HostPathError::Open { path: path.into(), source };
-    let Some((wanted, file_type)) = expected(kind) else { return Ok(()) };
-    let found = match kind_of(path) {
+    let opened = match by_name(path) {
         Err(Errno::NOENT) => {
             match kind {
                 HostPathKind::DirectoryOrCreate => make_directories(path).map_err(failed)?,
                 HostPathKind::FileOrCreate => make_file(path).map_err(failed)?,
                 _ => {}
             }
-            kind_of(path)
+            by_name(path)
         }
-        found => found,
+        opened => opened,
     };
-    match found {
-        Ok(found) if found == file_type => Ok(()),
-        Ok(_) | Err(Errno::NOENT) => Err(HostPathError::WrongType { path: path.into(), wanted }),
+    let Some((wanted, file_type)) = expected(kind) else { return opened.map_err(failed) };
+    let wrong = || HostPathError::WrongType { path: path.into(), wanted };
+    match opened {
+        Ok(opened) => {
+            let mode = rustix::fs::fstat(&opened).map_err(failed)?.st_mode;
+            if FileType::from_raw_mode(mode) == file_type { Ok(opened) } else { Err(wrong()) }
+        }
+        Err(Errno::NOENT) => Err(wrong()),
         Err(source) => Err(failed(source)),
+    }
+}
+
+/// Checks that `path` is what `kind` says, as [`open`] does; a path of no kind need not even exist yet.
+///
+/// # Errors
+/// When it is something else or cannot be opened or made.
+pub fn check(path: &str, kind: HostPathKind) -> Result<(), HostPathError> {
+    match open(path, kind) {
+        Err(HostPathError::Open { .. }) if kind == HostPathKind::Unset => Ok(()),
+        result => result.map(drop),
     }
 }
 
@@ -79,10 +96,9 @@ fn expected(kind: HostPathKind) -> Option<(&'static str, FileType)> {
     }
 }
 
-/// What `path` is, links followed, as the container will find it.
-fn kind_of(path: &str) -> rustix::io::Result<FileType> {
-    let opened = rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(FileType::from_raw_mode(rustix::fs::fstat(opened)?.st_mode))
+/// Opens a path of the node, links followed, as the container will find it.
+fn by_name(path: &str) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
 fn make_directories(path: &str) -> rustix::io::Result<()> {

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use rustix::fs::FsWord;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
-    UnmountFlags,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags,
 };
 
 use crate::beneath;
@@ -49,7 +49,7 @@ pub struct Tmpfs {
 ///
 /// # Errors
 /// `ENODEV` where the kernel has none, `EINVAL` for a page size that the machine has not.
-pub fn detached_huge_pages(page_bytes: u64, mode: u32) -> rustix::io::Result<OwnedFd> {
+fn detached_huge_pages(page_bytes: u64, mode: u32) -> rustix::io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("hugetlbfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&context, "mode", format!("{mode:o}"))?;
     rustix::mount::fsconfig_set_string(&context, "pagesize", page_bytes.to_string())?;
@@ -130,6 +130,26 @@ pub fn tmpfs_on<E: From<Errno>>(
     Ok(mounted(parent, name)?)
 }
 
+/// Mounts a file system of huge pages on the directory `name` of `parent`, unless one is there; its top directory.
+///
+/// # Errors
+/// What the kernel says, or `prepare`.
+pub fn huge_pages_on(
+    parent: impl AsFd,
+    name: &str,
+    page_bytes: u64,
+    mode: u32,
+    prepare: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
+) -> rustix::io::Result<OwnedFd> {
+    let directory = beneath::make_directory(parent.as_fd(), name, 0o700)?;
+    if !(beneath::is_mount_point(&directory)? && is_in_memory(&directory)?) {
+        let new = detached_huge_pages(page_bytes, mode)?;
+        prepare(&top(&new)?)?;
+        attach(&new, &directory)?;
+    }
+    mounted(parent, name)
+}
+
 /// Opens a directory anew, since what was opened before a mount lies under it.
 fn mounted(parent: impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
     beneath::directory(parent, name)?.ok_or(Errno::NOENT)
@@ -150,6 +170,28 @@ pub fn bind(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
         Err(Errno::NOSYS) => rustix::mount::mount_bind(by_number(&source), by_number(&target)),
         Err(error) => Err(error),
     }
+}
+
+/// Binds what is open as `source`, with everything that is mounted below it, onto `name` of `parent`. What is mounted there later shows
+/// too; what is taken off the copy stays where it came from.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bind_all(source: impl AsFd, parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let target = beneath::handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
+    match rustix::mount::open_tree(source.as_fd(), "", flags) {
+        Ok(tree) => attach(tree, target)?,
+        Err(Errno::NOSYS) => {
+            rustix::mount::mount_bind_recursive(by_number(&source), by_number(&target))?;
+        }
+        Err(error) => return Err(error),
+    }
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change(format!("{}/{name}", by_number(&parent)), slave)
 }
 
 fn by_number(fd: &impl AsFd) -> String {

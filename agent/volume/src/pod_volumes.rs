@@ -22,7 +22,7 @@ use crate::payload::Payload;
 use crate::sources::{
     self, Inputs, Medium, Plugin, Projected, Projection, SourceError, TokenWant, Volume, VolumeKind,
 };
-use crate::sub_path::{self, SubPath, SubPathError};
+use crate::sub_path::{self, Extent, SubPath, SubPathError, Why};
 use crate::tree::{Ownership, Tree, TreeError, Written};
 use crate::{beneath, empty_dir};
 
@@ -138,6 +138,7 @@ impl PodVolumes {
                 Ok(SetUp { path, mounted: false, written: None })
             }
             VolumeKind::EmptyDir(medium) => {
+                let medium = &medium.bounded_by(inputs.allocatable);
                 let made = self.parent(uid, Plugin::EmptyDir, &volume.name).and_then(|parent| {
                     empty_dir::set_up(parent, &volume.name, medium, sources::fs_group(inputs.pod))
                 });
@@ -287,16 +288,30 @@ impl PodVolumes {
             move |source| SubPathError { path, volume, what, source }
         };
         if ![uid, want.volume, want.container].into_iter().all(is_plain) {
-            return Err(failed("name")(Errno::INVAL));
+            return Err(failed("name")(Errno::INVAL.into()));
         }
-        let root = self.open_root(want.root).map_err(failed("open the volume"))?;
-        let part = sub_path::open(root, want.path).map_err(failed("open below the volume"))?;
+        let root = match want.on_node {
+            Some(kind) => host_path::open(&want.root.to_string_lossy(), kind).map_err(Why::from),
+            None => self.open_root(want.root).map_err(Why::from),
+        };
+        let root = root.map_err(failed("open the volume"))?;
+        let (part, extent) = match (want.path, want.on_node) {
+            ("", Some(_)) => (root, Extent::All),
+            (path, _) => {
+                let part = sub_path::open(root, path);
+                (part.map_err(|e| failed("open below the volume")(e.into()))?, Extent::One)
+            }
+        };
+        let failed = |what| {
+            let failed = failed(what);
+            move |error: Errno| failed(error.into())
+        };
         let pods = beneath::open_directory(&self.pods).map_err(failed("open the pod"))?;
         let pod = beneath::make_directory(pods, uid, PRIVATE).map_err(failed("open the pod"))?;
         let targets = sub_path::targets(pod, want.volume, want.container);
         let targets = targets.map_err(failed("prepare the mount"))?;
         let index = want.index.to_string();
-        sub_path::bind(&part, &targets, &index).map_err(failed("mount"))?;
+        sub_path::bind(&part, &targets, &index, extent).map_err(failed("mount"))?;
         let below = [uid, sub_path::DIRECTORY, want.volume, want.container, &index];
         Ok(below.iter().fold(self.pods.clone(), |path, name| path.join(name)))
     }

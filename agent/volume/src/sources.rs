@@ -4,6 +4,7 @@
 //! of the single kinds is a list of one.
 
 mod downward_api;
+mod medium;
 mod objects;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,8 @@ use proto_api::core::v1::{
 
 use crate::payload::{PathError, Payload, PayloadFile};
 use crate::tree::Ownership;
+
+pub use medium::Medium;
 
 /// Mode of projected files when nothing says otherwise.
 const DEFAULT_MODE: u32 = 0o644;
@@ -127,18 +130,6 @@ impl Plugin {
     }
 }
 
-/// Where an empty directory lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Medium {
-    /// On the node's disk.
-    Disk,
-    /// In memory, up to a size in bytes.
-    Memory {
-        /// The bound; half of the node's memory when `None`.
-        size_bytes: Option<u64>,
-    },
-}
-
 /// What has to be at a path of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostPathKind {
@@ -241,6 +232,14 @@ pub enum SourceError {
         /// Its source as the API names it.
         source_kind: &'static str,
     },
+    /// A medium that cannot be had.
+    #[error("volume {volume:?}: {why}")]
+    Medium {
+        /// Name of the volume.
+        volume: String,
+        /// Why not.
+        why: String,
+    },
     /// A type of host path that there is not.
     #[error("volume {volume:?}: unknown hostPath type {kind:?}")]
     HostPathKind {
@@ -290,7 +289,7 @@ pub enum SourceError {
 /// # Errors
 /// The first volume of a kind that cannot be set up here.
 pub fn volumes(pod: &Pod) -> Result<Vec<Volume>, SourceError> {
-    pod.spec.volumes.iter().map(volume).collect()
+    pod.spec.volumes.iter().map(|each| volume(pod, each)).collect()
 }
 
 impl Volume {
@@ -371,7 +370,7 @@ fn common_user(pod: &Pod) -> Option<u32> {
     users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok())?
 }
 
-fn volume(volume: &ApiVolume) -> Result<Volume, SourceError> {
+fn volume(pod: &Pod, volume: &ApiVolume) -> Result<Volume, SourceError> {
     let source = &volume.volume_source;
     let projected = |plugin, projections| VolumeKind::Projected(Projected { plugin, projections });
     let kind = if let Some(source) = &source.config_map {
@@ -399,12 +398,7 @@ fn volume(volume: &ApiVolume) -> Result<Volume, SourceError> {
     } else if let Some(source) = &source.host_path {
         host_path(&volume.name, source)?
     } else if let Some(source) = &source.empty_dir {
-        let size_bytes = source.size_limit.filter(|size| !size.is_zero()).map(Quantity::as_bytes);
-        match source.medium.as_str() {
-            "" => VolumeKind::EmptyDir(Medium::Disk),
-            "Memory" => VolumeKind::EmptyDir(Medium::Memory { size_bytes }),
-            _ => return Err(unsupported(volume, "emptyDir of that medium:")),
-        }
+        VolumeKind::EmptyDir(medium::of(pod, &volume.name, source)?)
     } else {
         return match other_source(source) {
             Some(source_kind) => Err(unsupported(volume, source_kind)),

@@ -15,6 +15,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::host_path::HostPathError;
+use crate::sources::HostPathKind;
 use crate::{beneath, mount};
 
 /// Directory of a pod's bound parts.
@@ -33,8 +35,10 @@ pub struct SubPath<'a> {
     pub container: &'a str,
     /// Number of the mount among the container's.
     pub index: usize,
-    /// Path below the volume's root.
+    /// Path below the volume's root; empty for all of it.
     pub path: &'a str,
+    /// What the root has to be, when it is a path of the node; with everything mounted below it when `path` is empty.
+    pub on_node: Option<HostPathKind>,
 }
 
 /// Why a part of a volume cannot be given.
@@ -49,7 +53,18 @@ pub struct SubPathError {
     pub what: &'static str,
     /// Why; `EXDEV` and `ELOOP` for a path that leads out of the volume.
     #[source]
-    pub source: Errno,
+    pub source: Why,
+}
+
+/// What went wrong with a part of a volume.
+#[derive(Debug, thiserror::Error)]
+pub enum Why {
+    /// What the kernel says.
+    #[error(transparent)]
+    Kernel(#[from] Errno),
+    /// The path of the node is not what it should be.
+    #[error(transparent)]
+    HostPath(#[from] HostPathError),
 }
 
 /// Opens the part below `root`; directories that are missing are made with the root's own mode.
@@ -102,7 +117,12 @@ fn make_one(parent: &OwnedFd, name: &str, mode: Mode) -> rustix::io::Result<()> 
 
 /// Binds `part` to the target `index` in `parent`, unless exactly that is bound there already. A mount of something else, that an
 /// earlier instance of the container had, is taken off first.
-pub(crate) fn bind(part: &OwnedFd, parent: &OwnedFd, index: &str) -> rustix::io::Result<()> {
+pub(crate) fn bind(
+    part: &OwnedFd,
+    parent: &OwnedFd,
+    index: &str,
+    extent: Extent,
+) -> rustix::io::Result<()> {
     let wanted = rustix::fs::fstat(part)?;
     if let Some(there) = beneath::handle(parent, index)? {
         if beneath::is_mount_point(&there)? && is_same(&rustix::fs::fstat(&there)?, &wanted) {
@@ -112,7 +132,20 @@ pub(crate) fn bind(part: &OwnedFd, parent: &OwnedFd, index: &str) -> rustix::io:
         mount::detach(parent, index)?;
     }
     let is_directory = FileType::from_raw_mode(wanted.st_mode) == FileType::Directory;
-    mount::bind(part, make_target(parent, index, is_directory)?)
+    let target = make_target(parent, index, is_directory)?;
+    match extent {
+        Extent::One => mount::bind(part, target),
+        Extent::All => mount::bind_all(part, parent, index),
+    }
+}
+
+/// How much of what lies below a part is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// Its own file system.
+    One,
+    /// What is mounted below it too.
+    All,
 }
 
 fn is_same(one: &Stat, other: &Stat) -> bool {

@@ -202,7 +202,9 @@ async fn bind_parts(
     env: &[(String, String)],
 ) -> Result<BTreeMap<usize, String>, Line> {
     let mut wanted = Vec::new();
-    for (index, name, path) in sub_paths(container, env).map_err(|e| e.to_string())? {
+    for (index, name, path) in
+        sub_paths(container, env, &scene.mounted.on_host).map_err(|e| e.to_string())?
+    {
         let volume = scene.mounted.on_host.get(name);
         let volume = volume.ok_or_else(|| format!("no volume {name:?} to mount"))?;
         wanted.push((index, volume.clone(), name.to_owned(), path));

@@ -51,7 +51,7 @@ fn pod() -> Pod {
 /// Reads one volume as it stands in a pod and shows its files as `path mode content`, or the error.
 fn check(volume: &str, expect: &[&str]) {
     let source: ApiVolume = from_yaml(volume);
-    let shown = match super::volume(&source) {
+    let shown = match super::volume(&Pod::default(), &source) {
         Ok(Volume { kind: VolumeKind::Projected(projected), .. }) => {
             let want = TokenWant { audience: String::new(), expiration_secs: 3607 };
             let inputs = Inputs {
@@ -173,7 +173,7 @@ fn other_kinds() {
 fn needs_are_all_objects() {
     let source = "{name: v, projected: {sources: [{serviceAccountToken: {path: t, expirationSeconds: 5}}, {configMap: {name: c, optional: true}}, {secret: {name: s}}]}}";
     let mut needs = Needs::default();
-    super::volume(&from_yaml(source)).unwrap().add_needs(&mut needs);
+    super::volume(&Pod::default(), &from_yaml(source)).unwrap().add_needs(&mut needs);
     let token = TokenWant { audience: String::new(), expiration_secs: TOKEN_SECS_MIN };
     let expect = Needs {
         config_maps: ["c".to_owned()].into(),
@@ -186,7 +186,7 @@ fn needs_are_all_objects() {
 #[test]
 fn tokens_belong_to_the_user_that_reads_them() {
     let token = "{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}";
-    let kind = super::volume(&from_yaml(token)).unwrap().kind;
+    let kind = super::volume(&Pod::default(), &from_yaml(token)).unwrap().kind;
     let VolumeKind::Projected(projected) = kind else { panic!("{kind:?}") };
     let owner = |spec: &str| {
         let mut pod = pod();

@@ -1,12 +1,27 @@
 //! gen: gRPC interfaces of the node's plugins, generated from `.proto` files that hold facts only; nothing by hand.
 //!
-//! Only the container runtime interface so far; CSI, plugin registration, device plugins and pod resources
-//! get a module each, beside their `.proto`, when something speaks them.
+//! An interface gets a module, beside its `.proto`, when something speaks it.
 
 /// Container runtime interface, version 1: package `runtime.v1`.
 pub mod cri {
     #[allow(missing_docs, clippy::all, reason = "generated from cri/v1.proto")]
     pub mod v1 {
         tonic::include_proto!("runtime.v1");
+    }
+}
+
+/// Container storage interface, version 1: package `csi.v1`.
+pub mod csi {
+    #[allow(missing_docs, clippy::all, reason = "generated from csi/v1.proto")]
+    pub mod v1 {
+        tonic::include_proto!("csi.v1");
+    }
+}
+
+/// How plugins of the node make themselves known, version 1: package `pluginregistration`.
+pub mod plugin_registration {
+    #[allow(missing_docs, clippy::all, reason = "generated from plugin_registration/v1.proto")]
+    pub mod v1 {
+        tonic::include_proto!("pluginregistration");
     }
 }

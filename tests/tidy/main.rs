@@ -21,6 +21,11 @@ const LONG_FILES: &[(&str, &str)] = &[(
 /// Names of other software that look like the brand's, with the reason why they stand where they do.
 const OTHERS_NAMES: &[(&str, &str, &str)] = &[
     (
+        "agent/orchlet/src/images/provider.rs",
+        "CREDENTIAL_PLUGINS",
+        "credential plugins and their configuration are the other agent's, in both profiles",
+    ),
+    (
         "agent/orchlet/src/app/runtime.rs",
         "CRI_NAMESPACE",
         "containerd's own name for what its CRI plugin keeps",

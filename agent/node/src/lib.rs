@@ -5,6 +5,14 @@
 
 pub mod admission;
 pub mod cgroup;
+pub mod eviction;
+pub mod image_gc;
+pub mod image_name;
+pub mod keyring;
+pub mod preempt;
+pub mod pressure;
+pub mod priority;
 pub mod qos;
 pub mod resources;
+pub mod shutdown;
 pub mod status;

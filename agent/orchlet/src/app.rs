@@ -6,6 +6,7 @@ mod node;
 mod parts;
 mod runtime;
 mod serve;
+mod upkeep;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,9 @@ use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Settings;
+use crate::images::Logins;
 use crate::journal::{Journal, Record};
+use crate::node_events::NodeEvents;
 use crate::place::NodePlace;
 use crate::pods::Pods;
 
@@ -43,6 +46,7 @@ pub struct Bound {
     journal: Journal,
     records: BTreeMap<String, Record>,
     board: StatusBoard,
+    logins: Logins,
 }
 
 /// Reads the machine, opens the journal, makes the clients. Changes nothing but the agent's own directories and cgroups.
@@ -65,7 +69,9 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let place = NodePlace::new(cgroups, &settings.file.cgroup_root, driver, pids);
     let (_, allocatable) = status::capacity(&machine.capacity, &machine.reserved);
     place.prepare(&allocatable).map_err(Failure::run)?;
+    let logins = upkeep::logins(&settings)?;
     Ok(Bound {
+        logins,
         machine,
         boot_id: identity.boot_id,
         runtime,
@@ -114,7 +120,8 @@ impl Bound {
         self.runtime_ready().await;
         let (node_sender, node) = watch::channel(None);
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));
-        let parts = Arc::new(self.parts(cluster.as_ref(), node.clone()));
+        let images = self.images();
+        let parts = Arc::new(self.parts(cluster.as_ref(), node.clone(), images));
         let found = self.found_pods(&parts).await;
         let happened = self.happened();
         let (say, said) = mpsc::channel(SAID_LEN);
@@ -123,6 +130,9 @@ impl Bound {
         let pods = Pods::new(parts.clone(), self.board.clone(), found, records, sources);
         tokio::spawn(until(drain.watch(), pods.run(said, happened)));
         self.start_servers(cluster.as_ref().map(|c| &c.client), &parts, drain).await?;
+        let events = cluster.as_ref().map(|cluster| cluster.events.clone());
+        let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
+        self.start_upkeep(&parts, &events, drain);
         if let Some(cluster) = cluster {
             self.start_node(&cluster.client, parts, node_sender, node, drain)?;
         }

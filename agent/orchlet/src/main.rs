@@ -4,9 +4,12 @@
 mod app;
 mod clock;
 mod config;
+mod images;
 mod journal;
 mod network;
 mod node;
+mod node_config;
+mod node_events;
 mod objects;
 mod place;
 mod pods;

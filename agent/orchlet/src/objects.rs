@@ -40,6 +40,7 @@ pub fn needs_of(pod: &Pod) -> Needs {
         all.config_maps.extend(config_maps);
         all.secrets.extend(secrets);
     }
+    all.secrets.extend(pod.spec.image_pull_secrets.iter().map(|secret| secret.name.clone()));
     // A volume that cannot be set up here fails when it is tried, not when its objects are looked for.
     for volume in agent_volume::volumes(pod).unwrap_or_default() {
         let mut needs = agent_volume::Needs::default();

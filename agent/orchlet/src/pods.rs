@@ -2,6 +2,7 @@
 //! and for remains that nobody wants any more.
 
 pub mod act;
+mod admit;
 pub mod busy;
 pub mod effect;
 pub mod parts;

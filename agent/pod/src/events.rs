@@ -105,6 +105,13 @@ pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> 
             "FailedCreatePodSandBox",
             format!("Failed to create pod sandbox: {error}"),
         ),
+        Action::InspectImage { image } => {
+            let message = match error.starts_with("Failed to") {
+                true => error.to_owned(),
+                false => format!("Failed to inspect image {image:?}: {error}"),
+            };
+            PodEvent::new(Warning, "InspectFailed", message)
+        }
         Action::PullImage { image, container } => {
             let message = format!("Failed to pull image {image:?}: {error}");
             PodEvent::new(Warning, "Failed", message).at(want, container)

@@ -236,9 +236,15 @@ fn decide_end(want: &PodWant, seen: &PodSeen, memory: &mut Memory, now: Duration
         }
         Presence::Present if is_complete(want, memory) => Some((Why::Completed, Duration::ZERO)),
         Presence::Present if lost => Some((Why::SandboxLost, want.grace)),
-        Presence::Present => None,
+        Presence::Present => want.verdict.as_ref().map(|verdict| {
+            let (reason, message) = (verdict.reason.clone(), verdict.message.clone());
+            (Why::Evicted { reason, message }, want.grace)
+        }),
     };
     let Some((why, grace)) = wish else { return };
+    // A node that ends the pod has less time than its source may have given.
+    let bound = want.verdict.as_ref().and_then(|verdict| verdict.grace);
+    let grace = bound.map_or(grace, |bound| bound.min(grace));
     let deadline = now + grace;
     match &mut memory.ending {
         None => memory.ending = Some(Ending { why, deadline }),

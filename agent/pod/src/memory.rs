@@ -125,6 +125,13 @@ pub enum Why {
     DeadlineExceeded,
     /// Its sandbox went away after it had run something, and its policy is to run nothing twice.
     SandboxLost,
+    /// The node ended it; reason and message are the failed pod's.
+    Evicted {
+        /// Reason, such as `Evicted`.
+        reason: String,
+        /// Text for users.
+        message: String,
+    },
 }
 
 /// What is remembered of one container.

@@ -19,7 +19,7 @@ pub(crate) fn prepare(next: &mut Next<'_>, memory: &Memory) {
     }
     mount(next, memory);
     for container in next.want.init.iter().chain(&next.want.containers) {
-        inspect(next, container);
+        inspect(next, memory, container);
     }
     if stop_remains(next, memory) || !next.may_try(&Step::Sandbox, memory) {
         return;
@@ -72,7 +72,7 @@ pub(crate) fn advance(next: &mut Next<'_>, memory: &Memory, stage: Stage) {
         }
         // The images of what comes later are looked up while the init containers run.
         for container in want.init.iter().chain(&want.containers) {
-            inspect(next, container);
+            inspect(next, memory, container);
         }
     } else {
         for container in &want.containers {
@@ -90,8 +90,9 @@ fn mount(next: &mut Next<'_>, memory: &Memory) {
     }
 }
 
-fn inspect(next: &mut Next<'_>, container: &ContainerWant) {
-    if !next.seen.images.contains_key(&container.image) {
+fn inspect(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
+    let step = Step::Image(container.image.clone());
+    if !next.seen.images.contains_key(&container.image) && next.may_try(&step, memory) {
         next.act(Action::InspectImage { image: container.image.clone() });
     }
 }
@@ -216,7 +217,7 @@ fn image(
                 next.wake(again);
             }
         }
-        (PullPolicy::IfNotPresent | PullPolicy::Never, None) => inspect(next, container),
+        (PullPolicy::IfNotPresent | PullPolicy::Never, None) => inspect(next, memory, container),
         (PullPolicy::Always | PullPolicy::IfNotPresent | PullPolicy::Never, _) => {
             pull(next, memory, container);
         }

@@ -55,6 +55,7 @@ fn pod_reason(memory: &Memory) -> (String, String) {
             "DeadlineExceeded".to_owned(),
             "Pod was active on the node longer than the specified deadline".to_owned(),
         ),
+        Some(Why::Evicted { reason, message }) => (reason.clone(), message.clone()),
         Some(Why::Deleted | Why::Completed | Why::SandboxLost) | None => Default::default(),
     }
 }
@@ -83,7 +84,9 @@ fn phase(want: &PodWant, memory: &Memory, stage: Stage, main: &[ContainerStatus]
 fn final_phase(want: &PodWant, memory: &Memory) -> Phase {
     let why = memory.ending.as_ref().map(|e| &e.why);
     let refused = matches!(memory.admission, Some(Admission::Refused { .. }));
-    if refused || why == Some(&Why::DeadlineExceeded) || why == Some(&Why::SandboxLost) {
+    let cut_off =
+        matches!(why, Some(Why::DeadlineExceeded | Why::SandboxLost | Why::Evicted { .. }));
+    if refused || cut_off {
         return Phase::Failed;
     }
     let succeeded = |name: &str| {
@@ -360,7 +363,9 @@ impl View<'_> {
     }
 
     fn pull_failed(&self, container: &ContainerWant, trouble: &Trouble) -> ContainerState {
-        if self.now < pull_reason_turns_at(trouble) {
+        // A name that is none does not become one by waiting.
+        let stays = matches!(trouble.reason.as_str(), "InvalidImageName" | "ImageInspectError");
+        if stays || self.now < pull_reason_turns_at(trouble) {
             return waiting(&trouble.reason, &trouble.message);
         }
         waiting("ImagePullBackOff", &format!("Back-off pulling image {:?}", container.image))

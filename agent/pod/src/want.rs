@@ -40,6 +40,19 @@ pub struct PodWant {
     pub readiness_gates: Vec<String>,
     /// Conditions of the API object, for the readiness gates.
     pub conditions: Vec<PodCondition>,
+    /// Set when the node ends the pod though its source still wants it.
+    pub verdict: Option<Verdict>,
+}
+
+/// The node's decision to end a pod: eviction, preemption, shutdown. It counts from when the plan first sees it, for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Reason of the failed pod, such as `Evicted`.
+    pub reason: String,
+    /// Text for users.
+    pub message: String,
+    /// Time between the polite and the forced stop, in place of the pod's own; `None` for the pod's own.
+    pub grace: Option<Duration>,
 }
 
 /// A container as its pod wants it.
@@ -181,6 +194,7 @@ impl PodWant {
                 .map(|gate| gate.condition_type.clone())
                 .collect(),
             conditions: pod.status.conditions.clone(),
+            verdict: None,
         }
     }
 

@@ -104,6 +104,7 @@ fn want() -> impl Strategy<Value = PodWant> {
                 qos_class: "BestEffort".to_owned(),
                 readiness_gates: Vec::new(),
                 conditions: Vec::new(),
+                verdict: None,
             }
         },
     )

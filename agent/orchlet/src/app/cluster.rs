@@ -11,6 +11,7 @@ use proto_daemon::drain::Drain;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::Bound;
+use crate::node_events::NodeEvents;
 use crate::objects::ClusterObjects;
 use crate::pods::Said;
 use crate::reports::ClusterReports;
@@ -31,7 +32,7 @@ impl Bound {
         let objects = Arc::new(ClusterObjects::new(client, services.store()));
         tokio::spawn(services.run(drain.watch(), |_| {}));
         tokio::spawn(writer.run(drain.watch()));
-        let reports = ClusterReports::new(client.clone(), events, pods_store.clone());
+        let reports = ClusterReports::new(client.clone(), events.clone(), pods_store.clone());
         Cluster {
             client: client.clone(),
             pods: pods_store,
@@ -40,6 +41,7 @@ impl Bound {
             mirrors_kept,
             objects,
             reports: Arc::new(reports),
+            events: NodeEvents::new(Some(events), &self.machine.name),
         }
     }
 
@@ -83,6 +85,7 @@ pub(super) struct Cluster {
     mirrors_kept: Arc<Notify>,
     pub(super) objects: Arc<ClusterObjects>,
     pub(super) reports: Arc<ClusterReports>,
+    pub(super) events: NodeEvents,
 }
 
 /// A service as it shows in environments; one without an address of its own does not.

@@ -11,8 +11,9 @@ use tokio::sync::watch;
 use super::Bound;
 use super::cluster::Cluster;
 use crate::config::FileConfig;
+use crate::images::Images;
 use crate::objects::{NoObjects, Subscribe};
-use crate::pods::parts::Parts;
+use crate::pods::parts::{Parts, Verdicts};
 use crate::pods::seams::Reports;
 use crate::reports::NoReports;
 use crate::resolver;
@@ -23,6 +24,7 @@ impl Bound {
         &self,
         cluster: Option<&Cluster>,
         node: watch::Receiver<Option<Arc<Node>>>,
+        images: Arc<Images>,
     ) -> Parts {
         let (settings, machine) = (&self.settings, &self.machine);
         let (flags, file) = (&settings.flags, &settings.file);
@@ -55,6 +57,11 @@ impl Bound {
             root_dir: flags.root_dir.clone(),
             node: RwLock::new(own),
             pods: Mutex::default(),
+            verdicts: Verdicts::default(),
+            images,
+            sandbox_image: flags.pod_infra_container_image.clone(),
+            names: settings.names,
+            strain: watch::Sender::default(),
         }
     }
 }

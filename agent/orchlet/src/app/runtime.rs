@@ -10,7 +10,7 @@ use super::{Bound, SAID_LEN};
 use crate::pods::parts::Parts;
 
 /// Namespace of containerd in which its CRI plugin keeps everything.
-const CRI_NAMESPACE: &str = "k8s.io";
+pub(super) const CRI_NAMESPACE: &str = "k8s.io";
 /// Pause between attempts to reach the runtime at the start.
 const RUNTIME_RETRY: Duration = Duration::from_millis(250);
 /// How often the runtime is looked at as a whole, to repair what no event told of.

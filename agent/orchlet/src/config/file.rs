@@ -106,7 +106,8 @@ FileConfig {
     container_runtime_endpoint: String = "unix:///run/containerd/containerd.sock".to_owned(),
     image_service_endpoint: String = String::new(),
     #[serde(with = "proto_daemon::go_duration::text")] runtime_request_timeout: Duration = secs(120),
-    serialize_image_pulls: bool = true,
+    // Unlike the ecosystem's: one large image must not hold up every other pod.
+    serialize_image_pulls: bool = false,
     max_parallel_image_pulls: Option<i32> = None,
     #[serde(rename = "imageMinimumGCAge", with = "proto_daemon::go_duration::text")] image_minimum_gc_age: Duration = secs(120),
     #[serde(rename = "imageGCHighThresholdPercent")] image_gc_high_threshold_percent: i32 = 85,

@@ -49,6 +49,9 @@ pub struct Flags {
     /// Labels of the node, `key=value`.
     #[arg(long, value_delimiter = ',', value_parser = parse_label)]
     pub node_labels: Vec<(String, String)>,
+    /// The node as a whole.
+    #[command(flatten)]
+    pub node: crate::node_config::NodeFlags,
     /// Flags that lie over the configuration file.
     #[command(flatten)]
     pub overrides: Overrides,
@@ -364,6 +367,18 @@ const OVERRIDES: &[Row] = &[
         "serializeImagePulls",
         Switch,
         "Whether one image is pulled at a time",
+    ),
+    (
+        "shutdown-grace-period",
+        "shutdownGracePeriod",
+        Text,
+        "Time that pods get when the node shuts down; 0 does not wait for them",
+    ),
+    (
+        "shutdown-grace-period-critical-pods",
+        "shutdownGracePeriodCriticalPods",
+        Text,
+        "How much of it is kept for critical pods",
     ),
     (
         "show-hidden-metrics-for-version",

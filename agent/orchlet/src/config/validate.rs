@@ -6,6 +6,7 @@ use proto_daemon::feature_gates::FeatureGates;
 use serde_json::Value;
 
 use super::FileConfig;
+use crate::node_config;
 use crate::server::tls;
 
 impl Configuration for FileConfig {
@@ -251,56 +252,14 @@ pub fn log_size(file: &FileConfig) -> Option<u64> {
 }
 
 fn eviction(file: &FileConfig, faults: &mut Faults) {
-    const SIGNALS: [&str; 7] = [
-        "memory.available",
-        "nodefs.available",
-        "nodefs.inodesFree",
-        "imagefs.available",
-        "imagefs.inodesFree",
-        "pid.available",
-        "allocatableMemory.available",
-    ];
-    for (path, thresholds) in [
-        ("evictionHard", &file.eviction_hard),
-        ("evictionSoft", &file.eviction_soft),
-        ("evictionMinimumReclaim", &file.eviction_minimum_reclaim),
-    ] {
-        for (signal, value) in thresholds {
-            let at = format!("{path}.{signal}");
-            faults.check(SIGNALS.contains(&signal.as_str()), &at, "unknown eviction signal");
-            faults.check(
-                is_threshold(value),
-                &at,
-                format!("{value:?} must be a quantity or a percentage"),
-            );
-        }
-    }
-    for (signal, period) in &file.eviction_soft_grace_period {
-        let at = format!("evictionSoftGracePeriod.{signal}");
-        faults.check(proto_daemon::go_duration::parse(period).is_ok(), &at, "must be a duration");
-    }
-    for signal in file.eviction_soft.keys() {
-        let has = file.eviction_soft_grace_period.contains_key(signal);
-        faults.check(
-            has,
-            &format!("evictionSoft.{signal}"),
-            "needs a grace period in evictionSoftGracePeriod",
-        );
+    for fault in node_config::eviction_thresholds(file).err().unwrap_or_default() {
+        faults.check(false, &fault.path, fault.message);
     }
     faults.check(
         file.eviction_max_pod_grace_period >= 0,
         "evictionMaxPodGracePeriod",
         "must not be negative",
     );
-}
-
-fn is_threshold(value: &str) -> bool {
-    match value.strip_suffix('%') {
-        Some(percent) => {
-            percent.parse::<f64>().is_ok_and(|percent| (0.0..=100.0).contains(&percent))
-        }
-        None => value.parse::<Quantity>().is_ok_and(|quantity| !quantity.is_negative()),
-    }
 }
 
 /// Fields that are read and change nothing, each with the reason.

@@ -5,10 +5,8 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use agent_node::admission::admit;
 use agent_pod::env::{Inputs, environment};
 use agent_pod::lifecycle::Action;
-use agent_pod::memory::Admission;
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
 use agent_pod::spec::Mount;
 use agent_pod::translate::{self, ContainerInputs};
@@ -18,10 +16,11 @@ use agent_runtime::RuntimeError;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::exit::chain;
 
+use super::admit::answer;
 use super::effect::Effect;
 use super::parts::Parts;
 use super::seams::{Line, MountedVolumes, Sources};
-use crate::clock;
+use crate::{clock, images};
 
 /// The state of the pod when the action begins.
 #[derive(Clone)]
@@ -64,9 +63,10 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
     let runtime = &parts.runtime;
     let failed = |error: RuntimeError| Failure::runtime("", &error);
     match action {
-        Action::Admit => Ok(Effect::Answer(answer(parts, scene))),
+        Action::Admit => Ok(Effect::Answer(answer(parts, scene).await)),
         Action::CreateSandbox { attempt } => create_sandbox(parts, scene, *attempt).await,
         Action::InspectImage { image } => {
+            images::parse(image).map_err(|e| Failure::new(e.reason, e.message))?;
             let found = runtime.image(image).await;
             let found = found.map_err(|e| Failure::runtime("ImageInspectError", &e))?;
             Ok(Effect::Image(match found {
@@ -74,9 +74,12 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
                 None => ImageSeen::Absent { at: clock::boot() },
             }))
         }
-        Action::PullImage { image, .. } => {
-            let pulled = runtime.pull_image(image, None).await;
-            let id = pulled.map_err(|e| Failure::runtime("ErrImagePull", &e))?;
+        Action::PullImage { image, container } => {
+            if let Some(id) = imported(parts, scene, image, container).await {
+                return Ok(Effect::Image(ImageSeen::Present { id }));
+            }
+            let pulled = parts.images.pull(image, &scene.pod, &scene.sources).await;
+            let id = pulled.map_err(|e| Failure::new(e.reason, e.message))?;
             Ok(Effect::Image(ImageSeen::Present { id }))
         }
         Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
@@ -120,13 +123,13 @@ fn instance(now: ContainerSeen) -> Effect {
     Effect::Instance(Box::new(now))
 }
 
-fn answer(parts: &Parts, scene: &Scene) -> Admission {
-    let is_static = scene.source == Source::Static;
-    let (node, load) = parts.node_and_load(&scene.pod.metadata.uid);
-    match admit(&scene.pod, &node, &load, is_static) {
-        Ok(()) => Admission::Admitted,
-        Err(refusal) => Admission::Refused { reason: refusal.reason, message: refusal.message },
+/// The image that is there meanwhile without a registry, imported by an operator, unless it is to be pulled always.
+async fn imported(parts: &Parts, scene: &Scene, image: &str, container: &str) -> Option<String> {
+    let always = find(&scene.pod, container).is_some_and(|c| c.image_pull_policy == "Always");
+    if always || !parts.images.is_imported(image) {
+        return None;
     }
+    parts.runtime.image(image).await.ok()?.map(|image| image.id)
 }
 
 async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Effect, Failure> {

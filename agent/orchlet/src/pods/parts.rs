@@ -2,16 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use agent_node::admission::Load;
+use agent_node::pressure::Pressure;
 use agent_node::qos::qos_class;
 use agent_pod::translate::{NodeFacts, log_directory};
+use agent_pod::want::{Source, Verdict};
 use agent_runtime::Runtime;
 use proto_api::Quantity;
 use proto_api::core::v1::{Node, Pod, PodStatus};
+use proto_api::names::Names;
+use tokio::sync::{Notify, watch};
 
 use super::seams::{Line, PodPlace, PodVolumes, Reports};
+use crate::images::Images;
 use crate::journal::Journal;
 use crate::objects::Subscribe;
 
@@ -39,6 +45,35 @@ pub struct Parts {
     pub node: RwLock<Node>,
     /// The pods of the node by uid, as their tasks know them.
     pub pods: Mutex<BTreeMap<String, Known>>,
+    /// What the node decided about its pods.
+    pub verdicts: Verdicts,
+    /// Images: pulls, and what removes them.
+    pub images: Arc<Images>,
+    /// Sandbox image, as the runtime knows it.
+    pub sandbox_image: String,
+    /// Names of the naming profile.
+    pub names: &'static Names,
+    /// What is short on the node, and whether it is shutting down.
+    pub strain: watch::Sender<Strain>,
+}
+
+/// What keeps pods from beginning on the node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strain {
+    /// What is short.
+    pub pressure: Pressure,
+    /// Whether the node is shutting down.
+    pub shutting_down: bool,
+}
+
+/// What the node decided about pods, by uid: reaches each pod's task as a poke, and holds until nothing of the pod is left.
+#[derive(Debug, Default)]
+pub struct Verdicts(Mutex<BTreeMap<String, Sentence>>);
+
+#[derive(Debug, Default)]
+struct Sentence {
+    verdict: Option<Verdict>,
+    poke: Arc<Notify>,
 }
 
 impl Parts {
@@ -59,8 +94,72 @@ impl Parts {
         pods.insert(known.pod.metadata.uid.clone(), known);
     }
 
+    /// Where the task of a pod hears that something about it has changed.
+    pub fn poke(&self, uid: &str) -> Arc<Notify> {
+        self.verdicts.lock().entry(uid.to_owned()).or_default().poke.clone()
+    }
+
+    /// The node's decision about a pod.
+    pub fn verdict(&self, uid: &str) -> Option<Verdict> {
+        self.verdicts.lock().get(uid)?.verdict.clone()
+    }
+
+    /// Ends a pod. The first decision stays; a later one can only shorten its grace.
+    pub fn end(&self, uid: &str, verdict: Verdict) {
+        let mut sentences = self.verdicts.lock();
+        let sentence = sentences.entry(uid.to_owned()).or_default();
+        match &mut sentence.verdict {
+            None => sentence.verdict = Some(verdict),
+            Some(known) => {
+                known.grace = match (known.grace, verdict.grace) {
+                    (Some(a), Some(b)) => Some(a.min(b)),
+                    (a, b) => a.or(b),
+                };
+            }
+        }
+        sentence.poke.notify_one();
+    }
+
+    /// Tells all pods' tasks that something which they share has changed.
+    pub fn poke_all(&self) {
+        self.verdicts.lock().values().for_each(|sentence| sentence.poke.notify_one());
+    }
+
+    /// Images that pods of the node are made of, as they name them.
+    pub fn image_names(&self) -> Vec<String> {
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = pods.values().filter(|known| known.counts == Counts::Yes);
+        let containers = current.flat_map(|known| {
+            let spec = &known.pod.spec;
+            spec.init_containers.iter().chain(&spec.containers)
+        });
+        containers.map(|container| container.image.clone()).collect()
+    }
+
+    /// The pods that take of the node: with status, and whether they come from a manifest.
+    pub fn current_pods(&self) -> Vec<Known> {
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        pods.values().filter(|known| known.counts == Counts::Yes).cloned().collect()
+    }
+
+    /// Waits until nothing of these pods runs any more, or until `deadline`; whether that is so. Cancel safe.
+    pub async fn ended(&self, uids: &[String], deadline: tokio::time::Instant) -> bool {
+        let over = || {
+            let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+            uids.iter().all(|uid| pods.get(uid).is_none_or(|known| known.counts == Counts::No))
+        };
+        while !over() {
+            if tokio::time::Instant::now() >= deadline {
+                return false;
+            }
+            tokio::time::sleep(ENDED_LOOK).await;
+        }
+        true
+    }
+
     /// Forgets a pod of which nothing is left.
     pub fn forget(&self, uid: &str) {
+        self.verdicts.lock().remove(uid);
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 
@@ -119,6 +218,15 @@ impl Parts {
     }
 }
 
+/// Between two looks at pods that are ending.
+const ENDED_LOOK: Duration = Duration::from_millis(50);
+
+impl Verdicts {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Sentence>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A pod as its task knows it.
 #[derive(Clone, Debug)]
 pub struct Known {
@@ -128,6 +236,8 @@ pub struct Known {
     pub status: PodStatus,
     /// Whether it takes of the node.
     pub counts: Counts,
+    /// Where it comes from.
+    pub source: Source,
 }
 
 /// Whether a pod takes of the node.

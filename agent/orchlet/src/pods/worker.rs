@@ -22,7 +22,7 @@ use agent_pod::backoff::Step;
 use agent_pod::events;
 use agent_pod::lifecycle::{Action, Plan, Stage, plan};
 use agent_pod::memory::{Admission, Memory};
-use agent_pod::seen::{PodSeen, VolumesSeen};
+use agent_pod::seen::{ImageSeen, PodSeen, VolumesSeen};
 use agent_pod::want::{Config, ContainerWant, PodWant, Source};
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
@@ -134,7 +134,7 @@ impl Worker {
         start: Start,
     ) -> Self {
         let pod = order.borrow().pod.clone();
-        let poke = Arc::new(Notify::new());
+        let poke = parts.poke(&pod.metadata.uid);
         let subscription = parts.objects.subscribe(&pod, poke.clone());
         let recorded = start.memory.clone();
         let memory = start.memory.unwrap_or_else(|| Memory::adopt(&pod.status));
@@ -235,6 +235,7 @@ impl Worker {
                 self.volumes_stale = true;
                 // What was missing may be there now.
                 self.memory.forget_trouble(&Step::Volumes);
+                self.forget_imported();
             }
             () = timer => {}
         }
@@ -247,13 +248,14 @@ impl Worker {
     fn want(&self) -> PodWant {
         let order = self.order.borrow().clone();
         let config = |container: &Container| self.config(container);
-        let want = PodWant::from_pod(
+        let mut want = PodWant::from_pod(
             &order.pod,
             order.source,
             &self.parts.qos(&order.pod),
             &self.parts.host_ips,
             config,
         );
+        want.verdict = self.parts.verdict(&order.pod.metadata.uid);
         if order.held == Held::No { want.gone() } else { want }
     }
 
@@ -266,6 +268,17 @@ impl Worker {
             None => Config::Ready,
             Some(text) => Config::Missing(text),
         }
+    }
+
+    /// An image that was imported is there, whatever a registry said.
+    fn forget_imported(&mut self) {
+        let images = &self.parts.images;
+        self.memory
+            .troubles
+            .retain(|t| !matches!(&t.step, Step::Image(image) if images.is_imported(image)));
+        self.seen.images.retain(|image, seen| {
+            !(matches!(seen, ImageSeen::Absent { .. }) && images.is_imported(image))
+        });
     }
 
     /// Takes in what the source says now.
@@ -302,7 +315,8 @@ impl Worker {
         let admitted = self.memory.admission == Some(Admission::Admitted);
         let over = next.memory.phase.is_terminal() || next.stage == Stage::Gone;
         let counts = if admitted && !over { Counts::Yes } else { Counts::No };
-        self.parts.know(Known { pod: self.pod(), status: next.status.clone(), counts });
+        let source = self.order.borrow().source;
+        self.parts.know(Known { pod: self.pod(), status: next.status.clone(), counts, source });
     }
 
     // === operations ===

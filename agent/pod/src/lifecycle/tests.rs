@@ -5,7 +5,7 @@ use proto_api::core::v1::{ContainerStatus, PodCondition};
 use super::*;
 use crate::memory::Phase;
 use crate::seen::{ContainerSeen, Exit, ImageSeen, InstanceState, SandboxSeen};
-use crate::want::{Config, ContainerWant, PullPolicy};
+use crate::want::{Config, ContainerWant, PullPolicy, Verdict};
 
 const BOOT: Duration = Duration::from_secs(1000);
 
@@ -40,6 +40,7 @@ fn want() -> PodWant {
         qos_class: "BestEffort".into(),
         readiness_gates: Vec::new(),
         conditions: Vec::new(),
+        verdict: None,
     }
 }
 
@@ -320,4 +321,38 @@ fn a_closed_readiness_gate_keeps_the_pod_unready() {
     let pod = PodWant { conditions: vec![open], ..pod };
     let next = plan(&pod, &seen, &admitted(), at(0));
     assert_eq!(condition(&next.status, "Ready").status, "True");
+}
+
+#[test]
+fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
+    let seen = with(vec![instance("c", 0, running())]);
+    let verdict = |grace: Option<u64>| Verdict {
+        reason: "Evicted".into(),
+        message: "low on memory".into(),
+        grace: grace.map(Duration::from_secs),
+    };
+    let deadline = |want: &PodWant| {
+        let next = plan(want, &seen, &admitted(), at(0));
+        assert_eq!(next.stage, Stage::Ending);
+        next.memory.ending.map(|ending| ending.deadline - at(0).boot)
+    };
+    let hard = PodWant { verdict: Some(verdict(Some(0))), ..want() };
+    assert_eq!(deadline(&hard), Some(Duration::ZERO));
+    let soft = PodWant { verdict: Some(verdict(None)), ..want() };
+    assert_eq!(deadline(&soft), Some(Duration::from_secs(30)));
+    let hurried = PodWant {
+        presence: Presence::Deleting { grace: Duration::from_secs(600) },
+        verdict: Some(verdict(Some(5))),
+        ..want()
+    };
+    assert_eq!(deadline(&hurried), Some(Duration::from_secs(5)));
+
+    // The decision is remembered without the verdict, and a container that ends well changes nothing about it.
+    let memory = plan(&hard, &seen, &admitted(), at(0)).memory;
+    let over = with(vec![instance("c", 0, exited(0))]);
+    let next = plan(&want(), &over, &memory, at(1));
+    assert_eq!(next.stage, Stage::Clearing);
+    let status = &next.status;
+    let shown = (status.phase.as_str(), status.reason.as_str(), status.message.as_str());
+    assert_eq!(shown, ("Failed", "Evicted", "low on memory"));
 }

@@ -167,6 +167,15 @@ impl World {
             root_dir: self.dir.path().join("root"),
             node: node.into(),
             pods: Mutex::default(),
+            verdicts: Default::default(),
+            images: crate::images::Images::new(
+                self.runtime.clone(),
+                Default::default(),
+                crate::images::PullBounds { parallel: 2, qps: 0, burst: 0 },
+            ),
+            sandbox_image: "pause:1".into(),
+            names: proto_api::names::Names::new(Default::default()),
+            strain: watch::Sender::default(),
         };
         let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
         let (order, orders) = watch::channel(order);

@@ -1,0 +1,217 @@
+//! What readings mean: which conditions the node shows, and whether something must be taken back now.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::thresholds::Threshold;
+use super::{Condition, Readings, Signal};
+use crate::pressure::Pressure;
+
+/// What is remembered between two decisions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Since when each threshold is reached, by its place in the list, since boot.
+    reached: BTreeMap<usize, Duration>,
+    /// When each condition last had a cause.
+    caused: BTreeMap<Condition, Duration>,
+    /// When each signal had been read that a pod was last evicted for: an older or equal reading does not show yet what that freed.
+    acted_on: BTreeMap<Signal, Duration>,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reclaim {
+    /// What is short.
+    pub signal: Signal,
+    /// The threshold.
+    pub threshold: Threshold,
+    /// Whether pods are given no time to stop.
+    pub at_once: bool,
+}
+
+/// The decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// What the node shows and admits by.
+    pub pressure: Pressure,
+    /// What must be taken back now, the most urgent first.
+    pub reclaim: Option<Reclaim>,
+    /// When the decision changes with time alone, since boot.
+    pub wake_at: Option<Duration>,
+}
+
+impl State {
+    /// Takes in new readings and decides. A signal that could not be read is neither short nor recovered: its thresholds stay as they
+    /// were.
+    pub fn decide(
+        &mut self,
+        thresholds: &[Threshold],
+        readings: &Readings,
+        transition: Duration,
+        now: Duration,
+    ) -> Decision {
+        self.observe(thresholds, readings, now);
+        for number in self.reached.keys() {
+            if let Some(threshold) = thresholds.get(*number) {
+                self.caused.insert(threshold.signal.condition(), now);
+            }
+        }
+        self.caused.retain(|_, last| *last == now || now.saturating_sub(*last) < transition);
+        let has = |condition| self.caused.contains_key(&condition);
+        let pressure = Pressure {
+            memory: has(Condition::Memory),
+            disk: has(Condition::Disk),
+            pid: has(Condition::Pid),
+        };
+        let ripens = self.reached.iter().filter_map(|(number, since)| {
+            Some(*since + thresholds.get(*number)?.grace?).filter(|at| *at > now)
+        });
+        let clears =
+            self.caused.values().filter(|last| **last != now).map(|last| *last + transition);
+        let wake_at = ripens.chain(clears).min();
+        Decision { pressure, reclaim: self.most_urgent(thresholds, readings, now), wake_at }
+    }
+
+    fn observe(&mut self, thresholds: &[Threshold], readings: &Readings, now: Duration) {
+        for (number, threshold) in thresholds.iter().enumerate() {
+            let Some(reading) = readings.get(&threshold.signal) else { continue };
+            let before = self.reached.contains_key(&number);
+            if threshold.is_reached(reading, before) {
+                self.reached.entry(number).or_insert(now);
+            } else {
+                self.reached.remove(&number);
+            }
+        }
+    }
+
+    fn most_urgent(
+        &self,
+        thresholds: &[Threshold],
+        readings: &Readings,
+        now: Duration,
+    ) -> Option<Reclaim> {
+        let due = self.reached.iter().filter_map(|(number, since)| {
+            let threshold = *thresholds.get(*number)?;
+            let ripe = threshold.grace.is_none_or(|grace| now.saturating_sub(*since) >= grace);
+            let reading = readings.get(&threshold.signal)?;
+            let acted = self.acted_on.get(&threshold.signal);
+            let fresh = acted.is_none_or(|acted| reading.at > *acted);
+            (ripe && fresh).then_some(threshold)
+        });
+        let threshold = due.min_by_key(|threshold| {
+            (threshold.signal.condition(), threshold.grace.is_some(), threshold.signal)
+        })?;
+        let at_once = threshold.grace.is_none();
+        Some(Reclaim { signal: threshold.signal, threshold, at_once })
+    }
+
+    /// Notes that a pod was evicted on the strength of this reading.
+    pub fn acted(&mut self, signal: Signal, readings: &Readings) {
+        if let Some(reading) = readings.get(&signal) {
+            self.acted_on.insert(signal, reading.at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Reading;
+    use super::super::thresholds::Amount;
+    use super::*;
+
+    const TRANSITION: Duration = Duration::from_secs(300);
+
+    fn s(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn threshold(signal: Signal, below: u64, grace: Option<u64>) -> Threshold {
+        let grace = grace.map(s);
+        Threshold { signal, below: Amount::Absolute(below), grace, min_reclaim: None }
+    }
+
+    fn readings(at: u64, all: &[(Signal, u64)]) -> Readings {
+        let one = |(signal, available): &(Signal, u64)| {
+            (*signal, Reading { available: *available, capacity: 1000, at: s(at) })
+        };
+        all.iter().map(one).collect()
+    }
+
+    use Signal::{ImagefsAvailable, MemoryAvailable, NodefsAvailable, PidAvailable};
+
+    #[test]
+    fn a_hard_threshold_acts_at_once_and_its_condition_outlasts_it() {
+        let all = [threshold(MemoryAvailable, 100, None)];
+        let mut state = State::default();
+        let mut at = |secs, available| {
+            state.decide(
+                &all,
+                &readings(secs, &[(MemoryAvailable, available)]),
+                TRANSITION,
+                s(secs),
+            )
+        };
+        let calm = at(0, 100);
+        assert_eq!((calm.pressure, calm.reclaim, calm.wake_at), (Pressure::default(), None, None));
+        let short = at(10, 99);
+        assert!(short.pressure.memory && short.reclaim.expect("reclaim").at_once);
+        let over = at(20, 500);
+        assert!(over.pressure.memory, "the condition stays");
+        assert_eq!((over.reclaim, over.wake_at), (None, Some(s(310))));
+        assert!(at(309, 500).pressure.memory);
+        assert!(!at(310, 500).pressure.memory);
+    }
+
+    #[test]
+    fn a_soft_threshold_must_last() {
+        let all = [threshold(NodefsAvailable, 100, Some(60))];
+        let mut state = State::default();
+        let mut at = |secs, available| {
+            state.decide(
+                &all,
+                &readings(secs, &[(NodefsAvailable, available)]),
+                TRANSITION,
+                s(secs),
+            )
+        };
+        let first = at(0, 50);
+        assert!(first.pressure.disk, "the condition does not wait");
+        assert_eq!((first.reclaim, first.wake_at), (None, Some(s(60))));
+        assert_eq!(at(30, 200).reclaim, None);
+        assert_eq!(at(40, 50).reclaim, None, "it begins anew");
+        assert_eq!(at(99, 50).reclaim, None);
+        let ripe = at(100, 50).reclaim.expect("reclaim");
+        assert!(!ripe.at_once);
+    }
+
+    #[test]
+    fn memory_comes_first_then_disk_then_pids() {
+        let all = [
+            threshold(PidAvailable, 100, None),
+            threshold(ImagefsAvailable, 100, None),
+            threshold(MemoryAvailable, 200, Some(0)),
+            threshold(MemoryAvailable, 100, None),
+        ];
+        let mut state = State::default();
+        let now = readings(5, &[(PidAvailable, 1), (ImagefsAvailable, 1), (MemoryAvailable, 1)]);
+        let reclaim = state.decide(&all, &now, TRANSITION, s(5)).reclaim.expect("reclaim");
+        assert_eq!((reclaim.signal, reclaim.at_once), (MemoryAvailable, true));
+        // After an eviction the next one needs a newer reading of that signal; another shortage does not wait for it.
+        state.acted(MemoryAvailable, &now);
+        let reclaim = state.decide(&all, &now, TRANSITION, s(6)).reclaim.expect("reclaim");
+        assert_eq!(reclaim.signal, ImagefsAvailable);
+        let newer = readings(7, &[(MemoryAvailable, 1)]);
+        let reclaim = state.decide(&all, &newer, TRANSITION, s(7)).reclaim.expect("reclaim");
+        assert_eq!(reclaim.signal, MemoryAvailable);
+    }
+
+    #[test]
+    fn a_signal_that_cannot_be_read_changes_nothing() {
+        let all = [threshold(MemoryAvailable, 100, None)];
+        let mut state = State::default();
+        state.decide(&all, &readings(0, &[(MemoryAvailable, 1)]), TRANSITION, s(0));
+        let blind = state.decide(&all, &Readings::new(), TRANSITION, s(1000));
+        assert!(blind.pressure.memory);
+        assert_eq!(blind.reclaim, None, "nobody is evicted on no evidence");
+    }
+}

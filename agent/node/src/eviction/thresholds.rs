@@ -1,0 +1,263 @@
+//! The thresholds of configuration: which signal, below what, for how long, and how much more must come back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proto_api::Quantity;
+
+use super::{Reading, Signal};
+
+/// An amount of a signal.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// Bytes, inodes or process ids.
+    Absolute(u64),
+    /// Percentage of the capacity.
+    Percent(f64),
+}
+
+impl Amount {
+    /// The amount for a capacity, rounded down.
+    pub fn of(self, capacity: u64) -> u64 {
+        match self {
+            Self::Absolute(amount) => amount,
+            Self::Percent(percent) => {
+                // Thousandths of a percent: exact enough for a threshold, and the same on every machine.
+                let thousandths = (percent * 1000.0).clamp(0.0, 100_000.0);
+                let share = u128::from(capacity) * rounded(thousandths) / 100_000;
+                u64::try_from(share).unwrap_or(u64::MAX)
+            }
+        }
+    }
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the caller has bounded it between 0 and 100,000"
+)]
+fn rounded(number: f64) -> u128 {
+    number.round() as u128
+}
+
+/// A threshold: reached when less than `below` is available.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Threshold {
+    /// What is measured.
+    pub signal: Signal,
+    /// What must be available.
+    pub below: Amount,
+    /// How long it must be reached before pods are evicted; `None` for a hard threshold, which evicts at once and with no grace.
+    pub grace: Option<Duration>,
+    /// How much more than `below` must be available before the shortage counts as over.
+    pub min_reclaim: Option<Amount>,
+}
+
+impl Threshold {
+    /// Whether it is reached, or, with `recovering`, not recovered from.
+    pub fn is_reached(&self, reading: &Reading, recovering: bool) -> bool {
+        let below = self.below.of(reading.capacity);
+        let more = match self.min_reclaim {
+            Some(amount) if recovering => amount.of(reading.capacity),
+            _ => 0,
+        };
+        reading.available < below.saturating_add(more)
+    }
+}
+
+/// The maps of configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Texts<'a> {
+    /// `evictionHard`.
+    pub hard: &'a BTreeMap<String, String>,
+    /// `evictionSoft`.
+    pub soft: &'a BTreeMap<String, String>,
+    /// `evictionSoftGracePeriod`.
+    pub soft_grace: &'a BTreeMap<String, String>,
+    /// `evictionMinimumReclaim`.
+    pub min_reclaim: &'a BTreeMap<String, String>,
+}
+
+/// What is wrong with one entry of a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Map and key.
+    pub path: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// Reads all thresholds. One of 0 % or 100 % is switched off. A hard threshold on memory also bounds what pods use together.
+///
+/// # Errors
+/// Every fault.
+pub fn thresholds(texts: &Texts<'_>) -> Result<Vec<Threshold>, Vec<Fault>> {
+    let mut faults = Vec::new();
+    let reclaim = amounts("evictionMinimumReclaim", texts.min_reclaim, &mut faults);
+    let mut graces = BTreeMap::new();
+    for (name, text) in texts.soft_grace {
+        let path = format!("evictionSoftGracePeriod.{name}");
+        match (Signal::parse(name), duration(text)) {
+            (None, _) => faults.push(unknown(path)),
+            (_, None) => faults.push(Fault { path, message: format!("{text:?} is no duration") }),
+            (Some(signal), Some(grace)) => {
+                graces.insert(signal, grace);
+            }
+        }
+    }
+    let mut all = Vec::new();
+    for (signal, below) in amounts("evictionHard", texts.hard, &mut faults) {
+        let min_reclaim = reclaim.get(&signal).copied();
+        all.push(Threshold { signal, below, grace: None, min_reclaim });
+    }
+    for (signal, below) in amounts("evictionSoft", texts.soft, &mut faults) {
+        match graces.get(&signal) {
+            Some(grace) => {
+                let (grace, min_reclaim) = (Some(*grace), reclaim.get(&signal).copied());
+                all.push(Threshold { signal, below, grace, min_reclaim });
+            }
+            None => faults.push(Fault {
+                path: format!("evictionSoft.{}", signal.as_str()),
+                message: "needs a grace period in evictionSoftGracePeriod".to_owned(),
+            }),
+        }
+    }
+    if !faults.is_empty() {
+        return Err(faults);
+    }
+    let is_off = |amount: Amount| matches!(amount, Amount::Percent(percent) if percent <= 0.0 || percent >= 100.0);
+    all.retain(|threshold| !is_off(threshold.below));
+    let hard_memory =
+        all.iter().find(|t| t.signal == Signal::MemoryAvailable && t.grace.is_none()).copied();
+    all.extend(hard_memory.map(|t| Threshold { signal: Signal::AllocatableMemoryAvailable, ..t }));
+    Ok(all)
+}
+
+fn unknown(path: String) -> Fault {
+    Fault { path, message: "unknown eviction signal".to_owned() }
+}
+
+fn amounts(
+    map: &str,
+    texts: &BTreeMap<String, String>,
+    faults: &mut Vec<Fault>,
+) -> BTreeMap<Signal, Amount> {
+    let mut amounts = BTreeMap::new();
+    for (name, text) in texts {
+        let path = format!("{map}.{name}");
+        match (Signal::parse(name), amount(text)) {
+            (None | Some(Signal::AllocatableMemoryAvailable), _) => faults.push(unknown(path)),
+            (_, Err(message)) => faults.push(Fault { path, message }),
+            (Some(signal), Ok(amount)) => {
+                amounts.insert(signal, amount);
+            }
+        }
+    }
+    amounts
+}
+
+fn amount(text: &str) -> Result<Amount, String> {
+    if let Some(number) = text.strip_suffix('%') {
+        let percent = number.parse::<f64>().ok().filter(|p| (0.0..=100.0).contains(p));
+        return percent
+            .map(Amount::Percent)
+            .ok_or_else(|| format!("{text:?} is no percentage between 0 and 100"));
+    }
+    let quantity = text.parse::<Quantity>().map_err(|_| format!("{text:?} is no quantity"))?;
+    if quantity.is_negative() {
+        return Err("must not be negative".to_owned());
+    }
+    Ok(Amount::Absolute(quantity.as_bytes()))
+}
+
+/// A duration of the ecosystem's form: numbers with units `h`, `m`, `s`, `ms`.
+fn duration(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut sum = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (number, after) = rest.split_at(digits);
+        let number: u64 = number.parse().ok()?;
+        let units = [("ms", 1_u64), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+        let (unit, millis) = units.into_iter().find(|(unit, _)| after.starts_with(unit))?;
+        sum += Duration::from_millis(number.checked_mul(millis)?);
+        rest = after.get(unit.len()..)?;
+    }
+    (!text.is_empty()).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        entries.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    }
+
+    #[test]
+    fn all_kinds_are_read() {
+        let hard = map(&[
+            ("memory.available", "100Mi"),
+            ("nodefs.available", "10%"),
+            ("imagefs.available", "0%"),
+            ("pid.available", "1k"),
+        ]);
+        let soft = map(&[("memory.available", "5.5%")]);
+        let grace = map(&[("memory.available", "1m30s")]);
+        let reclaim = map(&[("nodefs.available", "1Gi")]);
+        let texts = Texts { hard: &hard, soft: &soft, soft_grace: &grace, min_reclaim: &reclaim };
+        let all = thresholds(&texts).expect("thresholds");
+        let shown: Vec<String> = all
+            .iter()
+            .map(|t| format!("{} {:?} {:?}", t.signal.as_str(), t.below, t.grace))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                "memory.available Absolute(104857600) None",
+                "nodefs.available Percent(10.0) None",
+                "pid.available Absolute(1000) None",
+                "memory.available Percent(5.5) Some(90s)",
+                "allocatableMemory.available Absolute(104857600) None",
+            ]
+        );
+        assert_eq!(all[1].min_reclaim, Some(Amount::Absolute(1 << 30)));
+        assert_eq!(all[3].below.of(1000), 55);
+    }
+
+    #[test]
+    fn every_fault_is_told() {
+        let hard = map(&[("memory.available", "-1"), ("disk", "1"), ("pid.available", "101%")]);
+        let soft = map(&[("nodefs.available", "x")]);
+        let grace = map(&[("nodefs.available", "soon")]);
+        let none = BTreeMap::new();
+        let texts = Texts { hard: &hard, soft: &soft, soft_grace: &grace, min_reclaim: &none };
+        let faults = thresholds(&texts).expect_err("faults");
+        let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
+        assert_eq!(
+            paths,
+            [
+                "evictionSoftGracePeriod.nodefs.available",
+                "evictionHard.disk",
+                "evictionHard.memory.available",
+                "evictionHard.pid.available",
+                "evictionSoft.nodefs.available"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_shortage_is_over_only_with_what_must_come_back() {
+        let threshold = Threshold {
+            signal: Signal::NodefsAvailable,
+            below: Amount::Percent(10.0),
+            grace: None,
+            min_reclaim: Some(Amount::Absolute(50)),
+        };
+        let reading = |available| Reading { available, capacity: 1000, at: Duration::ZERO };
+        assert!(threshold.is_reached(&reading(99), false));
+        assert!(!threshold.is_reached(&reading(100), false));
+        assert!(threshold.is_reached(&reading(149), true));
+        assert!(!threshold.is_reached(&reading(150), true));
+    }
+}

@@ -1,0 +1,185 @@
+//! Which images go when the disk that holds them runs full.
+//!
+//! ```text
+//!   used >= high ──► free down to low: not in use, old enough, longest unused first
+//! ```
+//!
+//! "In use" is what any container of the runtime was made from, what a pod that was admitted names, what is being pulled, what is
+//! pinned or imported by the operator: such an image is never a candidate, however full the disk is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// When images are removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Percentage of the disk in use from which images are removed; 100 never.
+    pub high_percent: u8,
+    /// Percentage down to which they are.
+    pub low_percent: u8,
+    /// An image that was first seen later than this ago stays.
+    pub min_age: Duration,
+}
+
+impl Default for Limits {
+    /// The ecosystem's own: 85, 80, two minutes.
+    fn default() -> Self {
+        Self { high_percent: 85, low_percent: 80, min_age: Duration::from_secs(120) }
+    }
+}
+
+/// Room on the disk that holds images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Bytes in all.
+    pub capacity: u64,
+    /// Bytes that can still be written.
+    pub available: u64,
+}
+
+/// An image that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// The runtime's id.
+    pub id: String,
+    /// All names: tags and digests.
+    pub names: Vec<String>,
+    /// Bytes on disk.
+    pub size: u64,
+    /// Whether the runtime says that it must stay.
+    pub pinned: bool,
+}
+
+/// When images were seen and used, by id, since boot. Kept by whoever calls; grows and shrinks with the images that exist.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uses(BTreeMap<String, Use>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Use {
+    first_seen: Duration,
+    last_used: Option<Duration>,
+}
+
+/// Ids and names that must stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needed {
+    /// Ids of images of containers, running or not.
+    pub ids: BTreeSet<String>,
+    /// Names, completed, of images that pods, pulls and imports stand for.
+    pub names: BTreeSet<String>,
+}
+
+impl Needed {
+    fn has(&self, image: &Found) -> bool {
+        image.pinned
+            || self.ids.contains(&image.id)
+            || image.names.iter().any(|name| self.names.contains(name) || self.ids.contains(name))
+    }
+}
+
+impl Uses {
+    /// Takes in what is there and what is needed now.
+    pub fn observe(&mut self, images: &[Found], needed: &Needed, now: Duration) {
+        self.0.retain(|id, _| images.iter().any(|image| image.id == *id));
+        for image in images {
+            let use_ =
+                self.0.entry(image.id.clone()).or_insert(Use { first_seen: now, last_used: None });
+            if needed.has(image) {
+                use_.last_used = Some(now);
+            }
+        }
+    }
+
+    /// Images that may go, the longest unused first.
+    pub fn candidates<'a>(
+        &self,
+        images: &'a [Found],
+        needed: &Needed,
+        min_age: Duration,
+        now: Duration,
+    ) -> Vec<&'a Found> {
+        let mut free: Vec<(Use, &Found)> = images
+            .iter()
+            .filter(|image| !needed.has(image))
+            .filter_map(|image| Some((*self.0.get(&image.id)?, image)))
+            .filter(|(use_, _)| now.saturating_sub(use_.first_seen) >= min_age)
+            .collect();
+        free.sort_by_key(|(use_, image)| (use_.last_used, use_.first_seen, image.id.clone()));
+        free.into_iter().map(|(_, image)| image).collect()
+    }
+}
+
+/// Bytes to free, by the thresholds; `None` while the disk is not full enough.
+pub fn bytes_to_free(room: Room, limits: Limits) -> Option<u64> {
+    if room.capacity == 0 || limits.high_percent >= 100 {
+        return None;
+    }
+    let used = room.capacity.saturating_sub(room.available);
+    let percent = u128::from(used) * 100 / u128::from(room.capacity);
+    if percent < u128::from(limits.high_percent) {
+        return None;
+    }
+    let keep = u128::from(room.capacity) * u128::from(limits.low_percent) / 100;
+    let keep = u64::try_from(keep).unwrap_or(u64::MAX);
+    Some(used.saturating_sub(keep)).filter(|bytes| *bytes > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    fn image(id: &str, name: &str) -> Found {
+        Found { id: id.into(), names: vec![name.into()], size: 10, pinned: false }
+    }
+
+    #[test]
+    fn thresholds() {
+        let limits = Limits::default();
+        let cases = [
+            (100, 20, None),
+            (100, 16, None),
+            (100, 15, Some(5)),
+            (100, 0, Some(20)),
+            (0, 0, None),
+            (1000, 149, Some(51)),
+        ];
+        for (capacity, available, expect) in cases {
+            assert_eq!(bytes_to_free(Room { capacity, available }, limits), expect, "{available}");
+        }
+        let never = Limits { high_percent: 100, ..limits };
+        assert_eq!(bytes_to_free(Room { capacity: 100, available: 0 }, never), None);
+    }
+
+    #[test]
+    fn the_longest_unused_go_first_and_what_is_needed_never() {
+        let mut uses = Uses::default();
+        let all = vec![
+            image("a", "a:1"),
+            image("b", "b:1"),
+            image("c", "c:1"),
+            image("by-name", "n:1"),
+            Found { pinned: true, ..image("pinned", "p:1") },
+        ];
+        let needs = |ids: &[&str], names: &[&str]| Needed {
+            ids: ids.iter().map(|id| (*id).to_owned()).collect(),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+        };
+        uses.observe(&all, &needs(&["b"], &[]), s(0));
+        uses.observe(&all, &needs(&["c"], &[]), s(100));
+        let now = needs(&[], &["n:1"]);
+        let ids = |uses: &Uses, at| -> Vec<String> {
+            let found = uses.candidates(&all, &now, s(120), at);
+            found.into_iter().map(|image| image.id.clone()).collect()
+        };
+        assert_eq!(ids(&uses, s(119)), Vec::<String>::new(), "all too young");
+        assert_eq!(ids(&uses, s(120)), ["a", "b", "c"]);
+        // One that was removed and comes back is new.
+        uses.observe(&all[1..], &now, s(130));
+        uses.observe(&all, &now, s(140));
+        assert_eq!(ids(&uses, s(150)), ["b", "c"]);
+    }
+}

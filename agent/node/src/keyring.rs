@@ -1,0 +1,283 @@
+//! Which credentials a registry is shown: read from the files that clients of registries keep them in, found by the longest match
+//! of host and path.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use serde::Deserialize;
+
+/// Credentials for a registry.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Login {
+    /// User.
+    pub username: String,
+    /// Password.
+    pub password: String,
+    /// Token of an identity provider, in place of both.
+    pub identity_token: String,
+    /// Bearer token for the registry itself.
+    pub registry_token: String,
+}
+
+/// Shows whose they are, never what they are.
+impl std::fmt::Debug for Login {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
+    }
+}
+
+impl Login {
+    fn is_empty(&self) -> bool {
+        self == &Self::default()
+    }
+}
+
+/// Why a file of credentials was not understood. Never quotes the file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyringError {
+    /// It is not the JSON that it should be.
+    #[error("is no {form}, line {line} column {column}")]
+    Malformed {
+        /// What it should be.
+        form: &'static str,
+        /// Where it is not.
+        line: usize,
+        /// Where it is not.
+        column: usize,
+    },
+    /// The `auth` of a registry is not `user:password` in base64.
+    #[error("auth of {registry:?} is not user:password in base64")]
+    Auth {
+        /// The registry.
+        registry: String,
+    },
+}
+
+/// One registry in a file.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Entry {
+    username: String,
+    password: String,
+    auth: String,
+    identitytoken: String,
+    registrytoken: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ConfigJson {
+    auths: BTreeMap<String, Entry>,
+}
+
+/// Credentials of several registries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Keyring {
+    /// By `host[:port][/path]`, where parts of the host may be globs.
+    logins: BTreeMap<String, Vec<Login>>,
+}
+
+impl Keyring {
+    /// Reads `config.json`, what secrets of type `dockerconfigjson` hold.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn config_json(bytes: &[u8]) -> Result<Self, KeyringError> {
+        let read = serde_json::from_slice::<ConfigJson>(bytes);
+        let config = read.map_err(|error| malformed("config.json", &error))?;
+        Self::of_entries(config.auths)
+    }
+
+    /// Reads `.dockercfg`, the older form, what secrets of type `dockercfg` hold.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn dockercfg(bytes: &[u8]) -> Result<Self, KeyringError> {
+        let read = serde_json::from_slice(bytes);
+        Self::of_entries(read.map_err(|error| malformed(".dockercfg", &error))?)
+    }
+
+    fn of_entries(entries: BTreeMap<String, Entry>) -> Result<Self, KeyringError> {
+        let mut keyring = Self::default();
+        for (registry, entry) in entries {
+            let login = login(&registry, entry)?;
+            if !login.is_empty() {
+                keyring.add(&registry, login);
+            }
+        }
+        Ok(keyring)
+    }
+
+    /// Adds credentials for `registry`: a host, with or without scheme, port, path and API version.
+    pub fn add(&mut self, registry: &str, login: Login) {
+        let bare = registry.trim_start_matches("https://").trim_start_matches("http://");
+        let (host, path) = bare.split_once('/').unwrap_or((bare, ""));
+        let path = format!("{path}/");
+        let path = path.trim_start_matches("v1/").trim_start_matches("v2/").trim_matches('/');
+        let key = if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") };
+        let logins = self.logins.entry(key).or_default();
+        if !logins.contains(&login) {
+            logins.push(login);
+        }
+    }
+
+    /// Credentials for a completed repository (`docker.io/library/busybox`), the best match first.
+    pub fn lookup(&self, repository: &str) -> Vec<Login> {
+        let mut found: Vec<(&String, &Vec<Login>)> =
+            self.logins.iter().filter(|(key, _)| matches(key, repository)).collect();
+        // The longer the path, the better the match; among equals the reverse order of names, so that globs come last.
+        found.sort_by_key(|(key, _)| std::cmp::Reverse((path_len(key), *key)));
+        let mut logins: Vec<Login> = found.into_iter().flat_map(|(_, all)| all.clone()).collect();
+        if logins.is_empty() && repository.starts_with("docker.io/") {
+            logins = self.logins.get("index.docker.io").cloned().unwrap_or_default();
+        }
+        logins
+    }
+}
+
+fn path_len(key: &str) -> usize {
+    key.split_once('/').map_or(0, |(_, path)| path.len())
+}
+
+fn malformed(form: &'static str, error: &serde_json::Error) -> KeyringError {
+    KeyringError::Malformed { form, line: error.line(), column: error.column() }
+}
+
+fn login(registry: &str, entry: Entry) -> Result<Login, KeyringError> {
+    let Entry { mut username, mut password, auth, identitytoken, registrytoken } = entry;
+    if !auth.is_empty() {
+        let fault = || KeyringError::Auth { registry: registry.to_owned() };
+        let engine = &base64::engine::general_purpose::STANDARD_NO_PAD;
+        let bytes = engine.decode(auth.trim().trim_end_matches('=')).map_err(|_| fault())?;
+        let text = String::from_utf8(bytes).map_err(|_| fault())?;
+        let (user, secret) = text.split_once(':').ok_or_else(fault)?;
+        (username, password) = (user.to_owned(), secret.trim_end_matches('\0').to_owned());
+    }
+    Ok(Login { username, password, identity_token: identitytoken, registry_token: registrytoken })
+}
+
+/// Whether a pattern `host[:port][/path]` covers a repository or a whole image: same port, each part of the host by glob, and the path
+/// as a prefix.
+pub fn matches(pattern: &str, repository: &str) -> bool {
+    let pattern = pattern.trim_start_matches("https://").trim_start_matches("http://");
+    let (pattern_host, pattern_path) = pattern.split_once('/').unwrap_or((pattern, ""));
+    let (host, path) = repository.split_once('/').unwrap_or((repository, ""));
+    let (pattern_name, pattern_port) = port_of(pattern_host);
+    let (name, port) = port_of(host);
+    let (globs, parts): (Vec<&str>, Vec<&str>) =
+        (pattern_name.split('.').collect(), name.split('.').collect());
+    pattern_port == port
+        && globs.len() == parts.len()
+        && globs.iter().zip(&parts).all(|(glob, part)| glob_matches(glob, part))
+        && path.starts_with(pattern_path)
+}
+
+fn port_of(host: &str) -> (&str, &str) {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => (name, port),
+        _ => (host, ""),
+    }
+}
+
+/// Shell globs with `*` and `?` over one part of a host name.
+fn glob_matches(glob: &str, text: &str) -> bool {
+    let (glob, text) = (glob.as_bytes(), text.as_bytes());
+    // Where the last star was, and how much of the text it has taken.
+    let (mut at, mut taken, mut star) = (0, 0, None);
+    while taken < text.len() {
+        match glob.get(at) {
+            Some(b'*') => {
+                star = Some((at, taken));
+                at += 1;
+            }
+            Some(byte) if *byte == b'?' || text.get(taken) == Some(byte) => {
+                at += 1;
+                taken += 1;
+            }
+            _ => match star {
+                Some((star_at, from)) => {
+                    star = Some((star_at, from + 1));
+                    at = star_at + 1;
+                    taken = from + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    glob.get(at..).is_some_and(|rest| rest.iter().all(|byte| *byte == b'*'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn login(name: &str) -> Login {
+        Login { username: name.into(), password: "p".into(), ..Login::default() }
+    }
+
+    fn users(keyring: &Keyring, repository: &str) -> Vec<String> {
+        keyring.lookup(repository).into_iter().map(|login| login.username).collect()
+    }
+
+    #[test]
+    fn patterns() {
+        let cases = [
+            ("reg.io", "reg.io/app", true),
+            ("reg.io", "reg.io:443/app", false),
+            ("reg.io:443", "reg.io:443/app", true),
+            ("*.reg.io", "eu.reg.io/app", true),
+            ("*.reg.io", "a.eu.reg.io/app", false),
+            ("*.*.reg.io", "a.eu.reg.io/app", true),
+            ("e?.reg.io", "eu.reg.io/app", true),
+            ("eu-*-1.reg.io", "eu-west-1.reg.io/app", true),
+            ("eu-*-1.reg.io", "eu-west-2.reg.io/app", false),
+            ("reg.io/team", "reg.io/team/app", true),
+            ("reg.io/team", "reg.io/other/app", false),
+            ("https://reg.io", "reg.io/app", true),
+            ("*", "localhost/app", true),
+        ];
+        for (pattern, repository, expect) in cases {
+            assert_eq!(matches(pattern, repository), expect, "{pattern} {repository}");
+        }
+    }
+
+    #[test]
+    fn the_longest_path_comes_first() {
+        let mut keyring = Keyring::default();
+        for (registry, user) in [
+            ("*.io", "glob"),
+            ("https://reg.io/v2/", "host"),
+            ("reg.io/team", "team"),
+            ("reg.io/team/app", "app"),
+            ("https://index.docker.io/v1/", "hub"),
+        ] {
+            keyring.add(registry, login(user));
+        }
+        assert_eq!(users(&keyring, "reg.io/team/app"), ["app", "team", "host", "glob"]);
+        assert_eq!(users(&keyring, "reg.io/x"), ["host", "glob"]);
+        assert_eq!(users(&keyring, "docker.io/library/busybox"), ["glob"]);
+        assert_eq!(users(&keyring, "other.org/x"), Vec::<String>::new());
+        let mut hub = Keyring::default();
+        hub.add("https://index.docker.io/v1/", login("hub"));
+        assert_eq!(users(&hub, "docker.io/library/busybox"), ["hub"]);
+    }
+
+    #[test]
+    fn files() {
+        let auth = base64::engine::general_purpose::STANDARD.encode("me:se:cret");
+        let json = format!(r#"{{"auths": {{"reg.io": {{"auth": "{auth}"}}, "none.io": {{}}}}}}"#);
+        let keyring = Keyring::config_json(json.as_bytes()).expect("keyring");
+        let found = keyring.lookup("reg.io/app");
+        assert_eq!(found[0].username, "me");
+        assert_eq!(found[0].password, "se:cret");
+        assert!(keyring.lookup("none.io/app").is_empty());
+        let old = br#"{"reg.io": {"username": "u", "password": "p", "email": "e"}}"#;
+        assert_eq!(users(&Keyring::dockercfg(old).expect("keyring"), "reg.io/a"), ["u"]);
+        let broken = br#"{"auths": {"reg.io": {"auth": "c2VjcmV0"}}}"#;
+        let error = Keyring::config_json(broken).expect_err("no colon");
+        assert_eq!(error, KeyringError::Auth { registry: "reg.io".into() });
+        let error = Keyring::config_json(b"{\"auths\": 3").expect_err("no map").to_string();
+        assert!(error.starts_with("is no config.json"), "{error}");
+        assert!(!format!("{:?}", found[0]).contains("cret"));
+    }
+}

@@ -1,0 +1,205 @@
+//! Room for a critical pod: which pods end so that it fits.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use proto_api::core::v1::Pod;
+
+use crate::priority::{is_critical, priority};
+use crate::qos::{QosClass, qos_class};
+use crate::resources::{Amounts, PODS, requests};
+
+/// A pod that could end.
+#[derive(Clone, Debug)]
+pub struct Victim {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Whether it comes from a manifest of the node.
+    pub is_static: bool,
+}
+
+/// Uids of the pods that have to end so that `pod` fits into what the node can give; `None` when no set of pods is enough. Only pods
+/// less important than `pod` end. Best-effort pods first, then burstable, then guaranteed ones; among those as few as possible, the
+/// largest that are needed.
+pub fn victims(
+    pod: &Pod,
+    is_static: bool,
+    running: &[Victim],
+    allocatable: &Amounts,
+) -> Option<Vec<String>> {
+    let mut lacking = lacking(pod, running, allocatable);
+    let mut candidates: Vec<&Victim> =
+        running.iter().filter(|v| may_end(v, pod, is_static)).collect();
+    candidates.sort_by_key(|v| {
+        let class = match qos_class(&v.pod) {
+            QosClass::BestEffort => 0,
+            QosClass::Burstable => 1,
+            QosClass::Guaranteed => 2,
+        };
+        (class, priority(&v.pod), Reverse(relief(&v.pod, &lacking)), v.pod.metadata.uid.clone())
+    });
+    let mut chosen: Vec<&Victim> = Vec::new();
+    for victim in candidates {
+        if lacking.is_empty() {
+            break;
+        }
+        if relief(&victim.pod, &lacking) > 0 {
+            relieve(&mut lacking, &victim.pod);
+            chosen.push(victim);
+        }
+    }
+    if !lacking.is_empty() {
+        return None;
+    }
+    Some(spare(pod, running, allocatable, chosen))
+}
+
+/// A critical pod ends only pods that are not, and never one from a manifest.
+fn may_end(victim: &Victim, pod: &Pod, is_static: bool) -> bool {
+    let less_important = priority(&victim.pod) < priority(pod);
+    !is_critical(&victim.pod, victim.is_static) && (is_static || less_important)
+}
+
+/// What is missing, by resource, in thousandths.
+fn lacking(pod: &Pod, running: &[Victim], allocatable: &Amounts) -> Vec<(String, i64)> {
+    let mut lacking = Vec::new();
+    let mut wanted = requests(pod);
+    wanted.insert(PODS.to_owned(), proto_api::Quantity::from_units(1));
+    for (name, amount) in wanted {
+        let capacity = allocatable.get(&name).map_or(0, |q| q.as_milli());
+        let held: i64 = running.iter().map(|v| of(&v.pod, &name)).fold(0, i64::saturating_add);
+        let missing = held.saturating_add(amount.as_milli()).saturating_sub(capacity);
+        if !amount.is_zero() && missing > 0 {
+            lacking.push((name, missing));
+        }
+    }
+    lacking
+}
+
+fn of(pod: &Pod, resource: &str) -> i64 {
+    match resource {
+        PODS => 1000,
+        _ => requests(pod).get(resource).map_or(0, |q| q.as_milli()),
+    }
+}
+
+/// How much of what is lacking the pod holds, each resource by its share of the lack, in thousandths.
+fn relief(pod: &Pod, lacking: &[(String, i64)]) -> i64 {
+    let share = |(name, missing): &(String, i64)| {
+        let held = of(pod, name).min(*missing);
+        i64::try_from(i128::from(held) * 1000 / i128::from((*missing).max(1))).unwrap_or(0)
+    };
+    lacking.iter().map(share).sum()
+}
+
+fn relieve(lacking: &mut Vec<(String, i64)>, pod: &Pod) {
+    for (name, missing) in lacking.iter_mut() {
+        *missing = missing.saturating_sub(of(pod, name));
+    }
+    lacking.retain(|(_, missing)| *missing > 0);
+}
+
+/// Gives back every victim without which the others are still enough, the most valuable first.
+fn spare(
+    pod: &Pod,
+    running: &[Victim],
+    allocatable: &Amounts,
+    mut chosen: Vec<&Victim>,
+) -> Vec<String> {
+    let mut number = chosen.len();
+    while number > 0 {
+        number -= 1;
+        let without: Vec<&Victim> = chosen
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != number)
+            .map(|(_, victim)| *victim)
+            .collect();
+        let stay: Vec<Victim> = running
+            .iter()
+            .filter(|v| without.iter().all(|gone| gone.pod.metadata.uid != v.pod.metadata.uid))
+            .cloned()
+            .collect();
+        if lacking(pod, &stay, allocatable).is_empty() {
+            chosen = without;
+        }
+    }
+    chosen.into_iter().map(|victim| victim.pod.metadata.uid.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::Container;
+
+    use super::*;
+
+    fn pod(name: &str, priority: i32, requests: &[(&str, &str)], guaranteed: bool) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.uid = name.into();
+        pod.spec.priority = Some(priority);
+        let mut container = Container::default();
+        for (resource, amount) in requests {
+            let amount = amount.parse().expect("quantity");
+            container.resources.requests.insert((*resource).to_owned(), amount);
+            if guaranteed {
+                container.resources.limits.insert((*resource).to_owned(), amount);
+            }
+        }
+        pod.spec.containers = vec![container];
+        pod
+    }
+
+    fn running(pods: &[Pod]) -> Vec<Victim> {
+        let one = |pod: &Pod| Victim {
+            pod: Arc::new(pod.clone()),
+            is_static: pod.metadata.uid.starts_with("static"),
+        };
+        pods.iter().map(one).collect()
+    }
+
+    fn allocatable() -> Amounts {
+        let amounts = [("cpu", "2"), ("memory", "1000"), ("pods", "4")];
+        amounts
+            .into_iter()
+            .map(|(name, amount)| (name.to_owned(), amount.parse().expect("quantity")))
+            .collect()
+    }
+
+    const CRITICAL: i32 = 2_000_000_000;
+
+    #[test]
+    fn as_few_as_possible_and_the_least_valuable() {
+        let critical = pod("new", CRITICAL, &[("cpu", "1")], false);
+        let small = pod("small", 0, &[("cpu", "200m")], false);
+        let large = pod("large", 0, &[("cpu", "1500m")], false);
+        let guaranteed = pod("g", 0, &[("cpu", "300m"), ("memory", "1")], true);
+        let all = running(&[small.clone(), large, guaranteed.clone()]);
+        let chosen = victims(&critical, false, &all, &allocatable());
+        assert_eq!(chosen, Some(vec!["large".to_owned()]));
+        // One large guaranteed pod is not touched while burstable ones are enough.
+        let other = pod("other", 0, &[("cpu", "900m")], false);
+        let big = pod("g", 0, &[("cpu", "900m"), ("memory", "1")], true);
+        let all = running(&[small, other, big]);
+        let chosen = victims(&critical, false, &all, &allocatable());
+        assert_eq!(chosen, Some(vec!["other".to_owned(), "small".to_owned()]));
+    }
+
+    #[test]
+    fn nobody_critical_and_nobody_from_a_manifest_ends() {
+        let critical = pod("new", CRITICAL, &[("cpu", "1")], false);
+        let all = running(&[
+            pod("static-1", 0, &[("cpu", "1")], false),
+            pod("other", CRITICAL, &[("cpu", "1")], false),
+        ]);
+        assert_eq!(victims(&critical, false, &all, &allocatable()), None);
+    }
+
+    #[test]
+    fn places_for_pods_run_out_too() {
+        let critical = pod("new", CRITICAL, &[], false);
+        let full: Vec<Pod> = (0..4).map(|n| pod(&format!("p{n}"), n, &[], false)).collect();
+        let chosen = victims(&critical, false, &running(&full), &allocatable());
+        assert_eq!(chosen, Some(vec!["p0".to_owned()]));
+        assert_eq!(victims(&critical, false, &running(&full[1..]), &allocatable()), Some(vec![]));
+    }
+}

@@ -1,0 +1,56 @@
+//! The tasks that keep the node in order: images.
+
+use std::sync::Arc;
+
+use proto_daemon::drain::Drain;
+use proto_daemon::exit::Failure;
+
+use super::runtime::CRI_NAMESPACE;
+use super::{Bound, until};
+use crate::config::Settings;
+use crate::images::import_dir::ImportDir;
+use crate::images::{Images, Logins, Providers, collect};
+use crate::node_config;
+use crate::node_events::NodeEvents;
+use crate::pods::parts::Parts;
+
+/// Where credentials for registries come from.
+pub(super) fn logins(settings: &Settings) -> Result<Logins, Failure> {
+    let flags = &settings.flags.node;
+    let config = flags.image_credential_provider_config.as_ref();
+    let providers = match config.zip(flags.image_credential_provider_bin_dir.as_ref()) {
+        Some((config, dir)) => Providers::load(config, dir).map_err(Failure::usage)?,
+        None => Providers::default(),
+    };
+    Ok(Logins::new(&settings.flags.root_dir, providers))
+}
+
+impl Bound {
+    pub(super) fn images(&mut self) -> Arc<Images> {
+        let logins = std::mem::take(&mut self.logins);
+        let bounds = node_config::pull_bounds(&self.settings.file);
+        Images::new(Arc::new(self.runtime.clone()), logins, bounds)
+    }
+
+    /// Starts them.
+    pub(super) fn start_upkeep(&self, parts: &Arc<Parts>, events: &NodeEvents, drain: &Drain) {
+        let (flags, file) = (&self.settings.flags, &self.settings.file);
+        let collecting = collect::run(
+            parts.clone(),
+            node_config::image_limits(file),
+            events.clone(),
+            self.board.task("images"),
+        );
+        tokio::spawn(until(drain.watch(), collecting));
+        if let Some(dir) = &flags.node.image_import_dir {
+            let import = ImportDir {
+                dir: dir.clone(),
+                state: flags.root_dir.join("imported-images.json"),
+                runtime: self.runtime.clone(),
+                namespace: CRI_NAMESPACE,
+                parts: parts.clone(),
+            };
+            tokio::spawn(until(drain.watch(), import.run()));
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Images of the node: pulls with credentials, shared by the pods that want the same, bounded in number and rate.
+//!
+//! [`collect`] removes what nobody needs when the disk fills, [`import_dir`] brings what no registry has.
+
+pub mod collect;
+pub mod import_dir;
+mod logins;
+mod provider;
+mod rate;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_node::image_gc::Uses;
+use agent_node::image_name::ImageName;
+use agent_node::keyring::Login;
+use agent_runtime::Runtime;
+use agent_runtime::runtime::RegistryLogin;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, Shared};
+use proto_api::core::v1::Pod;
+use proto_daemon::exit::chain;
+use tokio::sync::Semaphore;
+
+pub use logins::Logins;
+pub use provider::Providers;
+
+use crate::clock;
+use crate::pods::seams::Sources;
+use rate::Rate;
+
+/// Images, shared by all pods.
+pub struct Images {
+    runtime: Arc<dyn Runtime>,
+    logins: Logins,
+    slots: Arc<Semaphore>,
+    rate: Mutex<Rate>,
+    under_way: Mutex<BTreeMap<Wanted, Pull>>,
+    uses: Mutex<Uses>,
+    /// Names, completed, that were imported for this node and stay while their archive does.
+    imported: Mutex<BTreeSet<String>>,
+}
+
+/// What is pulled, and with which credentials: pods share a pull only if they have the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Wanted {
+    image: String,
+    logins: Vec<Login>,
+}
+
+type Pull = Shared<BoxFuture<'static, Result<String, PullError>>>;
+
+/// Why an image is not there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PullError {
+    /// Reason of the waiting container.
+    pub reason: &'static str,
+    /// One line for users.
+    pub message: String,
+}
+
+/// Bounds on pulls.
+#[derive(Clone, Copy, Debug)]
+pub struct PullBounds {
+    /// At the same time.
+    pub parallel: usize,
+    /// That may begin a second in the long run; 0 is no bound.
+    pub qps: u32,
+    /// That may begin at once.
+    pub burst: u32,
+}
+
+impl Images {
+    /// Images of `runtime`.
+    pub fn new(runtime: Arc<dyn Runtime>, logins: Logins, bounds: PullBounds) -> Arc<Self> {
+        Arc::new(Self {
+            runtime,
+            logins,
+            slots: Arc::new(Semaphore::new(bounds.parallel.max(1))),
+            rate: Mutex::new(Rate::new(bounds.qps, bounds.burst)),
+            under_way: Mutex::default(),
+            uses: Mutex::default(),
+            imported: Mutex::default(),
+        })
+    }
+
+    /// Pulls an image for a pod; its id. A pull under way is shared, and goes on when who asked for it does not wait any more: the
+    /// next to ask finds it further on.
+    ///
+    /// # Errors
+    /// The reason and message that the waiting container shows.
+    pub async fn pull(
+        self: &Arc<Self>,
+        image: &str,
+        pod: &Pod,
+        sources: &Sources,
+    ) -> Result<String, PullError> {
+        let name = parse(image)?;
+        let logins = self.logins.find(&name.repository, pod, sources).await;
+        let wanted = Wanted { image: image.to_owned(), logins };
+        let pull = {
+            let mut under_way = lock(&self.under_way);
+            let known = under_way.get(&wanted).cloned();
+            known.unwrap_or_else(|| {
+                let pull = self.begin(wanted.clone());
+                under_way.insert(wanted, pull.clone());
+                pull
+            })
+        };
+        pull.await
+    }
+
+    fn begin(self: &Arc<Self>, wanted: Wanted) -> Pull {
+        let images = self.clone();
+        let task = tokio::spawn(async move {
+            let result = images.fetch(&wanted).await;
+            lock(&images.under_way).remove(&wanted);
+            result
+        });
+        async move {
+            task.await.unwrap_or_else(|error| {
+                Err(PullError::failed(format!("the pull broke off: {error}")))
+            })
+        }
+        .boxed()
+        .shared()
+    }
+
+    async fn fetch(&self, wanted: &Wanted) -> Result<String, PullError> {
+        // Never closed: an error would be one that cannot happen.
+        let _slot = self.slots.acquire().await;
+        let pause = lock(&self.rate).take(clock::boot());
+        tokio::time::sleep(pause).await;
+        let mut errors = Vec::new();
+        let logins = wanted.logins.iter().map(|login| Some(registry_login(login)));
+        let anonymous = wanted.logins.is_empty().then_some(None);
+        for login in logins.chain(anonymous) {
+            match self.runtime.pull_image(&wanted.image, login.as_ref()).await {
+                Ok(id) => return Ok(id),
+                Err(error) => errors.push(chain(&error)),
+            }
+        }
+        errors.dedup();
+        Err(PullError::failed(errors.join("; ")))
+    }
+
+    /// Whether an image was imported for this node.
+    pub fn is_imported(&self, image: &str) -> bool {
+        let name = ImageName::parse(image).map(|name| name.full());
+        name.is_ok_and(|name| lock(&self.imported).contains(&name))
+    }
+
+    /// Names, completed, of images that are being pulled or were imported for this node.
+    fn held(&self) -> BTreeSet<String> {
+        let pulled: Vec<String> =
+            lock(&self.under_way).keys().map(|wanted| wanted.image.clone()).collect();
+        let pulled = pulled.iter().filter_map(|image| Some(ImageName::parse(image).ok()?.full()));
+        pulled.chain(lock(&self.imported).iter().cloned()).collect()
+    }
+}
+
+impl PullError {
+    fn failed(message: String) -> Self {
+        Self { reason: "ErrImagePull", message }
+    }
+}
+
+/// Takes an image reference apart.
+///
+/// # Errors
+/// `InvalidImageName`, as the waiting container shows it.
+pub fn parse(image: &str) -> Result<ImageName, PullError> {
+    ImageName::parse(image).map_err(|error| PullError {
+        reason: "InvalidImageName",
+        message: format!(
+            "Failed to apply default image tag {image:?}: couldn't parse image reference {image:?}: {error}"
+        ),
+    })
+}
+
+fn registry_login(login: &Login) -> RegistryLogin {
+    RegistryLogin {
+        username: login.username.clone(),
+        password: login.password.clone(),
+        // Who the credentials are for was decided here; the runtime may follow mirrors.
+        server: String::new(),
+        identity_token: login.identity_token.clone(),
+        registry_token: login.registry_token.clone(),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long a look at the runtime's images may be believed.
+const LOOK_PERIOD: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+//! Removes images that nobody needs when the disk that holds them is full. What may go, in which order, `agent_node::image_gc`
+//! decides; after each removal the disk is looked at again, so that none goes that need not.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_host::machine;
+use agent_node::image_gc::{Found, Limits, Needed, Room, bytes_to_free};
+use agent_node::image_name::ImageName;
+use proto_client::events::EventKind;
+use proto_daemon::exit::chain;
+use proto_daemon::statusz::TaskStatus;
+use tokio::task::spawn_blocking;
+
+use super::{Images, LOOK_PERIOD, lock};
+use crate::clock;
+use crate::node_events::NodeEvents;
+use crate::pods::parts::Parts;
+use crate::pods::seams::Line;
+
+/// How much is to be freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// So many bytes more than are free now.
+    Bytes(u64),
+    /// As much as can be.
+    Everything,
+}
+
+/// What a collection did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Freed {
+    /// Bytes more than before, as the disk says.
+    pub bytes: u64,
+    /// Images removed.
+    pub images: usize,
+}
+
+/// Looks at the disk every few minutes for as long as the agent runs.
+pub async fn run(parts: Arc<Parts>, limits: Limits, events: NodeEvents, page: TaskStatus) {
+    loop {
+        page.started("period");
+        match keep_free(&parts, limits, &events).await {
+            Ok(freed) => page.done(format!("{} images removed", freed.images)),
+            Err(line) => {
+                tracing::warn!(error = line, "images are not collected");
+                page.failed(line);
+            }
+        }
+        tokio::time::sleep(LOOK_PERIOD).await;
+    }
+}
+
+async fn keep_free(parts: &Parts, limits: Limits, events: &NodeEvents) -> Result<Freed, Line> {
+    let images = &parts.images;
+    images.look(parts).await?;
+    let room = images.room().await?;
+    if room.capacity == 0 {
+        events.tell(
+            EventKind::Warning,
+            "InvalidDiskCapacity",
+            "invalid capacity 0 on image filesystem",
+        );
+        return Ok(Freed::default());
+    }
+    let Some(wanted) = bytes_to_free(room, limits) else { return Ok(Freed::default()) };
+    let freed = images.collect(parts, Goal::Bytes(wanted), limits).await?;
+    if freed.bytes < wanted {
+        let message = format!(
+            "failed to garbage collect required amount of images. Wanted to free {wanted} bytes, but freed {} bytes",
+            freed.bytes
+        );
+        events.tell(EventKind::Warning, "FreeDiskSpaceFailed", message);
+    }
+    Ok(freed)
+}
+
+impl Images {
+    /// The disk that holds images.
+    ///
+    /// # Errors
+    /// The runtime or the kernel cannot be asked.
+    pub async fn room(&self) -> Result<Room, Line> {
+        let path = self.filesystem().await?;
+        let disk = spawn_blocking(move || machine::disk(&path)).await;
+        let disk = disk.map_err(|e| e.to_string())?.map_err(|e| chain(&e))?;
+        Ok(Room { capacity: disk.total_bytes, available: disk.available_bytes })
+    }
+
+    /// A directory on the disk that holds images.
+    ///
+    /// # Errors
+    /// The runtime cannot be asked, or does not know.
+    pub async fn filesystem(&self) -> Result<PathBuf, Line> {
+        let found = self.runtime.image_filesystems().await.map_err(|e| chain(&e))?;
+        let first = found.into_iter().next().filter(|fs| !fs.mountpoint.is_empty());
+        first.map(|fs| fs.mountpoint.into()).ok_or("the runtime names no image filesystem".into())
+    }
+
+    /// Takes in which images are there and which are used.
+    ///
+    /// # Errors
+    /// The runtime cannot be asked.
+    pub async fn look(&self, parts: &Parts) -> Result<(Vec<Found>, Needed), Line> {
+        let found = self.runtime.images().await.map_err(|e| chain(&e))?;
+        let found: Vec<Found> = found
+            .into_iter()
+            .map(|image| Found {
+                id: image.id,
+                names: image.tags.into_iter().chain(image.digests).collect(),
+                size: image.size,
+                pinned: image.pinned,
+            })
+            .collect();
+        let pods = self.runtime.list().await.map_err(|e| chain(&e))?;
+        let containers = pods.iter().flat_map(|pod| &pod.containers);
+        let ids = containers.flat_map(|c| [c.image_id.clone(), c.image.clone()]).collect();
+        let needed = Needed { ids, names: self.needed_names(parts) };
+        lock(&self.uses).observe(&found, &needed, clock::boot());
+        Ok((found, needed))
+    }
+
+    /// Removes images until the goal is met or none is left that may go.
+    ///
+    /// # Errors
+    /// The runtime cannot be asked. An image that cannot be removed is passed over.
+    pub async fn collect(&self, parts: &Parts, goal: Goal, limits: Limits) -> Result<Freed, Line> {
+        let (found, needed) = self.look(parts).await?;
+        let before = self.room().await?.available;
+        let candidates: Vec<Found> = {
+            let uses = lock(&self.uses);
+            let candidates = uses.candidates(&found, &needed, limits.min_age, clock::boot());
+            candidates.into_iter().cloned().collect()
+        };
+        let mut freed = Freed::default();
+        for image in candidates {
+            if matches!(goal, Goal::Bytes(wanted) if freed.bytes >= wanted) {
+                break;
+            }
+            // A pod that came meanwhile may want it.
+            let names = self.needed_names(parts);
+            if image.names.iter().any(|name| names.contains(name)) {
+                continue;
+            }
+            match self.runtime.remove_image(&image.id).await {
+                Ok(()) => {
+                    freed.images += 1;
+                    tracing::info!(id = image.id, names = ?image.names, "image removed for space");
+                }
+                Err(error) => {
+                    tracing::warn!(id = image.id, error = chain(&error), "image is not removed");
+                }
+            }
+            freed.bytes = self.room().await?.available.saturating_sub(before);
+        }
+        Ok(freed)
+    }
+
+    /// Names, completed, that pods, pulls and imports stand for, and the sandbox image.
+    fn needed_names(&self, parts: &Parts) -> BTreeSet<String> {
+        let mut names = self.held();
+        let pods = parts.image_names().into_iter().chain([parts.sandbox_image.clone()]);
+        names.extend(pods.filter_map(|image| Some(ImageName::parse(&image).ok()?.full())));
+        names
+    }
+}

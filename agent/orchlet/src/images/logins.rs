@@ -1,0 +1,107 @@
+//! Where credentials for a registry come from: the pod's secrets first, then the node's own files and plugins.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, io};
+
+use agent_node::keyring::{Keyring, KeyringError, Login};
+use proto_api::core::v1::{Pod, Secret};
+use tokio::sync::Mutex;
+
+use super::provider::Providers;
+use crate::pods::seams::Sources;
+
+/// A larger file is not one of credentials.
+const FILE_LEN_MAX: u64 = 1 << 20;
+
+/// Where credentials come from.
+#[derive(Debug, Default)]
+pub struct Logins {
+    /// Files of the node in the order in which they are looked for; the first that exists counts.
+    files: Vec<PathBuf>,
+    /// What was read last, and of which file and change.
+    read: Mutex<Option<(PathBuf, Option<SystemTime>, Keyring)>>,
+    providers: Providers,
+}
+
+impl Logins {
+    /// The files where clients of registries keep credentials on a node, and plugins.
+    pub fn new(root_dir: &Path, providers: Providers) -> Self {
+        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_else(|| "/root".into());
+        let directories = [root_dir.to_owned(), home.join(".docker"), "/.docker".into()];
+        let new = directories.iter().map(|dir| dir.join("config.json"));
+        let old = [root_dir.to_owned(), home, "/".into()].map(|dir| dir.join(".dockercfg"));
+        Self { files: new.chain(old).collect(), read: Mutex::default(), providers }
+    }
+
+    /// Credentials for a repository, in the order in which they are tried; none of it twice.
+    pub async fn find(&self, repository: &str, pod: &Pod, sources: &Sources) -> Vec<Login> {
+        let mut logins = of_secrets(repository, pod, sources);
+        logins.extend(self.of_files(repository).await);
+        logins.extend(self.providers.find(repository).await);
+        let mut seen = Vec::new();
+        logins.retain(|login| {
+            let new = !seen.contains(login);
+            seen.push(login.clone());
+            new
+        });
+        logins
+    }
+
+    /// The node's file is read again when it has changed.
+    async fn of_files(&self, repository: &str) -> Vec<Login> {
+        let Some(path) = self.files.iter().find(|path| path.is_file()) else { return Vec::new() };
+        let changed = fs::metadata(path).and_then(|meta| meta.modified()).ok();
+        let mut read = self.read.lock().await;
+        if let Some((known, at, keyring)) = &*read
+            && known == path
+            && *at == changed
+        {
+            return keyring.lookup(repository);
+        }
+        let keyring = read_file(path).unwrap_or_else(|fault| {
+            tracing::warn!(path = %path.display(), fault, "credentials of the node are not used");
+            Keyring::default()
+        });
+        let found = keyring.lookup(repository);
+        *read = Some((path.clone(), changed, keyring));
+        found
+    }
+}
+
+fn read_file(path: &Path) -> Result<Keyring, String> {
+    let told = |error: io::Error| error.to_string();
+    if fs::metadata(path).map_err(told)?.len() > FILE_LEN_MAX {
+        return Err("longer than 1 MiB".to_owned());
+    }
+    let bytes = fs::read(path).map_err(told)?;
+    let old = path.extension().is_none_or(|extension| extension != "json");
+    let keyring = if old { Keyring::dockercfg(&bytes) } else { Keyring::config_json(&bytes) };
+    keyring.map_err(|error| error.to_string())
+}
+
+/// Secrets that do not exist or are not understood are passed over: the image may be had without them.
+fn of_secrets(repository: &str, pod: &Pod, sources: &Sources) -> Vec<Login> {
+    let mut logins = Vec::new();
+    for reference in &pod.spec.image_pull_secrets {
+        let Some(Some(secret)) = sources.secrets.get(&reference.name) else { continue };
+        match keyring(secret) {
+            Ok(keyring) => logins.extend(keyring.lookup(repository)),
+            Err(error) => {
+                let name = &reference.name;
+                tracing::warn!(pod = pod.metadata.name, secret = name, %error, "pull secret");
+            }
+        }
+    }
+    logins
+}
+
+fn keyring(secret: &Secret) -> Result<Keyring, KeyringError> {
+    if let Some(data) = secret.data.get(".dockerconfigjson") {
+        Keyring::config_json(data.as_ref())
+    } else if let Some(data) = secret.data.get(".dockercfg") {
+        Keyring::dockercfg(data.as_ref())
+    } else {
+        Ok(Keyring::default())
+    }
+}

@@ -1,0 +1,124 @@
+//! Settings about the node as a whole, as the parts that keep it take them: images, eviction, shutdown, the Node object. Pure.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use agent_node::eviction::Signal;
+use agent_node::eviction::thresholds::{Amount, Fault, Texts, Threshold, thresholds};
+use agent_node::image_gc::Limits;
+use agent_node::shutdown::{Groups, PriorityGrace};
+use clap::Args;
+
+use crate::config::FileConfig;
+use crate::images::PullBounds;
+
+/// Flags about the node as a whole that no field of the file stands for.
+#[derive(Clone, Debug, Args)]
+pub struct NodeFlags {
+    /// Which plugins give credentials for which images.
+    #[arg(long, value_name = "FILE", requires = "image_credential_provider_bin_dir")]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// Where those plugins are.
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// Directory whose image archives (`*.tar`) are imported, for nodes that reach no registry.
+    #[arg(long, value_name = "DIR")]
+    pub image_import_dir: Option<PathBuf>,
+    /// Dead instances kept for each container.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub maximum_dead_containers_per_container: u32,
+}
+
+/// Pulls at the same time when nothing says how many: one large image must not hold up every other pod.
+const PARALLEL_PULLS: i32 = 5;
+
+/// Bounds on pulls.
+pub fn pull_bounds(file: &FileConfig) -> PullBounds {
+    let parallel = match file.max_parallel_image_pulls {
+        _ if file.serialize_image_pulls => 1,
+        Some(parallel) => parallel,
+        None => PARALLEL_PULLS,
+    };
+    PullBounds {
+        parallel: usize::try_from(parallel).unwrap_or(1).max(1),
+        qps: u32::try_from(file.registry_pull_qps).unwrap_or(0),
+        burst: u32::try_from(file.registry_burst).unwrap_or(1),
+    }
+}
+
+/// When images are removed.
+pub fn image_limits(file: &FileConfig) -> Limits {
+    let percent = |value: i32| u8::try_from(value).unwrap_or(100);
+    Limits {
+        high_percent: percent(file.image_gc_high_threshold_percent),
+        low_percent: percent(file.image_gc_low_threshold_percent),
+        min_age: file.image_minimum_gc_age,
+    }
+}
+
+/// When pods are evicted.
+///
+/// # Errors
+/// Every fault.
+pub fn eviction_thresholds(file: &FileConfig) -> Result<Vec<Threshold>, Vec<Fault>> {
+    thresholds(&Texts {
+        hard: &file.eviction_hard,
+        soft: &file.eviction_soft,
+        soft_grace: &file.eviction_soft_grace_period,
+        min_reclaim: &file.eviction_minimum_reclaim,
+    })
+}
+
+/// What the hard thresholds keep of memory and of the agent's disk, in bytes: pods cannot be promised it.
+pub fn kept_by_eviction(file: &FileConfig, memory: u64, disk: u64) -> (u64, u64) {
+    let all = eviction_thresholds(file).unwrap_or_default();
+    let of = |signal: Signal, capacity: u64| {
+        let hard = all.iter().find(|t| t.signal == signal && t.grace.is_none());
+        hard.map_or(0, |threshold: &Threshold| Amount::of(threshold.below, capacity))
+    };
+    (of(Signal::MemoryAvailable, memory), of(Signal::NodefsAvailable, disk))
+}
+
+/// Most time that a soft threshold leaves to a pod.
+pub fn soft_grace(file: &FileConfig) -> Duration {
+    Duration::from_secs(u64::try_from(file.eviction_max_pod_grace_period).unwrap_or(0))
+}
+
+/// How pods are ended when the node shuts down.
+pub fn shutdown_groups(file: &FileConfig) -> Groups {
+    let by_priority: Vec<PriorityGrace> = file
+        .shutdown_grace_period_by_pod_priority
+        .iter()
+        .map(|group| PriorityGrace {
+            priority: group.priority,
+            shutdown_grace_period_seconds: u32::try_from(group.shutdown_grace_period_seconds)
+                .unwrap_or(0),
+        })
+        .collect();
+    Groups::new(&by_priority, file.shutdown_grace_period, file.shutdown_grace_period_critical_pods)
+}
+
+/// Images that the Node object lists.
+pub fn images_listed_max(file: &FileConfig) -> usize {
+    usize::try_from(file.node_status_max_images).unwrap_or(usize::MAX)
+}
+
+/// How long the lease of the node lasts, in seconds.
+pub fn lease_secs(file: &FileConfig) -> u16 {
+    u16::try_from(file.node_lease_duration_seconds).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ecosystems_defaults_hold() {
+        let file = FileConfig::default();
+        assert_eq!(eviction_thresholds(&file).expect("valid").len(), 5);
+        assert_eq!(image_limits(&file), Limits::default());
+        assert_eq!(kept_by_eviction(&file, 1 << 30, 1000), (100 << 20, 100));
+        assert!(shutdown_groups(&file).is_empty());
+        assert_eq!((images_listed_max(&file), lease_secs(&file)), (50, 40));
+    }
+}

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use crate::model::{EndpointState, LocalPort, LocalSlice, Place, SlicePort, family_of};
 use proxy_netfilter::nft::Family;
 
+pub mod consistent;
+
 /// Where a connection may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Backend {
@@ -27,36 +29,84 @@ pub struct Chosen {
 }
 
 /// Chooses among the endpoints of `slices`. Of an endpoint that appears twice the better state counts;
-/// draining ones are used where there is no ready one, for each policy by itself.
+/// draining ones are used where there is no ready one, for each policy by itself. Under the policy Cluster those
+/// hinted for `zone` are preferred, if a zone is given.
 pub fn choose<'a>(
     slices: impl Iterator<Item = &'a LocalSlice>,
     family: Family,
     port: &LocalPort,
+    zone: Option<&str>,
 ) -> Chosen {
-    let mut found: Vec<(Backend, EndpointState)> = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
     for slice in slices {
         let is_ours = |p: &&SlicePort| p.name == port.name && p.protocol == port.protocol;
         for number in slice.ports.iter().filter(is_ours).map(|p| p.port) {
-            let endpoints = slice.endpoints.iter().filter(|e| family_of(e.address) == family);
-            found.extend(
-                endpoints.map(|e| {
-                    (Backend { address: e.address, port: number, place: e.place }, e.state)
+            let endpoints = slice.endpoints.iter().enumerate();
+            let endpoints = endpoints.filter(|(_, e)| family_of(e.address) == family);
+            found.extend(endpoints.map(|(at, e)| Found {
+                backend: Backend { address: e.address, port: number, place: e.place },
+                state: e.state,
+                hint: zone.map_or(Hint::None, |zone| {
+                    Hint::of(slice.hints.get(at).map(|zones| &**zones), zone)
                 }),
-            );
+            }));
         }
     }
     // Of the same address and port the best comes first, and stays.
-    found.sort_unstable_by_key(|(b, state)| (b.address, b.port, Reverse((*state, b.place))));
-    found.dedup_by_key(|(b, _)| (b.address, b.port));
+    found.sort_unstable_by_key(|f| {
+        (f.backend.address, f.backend.port, Reverse((f.state, f.backend.place)))
+    });
+    found.dedup_by_key(|f| (f.backend.address, f.backend.port));
     let pick = |place: Place, state: EndpointState| -> Vec<Backend> {
-        let matching = found.iter().filter(|(b, s)| *s == state && b.place >= place);
-        matching.map(|(backend, _)| *backend).collect()
+        let matching = found.iter().filter(|f| f.state == state && f.backend.place >= place);
+        matching.map(|f| f.backend).collect()
     };
     let ready_or_draining = |place: Place| match pick(place, EndpointState::Ready) {
         ready if ready.is_empty() => pick(place, EndpointState::Draining),
         ready => ready,
     };
-    Chosen { all: ready_or_draining(Place::Elsewhere), here: ready_or_draining(Place::Here) }
+    let near = zone.and_then(|_| hinted(&found));
+    Chosen {
+        all: near.unwrap_or_else(|| ready_or_draining(Place::Elsewhere)),
+        here: ready_or_draining(Place::Here),
+    }
+}
+
+/// An endpoint that might be used.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    backend: Backend,
+    state: EndpointState,
+    hint: Hint,
+}
+
+/// What an endpoint's hints say about the node's zone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hint {
+    /// It has none.
+    None,
+    /// It is for other zones.
+    OtherZone,
+    /// It is for this zone.
+    OurZone,
+}
+
+impl Hint {
+    fn of(zones: Option<&[Box<str>]>, ours: &str) -> Self {
+        match zones {
+            Some(zones) if zones.iter().any(|zone| **zone == *ours) => Self::OurZone,
+            Some(zones) if !zones.is_empty() => Self::OtherZone,
+            _ => Self::None,
+        }
+    }
+}
+
+/// The ready endpoints for our zone; nothing unless every ready one has hints and one of them is for it.
+fn hinted(found: &[Found]) -> Option<Vec<Backend>> {
+    let ready = || found.iter().filter(|f| f.state == EndpointState::Ready);
+    let near: Vec<Backend> =
+        ready().filter(|f| f.hint == Hint::OurZone).map(|f| f.backend).collect();
+    (!near.is_empty() && ready().all(|f| f.hint != Hint::None)).then_some(near)
 }
 
 /// Puts `wanted`, which is sorted, into the slots of `old`, moving as few as possible: what stays keeps its slot, what comes

@@ -5,14 +5,15 @@ use std::net::IpAddr;
 
 use proxy_netfilter::nft::{Data, Element, Family, Value};
 
-use crate::choose::{Backend, choose, reslot};
+use crate::choose::{Backend, choose, consistent, reslot};
 use crate::claims::{Claim, Claims, Rank};
 use crate::layout::{
-    BACKENDS_MAX, Class, Draw, Map, address_value, backend_value, node_port_key, service_key,
-    slot_key,
+    BACKENDS_MAX, Class, Draw, Map, address_value, backend_value, live_key, node_port_key,
+    service_key, slot_key, source_range_key,
 };
 use crate::model::{
-    LocalPort, LocalService, LocalSlice, Place, Policy, Protocol, ServiceId, family_of,
+    Choice, Cidr, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol, ServiceId,
+    Topology, family_of,
 };
 
 /// One element of one of our maps.
@@ -51,6 +52,14 @@ impl Entry {
             _ => None,
         }
     }
+
+    /// The length of prefix that it needs a rule for, if it is a block of senders.
+    pub fn prefix(&self) -> Option<u8> {
+        if self.map != Map::SourceRanges {
+            return None;
+        }
+        u8::try_from(u32::from_ne_bytes(*self.key.bytes().last_chunk()?)).ok()
+    }
 }
 
 /// Where elements go as they are made.
@@ -71,6 +80,8 @@ pub struct Compiled {
     cluster_ips: Box<[IpAddr]>,
     /// Endpoints that could meet their own connections: those on this node, each once.
     hairpin: Box<[IpAddr]>,
+    /// Who may use the addresses of load balancers.
+    source_ranges: Box<[Cidr]>,
     ports: Box<[CompiledPort]>,
 }
 
@@ -81,6 +92,7 @@ struct CompiledPort {
     protocol: Protocol,
     number: u16,
     frontends: Box<[(Frontend, Policy)]>,
+    choice: Choice,
     all: Box<[Backend]>,
     here: Box<[Backend]>,
 }
@@ -90,16 +102,20 @@ struct CompiledPort {
 enum Frontend {
     ClusterIp(IpAddr),
     External(IpAddr),
+    LoadBalancer(IpAddr),
     NodePort(u16),
 }
 
-/// Compiles a service for some families. Endpoints keep the slots that they have in `old` where they can.
+/// Compiles a service for some families, on a node of `zone` if it has one. Endpoints keep the slots that they
+/// have in `old` where they can.
 pub fn compile<'a>(
     service: &LocalService,
     slices: impl Iterator<Item = &'a LocalSlice> + Clone,
     families: &[Family],
     old: &Compiled,
+    zone: Option<&str>,
 ) -> Compiled {
+    let zone = zone.filter(|_| service.topology == Topology::Hints);
     let mut ports = Vec::new();
     // A frontend that two ports of the service ask for, which the API forbids, is the first one's.
     let mut taken = BTreeSet::new();
@@ -108,18 +124,21 @@ pub fn compile<'a>(
             continue;
         }
         for port in &service.ports {
-            let mut chosen = choose(slices.clone(), family, port);
+            let mut chosen = choose(slices.clone(), family, port, zone);
             chosen.all.truncate(BACKENDS_MAX);
             chosen.here.truncate(BACKENDS_MAX);
             let before = old.port(family, port);
-            let slots = |old: Option<&Box<[Backend]>>, wanted: &[Backend]| {
-                reslot(old.map_or(&[][..], |old| &old[..]), wanted).into()
+            let slots = |old: Option<&Box<[Backend]>>, wanted: &[Backend]| match service.choice {
+                Choice::Consistent => consistent::table(wanted).into(),
+                _ => reslot(old.map_or(&[][..], |old| &old[..]), wanted).into(),
             };
+            let before = before.filter(|before| before.choice != Choice::Consistent);
             ports.push(CompiledPort {
                 family,
                 protocol: port.protocol,
                 number: port.port,
                 frontends: frontends(service, port, family, &mut taken),
+                choice: service.choice,
                 all: slots(before.map(|b| &b.all), &chosen.all),
                 here: slots(before.map(|b| &b.here), &chosen.here),
             });
@@ -127,7 +146,8 @@ pub fn compile<'a>(
     }
     let ours = |ip: &&IpAddr| families.contains(&family_of(**ip));
     let cluster_ips = service.cluster_ips.iter().filter(ours).copied().collect();
-    Compiled { cluster_ips, hairpin: hairpin(&ports), ports: ports.into() }
+    let source_ranges = service.source_ranges.clone();
+    Compiled { cluster_ips, hairpin: hairpin(&ports), source_ranges, ports: ports.into() }
 }
 
 fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {
@@ -144,7 +164,9 @@ fn claim(family: Family, protocol: Protocol, number: u16, frontend: Frontend) ->
     let at = |address| Claim::Address { address, protocol, port: number };
     match frontend {
         Frontend::ClusterIp(address) => (at(address), Rank::Cluster),
-        Frontend::External(address) => (at(address), Rank::External),
+        Frontend::External(address) | Frontend::LoadBalancer(address) => {
+            (at(address), Rank::External)
+        }
         Frontend::NodePort(port) => (Claim::NodePort { family, protocol, port }, Rank::External),
     }
 }
@@ -157,11 +179,14 @@ fn frontends(
 ) -> Box<[(Frontend, Policy)]> {
     let ours = |ip: &&IpAddr| family_of(**ip) == family;
     let cluster = service.cluster_ips.iter().filter(ours);
-    let external = service.external_ips.iter().chain(&service.load_balancer_ips).filter(ours);
+    // An address that is both is taken for a load balancer's: those have gates.
+    let balanced = service.load_balancer_ips.iter().filter(ours);
+    let external = service.external_ips.iter().filter(ours);
     let cluster = cluster.map(|ip| (Frontend::ClusterIp(*ip), service.internal));
     let external = external.map(|ip| (Frontend::External(*ip), service.external));
     let node_port = port.node_port.map(|number| (Frontend::NodePort(number), service.external));
-    let all = cluster.chain(external).chain(node_port);
+    let balanced = balanced.map(|ip| (Frontend::LoadBalancer(*ip), service.external));
+    let all = cluster.chain(balanced).chain(external).chain(node_port);
     all.filter(|(f, _)| taken.insert(claim(family, port.protocol, port.port, *f).0)).collect()
 }
 
@@ -188,6 +213,7 @@ impl Compiled {
             for (frontend, policy) in &port.frontends {
                 if claims.owns(&port.claim(*frontend).0, id) {
                     port.frontend_entries(*frontend, *policy, entries);
+                    port.gate_entries(*frontend, &self.source_ranges, entries);
                 }
             }
         }
@@ -223,19 +249,19 @@ impl CompiledPort {
             ],
         );
         let (key, [inside, outside, masquerade, endpoints], draw_all, draw_here) = match frontend {
-            Frontend::ClusterIp(ip) | Frontend::External(ip) => {
-                let key = service_key(&ip, self.protocol, self.number);
-                (key, address_maps, Draw::Service, Draw::ServiceHere)
-            }
             Frontend::NodePort(port) => {
                 let key = node_port_key(self.protocol, port);
                 (key, node_port_maps, Draw::NodePort, Draw::NodePortHere)
             }
+            Frontend::ClusterIp(ip) | Frontend::External(ip) | Frontend::LoadBalancer(ip) => {
+                let key = service_key(&ip, self.protocol, self.number);
+                (key, address_maps, Draw::Service, Draw::ServiceHere)
+            }
         };
         let is_cluster_ip = matches!(frontend, Frontend::ClusterIp(_));
         let none_here = if self.all.is_empty() { Class::Reject } else { Class::Drop };
-        let all = Class::of(draw_all, self.all.len(), Class::Reject).data();
-        let here = Class::of(draw_here, self.here.len(), none_here).data();
+        let all = Class::of(draw_all, self.choice, self.all.len(), Class::Reject).data();
+        let here = Class::of(draw_here, self.choice, self.here.len(), none_here).data();
         // Traffic of the cluster itself to an external frontend may reach all endpoints: it would, without
         // the detour over the outside.
         let (inside_class, uses_all, uses_here) = match (is_cluster_ip, policy) {
@@ -255,6 +281,39 @@ impl CompiledPort {
                 let data = backend_value(&backend.address, backend.port);
                 push(endpoints, &slot_key(&key, slot), Some(data));
             }
+            if matches!(self.choice, Choice::Sticky(_)) {
+                backends.iter().for_each(|b| push(draw.live(), &self.live_key(frontend, b), None));
+            }
+        }
+    }
+
+    fn live_key(&self, frontend: Frontend, backend: &Backend) -> Value {
+        let (address, port) = match frontend {
+            Frontend::NodePort(port) => (None, port),
+            Frontend::ClusterIp(ip) | Frontend::External(ip) | Frontend::LoadBalancer(ip) => {
+                (Some(ip), self.number)
+            }
+        };
+        let to = (&backend.address, backend.port);
+        live_key(to, address.as_ref(), (self.protocol, port))
+    }
+
+    /// Who may use a load balancer's address. Without blocks of its family everybody may, as the ecosystem has it.
+    fn gate_entries(&self, frontend: Frontend, source_ranges: &[Cidr], out: &mut impl Sink) {
+        let Frontend::LoadBalancer(ip) = frontend else { return };
+        let (family, key) = (self.family, service_key(&ip, self.protocol, self.number));
+        let mut keys: Vec<Value> = source_ranges
+            .iter()
+            .filter(|block| block.family() == family)
+            .map(|block| source_range_key(&key, block))
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        if !keys.is_empty() {
+            out.push(Entry { family, map: Map::Gated, key, data: None });
+        }
+        for key in keys {
+            out.push(Entry { family, map: Map::SourceRanges, key, data: None });
         }
     }
 }

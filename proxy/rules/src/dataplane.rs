@@ -13,11 +13,13 @@ use crate::claims::{Claim, Claims, Rank};
 use crate::compile::{Compiled, Entry, compile};
 use crate::hash::FastMap;
 use crate::layout::{Class, Layout, Map};
-use crate::model::{LocalService, LocalSlice, ServiceId};
+use crate::model::{Choice, LocalService, LocalSlice, ServiceId, Topology};
 use crate::transaction::{Entries, Load, Transaction};
 
 /// Room of a map that is nearly empty.
 const ROOM_MIN: usize = 256;
+/// Clients that are remembered at most, of each family, where a service asks for it. More go to any endpoint.
+const CLIENTS_MAX: usize = 1 << 16;
 
 /// The services that this node forwards, compiled.
 #[derive(Clone, Debug)]
@@ -30,6 +32,10 @@ pub struct Dataplane {
     marked: Vec<ServiceId>,
     claims: Claims,
     classes: BTreeSet<(Family, Class)>,
+    /// Lengths of prefix that have a rule, in the order of the rules.
+    prefixes: Vec<(Family, u8)>,
+    /// The zone that this node is in, where it is known.
+    zone: Option<Box<str>>,
     fill: BTreeMap<(Family, Map), Fill>,
     /// Whether the tables have been loaded once.
     loaded: bool,
@@ -81,6 +87,8 @@ impl Dataplane {
             marked: Vec::new(),
             claims: Claims::default(),
             classes: BTreeSet::new(),
+            prefixes: Vec::new(),
+            zone: None,
             fill: BTreeMap::new(),
             loaded: false,
         }
@@ -136,6 +144,20 @@ impl Dataplane {
         }
     }
 
+    /// Notes the zone that this node is in.
+    pub fn zone_changed(&mut self, zone: Option<&str>) {
+        if self.zone.as_deref() == zone {
+            return;
+        }
+        self.zone = zone.map(Into::into);
+        let near = |record: &Record| {
+            record.service.as_ref().is_some_and(|service| service.topology == Topology::Hints)
+        };
+        for (id, record) in self.services.iter_mut().filter(|(_, record)| near(record)) {
+            record.mark(id, &mut self.marked);
+        }
+    }
+
     /// Compiles what is marked and says what the kernel has to change.
     pub fn pass(&mut self) -> Pass {
         if !self.loaded {
@@ -149,11 +171,13 @@ impl Dataplane {
                     if grows { fill.elements + 1 } else { fill.elements.saturating_sub(1) };
             }
         }
-        if self.fill.values().any(|fill| fill.elements > fill.room) {
+        let no_room = self.fill.values().any(|fill| fill.elements > fill.room);
+        if no_room || transaction.classes.iter().any(|class| self.cannot_remember(class)) {
             self.loaded = false;
             return Pass::Reload;
         }
         self.classes.extend(transaction.classes.iter().copied());
+        self.prefixes.extend(&transaction.prefixes);
         Pass::Change(transaction)
     }
 
@@ -163,6 +187,10 @@ impl Dataplane {
         let entries = self.compile_all();
         self.classes =
             entries.iter().filter_map(|e| e.class().map(|class| (e.family, class))).collect();
+        let ranges = entries.runs().filter(|run| run.map == Map::SourceRanges);
+        let prefixes =
+            ranges.flat_map(|run| run.entries).filter_map(|e| Some((e.family, e.prefix()?)));
+        self.prefixes = prefixes.collect::<BTreeSet<_>>().into_iter().collect();
         self.fill.clear();
         for run in entries.runs() {
             self.fill.entry((run.family, run.map)).or_default().elements = run.entries.len();
@@ -171,6 +199,9 @@ impl Dataplane {
         for place in families.flat_map(|family| Map::ALL.map(|map| (*family, map))) {
             let fill = self.fill.entry(place).or_default();
             fill.room = (fill.elements * 2).next_multiple_of(ROOM_MIN).max(ROOM_MIN);
+        }
+        for (family, _) in self.classes.iter().filter(|(_, class)| is_sticky(class)) {
+            self.fill.entry((*family, Map::Affinity)).or_default().room = CLIENTS_MAX;
         }
         self.loaded = true;
         Load { tables: self.skeletons(), entries }
@@ -192,7 +223,16 @@ impl Dataplane {
         for (_, class) in self.classes.iter().filter(|(f, _)| *f == family) {
             self.layout.add_class(family, &mut table, *class);
         }
+        for (_, bits) in self.prefixes.iter().filter(|(f, _)| *f == family) {
+            self.layout.add_prefix(family, &mut table, *bits);
+        }
         table
+    }
+
+    /// Whether a class remembers clients in a map that was made without room for them.
+    fn cannot_remember(&self, (family, class): &(Family, Class)) -> bool {
+        let room = self.fill.get(&(*family, Map::Affinity)).map_or(0, |fill| fill.room);
+        is_sticky(class) && room < CLIENTS_MAX
     }
 
     /// The elements of all services, as compiled last.
@@ -266,6 +306,7 @@ impl Dataplane {
         transaction.removed.sort_unstable();
         transaction.added.sort_unstable();
         transaction.classes = self.new_classes(&transaction.added);
+        transaction.prefixes = self.new_prefixes(&transaction.added);
         transaction
     }
 
@@ -299,7 +340,8 @@ impl Dataplane {
         Some(match &record.service {
             Some(service) => {
                 let slices = record.slices.iter().map(|(_, slice)| &**slice);
-                compile(service, slices, &self.layout.families, &record.compiled)
+                let zone = self.zone.as_deref();
+                compile(service, slices, &self.layout.families, &record.compiled, zone)
             }
             None => Compiled::default(),
         })
@@ -332,6 +374,17 @@ impl Dataplane {
         let new: BTreeSet<_> = balances.filter(|class| !self.classes.contains(class)).collect();
         new.into_iter().collect()
     }
+
+    /// Lengths of prefix among these elements that have no rule yet.
+    fn new_prefixes(&self, added: &[Entry]) -> Vec<(Family, u8)> {
+        let prefixes = added.iter().filter_map(|e| Some((e.family, e.prefix()?)));
+        let new: BTreeSet<_> = prefixes.filter(|prefix| !self.prefixes.contains(prefix)).collect();
+        new.into_iter().collect()
+    }
+}
+
+fn is_sticky(class: &Class) -> bool {
+    matches!(class, Class::Balance(_, Choice::Sticky(_), _))
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub fn diff(family: Family, is: Option<&TableRules>, should: &TableRules) -> Dif
     }
     let mut transaction = Transaction::default();
     for (name, set) in &should.sets {
-        let Some(map) = Map::from_name(name) else { continue };
+        let Some(map) = Map::from_name(name).filter(|map| !map.is_learned()) else { continue };
         let there = is.sets.get(name).map(|set| &set.elements);
         let none = BTreeMap::new();
         let there = there.unwrap_or(&none);

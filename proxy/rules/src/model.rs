@@ -249,6 +249,11 @@ impl Cidr {
         family_of(self.address)
     }
 
+    /// How many bits its addresses share.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
     /// Its first address.
     pub fn first(&self) -> IpAddr {
         self.address

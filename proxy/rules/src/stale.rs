@@ -185,6 +185,7 @@ fn split_address(family: AddressFamily, bytes: &[u8]) -> Option<(IpAddr, &[u8])>
 mod tests {
     use super::*;
     use crate::layout::{Draw, backend_value, node_port_key, service_key, slot_key};
+    use crate::model::Choice;
     use proxy_netfilter::nft::Value;
 
     fn ip(last: u8) -> IpAddr {
@@ -258,7 +259,7 @@ mod tests {
 
     #[test]
     fn flows_that_were_there_before_their_service_pass_it_by() {
-        let class = Class::Balance(Draw::NodePort, 1).data();
+        let class = Class::Balance(Draw::NodePort, Choice::Random, 1).data();
         let added = vec![
             entry(Map::NodePorts, node_port_key(Protocol::Udp, 30053), class.clone()),
             entry(Map::NodePorts, node_port_key(Protocol::Tcp, 30053), class),

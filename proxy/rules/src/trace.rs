@@ -6,11 +6,13 @@
 
 use std::net::IpAddr;
 
-use proxy_netfilter::nft::TableRules;
 use proxy_netfilter::nft::numbers::HookPoint;
+use proxy_netfilter::nft::{Data, Element, TableRules, Value};
 
 use crate::layout::address_value;
 use crate::model::Protocol;
+
+mod jhash;
 
 mod machine;
 use machine::{Connection, Machine, Stop};
@@ -90,6 +92,34 @@ pub struct Trace {
     pub steps: Vec<Step>,
     /// What became of it.
     pub fate: Fate,
+    /// What it wrote into maps, in order.
+    pub learned: Vec<Learned>,
+}
+
+/// What a packet writes into a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Learned {
+    /// The map.
+    pub set: String,
+    /// The key.
+    pub key: Value,
+    /// What it leads to from now on; none when it is forgotten.
+    pub data: Option<Value>,
+}
+
+impl Learned {
+    /// Writes it into a table, as the kernel does before the next packet.
+    pub fn apply(&self, table: &mut TableRules) {
+        let Some(set) = table.sets.get_mut(&self.set) else { return };
+        match &self.data {
+            // An element that is there lives longer and stays as it is.
+            Some(data) => {
+                let element = Element::entry(self.key.clone(), Data::Value(data.clone()));
+                set.elements.entry(self.key.clone()).or_insert(element);
+            }
+            None => drop(set.elements.remove(&self.key)),
+        }
+    }
 }
 
 /// Follows a packet through a table. `is_local` says which addresses are this machine's; `draw` chooses a

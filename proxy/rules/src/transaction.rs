@@ -15,6 +15,8 @@ const ENTRY_LEN: usize = 56;
 pub struct Transaction {
     /// Classes that have no chain yet.
     pub classes: Vec<(Family, Class)>,
+    /// Lengths of prefix that have no rule yet.
+    pub prefixes: Vec<(Family, u8)>,
     /// Elements that go, with the data that they have; sorted.
     pub removed: Vec<Entry>,
     /// Elements that come; sorted. A key whose data change is removed and added.
@@ -24,7 +26,10 @@ pub struct Transaction {
 impl Transaction {
     /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
-        self.classes.is_empty() && self.removed.is_empty() && self.added.is_empty()
+        self.classes.is_empty()
+            && self.prefixes.is_empty()
+            && self.removed.is_empty()
+            && self.added.is_empty()
     }
 
     /// Takes in what turns `before`, the elements of a service, into `after`. Empties both.
@@ -53,6 +58,9 @@ impl Transaction {
         for (family, class) in &self.classes {
             encode_class(layout, *family, *class, batch);
         }
+        for (family, bits) in &self.prefixes {
+            batch.push(*family, &Command::NewRule(layout.prefix_rule(*family, *bits)));
+        }
         for run in runs(&self.removed) {
             let keys = run.entries.iter().map(|entry| &entry.key);
             batch.del_keys(run.family, &layout.table, run.map.name(), keys);
@@ -64,6 +72,9 @@ impl Transaction {
     pub fn apply(&self, layout: &Layout, family: Family, table: &mut TableRules) {
         for (_, class) in self.classes.iter().filter(|(f, _)| *f == family) {
             layout.add_class(family, table, *class);
+        }
+        for (_, bits) in self.prefixes.iter().filter(|(f, _)| *f == family) {
+            layout.add_prefix(family, table, *bits);
         }
         for entry in self.removed.iter().filter(|entry| entry.family == family) {
             if let Some(set) = table.sets.get_mut(entry.map.name()) {

@@ -24,7 +24,7 @@ fn port(name: &str) -> LocalPort {
 
 /// Last bytes of the addresses that are chosen, for both policies.
 fn check(slices: &[LocalSlice], all: &[u8], here: &[u8]) {
-    let chosen = choose(slices.iter(), Family::Ip, &port("http"));
+    let chosen = choose(slices.iter(), Family::Ip, &port("http"), None);
     let last = |backends: &[Backend]| -> Vec<u8> {
         backends
             .iter()
@@ -54,10 +54,38 @@ fn ready_ones_are_used_and_draining_ones_when_there_is_none() {
 #[test]
 fn ports_are_matched_by_name_and_protocol_and_endpoints_by_family() {
     let slices = [slice(&[(1, EndpointState::Ready, Place::Here)])];
-    assert_eq!(choose(slices.iter(), Family::Ip, &port("other")), Chosen::default());
-    assert_eq!(choose(slices.iter(), Family::Ip6, &port("http")), Chosen::default());
+    assert_eq!(choose(slices.iter(), Family::Ip, &port("other"), None), Chosen::default());
+    assert_eq!(choose(slices.iter(), Family::Ip6, &port("http"), None), Chosen::default());
     let udp = LocalPort { protocol: Protocol::Udp, ..port("http") };
-    assert_eq!(choose(slices.iter(), Family::Ip, &udp), Chosen::default());
+    assert_eq!(choose(slices.iter(), Family::Ip, &udp, None), Chosen::default());
+}
+
+/// Last bytes of the addresses that are chosen in zone `a`, of endpoints that are hinted for these zones.
+fn near(zone: Option<&str>, endpoints: &[(u8, EndpointState, &[&str])]) -> Vec<u8> {
+    let plain: Vec<_> =
+        endpoints.iter().map(|(n, state, _)| (*n, *state, Place::Elsewhere)).collect();
+    let hints = endpoints.iter().map(|(.., zones)| zones.iter().map(|z| (*z).into()).collect());
+    let slices = [LocalSlice { hints: hints.collect(), ..slice(&plain) }];
+    let chosen = choose(slices.iter(), Family::Ip, &port("http"), zone);
+    let last = |b: &Backend| b.address.to_string().rsplit('.').next().unwrap().parse().unwrap();
+    chosen.all.iter().map(last).collect()
+}
+
+#[test]
+fn hints_keep_traffic_in_the_zone_if_they_are_complete() {
+    use EndpointState::{Draining, Ready};
+    let all: [(u8, EndpointState, &[&str]); 3] =
+        [(1, Ready, &["a"]), (2, Ready, &["b"]), (3, Ready, &["b", "a"])];
+    assert_eq!(near(Some("a"), &all), [1, 3]);
+    assert_eq!(near(Some("b"), &all), [2, 3]);
+    // A zone without endpoints, and a node without a zone.
+    assert_eq!(near(Some("c"), &all), [1, 2, 3]);
+    assert_eq!(near(None, &all), [1, 2, 3]);
+    // One ready endpoint has no hint: hints are being changed, so none counts.
+    assert_eq!(near(Some("a"), &[(1, Ready, &["a"]), (2, Ready, &[])]), [1, 2]);
+    assert_eq!(near(Some("a"), &[(1, Ready, &["a"]), (2, Draining, &[])]), [1]);
+    // Draining ones are the last resort of all zones.
+    assert_eq!(near(Some("a"), &[(1, Draining, &["a"]), (2, Draining, &["b"])]), [1, 2]);
 }
 
 fn backends() -> impl Strategy<Value = Vec<Backend>> {

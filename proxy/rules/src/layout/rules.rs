@@ -4,17 +4,23 @@ use proxy_netfilter::nft::numbers::{CmpOp, HookPoint};
 use proxy_netfilter::nft::{Chain, Expr, Family, Reg, Verdict};
 
 use super::words::{
-    self, End, address, address_words, decide, decide_class, dnat, draw, find, in_block, is_dnat,
-    is_in, is_local, is_not_dnat, is_protocol, masquerade, original_address, original_port, port,
-    protocol,
+    self, End, address, address_words, constant, decide, decide_class, dnat, draw, find, forget,
+    hash, in_block, is_dnat, is_in, is_local, is_not_dnat, is_protocol, mask, masquerade,
+    original_address, original_port, port, protocol, remember,
 };
-use super::{Draw, Map};
-use crate::model::{Cidr, Leaving, Masquerade, Protocol, Settings};
+use super::{Draw, Map, address_value};
+use crate::model::{Choice, Cidr, Leaving, Masquerade, Protocol, Settings};
 
 /// Chain that answers with an error.
 pub const REJECT: &str = "reject";
-/// Chain that finds the service.
+/// Chain that asks who may; it has a rule for each length of prefix in use.
+pub const SOURCE_RANGES: &str = "source-ranges";
+/// Chain where new connections start.
 const SERVICES: &str = "services";
+/// Chain of connections to frontends that not everybody may use.
+const GATED: &str = "gated";
+/// Chain that finds the service.
+const FRONTENDS: &str = "frontends";
 /// Where destinations are rewritten (`NF_IP_PRI_NAT_DST`).
 const PRIORITY_DESTINATION: i32 = -100;
 /// Where sources are rewritten (`NF_IP_PRI_NAT_SRC`).
@@ -53,40 +59,71 @@ pub fn chains(family: Family, settings: &Settings) -> Vec<(Chain, Vec<Commented>
         (base("prerouting", HookPoint::PREROUTING, PRIORITY_DESTINATION), enter()),
         (base("output", HookPoint::OUTPUT, PRIORITY_DESTINATION), enter()),
         (base("postrouting", HookPoint::POSTROUTING, PRIORITY_SOURCE), sources(family, settings)),
-        (Chain::regular("", SERVICES), services(family, settings)),
+        (Chain::regular("", SERVICES), services(family)),
+        (Chain::regular("", GATED), gated()),
+        (Chain::regular("", SOURCE_RANGES), Vec::new()),
+        (Chain::regular("", FRONTENDS), frontends(family, settings)),
         (Chain::regular("", REJECT), reject(family)),
     ]
 }
 
 /// Address, protocol and port of the packet, as a key.
-fn service_key(family: Family) -> Vec<Expr> {
+fn service_key(family: Family, at: Reg) -> Vec<Expr> {
     let after = address_words(family);
-    vec![
-        address(family, End::Destination, KEY),
-        protocol(KEY.plus(after)),
-        port(KEY.plus(after + 1)),
-    ]
+    vec![address(family, End::Destination, at), protocol(at.plus(after)), port(at.plus(after + 1))]
 }
 
 /// Protocol and port of the packet, as a key.
-fn node_port_key() -> Vec<Expr> {
-    vec![protocol(KEY), port(KEY.plus(1))]
+fn node_port_key(at: Reg) -> Vec<Expr> {
+    vec![protocol(at), port(at.plus(1))]
 }
 
-fn services(family: Family, settings: &Settings) -> Vec<Commented> {
+fn services(family: Family) -> Vec<Commented> {
+    let gated = vec![is_in(Map::Gated, KEY), decide(Verdict::Goto(GATED.into()))];
+    vec![
+        rule("not for everybody", [service_key(family, KEY), gated]),
+        rule("for everybody", [vec![decide(Verdict::Goto(FRONTENDS.into()))]]),
+    ]
+}
+
+/// A block of senders that may goes on from the chain of source ranges; what comes back may not.
+fn gated() -> Vec<Commented> {
+    vec![
+        rule("ask who may", [vec![decide(Verdict::Jump(SOURCE_RANGES.into()))]]),
+        rule("this sender may not", [vec![decide(Verdict::Drop)]]),
+    ]
+}
+
+/// Goes on when the sender's block of `bits` may use the frontend.
+pub fn source_range(family: Family, bits: u8) -> Commented {
+    let block = address_words(family) + 2;
+    let any = if family == Family::Ip6 { [0; 16].into() } else { [0; 4].into() };
+    let mut sender = vec![address(family, End::Source, KEY.plus(block))];
+    sender.extend(Cidr::new(any, bits).map(|c| mask(KEY.plus(block), address_value(&c.mask()))));
+    let bits = constant(KEY.plus(block + address_words(family)), &u32::from(bits).to_ne_bytes());
+    let allowed =
+        vec![bits, is_in(Map::SourceRanges, KEY), decide(Verdict::Goto(FRONTENDS.into()))];
+    rule("a block that may", [service_key(family, KEY), sender, allowed])
+}
+
+fn frontends(family: Family, settings: &Settings) -> Vec<Commented> {
     let class = |map| vec![find(map, KEY, DATA)];
     let act = || vec![decide_class(CLASS)];
     let external = || from_outside(family, settings);
     let mut rules = vec![
         rule(
             "external traffic, policy Local",
-            [service_key(family), class(Map::ServicesExternal), external(), act()],
+            [service_key(family, KEY), class(Map::ServicesExternal), external(), act()],
         ),
-        rule("cluster and external addresses", [service_key(family), class(Map::Services), act()]),
+        rule(
+            "cluster and external addresses",
+            [service_key(family, KEY), class(Map::Services), act()],
+        ),
     ];
     for to_node in node_addresses(family, settings) {
-        let map =
-            |map, source: Vec<Expr>| [node_port_key(), class(map), to_node.clone(), source, act()];
+        let map = |map, source: Vec<Expr>| {
+            [node_port_key(KEY), class(map), to_node.clone(), source, act()]
+        };
         rules.push(rule(
             "external node port, policy Local",
             map(Map::NodePortsExternal, external()),
@@ -111,13 +148,15 @@ fn from_outside(family: Family, settings: &Settings) -> Vec<Expr> {
 
 /// Ways for a destination to be a node address that serves node ports; each gets its own rules.
 fn node_addresses(family: Family, settings: &Settings) -> Vec<Vec<Expr>> {
-    let local = || is_local(End::Destination, CmpOp::EQ, SCRATCH);
-    if settings.node_port_cidrs.is_empty() {
+    let local = || {
         let loopback = LOOPBACK.iter().filter_map(|block| block.parse::<Cidr>().ok());
         let other = loopback
             .filter(|block| block.family() == family)
             .flat_map(|block| in_block(family, End::Destination, CmpOp::NEQ, &block, SCRATCH));
-        return vec![local().into_iter().chain(other).collect()];
+        is_local(End::Destination, CmpOp::EQ, SCRATCH).into_iter().chain(other).collect::<Vec<_>>()
+    };
+    if settings.node_port_cidrs.is_empty() {
+        return vec![local()];
     }
     let blocks = settings.node_port_cidrs.iter().filter(|block| block.family() == family);
     let within = |block| in_block(family, End::Destination, CmpOp::EQ, block, SCRATCH);
@@ -142,7 +181,6 @@ fn sources(family: Family, settings: &Settings) -> Vec<Commented> {
     let to_itself =
         vec![address(family, End::Source, KEY), address(family, End::Destination, KEY.plus(after))];
     let to_cluster_ip = vec![original_address(family, KEY), is_in(Map::ClusterIps, KEY)];
-    let original_node_port = vec![protocol(KEY), original_port(KEY.plus(1))];
     let act = || vec![masquerade()];
     let mut rules = leaving(family, settings);
     rules.extend([
@@ -150,6 +188,12 @@ fn sources(family: Family, settings: &Settings) -> Vec<Commented> {
         rule("an endpoint reaches itself", [to_itself, vec![is_in(Map::Hairpin, KEY)], act()]),
         rule("external addresses", [original(), vec![is_in(Map::Masquerade, KEY)], act()]),
     ]);
+    // The short way around the policy Local: this machine's own address may be one that nobody else knows the
+    // way to, such as the balancer's.
+    let from_host = || is_local(End::Source, CmpOp::EQ, SCRATCH);
+    let found = |map| vec![find(map, KEY, DATA)];
+    let local = [original(), found(Map::ServicesExternal), from_host(), act()];
+    rules.push(rule("this machine to external addresses, policy Local", local));
     let block = settings.cluster_cidr(family);
     match (settings.masquerade, block) {
         (Masquerade::All, _) => rules.push(rule("cluster addresses", [to_cluster_ip, act()])),
@@ -160,10 +204,13 @@ fn sources(family: Family, settings: &Settings) -> Vec<Commented> {
         (Masquerade::FromOutside, None) => {}
     }
     // A frontend with an address may have the number of someone's node port.
-    let found = vec![find(Map::Services, KEY, DATA), decide(Verdict::Return)];
-    rules.push(rule("no node port", [original(), found]));
+    let end = vec![decide(Verdict::Return)];
+    rules.push(rule("no node port", [original(), found(Map::Services), end]));
+    let original_node_port = || vec![protocol(KEY), original_port(KEY.plus(1))];
     let masqueraded = vec![is_in(Map::NodePortMasquerade, KEY), masquerade()];
-    rules.push(rule("node ports", [is_dnat(SCRATCH), original_node_port, masqueraded]));
+    rules.push(rule("node ports", [is_dnat(SCRATCH), original_node_port(), masqueraded]));
+    let local = [original_node_port(), found(Map::NodePortsExternal), from_host(), act()];
+    rules.push(rule("this machine to node ports, policy Local", local));
     rules
 }
 
@@ -180,22 +227,67 @@ fn leaving(family: Family, settings: &Settings) -> Vec<Commented> {
     }
 }
 
-/// Rules of the chain that draws one of `count` endpoints.
-pub fn balance(family: Family, from: Draw, count: u32) -> Vec<Commented> {
-    let (key, map, words) = match from {
-        Draw::Service | Draw::ServiceHere => {
-            (service_key(family), Map::Endpoints, address_words(family) + 2)
+/// Rules of the chain that chooses one of `count` slots.
+pub fn balance(family: Family, from: Draw, choice: Choice, count: u32) -> Vec<Commented> {
+    let (key, map, words) = match from.has_address() {
+        true => (service_key(family, KEY), Map::Endpoints, address_words(family) + 2),
+        false => (node_port_key(KEY), Map::NodePortEndpoints, 2),
+    };
+    let (first, slot) = (from.first_slot(), KEY.plus(words));
+    let send =
+        |chosen: Vec<Expr>| [key.clone(), chosen, vec![find(map, KEY, KEY), dnat(family, KEY)]];
+    let random = |count| send(vec![draw(count, first, slot)]);
+    let mut rules = match choice {
+        Choice::Random => Vec::new(),
+        Choice::Consistent => {
+            let hashed = send(hash(family, count, first, DATA, slot));
+            vec![rule("the endpoint of this client", hashed)]
         }
-        Draw::NodePort | Draw::NodePortHere => (node_port_key(), Map::NodePortEndpoints, 2),
+        Choice::Sticky(seconds) => sticky(family, from, seconds, count),
     };
-    let first = from.first_slot();
-    let send = |count| {
-        let slot = vec![draw(count, first, KEY.plus(words)), find(map, KEY, KEY)];
-        [key.clone(), slot, vec![dnat(family, KEY)]]
+    if choice != Choice::Consistent {
+        rules.push(rule("one of the endpoints", random(count)));
+    }
+    rules.push(rule("its slot went away meanwhile: the first", random(1)));
+    let refuse = vec![decide(Verdict::Goto(REJECT.into()))];
+    rules.push(rule("all went away meanwhile", [refuse]));
+    rules
+}
+
+/// The client's last endpoint if it still serves, else another one that is remembered. What comes after these
+/// serves when no more clients can be remembered.
+///
+/// The registers hold padding, endpoint, frontend and client, in this order: endpoint and frontend together are
+/// a key, and so are frontend and client. A slot takes the place of the client for a while.
+fn sticky(family: Family, from: Draw, seconds: u32, count: u32) -> Vec<Commented> {
+    let words = address_words(family);
+    let padding = KEY;
+    let endpoint = padding.plus(1);
+    let frontend = endpoint.plus(words + 1);
+    let ports = frontend.plus(words);
+    let client = ports.plus(2);
+    let (key, map, first) = match from.has_address() {
+        true => (service_key(family, frontend), Map::Endpoints, frontend),
+        false => {
+            let zero = constant(frontend, &vec![0; usize::from(words) * 4]);
+            ([vec![zero], node_port_key(ports)].concat(), Map::NodePortEndpoints, ports)
+        }
     };
+    let load_client = || address(family, End::Source, client);
+    let act = || vec![remember(Map::Affinity, frontend, padding, seconds), dnat(family, endpoint)];
+    let same =
+        vec![load_client(), find(Map::Affinity, frontend, padding), is_in(from.live(), endpoint)];
+    // What is remembered of an endpoint that went has to go first: an update only makes it live longer.
+    let other = vec![
+        load_client(),
+        forget(Map::Affinity, frontend),
+        draw(count, from.first_slot(), client),
+        find(map, first, endpoint),
+        load_client(),
+        constant(padding, &[0; 4]),
+    ];
     vec![
-        rule("one of the endpoints", send(count)),
-        rule("its slot went away meanwhile: the first", send(1)),
-        rule("all went away meanwhile", [vec![decide(Verdict::Goto(REJECT.into()))]]),
+        rule("the endpoint that the client had", [key.clone(), same, act()]),
+        rule("one of the endpoints, to be kept", [key, other, act()]),
     ]
 }

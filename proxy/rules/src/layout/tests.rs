@@ -1,12 +1,15 @@
 use super::*;
+use crate::model::Choice;
+use proxy_netfilter::nft::Data;
 
 #[test]
 fn classes_come_back_from_their_words() {
     let classes = [
-        Class::Balance(Draw::Service, 1),
-        Class::Balance(Draw::ServiceHere, 7),
-        Class::Balance(Draw::NodePort, HERE_FIRST_SLOT),
-        Class::Balance(Draw::NodePortHere, 3),
+        Class::Balance(Draw::Service, Choice::Random, 1),
+        Class::Balance(Draw::ServiceHere, Choice::Consistent, 7),
+        Class::Balance(Draw::NodePort, Choice::sticky(10_800), HERE_FIRST_SLOT),
+        Class::Balance(Draw::NodePortHere, Choice::sticky(u32::MAX), 3),
+        Class::Balance(Draw::NodePortHere, Choice::sticky(u32::MAX), HERE_FIRST_SLOT),
         Class::Reject,
         Class::Drop,
     ];
@@ -14,10 +17,11 @@ fn classes_come_back_from_their_words() {
         assert_eq!(Class::from_word(class.word()), Some(class));
         assert_eq!(Class::from_data(class.data().bytes()), Some(class));
     }
-    assert_eq!((Class::from_word(0), Class::from_word(9 << 16 | 1)), (None, None));
-    assert_eq!(Class::of(Draw::Service, 0, Class::Drop), Class::Drop);
-    let most = Class::Balance(Draw::Service, HERE_FIRST_SLOT);
-    assert_eq!(Class::of(Draw::Service, 100_000, Class::Drop), most);
+    assert_eq!((Class::from_word(0x7fff << 15), Class::from_word(0xffff_0003)), (None, None));
+    let of = |count| Class::of(Draw::Service, Choice::Random, count, Class::Drop);
+    assert_eq!(of(0), Class::Drop);
+    let most = Class::Balance(Draw::Service, Choice::Random, HERE_FIRST_SLOT);
+    assert_eq!(of(100_000), most);
 }
 
 #[test]
@@ -38,12 +42,20 @@ fn keys_have_the_lengths_that_the_sets_declare() {
                 Value::concat(&[address_value(&address).bytes(), address_value(&address).bytes()]),
             ),
             (Map::ClusterIps, address_value(&address)),
+            (Map::Affinity, affinity_key(None, (Protocol::Tcp, 80), &address)),
+            (Map::Affinity, affinity_key(Some(&address), (Protocol::Tcp, 80), &address)),
+            (Map::Live, live_key((&address, 8080), None, (Protocol::Tcp, 80))),
+            (Map::LiveHere, live_key((&address, 8080), Some(&address), (Protocol::Tcp, 80))),
+            (Map::Gated, service.clone()),
+            (Map::SourceRanges, source_range_key(&service, &Cidr::new(address, 8).unwrap())),
         ];
         for (map, key) in keys {
             assert_eq!(map.declare(family, "t", 1).key_len as usize, key.bytes().len(), "{map:?}");
         }
         let data = backend_value(&address, 8080).bytes().len();
         assert_eq!(Map::Endpoints.declare(family, "t", 1).data_len, u32::try_from(data).ok());
+        let data = affinity_value(&address, 8080).bytes().len();
+        assert_eq!(Map::Affinity.declare(family, "t", 1).data_len, u32::try_from(data).ok());
     }
 }
 
@@ -57,12 +69,20 @@ fn rules_use_only_sets_and_chains_that_are_there() {
     };
     for family in FAMILIES {
         let mut table = layout.skeleton(family, |_| 16);
-        layout.add_class(family, &mut table, Class::Balance(Draw::NodePortHere, 2));
+        for choice in [Choice::Random, Choice::Consistent, Choice::sticky(10)] {
+            for draw in [Draw::Service, Draw::NodePortHere] {
+                layout.add_class(family, &mut table, Class::Balance(draw, choice, 2));
+            }
+        }
+        layout.add_prefix(family, &mut table, 24);
         for rule in table.chains.values().flat_map(|chain| &chain.rules) {
             for expr in &rule.exprs {
                 match expr {
                     proxy_netfilter::nft::Expr::Lookup(lookup) => {
                         assert!(table.sets.contains_key(&lookup.set), "{}", lookup.set);
+                    }
+                    proxy_netfilter::nft::Expr::Dynset(dynset) => {
+                        assert!(table.sets.contains_key(&dynset.set), "{}", dynset.set);
                     }
                     proxy_netfilter::nft::Expr::Immediate(immediate) => {
                         if let Data::Verdict(verdict) = &immediate.data

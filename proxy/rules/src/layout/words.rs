@@ -1,13 +1,13 @@
 //! Phrases that our rules are made of: loading fields of the packet and of its connection, comparing, deciding.
 
 use proxy_netfilter::nft::expr::{
-    Bitwise, Cmp, Ct, Expr, Fib, Immediate, Lookup, Masq, Meta, Nat, Numgen, Payload, Reject,
-    Target,
+    Bitwise, Cmp, Ct, Dynset, Expr, Fib, Hash, Immediate, Lookup, Masq, Meta, Nat, Numgen, Payload,
+    Reject, Target,
 };
 use proxy_netfilter::nft::numbers::{
-    ADDRTYPE_LOCAL, BitwiseOp, CT_STATUS_DNAT, CmpOp, CtKey, FibFlags, FibResult,
-    ICMP_PORT_UNREACHABLE, ICMP6_PORT_UNREACHABLE, LookupFlags, MetaKey, NatFlags, NatKind,
-    NumgenKind, PayloadBase, RejectKind,
+    ADDRTYPE_LOCAL, BitwiseOp, CT_STATUS_DNAT, CmpOp, CtKey, DynsetOp, FibFlags, FibResult,
+    HashKind, ICMP_PORT_UNREACHABLE, ICMP6_PORT_UNREACHABLE, LookupFlags, MetaKey, NatFlags,
+    NatKind, NumgenKind, PayloadBase, RejectKind,
 };
 use proxy_netfilter::nft::{Data, Family, Reg, Type, Value, Verdict};
 
@@ -16,6 +16,9 @@ use crate::model::Cidr;
 
 /// Direction of a connection's tuple as its first packet was sent.
 const ORIGINAL: u8 = 0;
+
+/// Where the hash of consistent choices starts; the same on every node of every cluster.
+const HASH_SEED: u32 = 0x6f72_6368;
 
 /// Type of the family's addresses.
 pub fn address_type(family: Family) -> Type {
@@ -62,6 +65,16 @@ pub fn protocol(dreg: Reg) -> Expr {
 /// Loads the destination port; TCP, UDP and SCTP have it in the same place.
 pub fn port(dreg: Reg) -> Expr {
     Payload { dreg, base: PayloadBase::TRANSPORT, offset: 2, len: 2 }.into()
+}
+
+/// Loads the source port.
+pub fn source_port(dreg: Reg) -> Expr {
+    Payload { dreg, base: PayloadBase::TRANSPORT, offset: 0, len: 2 }.into()
+}
+
+/// Loads constant bytes.
+pub fn constant(dreg: Reg, bytes: &[u8]) -> Expr {
+    Immediate { dreg: Target::Reg(dreg), data: Data::Value(Value::new(bytes)) }.into()
 }
 
 /// Loads the address that the connection was opened to.
@@ -112,7 +125,8 @@ pub fn in_block(family: Family, end: End, op: CmpOp, block: &Cidr, scratch: Reg)
     ]
 }
 
-fn mask(reg: Reg, mask: Value) -> Expr {
+/// Keeps the bits of a register that `mask` has.
+pub fn mask(reg: Reg, mask: Value) -> Expr {
     let zero = Value::new(&vec![0; mask.bytes().len()]);
     let len = u32::try_from(mask.bytes().len()).unwrap_or_default();
     Bitwise { sreg: reg, dreg: reg, len, mask, xor: zero, op: BitwiseOp::MASK_XOR }.into()
@@ -145,6 +159,36 @@ fn lookup(map: Map, sreg: Reg, dreg: Option<Target>) -> Expr {
 /// Draws one of `count` slots from `first` on.
 pub fn draw(count: u32, first: u32, dreg: Reg) -> Expr {
     Numgen { dreg, modulus: count, kind: NumgenKind::RANDOM, offset: first }.into()
+}
+
+/// Chooses one of `count` slots from `first` on by the client's address and port, which it loads from `scratch` on.
+pub fn hash(family: Family, count: u32, first: u32, scratch: Reg, dreg: Reg) -> Vec<Expr> {
+    let words = address_words(family);
+    let hash = Hash {
+        sreg: Some(scratch),
+        dreg,
+        len: Some(u32::from(words + 1) * 4),
+        modulus: count,
+        seed: Some(HASH_SEED),
+        // Given as the kernel reports it: none when it is zero.
+        offset: Some(first).filter(|first| *first != 0),
+        kind: HashKind::JENKINS,
+    };
+    vec![address(family, End::Source, scratch), source_port(scratch.plus(words)), hash.into()]
+}
+
+/// Remembers for so many seconds what starts at `data` under the key that starts at `key`; leaves the rule where
+/// the map is full.
+pub fn remember(map: Map, key: Reg, data: Reg, seconds: u32) -> Expr {
+    let timeout_ms = Some(u64::from(seconds) * 1000);
+    let (set, op) = (map.name().to_owned(), DynsetOp::UPDATE);
+    Dynset { set, op, key, data: Some(data), timeout_ms, flags: Some(0) }.into()
+}
+
+/// Forgets what is remembered under the key that starts at `key`, if anything is.
+pub fn forget(map: Map, key: Reg) -> Expr {
+    let (set, op) = (map.name().to_owned(), DynsetOp::DELETE);
+    Dynset { set, op, key, data: None, timeout_ms: None, flags: Some(0) }.into()
 }
 
 /// Sends the connection to the address and port that start at `sreg`.

@@ -3,15 +3,16 @@
 use std::net::IpAddr;
 
 use proxy_netfilter::nft::expr::{
-    Bitwise, Cmp, Ct, Expr, Immediate, Lookup, Nat, Payload, Reject, Target,
+    Bitwise, Cmp, Ct, Dynset, Expr, Hash, Immediate, Lookup, Nat, Payload, Reject, Target,
 };
 use proxy_netfilter::nft::numbers::{
-    ADDRTYPE_LOCAL, CT_STATUS_DNAT, CmpOp, CtKey, FibFlags, HookPoint, LookupFlags, MetaKey,
-    PayloadBase, RejectKind,
+    ADDRTYPE_LOCAL, CT_STATUS_DNAT, CmpOp, CtKey, DynsetOp, FibFlags, HashKind, HookPoint,
+    LookupFlags, MetaKey, PayloadBase, RejectKind,
 };
-use proxy_netfilter::nft::{Data, Reg, Rule, TableRules, Verdict};
+use proxy_netfilter::nft::{Data, Reg, Rule, TableRules, Value, Verdict};
 
-use super::{Fate, Packet, Step, Trace, headers};
+use super::jhash::{jhash, scale};
+use super::{Fate, Learned, Packet, Step, Trace, headers};
 use crate::layout::address_value;
 
 /// Chains entered from chains, as the kernel allows (`NFT_JUMP_STACK_SIZE`).
@@ -55,6 +56,7 @@ pub struct Machine<'a> {
     is_local: &'a dyn Fn(IpAddr) -> bool,
     draw: &'a mut dyn FnMut(u32) -> u32,
     steps: Vec<Step>,
+    learned: Vec<Learned>,
 }
 
 /// One packet at one hook.
@@ -79,12 +81,12 @@ impl<'a> Machine<'a> {
         is_local: &'a dyn Fn(IpAddr) -> bool,
         draw: &'a mut dyn FnMut(u32) -> u32,
     ) -> Self {
-        Self { table, is_local, draw, steps: Vec::new() }
+        Self { table, is_local, draw, steps: Vec::new(), learned: Vec::new() }
     }
 
     /// Ends the trace.
     pub fn end(self, fate: Fate) -> Trace {
-        Trace { steps: self.steps, fate }
+        Trace { steps: self.steps, fate, learned: self.learned }
     }
 
     /// Runs the base chains of a hook.
@@ -177,6 +179,11 @@ impl<'a> Machine<'a> {
             Expr::Numgen(numgen) => {
                 let number = numgen.offset + (self.draw)(numgen.modulus);
                 at.load(Some(numgen.dreg), &number.to_ne_bytes())?;
+            }
+            Expr::Hash(hash) => at.hash(hash)?,
+            Expr::Dynset(dynset) => {
+                let learned = at.learn(dynset, self.table)?;
+                self.learned.push(learned);
             }
             Expr::Immediate(Immediate { dreg: Target::Reg(dreg), data: Data::Value(value) }) => {
                 at.load(Some(*dreg), value.bytes())?;
@@ -282,6 +289,36 @@ impl At<'_> {
             (Some(Data::Verdict(_)), Some(Target::Verdict)) | (_, None) => Ok(()),
             _ => Err(Miss::Unknown(format!("data of {}", lookup.set))),
         }
+    }
+
+    fn hash(&mut self, hash: &Hash) -> Result<(), Miss> {
+        let (Some(sreg), Some(len), HashKind::JENKINS) = (hash.sreg, hash.len, hash.kind) else {
+            return Err(Miss::Unknown("hash of another kind".into()));
+        };
+        let seed = hash.seed.ok_or_else(|| Miss::Unknown("hash with a secret seed".into()))?;
+        let hashed = jhash(self.read(sreg, len as usize)?, seed);
+        let number = hash.offset.unwrap_or(0).wrapping_add(scale(hashed, hash.modulus));
+        self.load(Some(hash.dreg), &number.to_ne_bytes())
+    }
+
+    /// What a packet writes into a map; leaves the rule where the map is full.
+    fn learn(&self, dynset: &Dynset, table: &TableRules) -> Result<Learned, Miss> {
+        let none = || Miss::Unknown(format!("no set {}", dynset.set));
+        let set = table.sets.get(&dynset.set).ok_or_else(none)?;
+        let key = Value::new(self.read(dynset.key, set.set.key_len as usize)?);
+        let data = match (dynset.op, dynset.data) {
+            (DynsetOp::DELETE, _) => None,
+            (_, Some(reg)) => {
+                let len = set.set.data_len.unwrap_or_default();
+                Some(Value::new(self.read(reg, len as usize)?))
+            }
+            (_, None) => return Err(Miss::Unknown("a set that packets write".into())),
+        };
+        let full = set.set.size.0.is_some_and(|size| set.elements.len() >= size as usize);
+        if data.is_some() && full && !set.elements.contains_key(&key) {
+            return Err(Miss::Break);
+        }
+        Ok(Learned { set: dynset.set.clone(), key, data })
     }
 
     fn nat(&self, nat: &Nat) -> Result<Flow, Miss> {

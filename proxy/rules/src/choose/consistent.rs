@@ -1,0 +1,129 @@
+//! The consistent choice: a table of slots that every node computes alike, whatever happened before, and that
+//! changes little when an endpoint comes or goes. A client's address and port are hashed to a slot.
+//!
+//! The table is filled as Eisenbud and others describe (Maglev, NSDI 2016, section 3.4): each endpoint has its own
+//! order of preference over the slots, and the endpoints take turns.
+
+use super::Backend;
+use crate::layout::{BACKENDS_MAX, address_value};
+
+/// Sizes that a table may have: primes, so that every step visits every slot. The last is the largest that fits.
+const SIZES: [usize; 5] = [251, 1021, 4093, 16_381, 32_749];
+/// Slots for each endpoint, where a table has room: shares then differ by a quarter at most.
+const SLOTS_EACH: usize = 4;
+
+/// The endpoint of each slot. `backends` are sorted by address and port; of more than fit the first are used.
+pub fn table(backends: &[Backend]) -> Vec<Backend> {
+    let len = backends.len() * SLOTS_EACH;
+    let size = SIZES.into_iter().find(|size| *size >= len).unwrap_or(SIZES[SIZES.len() - 1]);
+    debug_assert!(size <= BACKENDS_MAX);
+    let mut slots: Vec<Option<Backend>> = vec![None; size];
+    let mut turns: Vec<Turn> = backends.iter().take(size).map(|b| Turn::of(b, size)).collect();
+    if turns.is_empty() {
+        return Vec::new();
+    }
+    let mut free = size;
+    while free > 0 {
+        for turn in &mut turns {
+            if free == 0 {
+                break;
+            }
+            // Its own order visits every slot once, so the search ends while one is free.
+            let slot = loop {
+                match slots.get_mut(turn.advance(size)) {
+                    Some(slot) if slot.is_none() => break slot,
+                    _ => {}
+                }
+            };
+            *slot = Some(turn.backend);
+            free -= 1;
+        }
+    }
+    slots.into_iter().flatten().collect()
+}
+
+/// Where an endpoint looks for its next slot.
+struct Turn {
+    backend: Backend,
+    next: usize,
+    step: usize,
+}
+
+impl Turn {
+    fn of(backend: &Backend, size: usize) -> Self {
+        let mut bytes = address_value(&backend.address).bytes().to_vec();
+        bytes.extend_from_slice(&backend.port.to_be_bytes());
+        let hash = fnv(&bytes);
+        let (high, low) = (mix(hash), mix(hash ^ u64::MAX));
+        let modulo = |number: u64, by: usize| usize::try_from(number % by as u64).unwrap_or(0);
+        Self { backend: *backend, next: modulo(high, size), step: modulo(low, size - 1) + 1 }
+    }
+
+    fn advance(&mut self, size: usize) -> usize {
+        let slot = self.next;
+        self.next = (self.next + self.step) % size;
+        slot
+    }
+}
+
+/// FNV-1a: the standard library's hashes may change from release to release, and nodes of two releases must agree.
+fn fnv(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// Spreads the bits of a number over all of it (the finalizer of SplitMix64).
+fn mix(number: u64) -> u64 {
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Place;
+    use std::collections::HashMap;
+
+    fn backends(count: u16) -> Vec<Backend> {
+        let backend = |n: u16| {
+            let [high, low] = n.to_be_bytes();
+            Backend { address: [10, 0, high, low].into(), port: 80, place: Place::Elsewhere }
+        };
+        (0..count).map(backend).collect()
+    }
+
+    #[test]
+    fn every_endpoint_has_its_share() {
+        assert_eq!(table(&[]), []);
+        for count in [1, 2, 3, 60, 62, 63, 200, 1000] {
+            let table = table(&backends(count));
+            let mut shares: HashMap<Backend, usize> = HashMap::new();
+            table.iter().for_each(|b| *shares.entry(*b).or_default() += 1);
+            let (least, most) = (shares.values().min().unwrap(), shares.values().max().unwrap());
+            assert_eq!(shares.len(), usize::from(count));
+            assert!(most - least <= 1, "{count}: {least} to {most}");
+        }
+    }
+
+    #[test]
+    fn where_an_endpoint_runs_makes_no_difference() {
+        let here = |b: Backend| Backend { place: Place::Here, ..b };
+        let there = table(&backends(5));
+        let moved = table(&backends(5).into_iter().map(here).collect::<Vec<_>>());
+        assert!(there.iter().map(|b| b.address).eq(moved.iter().map(|b| b.address)));
+    }
+
+    #[test]
+    fn the_slots_of_those_that_stay_mostly_stay() {
+        let all = backends(10);
+        let before = table(&all);
+        for gone in 0..all.len() {
+            let mut rest = all.clone();
+            let gone = rest.remove(gone);
+            let after = table(&rest);
+            let moved = before.iter().zip(&after).filter(|(a, b)| a != b && **a != gone).count();
+            assert!(moved * 4 < before.len(), "{moved} of {} moved", before.len());
+        }
+    }
+}

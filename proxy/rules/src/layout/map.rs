@@ -1,0 +1,164 @@
+//! The sets and maps of our tables: names, types, declarations.
+
+use proxy_netfilter::nft::datatype::{DATA_TYPE_VERDICT, concat_len, concat_number};
+use proxy_netfilter::nft::numbers::SetFlags;
+use proxy_netfilter::nft::object::SetSize;
+use proxy_netfilter::nft::userdata::{self, ByteOrder};
+use proxy_netfilter::nft::{Family, Set, Type};
+
+/// A set or map of our tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Map {
+    /// Address, protocol, port -> class: all frontends with an address.
+    Services,
+    /// The same for external traffic under the policy Local.
+    ServicesExternal,
+    /// Protocol, port -> class: node ports.
+    NodePorts,
+    /// The same for external traffic under the policy Local.
+    NodePortsExternal,
+    /// Class -> verdict.
+    Classes,
+    /// Address, protocol, port, slot -> endpoint's address and port.
+    Endpoints,
+    /// Protocol, port, slot -> endpoint's address and port.
+    NodePortEndpoints,
+    /// Endpoints on this node that may reach themselves: address, address.
+    Hairpin,
+    /// Cluster addresses.
+    ClusterIps,
+    /// Address, protocol, port of frontends whose traffic is masqueraded.
+    Masquerade,
+    /// Protocol, port of node ports whose traffic is masqueraded.
+    NodePortMasquerade,
+    /// Frontend and client -> the endpoint that the client had last. Packets write it; a node port has no
+    /// address.
+    Affinity,
+    /// Endpoint and frontend: the endpoints to which a client may come back.
+    Live,
+    /// The same for those on this node.
+    LiveHere,
+    /// Address, protocol, port of frontends that not everybody may use.
+    Gated,
+    /// Address, protocol, port, block, prefix length: who may.
+    SourceRanges,
+}
+
+impl Map {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::Services,
+        Self::ServicesExternal,
+        Self::NodePorts,
+        Self::NodePortsExternal,
+        Self::Classes,
+        Self::Endpoints,
+        Self::NodePortEndpoints,
+        Self::Hairpin,
+        Self::ClusterIps,
+        Self::Masquerade,
+        Self::NodePortMasquerade,
+        Self::Affinity,
+        Self::Live,
+        Self::LiveHere,
+        Self::Gated,
+        Self::SourceRanges,
+    ];
+
+    /// Its name in the kernel.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Services => "services",
+            Self::ServicesExternal => "services-external",
+            Self::NodePorts => "node-ports",
+            Self::NodePortsExternal => "node-ports-external",
+            Self::Classes => "classes",
+            Self::Endpoints => "endpoints",
+            Self::NodePortEndpoints => "node-port-endpoints",
+            Self::Hairpin => "hairpin",
+            Self::ClusterIps => "cluster-ips",
+            Self::Masquerade => "masquerade",
+            Self::NodePortMasquerade => "node-port-masquerade",
+            Self::Affinity => "affinity",
+            Self::Live => "live",
+            Self::LiveHere => "live-here",
+            Self::Gated => "gated",
+            Self::SourceRanges => "source-ranges",
+        }
+    }
+
+    /// The map of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|map| map.name() == name)
+    }
+
+    /// Types of its key and of its data.
+    pub(super) fn types(self, address: Type) -> (Vec<Type>, Vec<Type>) {
+        let frontend = vec![address, Type::Proto, Type::Port];
+        let port = vec![Type::Proto, Type::Port];
+        let class = vec![Type::Mark, Type::Mark];
+        let with_slot = |key: Vec<Type>| [key, vec![Type::Mark]].concat();
+        match self {
+            Self::Services | Self::ServicesExternal => (frontend, class),
+            Self::NodePorts | Self::NodePortsExternal => (port, class),
+            Self::Classes => (vec![Type::Mark], vec![Type::Verdict]),
+            Self::Endpoints => (with_slot(frontend), vec![address, Type::Port]),
+            Self::NodePortEndpoints => (with_slot(port), vec![address, Type::Port]),
+            Self::Hairpin => (vec![address, address], Vec::new()),
+            Self::ClusterIps => (vec![address], Vec::new()),
+            Self::Masquerade => (frontend, Vec::new()),
+            Self::NodePortMasquerade => (port, Vec::new()),
+            // The first word is padding, for the reason told at `Class::data`.
+            Self::Affinity => {
+                ([frontend, vec![address]].concat(), vec![Type::Mark, address, Type::Port])
+            }
+            Self::Live | Self::LiveHere => {
+                ([vec![address, Type::Port], frontend].concat(), Vec::new())
+            }
+            Self::Gated => (frontend, Vec::new()),
+            Self::SourceRanges => ([frontend, vec![address, Type::Mark]].concat(), Vec::new()),
+        }
+    }
+
+    /// Whether packets write it: what it holds is not ours to compare.
+    pub fn is_learned(self) -> bool {
+        self == Self::Affinity
+    }
+
+    fn flags(self, is_map: bool) -> SetFlags {
+        match (is_map, self.is_learned()) {
+            (true, true) => SetFlags::MAP | SetFlags::TIMEOUT | SetFlags::EVAL,
+            (true, false) => SetFlags::MAP,
+            (false, _) => SetFlags(0),
+        }
+    }
+
+    /// The set as it is declared, with room for `size` elements; the class map grows as it needs.
+    pub(super) fn declare(self, family: Family, table: &str, size: u32) -> Set {
+        let (key, data) = self.types(super::words::address_type(family));
+        let is_map = !data.is_empty();
+        let data_type = match data.as_slice() {
+            [Type::Verdict] => DATA_TYPE_VERDICT,
+            types => concat_number(types),
+        };
+        let order = |types: &[Type]| match types {
+            [one] if one.host_order() => ByteOrder::Host,
+            [_] => ByteOrder::Network,
+            _ => ByteOrder::Mixed,
+        };
+        Set {
+            table: table.to_owned(),
+            name: self.name().to_owned(),
+            flags: self.flags(is_map),
+            key_type: Some(concat_number(&key)),
+            key_len: concat_len(&key),
+            data_type: is_map.then_some(data_type),
+            data_len: is_map.then(|| concat_len(&data)),
+            size: SetSize((self != Self::Classes).then_some(size)),
+            id: None,
+            timeout_ms: None,
+            gc_interval_ms: None,
+            userdata: userdata::set(order(&key), is_map.then(|| order(&data))),
+        }
+    }
+}

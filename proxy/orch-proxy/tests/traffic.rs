@@ -20,8 +20,8 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::diff::{Difference, diff};
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol,
-    ServiceId, Settings, SlicePort, family_of,
+    Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy,
+    Protocol, ServiceId, Settings, SlicePort, family_of,
 };
 use proxy_rules::stale::stale_flows;
 use proxy_rules::trace::{Fate, Origin, Packet, Sender, fates};
@@ -88,6 +88,9 @@ impl Node {
         }
         for (family, table) in self.plane.tables() {
             let held = self.session.read_table(family, &layout.table).unwrap();
+            for (name, chain) in &table.chains {
+                assert_eq!(held.as_ref().unwrap().chains.get(name), Some(chain));
+            }
             let none = Difference::Elements(proxy_rules::Transaction::default());
             assert_eq!(diff(family, held.as_ref(), &table), none);
         }
@@ -344,11 +347,24 @@ fn the_tables_can_be_listed_by_others() {
         exposed.external_ips = [ip("198.51.100.1")].into();
         exposed.external = Policy::Local;
         exposed.ports[0].node_port = Some(30080);
-        node.expose("web", exposed, &[(0, Place::Here), (1, Place::Elsewhere)]);
+        let both = [(0, Place::Here), (1, Place::Elsewhere)];
+        node.expose("web", exposed.clone(), &both);
+        for (n, choice) in [(2, Choice::sticky(10_800)), (3, Choice::Consistent)] {
+            let mut other = LocalService { choice, ..service(n, Protocol::Tcp) };
+            other.ports[0].node_port = Some(30080 + u16::from(n));
+            node.expose(&format!("web{n}"), other, &both);
+        }
+        let gated = LocalService {
+            load_balancer_ips: [ip("198.51.100.2"), ip("fd00:51::2")].into(),
+            source_ranges: ["203.0.113.0/24", "fd00:1::/64"].map(|b| b.parse().unwrap()).into(),
+            ..service(4, Protocol::Tcp)
+        };
+        node.expose("gated", gated, &both);
         node.pass();
         for words in [&["nft", "-j", "list", "ruleset"][..], &["nft", "list", "ruleset"]] {
             let listed = run(words);
-            for expected in ["10.96.0.1", "balance-2", "198.51.100.1", "masquerade"] {
+            for expected in ["10.96.0.1", "balance-2", "sticky-10800", "198.51.100.1", "masquerade"]
+            {
                 assert!(listed.contains(expected), "{expected} is not in {listed}");
             }
             println!("{listed}");

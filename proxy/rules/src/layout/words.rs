@@ -185,10 +185,12 @@ pub fn remember(map: Map, key: Reg, data: Reg, seconds: u32) -> Expr {
     Dynset { set, op, key, data: Some(data), timeout_ms, flags: Some(0) }.into()
 }
 
-/// Forgets what is remembered under the key that starts at `key`, if anything is.
-pub fn forget(map: Map, key: Reg) -> Expr {
+/// Forgets what is remembered under the key that starts at `key`, if anything is. The kernel asks for data, any.
+pub fn forget(map: Map, key: Reg, any: Reg) -> Expr {
     let (set, op) = (map.name().to_owned(), DynsetOp::DELETE);
-    Dynset { set, op, key, data: None, timeout_ms: None, flags: Some(0) }.into()
+    // As the kernel reports it.
+    let timeout_ms = Some(0);
+    Dynset { set, op, key, data: Some(any), timeout_ms, flags: Some(0) }.into()
 }
 
 /// Sends the connection to the address and port that start at `sreg`.

@@ -9,7 +9,7 @@ mod files;
 
 use std::path::{Path, PathBuf};
 
-use agent_node::cgroup::{CgroupLimits, QUOTA_PERIOD_US};
+use agent_node::cgroup::{CgroupLimits, QUOTA_PERIOD_US, huge_page_file_size};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -47,8 +47,17 @@ pub struct V1 {
     pub memory: Option<PathBuf>,
     /// `pids`.
     pub pids: Option<PathBuf>,
+    /// `hugetlb`.
+    pub hugetlb: Option<PathBuf>,
     /// Every other tree, the unified one included: runtimes make directories there too, which go with the pod.
     pub others: Vec<PathBuf>,
+}
+
+impl V1 {
+    /// The trees whose values are set here.
+    fn own(&self) -> [&Option<PathBuf>; 5] {
+        [&self.cpu, &self.cpuacct, &self.memory, &self.pids, &self.hugetlb]
+    }
 }
 
 /// Why a cgroup is not as it should be.
@@ -148,8 +157,7 @@ impl Cgroups {
         check_place(place)?;
         match &self.layout {
             Layout::V1(trees) => {
-                for tree in [&trees.cpu, &trees.cpuacct, &trees.memory, &trees.pids] {
-                    let Some(tree) = tree else { continue };
+                for tree in trees.own().into_iter().flatten() {
                     make(&below(tree, place))?;
                 }
                 self.set_v1(trees, place, limits)
@@ -204,10 +212,7 @@ impl Cgroups {
 
     fn roots(&self) -> impl Iterator<Item = &Path> {
         let (main, others): (Vec<&PathBuf>, &[PathBuf]) = match &self.layout {
-            Layout::V1(trees) => {
-                let main = [&trees.cpu, &trees.cpuacct, &trees.memory, &trees.pids];
-                (main.into_iter().flatten().collect(), &trees.others)
-            }
+            Layout::V1(trees) => (trees.own().into_iter().flatten().collect(), &trees.others),
             Layout::V2 { mount } => (vec![mount], &[]),
         };
         main.into_iter().chain(others).map(PathBuf::as_path)
@@ -228,8 +233,28 @@ impl Cgroups {
             write(&directory.join("cpu.cfs_quota_us"), &quota)?;
         }
         set(&trees.memory, "memory.limit_in_bytes", limits.memory_bytes)?;
-        set(&trees.pids, "pids.max", limits.pids)
+        set(&trees.pids, "pids.max", limits.pids)?;
+        match &trees.hugetlb {
+            Some(tree) => set_huge_pages(&below(tree, place), ".limit_in_bytes", limits),
+            None => Ok(()),
+        }
     }
+}
+
+/// Bounds every size of huge pages that the kernel has, `hugetlb.2MB.max` on version 2.
+fn set_huge_pages(
+    directory: &Path,
+    suffix: &str,
+    limits: &CgroupLimits,
+) -> Result<(), CgroupError> {
+    let Some(bounds) = &limits.huge_pages else { return Ok(()) };
+    for file in files::names(directory) {
+        let size = file.strip_prefix("hugetlb.").and_then(|rest| rest.strip_suffix(suffix));
+        let Some(size) = size.filter(|size| !size.contains('.')) else { continue };
+        let bound = bounds.iter().find(|(bytes, _)| huge_page_file_size(**bytes) == size);
+        write(&directory.join(&file), &bound.map_or(0, |(_, limit)| *limit).to_string())?;
+    }
+    Ok(())
 }
 
 fn set_v2(directory: &Path, limits: &CgroupLimits) -> Result<(), CgroupError> {
@@ -241,7 +266,8 @@ fn set_v2(directory: &Path, limits: &CgroupLimits) -> Result<(), CgroupError> {
     let quota = limits.cpu_quota_us.map_or("max".to_owned(), |quota| quota.to_string());
     set("cpu.max", Some(format!("{quota} {QUOTA_PERIOD_US}")))?;
     set("memory.max", limits.memory_bytes.map(|bytes| bytes.to_string()))?;
-    set("pids.max", limits.pids.map(|pids| pids.to_string()))
+    set("pids.max", limits.pids.map(|pids| pids.to_string()))?;
+    set_huge_pages(directory, ".max", limits)
 }
 
 /// Makes a place of version 2 and hands the controllers down to it. A controller that the root does not have is not asked for.

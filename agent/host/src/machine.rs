@@ -119,6 +119,12 @@ pub fn identity() -> Identity {
     }
 }
 
+/// Whether the kernel enforces AppArmor profiles.
+#[must_use]
+pub fn has_apparmor() -> bool {
+    first_line("/sys/module/apparmor/parameters/enabled") == "Y"
+}
+
 /// Usage of the machine now.
 ///
 /// # Errors

@@ -7,11 +7,13 @@
 //!        └── besteffort/pod<uid>
 //! ```
 
+use std::collections::BTreeMap;
+
 use proto_api::Quantity;
 use proto_api::core::v1::{Container, Pod};
 
 use crate::qos::{QosClass, qos_class};
-use crate::resources::{Amounts, CPU, MEMORY, all_limited, limits, requests};
+use crate::resources::{Amounts, CPU, HUGE_PAGES, MEMORY, PID, all_limited, limits, requests};
 
 /// Weight of something that asked for no CPU.
 pub const SHARES_MIN: u64 = 2;
@@ -91,7 +93,7 @@ fn slice(parts: &[String]) -> String {
 }
 
 /// Values of one cgroup; `None` leaves the kernel's default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupLimits {
     /// Weight on the scale of cgroup v1, 2 to 262144.
     pub cpu_shares: Option<u64>,
@@ -101,6 +103,8 @@ pub struct CgroupLimits {
     pub memory_bytes: Option<u64>,
     /// Number of processes and threads.
     pub pids: Option<u64>,
+    /// Bytes of huge pages by page size in bytes; a size that is not named gets none.
+    pub huge_pages: Option<BTreeMap<u64, u64>>,
 }
 
 impl CgroupLimits {
@@ -126,17 +130,36 @@ pub fn quota_us(cpu: Quantity) -> Option<u64> {
 /// Values of a pod's cgroup. A bound holds for the pod only if every container has it.
 pub fn pod_limits(pod: &Pod, pids: Option<u64>) -> CgroupLimits {
     let class = qos_class(pod);
-    if class == QosClass::BestEffort {
-        return CgroupLimits { cpu_shares: Some(SHARES_MIN), pids, ..CgroupLimits::default() };
-    }
     let limits = limits(pod);
+    let huge_pages = Some(huge_pages(&limits));
+    if class == QosClass::BestEffort {
+        let cpu_shares = Some(SHARES_MIN);
+        return CgroupLimits { cpu_shares, pids, huge_pages, ..CgroupLimits::default() };
+    }
     let cpu = asked(&requests(pod), &limits, CPU);
     CgroupLimits {
         cpu_shares: Some(shares(cpu)),
         cpu_quota_us: all_limited(pod, CPU).then(|| quota_us(amount(&limits, CPU))).flatten(),
         memory_bytes: all_limited(pod, MEMORY).then(|| amount(&limits, MEMORY).as_bytes()),
         pids,
+        huge_pages,
     }
+}
+
+/// Bytes of huge pages by page size.
+fn huge_pages(amounts: &Amounts) -> BTreeMap<u64, u64> {
+    let pages = amounts.iter().filter_map(|(name, amount)| {
+        let size = name.strip_prefix(HUGE_PAGES)?.parse::<Quantity>().ok()?;
+        Some((size.as_bytes(), amount.as_bytes()))
+    });
+    pages.collect()
+}
+
+/// A size of huge pages as the kernel writes it in file names: `64KB`, `2MB`, `1GB`.
+pub fn huge_page_file_size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 3] = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
+    let whole = UNITS.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{bytes}B"), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 
 /// Values of the cgroup of one class, from the pods in it.
@@ -152,11 +175,28 @@ pub fn class_limits<'a>(class: QosClass, pods: impl Iterator<Item = &'a Pod>) ->
     CgroupLimits { cpu_shares, ..CgroupLimits::default() }
 }
 
-/// Values of the cgroup of all pods: what the node may give away.
-pub fn node_limits(allocatable: &Amounts) -> CgroupLimits {
+/// Values of the cgroup of all pods: what the node has, without what is reserved. What is kept free for eviction is not taken
+/// off: eviction has to see usage above it.
+pub fn node_limits(capacity: &Amounts, reserved: &Amounts) -> CgroupLimits {
+    let left = |name: &str| {
+        let reserved = amount(reserved, name);
+        capacity.get(name).map(|has| (*has - reserved).max(Quantity::default()))
+    };
     CgroupLimits {
-        cpu_shares: allocatable.get(CPU).map(|q| shares(*q)),
-        memory_bytes: allocatable.get(MEMORY).map(|q| q.as_bytes()),
+        cpu_shares: left(CPU).map(shares),
+        memory_bytes: left(MEMORY).map(|q| q.as_bytes()),
+        pids: left(PID).map(|q| q.as_bytes()),
+        ..CgroupLimits::default()
+    }
+}
+
+/// Values of the cgroup of the system or of the agents: what is reserved for them.
+pub fn reserved_limits(reserved: &Amounts) -> CgroupLimits {
+    let given = |name: &str| reserved.get(name).copied().filter(|q| !q.is_zero());
+    CgroupLimits {
+        cpu_shares: given(CPU).map(shares),
+        memory_bytes: given(MEMORY).map(|q| q.as_bytes()),
+        pids: given(PID).map(|q| q.as_bytes()),
         ..CgroupLimits::default()
     }
 }
@@ -169,7 +209,7 @@ pub fn container_limits(container: &Container) -> CgroupLimits {
         cpu_shares: Some(shares(asked(&resources.requests, &resources.limits, CPU))),
         cpu_quota_us: quota_us(amount(&resources.limits, CPU)),
         memory_bytes: (!memory.is_zero()).then(|| memory.as_bytes()),
-        pids: None,
+        ..CgroupLimits::default()
     }
 }
 
@@ -257,6 +297,33 @@ mod tests {
         assert_eq!(limits.pids, Some(100));
         pod.spec.containers = vec![container(&[], &[])];
         assert_eq!(pod_limits(&pod, None).cpu_shares, Some(2));
+    }
+
+    #[test]
+    fn overhead_and_huge_pages_count() {
+        let limits =
+            [("cpu", "1"), ("memory", "64Mi"), ("hugepages-2Mi", "4Mi"), ("hugepages-1Gi", "1Gi")];
+        let mut pod = Pod::default();
+        pod.spec.containers = vec![container(&[], &limits), container(&[], &limits)];
+        pod.spec.overhead.insert("memory".into(), "10Mi".parse().expect("quantity"));
+        let got = pod_limits(&pod, None);
+        assert_eq!(got.memory_bytes, Some(138 << 20));
+        assert_eq!(got.huge_pages, Some(BTreeMap::from([(2 << 20, 8 << 20), (1 << 30, 2 << 30)])));
+        assert_eq!([2 << 20, 1 << 30, 64 << 10].map(huge_page_file_size), ["2MB", "1GB", "64KB"]);
+    }
+
+    #[test]
+    fn the_nodes_pods_get_what_is_not_reserved() {
+        let amounts = |list: &[(&str, &str)]| container(list, &[]).resources.requests;
+        let capacity = amounts(&[("cpu", "4"), ("memory", "8Gi")]);
+        let reserved = amounts(&[("cpu", "500m"), ("memory", "1Gi"), ("pid", "1000")]);
+        let pods = node_limits(&capacity, &reserved);
+        assert_eq!((pods.cpu_shares, pods.memory_bytes), (Some(3584), Some(7 << 30)));
+        assert_eq!(pods.pids, None, "the number of all processes is not known here");
+        let system = reserved_limits(&reserved);
+        assert_eq!((system.cpu_shares, system.pids), (Some(512), Some(1000)));
+        let too_much = amounts(&[("memory", "9Gi")]);
+        assert_eq!(node_limits(&capacity, &too_much).memory_bytes, Some(0));
     }
 
     #[test]

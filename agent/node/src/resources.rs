@@ -14,8 +14,17 @@ pub const CPU: &str = "cpu";
 pub const MEMORY: &str = "memory";
 /// Local disk space, in bytes.
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// Processes and threads; only in reservations.
+pub const PID: &str = "pid";
+/// What the names of huge pages start with; the page size follows.
+pub const HUGE_PAGES: &str = "hugepages-";
 /// Number of pods.
 pub const PODS: &str = "pods";
+
+/// The resource of huge pages of a size in bytes: `hugepages-2Mi`.
+pub fn huge_page_resource(bytes: u64) -> String {
+    format!("{HUGE_PAGES}{}", Quantity::from_bytes(i64::try_from(bytes).unwrap_or(i64::MAX)))
+}
 
 /// What the scheduler and the node account for the pod: the larger of all containers together and of each init container
 /// alone, plus the pod's overhead.

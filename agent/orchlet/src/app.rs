@@ -27,7 +27,7 @@ use crate::config::Settings;
 use crate::images::Logins;
 use crate::journal::{Journal, Record};
 use crate::node_events::NodeEvents;
-use crate::place::NodePlace;
+use crate::place::{Bounded, Enforced, NodePlace};
 use crate::pods::Pods;
 
 /// What sources say that waits for the pods' dispatcher.
@@ -67,8 +67,8 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let pids = u64::try_from(settings.file.pod_pids_limit).ok().filter(|limit| *limit > 0);
     let driver = settings.file.cgroup_driver.into();
     let place = NodePlace::new(cgroups, &settings.file.cgroup_root, driver, pids);
-    let (_, allocatable) = status::capacity(&machine.capacity, &machine.reserved);
-    place.prepare(&allocatable).map_err(Failure::run)?;
+    let (capacity, _) = status::capacity(&machine.capacity, &machine.reserved);
+    place.prepare(&capacity, &enforced(&settings, &machine)).map_err(Failure::run)?;
     let logins = upkeep::logins(&settings)?;
     Ok(Bound {
         logins,
@@ -82,6 +82,25 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
         board: StatusBoard::default(),
         settings,
     })
+}
+
+/// Which bounds the settings ask for.
+fn enforced(settings: &Settings, machine: &Machine) -> Enforced {
+    let file = &settings.file;
+    let asks = |what: &str| file.enforce_node_allocatable.iter().any(|asked| asked == what);
+    let groups = [
+        ("system-reserved", &file.system_reserved_cgroup, &file.system_reserved),
+        ("kube-reserved", &file.kube_reserved_cgroup, &file.kube_reserved),
+    ];
+    Enforced {
+        pods: if asks("pods") { Bounded::Yes } else { Bounded::No },
+        reserved: machine.reserved.amounts.clone(),
+        groups: groups
+            .into_iter()
+            .filter(|(what, ..)| asks(what))
+            .map(|(_, place, amounts)| (place.clone(), amounts.clone()))
+            .collect(),
+    }
 }
 
 fn client(settings: &Settings) -> Result<Option<Client>, Failure> {

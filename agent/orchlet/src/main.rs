@@ -13,6 +13,7 @@ mod node_events;
 mod objects;
 mod place;
 mod pods;
+mod provision;
 mod reports;
 mod resolver;
 mod server;

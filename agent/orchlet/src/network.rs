@@ -18,26 +18,47 @@ const BRIDGE: &str = "cni0";
 
 /// The configuration for a pod range: a bridge with addresses from the range, and host ports. What leaves the cluster is
 /// masqueraded by the proxy, whose tables have a place for it, not by an iptables process a pod. Pure.
-pub fn conflist(pod_cidrs: &[String]) -> Value {
+pub fn conflist(pod_cidrs: &[String], shaping: Shaping) -> Value {
     let ranges: Vec<Value> = pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr }])).collect();
     let routes: Vec<Value> = pod_cidrs
         .iter()
         .map(|cidr| json!({ "dst": if cidr.contains(':') { "::/0" } else { "0.0.0.0/0" } }))
         .collect();
-    json!({
-        "cniVersion": "0.4.0",
-        "name": "orch",
-        "plugins": [
-            {
-                "type": "bridge",
-                "bridge": BRIDGE,
-                "isGateway": true,
-                "hairpinMode": true,
-                "ipam": { "type": "host-local", "ranges": ranges, "routes": routes },
-            },
-            { "type": "portmap", "capabilities": { "portMappings": true } },
-        ],
-    })
+    let mut plugins = vec![
+        json!({
+            "type": "bridge",
+            "bridge": BRIDGE,
+            "isGateway": true,
+            "hairpinMode": true,
+            "ipam": { "type": "host-local", "ranges": ranges, "routes": routes },
+        }),
+        json!({ "type": "portmap", "capabilities": { "portMappings": true } }),
+    ];
+    if shaping == Shaping::Installed {
+        plugins.push(json!({ "type": "bandwidth", "capabilities": { "bandwidth": true } }));
+    }
+    json!({ "cniVersion": "0.4.0", "name": "orch", "plugins": plugins })
+}
+
+/// Whether pods' traffic can be limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shaping {
+    /// The plugin for it is there.
+    Installed,
+    /// It is not: annotations that ask for a limit have no effect.
+    Missing,
+}
+
+/// Where runtimes look for plugins.
+const PLUGIN_DIRS: [&str; 2] = ["/opt/cni/bin", "/usr/lib/cni"];
+
+/// Whether every directory with the bridge's plugin has the one that shapes: which of them the runtime uses is its own secret,
+/// and a missing plugin would leave pods without any network.
+fn shaping(dirs: &[&str]) -> Shaping {
+    let has = |dir: &&str, plugin: &str| Path::new(dir).join(plugin).exists();
+    let mut with_bridge = dirs.iter().filter(|dir| has(dir, "bridge")).peekable();
+    let found = with_bridge.peek().is_some() && with_bridge.all(|dir| has(dir, "bandwidth"));
+    if found { Shaping::Installed } else { Shaping::Missing }
 }
 
 /// Writes the configuration unless it is there already; the runtime never reads half of it.
@@ -45,7 +66,7 @@ pub fn conflist(pod_cidrs: &[String]) -> Value {
 /// # Errors
 /// The directory cannot be written.
 pub fn write(dir: &Path, pod_cidrs: &[String]) -> std::io::Result<()> {
-    let text = format!("{:#}\n", conflist(pod_cidrs));
+    let text = format!("{:#}\n", conflist(pod_cidrs, shaping(&PLUGIN_DIRS)));
     let path = dir.join(FILE_NAME);
     if std::fs::read_to_string(&path).is_ok_and(|known| known == text) {
         return Ok(());
@@ -111,11 +132,27 @@ mod tests {
 
     #[test]
     fn both_families_have_a_range_and_a_route() {
-        let value = conflist(&["10.1.0.0/24".into(), "fd00:1::/64".into()]);
+        let cidrs = ["10.1.0.0/24".into(), "fd00:1::/64".into()];
+        let value = conflist(&cidrs, Shaping::Missing);
+        assert_eq!(value["plugins"].as_array().map(Vec::len), Some(2));
         let ipam = &value["plugins"][0]["ipam"];
         assert_eq!(ipam["ranges"][1][0]["subnet"], "fd00:1::/64");
         assert_eq!(ipam["routes"][0]["dst"], "0.0.0.0/0");
         assert_eq!(ipam["routes"][1]["dst"], "::/0");
+    }
+
+    #[test]
+    fn traffic_is_shaped_where_every_runtime_finds_the_plugin() {
+        let (full, poor) = (tempfile::tempdir().expect("dir"), tempfile::tempdir().expect("dir"));
+        for (dir, plugin) in [(&full, "bridge"), (&full, "bandwidth"), (&poor, "bridge")] {
+            std::fs::write(dir.path().join(plugin), "").expect("write");
+        }
+        let [full, poor] = [&full, &poor].map(|dir| dir.path().to_str().expect("text"));
+        assert_eq!(shaping(&[full, "/nonexistent"]), Shaping::Installed);
+        assert_eq!(shaping(&[full, poor]), Shaping::Missing);
+        assert_eq!(shaping(&["/nonexistent"]), Shaping::Missing);
+        let value = conflist(&["10.1.0.0/24".into()], Shaping::Installed);
+        assert_eq!(value["plugins"][2]["type"], "bandwidth");
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_host::cgroups::{Cgroups, Removal};
-use agent_node::cgroup::{CgroupLimits, CgroupName, Driver, class_limits, node_limits, pod_limits};
+use agent_node::cgroup::{
+    CgroupLimits, CgroupName, Driver, class_limits, node_limits, pod_limits, reserved_limits,
+};
 use agent_node::qos::{QosClass, qos_class};
 use agent_node::resources::Amounts;
 use futures_util::FutureExt as _;
@@ -20,6 +22,27 @@ use crate::pods::seams::{Line, PodPlace};
 const REMOVE_TRIES_MAX: usize = 20;
 /// Pause between them.
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
+
+/// What the node's share for pods is, and what is bounded beside them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Enforced {
+    /// Whether all pods together are kept within what is not reserved.
+    pub pods: Bounded,
+    /// What is reserved, in all.
+    pub reserved: Amounts,
+    /// Cgroups of the system and of the agents, with what is reserved for each. They exist before the agent starts.
+    pub groups: Vec<(String, Amounts)>,
+}
+
+/// Whether something is kept within a bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bounded {
+    /// It is.
+    #[default]
+    Yes,
+    /// It is not.
+    No,
+}
 
 /// The tree of this node's pods. Cheap to clone; all clones are one tree.
 #[derive(Clone)]
@@ -39,17 +62,27 @@ impl NodePlace {
         Self { cgroups, root: root.to_owned(), driver, pids, placed: Arc::default() }
     }
 
-    /// Makes the cgroups above the pods' own, bounded by what the node may give away.
+    /// Makes the cgroups above the pods' own, bounded where `enforced` says so.
     ///
     /// # Errors
     /// The tree cannot be made.
-    pub fn prepare(&self, allocatable: &Amounts) -> Result<(), Line> {
-        self.ensure(&CgroupName::pods(&self.root), &node_limits(allocatable))?;
+    pub fn prepare(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), Line> {
+        let mut limits = node_limits(capacity, &enforced.reserved);
+        if enforced.pods == Bounded::No {
+            limits = CgroupLimits { cpu_shares: limits.cpu_shares, ..CgroupLimits::default() };
+        }
+        self.ensure(&CgroupName::pods(&self.root), &limits)?;
         for class in [QosClass::Burstable, QosClass::BestEffort] {
             self.ensure(
                 &CgroupName::class(&self.root, class),
                 &class_limits(class, std::iter::empty()),
             )?;
+        }
+        for (place, amounts) in &enforced.groups {
+            if !self.cgroups.exists(place) {
+                return Err(format!("cgroup {place} of a reservation does not exist"));
+            }
+            self.cgroups.make(place, &reserved_limits(amounts)).map_err(|e| chain(&e))?;
         }
         Ok(())
     }

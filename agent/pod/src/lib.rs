@@ -21,8 +21,12 @@ pub mod backoff;
 mod start;
 mod status;
 
+pub mod bandwidth;
+pub mod dns;
 pub mod env;
 pub mod expand;
+pub mod hosts;
+pub mod security;
 pub mod spec;
 pub mod translate;
 pub mod volume_mounts;

@@ -249,7 +249,7 @@ pub struct Device {
 }
 
 /// Limits of a container; 0 means that none is set, `oom_score_adj` apart.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerResources {
     /// Relative weight of CPU time (cgroup v1 scale, 2 to 262144).
     pub cpu_shares: i64,
@@ -261,6 +261,12 @@ pub struct ContainerResources {
     pub memory_limit_bytes: i64,
     /// -1000 to 1000.
     pub oom_score_adj: i64,
+    /// Processors as a list of ranges; empty for no change.
+    pub cpuset_cpus: String,
+    /// Memory nodes as a list of ranges; empty for no change.
+    pub cpuset_mems: String,
+    /// Bytes of huge pages by page size as the kernel writes it (`2MB`).
+    pub huge_page_limits: Vec<(String, u64)>,
 }
 
 /// Users, capabilities and profiles of a container.
@@ -274,6 +280,8 @@ pub struct ContainerSecurity {
     pub drop_capabilities: Vec<String>,
     /// User id; `None` for the image's.
     pub run_as_user: Option<i64>,
+    /// User by name, when its number is not known; empty otherwise.
+    pub run_as_username: String,
     /// Group id; `None` for the image's.
     pub run_as_group: Option<i64>,
     /// Further groups.

@@ -5,21 +5,24 @@ use std::collections::BTreeMap;
 
 use agent_node::cgroup::{QUOTA_PERIOD_US, container_limits};
 use agent_node::qos::{QosClass, oom_score_adj, qos_class};
-use proto_api::core::v1::{
-    Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
-};
+use proto_api::core::v1::{Container, Pod};
+use proto_api::names::{self, Names};
 
 use crate::expand::expand;
+use crate::security::ImageUser;
 use crate::spec::{
-    ContainerConfig, ContainerResources, ContainerSecurity, DnsConfig, Mount, NamespaceScope,
-    Namespaces, PortMapping, Protocol, SandboxConfig, SandboxSecurity, SeLinux, Seccomp, labels,
+    ContainerConfig, ContainerResources, DnsConfig, Mount, NamespaceScope, Namespaces, PortMapping,
+    Protocol, SandboxConfig, labels,
 };
 use crate::volume_mounts::{self, VolumeOnHost};
 use crate::want::instance_hash;
+use crate::{bandwidth, dns, hosts, security};
 
 /// What the node adds to every pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeFacts {
+    /// Names of the naming profile.
+    pub names: &'static Names,
     /// Directory of pod logs, `/var/log/pods`.
     pub pod_logs_dir: String,
     /// Directory of seccomp profiles for `Localhost`.
@@ -32,6 +35,22 @@ pub struct NodeFacts {
     pub resolver: DnsConfig,
     /// Memory of the node in bytes.
     pub memory_bytes: u64,
+    /// Whether a container that names no seccomp profile runs under the runtime's.
+    pub seccomp_default: bool,
+    /// Sizes in bytes of the node's huge pages.
+    pub huge_page_sizes: Vec<u64>,
+    /// Whether CPU limits become quotas of CPU time.
+    pub cpu_quota: CpuQuota,
+}
+
+/// Whether CPU limits are enforced by quotas.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CpuQuota {
+    /// They are.
+    #[default]
+    Enforced,
+    /// They are not: limits only decide the class of a pod.
+    Off,
 }
 
 /// Why a pod cannot be translated. The texts are shown to users as they are.
@@ -51,6 +70,55 @@ pub enum TranslateError {
         /// Name of the container.
         container: String,
     },
+    /// A `Localhost` seccomp profile outside the node's directory of profiles.
+    #[error("seccomp profile {0:?} must be a relative path without \"..\"")]
+    SeccompOutside(String),
+    /// Root is forbidden, and the pod itself asks for it.
+    #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
+    RootByContext {
+        /// Name, namespace and uid of the pod.
+        pod: String,
+        /// Name of the container.
+        container: String,
+    },
+    /// Root is forbidden, and the image runs as root.
+    #[error(
+        "container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})"
+    )]
+    RootByImage {
+        /// Name, namespace and uid of the pod.
+        pod: String,
+        /// Name of the container.
+        container: String,
+    },
+    /// Root is forbidden, and the image names its user in letters.
+    #[error(
+        "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is \
+         non-root (pod: {pod:?}, container: {container})"
+    )]
+    UnknownUser {
+        /// The user.
+        user: String,
+        /// Name, namespace and uid of the pod.
+        pod: String,
+        /// Name of the container.
+        container: String,
+    },
+    /// The whole host name does not fit the kernel.
+    #[error(
+        "failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 \
+         characters is the max, {len} characters requested)",
+        len = .0.len()
+    )]
+    LongName(String),
+    /// A traffic limit that is none, or that no shaper can hold.
+    #[error("annotation {name}: {fault}")]
+    Bandwidth {
+        /// The annotation.
+        name: String,
+        /// What is wrong with its value.
+        fault: &'static str,
+    },
     /// A mount of a volume that the pod does not have, or that is not set up.
     #[error("no volume {0:?} to mount")]
     NoVolume(String),
@@ -65,7 +133,7 @@ pub fn log_directory(pod_logs_dir: &str, pod: &Pod) -> String {
 /// The sandbox of a pod.
 ///
 /// # Errors
-/// The pod's seccomp profile cannot be understood.
+/// The pod's host name or traffic limits cannot be had.
 pub fn sandbox(
     pod: &Pod,
     node: &NodeFacts,
@@ -73,40 +141,48 @@ pub fn sandbox(
     attempt: u32,
 ) -> Result<SandboxConfig, TranslateError> {
     let (meta, spec) = (&pod.metadata, &pod.spec);
-    let context = spec.security_context.clone().unwrap_or_default();
+    let sysctls = spec.security_context.iter().flat_map(|context| &context.sysctls);
     Ok(SandboxConfig {
         name: meta.name.clone(),
         uid: meta.uid.clone(),
         namespace: meta.namespace.clone(),
         attempt,
-        hostname: if spec.host_network { String::new() } else { hostname(pod) },
+        hostname: if spec.host_network { String::new() } else { hosts::host_name(pod, node)? },
         log_directory: log_directory(&node.pod_logs_dir, pod),
-        dns: dns(pod, node),
+        dns: Some(dns::resolver(pod, node).config),
         port_mappings: port_mappings(pod),
         labels: sandbox_labels(pod),
-        annotations: meta.annotations.clone(),
+        annotations: sandbox_annotations(pod, node)?,
         cgroup_parent: cgroup_parent.to_owned(),
-        sysctls: context.sysctls.iter().map(|s| (s.name.clone(), s.value.clone())).collect(),
+        // Both spellings of sysctl(8) are accepted; the runtime takes the one with dots.
+        sysctls: sysctls.map(|s| (dotted(&s.name), s.value.clone())).collect(),
         namespaces: namespaces(pod),
-        security: SandboxSecurity {
-            run_as_user: context.run_as_user,
-            run_as_group: context.run_as_group,
-            supplemental_groups: supplemental_groups(&context),
-            privileged: spec.init_containers.iter().chain(&spec.containers).any(is_privileged),
-            // The sandbox's own process is ours: it runs under the runtime's filter unless the pod says otherwise.
-            seccomp: seccomp(context.seccomp_profile.as_ref(), node)?
-                .unwrap_or(Seccomp::RuntimeDefault),
-            selinux: context.se_linux_options.as_ref().map(selinux),
-        },
+        security: security::sandbox(pod),
         runtime_handler: String::new(),
     })
 }
 
-/// Host name of a pod: at most 63 characters, as the kernel takes it.
-pub fn hostname(pod: &Pod) -> String {
-    let name = if pod.spec.hostname.is_empty() { &pod.metadata.name } else { &pod.spec.hostname };
-    let short: String = name.chars().take(63).collect();
-    short.trim_end_matches(['-', '.']).to_owned()
+/// The name of a sysctl with dots as separators, as sysctl(8) reads it: where the first separator is a slash, slashes
+/// separate and dots are part of names.
+fn dotted(name: &str) -> String {
+    agent_node::sysctls::dotted(name)
+}
+
+/// The pod's own, and its traffic limits under the names that runtimes read.
+fn sandbox_annotations(
+    pod: &Pod,
+    node: &NodeFacts,
+) -> Result<BTreeMap<String, String>, TranslateError> {
+    let mut all = pod.metadata.annotations.clone();
+    let limits = bandwidth::limits(pod, node.names)?;
+    let limits = [limits.ingress, limits.egress];
+    for (name, bits) in names::RUNTIME_BANDWIDTH.into_iter().zip(limits) {
+        match bits {
+            Some(bits) => all.insert(name.to_owned(), bits.to_string()),
+            None => all.remove(name),
+        };
+    }
+    Ok(all)
 }
 
 fn sandbox_labels(pod: &Pod) -> BTreeMap<String, String> {
@@ -149,55 +225,6 @@ fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
         .collect()
 }
 
-// === names ===
-
-/// Resolver configuration by the pod's policy, with its own additions.
-fn dns(pod: &Pod, node: &NodeFacts) -> Option<DnsConfig> {
-    let spec = &pod.spec;
-    let cluster = match spec.dns_policy.as_str() {
-        "None" => return Some(with_pod_dns(DnsConfig::default(), pod)),
-        "Default" => false,
-        "ClusterFirstWithHostNet" => true,
-        _ => !spec.host_network,
-    };
-    if !cluster || node.cluster_dns.is_empty() {
-        return Some(with_pod_dns(node.resolver.clone(), pod));
-    }
-    let domain = &node.cluster_domain;
-    let own = [
-        format!("{}.svc.{domain}", pod.metadata.namespace),
-        format!("svc.{domain}"),
-        domain.clone(),
-    ];
-    let dns = DnsConfig {
-        servers: node.cluster_dns.clone(),
-        searches: own.into_iter().chain(node.resolver.searches.iter().cloned()).collect(),
-        options: vec!["ndots:5".to_owned()],
-    };
-    Some(with_pod_dns(dns, pod))
-}
-
-fn with_pod_dns(mut dns: DnsConfig, pod: &Pod) -> DnsConfig {
-    let Some(own) = &pod.spec.dns_config else { return dns };
-    let append = |list: &mut Vec<String>, more: &[String]| {
-        for item in more {
-            if !list.contains(item) {
-                list.push(item.clone());
-            }
-        }
-    };
-    append(&mut dns.servers, &own.nameservers);
-    append(&mut dns.searches, &own.searches);
-    for option in &own.options {
-        dns.options.retain(|known| known.split(':').next() != Some(option.name.as_str()));
-        dns.options.push(match &option.value {
-            Some(value) if !value.is_empty() => format!("{}:{value}", option.name),
-            _ => option.name.clone(),
-        });
-    }
-    dns
-}
-
 // === containers ===
 
 /// What a container is made of beside its pod.
@@ -207,6 +234,10 @@ pub struct ContainerInputs {
     pub attempt: u32,
     /// The runtime's id of its image.
     pub image_id: String,
+    /// The user that the image runs as; looked at only if [`security::asks_for_image_user`].
+    pub image_user: ImageUser,
+    /// What of the node's processors, memory and devices is the container's own.
+    pub granted: Granted,
     /// Its environment.
     pub env: Vec<(String, String)>,
     /// The pod's volumes on the host, by name.
@@ -217,22 +248,52 @@ pub struct ContainerInputs {
     pub extra_mounts: Vec<Mount>,
 }
 
+/// What the node gave to a container for itself.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Granted {
+    /// Processors as a list of ranges (`0-2,7`); empty for all.
+    pub cpus: String,
+    /// Memory nodes as a list of ranges; empty for all.
+    pub mems: String,
+    /// Variables of its devices.
+    pub env: Vec<(String, String)>,
+    /// Files of its devices.
+    pub mounts: Vec<Mount>,
+    /// Device nodes.
+    pub devices: Vec<crate::spec::Device>,
+    /// Annotations that devices' plugins pass to the runtime.
+    pub annotations: BTreeMap<String, String>,
+}
+
 /// One instance of a container.
 ///
 /// # Errors
-/// A volume is not there, or the seccomp profile cannot be understood.
+/// A volume is not there, or the security context cannot be honoured.
 pub fn container(
     pod: &Pod,
     container: &Container,
     node: &NodeFacts,
     inputs: ContainerInputs,
 ) -> Result<ContainerConfig, TranslateError> {
+    let mut inputs = inputs;
+    let granted = inputs.granted.clone();
+    // What the pod itself sets wins over what a device's plugin sets.
+    for (name, value) in &granted.env {
+        if !inputs.env.iter().any(|(known, _)| known == name) {
+            inputs.env.push((name.clone(), value.clone()));
+        }
+    }
     let lookup = |name: &str| {
         inputs.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     };
     let expand_all = |list: &[String]| list.iter().map(|text| expand(text, lookup)).collect();
     let mut mounts = volume_mounts::mounts(container, &inputs.volumes, &inputs.sub_paths)?;
     mounts.extend(inputs.extra_mounts);
+    mounts.extend(granted.mounts.iter().cloned());
+    let mut devices = volume_mounts::devices(container, &inputs.volumes)?;
+    devices.extend(granted.devices.iter().cloned());
+    let mut annotations = container_annotations(pod, container, inputs.attempt);
+    annotations.extend(granted.annotations.clone());
     Ok(ContainerConfig {
         name: container.name.clone(),
         attempt: inputs.attempt,
@@ -241,15 +302,15 @@ pub fn container(
         args: expand_all(&container.args),
         working_dir: container.working_dir.clone(),
         mounts,
-        devices: volume_mounts::devices(container, &inputs.volumes)?,
+        devices,
         labels: container_labels(pod, container),
-        annotations: container_annotations(pod, container, inputs.attempt),
+        annotations,
         log_path: format!("{}/{}.log", container.name, inputs.attempt),
         stdin: container.stdin,
         stdin_once: container.stdin_once,
         tty: container.tty,
-        resources: resources(qos_class(pod), container, node),
-        security: security(pod, container, node)?,
+        resources: resources(qos_class(pod), container, node, &granted),
+        security: security::container(pod, container, node, &inputs.image_user, namespaces(pod))?,
         env: inputs.env,
     })
 }
@@ -284,89 +345,35 @@ fn container_annotations(
     all
 }
 
-fn resources(class: QosClass, container: &Container, node: &NodeFacts) -> ContainerResources {
-    let limits = container_limits(container);
-    let signed = |value: Option<u64>| value.map_or(0, |v| i64::try_from(v).unwrap_or(i64::MAX));
-    ContainerResources {
-        cpu_shares: signed(limits.cpu_shares),
-        cpu_period_us: signed(limits.cpu_quota_us.map(|_| QUOTA_PERIOD_US)),
-        cpu_quota_us: signed(limits.cpu_quota_us),
-        memory_limit_bytes: signed(limits.memory_bytes),
-        oom_score_adj: oom_score_adj(class, container, node.memory_bytes),
-    }
-}
-
-/// Security of a container: its own context, and the pod's where it says nothing.
-fn security(
-    pod: &Pod,
+fn resources(
+    class: QosClass,
     container: &Container,
     node: &NodeFacts,
-) -> Result<ContainerSecurity, TranslateError> {
-    let of_pod = pod.spec.security_context.clone().unwrap_or_default();
-    let own = container.security_context.clone().unwrap_or_default();
-    let privileged = own.privileged == Some(true);
-    let profile = own.seccomp_profile.as_ref().or(of_pod.seccomp_profile.as_ref());
-    let seccomp = seccomp(profile, node)?.unwrap_or(Seccomp::Unconfined);
-    let selinux_options = own.se_linux_options.as_ref().or(of_pod.se_linux_options.as_ref());
-    let unmasked = privileged || own.proc_mount.as_deref() == Some("Unmasked");
-    let capabilities = own.capabilities.clone().unwrap_or_default();
-    Ok(ContainerSecurity {
-        privileged,
-        add_capabilities: capabilities.add,
-        drop_capabilities: capabilities.drop,
-        run_as_user: own.run_as_user.or(of_pod.run_as_user),
-        run_as_group: own.run_as_group.or(of_pod.run_as_group),
-        supplemental_groups: supplemental_groups(&of_pod),
-        read_only_root: own.read_only_root_filesystem == Some(true),
-        no_new_privileges: no_new_privileges(&own),
-        seccomp: if privileged { Seccomp::Unconfined } else { seccomp },
-        apparmor: String::new(),
-        selinux: selinux_options.map(selinux),
-        masked_paths: unmasked.then(Vec::new),
-        readonly_paths: unmasked.then(Vec::new),
-        namespaces: namespaces(pod),
-    })
-}
-
-/// Set only when escalation is forbidden in so many words; a privileged container escalates by being one.
-fn no_new_privileges(context: &SecurityContext) -> bool {
-    context.allow_privilege_escalation == Some(false)
-}
-
-fn is_privileged(container: &Container) -> bool {
-    container.security_context.as_ref().is_some_and(|c| c.privileged == Some(true))
-}
-
-fn supplemental_groups(context: &PodSecurityContext) -> Vec<i64> {
-    context.fs_group.iter().chain(&context.supplemental_groups).copied().collect()
-}
-
-fn seccomp(
-    profile: Option<&SeccompProfile>,
-    node: &NodeFacts,
-) -> Result<Option<Seccomp>, TranslateError> {
-    let Some(profile) = profile else { return Ok(None) };
-    match profile.type_.as_str() {
-        "Unconfined" => Ok(Some(Seccomp::Unconfined)),
-        "RuntimeDefault" => Ok(Some(Seccomp::RuntimeDefault)),
-        "Localhost" => {
-            let name = profile.localhost_profile.as_deref().unwrap_or_default();
-            if name.is_empty() {
-                return Err(TranslateError::NoSeccompProfile);
-            }
-            Ok(Some(Seccomp::Localhost(format!("{}/{name}", node.seccomp_dir))))
-        }
-        other => Err(TranslateError::UnknownSeccomp(other.to_owned())),
+    granted: &Granted,
+) -> ContainerResources {
+    let limits = container_limits(container);
+    let signed = |value: Option<u64>| value.map_or(0, |v| i64::try_from(v).unwrap_or(i64::MAX));
+    let quota = limits.cpu_quota_us.filter(|_| node.cpu_quota == CpuQuota::Enforced);
+    ContainerResources {
+        cpu_shares: signed(limits.cpu_shares),
+        cpu_period_us: signed(quota.map(|_| QUOTA_PERIOD_US)),
+        cpu_quota_us: signed(quota),
+        memory_limit_bytes: signed(limits.memory_bytes),
+        oom_score_adj: oom_score_adj(class, container, node.memory_bytes),
+        cpuset_cpus: granted.cpus.clone(),
+        cpuset_mems: granted.mems.clone(),
+        huge_page_limits: huge_pages(container, node),
     }
 }
 
-fn selinux(options: &SELinuxOptions) -> SeLinux {
-    SeLinux {
-        user: options.user.clone(),
-        role: options.role.clone(),
-        type_: options.type_.clone(),
-        level: options.level.clone(),
-    }
+/// Every page size of the node is bounded: what a container did not ask for it does not get.
+fn huge_pages(container: &Container, node: &NodeFacts) -> Vec<(String, u64)> {
+    let limit = |size: &u64| {
+        let name = agent_node::resources::huge_page_resource(*size);
+        let bytes = container.resources.limits.get(&name).map_or(0, |q| q.as_bytes());
+        (agent_node::cgroup::huge_page_file_size(*size), bytes)
+    };
+    node.huge_page_sizes.iter().map(limit).collect()
 }
 
 #[cfg(test)]

@@ -370,7 +370,7 @@ impl Runtime for FakeRuntime {
     ) -> Answer<'a, ()> {
         self.change("UpdateContainerResources", id, |state| {
             let container = state.containers.get_mut(id).ok_or_else(|| no_such("container", id))?;
-            container.config.resources = *resources;
+            container.config.resources = resources.clone();
             Ok(())
         })
     }

@@ -39,6 +39,10 @@ impl Default for Profile {
     }
 }
 
+/// Sandbox annotations from which container runtimes read a pod's traffic limits, in both profiles: into the pod, out of it.
+pub const RUNTIME_BANDWIDTH: [&str; 2] =
+    ["kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"];
+
 /// Every name that differs between profiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
@@ -52,6 +56,8 @@ pub struct Names {
 /// The parts that do not depend on the domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Words {
+    /// In texts for people that tools compare.
+    brand: &'static str,
     /// In namespaces, users, files and metrics: `kube-system`, `system:kube-proxy`.
     short: &'static str,
     protobuf_media_type: &'static str,
@@ -67,6 +73,7 @@ struct Words {
 }
 
 const ORCH: Words = Words {
+    brand: "orch",
     short: "orch",
     protobuf_media_type: "application/vnd.orch.protobuf",
     system_namespace: "orch-system",
@@ -81,6 +88,7 @@ const ORCH: Words = Words {
 };
 
 const KUBERNETES: Words = Words {
+    brand: "Kubernetes",
     short: "kube",
     protobuf_media_type: "application/vnd.kubernetes.protobuf",
     system_namespace: "kube-system",
@@ -208,6 +216,26 @@ impl Names {
         self.words.token_volume_prefix
     }
 
+    /// The first line of an `/etc/hosts` that the node agent writes for a pod; tools look for it.
+    pub fn hosts_file_header(&self) -> String {
+        format!("# {}-managed hosts file", self.words.brand)
+    }
+
+    /// The annotation with the AppArmor profile of a container.
+    pub fn apparmor_annotation(&self, container: &str) -> String {
+        self.sub_label("container.apparmor.security.beta", container)
+    }
+
+    /// The annotation with the seccomp profile of all containers of a pod, older than the field.
+    pub fn pod_seccomp_annotation(&self) -> String {
+        self.sub_label("seccomp.security.alpha", "pod")
+    }
+
+    /// The annotation with the seccomp profile of one container, older than the field.
+    pub fn container_seccomp_annotation(&self, container: &str) -> String {
+        self.sub_label("container.seccomp.security.alpha", container)
+    }
+
     /// Where containers find their service account's token.
     pub fn service_account_dir(&self) -> &str {
         &self.service_account_dir
@@ -241,6 +269,14 @@ impl Names {
     /// The environment variable that names client configuration files.
     pub fn client_config_env(&self) -> &'static str {
         self.words.client_config_env
+    }
+}
+
+/// The names of the default profile, the same for every caller.
+impl Default for &'static Names {
+    fn default() -> Self {
+        static NAMES: std::sync::OnceLock<&'static Names> = std::sync::OnceLock::new();
+        NAMES.get_or_init(|| Names::new(Profile::default()))
     }
 }
 

@@ -7,6 +7,9 @@ use procfs::process::{MountInfo, Process};
 use super::files::read_value;
 use super::{CgroupError, Layout, V1};
 
+/// Controllers of version 1 whose values are set here.
+const OWN: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "hugetlb"];
+
 pub(super) fn layout() -> Result<Layout, CgroupError> {
     let mounts = Process::myself().and_then(|own| own.mountinfo()).map_err(CgroupError::Mounts)?;
     from_mounts(mounts.iter(), |mount| {
@@ -39,6 +42,7 @@ pub(super) fn from_mounts<'a>(
                     ("cpuacct", &mut v1.cpuacct),
                     ("memory", &mut v1.memory),
                     ("pids", &mut v1.pids),
+                    ("hugetlb", &mut v1.hugetlb),
                 ] {
                     if has(controller) && place.is_none() {
                         *place = Some(at.clone());
@@ -46,7 +50,7 @@ pub(super) fn from_mounts<'a>(
                     }
                 }
                 // one of ours mounted a second time is the same tree
-                let known = ["cpu", "cpuacct", "memory", "pids"].iter().any(|ours| has(ours));
+                let known = OWN.iter().any(|ours| has(ours));
                 if !used && !known {
                     v1.others.push(at.clone());
                 }

@@ -48,6 +48,12 @@ pub(super) fn list(directory: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// Names of the files in a directory; none when it cannot be read.
+pub(super) fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
 /// The kernel's own files go with the directory.
 pub(super) fn remove_directory(directory: &Path) -> std::io::Result<Removal> {
     match std::fs::remove_dir(directory) {

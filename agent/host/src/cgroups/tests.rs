@@ -26,6 +26,7 @@ fn hybrid_hosts_use_version_1() {
         cpuacct: Some(at("cpuacct")),
         memory: Some(at("memory")),
         pids: None,
+        hugetlb: None,
         others: vec![at("systemd"), at("unified")],
     };
     assert_eq!(layout(hybrid, "hugetlb").unwrap(), Layout::V1(expect));
@@ -77,7 +78,13 @@ fn version_2_values() {
         cpu_quota_us: Some(50_000),
         memory_bytes: Some(1 << 20),
         pids: Some(64),
+        huge_pages: Some([(2 << 20, 4 << 20)].into()),
     };
+    let pod = dir.path().join("kubepods/pod1");
+    std::fs::create_dir_all(&pod).unwrap();
+    for file in ["hugetlb.2MB.max", "hugetlb.1GB.max", "hugetlb.2MB.rsvd.max"] {
+        std::fs::write(pod.join(file), "max").unwrap();
+    }
     cgroups.make("/kubepods/pod1", &limits).unwrap();
     let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).unwrap();
     assert_eq!(read("cgroup.subtree_control"), "+cpu +memory +pids");
@@ -86,6 +93,9 @@ fn version_2_values() {
     assert_eq!(read("kubepods/pod1/cpu.max"), "50000 100000");
     assert_eq!(read("kubepods/pod1/memory.max"), "1048576");
     assert_eq!(read("kubepods/pod1/pids.max"), "64");
+    assert_eq!(read("kubepods/pod1/hugetlb.2MB.max"), "4194304");
+    assert_eq!(read("kubepods/pod1/hugetlb.1GB.max"), "0");
+    assert_eq!(read("kubepods/pod1/hugetlb.2MB.rsvd.max"), "max");
     cgroups.make("/kubepods/pod1", &CgroupLimits::default()).unwrap();
     assert_eq!(read("kubepods/pod1/cpu.max"), "max 100000");
     assert_eq!(read("kubepods/pod1/memory.max"), "1048576");
@@ -116,6 +126,7 @@ fn a_real_place_comes_and_goes() {
         cpu_quota_us: Some(20_000),
         memory_bytes: Some(64 << 20),
         pids: Some(32),
+        huge_pages: None,
     };
     if let Err(error) = cgroups.make(&place, &limits) {
         eprintln!("SKIPPED a_real_place_comes_and_goes: {error}");

@@ -3,20 +3,19 @@
 use std::sync::{Arc, Mutex, RwLock};
 
 use agent_node::status;
-use agent_pod::spec::DnsConfig;
-use agent_pod::translate::NodeFacts;
+use agent_node::support::Abilities;
+use agent_pod::translate::{CpuQuota, NodeFacts};
 use proto_api::core::v1::Node;
 use tokio::sync::watch;
 
 use super::Bound;
 use super::cluster::Cluster;
-use crate::config::FileConfig;
 use crate::images::Images;
 use crate::objects::{NoObjects, Subscribe};
 use crate::pods::parts::{Parts, Verdicts};
 use crate::pods::seams::Reports;
+use crate::provision::{Provision, RuntimeClasses};
 use crate::reports::NoReports;
-use crate::resolver;
 use crate::volumes::NodeVolumes;
 
 impl Bound {
@@ -50,8 +49,21 @@ impl Bound {
                 seccomp_dir: flags.root_dir.join("seccomp").to_string_lossy().into_owned(),
                 cluster_dns: file.cluster_dns.iter().map(ToString::to_string).collect(),
                 cluster_domain: file.cluster_domain.clone(),
-                resolver: resolver_of(file),
                 memory_bytes: machine.capacity.memory_bytes,
+                names: settings.names,
+                seccomp_default: file.seccomp_default,
+                huge_page_sizes: machine.capacity.huge_pages.keys().copied().collect(),
+                cpu_quota: if file.cpu_cfs_quota { CpuQuota::Enforced } else { CpuQuota::Off },
+                ..NodeFacts::default()
+            },
+            provision: Provision {
+                abilities: Abilities {
+                    names: settings.names,
+                    apparmor: agent_host::machine::has_apparmor(),
+                    allowed_sysctls: file.allowed_unsafe_sysctls.clone(),
+                },
+                resolv_conf: Some(file.resolv_conf.clone()),
+                classes: RuntimeClasses::new(cluster.map(|cluster| cluster.client.clone())),
             },
             host_ips: machine.ips.clone(),
             root_dir: flags.root_dir.clone(),
@@ -62,16 +74,6 @@ impl Bound {
             sandbox_image: flags.pod_infra_container_image.clone(),
             names: settings.names,
             strain: watch::Sender::default(),
-        }
-    }
-}
-
-fn resolver_of(file: &FileConfig) -> DnsConfig {
-    match std::fs::read_to_string(&file.resolv_conf) {
-        Ok(text) => resolver::parse(&text),
-        Err(error) => {
-            tracing::warn!(path = %file.resolv_conf.display(), %error, "no resolver configuration");
-            DnsConfig::default()
         }
     }
 }

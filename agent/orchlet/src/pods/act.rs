@@ -5,14 +5,18 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use agent_pod::dns;
 use agent_pod::env::{Inputs, environment};
+use agent_pod::events::{PodEvent, Severity};
 use agent_pod::lifecycle::Action;
+use agent_pod::security::{self, ImageUser};
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
 use agent_pod::spec::Mount;
-use agent_pod::translate::{self, ContainerInputs};
+use agent_pod::translate::{self, ContainerInputs, Granted};
 use agent_pod::volume_mounts::sub_paths;
 use agent_pod::want::{Source, instance_hash};
 use agent_runtime::RuntimeError;
+use agent_runtime::runtime::RuntimeHealth;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::exit::chain;
 
@@ -20,6 +24,7 @@ use super::admit::answer;
 use super::effect::Effect;
 use super::parts::Parts;
 use super::seams::{Line, MountedVolumes, Sources};
+use crate::provision::hosts_mount;
 use crate::{clock, images};
 
 /// The state of the pod when the action begins.
@@ -134,11 +139,38 @@ async fn imported(parts: &Parts, scene: &Scene, image: &str, container: &str) ->
 
 async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Effect, Failure> {
     let cgroup = parts.place.make_cgroup(&scene.pod).map_err(|e| Failure::new("", e))?;
-    let config = translate::sandbox(&scene.pod, &parts.facts, &cgroup, attempt)
+    let facts = parts.provision.facts(&parts.facts);
+    let mut config = translate::sandbox(&scene.pod, &facts, &cgroup, attempt)
         .map_err(|e| Failure::new("", e.to_string()))?;
+    for (reason, message) in dns::resolver(&scene.pod, &facts).warnings {
+        warn(parts, &scene.pod, reason, message);
+    }
+    let handler = parts.provision.classes.handler(&scene.pod).await;
+    config.runtime_handler = handler.map_err(|e| Failure::new("", e))?;
     make_directory(config.log_directory.clone().into())?;
-    let made = parts.runtime.run_sandbox(&config).await;
-    made.map(Effect::Sandbox).map_err(|e| Failure::runtime("", &e))
+    match parts.runtime.run_sandbox(&config).await {
+        Ok(sandbox) => Ok(Effect::Sandbox(sandbox)),
+        Err(error) => {
+            tell_network(parts, &scene.pod).await;
+            Err(Failure::runtime("", &error))
+        }
+    }
+}
+
+/// When a sandbox could not be had because the node has no network yet, its users are told.
+async fn tell_network(parts: &Parts, pod: &Pod) {
+    if pod.spec.host_network {
+        return;
+    }
+    if let Ok(RuntimeHealth { network: Err(why), .. }) = parts.runtime.health().await {
+        let message = format!("network is not ready: container runtime network not ready: {why}");
+        warn(parts, pod, "NetworkNotReady", message);
+    }
+}
+
+fn warn(parts: &Parts, pod: &Pod, reason: &'static str, message: String) {
+    let severity = Severity::Warning;
+    parts.reports.event(pod, PodEvent { severity, reason, message, field_path: String::new() });
 }
 
 struct New<'a> {
@@ -169,13 +201,19 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
     )
     .map_err(|e| config_error(e.to_string()))?;
     let sub_paths = bind_parts(parts, scene, container, &env).await.map_err(config_error)?;
+    let mut extra_mounts = termination_mount(parts, pod, container, make.attempt)?;
+    let dir = parts.pod_dir(&pod.metadata.uid);
+    let hosts = hosts_mount(&dir, pod, container, &parts.facts, &scene.pod_ips);
+    extra_mounts.extend(hosts.map_err(|e| Failure::new(CREATE_ERROR, e))?);
     let inputs = ContainerInputs {
         attempt: make.attempt,
         image_id: make.image_id.to_owned(),
+        image_user: image_user(parts, pod, container, make.image_id).await?,
+        granted: Granted::default(),
         env,
         volumes: scene.mounted.on_host.clone(),
         sub_paths,
-        extra_mounts: termination_mount(parts, pod, container, make.attempt)?,
+        extra_mounts,
     };
     let config = translate::container(pod, container, &parts.facts, inputs)
         .map_err(|e| config_error(e.to_string()))?;
@@ -216,6 +254,24 @@ async fn bind_parts(
         return Ok(BTreeMap::new());
     }
     parts.volumes.bind_parts(&scene.pod, &container.name, wanted).await
+}
+
+/// The user of an image, looked up only where something depends on it.
+async fn image_user(
+    parts: &Parts,
+    pod: &Pod,
+    container: &Container,
+    image_id: &str,
+) -> Result<ImageUser, Failure> {
+    if !security::asks_for_image_user(pod, container) {
+        return Ok(ImageUser::default());
+    }
+    let found = parts.runtime.image(image_id).await;
+    let found = found.map_err(|e| Failure::runtime("ImageInspectError", &e))?;
+    let image = found.ok_or_else(|| {
+        Failure::new(CONFIG_ERROR, format!("image {image_id} is not there any more"))
+    })?;
+    Ok(ImageUser { uid: image.uid, name: image.username })
 }
 
 /// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use agent_node::admission::{Refusal, admit};
 use agent_node::preempt::{Victim, victims};
 use agent_node::priority::is_critical;
-use agent_node::{pressure, shutdown};
+use agent_node::{pressure, shutdown, support};
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::memory::Admission;
 use agent_pod::want::{Source, Verdict};
@@ -46,6 +46,7 @@ async fn decide(parts: &Parts, scene: &Scene) -> Result<(), Refusal> {
         return Err(Refusal { reason: reason.to_owned(), message: message.to_owned() });
     }
     pressure::admit(&scene.pod, strain.pressure, parts.names, is_static)?;
+    support::check(&scene.pod, &parts.provision.abilities)?;
     let fits = || {
         let (node, load) = parts.node_and_load(&scene.pod.metadata.uid);
         admit(&scene.pod, &node, &load, is_static)
@@ -97,7 +98,7 @@ async fn make_room(parts: &Parts, scene: &Scene, is_static: bool) -> bool {
 
 /// Events carry words that are known beforehand.
 fn word(reason: &str) -> &'static str {
-    const WORDS: [&str; 11] = [
+    const WORDS: [&str; 15] = [
         "OutOfcpu",
         "OutOfmemory",
         "OutOfpods",
@@ -109,6 +110,10 @@ fn word(reason: &str) -> &'static str {
         "NodeShutdown",
         "TopologyAffinityError",
         "SysctlForbidden",
+        "AppArmor",
+        "PodOSNotSupported",
+        "SMTAlignmentError",
+        "UnsupportedField",
     ];
     WORDS.into_iter().find(|word| *word == reason).unwrap_or("UnexpectedAdmissionError")
 }

@@ -20,6 +20,7 @@ use super::seams::{Line, PodPlace, PodVolumes, Reports};
 use crate::images::Images;
 use crate::journal::Journal;
 use crate::objects::Subscribe;
+use crate::provision::{HOSTS_FILE, Provision};
 
 /// The node as pods see it, and the seams through which tasks act.
 pub struct Parts {
@@ -37,6 +38,8 @@ pub struct Parts {
     pub journal: Journal,
     /// What translation needs of the node.
     pub facts: NodeFacts,
+    /// What pods are given of the node beside these.
+    pub provision: Provision,
     /// Addresses of the node, the primary first.
     pub host_ips: Vec<String>,
     /// Directory below which the agent keeps pods.
@@ -206,6 +209,8 @@ impl Parts {
         };
         gone(std::fs::remove_dir_all(&logs), &logs)?;
         gone(std::fs::remove_dir_all(&containers), &containers)?;
+        let hosts = own.join(HOSTS_FILE);
+        gone(std::fs::remove_file(&hosts), &hosts)?;
         gone(std::fs::remove_dir(&own), &own)
     }
 

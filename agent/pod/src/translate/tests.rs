@@ -1,7 +1,4 @@
-use proto_api::core::v1::{
-    Capabilities, Container, ContainerPort, Pod, PodDNSConfig, PodDNSConfigOption,
-    PodSecurityContext, SeccompProfile, SecurityContext, VolumeMount,
-};
+use proto_api::core::v1::{Container, ContainerPort, Pod, VolumeMount};
 
 use super::*;
 
@@ -17,6 +14,8 @@ fn node() -> NodeFacts {
             options: vec!["timeout:1".into()],
         },
         memory_bytes: 1 << 33,
+        huge_page_sizes: vec![2 << 20],
+        ..NodeFacts::default()
     }
 }
 
@@ -41,61 +40,7 @@ fn a_sandbox_carries_the_pods_names() {
     assert_eq!(sandbox.labels["app"], "web");
     assert_eq!(sandbox.cgroup_parent, "/kubepods/besteffort/podu-1");
     assert_eq!(sandbox.namespaces, Namespaces::default());
-    assert_eq!(sandbox.security.seccomp, Seccomp::RuntimeDefault);
-}
-
-#[test]
-fn host_names_fit_the_kernel() {
-    let mut pod = pod();
-    pod.metadata.name = format!("{}-{}", "a".repeat(62), "b".repeat(10));
-    assert_eq!(hostname(&pod), "a".repeat(62));
-    pod.spec.hostname = "given".into();
-    assert_eq!(hostname(&pod), "given");
-}
-
-#[test]
-fn resolvers_by_policy() {
-    let cluster = ["10.96.0.10"].as_slice();
-    let own = ["192.0.2.1"].as_slice();
-    let cases = [
-        ("ClusterFirst", false, cluster),
-        ("", false, cluster),
-        ("ClusterFirst", true, own),
-        ("ClusterFirstWithHostNet", true, cluster),
-        ("Default", false, own),
-        ("None", false, &[]),
-    ];
-    for (policy, host_network, servers) in cases {
-        let mut pod = pod();
-        pod.spec.dns_policy = policy.into();
-        pod.spec.host_network = host_network;
-        let got = dns(&pod, &node()).expect("always set");
-        assert_eq!(got.servers, servers, "{policy} {host_network}");
-    }
-    let got = dns(&pod(), &node()).expect("always set");
-    assert_eq!(
-        got.searches,
-        ["shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"]
-    );
-    assert_eq!(got.options, ["ndots:5"]);
-}
-
-#[test]
-fn a_pods_own_resolver_settings_are_merged() {
-    let mut pod = pod();
-    let option = |name: &str, value: Option<&str>| PodDNSConfigOption {
-        name: name.into(),
-        value: value.map(str::to_owned),
-    };
-    pod.spec.dns_config = Some(PodDNSConfig {
-        nameservers: vec!["192.0.2.9".into(), "10.96.0.10".into()],
-        searches: vec!["my.dns".into()],
-        options: vec![option("ndots", Some("2")), option("edns0", None)],
-    });
-    let got = dns(&pod, &node()).expect("always set");
-    assert_eq!(got.servers, ["10.96.0.10", "192.0.2.9"]);
-    assert_eq!(got.searches.last().map(String::as_str), Some("my.dns"));
-    assert_eq!(got.options, ["ndots:2", "edns0"]);
+    assert_eq!(sandbox.security.seccomp, crate::spec::Seccomp::RuntimeDefault);
 }
 
 #[test]
@@ -140,8 +85,7 @@ fn a_container_is_what_its_spec_says() {
             VolumeOnHost { path: "/host/v".to_owned(), ..VolumeOnHost::default() },
         )]
         .into(),
-        sub_paths: BTreeMap::new(),
-        extra_mounts: Vec::new(),
+        ..ContainerInputs::default()
     };
     let got = container(&pod, &pod.spec.containers[0], &node(), inputs).expect("container");
     assert_eq!(got.command, ["run", "1"]);
@@ -164,50 +108,60 @@ fn a_container_is_what_its_spec_says() {
 }
 
 #[test]
-fn a_container_says_more_than_its_pod() {
+fn what_the_node_grants_reaches_the_runtime() {
     let mut pod = pod();
-    pod.spec.security_context = Some(PodSecurityContext {
-        run_as_user: Some(1000),
-        run_as_group: Some(1000),
-        fs_group: Some(2000),
-        supplemental_groups: vec![3000],
-        ..PodSecurityContext::default()
-    });
-    pod.spec.containers[0].security_context = Some(SecurityContext {
-        run_as_user: Some(0),
-        allow_privilege_escalation: Some(false),
-        capabilities: Some(Capabilities {
-            add: vec!["NET_ADMIN".into()],
-            drop: vec!["ALL".into()],
-        }),
-        ..SecurityContext::default()
-    });
-    let got = security(&pod, &pod.spec.containers[0], &node()).expect("security");
-    assert_eq!((got.run_as_user, got.run_as_group), (Some(0), Some(1000)));
-    assert_eq!(got.supplemental_groups, [2000, 3000]);
-    assert!(got.no_new_privileges);
-    assert_eq!(got.drop_capabilities, ["ALL"]);
-    assert_eq!(got.masked_paths, None);
-    assert_eq!(got.seccomp, Seccomp::Unconfined);
+    let limits = &mut pod.spec.containers[0].resources.limits;
+    limits.insert("hugepages-2Mi".into(), "4Mi".parse().expect("quantity"));
+    limits.insert("cpu".into(), "500m".parse().expect("quantity"));
+    let granted = Granted {
+        cpus: "1".into(),
+        mems: "0".into(),
+        env: vec![("GPU".into(), "g0".into()), ("A".into(), "device's".into())],
+        mounts: vec![Mount { container_path: "/lib/gpu".into(), ..Mount::default() }],
+        devices: vec![crate::spec::Device { host_path: "/dev/g0".into(), ..Default::default() }],
+        annotations: [("cdi".to_owned(), "g0".to_owned())].into(),
+    };
+    let inputs = ContainerInputs {
+        env: vec![("A".into(), "pod's".into())],
+        granted: granted.clone(),
+        ..ContainerInputs::default()
+    };
+    let node = node();
+    let got = container(&pod, &pod.spec.containers[0], &node, inputs.clone()).expect("container");
+    assert_eq!(
+        (got.resources.cpuset_cpus.as_str(), got.resources.cpuset_mems.as_str()),
+        ("1", "0")
+    );
+    assert_eq!(got.resources.huge_page_limits, [("2MB".to_owned(), 4 << 20)]);
+    assert_eq!(got.resources.cpu_quota_us, 50_000);
+    assert_eq!(got.env, [("A".into(), "pod's".into()), ("GPU".to_owned(), "g0".to_owned())]);
+    assert_eq!(got.devices, granted.devices);
+    assert!(got.mounts.contains(&granted.mounts[0]) && got.annotations.contains_key("cdi"));
+    let off = NodeFacts { cpu_quota: CpuQuota::Off, ..node };
+    let got = container(&pod, &pod.spec.containers[0], &off, inputs).expect("container");
+    assert_eq!((got.resources.cpu_quota_us, got.resources.cpu_period_us), (0, 0));
 }
 
 #[test]
-fn a_local_seccomp_profile_needs_its_name() {
-    let profile = |type_: &str, name: Option<&str>| SeccompProfile {
-        type_: type_.into(),
-        localhost_profile: name.map(str::to_owned),
-    };
-    let cases = [
-        (profile("RuntimeDefault", None), Ok(Seccomp::RuntimeDefault)),
-        (
-            profile("Localhost", Some("p.json")),
-            Ok(Seccomp::Localhost("/root/seccomp/p.json".into())),
-        ),
-        (profile("Localhost", Some("")), Err(TranslateError::NoSeccompProfile)),
-        (profile("Localhost", None), Err(TranslateError::NoSeccompProfile)),
-        (profile("", None), Err(TranslateError::UnknownSeccomp(String::new()))),
-    ];
-    for (profile, expect) in cases {
-        assert_eq!(seccomp(Some(&profile), &node()), expect.map(Some), "{profile:?}");
-    }
+fn sandboxes_carry_sysctls_and_traffic_limits_as_runtimes_read_them() {
+    let mut pod = pod();
+    let node = node();
+    pod.spec.security_context = Some(proto_api::core::v1::PodSecurityContext {
+        sysctls: vec![proto_api::core::v1::Sysctl {
+            name: "net/ipv4/tcp_syncookies".into(),
+            value: "0".into(),
+        }],
+        run_as_group: Some(7),
+        ..Default::default()
+    });
+    let egress = node.names.label("egress-bandwidth");
+    pod.metadata.annotations.insert(egress.clone(), "1M".into());
+    pod.metadata.annotations.insert(names::RUNTIME_BANDWIDTH[0].into(), "not ours".into());
+    let got = sandbox(&pod, &node, "/p", 0).expect("sandbox");
+    assert_eq!(got.sysctls["net.ipv4.tcp_syncookies"], "0");
+    assert_eq!(got.annotations[names::RUNTIME_BANDWIDTH[1]], "1000000");
+    assert_eq!(got.annotations.get(names::RUNTIME_BANDWIDTH[0]), None);
+    assert_eq!(got.security.run_as_group, None, "a group alone is refused by runtimes");
+    pod.metadata.annotations.insert(egress, "1".into());
+    assert!(matches!(sandbox(&pod, &node, "/p", 0), Err(TranslateError::Bandwidth { .. })));
 }

@@ -146,6 +146,13 @@ pub(super) fn resources(resources: &ContainerResources) -> wire::LinuxContainerR
         cpu_shares: resources.cpu_shares,
         memory_limit_in_bytes: resources.memory_limit_bytes,
         oom_score_adj: resources.oom_score_adj,
+        cpuset_cpus: resources.cpuset_cpus.clone(),
+        cpuset_mems: resources.cpuset_mems.clone(),
+        hugepage_limits: resources
+            .huge_page_limits
+            .iter()
+            .map(|(size, limit)| wire::HugepageLimit { page_size: size.clone(), limit: *limit })
+            .collect(),
         ..Default::default()
     }
 }
@@ -165,6 +172,7 @@ fn container_security(security: &ContainerSecurity) -> wire::LinuxContainerSecur
         namespace_options: Some(namespaces(security.namespaces)),
         selinux_options: security.selinux.as_ref().map(selinux),
         run_as_user: int(security.run_as_user),
+        run_as_username: security.run_as_username.clone(),
         run_as_group: int(security.run_as_group),
         supplemental_groups: security.supplemental_groups.clone(),
         readonly_rootfs: security.read_only_root,

@@ -163,6 +163,7 @@ impl World {
             objects: Arc::new(NoObjects),
             journal: journal.clone(),
             facts: agent_pod::translate::NodeFacts { pod_logs_dir: logs, ..Default::default() },
+            provision: crate::provision::Provision::default(),
             host_ips: vec!["10.0.0.1".into()],
             root_dir: self.dir.path().join("root"),
             node: node.into(),

@@ -1,0 +1,204 @@
+//! Processors of its own for a container: whole sockets first, whole cores next, single threads last, so that what is left stays
+//! whole. Containers without processors of their own share the rest.
+
+use std::collections::BTreeMap;
+
+use proto_api::core::v1::{Container, Pod};
+
+use super::set::IdSet;
+use super::topology::{Cpu, Machine};
+use crate::qos::{QosClass, qos_class};
+use crate::resources::CPU;
+
+/// Which processors may be given away, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Processors that no container gets for itself.
+    pub reserved: IdSet,
+    /// Whether only whole cores are given.
+    pub unit: Unit,
+}
+
+/// In what processors are given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// Single threads.
+    #[default]
+    Thread,
+    /// Whole cores; a container that asks for part of one is refused.
+    Core,
+}
+
+/// How many processors a container has for itself: those of a guaranteed pod that asks for whole ones.
+pub fn exclusive(pod: &Pod, container: &Container) -> usize {
+    if qos_class(pod) != QosClass::Guaranteed {
+        return 0;
+    }
+    let resources = &container.resources;
+    let asked = resources.requests.get(CPU).or_else(|| resources.limits.get(CPU));
+    let milli = asked.map_or(0, |q| q.as_milli());
+    if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 }
+}
+
+/// The processors to reserve when only their number is given: those that [`take`] would give first.
+pub fn reserve(machine: &Machine, number: usize) -> Option<IdSet> {
+    let all = machine.cpus.iter().map(|cpu| cpu.id).collect();
+    take(machine, &all, number, Unit::Thread, None)
+}
+
+/// `number` of the `free` processors, those of `nodes` first; `None` when there are not enough.
+pub fn take(
+    machine: &Machine,
+    free: &IdSet,
+    number: usize,
+    unit: Unit,
+    nodes: Option<&IdSet>,
+) -> Option<IdSet> {
+    if free.len() < number {
+        return None;
+    }
+    let mut taken = IdSet::default();
+    if let Some(nodes) = nodes {
+        let near = free.and(&machine.cpus_of(nodes));
+        taken = packed(machine, &near, number.min(near.len()), unit);
+    }
+    let rest = free.without(&taken);
+    taken = taken.or(&packed(machine, &rest, number.saturating_sub(taken.len()), unit));
+    (taken.len() == number).then_some(taken)
+}
+
+/// At most `number` processors of `free`, largest whole parts first. With [`Unit::Core`] only whole cores.
+fn packed(machine: &Machine, free: &IdSet, number: usize, unit: Unit) -> IdSet {
+    let mut taken = IdSet::default();
+    take_whole(machine, free, number, |cpu| cpu.socket, &mut taken);
+    take_whole(machine, free, number, |cpu| cpu.core, &mut taken);
+    if unit == Unit::Thread {
+        // The sockets and cores with the least left are used up first.
+        let left = free.without(&taken);
+        let count = |of: fn(&Cpu) -> u32, cpu: &Cpu| {
+            let same = |other: &&Cpu| of(other) == of(cpu) && left.contains(other.id);
+            machine.cpus.iter().filter(same).count()
+        };
+        let mut singles: Vec<&Cpu> = machine.cpus.iter().filter(|c| left.contains(c.id)).collect();
+        singles.sort_by_key(|cpu| {
+            (count(|c| c.socket, cpu), cpu.socket, count(|c| c.core, cpu), cpu.core, cpu.id)
+        });
+        for cpu in singles.into_iter().take(number.saturating_sub(taken.len())) {
+            taken.insert(cpu.id);
+        }
+    }
+    taken
+}
+
+/// Takes parts of the machine (all processors with the same `part`) that are free as a whole and not larger than what is missing.
+fn take_whole(
+    machine: &Machine,
+    free: &IdSet,
+    number: usize,
+    part: fn(&Cpu) -> u32,
+    taken: &mut IdSet,
+) {
+    let mut parts: BTreeMap<u32, IdSet> = BTreeMap::new();
+    for cpu in &machine.cpus {
+        parts.entry(part(cpu)).or_default().insert(cpu.id);
+    }
+    let still_free = free.without(taken);
+    for members in parts.values().filter(|members| members.is_within(&still_free)) {
+        if members.len() <= number.saturating_sub(taken.len()) {
+            *taken = taken.or(members);
+        }
+    }
+}
+
+/// Threads of a core; the most of all cores.
+pub fn threads_per_core(machine: &Machine) -> usize {
+    let mut cores: BTreeMap<u32, usize> = BTreeMap::new();
+    machine.cpus.iter().for_each(|cpu| *cores.entry(cpu.core).or_default() += 1);
+    cores.into_values().max().unwrap_or(1)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Two sockets with a node each, two cores a socket, two threads a core: threads of core n are n and n + 4.
+    pub(crate) fn machine() -> Machine {
+        let cpu = |id: u32| {
+            let core = id % 4;
+            Cpu { id, core, socket: core / 2, node: core / 2 }
+        };
+        Machine { cpus: (0..8).map(cpu).collect(), memory: BTreeMap::new() }
+    }
+
+    fn set(text: &str) -> IdSet {
+        text.parse().expect("set")
+    }
+
+    #[test]
+    fn whole_parts_first() {
+        let cases = [
+            ("0-7", 1, None, Some("0")),
+            ("0-7", 2, None, Some("0,4")),
+            ("0-7", 3, None, Some("0-1,4")),
+            ("0-7", 4, None, Some("0-1,4-5")),
+            ("1-7", 4, None, Some("2-3,6-7")),
+            ("1-7", 1, None, Some("4")),
+            ("0-7", 2, Some("1"), Some("2,6")),
+            ("0-7", 6, Some("1"), Some("0,2-4,6-7")),
+            ("0-3", 5, None, None),
+        ];
+        for (free, number, nodes, expect) in cases {
+            let nodes = nodes.map(set);
+            let got = take(&machine(), &set(free), number, Unit::Thread, nodes.as_ref());
+            assert_eq!(got, expect.map(set), "{number} of {free} near {nodes:?}");
+        }
+    }
+
+    #[test]
+    fn whole_cores_only_when_asked_for() {
+        let got = take(&machine(), &set("1-7"), 2, Unit::Core, None);
+        assert_eq!(got, Some(set("1,5")));
+        assert_eq!(take(&machine(), &set("1-7"), 3, Unit::Core, None), None);
+        assert_eq!(threads_per_core(&machine()), 2);
+        assert_eq!(reserve(&machine(), 1), Some(set("0")));
+    }
+
+    #[test]
+    fn who_gets_processors_of_its_own() {
+        let mut pod = Pod::default();
+        let container = |cpu: &str| {
+            let mut container = Container::default();
+            for (name, amount) in [("cpu", cpu), ("memory", "1Gi")] {
+                let amount = amount.parse().expect("quantity");
+                container.resources.limits.insert(name.into(), amount);
+            }
+            container
+        };
+        pod.spec.containers = vec![container("2"), container("1500m")];
+        let counts = |pod: &Pod| -> Vec<usize> {
+            pod.spec.containers.iter().map(|c| exclusive(pod, c)).collect()
+        };
+        assert_eq!(counts(&pod), [2, 0]);
+        pod.spec.containers[1].resources.limits.clear();
+        assert_eq!(counts(&pod), [0, 0], "the pod is not guaranteed any more");
+    }
+
+    proptest! {
+        /// What is taken was free, is as much as asked for, and near while there is near.
+        #[test]
+        fn takes_what_was_asked_for(free in 0_u32..256, number in 0_usize..9, near in 0_u32..2) {
+            let free: IdSet = (0..8).filter(|bit| free & (1 << bit) != 0).collect();
+            let nodes = IdSet::from_iter([near]);
+            let taken = take(&machine(), &free, number, Unit::Thread, Some(&nodes));
+            prop_assert_eq!(taken.is_some(), free.len() >= number);
+            if let Some(taken) = taken {
+                prop_assert!(taken.is_within(&free));
+                prop_assert_eq!(taken.len(), number);
+                let near = free.and(&machine().cpus_of(&nodes));
+                prop_assert_eq!(taken.and(&near).len(), number.min(near.len()));
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Devices of plugins: which there are, who has them, and which a container gets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::set::IdSet;
+use super::topology::{Hints, hints};
+
+/// Ids of devices.
+pub type Ids = BTreeSet<String>;
+
+/// A device as its plugin tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Whether it works.
+    pub health: Health,
+    /// The NUMA nodes it is near to; empty when the plugin does not say.
+    pub nodes: IdSet,
+}
+
+/// Whether a device works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Health {
+    /// It works.
+    #[default]
+    Healthy,
+    /// It does not, and is given to nobody.
+    Unhealthy,
+}
+
+/// The devices of one resource, by id.
+pub type Devices = BTreeMap<String, Device>;
+/// All devices, by resource.
+pub type Inventory = BTreeMap<String, Devices>;
+
+/// What a plugin wants a container to have so that it can use its devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outfit {
+    /// Variables.
+    pub env: BTreeMap<String, String>,
+    /// Files: path in the container, path on the host, whether read-only.
+    pub mounts: Vec<(String, String, bool)>,
+    /// Device nodes: path in the container, path on the host, permissions.
+    pub devices: Vec<(String, String, String)>,
+    /// Annotations for the runtime.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Which of a resource's devices could be given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// The resource.
+    pub resource: String,
+    /// Those to choose from.
+    pub available: Ids,
+    /// Those among them that are given in any case.
+    pub must: Ids,
+    /// How many in all.
+    pub number: usize,
+}
+
+/// There are not enough devices. The text is the ecosystem's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "requested number of devices unavailable for {resource}. Requested: {requested}, Available: \
+     {available}"
+)]
+pub struct TooFew {
+    /// The resource.
+    pub resource: String,
+    /// How many are missing beside those that are given already.
+    pub requested: usize,
+    /// How many are free.
+    pub available: usize,
+}
+
+/// Devices that work and that nobody has.
+fn free(devices: &Devices, used: &Ids) -> Ids {
+    let works =
+        |(id, device): &(&String, &Device)| device.health == Health::Healthy && !used.contains(*id);
+    devices.iter().filter(works).map(|(id, _)| id.clone()).collect()
+}
+
+/// The hints for `number` devices; `None` when no device says where it is. `reusable` are devices of the same pod's init containers.
+pub fn device_hints(
+    nodes: &IdSet,
+    devices: &Devices,
+    used: &Ids,
+    reusable: &Ids,
+    number: usize,
+) -> Hints {
+    if devices.values().all(|device| device.nodes.is_empty()) {
+        return None;
+    }
+    let near =
+        |set: &IdSet, device: &Device| device.nodes.is_empty() || !device.nodes.and(set).is_empty();
+    let total = |set: &IdSet| {
+        let works = |device: &&Device| device.health == Health::Healthy && near(set, device);
+        devices.values().filter(works).count() as u64
+    };
+    let free = free(devices, used);
+    let left = |set: &IdSet| {
+        let usable = |(id, device): &(&String, &Device)| {
+            (free.contains(*id) || reusable.contains(*id)) && near(set, device)
+        };
+        devices.iter().filter(usable).count() as u64
+    };
+    Some(hints(nodes, number as u64, total, left))
+}
+
+/// What may be given: devices that the pod has had already first, those near `place` next.
+///
+/// # Errors
+/// There are not enough.
+pub fn ask(
+    resource: &str,
+    devices: &Devices,
+    used: &Ids,
+    reusable: &Ids,
+    number: usize,
+    place: Option<&IdSet>,
+) -> Result<Ask, TooFew> {
+    let mut must: Ids = reusable.iter().take(number).cloned().collect();
+    let missing = number - must.len();
+    let free = free(devices, used);
+    if free.len() < missing {
+        let (resource, available) = (resource.to_owned(), free.len());
+        return Err(TooFew { resource, requested: missing, available });
+    }
+    let is_near = |id: &&String| {
+        let nodes = devices.get(*id).map(|device| &device.nodes);
+        place.is_none_or(|place| nodes.is_some_and(|nodes| !nodes.and(place).is_empty()))
+    };
+    let near: Ids = free.iter().filter(is_near).cloned().collect();
+    let available = if near.len() >= missing {
+        near
+    } else {
+        must.extend(near);
+        free
+    };
+    let available = available.union(&must).cloned().collect();
+    Ok(Ask { resource: resource.to_owned(), available, must, number })
+}
+
+/// The devices that are given: as the plugin prefers within what may be given, in order of their ids otherwise.
+pub fn settle(ask: &Ask, preferred: &[String]) -> Ids {
+    let mut chosen = ask.must.clone();
+    let candidates = preferred.iter().chain(&ask.available);
+    for id in candidates.filter(|id| ask.available.contains(*id)) {
+        if chosen.len() >= ask.number {
+            break;
+        }
+        chosen.insert(id.clone());
+    }
+    chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn devices(list: &[(&str, &str, bool)]) -> Devices {
+        let device = |nodes: &str, healthy: bool| Device {
+            health: if healthy { Health::Healthy } else { Health::Unhealthy },
+            nodes: nodes.parse().expect("set"),
+        };
+        list.iter().map(|(id, nodes, ok)| ((*id).to_owned(), device(nodes, *ok))).collect()
+    }
+
+    fn ids(list: &[&str]) -> Ids {
+        list.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn near_and_healthy_devices_are_given() {
+        let all =
+            devices(&[("a", "0", true), ("b", "0", false), ("c", "1", true), ("d", "1", true)]);
+        let node1: IdSet = "1".parse().expect("set");
+        let got = ask("r", &all, &ids(&[]), &ids(&[]), 2, Some(&node1)).expect("enough");
+        assert_eq!((got.available.clone(), got.must.clone()), (ids(&["c", "d"]), ids(&[])));
+        assert_eq!(settle(&got, &[]), ids(&["c", "d"]));
+        let got = ask("r", &all, &ids(&["c"]), &ids(&[]), 2, Some(&node1)).expect("enough");
+        assert_eq!((got.available, got.must), (ids(&["a", "d"]), ids(&["d"])));
+        let few = ask("r", &all, &ids(&["c"]), &ids(&[]), 3, None).expect_err("too few");
+        assert_eq!(
+            few.to_string(),
+            "requested number of devices unavailable for r. Requested: 3, Available: 2"
+        );
+    }
+
+    #[test]
+    fn what_an_init_container_had_is_used_again() {
+        let all = devices(&[("a", "", true), ("b", "", true)]);
+        let got = ask("r", &all, &ids(&["a"]), &ids(&["a"]), 1, None).expect("enough");
+        assert_eq!(settle(&got, &["b".into()]), ids(&["a"]));
+    }
+
+    #[test]
+    fn a_plugins_preference_counts_within_what_may_be_given() {
+        let all = devices(&[("a", "", true), ("b", "", true), ("c", "", false)]);
+        let got = ask("r", &all, &ids(&[]), &ids(&[]), 1, None).expect("enough");
+        assert_eq!(settle(&got, &["c".into(), "b".into()]), ids(&["b"]));
+    }
+
+    #[test]
+    fn hints_need_places() {
+        let nodes: IdSet = "0-1".parse().expect("set");
+        let nowhere = devices(&[("a", "", true)]);
+        assert_eq!(device_hints(&nodes, &nowhere, &ids(&[]), &ids(&[]), 1), None);
+        let all = devices(&[("a", "0", true), ("b", "1", true)]);
+        let hints = device_hints(&nodes, &all, &ids(&["a"]), &ids(&[]), 1).expect("hints");
+        let preferred: Vec<_> = hints.iter().filter(|h| h.preferred).map(|h| &h.nodes).collect();
+        assert_eq!(preferred, [&"1".parse::<IdSet>().expect("set")]);
+    }
+
+    proptest! {
+        /// Whatever a plugin prefers, exactly as many devices are given as were asked for, all of them free or reused.
+        #[test]
+        fn a_plugin_cannot_give_what_is_not_there(
+            used in 0_u8..64, number in 0_usize..7, preferred in prop::collection::vec(0_u8..9, 0..8),
+        ) {
+            let all: Devices =
+                (0..6).map(|n| (format!("d{n}"), Device::default())).collect();
+            let used: Ids = (0..6).filter(|n| used & (1 << n) != 0).map(|n| format!("d{n}")).collect();
+            if let Ok(ask) = ask("r", &all, &used, &Ids::new(), number, None) {
+                let preferred: Vec<String> = preferred.iter().map(|n| format!("d{n}")).collect();
+                let given = settle(&ask, &preferred);
+                prop_assert_eq!(given.len(), number);
+                prop_assert!(given.is_disjoint(&used));
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Memory of certain NUMA nodes for the containers of guaranteed pods.
+//!
+//! A set of nodes from which a container takes memory is a group; a node is in one group at a time, so that what a group has can
+//! be counted without asking the kernel where a page of it lies.
+
+use std::collections::BTreeMap;
+
+use proto_api::core::v1::{Container, Pod};
+use serde::{Deserialize, Serialize};
+
+use super::set::IdSet;
+use super::topology::{Hint, Machine, hints};
+use crate::qos::{QosClass, qos_class};
+use crate::resources::{HUGE_PAGES, MEMORY};
+
+/// Bytes by resource: `memory`, `hugepages-2Mi`.
+pub type Sizes = BTreeMap<String, u64>;
+
+/// What is kept back on each node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Bytes by node and resource.
+    pub reserved: BTreeMap<u32, Sizes>,
+}
+
+/// Memory that a container has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryGrant {
+    /// From these nodes.
+    pub nodes: IdSet,
+    /// So much of each kind.
+    pub sizes: Sizes,
+}
+
+/// What a container takes of the nodes' memory; nothing unless its pod is guaranteed.
+pub fn wanted(pod: &Pod, container: &Container) -> Sizes {
+    if qos_class(pod) != QosClass::Guaranteed {
+        return Sizes::new();
+    }
+    let resources = &container.resources;
+    let mut sizes = Sizes::new();
+    for (name, amount) in resources.limits.iter().chain(&resources.requests) {
+        if (name == MEMORY || name.starts_with(HUGE_PAGES)) && !amount.is_zero() {
+            sizes.insert(name.clone(), amount.as_bytes());
+        }
+    }
+    sizes
+}
+
+/// What of the machine's memory is where, and who has it.
+pub struct View<'a> {
+    /// The machine.
+    pub machine: &'a Machine,
+    /// What is kept back.
+    pub rules: &'a Rules,
+    /// What containers have.
+    pub held: Vec<&'a MemoryGrant>,
+}
+
+impl View<'_> {
+    fn total(&self, nodes: &IdSet, resource: &str) -> u64 {
+        let of = |all: &BTreeMap<u32, Sizes>, node| {
+            all.get(&node).and_then(|sizes| sizes.get(resource)).copied().unwrap_or(0)
+        };
+        let left =
+            |node| of(&self.machine.memory, node).saturating_sub(of(&self.rules.reserved, node));
+        nodes.iter().map(left).sum()
+    }
+
+    fn free(&self, nodes: &IdSet, resource: &str) -> u64 {
+        let touching = self.held.iter().filter(|grant| !grant.nodes.and(nodes).is_empty());
+        let mut used = 0_u64;
+        for grant in touching {
+            if grant.nodes != *nodes {
+                return 0;
+            }
+            used = used.saturating_add(grant.sizes.get(resource).copied().unwrap_or(0));
+        }
+        self.total(nodes, resource).saturating_sub(used)
+    }
+
+    /// The hints for each kind of memory that is wanted.
+    pub fn hints(&self, wanted: &Sizes) -> BTreeMap<String, Vec<Hint>> {
+        let nodes = self.machine.nodes();
+        let of = |resource: &String, bytes: u64| {
+            let total = |set: &IdSet| self.total(set, resource);
+            hints(&nodes, bytes, total, |set| self.free(set, resource))
+        };
+        wanted.iter().map(|(name, bytes)| (name.clone(), of(name, *bytes))).collect()
+    }
+
+    /// Where to take `wanted`: from `place` if that has it, else from the narrowest set that does and holds `place`, else from any;
+    /// `None` when no set has it.
+    pub fn choose(&self, wanted: &Sizes, place: Option<&IdSet>) -> Option<IdSet> {
+        let has = |set: &IdSet| wanted.iter().all(|(name, bytes)| self.free(set, name) >= *bytes);
+        if let Some(place) = place.filter(|place| has(place)) {
+            return Some(place.clone());
+        }
+        let mut usable: Vec<IdSet> =
+            self.machine.nodes().subsets().into_iter().filter(has).collect();
+        let holds = |set: &IdSet| place.is_none_or(|place| place.is_within(set));
+        usable.sort_by_key(|set| (!holds(set), set.len()));
+        usable.into_iter().next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn sizes(gib: u64) -> Sizes {
+        Sizes::from([(MEMORY.to_owned(), gib * GIB)])
+    }
+
+    fn machine() -> Machine {
+        Machine { memory: BTreeMap::from([(0, sizes(8)), (1, sizes(8))]), ..Machine::default() }
+    }
+
+    fn grant(nodes: &str, gib: u64) -> MemoryGrant {
+        MemoryGrant { nodes: nodes.parse().expect("set"), sizes: sizes(gib) }
+    }
+
+    #[test]
+    fn one_node_before_two() {
+        let rules = Rules { reserved: BTreeMap::from([(0, sizes(1))]) };
+        let cases = [
+            (vec![], 4, None, Some("0")),
+            (vec![], 8, None, Some("1")),
+            (vec![], 9, None, Some("0-1")),
+            (vec![], 16, None, None),
+            (vec![grant("0", 4)], 4, None, Some("1")),
+            (vec![grant("0", 4)], 3, None, Some("0")),
+            (vec![grant("0", 4)], 9, None, None),
+            (vec![grant("0-1", 4)], 4, None, Some("0-1")),
+            (vec![], 4, Some("1"), Some("1")),
+            (vec![grant("1", 6)], 4, Some("1"), Some("0")),
+        ];
+        for (held, gib, place, expect) in cases {
+            let machine = machine();
+            let view = View { machine: &machine, rules: &rules, held: held.iter().collect() };
+            let place: Option<IdSet> = place.map(|text: &str| text.parse().expect("set"));
+            let got = view.choose(&sizes(gib), place.as_ref());
+            let expect = expect.map(|text: &str| text.parse::<IdSet>().expect("set"));
+            assert_eq!(got, expect, "{gib} GiB beside {held:?}");
+        }
+    }
+
+    #[test]
+    fn hints_prefer_what_an_idle_machine_would_give() {
+        let (machine, rules) = (machine(), Rules::default());
+        let held = grant("0", 6);
+        let view = View { machine: &machine, rules: &rules, held: vec![&held] };
+        let hints = &view.hints(&sizes(4))[MEMORY];
+        let shown: Vec<(String, bool)> =
+            hints.iter().map(|h| (h.nodes.to_string(), h.preferred)).collect();
+        assert_eq!(shown, [("1".to_owned(), true)], "node 0 is in a group of its own");
+    }
+}

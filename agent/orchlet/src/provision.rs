@@ -1,0 +1,197 @@
+//! What the node provides to a pod beside images, volumes and a cgroup: names, a resolver, a runtime handler.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use agent_node::support::Abilities;
+use agent_pod::hosts;
+use agent_pod::spec::{DnsConfig, Mount};
+use agent_pod::translate::NodeFacts;
+use proto_api::core::v1::{Container, Pod};
+use proto_api::node::v1::RuntimeClass;
+use proto_client::Client;
+use proto_daemon::exit::chain;
+
+use crate::pods::seams::Line;
+use crate::resolver;
+
+/// Largest file of the node that is taken over into pods, in bytes.
+const FILE_LEN_MAX: u64 = 1 << 20;
+/// Name of a pod's hosts file in its directory.
+pub const HOSTS_FILE: &str = "etc-hosts";
+
+/// What the node provides.
+#[derive(Default)]
+pub struct Provision {
+    /// What it can honour at all.
+    pub abilities: Abilities,
+    /// The resolver configuration that pods inherit; `None` for none.
+    pub resolv_conf: Option<PathBuf>,
+    /// Runtime classes of the cluster.
+    pub classes: RuntimeClasses,
+}
+
+impl Provision {
+    /// The facts with the node's resolver as it is now: it changes with the networks that the node joins.
+    pub fn facts(&self, facts: &NodeFacts) -> NodeFacts {
+        let resolver = self.resolv_conf.as_deref().map_or_else(DnsConfig::default, read_resolver);
+        NodeFacts { resolver, ..facts.clone() }
+    }
+}
+
+fn read_resolver(path: &Path) -> DnsConfig {
+    match read_bounded(path) {
+        Ok(text) => resolver::parse(&text),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "no resolver configuration");
+            DnsConfig::default()
+        }
+    }
+}
+
+fn read_bounded(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    std::io::Read::read_to_string(&mut std::io::Read::take(file, FILE_LEN_MAX), &mut text)?;
+    Ok(text)
+}
+
+// === /etc/hosts ===
+
+/// The hosts file of a pod, brought up to date, as a mount for `container`; `None` when the container mounts something of its own
+/// there. `dir` is the pod's directory.
+///
+/// # Errors
+/// The file cannot be written, with its path.
+pub fn hosts_mount(
+    dir: &Path,
+    pod: &Pod,
+    container: &Container,
+    facts: &NodeFacts,
+    pod_ips: &[String],
+) -> Result<Option<Mount>, Line> {
+    if container.volume_mounts.iter().any(|mount| mount.mount_path == hosts::PATH) {
+        return Ok(None);
+    }
+    let of_node = if pod.spec.host_network {
+        read_bounded(Path::new(hosts::PATH)).unwrap_or_default()
+    } else {
+        String::new()
+    };
+    let path = dir.join(HOSTS_FILE);
+    let text = hosts::file(pod, facts, pod_ips, &of_node);
+    write_in_place(&path, &text).map_err(|e| format!("write {}: {e}", path.display()))?;
+    Ok(Some(Mount {
+        container_path: hosts::PATH.to_owned(),
+        host_path: path.to_string_lossy().into_owned(),
+        selinux_relabel: true,
+        ..Mount::default()
+    }))
+}
+
+/// The file is mounted into running containers, so it stays the same file; one that is right is left alone.
+fn write_in_place(path: &Path, text: &str) -> std::io::Result<()> {
+    if read_bounded(path).is_ok_and(|known| known == text) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)
+}
+
+// === runtime classes ===
+
+/// Runtime classes of the cluster, and the handler each named last.
+#[derive(Default)]
+pub struct RuntimeClasses {
+    client: Option<Client>,
+    /// Bounded by the classes that pods of this node have named and that existed.
+    known: Mutex<BTreeMap<String, String>>,
+}
+
+impl RuntimeClasses {
+    /// Classes of the API server; without one there are none.
+    pub fn new(client: Option<Client>) -> Self {
+        Self { client, known: Mutex::default() }
+    }
+
+    /// The handler that runs the pod; empty for the runtime's default. While the API server is away a class is what it was last.
+    ///
+    /// # Errors
+    /// There is no such class, or it was never seen and cannot be asked for.
+    pub async fn handler(&self, pod: &Pod) -> Result<String, Line> {
+        let Some(name) = pod.spec.runtime_class_name.as_ref().filter(|name| !name.is_empty())
+        else {
+            return Ok(String::new());
+        };
+        let none = || format!("RuntimeClass {name:?} not found");
+        let client = self.client.as_ref().ok_or_else(none)?;
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match client.all::<RuntimeClass>().get(name).await {
+            Ok(class) => {
+                known().insert(name.clone(), class.handler.clone());
+                Ok(class.handler)
+            }
+            Err(error) if error.is_not_found() => {
+                known().remove(name);
+                Err(none())
+            }
+            Err(error) => {
+                let last = known().get(name).cloned();
+                last.ok_or_else(|| format!("RuntimeClass {name:?}: {}", chain(&error)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use proto_api::core::v1::VolumeMount;
+
+    use super::*;
+
+    #[test]
+    fn a_hosts_file_stays_the_same_file() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (pod, facts) = (Pod::default(), NodeFacts::default());
+        let make = |ips: &[String]| {
+            hosts_mount(dir.path(), &pod, &Container::default(), &facts, ips).expect("written")
+        };
+        let first = make(&["10.0.0.1".into(), "fd00::1".into()]).expect("mount");
+        let inode = std::fs::metadata(&first.host_path).expect("file").ino();
+        let second = make(&["10.0.0.2".into()]).expect("mount");
+        assert_eq!(std::fs::metadata(&second.host_path).expect("file").ino(), inode);
+        let text = std::fs::read_to_string(&second.host_path).expect("text");
+        assert!(text.contains("10.0.0.2\t") && !text.contains("fd00::1"), "{text}");
+        assert!(text.ends_with("10.0.0.2\t\n"), "nothing of the longer file is left: {text:?}");
+    }
+
+    #[test]
+    fn a_containers_own_mount_wins() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mount = VolumeMount { mount_path: "/etc/hosts".into(), ..VolumeMount::default() };
+        let container = Container { volume_mounts: vec![mount], ..Container::default() };
+        let facts = NodeFacts::default();
+        let made = hosts_mount(dir.path(), &Pod::default(), &container, &facts, &[]);
+        assert_eq!(made, Ok(None));
+        assert!(!dir.path().join(HOSTS_FILE).exists());
+    }
+
+    #[tokio::test]
+    async fn a_class_that_nobody_knows_is_an_error() {
+        let classes = RuntimeClasses::default();
+        let mut pod = Pod::default();
+        assert_eq!(classes.handler(&pod).await, Ok(String::new()));
+        pod.spec.runtime_class_name = Some("gvisor".into());
+        assert_eq!(classes.handler(&pod).await, Err("RuntimeClass \"gvisor\" not found".into()));
+    }
+}

@@ -1,0 +1,77 @@
+//! The traffic limits that a pod's annotations ask for, in bits a second.
+
+use proto_api::Quantity;
+use proto_api::core::v1::Pod;
+use proto_api::names::Names;
+
+use crate::translate::TranslateError;
+
+/// Below this a shaper holds up more than it shapes.
+const BITS_MIN: i64 = 1_000;
+/// Above this it is a mistake.
+const BITS_MAX: i64 = 1_000_000_000_000_000;
+
+/// Traffic limits of a pod; `None` for no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bits a second into the pod.
+    pub ingress: Option<i64>,
+    /// Bits a second out of it.
+    pub egress: Option<i64>,
+}
+
+/// The limits of a pod; none on the host's network, which is not the pod's to limit.
+///
+/// # Errors
+/// A value is no quantity, or no sensible rate.
+pub fn limits(pod: &Pod, names: &Names) -> Result<Limits, TranslateError> {
+    if pod.spec.host_network {
+        return Ok(Limits::default());
+    }
+    let limit = |name: &str| {
+        let name = names.label(name);
+        let Some(text) = pod.metadata.annotations.get(&name) else { return Ok(None) };
+        rate(text).map(Some).map_err(|fault| TranslateError::Bandwidth { name, fault })
+    };
+    Ok(Limits { ingress: limit("ingress-bandwidth")?, egress: limit("egress-bandwidth")? })
+}
+
+fn rate(text: &str) -> Result<i64, &'static str> {
+    let bits = text.parse::<Quantity>().map_err(|_| "is not a quantity")?.value();
+    match bits {
+        ..BITS_MIN => Err("resource is unreasonably small (< 1kbit)"),
+        BITS_MIN..=BITS_MAX => Ok(bits),
+        _ => Err("resource is unreasonably large (> 1Pbit)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates() {
+        let cases = [
+            ("10M", Ok(10_000_000)),
+            ("1k", Ok(1_000)),
+            ("1Ki", Ok(1_024)),
+            ("999", Err("resource is unreasonably small (< 1kbit)")),
+            ("2P", Err("resource is unreasonably large (> 1Pbit)")),
+            ("fast", Err("is not a quantity")),
+        ];
+        for (text, expect) in cases {
+            assert_eq!(rate(text), expect, "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_follow_the_profile_and_the_network() {
+        let names = <&Names>::default();
+        let mut pod = Pod::default();
+        pod.metadata.annotations.insert(names.label("egress-bandwidth"), "1M".into());
+        let got = limits(&pod, names).expect("limits");
+        assert_eq!(got, Limits { ingress: None, egress: Some(1_000_000) });
+        pod.spec.host_network = true;
+        assert_eq!(limits(&pod, names), Ok(Limits::default()));
+    }
+}

@@ -1,0 +1,233 @@
+//! The resolver configuration of a pod: by its policy, with its own additions, within what resolvers take.
+
+use proto_api::core::v1::Pod;
+
+use crate::hosts;
+use crate::spec::DnsConfig;
+use crate::translate::NodeFacts;
+
+/// Most name servers that a resolver asks (resolv.conf(5), `MAXNS`).
+const SERVERS_MAX: usize = 3;
+/// Most search domains; current resolvers have no bound of their own.
+const SEARCHES_MAX: usize = 32;
+/// Most characters of the search line.
+const SEARCH_CHARS_MAX: usize = 2048;
+/// Option of cluster resolvers: names with fewer dots are looked for in the search domains first.
+const CLUSTER_OPTION: &str = "ndots:5";
+
+/// The resolver of a pod, and what its users are warned of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resolver {
+    /// Its configuration.
+    pub config: DnsConfig,
+    /// Reason and message of warnings, as events.
+    pub warnings: Vec<(&'static str, String)>,
+}
+
+/// The resolver of a pod.
+pub fn resolver(pod: &Pod, node: &NodeFacts) -> Resolver {
+    let mut resolver = Resolver { config: by_policy(pod, node), warnings: Vec::new() };
+    if wants_cluster(pod) && node.cluster_dns.is_empty() {
+        resolver.warnings.push(("MissingClusterDNS", missing_cluster_dns(pod)));
+    }
+    add_own(&mut resolver.config, pod);
+    fit(&mut resolver);
+    resolver
+}
+
+fn by_policy(pod: &Pod, node: &NodeFacts) -> DnsConfig {
+    if pod.spec.dns_policy == "None" {
+        return DnsConfig::default();
+    }
+    if !wants_cluster(pod) || node.cluster_dns.is_empty() {
+        return node.resolver.clone();
+    }
+    let domain = &node.cluster_domain;
+    let own = if domain.is_empty() {
+        Vec::new()
+    } else {
+        let namespace = &pod.metadata.namespace;
+        vec![format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.clone()]
+    };
+    let mut searches = Vec::new();
+    append(&mut searches, &own);
+    append(&mut searches, &node.resolver.searches);
+    DnsConfig {
+        servers: node.cluster_dns.clone(),
+        searches,
+        options: vec![CLUSTER_OPTION.to_owned()],
+    }
+}
+
+fn wants_cluster(pod: &Pod) -> bool {
+    match pod.spec.dns_policy.as_str() {
+        "None" | "Default" => false,
+        "ClusterFirstWithHostNet" => true,
+        _ => !pod.spec.host_network,
+    }
+}
+
+fn missing_cluster_dns(pod: &Pod) -> String {
+    let policy = match pod.spec.dns_policy.as_str() {
+        "" => "ClusterFirst",
+        policy => policy,
+    };
+    format!(
+        "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \
+         {policy:?} policy. Falling back to \"Default\" policy.",
+        hosts::pod_name(pod)
+    )
+}
+
+fn append(list: &mut Vec<String>, more: &[String]) {
+    for item in more {
+        if !list.contains(item) {
+            list.push(item.clone());
+        }
+    }
+}
+
+fn add_own(dns: &mut DnsConfig, pod: &Pod) {
+    let Some(own) = &pod.spec.dns_config else { return };
+    append(&mut dns.servers, &own.nameservers);
+    append(&mut dns.searches, &own.searches);
+    for option in &own.options {
+        dns.options.retain(|known| known.split(':').next() != Some(option.name.as_str()));
+        dns.options.push(match &option.value {
+            Some(value) if !value.is_empty() => format!("{}:{value}", option.name),
+            _ => option.name.clone(),
+        });
+    }
+}
+
+/// Cuts what resolvers would ignore or choke on, and says so.
+fn fit(resolver: &mut Resolver) {
+    let DnsConfig { servers, searches, .. } = &mut resolver.config;
+    if servers.len() > SERVERS_MAX {
+        servers.truncate(SERVERS_MAX);
+        let message = format!(
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied \
+             nameserver line is: {}",
+            servers.join(" ")
+        );
+        resolver.warnings.push(("DNSConfigForming", message));
+    }
+    let before = searches.len();
+    searches.truncate(SEARCHES_MAX);
+    while searches.join(" ").chars().count() > SEARCH_CHARS_MAX {
+        searches.pop();
+    }
+    if searches.len() < before {
+        let message = format!(
+            "Search Line limits were exceeded, some search paths have been omitted, the applied \
+             search line is: {}",
+            searches.join(" ")
+        );
+        resolver.warnings.push(("DNSConfigForming", message));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::{PodDNSConfig, PodDNSConfigOption};
+
+    use super::*;
+
+    fn node() -> NodeFacts {
+        NodeFacts {
+            cluster_dns: vec!["10.96.0.10".into()],
+            cluster_domain: "cluster.local".into(),
+            resolver: DnsConfig {
+                servers: vec!["192.0.2.1".into()],
+                searches: vec!["example.org".into()],
+                options: vec!["timeout:1".into()],
+            },
+            ..NodeFacts::default()
+        }
+    }
+
+    fn pod(policy: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.name = "web".into();
+        pod.metadata.namespace = "shop".into();
+        pod.metadata.uid = "u-1".into();
+        pod.spec.dns_policy = policy.into();
+        pod
+    }
+
+    #[test]
+    fn resolvers_by_policy() {
+        let cluster = ["10.96.0.10"].as_slice();
+        let own = ["192.0.2.1"].as_slice();
+        let cases = [
+            ("ClusterFirst", false, cluster),
+            ("", false, cluster),
+            ("ClusterFirst", true, own),
+            ("ClusterFirstWithHostNet", true, cluster),
+            ("Default", false, own),
+            ("None", false, &[]),
+        ];
+        for (policy, host_network, servers) in cases {
+            let mut pod = pod(policy);
+            pod.spec.host_network = host_network;
+            let got = resolver(&pod, &node());
+            assert_eq!(got.config.servers, servers, "{policy} {host_network}");
+            assert_eq!(got.warnings, []);
+        }
+        let got = resolver(&pod(""), &node()).config;
+        assert_eq!(
+            got.searches,
+            ["shop.svc.cluster.local", "svc.cluster.local", "cluster.local", "example.org"]
+        );
+        assert_eq!(got.options, ["ndots:5"]);
+    }
+
+    #[test]
+    fn a_pods_own_settings_are_merged() {
+        let mut pod = pod("");
+        let option = |name: &str, value: Option<&str>| PodDNSConfigOption {
+            name: name.into(),
+            value: value.map(str::to_owned),
+        };
+        pod.spec.dns_config = Some(PodDNSConfig {
+            nameservers: vec!["192.0.2.9".into(), "10.96.0.10".into()],
+            searches: vec!["my.dns".into(), "svc.cluster.local".into()],
+            options: vec![option("ndots", Some("2")), option("edns0", None)],
+        });
+        let got = resolver(&pod, &node()).config;
+        assert_eq!(got.servers, ["10.96.0.10", "192.0.2.9"]);
+        assert_eq!(got.searches.len(), 5);
+        assert_eq!(got.searches.last().map(String::as_str), Some("my.dns"));
+        assert_eq!(got.options, ["ndots:2", "edns0"]);
+    }
+
+    #[test]
+    fn without_cluster_servers_the_nodes_own_are_used_and_it_is_said() {
+        let node = NodeFacts { cluster_dns: Vec::new(), ..node() };
+        let got = resolver(&pod(""), &node);
+        assert_eq!(got.config, node.resolver);
+        assert_eq!(got.warnings.first().map(|w| w.0), Some("MissingClusterDNS"));
+        assert_eq!(resolver(&pod("Default"), &node).warnings, []);
+    }
+
+    #[test]
+    fn limits_cut_and_warn() {
+        let mut pod = pod("");
+        let many = |prefix: &str, n: usize| (0..n).map(|i| format!("{prefix}{i}")).collect();
+        pod.spec.dns_config = Some(PodDNSConfig {
+            nameservers: many("192.0.2.", 5),
+            searches: many("a-search-domain-", 40),
+            options: Vec::new(),
+        });
+        let got = resolver(&pod, &node());
+        assert_eq!(got.config.servers.len(), 3);
+        assert_eq!(got.config.searches.len(), 32);
+        assert_eq!(got.warnings.len(), 2);
+        assert!(got.warnings[0].1.ends_with("is: 10.96.0.10 192.0.2.0 192.0.2.1"));
+        pod.spec.dns_config =
+            Some(PodDNSConfig { searches: many(&"x".repeat(200), 20), ..PodDNSConfig::default() });
+        let got = resolver(&pod, &node());
+        assert!(got.config.searches.join(" ").len() <= SEARCH_CHARS_MAX);
+        assert_eq!(got.warnings.len(), 1);
+    }
+}

@@ -1,0 +1,214 @@
+//! Who a container runs as and what it may do: its own security context, the pod's where it says nothing, and refusals where
+//! honouring it is not certain. Nothing ever falls back to less protection than was asked for.
+
+use proto_api::core::v1::{
+    Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
+};
+
+use crate::hosts::pod_name;
+use crate::spec::{ContainerSecurity, Namespaces, SandboxSecurity, SeLinux, Seccomp};
+use crate::translate::{NodeFacts, TranslateError};
+
+/// Prefix of annotations' values that name a profile of the node.
+const LOCALHOST: &str = "localhost/";
+
+/// The user that an image runs as when nobody says otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImageUser {
+    /// By number.
+    pub uid: Option<i64>,
+    /// By name, when not by number.
+    pub name: String,
+}
+
+/// Whether [`container`] has to know the user of the container's image.
+pub fn asks_for_image_user(pod: &Pod, container: &Container) -> bool {
+    let user = Identity::of(pod, container);
+    user.uid.is_none() && (user.non_root || user.gid.is_some())
+}
+
+/// Security of a pod's sandbox. Its process is ours: it runs under the runtime's filter whatever the pod says.
+pub(crate) fn sandbox(pod: &Pod) -> SandboxSecurity {
+    let context = pod.spec.security_context.clone().unwrap_or_default();
+    SandboxSecurity {
+        run_as_user: context.run_as_user,
+        // A runtime takes a group only beside a user; the sandbox has no file that a group would matter for.
+        run_as_group: context.run_as_group.filter(|_| context.run_as_user.is_some()),
+        supplemental_groups: supplemental_groups(&context),
+        privileged: pod.spec.init_containers.iter().chain(&pod.spec.containers).any(is_privileged),
+        seccomp: Seccomp::RuntimeDefault,
+        selinux: context.se_linux_options.as_ref().map(selinux),
+    }
+}
+
+/// Security of a container.
+///
+/// # Errors
+/// The pod forbids root and the container would, or could, run as root; or a profile cannot be understood.
+pub(crate) fn container(
+    pod: &Pod,
+    container: &Container,
+    node: &NodeFacts,
+    image_user: &ImageUser,
+    namespaces: Namespaces,
+) -> Result<ContainerSecurity, TranslateError> {
+    let of_pod = pod.spec.security_context.clone().unwrap_or_default();
+    let own = container.security_context.clone().unwrap_or_default();
+    let user = Identity::of(pod, container);
+    user.check(pod, container, image_user)?;
+    let privileged = own.privileged == Some(true);
+    let seccomp = seccomp(pod, container, node)?;
+    let selinux_options = own.se_linux_options.as_ref().or(of_pod.se_linux_options.as_ref());
+    let unmasked = privileged || own.proc_mount.as_deref() == Some("Unmasked");
+    let capabilities = own.capabilities.clone().unwrap_or_default();
+    // A runtime takes a group only beside a user: the image's, then.
+    let from_image = user.uid.is_none() && user.gid.is_some();
+    let image_uid = || image_user.uid.or_else(|| image_user.name.is_empty().then_some(0));
+    Ok(ContainerSecurity {
+        privileged,
+        add_capabilities: capabilities.add,
+        drop_capabilities: capabilities.drop,
+        run_as_user: if from_image { image_uid() } else { user.uid },
+        run_as_username: match (from_image, image_uid()) {
+            (true, None) => image_user.name.clone(),
+            _ => String::new(),
+        },
+        run_as_group: user.gid,
+        supplemental_groups: supplemental_groups(&of_pod),
+        read_only_root: own.read_only_root_filesystem == Some(true),
+        no_new_privileges: no_new_privileges(&own),
+        seccomp: if privileged { Seccomp::Unconfined } else { seccomp },
+        apparmor: apparmor(pod, &container.name, node).to_owned(),
+        selinux: selinux_options.map(selinux),
+        masked_paths: unmasked.then(Vec::new),
+        readonly_paths: unmasked.then(Vec::new),
+        namespaces,
+    })
+}
+
+/// What container and pod say together of the user.
+struct Identity {
+    uid: Option<i64>,
+    gid: Option<i64>,
+    non_root: bool,
+}
+
+impl Identity {
+    fn of(pod: &Pod, container: &Container) -> Self {
+        let of_pod = pod.spec.security_context.clone().unwrap_or_default();
+        let own = container.security_context.clone().unwrap_or_default();
+        Self {
+            uid: own.run_as_user.or(of_pod.run_as_user),
+            gid: own.run_as_group.or(of_pod.run_as_group),
+            non_root: own.run_as_non_root.or(of_pod.run_as_non_root) == Some(true),
+        }
+    }
+
+    /// Root is refused where it is forbidden, and so is a user whose number nobody knows.
+    fn check(
+        &self,
+        pod: &Pod,
+        container: &Container,
+        image: &ImageUser,
+    ) -> Result<(), TranslateError> {
+        if !self.non_root {
+            return Ok(());
+        }
+        let (pod, container) = (pod_name(pod), container.name.clone());
+        match (self.uid, image.uid) {
+            (Some(0), _) => Err(TranslateError::RootByContext { pod, container }),
+            (Some(_), _) => Ok(()),
+            (None, Some(0)) => Err(TranslateError::RootByImage { pod, container }),
+            (None, Some(_)) => Ok(()),
+            (None, None) if image.name.is_empty() => {
+                Err(TranslateError::RootByImage { pod, container })
+            }
+            (None, None) => {
+                Err(TranslateError::UnknownUser { user: image.name.clone(), pod, container })
+            }
+        }
+    }
+}
+
+/// Set only when escalation is forbidden in so many words; a privileged container escalates by being one.
+fn no_new_privileges(context: &SecurityContext) -> bool {
+    context.allow_privilege_escalation == Some(false)
+}
+
+fn is_privileged(container: &Container) -> bool {
+    container.security_context.as_ref().is_some_and(|c| c.privileged == Some(true))
+}
+
+fn supplemental_groups(context: &PodSecurityContext) -> Vec<i64> {
+    context.fs_group.iter().chain(&context.supplemental_groups).copied().collect()
+}
+
+/// The profile of a container: its field, its annotation, the pod's field, the pod's annotation, the node's default.
+fn seccomp(pod: &Pod, container: &Container, node: &NodeFacts) -> Result<Seccomp, TranslateError> {
+    let own = container.security_context.as_ref().and_then(|c| c.seccomp_profile.as_ref());
+    let of_pod = pod.spec.security_context.as_ref().and_then(|c| c.seccomp_profile.as_ref());
+    let annotation = |name: String| pod.metadata.annotations.get(&name).map(String::as_str);
+    let named = node.names.container_seccomp_annotation(&container.name);
+    if let Some(profile) = own {
+        return by_field(profile, node);
+    }
+    if let Some(profile) = annotation(named) {
+        return by_annotation(profile, node);
+    }
+    if let Some(profile) = of_pod {
+        return by_field(profile, node);
+    }
+    if let Some(profile) = annotation(node.names.pod_seccomp_annotation()) {
+        return by_annotation(profile, node);
+    }
+    Ok(if node.seccomp_default { Seccomp::RuntimeDefault } else { Seccomp::Unconfined })
+}
+
+fn by_field(profile: &SeccompProfile, node: &NodeFacts) -> Result<Seccomp, TranslateError> {
+    match profile.type_.as_str() {
+        "Unconfined" => Ok(Seccomp::Unconfined),
+        "RuntimeDefault" => Ok(Seccomp::RuntimeDefault),
+        "Localhost" => localhost(profile.localhost_profile.as_deref().unwrap_or_default(), node),
+        other => Err(TranslateError::UnknownSeccomp(other.to_owned())),
+    }
+}
+
+fn by_annotation(profile: &str, node: &NodeFacts) -> Result<Seccomp, TranslateError> {
+    match profile {
+        "unconfined" => Ok(Seccomp::Unconfined),
+        "runtime/default" | "docker/default" => Ok(Seccomp::RuntimeDefault),
+        other => match other.strip_prefix(LOCALHOST) {
+            Some(name) => localhost(name, node),
+            None => Err(TranslateError::UnknownSeccomp(other.to_owned())),
+        },
+    }
+}
+
+/// A profile of the node, which has to lie below the node's directory of profiles.
+fn localhost(name: &str, node: &NodeFacts) -> Result<Seccomp, TranslateError> {
+    if name.is_empty() {
+        return Err(TranslateError::NoSeccompProfile);
+    }
+    if name.starts_with('/') || name.split('/').any(|part| part == "..") {
+        return Err(TranslateError::SeccompOutside(name.to_owned()));
+    }
+    Ok(Seccomp::Localhost(format!("{}/{name}", node.seccomp_dir)))
+}
+
+/// The AppArmor profile that the pod's annotation names for a container; empty for none.
+pub fn apparmor<'a>(pod: &'a Pod, container: &str, node: &NodeFacts) -> &'a str {
+    let annotation = node.names.apparmor_annotation(container);
+    pod.metadata.annotations.get(&annotation).map_or("", String::as_str)
+}
+
+fn selinux(options: &SELinuxOptions) -> SeLinux {
+    SeLinux {
+        user: options.user.clone(),
+        role: options.role.clone(),
+        type_: options.type_.clone(),
+        level: options.level.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

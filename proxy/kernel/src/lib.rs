@@ -12,4 +12,7 @@ pub use abilities::Abilities;
 mod session;
 pub use session::{CommitError, QueryError, Session};
 
+mod packet_log;
+pub use packet_log::{LogError, PacketLog};
+
 pub mod sysctl;

@@ -6,7 +6,7 @@
 use std::io;
 
 use proxy_netfilter::ack::{Ack, errno};
-use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, TableUse};
+use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, TableUse, Tuple};
 use proxy_netfilter::nft::batch::{Answer, Encoded, Query};
 use proxy_netfilter::nft::{Batch, Family, Ruleset, TableRules};
 use proxy_netfilter::wire::{self, Message, Messages, TooLong, WireError};
@@ -17,6 +17,9 @@ use crate::transport::Transport;
 const DUMP_ATTEMPTS_MAX: u32 = 8;
 /// Answers of a failed transaction that are read before giving up on the socket's order.
 const ANSWERS_MAX: usize = 1 << 20;
+
+/// Flows that one datagram asks to forget; their answers fit the smallest receive buffer that we may get.
+const DELETES_AT_ONCE: usize = 128;
 
 /// A transaction was not committed, or nobody knows.
 #[derive(Debug, thiserror::Error)]
@@ -213,6 +216,57 @@ impl<T: Transport> Session<T> {
             Ok(_) => Ok(true),
             Err(QueryError::Refused { errno: errno::ENOENT }) => Ok(false),
             Err(other) => Err(other),
+        }
+    }
+
+    /// Forgets the flow with this original tuple; false when there is none.
+    pub fn delete_tuple(&mut self, orig: &Tuple) -> Result<bool, QueryError> {
+        let seq = self.next_seq();
+        let request = ct::delete_tuple(seq, orig).map_err(QueryError::Encode)?;
+        match self.ask(seq, &request, false, |_| Ok(())) {
+            Ok(_) => Ok(true),
+            Err(QueryError::Refused { errno: errno::ENOENT }) => Ok(false),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Forgets flows, many at once; returns how many were still there.
+    pub fn delete_flows(&mut self, flows: &[Flow]) -> Result<u64, QueryError> {
+        let mut deleted = 0;
+        for some in flows.chunks(DELETES_AT_ONCE) {
+            deleted += some.len() as u64 - self.delete_some(some)?;
+        }
+        Ok(deleted)
+    }
+
+    /// Forgets flows with one datagram; returns how many were gone already.
+    fn delete_some(&mut self, flows: &[Flow]) -> Result<u64, QueryError> {
+        let first = self.seq;
+        let request = ct::delete_all(first, flows).map_err(QueryError::Encode)?;
+        let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
+        self.seq = first.wrapping_add(count);
+        let last = self.seq.wrapping_sub(1);
+        self.drain();
+        self.transport.send(&request).map_err(QueryError::Send)?;
+        self.unread = true;
+        let mut gone = 0;
+        loop {
+            let datagram = self.transport.receive().map_err(QueryError::Lost)?;
+            for message in Messages::new(datagram) {
+                let message = message.map_err(QueryError::Answer)?;
+                if message.seq.wrapping_sub(first) >= count {
+                    continue;
+                }
+                match refused(&message) {
+                    Ok(()) => {}
+                    Err(QueryError::Refused { errno: errno::ENOENT }) => gone += 1,
+                    Err(other) => return Err(other),
+                }
+                if message.seq == last {
+                    self.unread = false;
+                    return Ok(gone);
+                }
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_sys::SocketAddr;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -60,6 +61,12 @@ impl Socket {
             let _ = setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER_LEN);
         }
         Ok(Self { socket, port: address.port_number(), buffer: Vec::with_capacity(RECEIVE_LEN) })
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

@@ -211,18 +211,40 @@ pub fn dump(seq: u32, family: AddressFamily, filter: &FlowFilter) -> Result<Vec<
 /// A request to forget one flow; it fails with `ENOENT` when the flow, told by tuple and number, is gone.
 pub fn delete(seq: u32, flow: &Flow) -> Result<Vec<u8>, TooLong> {
     let mut writer = Writer::default();
-    let family = AddressFamily::of(flow.orig.src).number();
-    writer.message(header(DELETE, flags::REQUEST | flags::ACK, seq, family), |w| {
+    write_delete(&mut writer, flags::ACK, seq, &flow.orig, flow.id);
+    writer.finish()
+}
+
+/// A request to forget the flow with this original tuple, whatever its number.
+pub fn delete_tuple(seq: u32, orig: &Tuple) -> Result<Vec<u8>, TooLong> {
+    let mut writer = Writer::default();
+    write_delete(&mut writer, flags::ACK, seq, orig, None);
+    writer.finish()
+}
+
+/// Requests to forget several flows, with consecutive sequence numbers from `seq` on. Only the last is
+/// acknowledged; the others are answered when they fail.
+pub fn delete_all(seq: u32, flows: &[Flow]) -> Result<Vec<u8>, TooLong> {
+    let mut writer = Writer::with_capacity(flows.len() * 128);
+    let last = flows.len().saturating_sub(1);
+    for ((at, flow), offset) in flows.iter().enumerate().zip(0..) {
+        let ack = if at == last { flags::ACK } else { 0 };
+        write_delete(&mut writer, ack, seq.wrapping_add(offset), &flow.orig, flow.id);
+    }
+    writer.finish()
+}
+
+fn write_delete(writer: &mut Writer, ack: u16, seq: u32, orig: &Tuple, id: Option<u32>) {
+    let family = AddressFamily::of(orig.src).number();
+    writer.message(header(DELETE, flags::REQUEST | ack, seq, family), |w| {
         w.nest(CTA_TUPLE_ORIG, |w| {
-            w.nest(1, |w| write_addresses(w, Some(flow.orig.src), Some(flow.orig.dst)));
-            let (src, dst) = (Some(flow.orig.src_port), Some(flow.orig.dst_port));
-            w.nest(2, |w| write_proto(w, flow.orig.proto, src, dst));
+            w.nest(1, |w| write_addresses(w, Some(orig.src), Some(orig.dst)));
+            w.nest(2, |w| write_proto(w, orig.proto, Some(orig.src_port), Some(orig.dst_port)));
         });
-        if let Some(id) = flow.id {
+        if let Some(id) = id {
             w.attribute(CTA_ID, &id.to_be_bytes());
         }
     });
-    writer.finish()
 }
 
 /// A request for [`TableUse`].

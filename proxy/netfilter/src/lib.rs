@@ -12,4 +12,6 @@ pub mod nft;
 
 pub mod ct;
 
+pub mod nflog;
+
 pub mod fake;

@@ -14,6 +14,7 @@ use proxy_kernel::{Abilities, CommitError, OpenError, Session, Socket};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
+use proxy_rules::trap::Trap;
 
 use crate::config::{Config, PodRoutes};
 use crate::driver::Driver;
@@ -22,6 +23,9 @@ use crate::metrics::ProxyMetrics;
 use crate::router;
 use crate::sources::{self, Desired, Listeners};
 use crate::sweeper;
+
+/// Group of the packet log that the trap reports to: high, where nobody counts to.
+const TRAP_GROUP: u16 = 0x4f50;
 
 /// The proxy could not be made ready.
 #[derive(Debug, thiserror::Error)]
@@ -78,8 +82,10 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let metrics = ProxyMetrics::register(&registry, &prefix)?;
     let mut session = Session::new(Socket::open()?);
     let layout = layout(&mut session, &config)?;
+    let trap = trap(&layout);
     let desired = Arc::new(Desired::new(Dataplane::new(layout)));
-    let sweeps = sweeper::start(metrics.clone()).map_err(BuildError::Sweeper)?;
+    let sweeps = sweeper::start(metrics.clone(), Some(trap), sweeper::SETTLE)
+        .map_err(BuildError::Sweeper)?;
     let driver = Driver::new(
         desired.clone(),
         session,
@@ -117,6 +123,11 @@ pub fn layout(session: &mut Session<Socket>, config: &Config) -> Result<Layout, 
         families: abilities.families,
         settings: config.settings.clone(),
     })
+}
+
+/// The trap for stale flows of tables with this layout.
+pub fn trap(layout: &Layout) -> Trap {
+    Trap::new(&layout.table, layout.flags, &layout.families, TRAP_GROUP)
 }
 
 fn client(config: &Config) -> Result<Client, BuildError> {

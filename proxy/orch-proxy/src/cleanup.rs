@@ -30,6 +30,7 @@ pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
     let layout = app::layout(&mut session, config)?;
     let mut batch = session.batch(None);
     layout.families.iter().for_each(|family| clear(&layout, *family, &mut batch));
+    app::trap(&layout).close(&mut batch);
     session.commit(batch).map_err(|error| match error.errno() {
         Some(errno::EPERM) => CleanupError::InUse(config.table.clone()),
         _ => CleanupError::Delete(config.table.clone(), error),

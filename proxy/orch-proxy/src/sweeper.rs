@@ -1,21 +1,45 @@
-//! Lets go of stale flows, on a thread and a socket of its own: a walk through the kernel's table of
-//! connections takes milliseconds, and no update waits for it.
+//! Lets go of stale flows, away from the path of updates.
+//!
+//! ```text
+//!  driver ──flows──▶ keeper ──flows──▶ walker: finds them all, deletes them
+//!                      │  ▲               │
+//!            sets and  │  └────done───────┘
+//!            takes away▼
+//!                     trap ──packets of such flows──▶ listener: deletes the flow of each
+//! ```
+//!
+//! A walk through the kernel's table of connections takes tens of milliseconds; flows in use cannot wait for it.
+//! So the keeper first sets a trap ([`proxy_rules::trap`]), and whatever flow sends a packet meanwhile is deleted
+//! at once. While a walk is on, further flows are collected for the next one. Without a packet log, or without
+//! the right to listen to it, the walk is all there is.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proto_daemon::exit::chain;
 use proxy_kernel::{QueryError, Session, Socket};
-use proxy_netfilter::ct::{AddressFamily, Flow, FlowFilter, STATUS_DNAT};
-use proxy_rules::stale::{Allowed, StaleFlows};
+use proxy_netfilter::ct::Flow;
+use proxy_rules::stale::{Allowed, StaleFlows, StaleSet};
+use proxy_rules::trap::{Trap, TrapKey};
 
 use crate::metrics::ProxyMetrics;
 
+mod trap;
+use trap::TrapKeeper;
+
 /// Requests that wait, at most. Each is the work of a whole pass.
 const WAITING_MAX: usize = 256;
-/// Up to so many filters the kernel compares, one walk each; for more, all flows are read once.
-const WALKS_MAX: usize = 4;
+/// Flows collected for the next walk, at most.
+const COLLECTED_MAX: usize = 1 << 18;
+/// Up to so many filters the kernel compares, one walk each; for more, all flows of a protocol are read once.
+const EXACT_WALKS_MAX: usize = 4;
+/// How long a walk waits at first: a packet that looked its endpoint up just before it went becomes a flow within
+/// this time.
+pub const SETTLE: Duration = Duration::from_millis(2);
+/// The threads do little and call nothing deep.
+const STACK_LEN: usize = 256 << 10;
 
 /// Work for the sweeper.
 #[derive(Clone, Debug)]
@@ -26,100 +50,201 @@ pub enum Sweep {
     Except(Allowed),
 }
 
-/// Hands work to the sweeper.
+/// What the keeper hears.
+enum Heard {
+    Sweep(Sweep),
+    /// The walk for these keys is done.
+    Walked(BTreeSet<TrapKey>),
+    /// Nobody will send work any more.
+    End,
+}
+
+/// Hands work to the sweeper. The threads end with the last clone.
 #[derive(Clone, Debug)]
-pub struct Sweeps(SyncSender<Sweep>);
+pub struct Sweeps(Arc<Sender>);
+
+#[derive(Debug)]
+struct Sender(SyncSender<Heard>);
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // When so much waits that this does not fit, the threads stay behind, idle.
+        let _ = self.0.try_send(Heard::End);
+    }
+}
 
 impl Sweeps {
     /// Hands over work without waiting. When too much waits already the work is not done, which is said in
     /// the log: such flows end by their own timeouts.
     pub fn send(&self, sweep: Sweep) {
-        if let Err(TrySendError::Full(_)) = self.0.try_send(sweep) {
+        if let Err(TrySendError::Full(_)) = self.0.0.try_send(Heard::Sweep(sweep)) {
             tracing::warn!("too many stale flows at once; some are left to their timeouts");
         }
     }
 }
 
-/// Starts the thread. It ends when the last [`Sweeps`] is gone.
-pub fn start(metrics: ProxyMetrics) -> std::io::Result<Sweeps> {
+/// Starts the keeper; the others start with the first work. `trap` says how to make the trap; none for walks
+/// alone. Each walk begins after `settle`, usually [`SETTLE`].
+pub fn start(
+    metrics: ProxyMetrics,
+    trap: Option<Trap>,
+    settle: Duration,
+) -> std::io::Result<Sweeps> {
     let (sender, receiver) = sync_channel(WAITING_MAX);
-    let work = move || sweep_all(&receiver, &metrics);
-    std::thread::Builder::new().name("sweeper".into()).stack_size(256 << 10).spawn(work)?;
-    Ok(Sweeps(sender))
+    let sweeps = Sweeps(Arc::new(Sender(sender.clone())));
+    let work = move || {
+        let mut keeper = Keeper {
+            trap: TrapKeeper::new(trap, metrics.clone()),
+            metrics,
+            settle,
+            walker: None,
+            walking: false,
+            collected: Work::default(),
+        };
+        keeper.run(&receiver, &sender);
+    };
+    thread("sweeper", work)?;
+    Ok(sweeps)
 }
 
-fn sweep_all(work: &Receiver<Sweep>, metrics: &ProxyMetrics) {
-    // The socket is opened with the first work: a node without UDP services never has one.
+fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.into()).stack_size(STACK_LEN).spawn(work).map(drop)
+}
+
+/// What one walk looks for.
+#[derive(Clone, Debug, Default)]
+pub struct Work {
+    /// These flows.
+    pub stale: BTreeSet<StaleFlows>,
+    /// All that are none of these.
+    pub allowed: Option<Allowed>,
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        self.stale.is_empty() && self.allowed.as_ref().is_none_or(Allowed::is_empty)
+    }
+}
+
+/// A walk to do: what for, and the trap's keys that it makes needless.
+type Walk = (Work, BTreeSet<TrapKey>);
+
+struct Keeper {
+    trap: TrapKeeper,
+    metrics: ProxyMetrics,
+    settle: Duration,
+    walker: Option<SyncSender<Walk>>,
+    walking: bool,
+    collected: Work,
+}
+
+impl Keeper {
+    fn run(&mut self, heard: &Receiver<Heard>, back: &SyncSender<Heard>) {
+        while let Ok(first) = heard.recv() {
+            for one in std::iter::once(first).chain(heard.try_iter()) {
+                match one {
+                    Heard::Sweep(Sweep::Stale(flows)) => self.collect(flows),
+                    Heard::Sweep(Sweep::Except(allowed)) => self.collected.allowed = Some(allowed),
+                    Heard::Walked(keys) => {
+                        self.walking = false;
+                        self.trap.release(&keys);
+                    }
+                    Heard::End => return,
+                }
+            }
+            let keys = self.collected.stale.iter().filter_map(TrapKey::of).collect();
+            self.trap.catch(&keys);
+            if !self.walking && !self.collected.is_empty() {
+                self.walk(keys, back);
+            }
+        }
+    }
+
+    fn collect(&mut self, flows: Vec<StaleFlows>) {
+        self.collected.stale.extend(flows);
+        while self.collected.stale.len() > COLLECTED_MAX {
+            self.collected.stale.pop_last();
+            tracing::warn!("too many stale flows at once; some are left to their timeouts");
+        }
+    }
+
+    fn walk(&mut self, keys: BTreeSet<TrapKey>, back: &SyncSender<Heard>) {
+        if self.walker.is_none() {
+            let (sender, walks) = sync_channel(1);
+            let (metrics, settle, back) = (self.metrics.clone(), self.settle, back.clone());
+            let started = thread("walker", move || walk_all(&walks, settle, &back, &metrics));
+            self.walker = started.map(|()| sender).ok();
+        }
+        let Some(walker) = &self.walker else { return };
+        let work = std::mem::take(&mut self.collected);
+        self.trap.walk_begins(&keys);
+        self.walking = walker.try_send((work, keys)).is_ok();
+    }
+}
+
+fn walk_all(
+    walks: &Receiver<Walk>,
+    settle: Duration,
+    back: &SyncSender<Heard>,
+    metrics: &ProxyMetrics,
+) {
     let mut session = None;
-    while let Ok(first) = work.recv() {
-        let mut stale = BTreeSet::new();
-        let mut allowed = None;
-        for sweep in std::iter::once(first).chain(work.try_iter()) {
-            match sweep {
-                Sweep::Stale(flows) => stale.extend(flows),
-                Sweep::Except(those) => allowed = Some(those),
-            }
-        }
+    while let Ok((work, keys)) = walks.recv() {
+        std::thread::sleep(settle);
         if session.is_none() {
-            session = Socket::open()
-                .inspect_err(
-                    |error| tracing::warn!(error = %chain(error), "cannot let go of flows"),
-                )
-                .ok()
-                .map(Session::new);
+            session = open();
         }
-        let Some(session) = session.as_mut() else { continue };
-        let started = Instant::now();
-        let swept = sweep(session, &stale, allowed.as_ref());
-        metrics.sweep_seconds.observe(started.elapsed().as_secs_f64());
-        match swept {
-            Ok(0) => {}
-            Ok(deleted) => {
-                metrics.flows_deleted.inc_by(deleted);
-                tracing::info!(deleted, "let go of stale flows");
+        if let Some(session) = session.as_mut() {
+            let started = Instant::now();
+            let swept = sweep(session, &work);
+            metrics.sweep_seconds.observe(started.elapsed().as_secs_f64());
+            match swept {
+                Ok(0) => {}
+                Ok(deleted) => {
+                    metrics.flows_deleted.inc_by(deleted);
+                    tracing::info!(deleted, "let go of stale flows");
+                }
+                Err(error) => tracing::warn!(error = %chain(&error), "cannot let go of flows"),
             }
-            Err(error) => tracing::warn!(error = %chain(&error), "cannot let go of flows"),
+        }
+        if back.send(Heard::Walked(keys)).is_err() {
+            return;
         }
     }
 }
 
-/// Lets go of the flows that pass one of the filters, or that `allowed` calls stale; returns how many.
-pub fn sweep(
-    session: &mut Session<Socket>,
-    stale: &BTreeSet<StaleFlows>,
-    allowed: Option<&Allowed>,
-) -> Result<u64, QueryError> {
+fn open() -> Option<Session<Socket>> {
+    let opened = Socket::open();
+    let opened =
+        opened.inspect_err(|error| tracing::warn!(error = %chain(error), "cannot let go of flows"));
+    opened.ok().map(Session::new)
+}
+
+/// Lets go of the flows that `work` is about; returns how many.
+pub fn sweep(session: &mut Session<Socket>, work: &Work) -> Result<u64, QueryError> {
     let mut found: Vec<Flow> = Vec::new();
-    if stale.len() <= WALKS_MAX {
-        for StaleFlows { family, filter } in stale {
+    if work.stale.len() <= EXACT_WALKS_MAX {
+        for StaleFlows { family, filter } in &work.stale {
             session.flows(*family, filter, |flow| found.push(flow))?;
         }
     } else {
-        for family in [AddressFamily::V4, AddressFamily::V6] {
-            let ours: Vec<_> = stale.iter().filter(|s| s.family == family).collect();
-            if !ours.is_empty() {
-                session.flows(family, &FlowFilter::default(), |flow| {
-                    if ours.iter().any(|stale| stale.filter.matches(&flow)) {
-                        found.push(flow);
-                    }
-                })?;
-            }
+        let set = StaleSet::of(&work.stale);
+        for StaleFlows { family, filter } in set.walks() {
+            session.flows(family, &filter, |flow| {
+                if set.contains(&flow) {
+                    found.push(flow);
+                }
+            })?;
         }
     }
-    if let Some(allowed) = allowed.filter(|allowed| !allowed.is_empty()) {
-        let rewritten =
-            FlowFilter { status: Some((STATUS_DNAT, STATUS_DNAT)), ..FlowFilter::default() };
-        for family in [AddressFamily::V4, AddressFamily::V6] {
-            session.flows(family, &rewritten, |flow| {
+    if let Some(allowed) = &work.allowed {
+        for StaleFlows { family, filter } in allowed.walks() {
+            session.flows(family, &filter, |flow| {
                 if allowed.is_stale(&flow) {
                     found.push(flow);
                 }
             })?;
         }
     }
-    let mut deleted = 0;
-    for flow in &found {
-        deleted += u64::from(session.delete_flow(flow)?);
-    }
-    Ok(deleted)
+    session.delete_flows(&found)
 }

@@ -48,7 +48,7 @@ fn node(services: u32, flags: TableFlags) -> (Arc<Desired>, Driver<Socket>) {
     let driver = Driver::new(
         desired.clone(),
         Session::new(Socket::open().unwrap()),
-        orch_proxy::sweeper::start(metrics.clone()).unwrap(),
+        orch_proxy::sweeper::start(metrics.clone(), None, Duration::ZERO).unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),

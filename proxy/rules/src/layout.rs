@@ -26,7 +26,7 @@ pub use class::{Class, Draw};
 
 mod rules;
 
-mod words;
+pub(crate) mod words;
 
 /// First slot of the endpoints on this node, in the map that also holds all of them.
 pub const HERE_FIRST_SLOT: u32 = 1 << 15;

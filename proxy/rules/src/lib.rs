@@ -29,4 +29,6 @@ pub mod diff;
 
 pub mod stale;
 
+pub mod trap;
+
 pub mod trace;

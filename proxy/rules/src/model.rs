@@ -44,6 +44,11 @@ impl Protocol {
         }
     }
 
+    /// The protocol with IANA's number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.number() == number)
+    }
+
     /// The protocol that the API calls `name`; an empty name is TCP.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {

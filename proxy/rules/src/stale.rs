@@ -8,6 +8,7 @@ use proxy_netfilter::ct::{AddressFamily, Flow, FlowFilter, STATUS_DNAT, TupleFil
 use proxy_netfilter::nft::Family;
 
 use crate::compile::Entry;
+use crate::hash::FastMap;
 use crate::layout::{Class, Map};
 use crate::model::Protocol;
 use crate::transaction::Transaction;
@@ -28,16 +29,65 @@ pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
     let gone: BTreeSet<Pair> = transaction.removed.iter().filter_map(Pair::of).collect();
     let come: BTreeSet<Pair> = transaction.added.iter().filter_map(Pair::of).collect();
     let lost = gone.difference(&come).map(Pair::flows);
-    let known: BTreeSet<(Family, Map, &[u8])> =
-        transaction.removed.iter().map(|e| (e.family, e.map, e.key.bytes())).collect();
-    let new =
-        transaction.added.iter().filter(|e| !known.contains(&(e.family, e.map, e.key.bytes())));
-    let bypassed = new.filter_map(|entry| {
+    // Both lists are sorted by place.
+    let is_new = |entry: &Entry| {
+        let place = |e: &Entry| {
+            (e.family, e.map).cmp(&(entry.family, entry.map)).then_with(|| e.key.cmp(&entry.key))
+        };
+        transaction.removed.binary_search_by(place).is_err()
+    };
+    let bypassed = transaction.added.iter().filter_map(|entry| {
         matches!(entry.class()?, Class::Balance(..)).then_some(())?;
         let frontend = Frontend::read(entry)?;
-        frontend.protocol.has_stale_flows().then(|| frontend.bypassed())
+        let bypassable = frontend.protocol.has_stale_flows() && is_new(entry);
+        bypassable.then(|| frontend.bypassed())
     });
     lost.chain(bypassed).collect()
+}
+
+/// Stale flows of several passes, for one walk that finds them all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StaleSet {
+    /// By frontend and endpoint.
+    lost: FastMap<(Frontend, IpAddr, u16), ()>,
+    /// By frontend.
+    bypassed: FastMap<Frontend, ()>,
+}
+
+impl StaleSet {
+    /// A set of these flows, as [`stale_flows`] told them.
+    pub fn of<'a>(flows: impl IntoIterator<Item = &'a StaleFlows>) -> Self {
+        let mut set = Self::default();
+        for stale in flows {
+            let (orig, reply) = (&stale.filter.orig, &stale.filter.reply);
+            let protocol = orig.proto.and_then(Protocol::from_number);
+            let (Some(protocol), Some(port)) = (protocol, orig.dst_port) else { continue };
+            let frontend = Frontend { family: stale.family, address: orig.dst, protocol, port };
+            match (reply.src, reply.src_port) {
+                (Some(address), Some(port)) => drop(set.lost.insert((frontend, address, port), ())),
+                _ => drop(set.bypassed.insert(frontend, ())),
+            }
+        }
+        set
+    }
+
+    /// Whether a flow is one of them.
+    pub fn contains(&self, flow: &Flow) -> bool {
+        let frontends = Frontend::of(flow).into_iter().flatten();
+        if flow.status & STATUS_DNAT == 0 {
+            return frontends.into_iter().any(|frontend| self.bypassed.contains_key(&frontend));
+        }
+        let (address, port) = (flow.reply.src, flow.reply.src_port);
+        frontends.into_iter().any(|frontend| self.lost.contains_key(&(frontend, address, port)))
+    }
+
+    /// What the kernel is to compare so that walks over the rest find all of them: one walk for each family,
+    /// protocol and kind.
+    pub fn walks(&self) -> BTreeSet<StaleFlows> {
+        let lost = self.lost.keys().map(|(frontend, ..)| (frontend, STATUS_DNAT));
+        let bypassed = self.bypassed.keys().map(|frontend| (frontend, 0));
+        lost.chain(bypassed).map(|(frontend, status)| frontend.walk(status)).collect()
+    }
 }
 
 /// All frontends of protocols that need this, with the endpoints that they lead to: for looking through all
@@ -67,6 +117,11 @@ impl Allowed {
     /// Whether there is nothing to look for.
     pub fn is_empty(&self) -> bool {
         self.frontends.is_empty()
+    }
+
+    /// What the kernel is to compare so that walks over the rest find all that is stale.
+    pub fn walks(&self) -> BTreeSet<StaleFlows> {
+        self.frontends.keys().map(|frontend| frontend.walk(STATUS_DNAT)).collect()
     }
 
     /// Whether a connection goes from one of the frontends to what is not its endpoint.
@@ -104,9 +159,10 @@ impl Pair {
             return None;
         }
         let frontend = Frontend::read(entry)?;
+        frontend.protocol.has_stale_flows().then_some(())?;
         let (address, rest) = split_address(frontend.family, entry.data.as_ref()?.bytes())?;
         let port = u16::from_be_bytes(*rest.first_chunk()?);
-        frontend.protocol.has_stale_flows().then_some(Self { frontend, address, port })
+        Some(Self { frontend, address, port })
     }
 
     fn flows(&self) -> StaleFlows {
@@ -137,17 +193,14 @@ impl Frontend {
             Map::NodePorts | Map::NodePortsExternal | Map::NodePortEndpoints => (None, key),
             _ => split_address(family, key).map(|(address, rest)| (Some(address), rest))?,
         };
-        let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-        let number = rest.first()?;
-        let protocol = protocols.into_iter().find(|protocol| protocol.number() == *number)?;
+        let protocol = Protocol::from_number(*rest.first()?)?;
         let port = u16::from_be_bytes(*rest.get(4..)?.first_chunk()?);
         Some(Self { family, address, protocol, port })
     }
 
     /// What a connection was opened to: an address, or else a node port.
     fn of(flow: &Flow) -> Option<[Self; 2]> {
-        let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-        let protocol = protocols.into_iter().find(|p| p.number() == flow.orig.proto)?;
+        let protocol = Protocol::from_number(flow.orig.proto)?;
         let (family, port) = (AddressFamily::of(flow.orig.dst), flow.orig.dst_port);
         let at = |address| Self { family, address, protocol, port };
         Some([at(Some(flow.orig.dst)), at(None)])
@@ -160,6 +213,14 @@ impl Frontend {
             dst_port: Some(self.port),
             ..TupleFilter::default()
         }
+    }
+
+    /// All flows of the same family and protocol, with or without a rewritten destination.
+    fn walk(&self, status: u32) -> StaleFlows {
+        let orig = TupleFilter { proto: Some(self.protocol.number()), ..TupleFilter::default() };
+        let status = Some((status, STATUS_DNAT));
+        let filter = FlowFilter { orig, status, ..FlowFilter::default() };
+        StaleFlows { family: self.family, filter }
     }
 
     /// Flows that were there before the service, and so pass it by.

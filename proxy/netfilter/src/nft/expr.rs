@@ -183,6 +183,11 @@ attributes! {
         /// Packets so far.
         packets: u64 = 2,
     }
+    /// Copies the packet to whoever listens to a group, and goes on.
+    Log {
+        /// The group.
+        group: u16 = 1,
+    }
     /// Leaves the rule when packets come faster than the rate.
     Limit {
         /// Packets or bytes per unit.
@@ -305,6 +310,7 @@ expressions! {
     Meta = "meta", Payload = "payload", Cmp = "cmp", Bitwise = "bitwise", Immediate = "immediate",
     Lookup = "lookup", Nat = "nat", Masq = "masq", Redir = "redir", Ct = "ct", Fib = "fib",
     Numgen = "numgen", Hash = "hash", Dynset = "dynset", Reject = "reject", Counter = "counter",
+    Log = "log",
     Limit = "limit", Range = "range", Byteorder = "byteorder", Objref = "objref",
 }
 

@@ -90,6 +90,15 @@ impl Field for u8 {
     }
 }
 
+impl Field for u16 {
+    fn put(&self, writer: &mut Writer, kind: u16) {
+        writer.attribute(kind, &self.to_be_bytes());
+    }
+    fn take(attribute: Attribute<'_>, what: &'static str) -> Result<Self, WireError> {
+        attribute.array(what).map(Self::from_be_bytes)
+    }
+}
+
 impl Field for u32 {
     fn put(&self, writer: &mut Writer, kind: u16) {
         writer.attribute(kind, &self.to_be_bytes());

@@ -134,7 +134,12 @@ pub fn mask(reg: Reg, mask: Value) -> Expr {
 
 /// Compares the protocol in a register.
 pub fn is_protocol(sreg: Reg, number: u8) -> Expr {
-    Cmp { sreg, op: CmpOp::EQ, data: Value::from([number]) }.into()
+    compare_byte(sreg, CmpOp::EQ, number)
+}
+
+/// Compares one byte in a register.
+pub fn compare_byte(sreg: Reg, op: CmpOp, byte: u8) -> Expr {
+    Cmp { sreg, op, data: Value::from([byte]) }.into()
 }
 
 /// Loads the word's value in the map at the key that starts at `sreg`; leaves the rule where there is none.
@@ -150,6 +155,11 @@ pub fn is_in(map: Map, sreg: Reg) -> Expr {
 /// Does what the class map says of the word in `sreg`.
 pub fn decide_class(sreg: Reg) -> Expr {
     lookup(Map::Classes, sreg, Some(Target::Verdict))
+}
+
+/// Goes on when the key that starts at `sreg` is in the set of that name.
+pub fn is_in_set(set: &str, sreg: Reg) -> Expr {
+    Lookup { set: set.to_owned(), sreg, dreg: None, flags: LookupFlags::PRESENT }.into()
 }
 
 fn lookup(map: Map, sreg: Reg, dreg: Option<Target>) -> Expr {

@@ -1,0 +1,86 @@
+//! Listens to a group of the kernel's packet log.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use proxy_netfilter::ack::Ack;
+use proxy_netfilter::ct::Tuple;
+use proxy_netfilter::nflog;
+use proxy_netfilter::wire::{Messages, NLMSG_ERROR, TooLong, WireError};
+
+use crate::transport::{OpenError, Socket, Transport};
+
+/// The group cannot be listened to.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// There is no socket.
+    #[error("open a socket for logged packets")]
+    Open(#[from] OpenError),
+    /// A fault of ours.
+    #[error("encode the request for group {0} of the packet log")]
+    Encode(u16, #[source] TooLong),
+    /// The request was not taken, or its answer was lost.
+    #[error("ask for group {0} of the packet log")]
+    Ask(u16, #[source] io::Error),
+    /// The answer makes no sense.
+    #[error("read the answer about group {0} of the packet log")]
+    Answer(u16, #[source] WireError),
+    /// The kernel has no packet log, or the group is another's.
+    #[error("group {group} of the packet log: error {errno}")]
+    Refused {
+        /// The group.
+        group: u16,
+        /// The error's number.
+        errno: i32,
+    },
+}
+
+/// A socket to which the kernel sends what rules log to one group.
+pub struct PacketLog {
+    socket: Socket,
+}
+
+impl PacketLog {
+    /// Begins to listen.
+    pub fn open(group: u16) -> Result<Self, LogError> {
+        let mut socket = Socket::open()?;
+        let request = nflog::bind(1, group).map_err(|e| LogError::Encode(group, e))?;
+        socket.send(&request).map_err(|e| LogError::Ask(group, e))?;
+        let answer = socket.receive().map_err(|e| LogError::Ask(group, e))?;
+        for message in Messages::new(answer) {
+            let message = message.map_err(|e| LogError::Answer(group, e))?;
+            if message.kind == NLMSG_ERROR {
+                let ack = Ack::read(&message).map_err(|e| LogError::Answer(group, e))?;
+                return match ack.errno {
+                    0 => Ok(Self { socket }),
+                    errno => Err(LogError::Refused { group, errno }),
+                };
+            }
+        }
+        Err(LogError::Ask(group, io::ErrorKind::WouldBlock.into()))
+    }
+
+    /// Waits until packets come, but not longer than `patience`, and hands over the connections that they
+    /// belong to. When packets came faster than they were read some are missing.
+    pub fn wait(&mut self, patience: Duration, mut visit: impl FnMut(Tuple)) -> io::Result<()> {
+        let timeout = PollTimeout::try_from(patience).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        loop {
+            match self.socket.receive() {
+                Ok(datagram) => {
+                    let packets = Messages::new(datagram).flatten();
+                    packets.filter_map(|packet| nflog::read_packet(&packet)).for_each(&mut visit);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

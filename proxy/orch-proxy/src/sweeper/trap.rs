@@ -1,0 +1,169 @@
+//! Sets the trap for stale flows, and deletes what is caught.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use proto_daemon::exit::chain;
+use proxy_kernel::{CommitError, PacketLog, Session, Socket};
+use proxy_netfilter::nft::Batch;
+use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_rules::trap::{TRAP_LEN, Trap, TrapKey};
+
+use super::{open, thread};
+use crate::metrics::ProxyMetrics;
+
+/// How often the listener looks whether it is still wanted.
+const LISTEN: Duration = Duration::from_secs(60);
+
+/// Keeps the trap as large as it has to be, and away when it is empty.
+pub(super) struct TrapKeeper {
+    /// None once it turned out that there can be no trap here.
+    trap: Option<Trap>,
+    metrics: ProxyMetrics,
+    session: Option<Session<Socket>>,
+    listening: Option<Listening>,
+    /// Keys in the trap, and how many walks are to come for each.
+    keys: BTreeMap<TrapKey, u32>,
+}
+
+/// Tells the listener to end when it is dropped.
+struct Listening(Arc<AtomicBool>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl TrapKeeper {
+    pub(super) fn new(trap: Option<Trap>, metrics: ProxyMetrics) -> Self {
+        let keys = BTreeMap::new();
+        let mut keeper = Self { trap, metrics, session: None, listening: None, keys };
+        // Where tables have owners a predecessor's went with it; elsewhere it may still report to nobody.
+        if keeper.trap.as_ref().is_some_and(|trap| trap.flags == TableFlags::NONE) {
+            keeper.commit(Trap::close);
+        }
+        keeper
+    }
+
+    /// Catches flows with these keys from now on. A key that is caught already stays for the walks of both.
+    pub(super) fn catch(&mut self, wanted: &BTreeSet<TrapKey>) {
+        if self.trap.is_none() {
+            return;
+        }
+        let room = TRAP_LEN.saturating_sub(self.keys.len());
+        let is_new = |key: &&TrapKey| !self.keys.contains_key(*key);
+        let new: BTreeSet<TrapKey> = wanted.iter().filter(is_new).take(room).cloned().collect();
+        if new.is_empty() || !self.listen() {
+            return;
+        }
+        let is_set = !self.keys.is_empty();
+        let done = self.commit(|trap, batch| {
+            if !is_set {
+                trap.open(batch);
+            }
+            trap.add(&new, batch);
+        });
+        if done {
+            self.keys.extend(new.into_iter().map(|key| (key, 0)));
+        }
+    }
+
+    /// A walk for these keys begins.
+    pub(super) fn walk_begins(&mut self, keys: &BTreeSet<TrapKey>) {
+        for key in keys {
+            self.keys.entry(key.clone()).and_modify(|walks| *walks += 1);
+        }
+    }
+
+    /// The walk for these keys is over: flows to them are gone.
+    pub(super) fn release(&mut self, keys: &BTreeSet<TrapKey>) {
+        let mut over = BTreeSet::new();
+        for key in keys {
+            let Some(walks) = self.keys.get_mut(key) else { continue };
+            *walks = walks.saturating_sub(1);
+            if *walks == 0 {
+                over.insert(key.clone());
+            }
+        }
+        self.keys.retain(|key, _| !over.contains(key));
+        if over.is_empty() {
+            return;
+        }
+        let is_empty = self.keys.is_empty();
+        self.commit(
+            |trap, batch| if is_empty { trap.close(batch) } else { trap.remove(&over, batch) },
+        );
+    }
+
+    /// Commits what `write` appends. After a failure there is no trap until the next keys come.
+    fn commit(&mut self, write: impl FnOnce(&Trap, &mut Batch)) -> bool {
+        if self.session.is_none() {
+            self.session = open();
+        }
+        let (Some(trap), Some(session)) = (&self.trap, &mut self.session) else { return false };
+        let mut batch = session.batch(None);
+        write(trap, &mut batch);
+        let Err(error) = session.commit(batch) else { return true };
+        tracing::warn!(error = %chain(&error), "stale flows are not caught at their next packet");
+        self.keys.clear();
+        let mut batch = session.batch(None);
+        trap.close(&mut batch);
+        // Best effort: what is left reports to nobody, and is replaced by the next.
+        let _ = session.commit(batch);
+        if matches!(error, CommitError::Refused { .. }) {
+            self.trap = None;
+        }
+        false
+    }
+
+    /// Listens to the trap; false, and from now on no trap, where that cannot be.
+    fn listen(&mut self) -> bool {
+        if self.listening.is_some() {
+            return true;
+        }
+        let Some(trap) = &self.trap else { return false };
+        let (log, session) = match (PacketLog::open(trap.group), open()) {
+            (Ok(log), Some(session)) => (log, session),
+            (Err(error), _) => {
+                tracing::info!(error = %chain(&error), "stale flows are found by walks alone");
+                self.trap = None;
+                return false;
+            }
+            (_, None) => return false,
+        };
+        let wanted = Arc::new(AtomicBool::new(true));
+        let (metrics, still) = (self.metrics.clone(), wanted.clone());
+        let listener = move || listen(log, session, &metrics, &still);
+        if thread("trap", listener).is_err() {
+            return false;
+        }
+        self.listening = Some(Listening(wanted));
+        true
+    }
+}
+
+/// Deletes the flow of each packet that is caught.
+fn listen(
+    mut log: PacketLog,
+    mut session: Session<Socket>,
+    metrics: &ProxyMetrics,
+    wanted: &AtomicBool,
+) {
+    while wanted.load(Ordering::Relaxed) {
+        let heard = log.wait(LISTEN, |tuple| {
+            // Several packets of a flow may be under way: all but the first find it gone.
+            match session.delete_tuple(&tuple) {
+                Ok(deleted) => metrics.flows_deleted.inc_by(u64::from(deleted)),
+                Err(error) => tracing::warn!(error = %chain(&error), "cannot let go of a flow"),
+            }
+        });
+        if let Err(error) = heard {
+            tracing::warn!(%error, "cannot listen for stale flows; walks find them");
+            return;
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Stale flows on the real kernel: what is in use is let go at its next packet, what is not by a walk.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
+
+#[path = "support/net.rs"]
+mod net;
+#[path = "../../kernel/tests/support/sys.rs"]
+mod sys;
+
+use std::net::{IpAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use net::{Net, Reply, ask_udp};
+use orch_proxy::app;
+use orch_proxy::driver::Driver;
+use orch_proxy::metrics::ProxyMetrics;
+use orch_proxy::sources::Desired;
+use orch_proxy::sweeper;
+use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::ready::Readiness;
+use proto_daemon::statusz::StatusBoard;
+use proxy_kernel::{Abilities, Session, Socket};
+use proxy_rules::Dataplane;
+use proxy_rules::layout::{FAMILIES, Layout};
+use proxy_rules::model::{
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,
+    Settings, SlicePort,
+};
+use sys::{in_namespace, run};
+
+const NODE: [&str; 2] = ["192.168.9.1", "fd00:9::1"];
+const CLIENT: [&str; 2] = ["203.0.113.7", "fd00:cc::7"];
+const PODS: [[&str; 2]; 2] = [["10.244.1.5", "fd00:10:244::5"], ["10.244.1.6", "fd00:10:244::6"]];
+const SERVICE: [&str; 2] = ["10.96.0.1", "fd00:96::1"];
+const PORT: u16 = 80;
+const NODE_PORT: u16 = 30_053;
+const TARGET: u16 = 8080;
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// A UDP service that leads to one of the pods.
+struct Node {
+    net: Net,
+    desired: Arc<Desired>,
+    driver: Driver<Socket>,
+    metrics: ProxyMetrics,
+}
+
+impl Node {
+    fn start(settle: Duration, with_trap: bool) -> Self {
+        let places = [("client", CLIENT), ("pod1", PODS[0]), ("pod2", PODS[1])];
+        let net = Net::make(&NODE, &places);
+        net.serve("pod1", TARGET);
+        net.serve("pod2", TARGET);
+        let mut session = Session::new(Socket::open().unwrap());
+        let abilities = Abilities::find(&mut session, "probe", &FAMILIES).unwrap();
+        let layout = Layout {
+            table: "orch-proxy".into(),
+            flags: abilities.owner_flags,
+            families: FAMILIES.into(),
+            settings: Settings::default(),
+        };
+        let trap = with_trap.then(|| app::trap(&layout));
+        let desired = Arc::new(Desired::new(Dataplane::new(layout)));
+        let registry = Metrics::new("x", BuildInfo { version: "0", commit: "0" }).unwrap();
+        let metrics = ProxyMetrics::register(&registry, "x").unwrap();
+        let driver = Driver::new(
+            desired.clone(),
+            session,
+            sweeper::start(metrics.clone(), trap, settle).unwrap(),
+            metrics.clone(),
+            StatusBoard::default().task("forwarding"),
+            Readiness::default().guard("forwarding"),
+            NEVER,
+        );
+        let mut node = Self { net, desired, driver, metrics };
+        let port = LocalPort {
+            name: "".into(),
+            protocol: Protocol::Udp,
+            port: PORT,
+            node_port: Some(NODE_PORT),
+        };
+        let service = LocalService {
+            cluster_ips: SERVICE.map(ip).into(),
+            ports: [port].into(),
+            ..LocalService::default()
+        };
+        node.desired.plane().service_changed(&id(), Some(Arc::new(service)));
+        node.lead_to(None, Some(0));
+        node
+    }
+
+    /// Makes the service lead to another pod.
+    fn lead_to(&mut self, from: Option<usize>, to: Option<usize>) {
+        for family in 0..2 {
+            let old = from.map(|pod| slice(pod, family));
+            let new = to.map(|pod| Arc::new(slice(pod, family)));
+            self.desired.plane().slice_changed(&format!("s{family}"), old.as_ref(), new);
+        }
+        self.driver.pass().unwrap();
+    }
+
+    /// Sockets whose flows lead to the service: from outside and from the node itself, by its address and by
+    /// the node's port.
+    fn sockets(&self) -> Vec<(usize, UdpSocket)> {
+        let mut sockets = Vec::new();
+        for family in 0..2 {
+            let service = ip(SERVICE[family]);
+            sockets.push((family, self.net.udp_socket("client", service, PORT)));
+            sockets.push((family, self.net.udp_socket("node", service, PORT)));
+            sockets.push((family, self.net.udp_socket("client", ip(NODE[family]), NODE_PORT)));
+        }
+        sockets
+    }
+}
+
+fn id() -> ServiceId {
+    ServiceId::new("ns", "dns")
+}
+
+fn slice(pod: usize, family: usize) -> LocalSlice {
+    let endpoint = LocalEndpoint {
+        address: ip(PODS[pod][family]),
+        state: EndpointState::Ready,
+        place: Place::Here,
+    };
+    LocalSlice {
+        service: id(),
+        ports: [SlicePort { name: "".into(), protocol: Protocol::Udp, port: TARGET }].into(),
+        endpoints: [endpoint].into(),
+        hints: [].into(),
+    }
+}
+
+/// The pod that answers, asked until one does; how many questions were lost before.
+fn served_by(socket: &UdpSocket) -> (IpAddr, u32) {
+    for lost in 0..20 {
+        if let Reply::Answer { server, .. } = ask_udp(socket) {
+            return (server, lost);
+        }
+    }
+    panic!("nobody answers");
+}
+
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn trap_is_set() -> bool {
+    run(&["nft", "list", "tables"]).contains("orch-proxy-stale")
+}
+
+#[test]
+fn a_flow_in_use_loses_one_packet_without_any_walk() {
+    in_namespace("a_flow_in_use_loses_one_packet_without_any_walk", || {
+        let mut node = Node::start(NEVER, true);
+        let sockets = node.sockets();
+        for (family, socket) in &sockets {
+            assert_eq!(served_by(socket).0, ip(PODS[0][*family]));
+        }
+        // The pod dies without a word: packets to it are lost.
+        let drop = "table inet dead { chain c { type filter hook input priority 0; meta l4proto udp drop\n}\n}";
+        run(&["nsenter", "--net=/run/netns/pod1", "nft", drop]);
+        node.lead_to(Some(0), Some(1));
+        wait_for("the trap is set", trap_is_set);
+        for (family, socket) in &sockets {
+            let (pod, lost) = served_by(socket);
+            assert_eq!(pod, ip(PODS[1][*family]));
+            assert!(lost <= 1, "{lost} packets were lost, {:?}", socket.peer_addr());
+        }
+        assert_eq!(node.metrics.flows_deleted.get(), sockets.len() as u64);
+    });
+}
+
+/// Lets go of idle flows.
+fn walk(with_trap: bool) {
+    let mut node = Node::start(sweeper::SETTLE, with_trap);
+    let sockets = node.sockets();
+    for (family, socket) in &sockets {
+        assert_eq!(served_by(socket).0, ip(PODS[0][*family]));
+    }
+    node.lead_to(Some(0), Some(1));
+    let deleted = || node.metrics.flows_deleted.get() == sockets.len() as u64;
+    wait_for("idle flows are let go", deleted);
+    wait_for("the trap is taken away", || !trap_is_set());
+    for (family, socket) in &sockets {
+        assert_eq!(served_by(socket), (ip(PODS[1][*family]), 0));
+    }
+}
+
+#[test]
+fn a_walk_lets_go_of_the_rest_and_takes_the_trap_away() {
+    in_namespace("a_walk_lets_go_of_the_rest_and_takes_the_trap_away", || walk(true));
+}
+
+#[test]
+fn without_a_packet_log_the_walk_lets_go_of_all() {
+    in_namespace("without_a_packet_log_the_walk_lets_go_of_all", || walk(false));
+}

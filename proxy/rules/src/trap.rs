@@ -1,0 +1,281 @@
+//! The trap for stale flows: while a walk through the kernel's connections looks for them, rules report each of
+//! their packets, so that a flow in use is let go at its next packet and not when the walk comes by.
+//!
+//! ```text
+//!  endpoint removed        trap set                         walk done
+//!        |-------------------|------------------------------------|
+//!   a packet goes to the     a packet is reported; its flow is
+//!   old endpoint             deleted by its tuple; the next one
+//!                            is sent to a new endpoint
+//! ```
+//!
+//! Packets pass meanwhile: an endpoint that drains still answers them. The trap is a table of its own, whose
+//! chains are of type filter. It is there only while there is something to catch, because established packets pay
+//! for such chains; it belongs to the socket that made it and goes with it, where the kernel knows owners.
+
+use std::collections::BTreeSet;
+
+use proxy_netfilter::nft::command::{Command, Existing};
+use proxy_netfilter::nft::datatype::{concat_len, concat_number};
+use proxy_netfilter::nft::expr::{Ct, Log};
+use proxy_netfilter::nft::numbers::{CmpOp, CtKey, HookPoint, SetFlags, TableFlags};
+use proxy_netfilter::nft::object::{Hook, SetSize};
+use proxy_netfilter::nft::userdata::{self, ByteOrder};
+use proxy_netfilter::nft::{Batch, Chain, Expr, Family, Reg, Rule, Set, Table, Type, Value};
+
+use crate::layout::address_value;
+use crate::layout::words::{
+    address_type, address_words, compare_byte, is_dnat, is_in_set, original_address, original_port,
+    protocol,
+};
+use crate::model::Protocol;
+use crate::stale::StaleFlows;
+
+/// Keys that fit at once; flows beyond are left to the walk.
+pub const TRAP_LEN: usize = 65_536;
+/// Between conntrack (-200), which tells the flow, and nat (-100), which changes the packet's addresses.
+const PRIORITY: i32 = -150;
+/// Direction of a flow's answers.
+const REPLY: u8 = 1;
+
+const KEY: Reg = Reg::word(0);
+const SCRATCH: Reg = Reg::word(12);
+
+/// A set of the trap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Caught {
+    /// Flows to an address.
+    Addresses,
+    /// Flows to a port of the node.
+    NodePorts,
+}
+
+impl Caught {
+    const ALL: [Self; 2] = [Self::Addresses, Self::NodePorts];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Addresses => "stale",
+            Self::NodePorts => "stale-node-ports",
+        }
+    }
+}
+
+/// Flows between a frontend and an endpoint that it led to, as a key of the trap.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TrapKey {
+    family: Family,
+    set: Caught,
+    key: Value,
+}
+
+impl TrapKey {
+    /// The key of these flows; none when they were not sent to an endpoint by us.
+    pub fn of(flows: &StaleFlows) -> Option<Self> {
+        let (orig, reply) = (&flows.filter.orig, &flows.filter.reply);
+        let proto = [orig.proto?];
+        let (to_port, from_port) = (orig.dst_port?.to_be_bytes(), reply.src_port?.to_be_bytes());
+        let from = reply.src?;
+        let family = crate::model::family_of(from);
+        let from = address_value(&from);
+        let tail = [from.bytes(), &from_port[..]];
+        let (set, key) = match &orig.dst {
+            Some(to) => {
+                let to = address_value(to);
+                let parts = [to.bytes(), &proto, &to_port, tail[0], tail[1]];
+                (Caught::Addresses, Value::concat(&parts))
+            }
+            None => (Caught::NodePorts, Value::concat(&[&proto, &to_port, tail[0], tail[1]])),
+        };
+        Some(Self { family, set, key })
+    }
+}
+
+/// How the trap is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trap {
+    /// Name of its tables; no other table's.
+    pub table: String,
+    /// Whether the kernel knows owners.
+    pub flags: TableFlags,
+    /// The families that have one.
+    pub families: Vec<Family>,
+    /// Group of the packet log that it reports to.
+    pub group: u16,
+}
+
+impl Trap {
+    /// The trap of the proxy whose tables have this name, on a kernel that gives them `flags`.
+    pub fn new(table: &str, flags: TableFlags, families: &[Family], group: u16) -> Self {
+        let owned = flags.0 & TableFlags::OWNER.0;
+        let table = format!("{table}-stale");
+        Self { table, flags: TableFlags(owned), families: families.into(), group }
+    }
+
+    /// Appends the commands that take it away, whether it is there or not.
+    pub fn close(&self, batch: &mut Batch) {
+        for family in &self.families {
+            batch.push(*family, &Command::NewTable(Table::named(&self.table), Existing::Keep));
+            batch.push(*family, &Command::DelTable(Table::named(&self.table)));
+        }
+    }
+
+    /// Appends the commands that set it anew, empty.
+    pub fn open(&self, batch: &mut Batch) {
+        self.close(batch);
+        for family in &self.families {
+            let table = Table { flags: Some(self.flags), ..Table::named(&self.table) };
+            batch.push(*family, &Command::NewTable(table, Existing::Keep));
+            for (set, id) in Caught::ALL.into_iter().zip(1..) {
+                batch.push(*family, &Command::NewSet(self.set(*family, set, id), Existing::Fail));
+            }
+            for (name, point) in
+                [("prerouting", HookPoint::PREROUTING), ("output", HookPoint::OUTPUT)]
+            {
+                let chain = Chain {
+                    hook: Some(Hook { point, priority: PRIORITY }),
+                    policy: Some(1),
+                    kind: Some("filter".into()),
+                    ..Chain::regular(&self.table, name)
+                };
+                batch.push(*family, &Command::NewChain(chain, Existing::Fail));
+                for rule in self.rules(*family, name) {
+                    batch.push(*family, &Command::NewRule(rule));
+                }
+            }
+        }
+    }
+
+    /// Appends the commands that add keys that are not there.
+    pub fn add(&self, keys: &BTreeSet<TrapKey>, batch: &mut Batch) {
+        for (family, set, run) in self.runs(keys) {
+            let members = run.iter().map(|key| (&key.key, None));
+            batch.add_pairs(family, &self.table, set.name(), members);
+        }
+    }
+
+    /// Appends the commands that remove keys that are there.
+    pub fn remove(&self, keys: &BTreeSet<TrapKey>, batch: &mut Batch) {
+        for (family, set, run) in self.runs(keys) {
+            batch.del_keys(family, &self.table, set.name(), run.iter().map(|key| &key.key));
+        }
+    }
+
+    /// The keys of each set.
+    fn runs<'a>(&self, keys: &'a BTreeSet<TrapKey>) -> Vec<(Family, Caught, Vec<&'a TrapKey>)> {
+        let mut runs: Vec<(Family, Caught, Vec<&TrapKey>)> = Vec::new();
+        for key in keys.iter().filter(|key| self.families.contains(&key.family)) {
+            match runs.last_mut() {
+                Some((family, set, run)) if (*family, *set) == (key.family, key.set) => {
+                    run.push(key);
+                }
+                _ => runs.push((key.family, key.set, vec![key])),
+            }
+        }
+        runs
+    }
+
+    fn set(&self, family: Family, set: Caught, id: u32) -> Set {
+        let address = address_type(family);
+        let from = [address, Type::Port];
+        let to: &[Type] = match set {
+            Caught::Addresses => &[address, Type::Proto, Type::Port],
+            Caught::NodePorts => &[Type::Proto, Type::Port],
+        };
+        let key = [to, &from].concat();
+        Set {
+            table: self.table.clone(),
+            name: set.name().into(),
+            flags: SetFlags(0),
+            key_type: Some(concat_number(&key)),
+            key_len: concat_len(&key),
+            data_type: None,
+            data_len: None,
+            // Grows as it is filled: it is seldom large, and never there for long.
+            size: SetSize(None),
+            id: Some(id),
+            timeout_ms: None,
+            gc_interval_ms: None,
+            userdata: userdata::set(ByteOrder::Mixed, None),
+        }
+    }
+
+    fn rules(&self, family: Family, chain: &str) -> Vec<Rule> {
+        let cases = [Protocol::Udp, Protocol::Sctp, Protocol::Tcp]
+            .map(|protocol| Caught::ALL.map(|set| (protocol, set)));
+        let cases = cases.into_iter().flatten();
+        let rule = |(protocol, set)| Rule {
+            table: self.table.clone(),
+            chain: chain.to_owned(),
+            handle: None,
+            exprs: self.catch(family, protocol, set),
+            userdata: userdata::rule_comment("report packets of stale flows"),
+        };
+        cases.map(rule).collect()
+    }
+
+    /// Reports packets of a protocol that go to a removed endpoint; the cheap questions first.
+    fn catch(&self, family: Family, of: Protocol, set: Caught) -> Vec<Expr> {
+        let after = address_words(family);
+        let ct =
+            |key, direction, dreg| Expr::from(Ct { dreg: Some(dreg), key, direction, sreg: None });
+        let source = if family == Family::Ip6 { CtKey::SRC_IP6 } else { CtKey::SRC_IP };
+        let (to, from) = match set {
+            Caught::Addresses => (Some(original_address(family, KEY)), KEY.plus(after)),
+            Caught::NodePorts => (None, KEY),
+        };
+        let mut exprs = vec![protocol(SCRATCH), compare_byte(SCRATCH, CmpOp::EQ, of.number())];
+        exprs.extend(is_dnat(SCRATCH));
+        exprs.push(ct(CtKey::DIRECTION, None, SCRATCH));
+        exprs.push(compare_byte(SCRATCH, CmpOp::EQ, 0));
+        exprs.extend(to);
+        exprs.extend([
+            protocol(from),
+            original_port(from.plus(1)),
+            ct(source, Some(REPLY), from.plus(2)),
+            ct(CtKey::PROTO_SRC, Some(REPLY), from.plus(2 + after)),
+            is_in_set(set.name(), KEY),
+            Log { group: self.group }.into(),
+        ]);
+        exprs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_netfilter::ct::{AddressFamily, FlowFilter, STATUS_DNAT, TupleFilter};
+
+    fn flows(to: Option<[u8; 4]>) -> StaleFlows {
+        let orig = TupleFilter {
+            dst: to.map(Into::into),
+            proto: Some(17),
+            dst_port: Some(53),
+            ..TupleFilter::default()
+        };
+        let reply = TupleFilter {
+            src: Some([10, 0, 0, 7].into()),
+            proto: Some(17),
+            src_port: Some(5353),
+            ..TupleFilter::default()
+        };
+        let filter = FlowFilter { orig, reply, status: Some((STATUS_DNAT, STATUS_DNAT)) };
+        StaleFlows { family: AddressFamily::V4, filter }
+    }
+
+    #[test]
+    fn keys_hold_frontend_and_endpoint_in_the_order_of_the_registers() {
+        let key = TrapKey::of(&flows(Some([10, 96, 0, 1]))).unwrap();
+        let expected = [10, 96, 0, 1, 17, 0, 0, 0, 0, 53, 0, 0, 10, 0, 0, 7, 0x14, 0xe9, 0, 0];
+        assert_eq!((key.set, key.key.bytes()), (Caught::Addresses, &expected[..]));
+        let key = TrapKey::of(&flows(None)).unwrap();
+        assert_eq!((key.set, key.key.bytes()), (Caught::NodePorts, &expected[4..]));
+    }
+
+    #[test]
+    fn flows_that_pass_a_service_by_are_not_caught() {
+        let mut bypassed = flows(Some([10, 96, 0, 1]));
+        bypassed.filter.reply = TupleFilter::default();
+        assert_eq!(TrapKey::of(&bypassed), None);
+    }
+}

@@ -159,6 +159,25 @@ impl<T: Transport> Session<T> {
         family: Family,
         table: &str,
     ) -> Result<Option<TableRules>, QueryError> {
+        let Some(mut read) = self.read_shape(family, table)? else { return Ok(None) };
+        for (name, set) in &mut read.sets {
+            let query = Query::Elements(family, table.to_owned(), name.clone());
+            let answers = self.dump(&query)?.into_iter().filter_map(|answer| match answer {
+                Answer::Elements(_, elements) => Some(elements.elements),
+                _ => None,
+            });
+            set.elements = answers.flatten().map(|e| (e.key.clone(), e)).collect();
+        }
+        Ok(Some(read))
+    }
+
+    /// Reads one table without the elements of its sets: chains, rules and sets, whose number does not grow
+    /// with what the sets hold.
+    pub fn read_shape(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Option<TableRules>, QueryError> {
         let id = (family, table.to_owned());
         let mut all = Ruleset::default();
         let tables = self.dump(&Query::Tables(family))?;
@@ -173,11 +192,6 @@ impl<T: Transport> Session<T> {
             Query::Sets(family, table.to_owned()),
         ];
         for query in parts {
-            self.dump(&query)?.into_iter().for_each(|answer| all.absorb(answer));
-        }
-        let sets = all.tables.get(&id).map(|rules| rules.sets.keys().cloned().collect::<Vec<_>>());
-        for set in sets.into_iter().flatten() {
-            let query = Query::Elements(family, table.to_owned(), set);
             self.dump(&query)?.into_iter().for_each(|answer| all.absorb(answer));
         }
         Ok(all.tables.remove(&id))

@@ -20,7 +20,7 @@ use proto_daemon::statusz::TaskStatus;
 use proxy_kernel::{CommitError, QueryError, Session, Transport};
 use proxy_netfilter::nft::Batch;
 use proxy_netfilter::nft::numbers::TableFlags;
-use proxy_rules::diff::{Difference, diff};
+use proxy_rules::diff::{Difference, diff, differs_in_shape};
 use proxy_rules::layout::Layout;
 use proxy_rules::stale::{Allowed, stale_flows};
 use proxy_rules::transaction::{Entries, Load, Run};
@@ -33,9 +33,12 @@ use crate::sweeper::{Sweep, Sweeps};
 /// Waits between attempts after a failure.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(30) };
-/// How often the ruleset's generation is compared while others may change our tables.
-const GLANCE: Duration = Duration::from_secs(1);
-/// Reading the tables back takes at most one part in so many of the time.
+/// How often the ruleset's generation is compared while others may change our tables: a question of
+/// microseconds. A listener to the ruleset's notifications would be quicker, but the kernel then tells it of each
+/// of our own elements as well, which makes our transactions several times as expensive.
+const GLANCE: Duration = Duration::from_millis(500);
+/// Reading all elements back takes at most one part in so many of the time, whatever others commit. What they
+/// most likely do, delete or flush tables, chains and rules, shows without reading elements.
 const READ_BACK_SHARE: u32 = 20;
 /// Attempts to commit against others who commit at the same time.
 const CONFLICTS_MAX: u32 = 16;
@@ -68,6 +71,40 @@ enum Ownership {
         /// The generation after our last commit, once there was one.
         generation: Option<u32>,
     },
+}
+
+/// When to read all elements back.
+#[derive(Clone, Copy, Debug)]
+struct ReadBack {
+    every: Duration,
+    /// Not before.
+    earliest: Instant,
+    /// Though nothing seems to have happened.
+    latest: Instant,
+}
+
+impl ReadBack {
+    fn new(every: Duration) -> Self {
+        let now = Instant::now();
+        Self { every, earliest: now, latest: now + every }
+    }
+
+    fn is_due(&self, changed: bool) -> bool {
+        let now = Instant::now();
+        now >= self.latest || (changed && now >= self.earliest)
+    }
+
+    /// One was done, and took so long.
+    fn done(&mut self, took: Duration) {
+        let now = Instant::now();
+        let rest = took * READ_BACK_SHARE;
+        self.earliest = now + rest;
+        self.latest = now + self.every.max(rest);
+    }
+
+    fn pause(&self) -> Duration {
+        self.latest.saturating_duration_since(Instant::now())
+    }
 }
 
 /// Says whether what is marked reaches the kernel, for `/healthz`.
@@ -153,17 +190,15 @@ impl<T: Transport> Driver<T> {
             () = desired.complete() => {}
         }
         let mut failures = 0;
-        let mut read_back_at = Instant::now() + self.sync_period;
+        let mut read_back = ReadBack::new(self.sync_period);
         self.status.started("everything has been heard");
         let mut result = self.pass();
         loop {
             failures = self.publish(result, failures);
-            let pause = if failures > 0 {
-                RETRY.delay(failures, 1.0)
-            } else {
-                let glance =
-                    if self.ownership == Ownership::Ours { self.sync_period } else { GLANCE };
-                glance.min(read_back_at.saturating_duration_since(Instant::now()))
+            let pause = match (failures, self.ownership) {
+                (0, Ownership::Ours) => read_back.pause(),
+                (0, Ownership::Anybodys { .. }) => read_back.pause().min(GLANCE),
+                _ => RETRY.delay(failures, 1.0),
             };
             // All arms are cancel safe. After a failure changes wait for the retry, which takes them along.
             tokio::select! {
@@ -174,16 +209,23 @@ impl<T: Transport> Driver<T> {
                 }
                 () = tokio::time::sleep(pause) => {
                     self.status.started(if failures > 0 { "trying again" } else { "periodic" });
-                    result = self.pass();
-                    if result.is_ok() && (Instant::now() >= read_back_at || self.was_changed()) {
-                        let started = Instant::now();
-                        result = self.repair();
-                        let rest = started.elapsed() * READ_BACK_SHARE;
-                        read_back_at = Instant::now() + self.sync_period.max(rest);
-                    }
+                    result = self.pass().and_then(|()| self.look(&mut read_back));
                 }
             }
         }
+    }
+
+    /// Looks whether the tables are still as they should be, as closely as it is time for.
+    fn look(&mut self, read_back: &mut ReadBack) -> Result<(), SyncError> {
+        let changed = self.was_changed();
+        if read_back.is_due(changed) {
+            let started = Instant::now();
+            self.repair()?;
+            read_back.done(started.elapsed());
+        } else if changed {
+            self.repair_shape()?;
+        }
+        Ok(())
     }
 
     /// Commits what is marked.
@@ -238,6 +280,23 @@ impl<T: Transport> Driver<T> {
         }
         if let Ownership::Anybodys { generation } = &mut self.ownership {
             *generation = Some(self.session.generation().map_err(SyncError::ReadBack)?);
+        }
+        Ok(())
+    }
+
+    /// Loads the tables anew if anything but elements is not as it should be.
+    pub fn repair_shape(&mut self) -> Result<(), SyncError> {
+        let (tables, layout) = {
+            let plane = self.desired.plane();
+            (plane.skeletons(), plane.layout().clone())
+        };
+        for (family, should) in tables {
+            let is = self.session.read_shape(family, &layout.table).map_err(SyncError::ReadBack)?;
+            if let Some(why) = differs_in_shape(is.as_ref(), &should) {
+                self.metrics.repairs.inc();
+                tracing::warn!(family = family.name(), why, "our tables were changed; loading");
+                return self.load();
+            }
         }
         Ok(())
     }

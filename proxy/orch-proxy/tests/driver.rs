@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use orch_proxy::driver::Driver;
 use orch_proxy::metrics::ProxyMetrics;
-use orch_proxy::sources::Desired;
+use orch_proxy::sources::{Desired, Follower};
+use proto_daemon::drain::Drain;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -150,4 +151,58 @@ fn what_others_delete_is_put_back_and_theirs_is_left_alone() {
         assert_right(&desired);
         run(&["nft", "list", "table", "ip", "theirs"]);
     });
+}
+
+/// Others' deeds while the program runs: noticed without being told, repaired, theirs untouched.
+#[test]
+fn a_running_proxy_repairs_what_others_flush_and_edit() {
+    in_namespace("a_running_proxy_repairs_what_others_flush_and_edit", || {
+        let (desired, driver) = node(50, TableFlags::NONE);
+        for _ in 0..2 {
+            desired.source_complete();
+        }
+        let drain = Drain::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let watch = drain.watch();
+        let running = std::thread::spawn(move || runtime.block_on(driver.run(watch)));
+        wait_until_right(&desired);
+        let element = format!("{TABLE} endpoints {{ 10.96.0.1 . tcp . 80 . 0x00000001 }}");
+        let deeds = [
+            "flush ruleset".to_owned(),
+            format!("delete table ip {TABLE}"),
+            format!("flush chain ip {TABLE} services"),
+            format!("add chain ip6 {TABLE} strange"),
+            format!("delete element ip {element}"),
+            format!("flush map ip {TABLE} endpoints"),
+        ];
+        for deed in deeds {
+            run(&["nft", "add", "table", "ip", "theirs"]);
+            run(&["nft", "add", "set", "ip", "theirs", "s", "{ type ipv4_addr; }"]);
+            run(&["nft", &deed]);
+            let theirs = run(&["nft", "list", "tables"]).contains("theirs");
+            wait_until_right(&desired);
+            assert_eq!(run(&["nft", "list", "tables"]).contains("theirs"), theirs, "{deed}");
+        }
+        let ending = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        ending.block_on(drain.drain(Duration::from_secs(60)));
+        running.join().unwrap();
+    });
+}
+
+fn wait_until_right(desired: &Desired) {
+    let started = std::time::Instant::now();
+    loop {
+        let mut session = Session::new(Socket::open().unwrap());
+        let none = Difference::Elements(Transaction::default());
+        let tables = desired.plane().tables();
+        let right = tables.iter().all(|(family, should)| {
+            let is = session.read_table(*family, TABLE).unwrap();
+            diff(*family, is.as_ref(), should) == none
+        });
+        if right {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "not repaired");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

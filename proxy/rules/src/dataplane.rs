@@ -212,7 +212,8 @@ impl Dataplane {
         Load { tables: self.skeletons(), entries: self.entries() }.into_tables(&self.layout)
     }
 
-    fn skeletons(&self) -> Vec<(Family, TableRules)> {
+    /// The tables as they should be, without the elements of services.
+    pub fn skeletons(&self) -> Vec<(Family, TableRules)> {
         self.layout.families.iter().map(|family| (*family, self.skeleton(*family))).collect()
     }
 

@@ -18,20 +18,27 @@ pub enum Difference {
     Shape(&'static str),
 }
 
-/// Compares a table as it is, if it is there, with the one that it should be.
-pub fn diff(family: Family, is: Option<&TableRules>, should: &TableRules) -> Difference {
-    let Some(is) = is else { return Difference::Shape("the table is missing") };
+/// What differs but for elements, if anything does. Reading what this compares costs the same for any number of
+/// services.
+pub fn differs_in_shape(is: Option<&TableRules>, should: &TableRules) -> Option<&'static str> {
+    let Some(is) = is else { return Some("the table is missing") };
     if is.flags.0 & !TableFlags::OWNER.0 != should.flags.0 & !TableFlags::OWNER.0 {
-        return Difference::Shape("the table has other flags");
+        return Some("the table has other flags");
     }
     if is.chains != should.chains {
-        return Difference::Shape("chains or rules differ");
+        return Some("chains or rules differ");
     }
     let shapes =
         |table: &TableRules| table.sets.values().map(|s| s.set.clone()).collect::<Vec<_>>();
-    if shapes(is) != shapes(should) {
-        return Difference::Shape("sets differ");
+    (shapes(is) != shapes(should)).then_some("sets differ")
+}
+
+/// Compares a table as it is, if it is there, with the one that it should be.
+pub fn diff(family: Family, is: Option<&TableRules>, should: &TableRules) -> Difference {
+    if let Some(why) = differs_in_shape(is, should) {
+        return Difference::Shape(why);
     }
+    let Some(is) = is else { return Difference::Shape("the table is missing") };
     let mut transaction = Transaction::default();
     for (name, set) in &should.sets {
         let Some(map) = Map::from_name(name).filter(|map| !map.is_learned()) else { continue };

@@ -4,12 +4,14 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -115,9 +117,23 @@ impl AdminServer {
         self.address
     }
 
-    /// Serves until `until` is asked.
+    /// Serves the pages until `until` is asked.
     pub async fn run(self, pages: AdminPages, until: DrainWatch) {
         let pages = Arc::new(pages);
+        let answer = move |request: &Request<Incoming>| {
+            pages.answer(request).unwrap_or_else(|| {
+                page_of(404, "text/plain; charset=utf-8", "404 page not found\n".to_owned())
+            })
+        };
+        self.serve(answer, until).await;
+    }
+
+    /// Gives every request the answer that `answer` makes of it, until `until` is asked; answers on the way are
+    /// finished.
+    pub async fn serve<F>(self, answer: F, until: DrainWatch)
+    where
+        F: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Clone + Send + Sync + 'static,
+    {
         let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         loop {
             // Both arms are cancel safe: a permit or a connection not taken is taken next time.
@@ -133,22 +149,26 @@ impl AdminServer {
                 tokio::time::sleep(Duration::from_millis(50)).await;
                 continue;
             };
-            let pages = pages.clone();
+            let (answer, until) = (answer.clone(), until.clone());
             tokio::spawn(async move {
                 let _slot = slot;
                 let service = service_fn(|request| {
-                    let answer = pages.answer(&request);
-                    let answer = answer.unwrap_or_else(|| {
-                        page_of(404, "text/plain; charset=utf-8", "404 page not found\n".to_owned())
-                    });
+                    let answer = answer(&request);
                     async { Ok::<_, Infallible>(answer) }
                 });
-                // A client that goes away is its own affair.
-                let _ = http1::Builder::new()
+                let connection = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(HEAD_TIMEOUT)
-                    .serve_connection(TokioIo::new(socket), service)
-                    .await;
+                    .serve_connection(TokioIo::new(socket), service);
+                let mut connection = pin!(connection);
+                // The connection is polled again after the other arm. A client that goes away is its own affair.
+                tokio::select! {
+                    _ = connection.as_mut() => {}
+                    () = until.asked() => {
+                        connection.as_mut().graceful_shutdown();
+                        let _ = connection.await;
+                    }
+                }
             });
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use proto_client::config::file;
-use proto_client::{Client, ClientConfig};
+use proto_client::{Client, ClientConfig, events};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::health::{Health, Scope};
@@ -18,8 +18,10 @@ use proxy_rules::trap::Trap;
 
 use crate::config::{Config, PodRoutes};
 use crate::driver::Driver;
+use crate::health_check::{self, HealthCheckServers};
 use crate::host;
 use crate::metrics::ProxyMetrics;
+use crate::own_node;
 use crate::router;
 use crate::sources::{self, Desired, Listeners};
 use crate::sweeper;
@@ -157,16 +159,36 @@ impl Bound {
     }
 
     /// Forwards until drained. What the kernel holds stays.
-    pub async fn run(self, drain: DrainWatch) {
-        for server in self.servers {
+    pub async fn run(mut self, drain: DrainWatch) {
+        for server in self.servers.drain(..) {
             tokio::spawn(server.run(self.pages.clone(), drain.clone()));
         }
         let listeners = Listeners { forwards: self.desired.clone(), names: None };
         sources::start(&self.client, &self.config, &listeners, &drain);
+        let node = own_node::follow(&self.client, &self.config.node_name, &drain);
+        tokio::spawn(own_node::tell_zone(node, self.desired.clone(), drain.clone()));
+        self.start_health_checks(&drain);
         if self.config.pod_routes == PodRoutes::Keep {
             let status = self.pages.status.task("pod routes");
             router::start(&self.client, &self.config.node_name, status, &drain);
         }
         self.driver.run(drain).await;
+    }
+
+    fn start_health_checks(&self, drain: &DrainWatch) {
+        let component = self.config.names.component("proxy");
+        let node_name = self.config.node_name.clone();
+        let (recorder, writer) = events::recorder(self.client.clone(), &component, &node_name);
+        tokio::spawn(writer.run(drain.clone()));
+        let servers = HealthCheckServers {
+            checks: self.desired.health_checks(),
+            freshness: self.driver.freshness(),
+            blocks: self.config.settings.node_port_cidrs.clone(),
+            node_name,
+            recorder,
+            status: self.pages.status.task("health checks"),
+            retry: health_check::RETRY,
+        };
+        tokio::spawn(servers.run(drain.clone()));
     }
 }

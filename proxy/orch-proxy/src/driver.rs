@@ -397,6 +397,7 @@ impl<T: Transport> Driver<T> {
     /// Says how a pass went; returns the number of failures in a row.
     fn publish(&mut self, result: Result<(), SyncError>, failures: u32) -> u32 {
         self.freshness.set(result.is_ok());
+        self.desired.publish();
         match result {
             Ok(()) => {
                 let services = self.desired.plane().services_len();

@@ -20,9 +20,13 @@ pub mod explain;
 
 pub mod flags;
 
+pub mod health_check;
+
 pub mod host;
 
 pub mod metrics;
+
+pub mod own_node;
 
 pub mod router;
 

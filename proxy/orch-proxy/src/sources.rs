@@ -10,6 +10,7 @@ use proto_daemon::drain::DrainWatch;
 use proxy_dns::model::{NamedService, NamedSlice, name_service, name_slice};
 use proxy_nameserver::SharedZone;
 use proxy_rules::Dataplane;
+use proxy_rules::health::HealthChecks;
 use proxy_rules::localise::{is_forwarded, localise_service, localise_slice, selector};
 use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
 use tokio::sync::{Notify, watch};
@@ -24,6 +25,8 @@ pub struct Desired {
     changed: Notify,
     /// How many of the two sources have been heard completely.
     complete: watch::Sender<usize>,
+    /// What load balancers are told.
+    health_checks: watch::Sender<Arc<HealthChecks>>,
 }
 
 /// Services, and slices of endpoints.
@@ -32,7 +35,25 @@ const SOURCES: usize = 2;
 impl Desired {
     /// With nothing heard yet.
     pub fn new(plane: Dataplane) -> Self {
-        Self { plane: Mutex::new(plane), changed: Notify::new(), complete: watch::Sender::new(0) }
+        Self {
+            plane: Mutex::new(plane),
+            changed: Notify::new(),
+            complete: watch::Sender::new(0),
+            health_checks: watch::Sender::new(Arc::default()),
+        }
+    }
+
+    /// What load balancers are told, as of the last [`Desired::publish`].
+    pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
+        self.health_checks.subscribe()
+    }
+
+    /// Makes known what the last pass has changed beside the kernel's tables.
+    pub fn publish(&self) {
+        let changed = self.plane().changed_health_checks();
+        if let Some(checks) = changed {
+            self.health_checks.send_replace(Arc::new(checks));
+        }
     }
 
     /// The dataplane, for a moment.

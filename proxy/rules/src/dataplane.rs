@@ -12,6 +12,7 @@ use proxy_netfilter::nft::{Family, TableRules, Value};
 use crate::claims::{Claim, Claims, Rank};
 use crate::compile::{Compiled, Entry, compile};
 use crate::hash::FastMap;
+use crate::health::{HealthCheck, HealthChecks, local_endpoints};
 use crate::layout::{Class, Layout, Map};
 use crate::model::{Choice, LocalService, LocalSlice, ServiceId, Topology};
 use crate::transaction::{Entries, Load, Transaction};
@@ -36,6 +37,8 @@ pub struct Dataplane {
     prefixes: Vec<(Family, u8)>,
     /// The zone that this node is in, where it is known.
     zone: Option<Box<str>>,
+    health_checks: HealthChecks,
+    health_checks_changed: bool,
     fill: BTreeMap<(Family, Map), Fill>,
     /// Whether the tables have been loaded once.
     loaded: bool,
@@ -89,6 +92,8 @@ impl Dataplane {
             classes: BTreeSet::new(),
             prefixes: Vec::new(),
             zone: None,
+            health_checks: HealthChecks::new(),
+            health_checks_changed: false,
             fill: BTreeMap::new(),
             loaded: false,
         }
@@ -156,6 +161,11 @@ impl Dataplane {
         for (id, record) in self.services.iter_mut().filter(|(_, record)| near(record)) {
             record.mark(id, &mut self.marked);
         }
+    }
+
+    /// What load balancers are told as of the last pass, if it changed since this was asked last.
+    pub fn changed_health_checks(&mut self) -> Option<HealthChecks> {
+        std::mem::take(&mut self.health_checks_changed).then(|| self.health_checks.clone())
     }
 
     /// Compiles what is marked and says what the kernel has to change.
@@ -338,6 +348,17 @@ impl Dataplane {
     fn compiled(&mut self, id: &ServiceId) -> Option<Compiled> {
         let record = self.services.get_mut(id)?;
         record.marked = false;
+        let port = record.service.as_ref().and_then(|service| service.health_check_port);
+        let was = match port {
+            Some(port) => {
+                let slices = record.slices.iter().map(|(_, slice)| &**slice);
+                let check = HealthCheck { port, local_endpoints: local_endpoints(slices) };
+                let was = self.health_checks.insert(id.clone(), check);
+                (was != Some(check)).then_some(())
+            }
+            None => self.health_checks.remove(id).map(drop),
+        };
+        self.health_checks_changed |= was.is_some();
         Some(match &record.service {
             Some(service) => {
                 let slices = record.slices.iter().map(|(_, slice)| &**slice);

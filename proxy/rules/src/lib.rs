@@ -27,6 +27,8 @@ pub use transaction::Transaction;
 
 pub mod diff;
 
+pub mod health;
+
 pub mod stale;
 
 pub mod trap;

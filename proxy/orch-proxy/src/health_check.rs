@@ -1,0 +1,224 @@
+//! Answers load balancers that ask, at a service's health check port, whether this node has endpoints of it. One
+//! server a port; what it answers is looked up when it is asked, so a change of endpoints starts and stops nothing.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Response, StatusCode, header};
+use http_body_util::Full;
+use nix::ifaddrs::getifaddrs;
+use proto_api::core::v1::ObjectReference;
+use proto_client::events::{EventKind, Recorder};
+use proto_daemon::admin::AdminServer;
+use proto_daemon::backoff::Backoff;
+use proto_daemon::drain::{Drain, DrainWatch};
+use proto_daemon::exit::chain;
+use proto_daemon::statusz::TaskStatus;
+use proxy_rules::health::{HealthCheck, HealthChecks};
+use proxy_rules::model::{Cidr, ServiceId};
+use tokio::sync::watch;
+
+use crate::driver::Freshness;
+
+/// Tells how many endpoints there are, for balancers that weigh nodes.
+const WEIGHT: &str = "x-load-balancing-endpoint-weight";
+/// Reason of the event that says that a port could not be taken; the ecosystem's.
+const FAILED: &str = "FailedToStartServiceHealthcheck";
+/// Waits between attempts to take a port.
+pub const RETRY: Backoff =
+    Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+/// Answers on the way when a server stops.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(1);
+
+/// What the servers depend on.
+pub struct HealthCheckServers {
+    /// What to answer.
+    pub checks: watch::Receiver<Arc<HealthChecks>>,
+    /// Whether forwarding follows; where it does not, no balancer should count on this node.
+    pub freshness: Freshness,
+    /// Blocks of node addresses to listen at; none for all addresses.
+    pub blocks: Vec<Cidr>,
+    /// This node's name, for events.
+    pub node_name: String,
+    /// Who is told of ports that cannot be taken.
+    pub recorder: Recorder,
+    /// What is done, for people.
+    pub status: TaskStatus,
+    /// Waits between attempts to take a port.
+    pub retry: Backoff,
+}
+
+/// A port could not be taken.
+#[derive(Debug, thiserror::Error)]
+enum ListenError {
+    #[error("list this machine's addresses")]
+    Addresses(#[source] nix::Error),
+    #[error("this machine has no address in the blocks of node port addresses")]
+    NoAddress,
+    #[error("listen at {0}")]
+    Listen(SocketAddr, #[source] std::io::Error),
+}
+
+/// A port that is served. Dropping the drain stops its servers.
+struct Served {
+    service: ServiceId,
+    drain: Drain,
+}
+
+impl HealthCheckServers {
+    /// Serves what is asked for until drained.
+    pub async fn run(mut self, drain: DrainWatch) {
+        let mut served: BTreeMap<u16, Served> = BTreeMap::new();
+        let mut failures: u32 = 0;
+        loop {
+            self.status.started("services changed, or a port could not be taken");
+            let wanted = by_port(&self.checks.borrow_and_update());
+            let failed = self.keep(&mut served, &wanted).await;
+            match failed {
+                0 => self.status.done(format!("{} ports", served.len())),
+                _ => self.status.failed(format!("{failed} ports cannot be taken")),
+            }
+            failures = if failed == 0 { 0 } else { failures.saturating_add(1) };
+            // All arms are cancel safe.
+            tokio::select! {
+                () = drain.asked() => break,
+                changed = self.checks.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                }
+                () = tokio::time::sleep(self.retry.delay(failures, 1.0)), if failures > 0 => {}
+            }
+        }
+        for (_, port) in served {
+            port.drain.drain(DRAIN_DEADLINE).await;
+        }
+    }
+
+    /// Stops what is not wanted and starts what is; returns how many ports could not be taken.
+    async fn keep(
+        &self,
+        served: &mut BTreeMap<u16, Served>,
+        wanted: &BTreeMap<u16, ServiceId>,
+    ) -> usize {
+        let is_wanted = |port: &u16, s: &Served| wanted.get(port) == Some(&s.service);
+        let stopped: Vec<Served> =
+            served.extract_if(.., |port, s| !is_wanted(port, s)).map(|(_, s)| s).collect();
+        for port in stopped {
+            port.drain.drain(DRAIN_DEADLINE).await;
+        }
+        let mut failed = 0;
+        for (port, service) in wanted {
+            if served.contains_key(port) {
+                continue;
+            }
+            match self.serve(*port, service).await {
+                Ok(drain) => drop(served.insert(*port, Served { service: service.clone(), drain })),
+                Err(error) => {
+                    failed += 1;
+                    self.report(*port, service, &chain(&error));
+                }
+            }
+        }
+        failed
+    }
+
+    /// Starts the servers of a port: at all its addresses, or at none.
+    async fn serve(&self, port: u16, service: &ServiceId) -> Result<Drain, ListenError> {
+        let drain = Drain::default();
+        let mut servers = Vec::new();
+        for address in addresses(&self.blocks)? {
+            servers.push(bind(address, port).await?);
+        }
+        for server in servers {
+            let (checks, freshness) = (self.checks.clone(), self.freshness.clone());
+            let service = service.clone();
+            let answer = move |_: &_| {
+                let check = checks.borrow().get(&service).copied();
+                answer(&service, check, freshness.check().is_ok())
+            };
+            tokio::spawn(server.serve(answer, drain.watch()));
+        }
+        Ok(drain)
+    }
+
+    fn report(&self, port: u16, service: &ServiceId, why: &str) {
+        let node = &self.node_name;
+        let message =
+            format!("node {node} failed to start healthcheck \"{service}\" on port {port}: {why}");
+        tracing::warn!(%service, port, error = why, "cannot serve the health check of a service");
+        let about = ObjectReference {
+            kind: "Service".to_owned(),
+            api_version: "v1".to_owned(),
+            namespace: service.namespace().to_owned(),
+            name: service.name().to_owned(),
+            ..ObjectReference::default()
+        };
+        self.recorder.event(&about, EventKind::Warning, FAILED, message);
+    }
+}
+
+/// The service that is asked at each port; of several that want the same, which the API server does not let
+/// happen, the first by name.
+fn by_port(checks: &HealthChecks) -> BTreeMap<u16, ServiceId> {
+    checks.iter().rev().map(|(service, check)| (check.port, service.clone())).collect()
+}
+
+async fn bind(address: IpAddr, port: u16) -> Result<AdminServer, ListenError> {
+    let at = SocketAddr::new(address, port);
+    match AdminServer::bind(at).await {
+        // A host without IPv6.
+        Err(error)
+            if address == IpAddr::V6(Ipv6Addr::UNSPECIFIED)
+                && error.raw_os_error() == Some(nix::libc::EAFNOSUPPORT) =>
+        {
+            let at = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+            AdminServer::bind(at).await.map_err(|error| ListenError::Listen(at, error))
+        }
+        other => other.map_err(|error| ListenError::Listen(at, error)),
+    }
+}
+
+/// Where to listen: everywhere, or at this machine's addresses in some blocks.
+fn addresses(blocks: &[Cidr]) -> Result<Vec<IpAddr>, ListenError> {
+    if blocks.is_empty() {
+        return Ok(vec![Ipv6Addr::UNSPECIFIED.into()]);
+    }
+    let local = getifaddrs().map_err(ListenError::Addresses)?.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
+    });
+    let inside = |address: &IpAddr| blocks.iter().any(|block| block.contains(*address));
+    let mut within: Vec<IpAddr> = local.filter(inside).collect();
+    within.sort_unstable();
+    within.dedup();
+    if within.is_empty() { Err(ListenError::NoAddress) } else { Ok(within) }
+}
+
+/// What a balancer hears: 200 where it may send traffic, 503 where it may not. A service that is no longer asked
+/// for has no endpoints.
+fn answer(service: &ServiceId, check: Option<HealthCheck>, healthy: bool) -> Response<Full<Bytes>> {
+    let count = check.map_or(0, |check| check.local_endpoints);
+    let (namespace, name) = (service.namespace(), service.name());
+    let body = format!(
+        "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\t\
+         \"localEndpoints\": {count},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
+    );
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    if count == 0 || !healthy {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    }
+    let headers = response.headers_mut();
+    let json = header::HeaderValue::from_static("application/json");
+    headers.insert(header::CONTENT_TYPE, json);
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
+    headers.insert(WEIGHT, header::HeaderValue::from(count));
+    response
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! What load balancers are told when they ask whether this node has endpoints of a service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crate::model::{EndpointState, LocalSlice, Place, ServiceId};
+
+/// The answers of one service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The port at which it is asked.
+    pub port: u16,
+    /// Ready endpoints on this node.
+    pub local_endpoints: usize,
+}
+
+/// The answers of all services that are asked.
+pub type HealthChecks = BTreeMap<ServiceId, HealthCheck>;
+
+/// How many of the endpoints are ready and on this node. An endpoint with two families counts once.
+pub fn local_endpoints<'a>(slices: impl Iterator<Item = &'a LocalSlice>) -> usize {
+    let endpoints = slices.flat_map(|slice| &slice.endpoints);
+    let here = endpoints.filter(|e| (e.state, e.place) == (EndpointState::Ready, Place::Here));
+    let (v4, v6): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
+        here.map(|e| e.address).partition(IpAddr::is_ipv4);
+    v4.len().max(v6.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::LocalEndpoint;
+
+    #[test]
+    fn an_endpoint_counts_once_if_it_is_ready_and_here() {
+        let slice = |endpoints: &[(&str, EndpointState, Place)]| LocalSlice {
+            endpoints: endpoints
+                .iter()
+                .map(|&(address, state, place)| LocalEndpoint {
+                    address: address.parse().unwrap(),
+                    state,
+                    place,
+                })
+                .collect(),
+            ..LocalSlice::default()
+        };
+        use EndpointState::{Draining, Ready};
+        let v4 = slice(&[
+            ("10.0.0.1", Ready, Place::Here),
+            ("10.0.0.2", Ready, Place::Elsewhere),
+            ("10.0.0.3", Draining, Place::Here),
+        ]);
+        let v6 = slice(&[("fd00::1", Ready, Place::Here), ("fd00::4", Ready, Place::Here)]);
+        assert_eq!(local_endpoints([&v4, &v4].into_iter()), 1);
+        assert_eq!(local_endpoints([&v4, &v6].into_iter()), 2);
+        assert_eq!(local_endpoints([].into_iter()), 0);
+    }
+}

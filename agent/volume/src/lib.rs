@@ -12,6 +12,7 @@
 //! and belongs on a thread that may.
 
 pub mod payload;
+pub mod persistent;
 pub mod sources;
 pub mod token;
 

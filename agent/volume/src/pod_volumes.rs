@@ -120,6 +120,7 @@ impl PodVolumes {
             VolumeKind::Projected(projected) => self.directory(uid, projected.plugin, &volume.name),
             VolumeKind::EmptyDir(_) => self.directory(uid, Plugin::EmptyDir, &volume.name),
             VolumeKind::HostPath { path, .. } => path.into(),
+            VolumeKind::Persistent => PathBuf::new(),
         }
     }
 
@@ -145,6 +146,7 @@ impl PodVolumes {
                 made.map_err(|source| prepare(volume, &path, source))?;
                 Ok(SetUp { path, mounted: *medium != Medium::Disk, written: None })
             }
+            VolumeKind::Persistent => Ok(SetUp { path, mounted: false, written: None }),
             VolumeKind::Projected(projected) => {
                 let payload = projected.payload(inputs);
                 let payload =

@@ -53,6 +53,8 @@ pub enum VolumeKind {
         /// What has to be there.
         kind: HostPathKind,
     },
+    /// Something that lasts longer than the pod, or that a driver provides: see [`crate::persistent`].
+    Persistent,
 }
 
 /// A volume of files made from API objects.
@@ -399,14 +401,14 @@ fn volume(pod: &Pod, volume: &ApiVolume) -> Result<Volume, SourceError> {
         host_path(&volume.name, source)?
     } else if let Some(source) = &source.empty_dir {
         VolumeKind::EmptyDir(medium::of(pod, &volume.name, source)?)
+    } else if is_persistent(source) {
+        VolumeKind::Persistent
     } else {
-        return match other_source(source) {
-            Some(source_kind) => Err(unsupported(volume, source_kind)),
+        match other_source(source) {
+            Some(source_kind) => return Err(unsupported(volume, source_kind)),
             // the API's default
-            None => {
-                Ok(Volume { name: volume.name.clone(), kind: VolumeKind::EmptyDir(Medium::Disk) })
-            }
-        };
+            None => VolumeKind::EmptyDir(Medium::Disk),
+        }
     };
     Ok(Volume { name: volume.name.clone(), kind })
 }
@@ -445,8 +447,9 @@ fn each_projection(source: &VolumeProjection, mode: u32) -> Vec<Projection> {
     [secret, downward, config_map, token].into_iter().flatten().collect()
 }
 
-fn host_path(volume: &str, source: &HostPathVolumeSource) -> Result<VolumeKind, SourceError> {
-    let kind = match source.type_.as_deref().unwrap_or_default() {
+/// What has to be at a path, by the type's name in the API.
+pub(crate) fn host_path_kind(name: &str) -> Option<HostPathKind> {
+    Some(match name {
         "" => HostPathKind::Unset,
         "DirectoryOrCreate" => HostPathKind::DirectoryOrCreate,
         "Directory" => HostPathKind::Directory,
@@ -455,11 +458,16 @@ fn host_path(volume: &str, source: &HostPathVolumeSource) -> Result<VolumeKind, 
         "Socket" => HostPathKind::Socket,
         "CharDevice" => HostPathKind::CharDevice,
         "BlockDevice" => HostPathKind::BlockDevice,
-        other => {
-            let (volume, kind) = (volume.to_owned(), other.to_owned());
-            return Err(SourceError::HostPathKind { volume, kind });
-        }
-    };
+        _ => return None,
+    })
+}
+
+fn host_path(volume: &str, source: &HostPathVolumeSource) -> Result<VolumeKind, SourceError> {
+    let name = source.type_.as_deref().unwrap_or_default();
+    let kind = host_path_kind(name).ok_or_else(|| SourceError::HostPathKind {
+        volume: volume.to_owned(),
+        kind: name.to_owned(),
+    })?;
     Ok(VolumeKind::HostPath { path: source.path.clone(), kind })
 }
 
@@ -467,30 +475,35 @@ fn unsupported(volume: &ApiVolume, source_kind: &'static str) -> SourceError {
     SourceError::Unsupported { volume: volume.name.clone(), source_kind }
 }
 
-/// The name of a source that this agent does not set up; `None` when there is no source at all.
+/// Whether a source leads to a persistent volume, or to a driver.
+fn is_persistent(source: &VolumeSource) -> bool {
+    source.persistent_volume_claim.is_some()
+        || source.csi.is_some()
+        || source.ephemeral.is_some()
+        || source.nfs.is_some()
+        || source.rbd.is_some()
+        || source.cinder.is_some()
+        || source.gce_persistent_disk.is_some()
+        || source.aws_elastic_block_store.is_some()
+        || source.azure_file.is_some()
+        || source.azure_disk.is_some()
+        || source.vsphere_volume.is_some()
+        || source.portworx_volume.is_some()
+}
+
+/// The name of a source that this agent does not set up; `None` when there is no source at all. Files of a repository and what a
+/// vendor's script makes are refused for good: both ran programs of others with the agent's rights.
 fn other_source(source: &VolumeSource) -> Option<&'static str> {
     [
-        ("persistentVolumeClaim", source.persistent_volume_claim.is_some()),
-        ("csi", source.csi.is_some()),
-        ("ephemeral", source.ephemeral.is_some()),
-        ("nfs", source.nfs.is_some()),
         ("iscsi", source.iscsi.is_some()),
         ("fc", source.fc.is_some()),
         ("gitRepo", source.git_repo.is_some()),
         ("glusterfs", source.glusterfs.is_some()),
-        ("rbd", source.rbd.is_some()),
         ("cephfs", source.cephfs.is_some()),
-        ("cinder", source.cinder.is_some()),
         ("flexVolume", source.flex_volume.is_some()),
         ("flocker", source.flocker.is_some()),
-        ("gcePersistentDisk", source.gce_persistent_disk.is_some()),
-        ("awsElasticBlockStore", source.aws_elastic_block_store.is_some()),
-        ("azureFile", source.azure_file.is_some()),
-        ("azureDisk", source.azure_disk.is_some()),
-        ("vsphereVolume", source.vsphere_volume.is_some()),
         ("quobyte", source.quobyte.is_some()),
         ("photonPersistentDisk", source.photon_persistent_disk.is_some()),
-        ("portworxVolume", source.portworx_volume.is_some()),
         ("scaleIO", source.scale_io.is_some()),
         ("storageos", source.storageos.is_some()),
     ]

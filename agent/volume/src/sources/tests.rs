@@ -164,8 +164,8 @@ fn other_kinds() {
         &[r#"volume "v": unknown hostPath type "Nonsense""#],
     );
     check(
-        "{name: v, persistentVolumeClaim: {claimName: x}}",
-        &[r#"volume "v": persistentVolumeClaim volumes are not supported by this node agent"#],
+        "{name: v, gitRepo: {repository: x}}",
+        &[r#"volume "v": gitRepo volumes are not supported by this node agent"#],
     );
 }
 

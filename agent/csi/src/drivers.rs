@@ -1,0 +1,54 @@
+//! The drivers of the node by name.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use tokio::sync::watch;
+
+use crate::driver::Driver;
+
+/// Drivers that are registered now. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Drivers {
+    by_name: Arc<RwLock<BTreeMap<String, Driver>>>,
+    changes: Arc<watch::Sender<u64>>,
+}
+
+impl Default for Drivers {
+    fn default() -> Self {
+        Self { by_name: Arc::default(), changes: Arc::new(watch::channel(0).0) }
+    }
+}
+
+impl Drivers {
+    /// The driver of that name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<Driver> {
+        self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    /// All drivers.
+    #[must_use]
+    pub fn all(&self) -> Vec<Driver> {
+        self.by_name.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Tells when a driver comes or goes; the value is of no meaning.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// Adds a driver; one of the same name is replaced.
+    pub fn add(&self, driver: Driver) {
+        let mut all = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(driver.name.clone(), driver);
+        self.changes.send_modify(|number| *number += 1);
+    }
+
+    /// Removes a driver.
+    pub fn remove(&self, name: &str) {
+        self.by_name.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.changes.send_modify(|number| *number += 1);
+    }
+}

@@ -1,0 +1,215 @@
+use proto_api::yaml;
+
+use super::*;
+
+fn from_yaml<T: serde::de::DeserializeOwned>(text: &str) -> T {
+    serde_json::from_value(yaml::parse(text).unwrap()).unwrap()
+}
+
+fn pod(volume: &str) -> Pod {
+    from_yaml(&format!(
+        "{{metadata: {{name: web, namespace: ns, uid: u1}}, spec: {{volumes: [{volume}]}}}}"
+    ))
+}
+
+const CLAIM: &str = "{metadata: {name: data, namespace: ns, uid: c1}, spec: {volumeName: pv}, status: {phase: Bound}}";
+const CLAIMED: &str = "{name: v, persistentVolumeClaim: {claimName: data}}";
+
+fn claimed(claim: &str, volume: &str) -> Known {
+    let mut known = Known::default();
+    known.claims.insert("data".into(), Some(Arc::new(from_yaml(claim))));
+    known.volumes.insert("pv".into(), Some(Arc::new(from_yaml(volume))));
+    known
+}
+
+fn volume(source: &str) -> String {
+    format!("{{metadata: {{name: pv}}, spec: {{claimRef: {{uid: c1}}, {source}}}}}")
+}
+
+fn error(pod: &Pod, known: &Known) -> String {
+    resolve(pod, &pod.spec.volumes[0], "n", known).unwrap_err().to_string()
+}
+
+fn found(pod: &Pod, known: &Known) -> Persistent {
+    resolve(pod, &pod.spec.volumes[0], "n", known).unwrap().unwrap()
+}
+
+#[test]
+fn a_claim_has_to_be_there_bound_and_the_pods_own() {
+    let pod_of = |text: &str| pod(text);
+    let mut nothing = Known::default();
+    nothing.claims.insert("data".into(), None);
+    let not_found = "error processing PVC ns/data: failed to fetch PVC from API server: persistentvolumeclaims \"data\" not found";
+    assert_eq!(error(&pod_of(CLAIMED), &nothing), not_found);
+    let good = volume("hostPath: {path: /x}");
+    let cases = [
+        (CLAIM.replace("Bound", "Pending"), good.clone(), "PVC is not bound"),
+        (CLAIM.replace("volumeName: pv", ""), good.clone(), "PVC is not bound"),
+        (
+            CLAIM.replace("uid: c1", "uid: c1, deletionTimestamp: '2026-01-01T00:00:00Z'"),
+            good.clone(),
+            "can't start pod because PVC is being deleted",
+        ),
+        (
+            CLAIM.into(),
+            good.replace("uid: c1", "uid: c2, namespace: o, name: other"),
+            "PV \"pv\" is bound to another PVC o/other",
+        ),
+        (
+            CLAIM.into(),
+            good.replace("claimRef: {uid: c1}, ", ""),
+            "found PV object pv bound to PVC with nil claimRef",
+        ),
+    ];
+    for (claim, volume, why) in cases {
+        let told = error(&pod_of(CLAIMED), &claimed(&claim, &volume));
+        assert_eq!(told, format!("error processing PVC ns/data: {why}"));
+    }
+    let ephemeral = pod("{name: v, ephemeral: {}}");
+    let mut known = claimed(CLAIM, &good);
+    let claim = known.claims.remove("data").unwrap();
+    known.claims.insert("web-v".into(), claim);
+    assert!(
+        error(&ephemeral, &known).ends_with("was not created for pod ns/web (pod is not owner)")
+    );
+    let own = CLAIM.replace("uid: c1", "uid: c1, ownerReferences: [{uid: u1, controller: true}]");
+    known.claims.insert("web-v".into(), Some(Arc::new(from_yaml(&own))));
+    assert_eq!(found(&ephemeral, &known).claim.as_deref(), Some("web-v"));
+}
+
+#[test]
+fn what_is_needed_is_named_step_by_step() {
+    let pod = pod(CLAIMED);
+    let mut known = Known::default();
+    let next = |known: &Known| wanted(&pod, "n", known);
+    assert_eq!(next(&known).claims, ["data".to_owned()].into());
+    let source = "csi: {driver: d, volumeHandle: h, nodeStageSecretRef: {name: s, namespace: o}}";
+    let all = claimed(CLAIM, &volume(source));
+    known.claims = all.claims;
+    assert_eq!(next(&known).volumes, ["pv".to_owned()].into());
+    assert!(!next(&known).is_known(&known));
+    known.volumes = all.volumes;
+    assert_eq!(next(&known).drivers, ["d".to_owned()].into());
+    assert_eq!(next(&known).secrets, [("o".to_owned(), "s".to_owned())].into());
+    assert!(next(&known).attachments.is_empty(), "unknown drivers attach nothing");
+    known.drivers.insert("d".into(), None);
+    let attachment = attachment_name("h", "d", "n");
+    assert_eq!(next(&known).attachments, [attachment.clone()].into());
+    assert!(error(&pod, &known).contains("has not been looked up"));
+    known.attachments.insert(attachment.clone(), None);
+    assert!(error(&pod, &known).starts_with("AttachVolume.Attach failed for volume \"pv\" : "));
+    let failed = "{status: {attachError: {message: no room}}}";
+    known.attachments.insert(attachment.clone(), Some(Arc::new(from_yaml(failed))));
+    assert_eq!(error(&pod, &known), "AttachVolume.Attach failed for volume \"pv\" : no room");
+    let attached = "{status: {attached: true, attachmentMetadata: {dev: x}}}";
+    known.attachments.insert(attachment, Some(Arc::new(from_yaml(attached))));
+    let Backing::Csi(csi) = found(&pod, &known).backing else { panic!("a driver's") };
+    assert_eq!(csi.publish_context["dev"], "x");
+    // a driver that attaches nothing
+    let driver = "{spec: {attachRequired: false, podInfoOnMount: true, fsGroupPolicy: File, requiresRepublish: true, tokenRequests: [{audience: a}]}}";
+    known.drivers.insert("d".into(), Some(Arc::new(from_yaml(driver))));
+    known.attachments.clear();
+    let Backing::Csi(csi) = found(&pod, &known).backing else { panic!("a driver's") };
+    assert!(csi.attachment.is_none() && csi.pod_info && csi.republish && csi.takes_group());
+    assert_eq!(
+        csi.tokens,
+        [crate::sources::TokenWant { audience: "a".into(), expiration_secs: 3600 }]
+    );
+}
+
+#[test]
+fn inline_volumes_need_a_driver_that_says_so() {
+    let pod = pod(
+        "{name: v, csi: {driver: d, nodePublishSecretRef: {name: s}, volumeAttributes: {a: b}}}",
+    );
+    let mut known = Known::default();
+    let mut told = |driver: Option<&str>| {
+        known.drivers.insert("d".into(), driver.map(|text| Arc::new(from_yaml(text))));
+        resolve(&pod, &pod.spec.volumes[0], "n", &known)
+    };
+    assert!(told(None).is_err());
+    assert!(told(Some("{spec: {}}")).is_err());
+    assert!(told(Some("{spec: {volumeLifecycleModes: [Persistent]}}")).is_err());
+    let found = told(Some("{spec: {volumeLifecycleModes: [Ephemeral]}}")).unwrap().unwrap();
+    let Backing::Csi(csi) = found.backing else { panic!("a driver's") };
+    assert!(csi.ephemeral && csi.attachment.is_none());
+    assert_eq!(csi.publish_secret, Some(("ns".into(), "s".into())));
+    assert_eq!(csi.handle.len(), "csi-".len() + 64);
+}
+
+/// Every source of the API: what becomes of it, in a persistent volume and in a pod.
+#[test]
+fn every_source_is_honoured_or_refused_with_its_reason() {
+    let cases = [
+        ("hostPath: {path: /x, type: Directory}", "hostPath"),
+        ("local: {path: /mnt/x}", "local"),
+        ("nfs: {server: s, path: /e}", "nfs"),
+        ("csi: {driver: d, volumeHandle: h}", "d h"),
+        (
+            "gcePersistentDisk: {pdName: x, partition: 2}",
+            "pd.csi.storage.gke.io projects/UNSPECIFIED/zones/UNSPECIFIED/disks/x",
+        ),
+        ("awsElasticBlockStore: {volumeID: 'aws://z/vol-1'}", "ebs.csi.aws.com vol-1"),
+        ("azureDisk: {diskName: x, diskURI: /sub/x}", "disk.csi.azure.com /sub/x"),
+        ("azureFile: {secretName: s, shareName: x}", "file.csi.azure.com ##x#pv#default"),
+        ("cinder: {volumeID: x}", "cinder.csi.openstack.org x"),
+        ("vsphereVolume: {volumePath: x}", "csi.vsphere.vmware.com x"),
+        ("portworxVolume: {volumeID: x}", "pxd.portworx.com x"),
+        ("rbd: {image: x, monitors: [m]}", "rbd.csi.ceph.com and its cluster id"),
+        ("iscsi: {targetPortal: p, iqn: i, lun: 0}", "iscsi volumes are not supported"),
+        ("fc: {}", "fc volumes are not supported"),
+        ("glusterfs: {endpoints: e, path: p}", "glusterfs volumes are not supported"),
+        ("cephfs: {monitors: [m]}", "cephfs volumes are not supported"),
+        ("flocker: {}", "flocker volumes are not supported"),
+        ("flexVolume: {driver: d}", "flexVolume volumes are not supported"),
+        ("quobyte: {registry: r, volume: v}", "quobyte volumes are not supported"),
+        ("photonPersistentDisk: {pdID: x}", "photonPersistentDisk volumes are not supported"),
+        ("scaleIO: {gateway: g, system: s}", "scaleIO volumes are not supported"),
+        ("storageos: {}", "storageos volumes are not supported"),
+    ];
+    for (source, expect) in cases {
+        let mut known = claimed(CLAIM, &volume(source));
+        let none = r#"{spec: {attachRequired: false}}"#;
+        for driver in migration::migrated().values().chain(&["d"]) {
+            known.drivers.insert((*driver).into(), Some(Arc::new(from_yaml(none))));
+        }
+        let pod = pod(CLAIMED);
+        let shown = match resolve(&pod, &pod.spec.volumes[0], "n", &known) {
+            Err(error) => error.to_string(),
+            Ok(found) => match found.unwrap().backing {
+                Backing::HostPath { .. } => "hostPath".into(),
+                Backing::Local { .. } => "local".into(),
+                Backing::Nfs { .. } => "nfs".into(),
+                Backing::Csi(csi) => format!("{} {}", csi.driver, csi.handle),
+            },
+        };
+        assert!(shown.contains(expect), "{source}: {shown}");
+    }
+    for (source, expect) in [
+        ("gitRepo: {repository: r}", "gitRepo volumes are not supported"),
+        ("flexVolume: {driver: d}", "flexVolume volumes are not supported"),
+        ("iscsi: {targetPortal: p, iqn: i, lun: 0}", "iscsi volumes are not supported"),
+        ("glusterfs: {endpoints: e, path: p}", "glusterfs volumes are not supported"),
+    ] {
+        let refused = sources::volumes(&pod(&format!("{{name: v, {source}}}"))).unwrap_err();
+        assert!(refused.to_string().contains(expect), "{source}: {refused}");
+    }
+}
+
+#[test]
+fn devices_are_no_mounts_and_sizes_are_followed() {
+    let mut pod = pod(CLAIMED);
+    let container = "{name: c, volumeMounts: [{name: v, mountPath: /v}]}";
+    pod.spec.containers.push(from_yaml(container));
+    let known = claimed(CLAIM, &volume("local: {path: /dev/x}, volumeMode: Block"));
+    let told = error(&pod, &known);
+    assert!(
+        told.ends_with("volume v has volumeMode Block, but is specified in volumeMounts"),
+        "{told}"
+    );
+    let grown = CLAIM.replace("phase: Bound", "phase: Bound, capacity: {storage: 1Gi}");
+    let known = claimed(&grown, &volume("local: {path: /x}, capacity: {storage: 2Gi}"));
+    assert_eq!(found(&pod, &known).grow_to, Some(2 << 30));
+    let known = claimed(&grown, &volume("local: {path: /x}, capacity: {storage: 1Gi}"));
+    assert_eq!(found(&pod, &known).grow_to, None);
+}

@@ -340,7 +340,7 @@ fn token_issuer(
         SigningKey::from_pem(text).map_err(bad_key(Path::new("sa.key")))
     };
     let key = given.map_or_else(own, Ok)?;
-    Ok(TokenIssuer::new(key, keys, &config.service_accounts, config.names.label_domain()))
+    Ok(TokenIssuer::new(key, keys, &config.service_accounts, config.names))
 }
 
 fn pages(

@@ -3,8 +3,6 @@
 mod authorize;
 mod certificate;
 mod impersonate;
-mod jwt;
-mod keys;
 mod service_account;
 mod static_token;
 mod user;
@@ -12,12 +10,12 @@ mod user;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
+pub use apiserver_token::{KeyError, PublicKey, SigningKey};
 pub use authorize::{
     AlwaysAllow, AlwaysDeny, Attributes, Authorizer, Chain, Decision, Masters, Ruling, Subject,
 };
 pub use certificate::user_of as certificate_user;
 pub use impersonate::effective as effective_user;
-pub use keys::{KeyError, PublicKey, SigningKey};
 pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenWish};
 pub use static_token::{StaticTokens, TokenFileError};
 pub use user::{MASTERS, User};

@@ -1,7 +1,7 @@
 //! The controllers: each file decides for one thing, from objects and the time to writes, and does nothing.
 
+pub mod account_token;
 pub mod addresses;
-
 pub mod deployment;
 pub mod endpoint_slices;
 pub mod endpoints;
@@ -11,7 +11,6 @@ pub mod node_cidr;
 pub mod node_health;
 pub mod owners;
 pub mod pod_cleanup;
-
 pub mod replica_set;
 pub mod root_ca;
 pub mod service_account;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_token::SigningKey;
 use clap::Parser;
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::go_duration;
@@ -59,7 +61,7 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
 
-    /// Accepted; tokens are made by the API server.
+    /// The key that signs the tokens in token secrets; without it none are made.
     #[arg(long, value_name = "FILE")]
     pub service_account_private_key_file: Option<PathBuf>,
 
@@ -101,7 +103,7 @@ pub struct Flags {
 }
 
 /// What controllers are told at the start.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// Which run.
     pub enabled: Enabled,
@@ -109,6 +111,8 @@ pub struct Settings {
     pub node_ranges: Vec<NodeRange>,
     /// What is published as root CA; nothing if no file is given.
     pub root_ca: Option<String>,
+    /// Signs the tokens in token secrets; none are made without it.
+    pub token_key: Option<Arc<SigningKey>>,
     /// Silence after which a node is unreachable.
     pub grace: Duration,
     /// Ended pods that are kept.
@@ -133,6 +137,15 @@ pub enum SettingsError {
     /// Ranges are to be given, but there are none.
     #[error("--allocate-node-cidrs needs --cluster-cidr")]
     NoRange,
+    /// The key cannot be read or used.
+    #[error("--service-account-private-key-file: cannot use {path}")]
+    TokenKey {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The CA cannot be read.
     #[error("--root-ca-file: cannot read {path}")]
     RootCa {
@@ -142,6 +155,15 @@ pub enum SettingsError {
         #[source]
         cause: std::io::Error,
     },
+}
+
+fn read_key(path: &Path) -> Result<Arc<SigningKey>, SettingsError> {
+    let failed = |cause: Box<dyn std::error::Error + Send + Sync>| SettingsError::TokenKey {
+        path: path.to_owned(),
+        cause,
+    };
+    let pem = std::fs::read(path).map_err(|cause| failed(cause.into()))?;
+    SigningKey::from_pem(&pem).map(Arc::new).map_err(|cause| failed(cause.into()))
 }
 
 impl Flags {
@@ -161,6 +183,11 @@ impl Flags {
             enabled: Enabled::parse(&self.controllers)?,
             node_ranges: self.node_ranges()?,
             root_ca,
+            token_key: self
+                .service_account_private_key_file
+                .as_deref()
+                .map(read_key)
+                .transpose()?,
             grace: self.node_monitor_grace_period,
             ended_pods_max: self.terminated_pod_gc_threshold,
             endpoints_max: usize::try_from(self.max_endpoints_per_slice).unwrap_or(1000),
@@ -262,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_missing_file_is_named() {
-        let error = settings(&["--root-ca-file=/nowhere/ca.crt"]).unwrap_err();
+        let error = settings(&["--root-ca-file=/nowhere/ca.crt"]).err().unwrap_or_default();
         assert!(error.contains("/nowhere/ca.crt"), "{error}");
     }
 }

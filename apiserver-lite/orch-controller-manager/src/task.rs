@@ -8,15 +8,19 @@ use std::sync::Arc;
 
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::coordination::v1::Lease;
-use proto_api::core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, Service, ServiceAccount};
+use proto_api::core::v1::{
+    ConfigMap, Endpoints, Namespace, Node, Pod, Secret, Service, ServiceAccount,
+};
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
+use crate::controllers::account_token;
 use crate::controllers::addresses::{has_ended, has_selector};
 use crate::controllers::endpoint_slices::{self, Manager};
 use crate::controllers::owners;
+use crate::controllers::service_account;
 use crate::world::World;
 use crate::write::ObjectKind;
 
@@ -25,6 +29,8 @@ use crate::write::ObjectKind;
 pub enum Task {
     /// The account `default` of a namespace.
     ServiceAccount(String),
+    /// The token secrets of an account.
+    AccountToken(ObjectKey),
     /// The root CA config map of a namespace.
     RootCa(String),
     /// The Endpoints of a service.
@@ -56,6 +62,7 @@ impl Task {
     pub fn controller(&self) -> &'static str {
         match self {
             Self::ServiceAccount(_) => "serviceaccount",
+            Self::AccountToken(_) => "serviceaccount-token",
             Self::RootCa(_) => "root-ca-cert-publisher",
             Self::Endpoints(_) => "endpoint",
             Self::Slices(_) => "endpointslice",
@@ -74,7 +81,8 @@ impl Task {
     pub fn namespace(&self) -> Option<&str> {
         match self {
             Self::ServiceAccount(name) | Self::RootCa(name) | Self::Namespace(name) => Some(name),
-            Self::Endpoints(key)
+            Self::AccountToken(key)
+            | Self::Endpoints(key)
             | Self::Slices(key)
             | Self::Mirror(key)
             | Self::PodCleanup(key)
@@ -96,7 +104,8 @@ impl fmt::Display for Task {
             | Self::Namespace(name)
             | Self::NodeHealth(name)
             | Self::NodeCidr(name) => write!(f, " {name}"),
-            Self::Endpoints(key)
+            Self::AccountToken(key)
+            | Self::Endpoints(key)
             | Self::Slices(key)
             | Self::Mirror(key)
             | Self::PodCleanup(key)
@@ -116,7 +125,7 @@ impl fmt::Debug for Task {
 }
 
 /// Every controller, by the name that `--controllers` knows.
-pub const CONTROLLERS: [&str; 12] = [
+pub const CONTROLLERS: [&str; 13] = [
     "deployment",
     "endpoint",
     "endpointslice",
@@ -129,6 +138,7 @@ pub const CONTROLLERS: [&str; 12] = [
     "replicaset",
     "root-ca-cert-publisher",
     "serviceaccount",
+    "serviceaccount-token",
 ];
 
 /// A kind whose changes lead to tasks.
@@ -161,8 +171,24 @@ impl Watched for Namespace {
 
 impl Watched for ServiceAccount {
     fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
-        let key = parts(change).map(|(key, ..)| key);
-        key.map(|key| Task::ServiceAccount(key.namespace.clone())).into_iter().collect()
+        let Some((key, ..)) = parts(change) else { return Vec::new() };
+        let token = Task::AccountToken(key.clone());
+        if key.name == service_account::NAME {
+            return vec![Task::ServiceAccount(key.namespace.clone()), token];
+        }
+        vec![token]
+    }
+}
+
+impl Watched for Secret {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((_, new, old)) = parts(change) else { return Vec::new() };
+        let accounts = [new, old].into_iter().flatten();
+        let accounts =
+            accounts.filter_map(|secret| account_token::account_of(world.names, &secret.metadata));
+        let mut tasks: Vec<Task> = accounts.map(Task::AccountToken).collect();
+        tasks.dedup();
+        tasks
     }
 }
 

@@ -12,13 +12,15 @@ use proto_api::{Resource, Time};
 use proto_client::{Client, ClientError, ObjectKey, Store};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
+use crate::controllers::account_token::Mint;
 use crate::controllers::endpoint_slices::{Manager, Site};
 use crate::controllers::node_cidr::{self, Cidr};
 use crate::controllers::node_health::{self, Clocks, Heard};
 use crate::controllers::owners::{self, Presence};
 use crate::controllers::pod_cleanup::{self, Place};
 use crate::controllers::{
-    Plan, deployment, endpoint_slices, endpoints, mirror, replica_set, root_ca, service_account,
+    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, replica_set, root_ca,
+    service_account,
 };
 use crate::metrics::Counters;
 use crate::settings::Settings;
@@ -72,6 +74,9 @@ pub enum WorkError {
     /// No pod addresses are left.
     #[error("allocate pod addresses")]
     Exhausted(#[from] node_cidr::Exhausted),
+    /// A token cannot be made.
+    #[error("sign a token")]
+    Token(#[from] apiserver_token::KeyError),
     /// An object cannot be written as JSON.
     #[error("encode {0}")]
     Encode(String, #[source] serde_json::Error),
@@ -116,7 +121,10 @@ impl Worker {
             Task::Owned(kind, key) => return self.collect_garbage(task, *kind, key).await,
             _ => {}
         }
-        let plan = self.plan(task);
+        let plan = match task {
+            Task::AccountToken(account) => self.plan_token(account)?,
+            _ => self.plan(task),
+        };
         self.apply(task, plan).await
     }
 
@@ -164,7 +172,9 @@ impl Worker {
                 }
                 None => Plan::default(),
             },
-            Task::Namespace(_) | Task::NodeCidr(_) | Task::Owned(..) => Plan::default(),
+            Task::AccountToken(_) | Task::Namespace(_) | Task::NodeCidr(_) | Task::Owned(..) => {
+                Plan::default()
+            }
         }
     }
 
@@ -177,6 +187,22 @@ impl Worker {
         namespace
             .map(|found| plan(&found, &|object| ObjectKey::new(name, object)))
             .unwrap_or_default()
+    }
+
+    /// Without a key to sign with nothing is planned.
+    fn plan_token(&self, account: &ObjectKey) -> Result<Plan, WorkError> {
+        let (world, names) = (&self.world, self.world.names);
+        let Some(key) = &self.settings.token_key else { return Ok(Plan::default()) };
+        if world.is_ending(&account.namespace) {
+            return Ok(Plan::default());
+        }
+        let mut secrets = world.token_secrets.within(&account.namespace);
+        secrets.retain(|secret| {
+            account_token::account_of(names, &secret.metadata).as_ref() == Some(account)
+        });
+        let mint = Mint { names, key, ca: self.settings.root_ca.as_deref() };
+        let existing = world.service_accounts.get(account);
+        Ok(account_token::plan(&mint, existing.as_deref(), &secrets)?)
     }
 
     fn plan_slices(&self, key: &ObjectKey, manager: Manager) -> Plan {

@@ -7,8 +7,8 @@ use proto_api::Resource;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
-    ConfigMap, Container, Endpoints, Namespace, Node, NodeStatus, Pod, PodSpec, PodStatus, Service,
-    ServiceAccount,
+    ConfigMap, Container, Endpoints, Namespace, Node, NodeStatus, Pod, PodSpec, PodStatus, Secret,
+    Service, ServiceAccount,
 };
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::meta::v1::ObjectMeta;
@@ -18,7 +18,7 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::work_queue::WorkQueue;
 use tokio::task::JoinSet;
 
-use crate::controllers::service_account;
+use crate::controllers::account_token;
 use crate::metrics::Counters;
 use crate::settings::Enabled;
 use crate::task::{Task, Watched};
@@ -31,8 +31,10 @@ pub struct World {
     pub names: &'static Names,
     /// All namespaces.
     pub namespaces: Store<Namespace>,
-    /// The accounts named `default`.
+    /// All accounts.
     pub service_accounts: Store<ServiceAccount>,
+    /// The token secrets, with the keys of what they hold and not the contents.
+    pub token_secrets: Store<Secret>,
     /// The root CA config maps.
     pub root_cas: Store<ConfigMap>,
     /// All services.
@@ -57,6 +59,7 @@ pub struct World {
 pub struct Keepers {
     namespaces: Reflector<Namespace, Namespace>,
     service_accounts: Reflector<ServiceAccount, ServiceAccount>,
+    token_secrets: Reflector<Secret, Secret>,
     root_cas: Reflector<ConfigMap, ConfigMap>,
     services: Reflector<Service, Service>,
     endpoints: Reflector<Endpoints, Endpoints>,
@@ -73,12 +76,12 @@ impl World {
     pub fn new(client: &Client) -> (Self, Keepers) {
         let names = client.names();
         let all = ListParams::default;
+        let field_selector = format!("type={}", account_token::secret_type(names));
+        let tokens = ListParams { field_selector, ..all() };
         let keepers = Keepers {
             namespaces: Reflector::whole(client.all(), all()),
-            service_accounts: Reflector::whole(
-                client.all(),
-                ListParams::name(service_account::NAME),
-            ),
+            service_accounts: Reflector::whole(client.all(), all()),
+            token_secrets: Reflector::projected(client.all(), tokens, slim_secret),
             root_cas: Reflector::whole(client.all(), ListParams::name(names.root_ca_config_map())),
             services: Reflector::whole(client.all(), all()),
             endpoints: Reflector::whole(client.all(), all()),
@@ -93,6 +96,7 @@ impl World {
             names,
             namespaces: keepers.namespaces.store(),
             service_accounts: keepers.service_accounts.store(),
+            token_secrets: keepers.token_secrets.store(),
             root_cas: keepers.root_cas.store(),
             services: keepers.services.store(),
             endpoints: keepers.endpoints.store(),
@@ -110,6 +114,7 @@ impl World {
     pub async fn synced(&self) {
         self.namespaces.synced().await;
         self.service_accounts.synced().await;
+        self.token_secrets.synced().await;
         self.root_cas.synced().await;
         self.services.synced().await;
         self.endpoints.synced().await;
@@ -134,6 +139,7 @@ impl World {
             ObjectKind::Node => metadata(&self.nodes, key),
             ObjectKind::Pod => metadata(&self.pods, key),
             ObjectKind::ReplicaSet => metadata(&self.replica_sets, key),
+            ObjectKind::Secret => metadata(&self.token_secrets, key),
             ObjectKind::ServiceAccount => metadata(&self.service_accounts, key),
         };
         shows(&effect.state, metadata.as_ref())
@@ -186,6 +192,7 @@ impl Keepers {
         keep!(
             namespaces,
             service_accounts,
+            token_secrets,
             root_cas,
             services,
             endpoints,
@@ -254,6 +261,19 @@ fn slim_pod(pod: Pod) -> Pod {
             pod_ips: status.pod_ips,
             ..PodStatus::default()
         },
+    }
+}
+
+/// A token secret as its controller needs it: what is there, and none of what it says.
+fn slim_secret(secret: Secret) -> Secret {
+    let Secret { metadata, data, type_, immutable, .. } = secret;
+    let filled = data.into_iter().filter(|(_, value)| !value.is_empty());
+    Secret {
+        metadata: ObjectMeta { managed_fields: Vec::new(), ..metadata },
+        data: filled.map(|(key, _)| (key, Vec::new())).collect(),
+        type_,
+        immutable,
+        ..Secret::default()
     }
 }
 

@@ -93,6 +93,7 @@ fn controller_manager(spec: &Spec) -> Program {
         ("kubeconfig", path(spec.client_config("controller-manager"))),
         ("cluster-cidr", Spec::POD_CIDR.to_owned()),
         ("allocate-node-cidrs", "true".to_owned()),
+        ("service-account-private-key-file", path(spec.pki().join("service-account.key"))),
         ("root-ca-file", path(spec.pki().join("ca.crt"))),
         ("bind-address", spec.host_address().to_string()),
     ];

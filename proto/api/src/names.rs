@@ -236,6 +236,11 @@ impl Names {
         self.sub_label("container.seccomp.security.alpha", container)
     }
 
+    /// Who has issued a service account's token that lies in a secret.
+    pub fn lasting_token_issuer(&self) -> String {
+        format!("{}/serviceaccount", self.words.api_service_name)
+    }
+
     /// Where containers find their service account's token.
     pub fn service_account_dir(&self) -> &str {
         &self.service_account_dir

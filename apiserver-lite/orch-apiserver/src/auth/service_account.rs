@@ -3,14 +3,17 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::jwt;
-use super::keys::{KeyError, PublicKey, SigningKey};
 use super::user::User;
 use crate::config::TokenLookup;
+use crate::record::Stored;
 use crate::server::{Server, now};
+use apiserver_token::{KeyError, LastingToken, PublicKey, SigningKey, jwt};
+use proto_api::names::Names;
 
 /// Seconds that another machine's clock may be off.
 const CLOCK_SKEW_SECS: i64 = 10;
@@ -25,8 +28,8 @@ pub struct TokenIssuer {
     audiences: Vec<String>,
     lookup: TokenLookup,
     life_max: Option<Duration>,
-    /// Name of the claim that holds what the token is bound to.
-    domain: String,
+    /// The label domain names the claim that holds what a token is bound to.
+    names: &'static Names,
 }
 
 /// A token to be made.
@@ -92,7 +95,7 @@ impl TokenIssuer {
         key: SigningKey,
         mut keys: Vec<PublicKey>,
         config: &crate::config::ServiceAccounts,
-        domain: &str,
+        names: &'static Names,
     ) -> Self {
         if !keys.contains(key.public()) {
             keys.push(key.public().clone());
@@ -106,7 +109,7 @@ impl TokenIssuer {
             audiences: audiences.clone(),
             lookup: config.lookup,
             life_max: config.expiration_max,
-            domain: domain.to_owned(),
+            names,
         }
     }
 
@@ -157,7 +160,7 @@ impl TokenIssuer {
         claims.insert("iat".into(), json!(issued_secs));
         claims.insert("iss".into(), json!(self.issuer()));
         claims.insert("jti".into(), json!(Uuid::new_v4().to_string()));
-        claims.insert(self.domain.clone(), Value::Object(about));
+        claims.insert(self.names.label_domain().to_owned(), Value::Object(about));
         claims.insert("nbf".into(), json!(issued_secs));
         claims
             .insert("sub".into(), json!(User::service_account(wish.namespace, wish.account).name));
@@ -175,13 +178,17 @@ impl TokenIssuer {
         audiences: &[String],
     ) -> Result<(User, Vec<String>), Distrust> {
         let claims: Map<String, Value> = jwt::verify(token, &self.keys)?;
+        if LastingToken::is(self.names, &claims) {
+            return self.authenticate_lasting(server, token, &claims, audiences);
+        }
         let issuer = claims.get("iss").and_then(Value::as_str).unwrap_or_default();
         if !self.issuers.iter().any(|known| known == issuer) {
             return Err(Distrust::Issuer(issuer.to_owned()));
         }
         check_time(&claims, now().unix_timestamp())?;
         let meant = meant_for(&claims, audiences)?;
-        let about = claims.get(&self.domain).ok_or(Distrust::Claim("of the domain"))?;
+        let about =
+            claims.get(self.names.label_domain()).ok_or(Distrust::Claim("of the domain"))?;
         let namespace = about["namespace"].as_str().ok_or(Distrust::Claim("namespace"))?;
         let account = &about["serviceaccount"];
         let name = account["name"].as_str().ok_or(Distrust::Claim("serviceaccount"))?;
@@ -197,10 +204,36 @@ impl TokenIssuer {
         user.uid = account["uid"].as_str().unwrap_or_default().to_owned();
         if let Some(pod) = about.get("pod") {
             let extra = |field: &str| vec![pod[field].as_str().unwrap_or_default().to_owned()];
-            user.extra.insert(format!("authentication.{}/pod-name", self.domain), extra("name"));
-            user.extra.insert(format!("authentication.{}/pod-uid", self.domain), extra("uid"));
+            let domain = self.names.label_domain();
+            user.extra.insert(format!("authentication.{domain}/pod-name"), extra("name"));
+            user.extra.insert(format!("authentication.{domain}/pod-uid"), extra("uid"));
         }
         Ok((user, meant))
+    }
+
+    /// A token that lies in a secret: it has no audience of its own and no end but that of the secret.
+    fn authenticate_lasting(
+        &self,
+        server: &Server,
+        token: &str,
+        claims: &Map<String, Value>,
+        audiences: &[String],
+    ) -> Result<(User, Vec<String>), Distrust> {
+        let held = LastingToken::read(self.names, claims).ok_or(Distrust::Claim("of a secret"))?;
+        if self.lookup == TokenLookup::Checked {
+            let account = json!({"name": held.account, "uid": held.account_uid});
+            let namespace = &held.namespace;
+            check_exists(server, "serviceaccounts", "service account", namespace, &account)?;
+            let secret = server.find_in("", "secrets", namespace, &held.secret);
+            let encoded = STANDARD.encode(token);
+            let keeps = |found: &Stored| found.object().str_at(&["data", "token"]) == encoded;
+            if !secret.as_deref().is_some_and(keeps) {
+                return Err(Distrust::Gone { kind: "secret", name: held.secret });
+            }
+        }
+        let mut user = User::service_account(&held.namespace, &held.account).authenticated();
+        user.uid = held.account_uid;
+        Ok((user, audiences.to_vec()))
     }
 }
 

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::keys::{KeyError, PublicKey, SigningKey};
+use crate::keys::{KeyError, PublicKey, SigningKey};
 
 /// Longest token that is looked at, in bytes; a bound token is about 1 KiB.
 pub const TOKEN_LEN_MAX: usize = 16 << 10;

@@ -1,0 +1,85 @@
+//! Tokens without an end, each in a secret: believed as long as the secret holds them and the account exists.
+
+use proto_api::names::Names;
+use serde_json::{Map, Value};
+
+/// Who such a token speaks for, and the secret that it lies in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastingToken {
+    /// Namespace of both.
+    pub namespace: String,
+    /// Name of the secret.
+    pub secret: String,
+    /// Name of the account.
+    pub account: String,
+    /// Uid of the account.
+    pub account_uid: String,
+}
+
+impl LastingToken {
+    /// Whether claims say that they are of this sort; their issuer is not a URL but a word.
+    #[must_use]
+    pub fn is(names: &Names, claims: &Map<String, Value>) -> bool {
+        claims.get("iss").and_then(Value::as_str) == Some(&*names.lasting_token_issuer())
+    }
+
+    /// The claims, as the ecosystem has always written them: flat, under names of the label domain.
+    #[must_use]
+    pub fn claims(&self, names: &Names) -> Map<String, Value> {
+        let claim = |name: &str| names.label(&format!("serviceaccount/{name}"));
+        let subject = format!("system:serviceaccount:{}:{}", self.namespace, self.account);
+        [
+            ("iss".to_owned(), names.lasting_token_issuer()),
+            (claim("namespace"), self.namespace.clone()),
+            (claim("secret.name"), self.secret.clone()),
+            (claim("service-account.name"), self.account.clone()),
+            (claim("service-account.uid"), self.account_uid.clone()),
+            ("sub".to_owned(), subject),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name, Value::String(value)))
+        .collect()
+    }
+
+    /// Reads the claims back; `None` when one of them is missing or empty.
+    #[must_use]
+    pub fn read(names: &Names, claims: &Map<String, Value>) -> Option<Self> {
+        let claim = |name: &str| {
+            let value = claims.get(&names.label(&format!("serviceaccount/{name}")))?;
+            value.as_str().filter(|text| !text.is_empty()).map(str::to_owned)
+        };
+        Some(Self {
+            namespace: claim("namespace")?,
+            secret: claim("secret.name")?,
+            account: claim("service-account.name")?,
+            account_uid: claim("service-account.uid")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::names::Profile;
+
+    use super::*;
+
+    #[test]
+    fn claims_are_the_ecosystems_and_come_back() {
+        let names = Names::new(Profile::Kubernetes);
+        let token = LastingToken {
+            namespace: "a".into(),
+            secret: "default-token-x".into(),
+            account: "default".into(),
+            account_uid: "u".into(),
+        };
+        let mut claims = token.claims(names);
+        assert_eq!(claims["iss"], "kubernetes/serviceaccount");
+        assert_eq!(claims["sub"], "system:serviceaccount:a:default");
+        assert_eq!(claims["kubernetes.io/serviceaccount/secret.name"], "default-token-x");
+        assert!(LastingToken::is(names, &claims));
+        assert_eq!(LastingToken::read(names, &claims), Some(token));
+        claims.insert("kubernetes.io/serviceaccount/service-account.uid".into(), "".into());
+        assert_eq!(LastingToken::read(names, &claims), None);
+        assert!(!LastingToken::is(Names::new(Profile::default()), &claims));
+    }
+}

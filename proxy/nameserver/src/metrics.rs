@@ -1,0 +1,57 @@
+//! What is counted.
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, exponential_buckets};
+use proto_daemon::metrics::Metrics;
+
+/// Counts of the resolver. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct NameMetrics {
+    /// Questions by transport.
+    pub requests: IntCounterVec,
+    /// Answers by code.
+    pub responses: IntCounterVec,
+    /// Seconds from question to answer.
+    pub seconds: Histogram,
+    /// Questions to other servers that were answered from memory.
+    pub cache_hits: IntCounter,
+    /// Those that had to be asked.
+    pub cache_misses: IntCounter,
+    /// Questions to other servers that none of them answered.
+    pub forward_failures: IntCounter,
+    /// Questions from those who may not ask, or beyond a bound.
+    pub turned_away: IntCounterVec,
+}
+
+impl NameMetrics {
+    /// Registers them under `prefix`.
+    pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
+        let name = |name: &str| format!("{prefix}_dns_{name}");
+        let count =
+            |suffix: &str, help: &str| metrics.register(IntCounter::new(name(suffix), help)?);
+        let by = |suffix: &str, help: &str, label: &str| {
+            metrics.register(IntCounterVec::new(Opts::new(name(suffix), help), &[label])?)
+        };
+        // From 10 microseconds to 10 seconds.
+        let buckets = exponential_buckets(1e-5, 4.0, 11)?;
+        let seconds = HistogramOpts::new(
+            name("request_duration_seconds"),
+            "Seconds from question to answer.",
+        );
+        Ok(Self {
+            requests: by("requests_total", "Questions, by transport.", "proto")?,
+            responses: by("responses_total", "Answers, by code.", "rcode")?,
+            seconds: metrics.register(Histogram::with_opts(seconds.buckets(buckets))?)?,
+            cache_hits: count("cache_hits_total", "Foreign names answered from memory.")?,
+            cache_misses: count("cache_misses_total", "Foreign names that had to be asked for.")?,
+            forward_failures: count(
+                "forward_failures_total",
+                "Foreign names that no other server answered for.",
+            )?,
+            turned_away: by(
+                "turned_away_total",
+                "Questions that were not answered, by reason: source, busy.",
+                "reason",
+            )?,
+        })
+    }
+}

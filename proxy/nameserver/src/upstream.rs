@@ -1,0 +1,189 @@
+//! Other servers: who is asked, in which order, over what.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use hickory_proto::op::{Message, ResponseCode};
+use proxy_dns::message::answers;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+/// One server has so long for an answer.
+const PATIENCE: Duration = Duration::from_millis(1500);
+/// All of them together: less than the five seconds after which the C library asks again.
+const PATIENCE_ALL: Duration = Duration::from_millis(4500);
+/// Failures in a row after which a server counts as down.
+const DOWN_AFTER: u32 = 3;
+/// A server that is down is tried once in so long.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// The largest datagram.
+const DATAGRAM_LEN: usize = 65_535;
+/// Datagrams that are read while waiting for the right one.
+const WRONG_MAX: usize = 16;
+
+/// Other servers do not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// There are none.
+    #[error("no other server is known")]
+    None,
+    /// They have not answered for a while, and were tried just now.
+    #[error("all other servers are down")]
+    Down,
+    /// The question has no bytes.
+    #[error("write the question")]
+    Encode(#[source] hickory_proto::ProtoError),
+    /// A socket does not do its work.
+    #[error("ask {server}")]
+    Socket {
+        /// Whom.
+        server: SocketAddr,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// No answer came in time.
+    #[error("no answer from {0} in time")]
+    Late(SocketAddr),
+    /// What came is no answer.
+    #[error("{0} answers something else")]
+    Wrong(SocketAddr),
+}
+
+/// The other servers, in the order in which they are asked.
+#[derive(Debug, Default)]
+pub struct Upstreams {
+    servers: Vec<Upstream>,
+}
+
+#[derive(Debug)]
+struct Upstream {
+    address: SocketAddr,
+    health: Mutex<Health>,
+}
+
+#[derive(Debug, Default)]
+struct Health {
+    failures: u32,
+    tried: Option<Instant>,
+}
+
+impl Upstreams {
+    /// These servers.
+    pub fn new(servers: Vec<SocketAddr>) -> Self {
+        let server = |address| Upstream { address, health: Mutex::default() };
+        Self { servers: servers.into_iter().map(server).collect() }
+    }
+
+    /// Their addresses.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.servers.iter().map(|server| server.address).collect()
+    }
+
+    /// Asks one server after the other until one knows. `question` makes the message for an id.
+    pub async fn ask(&self, question: impl Fn(u16) -> Message) -> Result<Message, UpstreamError> {
+        let until = Instant::now() + PATIENCE_ALL;
+        let mut outcome = Err(match self.servers.is_empty() {
+            true => UpstreamError::None,
+            false => UpstreamError::Down,
+        });
+        // A lost datagram is no reason to fail while there is time: twice around.
+        for server in self.servers.iter().chain(&self.servers) {
+            let left = until.saturating_duration_since(Instant::now()).min(PATIENCE);
+            if left.is_zero() {
+                break;
+            }
+            if !server.is_due() {
+                continue;
+            }
+            let answer = server.ask(&question(rand::random()), left).await;
+            server.note(answer.is_ok());
+            match answer {
+                Ok(message) if is_final(&message) => return Ok(message),
+                Ok(message) => outcome = Ok(message),
+                // A server's refusal says more than another's silence.
+                Err(error) if outcome.is_err() => outcome = Err(error),
+                Err(_) => {}
+            }
+        }
+        outcome
+    }
+}
+
+/// Whether asking somebody else may help.
+fn is_final(message: &Message) -> bool {
+    !matches!(message.metadata.response_code, ResponseCode::ServFail | ResponseCode::Refused)
+}
+
+impl Upstream {
+    /// Whether to ask it now; notes that it is asked.
+    fn is_due(&self) -> bool {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let rested = health.tried.is_none_or(|tried| now - tried >= PROBE_EVERY);
+        let due = health.failures < DOWN_AFTER || rested;
+        if due {
+            health.tried = Some(now);
+        }
+        due
+    }
+
+    fn note(&self, answered: bool) {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        health.failures = if answered { 0 } else { health.failures.saturating_add(1) };
+    }
+
+    async fn ask(&self, question: &Message, patience: Duration) -> Result<Message, UpstreamError> {
+        let late = || UpstreamError::Late(self.address);
+        let bytes = question.to_vec().map_err(UpstreamError::Encode)?;
+        let datagram = timeout(patience, self.by_datagram(question, &bytes));
+        let answer = datagram.await.map_err(|_| late())??;
+        if !answer.metadata.truncation {
+            return Ok(answer);
+        }
+        timeout(patience, self.by_stream(question, &bytes)).await.map_err(|_| late())?
+    }
+
+    /// Each question has a socket of its own: its port is what others have to guess.
+    async fn by_datagram(
+        &self,
+        question: &Message,
+        bytes: &[u8],
+    ) -> Result<Message, UpstreamError> {
+        let failed = |source| UpstreamError::Socket { server: self.address, source };
+        let any: IpAddr = match self.address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let socket = UdpSocket::bind((any, 0)).await.map_err(failed)?;
+        socket.connect(self.address).await.map_err(failed)?;
+        socket.send(bytes).await.map_err(failed)?;
+        let mut buffer = vec![0; DATAGRAM_LEN];
+        for _ in 0..WRONG_MAX {
+            let len = socket.recv(&mut buffer).await.map_err(failed)?;
+            let read = buffer.get(..len).map(Message::from_vec);
+            if let Some(Ok(message)) = read
+                && answers(question, &message)
+            {
+                return Ok(message);
+            }
+        }
+        Err(UpstreamError::Wrong(self.address))
+    }
+
+    async fn by_stream(&self, question: &Message, bytes: &[u8]) -> Result<Message, UpstreamError> {
+        let failed = |source| UpstreamError::Socket { server: self.address, source };
+        let wrong = || UpstreamError::Wrong(self.address);
+        let mut stream = TcpStream::connect(self.address).await.map_err(failed)?;
+        let len = u16::try_from(bytes.len()).map_err(|_| wrong())?;
+        let framed = [&len.to_be_bytes(), bytes].concat();
+        stream.write_all(&framed).await.map_err(failed)?;
+        let len = stream.read_u16().await.map_err(failed)?;
+        let mut answer = vec![0; len.into()];
+        stream.read_exact(&mut answer).await.map_err(failed)?;
+        let message = Message::from_vec(&answer).map_err(|_| wrong())?;
+        answers(question, &message).then_some(message).ok_or_else(wrong)
+    }
+}

@@ -5,6 +5,7 @@
 mod clients;
 mod context;
 mod faults;
+mod names;
 mod pods;
 mod services;
 mod volumes;
@@ -20,6 +21,8 @@ fn cases() -> Vec<Case<Context>> {
     vec![
         case!(services::the_demo_answers_from_the_host_and_from_a_pod),
         case!(services::an_endpoint_that_goes_away_gets_no_traffic),
+        case!(names::a_pod_resolves_names_of_the_cluster),
+        case!(names::names_are_answered_again_after_a_kill),
         case!(pods::a_static_pod_runs_and_its_mirror_shows_it),
         case!(pods::init_containers_run_in_order_before_the_others),
         case!(pods::a_crashing_container_is_restarted_and_counted),

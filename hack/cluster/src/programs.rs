@@ -143,6 +143,8 @@ fn orchlet(spec: &Spec, node: &Node) -> Program {
         ("pod-infra-container-image", SANDBOX_IMAGE.to_owned()),
         ("cgroup-root", spec.node_cgroup(&node.name)),
         ("cni-conf-dir", path(dir.join("cni"))),
+        ("cluster-dns", Spec::DNS_SERVICE_ADDRESS.to_string()),
+        ("cluster-domain", Spec::DOMAIN.to_owned()),
         // Nobody without a certificate of the cluster runs commands in its pods.
         ("anonymous-auth", "false".to_owned()),
         ("client-ca-file", path(pki.join("ca.crt"))),
@@ -163,6 +165,8 @@ fn proxy(spec: &Spec, node: &Node) -> Program {
         ("hostname-override", node.name.clone()),
         ("cluster-cidr", Spec::POD_CIDR.to_owned()),
         ("pod-routes", "true".to_owned()),
+        ("dns", "true".to_owned()),
+        ("cluster-domain", Spec::DOMAIN.to_owned()),
     ];
     Program {
         name: format!("orch-proxy-{}", node.name),

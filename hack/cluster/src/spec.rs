@@ -43,6 +43,10 @@ impl Spec {
     pub const SERVICE_CIDR: &'static str = "10.96.0.0/16";
     /// First address of [`Self::SERVICE_CIDR`]: the API server's own Service.
     pub const API_SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
+    /// Address of the Service at which pods ask for names.
+    pub const DNS_SERVICE_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+    /// Domain of the names of services and pods.
+    pub const DOMAIN: &'static str = "cluster.local";
     /// Port of the API server on the bridge address.
     pub const API_PORT: u16 = 6443;
 

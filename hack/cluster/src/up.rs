@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use proto_api::names::{Names, Profile};
 
+use crate::apply::apply;
 use crate::commands::Place;
 use crate::progress::Progress;
 use crate::spec::Spec;
@@ -45,6 +46,8 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     let client = progress.step("API server ready", demo::connect(&spec, names)).await?;
     let nodes = format!("{} node{} ready", spec.nodes, if spec.nodes == 1 { "" } else { "s" });
     progress.step(&nodes, demo::wait_nodes(&spec, &client)).await?;
+    let dns = dns_service(names);
+    progress.step("Service of the nodes' resolvers", apply(&client, &dns)).await?;
     if !flags.no_demo {
         demo::run(&spec, &client, progress).await?;
     }
@@ -55,6 +58,27 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
         println!("{}", demo::how_to_reach(&spec));
     }
     Ok(spec)
+}
+
+/// The Service at which pods ask for names. It has no endpoints of its own: on each node orch-proxy answers.
+fn dns_service(names: &Names) -> String {
+    let (namespace, name) = (names.system_namespace(), names.component("dns"));
+    let address = Spec::DNS_SERVICE_ADDRESS;
+    format!(
+        r"apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+  namespace: {namespace}
+  labels:
+    k8s-app: {name}
+spec:
+  clusterIP: {address}
+  ports:
+  - {{name: dns, port: 53, protocol: UDP}}
+  - {{name: dns-tcp, port: 53, protocol: TCP}}
+"
+    )
 }
 
 /// The names that the cluster's programs use.

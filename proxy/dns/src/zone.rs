@@ -131,6 +131,11 @@ impl Zone {
         &self.domain
     }
 
+    /// The addresses at which pods ask.
+    pub fn own_addresses(&self) -> Vec<IpAddr> {
+        self.entry(&self.own.0, &self.own.1).map(Entry::addresses).unwrap_or_default()
+    }
+
     /// Number of services with a name.
     pub fn services_len(&self) -> usize {
         let named = |entries: &HashMap<_, Entry>| {
@@ -260,8 +265,7 @@ impl Zone {
             [] => self.apex(name, kind),
             ["dns-version"] => self.version(name, kind),
             ["dns", "ns"] => {
-                let addresses = self.entry(&self.own.0, &self.own.1).map(Entry::addresses);
-                let addresses = addresses.unwrap_or_default();
+                let addresses = self.own_addresses();
                 Found::Reply(self.existing(addressed(name, &addresses, kind, turn)))
             }
             ["dns"] | ["svc"] | ["pod"] | ["pod", _] => nothing(),

@@ -7,23 +7,26 @@ use proto_client::{Client, ClientConfig, events};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::health::{Health, Scope};
-use proto_daemon::metrics::BuildInfo;
+use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
+use proxy_dns::ZoneError;
 use proxy_kernel::{Abilities, CommitError, OpenError, Session, Socket};
+use proxy_nameserver::NameMetrics;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::trap::Trap;
 
 use crate::config::{Config, PodRoutes};
+use crate::dns::{self, Nameserver};
 use crate::driver::Driver;
 use crate::health_check::{self, HealthCheckServers};
 use crate::host;
 use crate::metrics::ProxyMetrics;
 use crate::own_node;
 use crate::router;
-use crate::sources::{self, Desired, Listeners};
+use crate::sources::{self, Desired, Follower, Listeners};
 use crate::sweeper;
 
 /// Group of the packet log that the trap reports to: high, where nobody counts to.
@@ -53,6 +56,9 @@ pub enum BuildError {
     /// The metrics contradict each other.
     #[error("register metrics")]
     Metrics(#[from] prometheus::Error),
+    /// The domain of the cluster is none.
+    #[error("prepare to answer for names")]
+    Names(#[from] ZoneError),
     /// The thread for flows could not be started.
     #[error("start the sweeper")]
     Sweeper(#[source] std::io::Error),
@@ -64,6 +70,7 @@ pub struct Bound {
     config: Config,
     desired: Arc<Desired>,
     driver: Driver<Socket>,
+    nameserver: Option<Nameserver>,
     pages: AdminPages,
     servers: Vec<AdminServer>,
 }
@@ -80,7 +87,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
     };
     let prefix = config.names.metric_prefix("proxy");
-    let registry = proto_daemon::metrics::Metrics::new(&prefix, build)?;
+    let registry = Metrics::new(&prefix, build)?;
     let metrics = ProxyMetrics::register(&registry, &prefix)?;
     let mut session = Session::new(Socket::open()?);
     let layout = layout(&mut session, &config)?;
@@ -100,6 +107,8 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let freshness = driver.freshness();
     let health =
         Health::new(readiness).with("forwarding-current", Scope::Live, move || freshness.check());
+    let forwards = desired.clone();
+    let nameserver = nameserver(&config, forwards, &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };
     let mut servers = Vec::new();
     for address in [config.health_address, config.metrics_address] {
@@ -109,7 +118,27 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
             Err(error) => tracing::warn!(%address, %error, "cannot serve health and metrics"),
         }
     }
-    Ok(Bound { client, config, desired, driver, pages, servers })
+    Ok(Bound { client, config, desired, driver, nameserver, pages, servers })
+}
+
+/// The resolver, where there should be one.
+fn nameserver(
+    config: &Config,
+    forwards: Arc<dyn Follower>,
+    registry: &Metrics,
+    prefix: &str,
+    status: &StatusBoard,
+) -> Result<Option<Nameserver>, BuildError> {
+    let Some(settings) = config.dns.clone() else { return Ok(None) };
+    Ok(Some(Nameserver {
+        zone: dns::zone(&settings, config.names)?,
+        pods: config.settings.cluster_cidrs.clone(),
+        names: config.names,
+        forwards,
+        metrics: NameMetrics::register(registry, prefix)?,
+        status: status.task("names"),
+        settings,
+    }))
 }
 
 /// The layout of the tables, as far as this kernel can have it.
@@ -163,7 +192,13 @@ impl Bound {
         for server in self.servers.drain(..) {
             tokio::spawn(server.run(self.pages.clone(), drain.clone()));
         }
-        let listeners = Listeners { forwards: self.desired.clone(), names: None };
+        let names = self.nameserver.as_ref().map(|nameserver| nameserver.zone.clone());
+        if let Some(nameserver) = self.nameserver
+            && let Err(error) = dns::start(nameserver, drain.clone())
+        {
+            tracing::error!(%error, "names are not answered: no thread for it");
+        }
+        let listeners = Listeners { forwards: self.desired.clone(), names };
         sources::start(&self.client, &self.config, &listeners, &drain);
         let node = own_node::follow(&self.client, &self.config.node_name, &drain);
         tokio::spawn(own_node::tell_zone(node, self.desired.clone(), drain.clone()));

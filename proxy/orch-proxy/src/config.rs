@@ -9,6 +9,7 @@ use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
 use proto_daemon::flags::BindAddress;
 use proxy_rules::model::{Cidr, Leaving, Masquerade, Settings};
 
+use crate::dns::DnsSettings;
 use crate::flags::Flags;
 
 mod file;
@@ -44,6 +45,8 @@ pub struct Config {
     pub table: String,
     /// Whether to keep routes to the pods of other nodes.
     pub pod_routes: PodRoutes,
+    /// The resolver for pods, where there should be one.
+    pub dns: Option<DnsSettings>,
 }
 
 /// Whether to keep routes to the pods of other nodes.
@@ -127,6 +130,7 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
             }),
         conntrack: file.conntrack.effective(),
         sync_period: file.config_sync_period,
+        dns: file.dns.settings(),
         pod_routes: if flags.proxy.pod_routes { PodRoutes::Keep } else { PodRoutes::Leave },
         table: flags.proxy.nft_table.clone().unwrap_or_else(|| names.component("proxy")),
     })
@@ -173,6 +177,7 @@ fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration
     let close_wait = timeout(proxy.conntrack_tcp_timeout_close_wait);
     over(&mut file.conntrack.tcp_close_wait_timeout, close_wait);
     over(&mut file.config_sync_period, proxy.config_sync_period);
+    file.dns = file.dns.overridden(&flags.dns);
     file
 }
 

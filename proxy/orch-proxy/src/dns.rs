@@ -1,9 +1,249 @@
 //! Names for the pods of this node: answered here, from what forwarding hears of anyway.
+//!
+//! Pods ask at the address of the cluster's DNS service. On this node that service has one endpoint, the resolver
+//! at the node's own address, whatever endpoints it has for others: no question for a name of the cluster leaves the
+//! node, and none waits for a pod. The resolver has a thread of its own, so that neither a long pass of forwarding
+//! nor many questions hold up the other. When the process is gone, questions are refused until the next one
+//! listens, which is the first thing it does; they wait, bounded, until it has heard of everything.
+
+mod settings;
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use proto_api::names::Names;
-use proxy_rules::model::ServiceId;
+use proto_daemon::backoff::Backoff;
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use proto_daemon::statusz::TaskStatus;
+use proxy_dns::{Zone, ZoneError, resolv_conf};
+use proxy_nameserver::{
+    Admission, BindError, Listener, NameMetrics, Resolver, SharedZone, Upstreams,
+};
+use proxy_rules::model::{
+    Cidr, EndpointState, LocalEndpoint, LocalSlice, Place, Protocol, ServiceId, SlicePort,
+};
+use tokio::task::JoinSet;
+
+use crate::addresses;
+use crate::sources::Follower;
+pub use settings::{DnsFile, DnsFlags, DnsSettings};
+
+/// How often the node's addresses and its resolver configuration are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Waits between attempts to listen.
+const RETRY: Backoff =
+    Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(5) };
+/// Names of the slices that lead to the resolver, by family: none that the API allows.
+const SLICES: [&str; 2] = ["this node's resolver, IPv4", "this node's resolver, IPv6"];
+/// Blocks that nobody reaches from the internet. Who is there may ask when the pods' blocks are not known.
+const PRIVATE: [&str; 6] =
+    ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "fe80::/10"];
 
 /// The service at whose addresses pods ask for names.
 pub fn service_id(names: &Names) -> ServiceId {
     ServiceId::new(names.system_namespace(), &names.component("dns"))
+}
+
+/// The names of a cluster of which nothing has been heard yet.
+pub fn zone(settings: &DnsSettings, names: &Names) -> Result<Arc<SharedZone>, ZoneError> {
+    let own = (names.system_namespace(), names.component("dns"));
+    Ok(Arc::new(SharedZone::new(Zone::new(&settings.domain, (own.0, &own.1))?)))
+}
+
+/// The endpoint of each family.
+type Slices = [Option<Arc<LocalSlice>>; 2];
+
+/// The resolver with all that it needs.
+pub struct Nameserver {
+    /// What it should be.
+    pub settings: DnsSettings,
+    /// Blocks of the cluster's pods, who may ask.
+    pub pods: Vec<Cidr>,
+    /// Names of the profile.
+    pub names: &'static Names,
+    /// The names that it answers for.
+    pub zone: Arc<SharedZone>,
+    /// Who sends questions here.
+    pub forwards: Arc<dyn Follower>,
+    /// What it counts.
+    pub metrics: NameMetrics,
+    /// What it does.
+    pub status: TaskStatus,
+}
+
+/// Begins to answer, until drained. Where questions are sent is told at once, before forwarding is committed for the
+/// first time, so that a restart changes nothing in the kernel.
+pub fn start(nameserver: Nameserver, drain: DrainWatch) -> std::io::Result<()> {
+    let local = addresses::local().unwrap_or_default();
+    let at = nameserver.addresses(&local);
+    let slices = nameserver.lead_to(&[None, None], &at);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let body = move || runtime.block_on(nameserver.keep(at, slices, local, drain));
+    std::thread::Builder::new().name("dns".into()).spawn(body).map(drop)
+}
+
+impl Nameserver {
+    /// Where to listen.
+    fn addresses(&self, local: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+        match self.settings.bind_addresses.as_slice() {
+            [] => addresses::own(local),
+            told => told.to_vec(),
+        }
+    }
+
+    /// Has questions sent to these addresses, instead of those of `old`.
+    fn lead_to(&self, old: &Slices, at: &[IpAddr]) -> Slices {
+        let new = slices(self.names, at, self.settings.port);
+        for (name, (old, new)) in SLICES.into_iter().zip(old.iter().zip(&new)) {
+            self.forwards.slice_changed(name, old.as_deref(), new.clone());
+        }
+        new
+    }
+
+    async fn keep(
+        self,
+        mut at: Vec<IpAddr>,
+        mut slices: Slices,
+        local: BTreeSet<IpAddr>,
+        drain: DrainWatch,
+    ) {
+        let upstreams = Upstreams::new(self.upstreams(&at).await);
+        let resolver = Arc::new(Resolver::new(self.zone.clone(), upstreams, self.metrics.clone()));
+        let local = Arc::new(RwLock::new(local));
+        let admission = admission(self.pods.clone(), local.clone());
+        let mut listening = JoinSet::new();
+        let mut failures = 0;
+        loop {
+            if listening.is_empty() {
+                self.status.started("listen");
+                match self.listen(&at, &resolver, &admission, &mut listening).await {
+                    Ok(()) => {
+                        failures = 0;
+                        self.status
+                            .done(format!("listening at {at:?} port {}", self.settings.port));
+                    }
+                    Err(error) => {
+                        failures += 1;
+                        tracing::warn!(error = %chain(&error), "names are not answered");
+                        self.status.failed(chain(&error));
+                    }
+                }
+            }
+            let pause = if failures > 0 { RETRY.delay(failures, 1.0) } else { LOOK_EVERY };
+            // Both arms are cancel safe.
+            tokio::select! {
+                () = drain.asked() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            let now = addresses::local().unwrap_or_default();
+            let wanted = self.addresses(&now);
+            *local.write().unwrap_or_else(PoisonError::into_inner) = now;
+            if wanted != at && !wanted.is_empty() {
+                tracing::info!(?at, ?wanted, "this node has other addresses");
+                listening = JoinSet::new();
+                at = wanted;
+                slices = self.lead_to(&slices, &at);
+            }
+            resolver.use_upstreams(Upstreams::new(self.upstreams(&at).await));
+        }
+    }
+
+    /// Listens at all addresses, or at none.
+    async fn listen(
+        &self,
+        at: &[IpAddr],
+        resolver: &Arc<Resolver>,
+        admission: &Admission,
+        listening: &mut JoinSet<()>,
+    ) -> Result<(), BindError> {
+        let mut listeners = Vec::new();
+        for address in at {
+            listeners.push(Listener::bind(SocketAddr::new(*address, self.settings.port)).await?);
+        }
+        for listener in listeners {
+            listening.spawn(listener.run(resolver.clone(), admission.clone()));
+        }
+        Ok(())
+    }
+
+    /// Servers for other names: never ourselves, nor the service that leads to us.
+    async fn upstreams(&self, at: &[IpAddr]) -> Vec<SocketAddr> {
+        if !self.settings.upstreams.is_empty() {
+            return self.settings.upstreams.clone();
+        }
+        let text = match tokio::fs::read_to_string(&self.settings.resolv_conf).await {
+            Ok(text) => text,
+            Err(error) => {
+                let path = self.settings.resolv_conf.display();
+                tracing::debug!(%path, %error, "no servers for other names");
+                return Vec::new();
+            }
+        };
+        let ourselves = match self.settings.port {
+            53 => at.to_vec(),
+            _ => Vec::new(),
+        };
+        let service = self.zone.read().own_addresses();
+        resolv_conf::servers(&text, &[ourselves, service].concat())
+    }
+}
+
+/// The endpoints of the DNS service as seen from this node, by family. The names of its ports are those of every
+/// manifest of that service.
+fn slices(names: &Names, at: &[IpAddr], port: u16) -> Slices {
+    let port = |name: &str, protocol| SlicePort { name: name.into(), protocol, port };
+    let slice = |address: &IpAddr| LocalSlice {
+        service: service_id(names),
+        ports: [port("dns", Protocol::Udp), port("dns-tcp", Protocol::Tcp)].into(),
+        endpoints: [LocalEndpoint {
+            address: *address,
+            state: EndpointState::Ready,
+            place: Place::Here,
+        }]
+        .into(),
+        hints: Box::default(),
+    };
+    let of_family = |v4| at.iter().find(|address| address.is_ipv4() == v4);
+    [true, false].map(|v4| of_family(v4).map(|address| Arc::new(slice(address))))
+}
+
+/// Pods and this node itself may ask. Where the pods' blocks are not known, everybody with a private address: the
+/// socket is at the node's own address, and must not answer the internet.
+fn admission(pods: Vec<Cidr>, local: Arc<RwLock<BTreeSet<IpAddr>>>) -> Admission {
+    let private = || PRIVATE.iter().filter_map(|block| block.parse().ok()).collect();
+    let blocks: Vec<Cidr> = if pods.is_empty() { private() } else { pods };
+    Arc::new(move |from| {
+        let from = from.to_canonical();
+        let local = || local.read().unwrap_or_else(PoisonError::into_inner).contains(&from);
+        from.is_loopback() || blocks.iter().any(|block| block.contains(from)) || local()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_and_the_node_may_ask() {
+        let local = Arc::new(RwLock::new(BTreeSet::from(["203.0.113.5".parse().unwrap()])));
+        let may = |pods: &[&str], from: &str| {
+            let pods = pods.iter().map(|block| block.parse().unwrap()).collect();
+            admission(pods, local.clone())(from.parse().unwrap())
+        };
+        for (pods, from, expected) in [
+            (&["10.244.0.0/16"][..], "10.244.3.4", true),
+            (&["10.244.0.0/16"], "::ffff:10.244.3.4", true),
+            (&["10.244.0.0/16"], "127.0.0.1", true),
+            (&["10.244.0.0/16"], "203.0.113.5", true),
+            (&["10.244.0.0/16"], "10.245.0.1", false),
+            (&[], "10.245.0.1", true),
+            (&[], "8.8.8.8", false),
+            (&[], "2001:db8::1", false),
+        ] {
+            assert_eq!(may(pods, from), expected, "{from} with {pods:?}");
+        }
+    }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::{IpAddr, UdpSocket};
+use std::net::IpAddr;
 
-use nix::ifaddrs::getifaddrs;
 use proxy_kernel::{OpenError, QueryError, Session, Socket};
 use proxy_rules::model::{Protocol, family_of};
 use proxy_rules::trace::{self, Fate, Origin, Packet, Sender};
 
+use crate::addresses;
 use crate::config::Config;
 use crate::flags::Question;
 
@@ -44,13 +44,15 @@ pub enum ExplainError {
 pub fn trace(config: &Config, question: &Question) -> Result<(), ExplainError> {
     let protocol = Protocol::from_name(&question.protocol.to_uppercase())
         .ok_or_else(|| ExplainError::Protocol(question.protocol.clone()))?;
-    let local = local_addresses().map_err(ExplainError::Addresses)?;
+    let local = addresses::local().map_err(ExplainError::Addresses)?;
     let origin = match question.from {
         Some(from) if !local.contains(&from) => Origin::Network,
         _ => Origin::Host,
     };
     let packet = Packet {
-        src: question.from.unwrap_or_else(|| source_towards(question.address)),
+        src: question.from.unwrap_or_else(|| {
+            addresses::source_towards(question.address).unwrap_or(question.address)
+        }),
         src_port: ANY_PORT,
         dst: question.address,
         dst_port: question.port,
@@ -93,21 +95,4 @@ fn print(
         writeln!(out, "=> {text}")?;
     }
     Ok(())
-}
-
-fn local_addresses() -> nix::Result<BTreeSet<IpAddr>> {
-    let addresses = getifaddrs()?.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
-    });
-    Ok(addresses.collect())
-}
-
-/// The address that this machine would send from.
-fn source_towards(to: IpAddr) -> IpAddr {
-    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket =
-        UdpSocket::bind(any).and_then(|s| s.connect((to, 9)).and_then(|()| s.local_addr()));
-    socket.map_or(to, |local| local.ip())
 }

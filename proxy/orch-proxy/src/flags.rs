@@ -9,6 +9,8 @@ use proto_daemon::flags::{BindAddress, CommonFlags};
 use proto_daemon::go_duration;
 use proxy_rules::model::Cidr;
 
+use crate::dns::DnsFlags;
+
 /// The network proxy of a node: forwards services to their endpoints by nf_tables.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "orch-proxy", version, about)]
@@ -19,6 +21,9 @@ pub struct Flags {
     /// What this program has.
     #[command(flatten)]
     pub proxy: ProxyFlags,
+    /// What its resolver has.
+    #[command(flatten)]
+    pub dns: DnsFlags,
     /// Something else to do than to forward.
     #[command(subcommand)]
     pub command: Option<Command>,

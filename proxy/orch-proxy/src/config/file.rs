@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Conntrack;
+use crate::dns::DnsFile;
 
 /// The file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +32,7 @@ pub struct ProxyConfiguration {
     pub client_connection: ClientConnection,
     pub iptables: MasqueradeFile,
     pub nftables: MasqueradeFile,
+    pub dns: DnsFile,
     mode: String,
     feature_gates: Value,
     bind_address_hard_fail: bool,
@@ -101,6 +103,7 @@ impl Default for ProxyConfiguration {
             client_connection: ClientConnection::default(),
             iptables: MasqueradeFile::default(),
             nftables: MasqueradeFile::default(),
+            dns: DnsFile::default(),
             mode: String::new(),
             feature_gates: Value::Null,
             bind_address_hard_fail: false,
@@ -163,6 +166,7 @@ impl Configuration for ProxyConfiguration {
             let path = format!("nodePortAddresses[{n}]");
             check(text.parse::<Cidr>().is_ok(), &path, block_rule);
         }
+        faults.extend(self.dns.validate());
         faults
     }
 }

@@ -1,0 +1,47 @@
+//! The addresses of this machine.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use nix::ifaddrs::getifaddrs;
+
+/// Addresses that stand for the rest of the world: they are reserved for documentation, and nothing is sent.
+const WORLD: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
+];
+
+/// All addresses of this machine.
+pub fn local() -> nix::Result<BTreeSet<IpAddr>> {
+    let addresses = getifaddrs()?.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
+    });
+    Ok(addresses.collect())
+}
+
+/// The address that this machine would send from.
+pub fn source_towards(to: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = match to {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((to, 9)).ok()?;
+    socket.local_addr().ok().map(|local| local.ip())
+}
+
+/// This machine's own address of each family that it has: the one it speaks to the world from, else any that others
+/// can reach.
+pub fn own(local: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
+    let reachable = |address: &&IpAddr| match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local(),
+    };
+    let of_family = |world: IpAddr| {
+        let any = local.iter().filter(reachable).find(|a| a.is_ipv4() == world.is_ipv4());
+        source_towards(world).filter(|a| reachable(&a)).or_else(|| any.copied())
+    };
+    WORLD.into_iter().filter_map(of_family).collect()
+}

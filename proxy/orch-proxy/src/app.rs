@@ -193,7 +193,7 @@ impl Bound {
             tokio::spawn(server.run(self.pages.clone(), drain.clone()));
         }
         let names = self.nameserver.as_ref().map(|nameserver| nameserver.zone.clone());
-        if let Some(nameserver) = self.nameserver
+        if let Some(nameserver) = self.nameserver.take()
             && let Err(error) = dns::start(nameserver, drain.clone())
         {
             tracing::error!(%error, "names are not answered: no thread for it");

@@ -4,8 +4,12 @@
 //! - [`cgroups`]: the pods' places in the cgroup tree, on version 1 and 2.
 //! - [`address`]: the node's own addresses.
 //! - [`bridge`]: what the pods of the node are plugged into.
+//! - [`disk_usage`]: what a directory takes.
+//! - [`stall`]: the kernel's word that memory is short.
 
 pub mod address;
 pub mod bridge;
 pub mod cgroups;
+pub mod disk_usage;
 pub mod machine;
+pub mod stall;

@@ -10,6 +10,7 @@ pub mod image_gc;
 pub mod image_name;
 pub mod keyring;
 pub mod managers;
+pub mod node_labels;
 pub mod preempt;
 pub mod pressure;
 pub mod priority;

@@ -34,6 +34,8 @@ pub struct Reserved {
     pub amounts: Amounts,
     /// Memory in bytes below which pods are evicted.
     pub eviction_memory_bytes: u64,
+    /// Disk space in bytes below which pods are evicted.
+    pub eviction_disk_bytes: u64,
 }
 
 /// What the agent knows of its machine.
@@ -57,6 +59,8 @@ pub struct Machine {
     pub labels: BTreeMap<String, String>,
     /// Taints given by configuration.
     pub taints: Vec<Taint>,
+    /// What its provider calls the machine; empty where nobody does.
+    pub provider_id: String,
     /// Pod network configured by hand; empty when it is the cluster's to assign.
     pub pod_cidr: String,
 }
@@ -83,8 +87,15 @@ pub struct Health {
     pub pid_pressure: bool,
 }
 
-/// Most images listed in the status.
-pub const IMAGES_MAX: usize = 50;
+/// Images, and how many of them are listed.
+#[derive(Clone, Copy, Debug)]
+pub struct Listed<'a> {
+    /// All that the node has.
+    pub all: &'a [Image],
+    /// Most that are listed.
+    pub max: usize,
+}
+
 /// Most names listed for an image.
 const IMAGE_NAMES_MAX: usize = 5;
 
@@ -96,6 +107,7 @@ pub fn registration(names: &Names, machine: &Machine, status: NodeStatus) -> Nod
     let key = names.sub_label("volumes", "controller-managed-attach-detach");
     node.metadata.annotations.insert(key, "true".to_owned());
     node.spec.taints.clone_from(&machine.taints);
+    node.spec.provider_id.clone_from(&machine.provider_id);
     if !machine.pod_cidr.is_empty() {
         node.spec.pod_cidr.clone_from(&machine.pod_cidr);
         node.spec.pod_cidrs = vec![machine.pod_cidr.clone()];
@@ -111,6 +123,8 @@ pub fn labels(names: &Names, machine: &Machine) -> BTreeMap<String, String> {
     labels.insert(names.label("hostname"), machine.hostname.clone());
     labels.insert(names.label("arch"), arch.clone());
     labels.insert(names.label("os"), os.clone());
+    labels.insert(names.sub_label("beta", "arch"), arch.clone());
+    labels.insert(names.sub_label("beta", "os"), os.clone());
     labels
 }
 
@@ -119,7 +133,7 @@ pub fn labels(names: &Names, machine: &Machine) -> BTreeMap<String, String> {
 pub fn status(
     machine: &Machine,
     health: &Health,
-    images: &[Image],
+    images: Listed<'_>,
     before: &NodeStatus,
     now: Time,
 ) -> NodeStatus {
@@ -130,7 +144,7 @@ pub fn status(
         conditions: conditions(health, &before.conditions, now),
         addresses: addresses(machine),
         node_info: machine.info.clone(),
-        images: listed(images),
+        images: listed(images.all, images.max),
         volumes_attached: before.volumes_attached.clone(),
         volumes_in_use: before.volumes_in_use.clone(),
         ..NodeStatus::default()
@@ -173,6 +187,7 @@ pub fn capacity(capacity: &Capacity, reserved: &Reserved) -> (Amounts, Amounts) 
         take(name, *amount);
     }
     take(MEMORY, bytes(reserved.eviction_memory_bytes));
+    take(EPHEMERAL_STORAGE, bytes(reserved.eviction_disk_bytes));
     // Huge pages are memory that nobody else can have.
     take(MEMORY, bytes(capacity.huge_pages.values().sum()));
     (total, left)
@@ -188,14 +203,14 @@ fn addresses(machine: &Machine) -> Vec<NodeAddress> {
 }
 
 /// The largest images, each with its shortest names.
-fn listed(images: &[Image]) -> Vec<ContainerImage> {
+fn listed(images: &[Image], max: usize) -> Vec<ContainerImage> {
     let mut images: Vec<&Image> = images.iter().filter(|i| !i.names.is_empty()).collect();
     images.sort_by_key(|i| (Reverse(i.size_bytes), &i.names));
     let show = |image: &Image| ContainerImage {
         names: image.names.iter().take(IMAGE_NAMES_MAX).cloned().collect(),
         size_bytes: image.size_bytes,
     };
-    images.into_iter().take(IMAGES_MAX).map(show).collect()
+    images.into_iter().take(max).map(show).collect()
 }
 
 fn conditions(health: &Health, before: &[NodeCondition], now: Time) -> Vec<NodeCondition> {
@@ -249,9 +264,33 @@ fn conditions(health: &Health, before: &[NodeCondition], now: Time) -> Vec<NodeC
     foreign.chain(own).collect()
 }
 
+/// Which conditions turned between two statuses, as the reasons of the events that tell it.
+pub fn turns(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static str> {
+    let told = |condition: &NodeCondition| {
+        let known = before.conditions.iter().find(|c| c.type_ == condition.type_);
+        if known.is_some_and(|known| known.status == condition.status) {
+            return None;
+        }
+        Some(match (condition.type_.as_str(), condition.status == "True") {
+            ("Ready", true) => "NodeReady",
+            ("Ready", false) => "NodeNotReady",
+            ("MemoryPressure", true) => "NodeHasInsufficientMemory",
+            ("MemoryPressure", false) => "NodeHasSufficientMemory",
+            ("DiskPressure", true) => "NodeHasDiskPressure",
+            ("DiskPressure", false) => "NodeHasNoDiskPressure",
+            ("PIDPressure", true) => "NodeHasInsufficientPID",
+            ("PIDPressure", false) => "NodeHasSufficientPID",
+            _ => return None,
+        })
+    };
+    after.conditions.iter().filter_map(told).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NONE: Listed<'_> = Listed { all: &[], max: 50 };
 
     fn machine() -> Machine {
         let mut machine = Machine {
@@ -270,6 +309,7 @@ mod tests {
         };
         machine.reserved.amounts.insert("cpu".into(), Quantity::from_milli(500));
         machine.reserved.eviction_memory_bytes = 100 << 20;
+        machine.reserved.eviction_disk_bytes = 10 << 30;
         machine
     }
 
@@ -279,6 +319,7 @@ mod tests {
         let (total, left) = capacity(&machine.capacity, &machine.reserved);
         assert_eq!(total["memory"].to_string(), "4Gi");
         assert_eq!(total["hugepages-2Mi"].to_string(), "1Gi");
+        assert_eq!(left["ephemeral-storage"].to_string(), "90Gi");
         assert_eq!(left["cpu"].to_string(), "1500m");
         assert_eq!(left["memory"].to_string(), "2972Mi");
         assert_eq!(left["pods"].to_string(), "110");
@@ -295,19 +336,23 @@ mod tests {
     fn conditions_keep_their_transition_time_until_they_turn() {
         let (t1, t2, t3) = (Time::from_unix(10), Time::from_unix(20), Time::from_unix(30));
         let machine = machine();
-        let first = status(&machine, &Health::default(), &[], &NodeStatus::default(), t1);
-        let second = status(&machine, &Health::default(), &[], &first, t2);
+        let first = status(&machine, &Health::default(), NONE, &NodeStatus::default(), t1);
+        let second = status(&machine, &Health::default(), NONE, &first, t2);
         let ready = |s: &NodeStatus| s.conditions.iter().find(|c| c.type_ == "Ready").cloned();
         let second_ready = ready(&second).expect("ready");
         assert_eq!(second_ready.last_transition_time, t1);
         assert_eq!(second_ready.last_heartbeat_time, t2);
         assert!(!differs(&first, &second));
         let ill = Health { not_ready: vec!["runtime is down".into()], ..Health::default() };
-        let third = status(&machine, &ill, &[], &second, t3);
+        let third = status(&machine, &ill, NONE, &second, t3);
         let third_ready = ready(&third).expect("ready");
         assert_eq!(third_ready.status, "False");
         assert_eq!(third_ready.last_transition_time, t3);
         assert!(differs(&second, &third));
+        assert_eq!(turns(&first, &second), Vec::<&str>::new());
+        assert_eq!(turns(&second, &third), ["NodeNotReady"]);
+        let all = ["NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"];
+        assert_eq!(turns(&NodeStatus::default(), &first), [&all[..], &["NodeReady"]].concat());
     }
 
     #[test]
@@ -318,7 +363,7 @@ mod tests {
             ..NodeCondition::default()
         };
         let before = NodeStatus { conditions: vec![other.clone()], ..NodeStatus::default() };
-        let after = status(&machine(), &Health::default(), &[], &before, Time::from_unix(1));
+        let after = status(&machine(), &Health::default(), NONE, &before, Time::from_unix(1));
         assert_eq!(after.conditions.first(), Some(&other));
         assert_eq!(after.conditions.len(), 5);
     }
@@ -327,8 +372,8 @@ mod tests {
     fn the_largest_images_are_listed() {
         let image = |n: i64| Image { names: vec![format!("i{n}")], size_bytes: n };
         let images: Vec<Image> = (0..60).map(image).collect();
-        let listed = listed(&images);
-        assert_eq!(listed.len(), IMAGES_MAX);
+        let listed = listed(&images, 50);
+        assert_eq!(listed.len(), 50);
         assert_eq!(listed[0].names, ["i59"]);
     }
 }

@@ -153,7 +153,7 @@ impl Bound {
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         self.start_upkeep(&parts, &events, drain);
         if let Some(cluster) = cluster {
-            self.start_node(&cluster.client, parts, node_sender, node, drain)?;
+            self.start_node(&cluster.client, parts, events, node_sender, node, drain)?;
         }
         tracing::info!(node = self.machine.name, boot = self.boot_id, "running");
         Ok(())

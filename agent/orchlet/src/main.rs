@@ -4,6 +4,8 @@
 mod app;
 mod clock;
 mod config;
+mod eviction;
+mod garbage;
 mod images;
 mod journal;
 mod network;

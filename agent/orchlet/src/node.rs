@@ -4,11 +4,13 @@
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent_node::status::{self, Health, Image, Machine};
+use agent_node::pressure::Pressure;
+use agent_node::status::{self, Health, Image, Listed, Machine};
 use agent_runtime::Runtime;
 use proto_api::Time;
 use proto_api::core::v1::Node;
 use proto_api::meta::v1::OwnerReference;
+use proto_client::events::EventKind;
 use proto_client::lease::{self, Holder};
 use proto_client::watch::{Observed, watch as watch_objects};
 use proto_client::{Client, ClientError, ListParams, WriteParams};
@@ -18,14 +20,13 @@ use proto_daemon::statusz::TaskStatus;
 use tokio::sync::watch;
 
 use crate::clock;
+use crate::node_events::NodeEvents;
 use crate::pods::parts::Parts;
 
 /// Pause between failed attempts.
 const RETRY: Duration = Duration::from_secs(1);
 /// Between two looks at a node that is not ready.
 const NOT_READY_LOOK: Duration = Duration::from_millis(200);
-/// How long the node counts as alive after its lease was renewed, in seconds.
-const LEASE_SECS: u16 = 40;
 
 /// What the node's task works with.
 pub struct NodeTask {
@@ -41,6 +42,10 @@ pub struct NodeTask {
     pub look_every: Duration,
     /// How often it is written when nothing has changed.
     pub report_every: Duration,
+    /// Most images that are listed.
+    pub images_max: usize,
+    /// What is told of the node.
+    pub events: NodeEvents,
     /// Told of the Node object whenever it was written or read.
     pub node: watch::Sender<Option<Arc<Node>>>,
 }
@@ -57,7 +62,9 @@ impl NodeTask {
 
     async fn keep(&self, page: TaskStatus) {
         let mut written = Instant::now();
+        let mut strain = self.parts.strain.subscribe();
         loop {
+            strain.mark_unchanged();
             page.started("period");
             let known = self.node.borrow().clone();
             let result = match known.as_deref() {
@@ -88,7 +95,21 @@ impl NodeTask {
                     RETRY
                 }
             };
-            tokio::time::sleep(pause).await;
+            // All arms are cancel safe: they only say that it is time to look.
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                _ = strain.changed() => {}
+                () = self.deleted() => {}
+            }
+        }
+    }
+
+    /// Waits until somebody has deleted the object, which is then made again.
+    async fn deleted(&self) {
+        let mut node = self.node.subscribe();
+        let known = node.borrow_and_update().is_some();
+        if !known || node.wait_for(Option::is_none).await.is_err() {
+            std::future::pending().await
         }
     }
 
@@ -124,9 +145,23 @@ impl NodeTask {
             }
             Err(error) => return Err(error),
         };
+        let boot = &self.machine.info.boot_id;
+        let before = &node.status.node_info.boot_id;
+        if !before.is_empty() && before != boot {
+            let message = format!("Node {} has been rebooted, boot id: {boot}", self.machine.name);
+            self.events.tell(EventKind::Warning, "Rebooted", message);
+        }
         let labels = status::labels(names, &self.machine);
-        if labels.iter().any(|(key, value)| node.metadata.labels.get(key) != Some(value)) {
+        let labelled =
+            labels.iter().all(|(key, value)| node.metadata.labels.get(key) == Some(value));
+        let id = &self.machine.provider_id;
+        // The object keeps the identity that it was given first.
+        let unnamed = node.spec.provider_id.is_empty() && !id.is_empty();
+        if !labelled || unnamed {
             node.metadata.labels.extend(labels);
+            if unnamed {
+                node.spec.provider_id.clone_from(id);
+            }
             node = api.update(&node, &WriteParams::default()).await?;
         }
         Ok(self.update(&node, false).await?.unwrap_or(node))
@@ -138,16 +173,29 @@ impl NodeTask {
         if !due && !status::differs(&known.status, &status) {
             return Ok(None);
         }
+        let turns = status::turns(&known.status, &status);
         let node = Node { status, ..known.clone() };
         let api = self.client.all::<Node>();
-        api.update_status(&node, &WriteParams::default()).await.map(Some)
+        let written = api.update_status(&node, &WriteParams::default()).await?;
+        for reason in turns {
+            let message = format!("Node {} status is now: {reason}", self.machine.name);
+            self.events.tell(EventKind::Normal, reason, message);
+        }
+        Ok(Some(written))
     }
 
     async fn status(&self, known: &Node) -> proto_api::core::v1::NodeStatus {
-        let health = health(&*self.parts.runtime).await;
+        let mut health = health(&*self.parts.runtime).await;
+        let strain = *self.parts.strain.borrow();
+        let Pressure { memory, disk, pid } = strain.pressure;
+        (health.memory_pressure, health.disk_pressure, health.pid_pressure) = (memory, disk, pid);
+        if strain.shutting_down {
+            health.not_ready.push("node is shutting down".to_owned());
+        }
         let images = images(&*self.parts.runtime).await;
+        let images = Listed { all: &images, max: self.images_max };
         let now = Time::from_unix(clock::now().unix_seconds);
-        status::status(&self.machine, &health, &images, &known.status, now)
+        status::status(&self.machine, &health, images, &known.status, now)
     }
 }
 
@@ -212,10 +260,10 @@ async fn images(runtime: &dyn Runtime) -> Vec<Image> {
         .collect()
 }
 
-/// Renews the node's lease until drained, once the Node object is known.
+/// Renews the node's lease until drained, once the Node object is known. The lease has the node's name and lasts so many seconds.
 pub async fn renew(
     client: Client,
-    name: String,
+    (name, duration_secs): (String, u16),
     mut node: watch::Receiver<Option<Arc<Node>>>,
     page: TaskStatus,
     drain: DrainWatch,
@@ -231,7 +279,7 @@ pub async fn renew(
         uid: node.metadata.uid.clone(),
         ..OwnerReference::default()
     });
-    let holder = Holder { lease: name.clone(), identity: name, duration_secs: LEASE_SECS, owner };
+    let holder = Holder { lease: name.clone(), identity: name, duration_secs, owner };
     let namespace = client.names().node_lease_namespace();
     let (held, _) = watch::channel(lease::Held::No);
     lease::keep(client.within(namespace), holder, page, held, drain).await;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use agent_host::cgroups::{Cgroups, Removal};
+use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
 use agent_node::cgroup::{
     CgroupLimits, CgroupName, Driver, class_limits, node_limits, pod_limits, reserved_limits,
 };
@@ -136,6 +136,15 @@ impl PodPlace for NodePlace {
 
     fn has_cgroup(&self, pod: &Pod) -> bool {
         self.cgroups.exists(&self.name(pod).path(self.driver))
+    }
+
+    fn usage(&self, pod: &Pod) -> Option<CgroupUsage> {
+        self.cgroups.usage(&self.name(pod).path(self.driver))
+    }
+
+    fn pods_memory(&self) -> Option<u64> {
+        let pods = CgroupName::pods(&self.root).path(self.driver);
+        self.cgroups.usage(&pods).map(|usage| usage.working_set_bytes)
     }
 
     fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {

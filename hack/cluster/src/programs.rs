@@ -145,6 +145,9 @@ fn orchlet(spec: &Spec, node: &Node) -> Program {
         ("cni-conf-dir", path(dir.join("cni"))),
         ("cluster-dns", Spec::DNS_SERVICE_ADDRESS.to_string()),
         ("cluster-domain", Spec::DOMAIN.to_owned()),
+        // The disk is the host's: how full it is says nothing about the node.
+        ("eviction-hard", "memory.available<100Mi".to_owned()),
+        ("image-gc-high-threshold", "100".to_owned()),
         // Nobody without a certificate of the cluster runs commands in its pods.
         ("anonymous-auth", "false".to_owned()),
         ("client-ca-file", path(pki.join("ca.crt"))),

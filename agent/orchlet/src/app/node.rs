@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use agent_host::address;
 use agent_host::machine::{self, Identity};
+use agent_node::node_labels;
 use agent_node::resources::{self, Amounts};
 use agent_node::status::{Machine, Reserved};
 use proto_api::core::v1::{Node, NodeSystemInfo};
@@ -17,6 +18,8 @@ use super::{Bound, until};
 use crate::config::Settings;
 use crate::network;
 use crate::node::{self, NodeTask};
+use crate::node_config;
+use crate::node_events::NodeEvents;
 use crate::pods::parts::Parts;
 
 /// What the node is, from the machine and the settings.
@@ -34,6 +37,15 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
     let mut amounts = Amounts::new();
     resources::add(&mut amounts, &file.system_reserved);
     resources::add(&mut amounts, &file.kube_reserved);
+    let labels = flags.node_labels.iter().cloned().collect();
+    let forbidden = node_labels::forbidden(settings.names, &labels);
+    if !forbidden.is_empty() {
+        return Err(Failure::usage(format!(
+            "unknown labels of the cluster's domains specified with --node-labels: {}",
+            forbidden.join(", ")
+        )));
+    }
+    let (memory, disk) = node_config::kept_by_eviction(file, found.memory_bytes, found.disk_bytes);
     let version = format!("v1.25.0-orchlet-{}", env!("CARGO_PKG_VERSION"));
     Ok(Machine {
         hostname: name.clone(),
@@ -52,16 +64,14 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
             ..NodeSystemInfo::default()
         },
         capacity: found,
-        reserved: Reserved { amounts, eviction_memory_bytes: EVICTION_MEMORY_BYTES },
+        reserved: Reserved { amounts, eviction_memory_bytes: memory, eviction_disk_bytes: disk },
         port: file.port,
-        labels: flags.node_labels.iter().cloned().collect(),
+        labels,
+        provider_id: file.provider_id.clone(),
         taints: file.register_with_taints.clone(),
         pod_cidr: file.pod_cidr.clone(),
     })
 }
-
-/// Memory kept free of pods, the ecosystem's default `memory.available<100Mi`.
-const EVICTION_MEMORY_BYTES: u64 = 100 << 20;
 
 impl Bound {
     /// Starts the tasks of the Node object: status, lease, network.
@@ -69,6 +79,7 @@ impl Bound {
         &self,
         client: &Client,
         parts: Arc<Parts>,
+        events: NodeEvents,
         sender: watch::Sender<Option<Arc<Node>>>,
         node: watch::Receiver<Option<Arc<Node>>>,
         drain: &Drain,
@@ -89,12 +100,15 @@ impl Bound {
             register: self.settings.file.register_node,
             look_every: self.settings.file.node_status_update_frequency,
             report_every: self.settings.file.node_status_report_frequency,
+            images_max: node_config::images_listed_max(&self.settings.file),
+            events,
             node: sender,
         };
         tokio::spawn(task.run(self.board.task("node"), drain.watch()));
         let lease = heartbeat.separate().map_err(Failure::run)?;
         let (name, page) = (self.machine.name.clone(), self.board.task("lease"));
-        tokio::spawn(node::renew(lease, name, node.clone(), page, drain.watch()));
+        let lasts = node_config::lease_secs(&self.settings.file);
+        tokio::spawn(node::renew(lease, (name, lasts), node.clone(), page, drain.watch()));
         if let Some(dir) = self.settings.flags.cni_conf_dir.clone() {
             tokio::spawn(until(drain.watch(), network::follow(dir, node)));
         }

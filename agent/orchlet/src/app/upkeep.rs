@@ -1,13 +1,17 @@
-//! The tasks that keep the node in order: images.
+//! The tasks that keep the node in order: images, garbage, eviction.
 
 use std::sync::Arc;
 
+use agent_node::eviction::decide::State;
+use agent_node::resources::MEMORY;
 use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 
 use super::runtime::CRI_NAMESPACE;
 use super::{Bound, until};
 use crate::config::Settings;
+use crate::eviction::Evictor;
+use crate::garbage;
 use crate::images::import_dir::ImportDir;
 use crate::images::{Images, Logins, Providers, collect};
 use crate::node_config;
@@ -42,6 +46,10 @@ impl Bound {
             self.board.task("images"),
         );
         tokio::spawn(until(drain.watch(), collecting));
+        let sweeping = garbage::run(parts.clone(), self.board.task("garbage"));
+        tokio::spawn(until(drain.watch(), sweeping));
+        let evicting = self.evictor(parts, events).run(self.board.task("eviction"));
+        tokio::spawn(until(drain.watch(), evicting));
         if let Some(dir) = &flags.node.image_import_dir {
             let import = ImportDir {
                 dir: dir.clone(),
@@ -51,6 +59,23 @@ impl Bound {
                 parts: parts.clone(),
             };
             tokio::spawn(until(drain.watch(), import.run()));
+        }
+    }
+
+    fn evictor(&self, parts: &Arc<Parts>, events: &NodeEvents) -> Evictor {
+        let (file, machine) = (&self.settings.file, &self.machine);
+        let reserved = machine.reserved.amounts.get(MEMORY).map_or(0, |q| q.as_bytes());
+        Evictor {
+            parts: parts.clone(),
+            // Faults were told when the settings were read.
+            thresholds: node_config::eviction_thresholds(file).unwrap_or_default(),
+            transition: file.eviction_pressure_transition_period,
+            soft_grace: node_config::soft_grace(file),
+            image_limits: node_config::image_limits(file),
+            pods_memory: machine.capacity.memory_bytes.saturating_sub(reserved),
+            limits_storage: file.local_storage_capacity_isolation,
+            events: events.clone(),
+            state: State::default(),
         }
     }
 }

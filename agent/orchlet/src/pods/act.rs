@@ -25,7 +25,7 @@ use super::effect::Effect;
 use super::parts::Parts;
 use super::seams::{Line, MountedVolumes, Sources};
 use crate::provision::hosts_mount;
-use crate::{clock, images};
+use crate::{clock, garbage, images};
 
 /// The state of the pod when the action begins.
 #[derive(Clone)]
@@ -98,9 +98,7 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
             let now = runtime.container(id).await.map_err(failed)?;
             Ok(now.map_or(Effect::Nothing, |c| instance(with_message(parts, &scene.pod, c))))
         }
-        Action::RemoveContainer { id } => {
-            runtime.remove_container(id).await.map_err(failed).map(|()| Effect::Nothing)
-        }
+        Action::RemoveContainer { id } => remove_container(parts, scene, id).await,
         Action::StopSandbox { id, .. } => {
             runtime.stop_sandbox(id).await.map_err(failed).map(|()| Effect::Nothing)
         }
@@ -126,6 +124,20 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
 
 fn instance(now: ContainerSeen) -> Effect {
     Effect::Instance(Box::new(now))
+}
+
+/// Removes a dead instance, then its log and last words.
+async fn remove_container(parts: &Parts, scene: &Scene, id: &str) -> Result<Effect, Failure> {
+    let failed = |error: RuntimeError| Failure::runtime("", &error);
+    let known = parts.runtime.container(id).await.map_err(failed)?;
+    parts.runtime.remove_container(id).await.map_err(failed)?;
+    if let Some(ContainerSeen { name, attempt, .. }) = known {
+        let logs = translate::log_directory(&parts.facts.pod_logs_dir, &scene.pod);
+        garbage::remove_instance_logs(&PathBuf::from(logs).join(&name), attempt);
+        // Absent where the container leaves no message.
+        let _ = fs::remove_file(parts.termination_file(&scene.pod.metadata.uid, &name, attempt));
+    }
+    Ok(Effect::Nothing)
 }
 
 /// The image that is there meanwhile without a registry, imported by an operator, unless it is to be pulled always.

@@ -1,6 +1,6 @@
 //! What all pod tasks share.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -137,6 +137,11 @@ impl Parts {
             spec.init_containers.iter().chain(&spec.containers)
         });
         containers.map(|container| container.image.clone()).collect()
+    }
+
+    /// The pods that have a task.
+    pub fn known_uids(&self) -> BTreeSet<String> {
+        self.verdicts.lock().keys().cloned().collect()
     }
 
     /// The pods that take of the node: with status, and whether they come from a manifest.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_host::cgroups::CgroupUsage;
 use agent_pod::env::ServiceEnv;
 use agent_pod::events::PodEvent;
 use agent_pod::volume_mounts::VolumeOnHost;
@@ -52,6 +53,14 @@ pub trait PodPlace: Send + Sync {
     fn cgroup_parent(&self, pod: &Pod) -> String;
     /// Whether the pod has a cgroup.
     fn has_cgroup(&self, pod: &Pod) -> bool;
+    /// What the pod uses, where that can be told.
+    fn usage(&self, _pod: &Pod) -> Option<CgroupUsage> {
+        None
+    }
+    /// Memory in use by all pods together, where that can be told, in bytes.
+    fn pods_memory(&self) -> Option<u64> {
+        None
+    }
     /// Removes the pod's cgroup with what is left in it.
     fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>>;
 }

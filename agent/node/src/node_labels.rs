@@ -1,0 +1,71 @@
+//! Labels that a node may give itself: in the domains of the cluster only those that say what a machine is, never those that others
+//! trust (a node must not choose which pods come to it).
+
+use std::collections::BTreeMap;
+
+use proto_api::names::Names;
+
+/// Names below the cluster's label domain itself.
+const OWN: [&str; 3] = ["hostname", "os", "arch"];
+/// Subdomain and name.
+const KNOWN: [(&str, &str); 8] = [
+    ("topology", "zone"),
+    ("topology", "region"),
+    ("failure-domain.beta", "zone"),
+    ("failure-domain.beta", "region"),
+    ("beta", "instance-type"),
+    ("beta", "os"),
+    ("beta", "arch"),
+    ("node", "instance-type"),
+];
+/// Subdomains in which every name is allowed, below them too.
+const OPEN: [&str; 2] = ["kubelet", "node"];
+
+/// Labels of the cluster's domains that a node may not give itself.
+pub fn forbidden<'a>(names: &Names, labels: &'a BTreeMap<String, String>) -> Vec<&'a str> {
+    let is_allowed = |key: &str| {
+        let Some((domain, _)) = key.split_once('/') else { return true };
+        let of = |whole: &str| domain == whole || domain.ends_with(&format!(".{whole}"));
+        if !of(names.label_domain()) && !of(names.group_domain()) {
+            return true;
+        }
+        OWN.iter().any(|name| key == names.label(name))
+            || KNOWN.iter().any(|(sub, name)| key == names.sub_label(sub, name))
+            || OPEN.iter().any(|sub| of(&format!("{sub}.{}", names.label_domain())))
+    };
+    labels.keys().map(String::as_str).filter(|key| !is_allowed(key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::names::Profile;
+
+    use super::*;
+
+    #[test]
+    fn a_node_says_what_it_is_and_not_whom_it_gets() {
+        for profile in [Profile::Kubernetes, Profile::default()] {
+            let names = Names::new(profile);
+            let allowed = [
+                "plain".to_owned(),
+                "example.com/role".to_owned(),
+                names.label("hostname"),
+                names.sub_label("topology", "zone"),
+                names.sub_label("node", "anything"),
+                names.sub_label("sub.node", "anything"),
+                names.sub_label("kubelet", "x"),
+            ];
+            let forbidden_keys = [
+                names.label("role"),
+                names.sub_label("node-role", "control-plane"),
+                names.sub_label("node-restriction", "secure"),
+                format!("x.{}/y", names.group_domain()),
+            ];
+            let all = allowed.iter().chain(&forbidden_keys);
+            let labels = all.map(|key| (key.clone(), String::new())).collect();
+            let mut expect: Vec<&str> = forbidden_keys.iter().map(String::as_str).collect();
+            expect.sort_unstable();
+            assert_eq!(forbidden(names, &labels), expect);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Measures what pods use: memory and processes from their cgroups, writable layers from the runtime, volumes and logs from the disk.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agent_host::disk_usage::{self, DiskUsage};
+use agent_node::eviction::Signal;
+use agent_node::eviction::rank::{ContainerUse, PodUse};
+use agent_pod::translate::log_directory;
+use agent_runtime::runtime::ContainerUsage;
+use proto_daemon::exit::chain;
+use tokio::task::spawn_blocking;
+
+use super::empty_dirs;
+use crate::pods::parts::{Known, Parts};
+
+/// What is measured: walking directories is not free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Memory and processes.
+    Memory,
+    /// Disk as well.
+    Disk,
+}
+
+impl Extent {
+    /// What the ranking for a signal looks at.
+    pub fn of(signal: Signal) -> Self {
+        match signal {
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable | Signal::PidAvailable => {
+                Self::Memory
+            }
+            Signal::NodefsAvailable
+            | Signal::NodefsInodesFree
+            | Signal::ImagefsAvailable
+            | Signal::ImagefsInodesFree => Self::Disk,
+        }
+    }
+}
+
+/// What a pod uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measured {
+    /// In all.
+    pub uses: PodUse,
+    /// Bytes in each volume of kind `emptyDir`, those in memory included.
+    pub volumes: BTreeMap<String, u64>,
+}
+
+/// Measures pods; by uid. A pod of which nothing could be read is left out.
+pub async fn measure(
+    parts: &Arc<Parts>,
+    pods: &[Known],
+    extent: Extent,
+) -> BTreeMap<String, Measured> {
+    let usages = parts.runtime.usage().await.unwrap_or_else(|error| {
+        tracing::warn!(error = chain(&error), "use of containers is not known");
+        Vec::new()
+    });
+    let (parts, pods) = (parts.clone(), pods.to_vec());
+    let measured = spawn_blocking(move || {
+        let one = |known: &Known| {
+            let uid = known.pod.metadata.uid.clone();
+            Some((uid, of_pod(&parts, known, &usages, extent)?))
+        };
+        pods.iter().filter_map(one).collect()
+    });
+    measured.await.unwrap_or_default()
+}
+
+fn of_pod(
+    parts: &Parts,
+    known: &Known,
+    usages: &[ContainerUsage],
+    extent: Extent,
+) -> Option<Measured> {
+    let pod = &known.pod;
+    let own: Vec<&ContainerUsage> =
+        usages.iter().filter(|usage| usage.pod_uid == pod.metadata.uid).collect();
+    let cgroup = parts.place.usage(pod);
+    if cgroup.is_none() && own.is_empty() {
+        return None;
+    }
+    let mut measured = Measured::default();
+    let uses = &mut measured.uses;
+    let sum = own.iter().map(|usage| usage.working_set_bytes).sum();
+    uses.memory = cgroup.map_or(sum, |usage| usage.working_set_bytes);
+    uses.tasks = cgroup.map_or(0, |usage| usage.tasks);
+    let logs = PathBuf::from(log_directory(&parts.facts.pod_logs_dir, pod));
+    let size = |path: PathBuf| match extent {
+        Extent::Memory => DiskUsage::default(),
+        Extent::Disk => disk_usage::of(&path).unwrap_or_default(),
+    };
+    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
+    for container in containers {
+        let logs = size(logs.join(&container.name));
+        let layers = own.iter().filter(|usage| usage.name == container.name);
+        let mut use_ = ContainerUse {
+            name: container.name.clone(),
+            logs: logs.bytes,
+            ..ContainerUse::default()
+        };
+        uses.inodes += logs.inodes;
+        for usage in layers {
+            use_.memory = use_.memory.max(usage.working_set_bytes);
+            use_.layer += usage.writable_bytes;
+            uses.inodes += usage.writable_inodes;
+        }
+        uses.containers.push(use_);
+    }
+    let directory = empty_dirs(parts, &pod.metadata.uid);
+    for volume in &pod.spec.volumes {
+        let Some(source) = &volume.volume_source.empty_dir else { continue };
+        let used = size(directory.join(&volume.name));
+        measured.volumes.insert(volume.name.clone(), used.bytes);
+        if source.medium.is_empty() {
+            uses.volumes += used.bytes;
+            uses.inodes += used.inodes;
+        }
+    }
+    Some(measured)
+}

@@ -2,6 +2,7 @@
 //!
 //! - [`machine`]: what it is and has: processors, memory, disk, names and versions.
 //! - [`cgroups`]: the pods' places in the cgroup tree, on version 1 and 2.
+//! - [`cgroup_stats`], [`net_counters`], [`process`]: what is used, read when somebody asks.
 //! - [`address`]: the node's own addresses.
 //! - [`bridge`]: what the pods of the node are plugged into.
 //! - [`disk_usage`]: what a directory takes.
@@ -9,7 +10,10 @@
 
 pub mod address;
 pub mod bridge;
+pub mod cgroup_stats;
 pub mod cgroups;
 pub mod disk_usage;
 pub mod machine;
+pub mod net_counters;
+pub mod process;
 pub mod stall;

@@ -16,16 +16,20 @@ use agent_host::cgroups::Cgroups;
 use agent_host::machine;
 use agent_node::status::{self, Machine};
 use agent_runtime::cri::CriRuntime;
+use agent_runtime::observe;
 use proto_client::Client;
 use proto_client::config::file;
+use proto_client::metrics::RequestMetrics;
 use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
+use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
 
 use crate::config::Settings;
 use crate::images::Logins;
 use crate::journal::{Journal, Record};
+use crate::metrics::AgentMetrics;
 use crate::node_events::NodeEvents;
 use crate::place::{Bounded, Enforced, NodePlace};
 use crate::pods::Pods;
@@ -47,6 +51,8 @@ pub struct Bound {
     records: BTreeMap<String, Record>,
     board: StatusBoard,
     logins: Logins,
+    registry: Metrics,
+    metrics: AgentMetrics,
 }
 
 /// Reads the machine, opens the journal, makes the clients. Changes nothing but the agent's own directories and cgroups.
@@ -60,7 +66,6 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let machine = node::describe(&settings, &identity)?;
     let runtime =
         CriRuntime::new(&settings.file.container_runtime_endpoint).map_err(Failure::usage)?;
-    let client = client(&settings)?;
     let (journal, records) =
         Journal::open(&root.join("journal.redb"), &identity.boot_id).map_err(Failure::run)?;
     let cgroups = Cgroups::detect().map_err(Failure::run)?;
@@ -70,6 +75,8 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let (capacity, _) = status::capacity(&machine.capacity, &machine.reserved);
     place.prepare(&capacity, &enforced(&settings, &machine)).map_err(Failure::run)?;
     let logins = upkeep::logins(&settings)?;
+    let (registry, metrics) = metrics(&settings, &machine).map_err(Failure::run)?;
+    let client = client(&settings, &registry)?;
     Ok(Bound {
         logins,
         machine,
@@ -80,6 +87,8 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
         journal,
         records,
         board: StatusBoard::default(),
+        registry,
+        metrics,
         settings,
     })
 }
@@ -103,11 +112,26 @@ fn enforced(settings: &Settings, machine: &Machine) -> Enforced {
     }
 }
 
-fn client(settings: &Settings) -> Result<Option<Client>, Failure> {
+/// The registry, with what the agent counts in it.
+fn metrics(
+    settings: &Settings,
+    machine: &Machine,
+) -> Result<(Metrics, AgentMetrics), prometheus::Error> {
+    let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
+    let registry = Metrics::new(&settings.names.metric_prefix("let"), build)?;
+    let metrics = AgentMetrics::register(&registry, settings.names, &machine.name)?;
+    let calls = metrics.clone();
+    observe::set(move |ended| calls.call(ended));
+    Ok((registry, metrics))
+}
+
+fn client(settings: &Settings, registry: &Metrics) -> Result<Option<Client>, Failure> {
     let Some(path) = &settings.flags.kubeconfig else { return Ok(None) };
     let config = file::load(path, None).map_err(Failure::usage)?;
     let agent = format!("orchlet/{}", env!("CARGO_PKG_VERSION"));
-    Client::new(&config, settings.names, &agent).map(Some).map_err(Failure::usage)
+    let client = Client::new(&config, settings.names, &agent).map_err(Failure::usage)?;
+    let requests = RequestMetrics::register(registry).map_err(Failure::run)?;
+    Ok(Some(client.with_metrics(requests)))
 }
 
 impl Bound {

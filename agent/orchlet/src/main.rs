@@ -8,6 +8,7 @@ mod eviction;
 mod garbage;
 mod images;
 mod journal;
+mod metrics;
 mod network;
 mod node;
 mod node_config;
@@ -20,6 +21,7 @@ mod reports;
 mod resolver;
 mod server;
 mod sources;
+mod timeline;
 mod volumes;
 
 use std::process::ExitCode;

@@ -8,51 +8,51 @@
 pub mod access;
 pub mod agent;
 pub mod logs;
+pub mod measure;
 pub mod open;
-pub mod resource_metrics;
 pub mod routes;
 pub mod stats;
 pub mod tls;
 pub mod view;
 
+mod cadvisor;
+mod exposition;
+mod pages;
 mod query;
+mod resource_metrics;
 mod stream;
+mod system_logs;
 
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use agent_runtime::runtime::Streams;
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header};
+use http::{Request, Response, header};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use proto_api::authentication::v1::UserInfo;
-use proto_api::core::v1::Pod;
 use proto_api::names::Names;
-use proto_api::object;
 use proto_daemon::admin::AdminPages;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
-use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use crate::metrics::AgentMetrics;
 use access::{Access, Refused};
-use logs::LogOptions;
-use query::Query;
-use routes::{ContainerName, NoRoute, Route};
-use stats::Extent;
+use pages::text;
+use routes::{NoRoute, Switch};
 use tls::ServerTls;
-use view::{NodeView, Run, Session, ViewError};
+use view::{NodeView, ViewError};
 
 /// Connections served at a time; more wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 256;
@@ -60,10 +60,6 @@ const CONNECTIONS_MAX: usize = 256;
 const LONG_REQUESTS_MAX: usize = 128;
 /// For the TLS handshake, and for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// A command of `/run` that takes longer is cut off.
-const RUN_TIMEOUT: Duration = Duration::from_secs(120);
-/// Pieces of a log that wait for a slow client.
-const LOG_PIECES_MAX: usize = 4;
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
 
@@ -85,21 +81,43 @@ pub struct Service {
     pub pages: AdminPages,
     /// The naming profile.
     pub names: &'static Names,
+    /// Which pages are switched on.
+    pub switches: Switches,
+    /// Directory shown at `/logs/`.
+    pub system_logs_dir: PathBuf,
+    /// Metrics of probes, as text.
+    pub probes: Box<dyn Fn() -> String + Send + Sync>,
+    /// Requests, counted.
+    pub metrics: AgentMetrics,
     /// Sessions and followed logs.
-    long_requests: Arc<Semaphore>,
+    pub long_requests: Arc<Semaphore>,
 }
 
-impl Service {
-    /// Puts the parts together.
-    pub fn new(
-        access: Access,
-        view: Arc<dyn NodeView>,
-        pages: AdminPages,
-        names: &'static Names,
-    ) -> Self {
-        let long_requests = Arc::new(Semaphore::new(LONG_REQUESTS_MAX));
-        Self { access, view, pages, names, long_requests }
+/// Which pages are switched on, by the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Switches {
+    /// `enableDebuggingHandlers`.
+    pub debugging: bool,
+    /// `enableSystemLogHandler`.
+    pub system_logs: bool,
+    /// `enableProfilingHandler`.
+    pub profiling: bool,
+}
+
+impl Switches {
+    fn is_on(self, switch: Switch) -> bool {
+        match switch {
+            Switch::Always => true,
+            Switch::Debugging => self.debugging,
+            Switch::SystemLogs => self.debugging && self.system_logs,
+            Switch::Profiling => self.debugging && self.profiling,
+        }
     }
+}
+
+/// Sessions and followed logs that may be open at a time.
+pub fn long_requests() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(LONG_REQUESTS_MAX))
 }
 
 impl Server {
@@ -177,7 +195,27 @@ async fn connection(
 }
 
 impl Service {
+    /// Answers one request, and counts it.
     async fn answer(
+        &self,
+        request: Request<Incoming>,
+        certified: Option<&UserInfo>,
+    ) -> Response<Body> {
+        let page = routes::page_name(request.uri().path());
+        let long = matches!(page, "exec" | "attach" | "portForward" | "containerLogs" | "logs");
+        let method = request.method().as_str().to_owned();
+        let labels = [method.as_str(), page, "readwrite", if long { "true" } else { "false" }];
+        self.metrics.http_requests.with_label_values(&labels).inc();
+        self.metrics.http_inflight.with_label_values(&labels).inc();
+        let began = Instant::now();
+        let response = self.decide(request, certified).await;
+        self.metrics.http_inflight.with_label_values(&labels).dec();
+        let took = began.elapsed().as_secs_f64();
+        self.metrics.http_seconds.with_label_values(&labels).observe(took);
+        response
+    }
+
+    async fn decide(
         &self,
         request: Request<Incoming>,
         certified: Option<&UserInfo>,
@@ -193,9 +231,13 @@ impl Service {
                 Refused::CannotTell(why) => text(500, &why),
             };
         }
-        match routes::route(request.method(), &path) {
+        match routes::route(request.method(), &path, |switch| self.switches.is_on(switch)) {
             Err(NoRoute::NotFound) => text(404, "404 page not found"),
             Err(NoRoute::WrongMethod) => text(405, "405 method not allowed"),
+            Err(NoRoute::SwitchedOff(Switch::Debugging)) => {
+                text(405, "Debug endpoints are disabled.")
+            }
+            Err(NoRoute::SwitchedOff(_)) => text(405, "This endpoint is disabled."),
             Ok(route) => self.page(route, request).await.unwrap_or_else(|error| match error {
                 ViewError::NotFound(why) => text(404, &why),
                 ViewError::NotNow(why) => text(400, &why),
@@ -203,176 +245,6 @@ impl Service {
             }),
         }
     }
-
-    async fn page(
-        &self,
-        route: Route,
-        request: Request<Incoming>,
-    ) -> Result<Response<Body>, ViewError> {
-        let query = Query::parse(request.uri().query().unwrap_or_default());
-        Ok(match route {
-            Route::Admin => match self.pages.answer(&request) {
-                Some(response) => {
-                    response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
-                }
-                None => text(404, "404 page not found"),
-            },
-            Route::Pods => self.pod_list(self.view.pods()),
-            Route::RunningPods => self.pod_list(self.view.running_pods().await?),
-            Route::Configz => json_body(&self.view.configuration()),
-            Route::StatsSummary => {
-                let extent = match query.get("only_cpu_and_memory") {
-                    Some("true" | "1") => Extent::CpuAndMemory,
-                    _ => Extent::Full,
-                };
-                json_body(&stats::summary(&self.view.stats().await?, extent))
-            }
-            Route::ResourceMetrics => {
-                let metrics = resource_metrics::text(&self.view.stats().await?);
-                body(200, proto_daemon::metrics::CONTENT_TYPE, Bytes::from(metrics))
-            }
-            Route::Logs(container) => self.log(container, &query).await?,
-            Route::Run(container) => self.run(&container, &query).await?,
-            Route::Exec(container) => {
-                let command = query.all("command");
-                if command.is_empty() {
-                    return Err(ViewError::NotNow(
-                        "you must specify at least 1 command".to_owned(),
-                    ));
-                }
-                let session = Session::Exec { container, command, streams: streams(&query)? };
-                self.session(request, session).await?
-            }
-            Route::Attach(container) => {
-                let session = Session::Attach { container, streams: streams(&query)? };
-                self.session(request, session).await?
-            }
-            Route::PortForward(pod) => {
-                let ports =
-                    query.all("port").iter().map(|port| port.parse()).collect::<Result<_, _>>();
-                let ports =
-                    ports.map_err(|_| ViewError::NotNow("port must be a number".to_owned()))?;
-                self.session(request, Session::PortForward { pod, ports }).await?
-            }
-        })
-    }
-
-    fn pod_list(&self, pods: Vec<Pod>) -> Response<Body> {
-        let items: Result<Vec<Value>, _> =
-            pods.iter().map(|pod| object::to_json_value(pod, self.names)).collect();
-        match items {
-            Ok(items) => json_body(
-                &json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}),
-            ),
-            Err(error) => text(500, &chain(&error)),
-        }
-    }
-
-    async fn log(
-        &self,
-        container: ContainerName,
-        query: &Query,
-    ) -> Result<Response<Body>, ViewError> {
-        let options = LogOptions::parse(query.pairs())
-            .map_err(|error| ViewError::NotNow(error.to_string()))?;
-        let run = if options.previous { Run::Previous } else { Run::Last };
-        let file = self.view.log_file(&container, run).await?;
-        let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
-            return Ok(text(429, "too many logs and sessions are open"));
-        };
-        let (to, mut from) = mpsc::channel(LOG_PIECES_MAX);
-        let view = self.view.clone();
-        tokio::spawn(async move {
-            let _slot = slot;
-            let is_running = || {
-                let (view, file) = (view.clone(), file.clone());
-                async move { view.is_running(&file).await }
-            };
-            logs::send(file.path.clone(), options, is_running, to).await;
-        });
-        let pieces = futures_util::stream::poll_fn(move |cx| from.poll_recv(cx));
-        let pieces = futures_util::StreamExt::map(pieces, |piece| piece.map(Frame::data));
-        let mut response = Response::new(StreamBody::new(pieces).boxed_unsync());
-        set_type(&mut response, "text/plain");
-        Ok(response)
-    }
-
-    async fn run(
-        &self,
-        container: &ContainerName,
-        query: &Query,
-    ) -> Result<Response<Body>, ViewError> {
-        // The ecosystem's form is one `cmd`, split at spaces.
-        let command: Vec<String> =
-            query.get("cmd").unwrap_or_default().split_whitespace().map(str::to_owned).collect();
-        if command.is_empty() {
-            return Err(ViewError::NotNow("cmd is missing".to_owned()));
-        }
-        let output = self.view.run(container, &command, RUN_TIMEOUT).await?;
-        let bytes = [output.stdout, output.stderr].concat();
-        Ok(body(if output.code == 0 { 200 } else { 500 }, "text/plain", Bytes::from(bytes)))
-    }
-
-    async fn session(
-        &self,
-        request: Request<Incoming>,
-        session: Session,
-    ) -> Result<Response<Body>, ViewError> {
-        if !request.headers().contains_key(header::UPGRADE) {
-            return Err(ViewError::NotNow("the connection must be upgraded".to_owned()));
-        }
-        let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
-            return Ok(text(429, "too many logs and sessions are open"));
-        };
-        let url = self.view.session(&session).await?;
-        Ok(match stream::splice(request, &url, slot).await {
-            Ok(response) => {
-                response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
-            }
-            Err(error) => text(502, &chain(&error)),
-        })
-    }
-}
-
-fn streams(query: &Query) -> Result<Streams, ViewError> {
-    let on =
-        |names: [&str; 2]| names.iter().any(|name| matches!(query.get(name), Some("1" | "true")));
-    let tty = on(["tty", "tty"]);
-    let streams = Streams {
-        stdin: on(["input", "stdin"]),
-        stdout: on(["output", "stdout"]),
-        // A terminal has one output: the runtime refuses a second one.
-        stderr: on(["error", "stderr"]) && !tty,
-        tty,
-    };
-    if streams.stdin || streams.stdout || streams.stderr {
-        return Ok(streams);
-    }
-    Err(ViewError::NotNow("you must specify at least 1 of stdin, stdout, stderr".to_owned()))
-}
-
-fn json_body(value: &Value) -> Response<Body> {
-    body(200, "application/json", Bytes::from(value.to_string()))
-}
-
-/// A line for people.
-fn text(status: u16, line: &str) -> Response<Body> {
-    body(status, "text/plain; charset=utf-8", Bytes::from(format!("{line}\n")))
-}
-
-fn body(status: u16, content_type: &'static str, bytes: Bytes) -> Response<Body> {
-    let bytes = Full::new(bytes).map_err(|never| match never {});
-    let mut response = Response::new(bytes.boxed_unsync());
-    *response.status_mut() =
-        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    set_type(&mut response, content_type);
-    response
-}
-
-fn set_type(response: &mut Response<Body>, content_type: &'static str) {
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_pod::seen::{ContainerSeen, Exit, InstanceState, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, SandboxConfig, labels};
@@ -22,6 +22,7 @@ use proto_grpc::cri::v1::image_service_client::ImageServiceClient;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::observe::{self, Ended};
 use crate::runtime::{PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
 
 /// Deadline of calls that only read.
@@ -224,7 +225,10 @@ where
 {
     let mut request = tonic::Request::new(request);
     request.set_timeout(deadline);
-    match tokio::time::timeout(deadline, send(request)).await {
+    let began = Instant::now();
+    let answer = tokio::time::timeout(deadline, send(request)).await;
+    observe::tell(Ended { call: name, took: began.elapsed(), worked: matches!(answer, Ok(Ok(_))) });
+    match answer {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) if status.code() == tonic::Code::DeadlineExceeded => {
             Err(RuntimeError::Deadline { call: name, object: object.into(), after: deadline })

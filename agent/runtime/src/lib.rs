@@ -11,6 +11,7 @@ pub mod events;
 
 pub mod image;
 pub mod import;
+pub mod observe;
 pub mod pause;
 
 #[cfg(feature = "testing")]

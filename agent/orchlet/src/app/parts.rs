@@ -16,6 +16,7 @@ use crate::pods::parts::{Parts, Verdicts};
 use crate::pods::seams::Reports;
 use crate::provision::{Provision, RuntimeClasses};
 use crate::reports::NoReports;
+use crate::timeline::Timelines;
 use crate::volumes::NodeVolumes;
 
 impl Bound {
@@ -74,6 +75,8 @@ impl Bound {
             sandbox_image: flags.pod_infra_container_image.clone(),
             names: settings.names,
             strain: watch::Sender::default(),
+            timelines: Timelines::default(),
+            metrics: self.metrics.clone(),
         }
     }
 }

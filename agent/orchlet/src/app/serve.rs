@@ -3,20 +3,23 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use agent_host::cgroups::Cgroups;
 use proto_client::Client;
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 use proto_daemon::health::Health;
-use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
+use serde_json::{Value, json};
 
 use super::Bound;
+use crate::metrics::PodGauges;
 use crate::pods::parts::Parts;
-use crate::server::Server;
-use crate::server::agent::{AgentView, CpuTimes};
+use crate::server::agent::AgentView;
+use crate::server::measure::{Measure, Sites};
 use crate::server::open::{self, Opening};
 use crate::server::tls::{Terms, TlsFiles};
+use crate::server::{Server, Switches};
 
 impl Bound {
     /// Starts the HTTPS endpoint, and health and metrics on a loopback port.
@@ -26,11 +29,12 @@ impl Bound {
         parts: &Arc<Parts>,
         drain: &Drain,
     ) -> Result<(), Failure> {
-        let names = self.settings.names;
-        let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
+        let shown = parts.clone();
+        let gauges = PodGauges::new(self.settings.names, Arc::new(move || shown.shown_pods()));
+        gauges.and_then(|gauges| self.registry.register(gauges)).map_err(Failure::run)?;
         let pages = AdminPages {
             health: Health::new(Readiness::default()),
-            metrics: Metrics::new(&names.metric_prefix("agent"), build).map_err(Failure::run)?,
+            metrics: self.registry.clone(),
             status: self.board.clone(),
         };
         self.serve_health(&pages, drain).await;
@@ -70,14 +74,15 @@ impl Bound {
         let mut hosts = self.machine.ips.clone();
         hosts.push(self.machine.hostname.clone());
         let shown = parts.clone();
+        let told = parts.clone();
         let view = AgentView {
             runtime: parts.runtime.clone(),
             pods: Box::new(move || shown.shown_pods()),
-            node: self.machine.name.clone(),
             pod_logs_dir: flags.pod_logs_dir.clone(),
-            root_dir: flags.root_dir.clone(),
             configuration: self.settings.shown(),
-            last: CpuTimes::default(),
+            measure: Arc::new(Measure::new(self.sites())),
+            machine: self.spec(),
+            timeline: Box::new(move |namespace, name| told.timelines.of(namespace, name)),
         };
         let ip = file.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let opening = Opening {
@@ -96,7 +101,50 @@ impl Bound {
             view: Arc::new(view),
             pages,
             names: self.settings.names,
+            switches: Switches {
+                debugging: file.enable_debugging_handlers,
+                system_logs: file.enable_system_log_handler,
+                profiling: file.enable_profiling_handler,
+            },
+            system_logs_dir: flags.system_logs_dir.clone(),
+            probes: Box::new(String::new),
+            metrics: self.metrics.clone(),
         };
         opening.open().await.map_err(Failure::run)
+    }
+
+    /// Where things are that are measured.
+    fn sites(&self) -> Sites {
+        let (flags, file) = (&self.settings.flags, &self.settings.file);
+        Sites {
+            node: self.machine.name.clone(),
+            agent: self.settings.names.component("let"),
+            root_dir: flags.root_dir.clone(),
+            pod_logs_dir: flags.pod_logs_dir.clone(),
+            cgroups: Cgroups::detect().ok(),
+            cgroup_root: file.cgroup_root.clone(),
+            driver: file.cgroup_driver.into(),
+            disk_period: file.volume_stats_agg_period,
+        }
+    }
+
+    /// The machine in the words of `/spec/`.
+    fn spec(&self) -> Value {
+        let (info, capacity) = (&self.machine.info, &self.machine.capacity);
+        json!({
+            "num_cores": capacity.cpus,
+            "memory_capacity": capacity.memory_bytes,
+            "hugepages": capacity.huge_pages.iter()
+                .map(|(size, bytes)| json!({"page_size": size / 1024, "num_pages": bytes / size.max(&1)}))
+                .collect::<Vec<_>>(),
+            "machine_id": info.machine_id,
+            "system_uuid": info.system_uuid,
+            "boot_id": info.boot_id,
+            "filesystems": [{
+                "device": self.settings.flags.root_dir.display().to_string(),
+                "capacity": capacity.disk_bytes,
+                "type": "vfs",
+            }],
+        })
     }
 }

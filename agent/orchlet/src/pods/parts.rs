@@ -19,8 +19,10 @@ use tokio::sync::{Notify, watch};
 use super::seams::{Line, PodPlace, PodVolumes, Reports};
 use crate::images::Images;
 use crate::journal::Journal;
+use crate::metrics::AgentMetrics;
 use crate::objects::Subscribe;
 use crate::provision::{HOSTS_FILE, Provision};
+use crate::timeline::{Outcome, Timelines};
 
 /// The node as pods see it, and the seams through which tasks act.
 pub struct Parts {
@@ -58,6 +60,10 @@ pub struct Parts {
     pub names: &'static Names,
     /// What is short on the node, and whether it is shutting down.
     pub strain: watch::Sender<Strain>,
+    /// What was done for each pod.
+    pub timelines: Timelines,
+    /// What is counted.
+    pub metrics: AgentMetrics,
 }
 
 /// What keeps pods from beginning on the node.
@@ -93,6 +99,7 @@ impl Parts {
 
     /// Takes in what a pod's task knows now.
     pub fn know(&self, known: Known) {
+        self.metrics.know(&known.pod, &known.status);
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         pods.insert(known.pod.metadata.uid.clone(), known);
     }
@@ -168,7 +175,15 @@ impl Parts {
     /// Forgets a pod of which nothing is left.
     pub fn forget(&self, uid: &str) {
         self.verdicts.lock().remove(uid);
+        self.metrics.gone(uid);
+        self.timelines.gone(uid);
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+
+    /// Writes down a step that has ended.
+    pub fn step(&self, pod: &Pod, what: String, took: Duration, outcome: Outcome) {
+        self.metrics.step(&what, took, outcome == Outcome::Done);
+        self.timelines.step(pod, what, took, outcome);
     }
 
     /// The pods of the node with the status that their tasks give them.

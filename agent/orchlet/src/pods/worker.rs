@@ -39,6 +39,7 @@ use super::seams::{Line, MountedVolumes, ReportError, Reported};
 use crate::clock;
 use crate::journal::{Record, Ticket};
 use crate::objects::Subscription;
+use crate::timeline;
 
 /// What a pod's source says of it now.
 #[derive(Clone, Debug)]
@@ -468,6 +469,9 @@ impl Worker {
         match result {
             Ok(effect) => self.worked(want, action, effect, took),
             Err(failure) => {
+                let why = [failure.reason, &failure.message].join(" ");
+                let outcome = timeline::Outcome::Failed(why.trim().to_owned());
+                self.parts.step(&self.pod(), format!("{action:?}"), took, outcome);
                 if let Effect::Instance(instance) = failure.effect {
                     effect::instance_changed(&mut self.seen, *instance);
                 }
@@ -493,6 +497,7 @@ impl Worker {
             self.parts.reports.event(&pod, event);
         }
         effect::done(&mut self.seen, &mut self.memory, action, effect);
+        self.parts.step(&pod, format!("{action:?}"), took, timeline::Outcome::Done);
         tracing::debug!(pod = %name(&pod), ?action, ?took, "done");
         self.forgotten |= *action == Action::Forget;
     }
@@ -521,7 +526,11 @@ impl Worker {
                 self.volumes_stale = true;
                 self.refresh_not_before = clock::boot() + REFRESH_RETRY;
             }
-            Err(line) => self.failed(want, &Action::MountVolumes, "", &line),
+            Err(line) => {
+                let outcome = timeline::Outcome::Failed(line.clone());
+                self.parts.step(&self.pod(), "MountVolumes".to_owned(), Duration::ZERO, outcome);
+                self.failed(want, &Action::MountVolumes, "", &line);
+            }
         }
     }
 

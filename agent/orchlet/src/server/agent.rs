@@ -1,24 +1,25 @@
 //! The endpoint's view of this agent: pods as the agent knows them, everything else from the
 //! runtime and the machine when asked.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use agent_host::machine;
 use agent_pod::seen::{ContainerSeen, InstanceState};
 use agent_pod::translate::log_directory;
-use agent_runtime::runtime::{ContainerUsage, ExecOutput, PodOnNode, StreamRequest};
+use agent_runtime::runtime::{ExecOutput, PodOnNode, StreamRequest};
 use agent_runtime::{Runtime, RuntimeError};
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::exit::chain;
 use serde_json::Value;
 
+use super::measure::Measure;
 use super::routes::{ContainerName, PodName};
-use super::stats::{ContainerStats, FsUsage, NodeStats, PodStats, Usage};
+use super::stats::NodeStats;
 use super::view::{LogFile, NodeView, Run, Session, ViewError};
+use crate::timeline::Timeline;
 
 /// What the view is made of.
 pub struct AgentView {
@@ -26,21 +27,17 @@ pub struct AgentView {
     pub runtime: Arc<dyn Runtime>,
     /// The pods of the node, with their status as far as it is known.
     pub pods: Box<dyn Fn() -> Vec<Pod> + Send + Sync>,
-    /// Name of the node.
-    pub node: String,
     /// Directory with the logs of all pods.
     pub pod_logs_dir: PathBuf,
-    /// Directory below which the agent keeps pods; its file system is the node's in the statistics.
-    pub root_dir: PathBuf,
     /// The configuration in force.
     pub configuration: Value,
-    /// CPU time of each container when it was last asked for, for rates.
-    pub last: CpuTimes,
+    /// What is used.
+    pub measure: Arc<Measure>,
+    /// What the machine is, for `/spec/`.
+    pub machine: Value,
+    /// What was done for a pod, by namespace and name.
+    pub timeline: Box<dyn Fn(&str, &str) -> Vec<(String, Timeline)> + Send + Sync>,
 }
-
-/// CPU time in nanoseconds by container id, with the moment of measuring.
-#[derive(Debug, Default)]
-pub struct CpuTimes(Mutex<BTreeMap<String, (i64, u64)>>);
 
 impl NodeView for AgentView {
     fn pods(&self) -> Vec<Pod> {
@@ -66,20 +63,23 @@ impl NodeView for AgentView {
         Box::pin(async move {
             let pod = self.find(&container.pod)?;
             known_in(&pod, container)?;
-            let instances = self.instances(&pod, &container.container).await?;
-            let mut newest_first = instances.into_iter().rev();
-            let instance = match run {
+            let directory = log_directory(&self.pod_logs_dir.to_string_lossy(), &pod);
+            let directory = PathBuf::from(directory).join(&container.container);
+            let runs = self.runs(&pod, &container.container, &directory).await?;
+            let mut newest_first = runs.into_iter().rev();
+            let (attempt, instance) = match run {
                 Run::Last => newest_first.next().ok_or_else(|| waiting(&pod, container)),
                 Run::Previous => newest_first.nth(1).ok_or_else(|| no_previous(container)),
             }?;
-            let directory = log_directory(&self.pod_logs_dir.to_string_lossy(), &pod);
-            let path = format!("{directory}/{}/{}.log", container.container, instance.attempt);
-            Ok(LogFile { path: path.into(), instance: instance.id })
+            Ok(LogFile { path: directory.join(format!("{attempt}.log")), instance })
         })
     }
 
     fn is_running<'a>(&'a self, log: &'a LogFile) -> BoxFuture<'a, bool> {
         Box::pin(async {
+            if log.instance.is_empty() {
+                return false;
+            }
             match self.runtime.container(&log.instance).await {
                 Ok(Some(seen)) => is_running(&seen),
                 Ok(None) => false,
@@ -123,34 +123,15 @@ impl NodeView for AgentView {
     }
 
     fn stats(&self) -> BoxFuture<'_, Result<NodeStats, ViewError>> {
-        Box::pin(async {
-            let found = self.runtime.list().await.map_err(failed)?;
-            let usages = self.runtime.usage().await.map_err(failed)?;
-            let machine = machine::usage().map_err(|error| ViewError::Failed(chain(&error)))?;
-            let now = nanos_since_1970();
-            let usage = Usage {
-                at_nanos: now,
-                cpu_nanos: machine.cpu_nanos,
-                cpu_nanos_per_sec: self.last.rate("", now, machine.cpu_nanos),
-                memory_bytes: machine
-                    .memory_total_bytes
-                    .saturating_sub(machine.memory_available_bytes),
-                working_set_bytes: machine
-                    .memory_total_bytes
-                    .saturating_sub(machine.memory_available_bytes),
-                rss_bytes: 0,
-                available_bytes: Some(machine.memory_available_bytes),
-            };
-            let pods = pod_stats(&found, &usages, &self.last);
-            self.last.forget_but(&usages);
-            Ok(NodeStats {
-                name: self.node.clone(),
-                booted: boot_time(),
-                usage,
-                fs: self.disk(),
-                pods,
-            })
-        })
+        Box::pin(async { self.measure.node(&*self.runtime, (self.pods)()).await })
+    }
+
+    fn machine(&self) -> Value {
+        self.machine.clone()
+    }
+
+    fn timeline(&self, namespace: &str, name: &str) -> Vec<(String, Timeline)> {
+        (self.timeline)(namespace, name)
     }
 
     fn configuration(&self) -> Value {
@@ -181,6 +162,21 @@ impl AgentView {
         Ok(instances)
     }
 
+    /// The runs of a container whose log may be read, oldest first: those that the runtime knows, with their ids, and those of which
+    /// only the log is left.
+    async fn runs(
+        &self,
+        pod: &Pod,
+        container: &str,
+        directory: &Path,
+    ) -> Result<Vec<(u32, String)>, ViewError> {
+        let mut runs: BTreeMap<u32, String> =
+            logged(directory).into_iter().map(|attempt| (attempt, String::new())).collect();
+        let instances = self.instances(pod, container).await?;
+        runs.extend(instances.into_iter().map(|seen| (seen.attempt, seen.id)));
+        Ok(runs.into_iter().collect())
+    }
+
     async fn on_node(&self, pod: &Pod) -> Result<PodOnNode, ViewError> {
         match self.runtime.pod(&pod.metadata.uid).await {
             Ok(found) => Ok(found),
@@ -206,108 +202,12 @@ impl AgentView {
             .map(|sandbox| sandbox.id)
             .ok_or_else(|| ViewError::NotFound(format!("pod not found ({:?})", name.name)))
     }
-
-    fn disk(&self) -> Option<FsUsage> {
-        let disk = machine::disk(&self.root_dir).ok()?;
-        Some(FsUsage {
-            capacity_bytes: disk.total_bytes,
-            available_bytes: disk.available_bytes,
-            used_bytes: disk.total_bytes.saturating_sub(disk.available_bytes),
-            inodes: disk.inodes,
-            inodes_free: disk.inodes_free,
-            inodes_used: disk.inodes.saturating_sub(disk.inodes_free),
-        })
-    }
 }
 
-impl CpuTimes {
-    /// CPU time a second since the last call for `id`.
-    fn rate(&self, id: &str, at: i64, cpu_nanos: u64) -> Option<u64> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (then, before) = last.insert(id.to_owned(), (at, cpu_nanos))?;
-        let passed = u128::try_from(at.checked_sub(then)?).ok().filter(|passed| *passed > 0)?;
-        let spent = u128::from(cpu_nanos.checked_sub(before)?);
-        u64::try_from(spent * 1_000_000_000 / passed).ok()
-    }
-
-    /// Keeps the containers that exist, and the machine, whose id is empty.
-    fn forget_but(&self, usages: &[ContainerUsage]) {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        last.retain(|id, _| id.is_empty() || usages.iter().any(|usage| usage.id == *id));
-    }
-}
-
-fn pod_stats(found: &[PodOnNode], usages: &[ContainerUsage], last: &CpuTimes) -> Vec<PodStats> {
-    found
-        .iter()
-        .filter_map(|pod| {
-            let containers: Vec<_> = usages
-                .iter()
-                .filter(|usage| usage.pod_uid == pod.uid)
-                .map(|usage| container_stats(pod, usage, last))
-                .collect();
-            let started = containers.iter().map(|container| container.started).min()?;
-            Some(PodStats {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                uid: pod.uid.clone(),
-                started,
-                usage: Some(sum(&containers)),
-                containers,
-            })
-        })
-        .collect()
-}
-
-fn container_stats(pod: &PodOnNode, usage: &ContainerUsage, last: &CpuTimes) -> ContainerStats {
-    let seen = pod.containers.iter().find(|seen| seen.id == usage.id);
-    let started = match seen.map(|seen| &seen.state) {
-        Some(InstanceState::Running { started_at }) => started_at.div_euclid(1_000_000_000),
-        _ => 0,
-    };
-    ContainerStats {
-        name: usage.name.clone(),
-        started,
-        usage: Usage {
-            at_nanos: usage.measured_at,
-            cpu_nanos: usage.cpu_nanos,
-            cpu_nanos_per_sec: last.rate(&usage.id, usage.measured_at, usage.cpu_nanos),
-            memory_bytes: usage.usage_bytes,
-            working_set_bytes: usage.working_set_bytes,
-            rss_bytes: usage.rss_bytes,
-            available_bytes: None,
-        },
-        rootfs: Some(FsUsage {
-            used_bytes: usage.writable_bytes,
-            inodes_used: usage.writable_inodes,
-            ..FsUsage::default()
-        }),
-    }
-}
-
-/// A pod uses what its containers use; the sandbox's own process is not counted.
-fn sum(containers: &[ContainerStats]) -> Usage {
-    let mut whole = Usage::default();
-    for Usage {
-        at_nanos,
-        cpu_nanos,
-        cpu_nanos_per_sec,
-        memory_bytes,
-        working_set_bytes,
-        rss_bytes,
-        ..
-    } in containers.iter().map(|container| &container.usage)
-    {
-        whole.at_nanos = whole.at_nanos.max(*at_nanos);
-        whole.cpu_nanos += cpu_nanos;
-        if let Some(rate) = cpu_nanos_per_sec {
-            *whole.cpu_nanos_per_sec.get_or_insert(0) += rate;
-        }
-        whole.memory_bytes += memory_bytes;
-        whole.working_set_bytes += working_set_bytes;
-        whole.rss_bytes += rss_bytes;
-    }
-    whole
+/// Attempts whose logs are there.
+fn logged(directory: &Path) -> BTreeSet<u32> {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    files.filter_map(|file| file.file_name().to_str()?.strip_suffix(".log")?.parse().ok()).collect()
 }
 
 fn running(found: &PodOnNode) -> Pod {
@@ -362,18 +262,6 @@ fn no_previous(container: &ContainerName) -> ViewError {
 
 fn failed(error: RuntimeError) -> ViewError {
     ViewError::Failed(chain(&error))
-}
-
-fn nanos_since_1970() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
-}
-
-/// Seconds since 1970 at which the machine was started; 0 when the kernel does not say.
-fn boot_time() -> i64 {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
-    line.and_then(|secs| secs.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! From settings to a bound endpoint: its rules, and the one call that puts its parts together.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
@@ -13,8 +14,9 @@ use proto_daemon::admin::AdminPages;
 use super::access::{Access, AccessRules, Anonymous, Authorization, Reviews, Tokens};
 use super::tls::{ServerTls, TlsError, TlsFiles};
 use super::view::NodeView;
-use super::{Server, Service};
+use super::{Server, Service, Switches};
 use crate::config::{FileConfig, Mode};
+use crate::metrics::AgentMetrics;
 
 /// The rules for a node, from its configuration.
 pub fn rules(file: &FileConfig, node: &str) -> AccessRules {
@@ -59,6 +61,14 @@ pub struct Opening {
     pub pages: AdminPages,
     /// The naming profile.
     pub names: &'static Names,
+    /// Which pages are switched on.
+    pub switches: Switches,
+    /// Directory shown at `/logs/`.
+    pub system_logs_dir: PathBuf,
+    /// Metrics of probes, as text.
+    pub probes: Box<dyn Fn() -> String + Send + Sync>,
+    /// Requests, counted.
+    pub metrics: AgentMetrics,
 }
 
 /// Why there is no endpoint.
@@ -87,7 +97,17 @@ impl Opening {
             None => Box::new(NobodyToAsk),
         };
         let access = Access::new(self.rules, reviews);
-        let service = Service::new(access, self.view, self.pages, self.names);
+        let service = Service {
+            access,
+            view: self.view,
+            pages: self.pages,
+            names: self.names,
+            switches: self.switches,
+            system_logs_dir: self.system_logs_dir,
+            probes: self.probes,
+            metrics: self.metrics,
+            long_requests: super::long_requests(),
+        };
         let address = self.address;
         Server::bind(address, tls, service)
             .await

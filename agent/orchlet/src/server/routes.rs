@@ -6,8 +6,24 @@ use http::Method;
 /// A page with what its path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
-    /// Health, metrics and task status, answered by the pages that every program has.
+    /// Health and task status, answered by the pages that every program has.
     Admin,
+    /// What the agent counts.
+    Metrics,
+    /// What the kernel counts of containers.
+    ContainerMetrics,
+    /// What probes found.
+    ProbeMetrics,
+    /// What the machine is.
+    Spec,
+    /// A file or directory of the system's logs, by its path.
+    SystemLogs(String),
+    /// What was done for a pod, and why it is not ready.
+    Explain(PodName),
+    /// A container written to disk.
+    Checkpoint(ContainerName),
+    /// Profiles of the process.
+    Profile,
     /// The pods bound to the node, with their status as the agent knows it.
     Pods,
     /// The pods that the runtime runs.
@@ -66,46 +82,77 @@ pub enum NoRoute {
     NotFound,
     /// Something is, for another method.
     WrongMethod,
+    /// Something would be, and is switched off.
+    SwitchedOff(Switch),
 }
 
 type Make = fn(&[&str]) -> Route;
+
+/// Which switch of the configuration a page hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Switch {
+    /// None: it is always there.
+    Always,
+    /// `enableDebuggingHandlers`: what reaches into pods.
+    Debugging,
+    /// `enableSystemLogHandler`, and the one above.
+    SystemLogs,
+    /// `enableProfilingHandler`, and `enableDebuggingHandlers`.
+    Profiling,
+}
 
 const READ: &[Method] = &[Method::GET, Method::HEAD];
 /// Upgrades come as POST from SPDY clients and as GET from WebSocket clients.
 const UPGRADE: &[Method] = &[Method::GET, Method::POST];
 const WRITE: &[Method] = &[Method::POST];
 
-/// `*` takes one segment and hands it to the route.
-const ROUTES: &[(&str, &[Method], Make)] = &[
-    ("/healthz", READ, |_| Route::Admin),
-    ("/healthz/*", READ, |_| Route::Admin),
-    ("/livez", READ, |_| Route::Admin),
-    ("/livez/*", READ, |_| Route::Admin),
-    ("/readyz", READ, |_| Route::Admin),
-    ("/readyz/*", READ, |_| Route::Admin),
-    ("/statusz", READ, |_| Route::Admin),
-    ("/metrics", READ, |_| Route::Admin),
-    ("/metrics/resource", READ, |_| Route::ResourceMetrics),
-    ("/stats/summary", READ, |_| Route::StatsSummary),
-    ("/pods", READ, |_| Route::Pods),
-    ("/runningpods", READ, |_| Route::RunningPods),
-    ("/configz", READ, |_| Route::Configz),
-    ("/containerLogs/*/*/*", READ, |names| Route::Logs(container(names))),
-    ("/exec/*/*/*", UPGRADE, |names| Route::Exec(container(names))),
-    ("/exec/*/*/*/*", UPGRADE, |names| Route::Exec(container(names))),
-    ("/attach/*/*/*", UPGRADE, |names| Route::Attach(container(names))),
-    ("/attach/*/*/*/*", UPGRADE, |names| Route::Attach(container(names))),
-    ("/portForward/*/*", UPGRADE, |names| Route::PortForward(pod(names))),
-    ("/portForward/*/*/*", UPGRADE, |names| Route::PortForward(pod(names))),
-    ("/run/*/*/*", WRITE, |names| Route::Run(container(names))),
-    ("/run/*/*/*/*", WRITE, |names| Route::Run(container(names))),
+/// Pattern, methods, switch, route. `*` takes one segment and hands it to the route, `**` at the end takes what is left.
+const ROUTES: &[(&str, &[Method], Switch, Make)] = &[
+    ("/healthz", READ, Always, |_| Route::Admin),
+    ("/healthz/*", READ, Always, |_| Route::Admin),
+    ("/livez", READ, Always, |_| Route::Admin),
+    ("/livez/*", READ, Always, |_| Route::Admin),
+    ("/readyz", READ, Always, |_| Route::Admin),
+    ("/readyz/*", READ, Always, |_| Route::Admin),
+    ("/statusz", READ, Always, |_| Route::Admin),
+    ("/metrics", READ, Always, |_| Route::Metrics),
+    ("/metrics/cadvisor", READ, Always, |_| Route::ContainerMetrics),
+    ("/metrics/probes", READ, Always, |_| Route::ProbeMetrics),
+    ("/metrics/resource", READ, Always, |_| Route::ResourceMetrics),
+    ("/stats/summary", READ, Always, |_| Route::StatsSummary),
+    ("/spec", READ, Always, |_| Route::Spec),
+    ("/pods", READ, Always, |_| Route::Pods),
+    ("/configz", READ, Always, |_| Route::Configz),
+    ("/checkpoint/*/*/*", WRITE, Always, |names| Route::Checkpoint(container(names))),
+    ("/runningpods", READ, Debugging, |_| Route::RunningPods),
+    ("/containerLogs/*/*/*", READ, Debugging, |names| Route::Logs(container(names))),
+    ("/exec/*/*/*", UPGRADE, Debugging, |names| Route::Exec(container(names))),
+    ("/exec/*/*/*/*", UPGRADE, Debugging, |names| Route::Exec(container(names))),
+    ("/attach/*/*/*", UPGRADE, Debugging, |names| Route::Attach(container(names))),
+    ("/attach/*/*/*/*", UPGRADE, Debugging, |names| Route::Attach(container(names))),
+    ("/portForward/*/*", UPGRADE, Debugging, |names| Route::PortForward(pod(names))),
+    ("/portForward/*/*/*", UPGRADE, Debugging, |names| Route::PortForward(pod(names))),
+    ("/run/*/*/*", WRITE, Debugging, |names| Route::Run(container(names))),
+    ("/run/*/*/*/*", WRITE, Debugging, |names| Route::Run(container(names))),
+    ("/debug/pods/*/*", READ, Debugging, |names| Route::Explain(pod(names))),
+    ("/debug/pprof/**", UPGRADE, Profiling, |_| Route::Profile),
+    ("/logs/**", READ, SystemLogs, |rest| Route::SystemLogs(rest.join("/"))),
 ];
 
+use Switch::{Always, Debugging, Profiling, SystemLogs};
+
 /// Finds the route of a request. A slash at the end does not matter.
-pub fn route(method: &Method, path: &str) -> Result<Route, NoRoute> {
+pub fn route(
+    method: &Method,
+    path: &str,
+    is_on: impl Fn(Switch) -> bool,
+) -> Result<Route, NoRoute> {
     let mut known = false;
-    for (pattern, methods, make) in ROUTES {
+    for (pattern, methods, switch, make) in ROUTES {
         let Some(names) = matching(pattern, path) else { continue };
+        if !is_on(*switch) {
+            return Err(NoRoute::SwitchedOff(*switch));
+        }
         if methods.contains(method) {
             return Ok(make(&names));
         }
@@ -143,6 +190,10 @@ fn matching<'a>(pattern: &str, path: &'a str) -> Option<Vec<&'a str>> {
     let mut names = Vec::new();
     let mut rest = segments(path);
     for want in segments(pattern) {
+        if want == "**" {
+            names.extend(rest.filter(|segment| !segment.is_empty()));
+            return Some(names);
+        }
         let got = rest.next()?;
         match want {
             "*" if !got.is_empty() => names.push(got),
@@ -151,6 +202,15 @@ fn matching<'a>(pattern: &str, path: &'a str) -> Option<Vec<&'a str>> {
         }
     }
     rest.next().is_none().then_some(names)
+}
+
+/// The first segment of a path, with the second below `/metrics`, for counting: never a name that a client made up.
+pub fn page_name(path: &str) -> &'static str {
+    let known =
+        |pattern: &&(&'static str, &[Method], Switch, Make)| matching(pattern.0, path).is_some();
+    let pattern = ROUTES.iter().find(known).map_or("", |row| row.0);
+    let end = pattern.find("/*").unwrap_or(pattern.len());
+    pattern.get(1..end).unwrap_or_default()
 }
 
 /// Namespace, pod, and perhaps a UID.
@@ -180,13 +240,19 @@ mod tests {
 
     #[test]
     fn paths_lead_to_pages() {
-        let get = |path| route(&Method::GET, path);
+        let get = |path| route(&Method::GET, path, |_| true);
         let container = ContainerName { pod: web(), container: "c".into() };
         assert_eq!(get("/healthz"), Ok(Route::Admin));
         assert_eq!(get("/pods/"), Ok(Route::Pods));
         assert_eq!(get("/metrics/resource"), Ok(Route::ResourceMetrics));
         assert_eq!(get("/containerLogs/a/web/c"), Ok(Route::Logs(container.clone())));
-        assert_eq!(route(&Method::POST, "/exec/a/web/c"), Ok(Route::Exec(container.clone())));
+        let exec = route(&Method::POST, "/exec/a/web/c", |_| true);
+        assert_eq!(exec, Ok(Route::Exec(container.clone())));
+        assert_eq!(get("/runningpods/"), Ok(Route::RunningPods));
+        assert_eq!(get("/logs/"), Ok(Route::SystemLogs(String::new())));
+        assert_eq!(get("/logs/pods/x.log"), Ok(Route::SystemLogs("pods/x.log".into())));
+        assert_eq!(get("/debug/pods/a/web"), Ok(Route::Explain(web())));
+        assert_eq!(get("/spec/"), Ok(Route::Spec));
         let uid = PodName { uid: Some("u-1".into()), ..web() };
         let exact = ContainerName { pod: uid.clone(), ..container };
         assert_eq!(get("/attach/a/web/u-1/c"), Ok(Route::Attach(exact)));
@@ -204,12 +270,36 @@ mod tests {
             "/containerLogs/a/web",
             "/metrics/x",
             "/pods/a",
-            "/debug/pprof",
+            "/debug/flags/v",
         ] {
-            assert_eq!(route(&Method::GET, path), Err(NoRoute::NotFound), "{path}");
+            assert_eq!(route(&Method::GET, path, |_| true), Err(NoRoute::NotFound), "{path}");
         }
-        assert_eq!(route(&Method::DELETE, "/pods"), Err(NoRoute::WrongMethod));
-        assert_eq!(route(&Method::GET, "/run/a/web/c"), Err(NoRoute::WrongMethod));
+        assert_eq!(route(&Method::DELETE, "/pods", |_| true), Err(NoRoute::WrongMethod));
+        assert_eq!(route(&Method::GET, "/run/a/web/c", |_| true), Err(NoRoute::WrongMethod));
+    }
+
+    #[test]
+    fn what_is_switched_off_is_not_there() {
+        let only = |on: Switch| move |switch| switch == Always || switch == on;
+        let get = |path, on| route(&Method::GET, path, only(on));
+        assert_eq!(get("/exec/a/web/c", Always), Err(NoRoute::SwitchedOff(Debugging)));
+        assert!(get("/exec/a/web/c", Debugging).is_ok() && get("/pods", Always).is_ok());
+        assert_eq!(get("/debug/pprof/heap", Debugging), Err(NoRoute::SwitchedOff(Profiling)));
+        assert_eq!(get("/logs/syslog", Debugging), Err(NoRoute::SwitchedOff(SystemLogs)));
+    }
+
+    #[test]
+    fn pages_are_counted_by_names_of_the_table() {
+        for (path, name) in [
+            ("/pods/", "pods"),
+            ("/metrics/cadvisor", "metrics/cadvisor"),
+            ("/exec/a/b/c", "exec"),
+            ("/debug/pods/a/b", "debug/pods"),
+            ("/logs/x/y", "logs"),
+            ("/made/up", ""),
+        ] {
+            assert_eq!(page_name(path), name);
+        }
     }
 
     #[test]

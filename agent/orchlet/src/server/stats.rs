@@ -1,5 +1,7 @@
-//! Usage of node, pods and containers, as `/stats/summary` tells it. Pure.
+//! Usage of node, pods and containers, and its form at `/stats/summary`. Pure.
 
+use agent_host::cgroup_stats::CgroupStats;
+use agent_host::net_counters::Interface;
 use proto_api::Time;
 use serde_json::{Map, Value, json};
 
@@ -20,6 +22,8 @@ pub struct Usage {
     pub rss_bytes: u64,
     /// The limit, or what the machine has, less the working set; when there is a limit.
     pub available_bytes: Option<u64>,
+    /// Page faults, and those that had to read; when they are counted.
+    pub page_faults: Option<(u64, u64)>,
 }
 
 /// Use of a file system, bytes and inodes.
@@ -39,17 +43,47 @@ pub struct FsUsage {
     pub inodes_used: u64,
 }
 
+/// A cgroup with what the kernel counts of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Its path from the root of the tree.
+    pub place: String,
+    /// The numbers.
+    pub stats: CgroupStats,
+}
+
 /// One container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStats {
     /// Its name in the pod.
     pub name: String,
+    /// The runtime's id.
+    pub id: String,
+    /// Its image.
+    pub image: String,
     /// When it was started, seconds since 1970.
     pub started: i64,
     /// CPU and memory.
     pub usage: Usage,
     /// Its writable layer.
     pub rootfs: Option<FsUsage>,
+    /// Its logs.
+    pub logs: Option<FsUsage>,
+    /// Its cgroup.
+    pub cgroup: Option<Counted>,
+}
+
+/// A volume of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeStats {
+    /// Its name in the pod.
+    pub name: String,
+    /// The claim that it comes from.
+    pub claim: Option<String>,
+    /// What it holds.
+    pub fs: FsUsage,
+    /// Whether it is a file system of its own.
+    pub own_fs: bool,
 }
 
 /// One pod.
@@ -67,6 +101,27 @@ pub struct PodStats {
     pub usage: Option<Usage>,
     /// Its containers.
     pub containers: Vec<ContainerStats>,
+    /// Interfaces of its own network.
+    pub network: Vec<Interface>,
+    /// Its volumes.
+    pub volumes: Vec<VolumeStats>,
+    /// What it takes of the node's own disk.
+    pub ephemeral: Option<FsUsage>,
+    /// Its cgroup.
+    pub cgroup: Option<Counted>,
+}
+
+/// A part of the system beside the pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SystemStats {
+    /// `pods`, or the name of a program.
+    pub name: String,
+    /// When it was started, seconds since 1970.
+    pub started: i64,
+    /// CPU and memory.
+    pub usage: Usage,
+    /// Its cgroup, when it has one of its own.
+    pub cgroup: Option<Counted>,
 }
 
 /// The node and everything on it.
@@ -78,8 +133,20 @@ pub struct NodeStats {
     pub booted: i64,
     /// CPU and memory of the whole machine.
     pub usage: Usage,
+    /// The root of the cgroup tree.
+    pub cgroup: Option<Counted>,
     /// The file system with the agent's root directory.
     pub fs: Option<FsUsage>,
+    /// The file system with the images.
+    pub image_fs: Option<FsUsage>,
+    /// The node's own interfaces.
+    pub network: Vec<Interface>,
+    /// Processes and threads of the machine, and their largest number.
+    pub tasks: Option<(u64, u64)>,
+    /// Processors, and bytes of memory.
+    pub machine: (u32, u64),
+    /// What runs beside single pods.
+    pub system: Vec<SystemStats>,
     /// The pods.
     pub pods: Vec<PodStats>,
 }
@@ -95,13 +162,36 @@ pub enum Extent {
 
 /// The body of `/stats/summary`.
 pub fn summary(stats: &NodeStats, extent: Extent) -> Value {
-    let mut node = object([("nodeName", json!(stats.name)), ("startTime", time(stats.booted))]);
+    let at = stats.usage.at_nanos;
+    let mut node = object([("nodeName", json!(stats.name))]);
+    let system: Vec<_> = stats.system.iter().map(part).collect();
+    node.insert("systemContainers".to_owned(), json!(system));
+    node.insert("startTime".to_owned(), time(stats.booted));
     put_usage(&mut node, &stats.usage);
-    put_fs(&mut node, "fs", stats.fs.as_ref(), stats.usage.at_nanos, extent);
-    json!({"node": node, "pods": stats.pods.iter().map(|stats| pod(stats, extent)).collect::<Vec<_>>()})
+    if extent == Extent::Full {
+        put_network(&mut node, &stats.network, at);
+        put_fs(&mut node, "fs", stats.fs.as_ref(), at, extent);
+        if let Some(images) = &stats.image_fs {
+            node.insert("runtime".to_owned(), json!({"imageFs": fs_value(images, at)}));
+        }
+        if let Some((now, most)) = stats.tasks {
+            node.insert(
+                "rlimit".to_owned(),
+                json!({"time": at_time(at), "maxpid": most, "curproc": now}),
+            );
+        }
+    }
+    let pods: Vec<_> = stats.pods.iter().map(|stats| pod(stats, at, extent)).collect();
+    json!({"node": node, "pods": pods})
 }
 
-fn pod(stats: &PodStats, extent: Extent) -> Value {
+fn part(stats: &SystemStats) -> Value {
+    let mut part = object([("name", json!(stats.name)), ("startTime", time(stats.started))]);
+    put_usage(&mut part, &stats.usage);
+    Value::Object(part)
+}
+
+fn pod(stats: &PodStats, at: i64, extent: Extent) -> Value {
     let reference = json!({"name": stats.name, "namespace": stats.namespace, "uid": stats.uid});
     let containers: Vec<_> =
         stats.containers.iter().map(|stats| container(stats, extent)).collect();
@@ -113,18 +203,42 @@ fn pod(stats: &PodStats, extent: Extent) -> Value {
     if let Some(usage) = &stats.usage {
         put_usage(&mut pod, usage);
     }
+    if extent == Extent::CpuAndMemory {
+        return Value::Object(pod);
+    }
+    put_network(&mut pod, &stats.network, at);
+    let volumes: Vec<_> = stats.volumes.iter().map(|stats2| volume(stats, stats2, at)).collect();
+    if !volumes.is_empty() {
+        pod.insert("volume".to_owned(), json!(volumes));
+    }
+    put_fs(&mut pod, "ephemeral-storage", stats.ephemeral.as_ref(), at, extent);
+    if let Some(cgroup) = &stats.cgroup {
+        pod.insert("process_stats".to_owned(), json!({"process_count": cgroup.stats.processes}));
+    }
     Value::Object(pod)
+}
+
+fn volume(pod: &PodStats, stats: &VolumeStats, at: i64) -> Value {
+    let mut value = fs_value(&stats.fs, at);
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("name".to_owned(), json!(stats.name));
+        if let Some(claim) = &stats.claim {
+            fields.insert("pvcRef".to_owned(), json!({"name": claim, "namespace": pod.namespace}));
+        }
+    }
+    value
 }
 
 fn container(stats: &ContainerStats, extent: Extent) -> Value {
     let mut container = object([("name", json!(stats.name)), ("startTime", time(stats.started))]);
     put_usage(&mut container, &stats.usage);
     put_fs(&mut container, "rootfs", stats.rootfs.as_ref(), stats.usage.at_nanos, extent);
+    put_fs(&mut container, "logs", stats.logs.as_ref(), stats.usage.at_nanos, extent);
     Value::Object(container)
 }
 
 fn put_usage(into: &mut Map<String, Value>, usage: &Usage) {
-    let at = time(usage.at_nanos.div_euclid(1_000_000_000));
+    let at = at_time(usage.at_nanos);
     let mut cpu = object([("time", at.clone())]);
     if let Some(rate) = usage.cpu_nanos_per_sec {
         cpu.insert("usageNanoCores".to_owned(), json!(rate));
@@ -137,8 +251,33 @@ fn put_usage(into: &mut Map<String, Value>, usage: &Usage) {
     memory.insert("usageBytes".to_owned(), json!(usage.memory_bytes));
     memory.insert("workingSetBytes".to_owned(), json!(usage.working_set_bytes));
     memory.insert("rssBytes".to_owned(), json!(usage.rss_bytes));
+    if let Some((faults, major)) = usage.page_faults {
+        memory.insert("pageFaults".to_owned(), json!(faults));
+        memory.insert("majorPageFaults".to_owned(), json!(major));
+    }
     into.insert("cpu".to_owned(), Value::Object(cpu));
     into.insert("memory".to_owned(), Value::Object(memory));
+}
+
+/// The first interface stands for the whole: `eth0` where there is one.
+fn put_network(into: &mut Map<String, Value>, interfaces: &[Interface], at: i64) {
+    let fields = |interface: &Interface| {
+        let ([rx, _, rx_errors, _], [tx, _, tx_errors, _]) = (interface.received, interface.sent);
+        object([
+            ("name", json!(interface.name)),
+            ("rxBytes", json!(rx)),
+            ("rxErrors", json!(rx_errors)),
+            ("txBytes", json!(tx)),
+            ("txErrors", json!(tx_errors)),
+        ])
+    };
+    let main = interfaces.iter().find(|interface| interface.name == "eth0").or(interfaces.first());
+    let Some(main) = main else { return };
+    let mut network = object([("time", at_time(at))]);
+    network.extend(fields(main));
+    let all: Vec<_> = interfaces.iter().map(fields).collect();
+    network.insert("interfaces".to_owned(), json!(all));
+    into.insert("network".to_owned(), Value::Object(network));
 }
 
 fn put_fs(
@@ -149,16 +288,23 @@ fn put_fs(
     extent: Extent,
 ) {
     let (Some(fs), Extent::Full) = (fs, extent) else { return };
-    let value = json!({
-        "time": time(at_nanos.div_euclid(1_000_000_000)),
+    into.insert(name.to_owned(), fs_value(fs, at_nanos));
+}
+
+fn fs_value(fs: &FsUsage, at_nanos: i64) -> Value {
+    json!({
+        "time": at_time(at_nanos),
         "availableBytes": fs.available_bytes, "capacityBytes": fs.capacity_bytes, "usedBytes": fs.used_bytes,
         "inodesFree": fs.inodes_free, "inodes": fs.inodes, "inodesUsed": fs.inodes_used,
-    });
-    into.insert(name.to_owned(), value);
+    })
 }
 
 fn object<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+fn at_time(nanos: i64) -> Value {
+    time(nanos.div_euclid(1_000_000_000))
 }
 
 fn time(unix: i64) -> Value {
@@ -178,12 +324,31 @@ pub(super) mod tests {
             working_set_bytes: 20,
             rss_bytes: 10,
             available_bytes: None,
+            page_faults: None,
         };
+        let stats = CgroupStats {
+            cpu_nanos: 2_500_000_000,
+            memory_bytes: 30,
+            processes: 3,
+            ..CgroupStats::default()
+        };
+        let counted = |place: &str| Some(Counted { place: place.to_owned(), stats: stats.clone() });
         let container = ContainerStats {
             name: "c".into(),
+            id: "id1".into(),
+            image: "busybox:1".into(),
             started: 1_499_999_999,
             usage: usage.clone(),
             rootfs: Some(FsUsage { used_bytes: 5, ..FsUsage::default() }),
+            logs: Some(FsUsage { used_bytes: 6, ..FsUsage::default() }),
+            cgroup: counted("/kubepods/podu/id1"),
+        };
+        let eth0 = Interface { name: "eth0".into(), received: [1, 2, 3, 4], sent: [5, 6, 7, 8] };
+        let volume = |name: &str, claim: Option<&str>| VolumeStats {
+            name: name.into(),
+            claim: claim.map(str::to_owned),
+            fs: FsUsage { used_bytes: 9, capacity_bytes: 100, ..FsUsage::default() },
+            own_fs: claim.is_some(),
         };
         let pod = PodStats {
             namespace: "a".into(),
@@ -192,8 +357,28 @@ pub(super) mod tests {
             started: 1_499_999_998,
             usage: Some(usage.clone()),
             containers: vec![container],
+            network: vec![eth0.clone()],
+            volumes: vec![volume("tmp", None), volume("data", Some("data-web"))],
+            ephemeral: Some(FsUsage { used_bytes: 20, ..FsUsage::default() }),
+            cgroup: counted("/kubepods/podu"),
         };
-        NodeStats { name: "n1".into(), booted: 1_400_000_000, usage, fs: None, pods: vec![pod] }
+        NodeStats {
+            name: "n1".into(),
+            booted: 1_400_000_000,
+            usage: usage.clone(),
+            cgroup: counted("/"),
+            network: vec![eth0],
+            tasks: Some((7, 100)),
+            machine: (2, 1 << 30),
+            system: vec![SystemStats {
+                name: "pods".into(),
+                started: 1,
+                usage,
+                cgroup: counted("/kubepods"),
+            }],
+            pods: vec![pod],
+            ..NodeStats::default()
+        }
     }
 
     #[test]
@@ -202,15 +387,26 @@ pub(super) mod tests {
         let usage = json!({"time": "2017-07-14T02:40:00Z", "usageNanoCores": 7, "usageCoreNanoSeconds": 2_500_000_000_u64});
         assert_eq!(summary["node"]["nodeName"], "n1");
         assert_eq!(summary["node"]["cpu"], usage);
+        assert_eq!(summary["node"]["rlimit"]["curproc"], 7);
+        assert_eq!(summary["node"]["systemContainers"][0]["name"], "pods");
+        assert_eq!(summary["node"]["network"]["interfaces"][0]["txBytes"], 5);
         let pod = &summary["pods"][0];
         assert_eq!(pod["podRef"], json!({"name": "web", "namespace": "a", "uid": "u"}));
         let memory = json!({"time": "2017-07-14T02:40:00Z", "usageBytes": 30, "workingSetBytes": 20, "rssBytes": 10});
         assert_eq!(pod["containers"][0]["memory"], memory);
         assert_eq!(pod["containers"][0]["rootfs"]["usedBytes"], 5);
+        assert_eq!(pod["containers"][0]["logs"]["usedBytes"], 6);
         assert_eq!(
-            super::summary(&sample(), Extent::CpuAndMemory)["pods"][0]["containers"][0]
-                .get("rootfs"),
-            None
+            (&pod["network"]["name"], &pod["network"]["rxErrors"]),
+            (&json!("eth0"), &json!(3))
         );
+        assert_eq!(pod["volume"][1]["pvcRef"], json!({"name": "data-web", "namespace": "a"}));
+        assert_eq!(
+            (&pod["ephemeral-storage"]["usedBytes"], &pod["process_stats"]["process_count"]),
+            (&json!(20), &json!(3))
+        );
+        let short = super::summary(&sample(), Extent::CpuAndMemory);
+        assert_eq!(short["pods"][0]["containers"][0].get("rootfs"), None);
+        assert_eq!((short["pods"][0].get("volume"), short["node"].get("rlimit")), (None, None));
     }
 }

@@ -20,11 +20,19 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::access::{AccessRules, Anonymous, Authorization, Tokens};
 use super::open::Opening;
+use super::routes::ContainerName;
 use super::routes::PodName;
 use super::stats::NodeStats;
 use super::tls::TlsFiles;
 use super::view::LogFile;
+use super::view::{Run, Session};
 use super::*;
+use crate::timeline::Timeline;
+use http::{HeaderValue, StatusCode};
+use http_body_util::BodyExt as _;
+use proto_api::core::v1::Pod;
+use serde_json::{Value, json};
+use std::time::Duration;
 
 /// An agent with one pod, `a/web`, whose container `c` logs to a file.
 struct Agent {
@@ -99,6 +107,14 @@ impl NodeView for Agent {
 
     fn stats(&self) -> BoxFuture<'_, Result<NodeStats, ViewError>> {
         Box::pin(async { Ok(NodeStats { name: "n1".into(), ..NodeStats::default() }) })
+    }
+
+    fn machine(&self) -> Value {
+        json!({"num_cores": 2})
+    }
+
+    fn timeline(&self, _: &str, _: &str) -> Vec<(String, Timeline)> {
+        Vec::new()
     }
 
     fn configuration(&self) -> Value {
@@ -189,6 +205,10 @@ async fn bench(anonymous: Anonymous, authorization: Authorization) -> Bench {
         view: agent.clone(),
         pages,
         names,
+        switches: Switches { debugging: true, system_logs: true, profiling: false },
+        system_logs_dir: directory.path().to_owned(),
+        probes: Box::new(|| "prober_probe_total 1\n".to_owned()),
+        metrics: AgentMetrics::default(),
     };
     let server = opening.open().await.expect("open");
     let mut config =
@@ -223,7 +243,20 @@ async fn pages_are_served() {
     assert!(bench.get("/metrics/resource").await.expect("metrics").contains("scrape_error 0"));
     assert!(bench.get("/metrics").await.expect("metrics").contains("kubelet_build_info"));
     assert!(bench.get("/configz").await.expect("configuration").contains("\"maxPods\":110"));
-    assert_eq!(bench.get("/debug/pprof").await, Err(404));
+    assert_eq!(bench.get("/debug/pprof").await, Err(405));
+    assert_eq!(bench.get("/debug/flags/v").await, Err(404));
+    assert!(bench.get("/metrics/cadvisor").await.expect("metrics").contains("machine_cpu_cores"));
+    assert_eq!(bench.get("/metrics/probes").await.as_deref(), Ok("prober_probe_total 1\n"));
+    assert_eq!(bench.get("/spec/").await.as_deref(), Ok("{\"num_cores\":2}"));
+    assert!(bench.get("/logs/").await.expect("a page").contains("<a href=\"0.log\">0.log</a>"));
+    assert!(bench.get("/logs/0.log").await.expect("a file").contains("stdout F one"));
+    assert_eq!(bench.get("/logs/none").await, Err(404));
+    let explained = bench.get("/debug/pods/a/web").await.expect("known");
+    assert!(explained.contains("uid"), "{explained}");
+    assert_eq!(bench.get("/debug/pods/a/none").await, Err(404));
+    let checkpoint = http::Request::post("/checkpoint/a/web/c").body(Bytes::new()).expect("valid");
+    let refused = bench.client.call(checkpoint).await.map_err(|error| error.code());
+    assert_eq!(refused.map(|_| ()), Err(Some(501)));
     let run = http::Request::post("/run/a/web/c?cmd=ls%20-l").body(Bytes::new()).expect("valid");
     assert_eq!(bench.client.call(run).await.expect("run").body, "ls+-l");
 }

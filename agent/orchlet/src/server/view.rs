@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::routes::{ContainerName, PodName};
 use super::stats::NodeStats;
+use crate::timeline::Timeline;
 
 /// The agent as seen by its endpoint.
 pub trait NodeView: Send + Sync {
@@ -42,6 +43,12 @@ pub trait NodeView: Send + Sync {
 
     /// Usage of everything on the node.
     fn stats(&self) -> BoxFuture<'_, Result<NodeStats, ViewError>>;
+
+    /// What the machine is.
+    fn machine(&self) -> Value;
+
+    /// What was done for the pods of that name, with their uids.
+    fn timeline(&self, namespace: &str, name: &str) -> Vec<(String, Timeline)>;
 
     /// The configuration in force, without secrets.
     fn configuration(&self) -> Value;

@@ -177,6 +177,8 @@ impl World {
             sandbox_image: "pause:1".into(),
             names: proto_api::names::Names::new(Default::default()),
             strain: watch::Sender::default(),
+            timelines: crate::timeline::Timelines::default(),
+            metrics: crate::metrics::AgentMetrics::default(),
         };
         let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
         let (order, orders) = watch::channel(order);

@@ -7,6 +7,7 @@ use agent_runtime::fake::FakeRuntime;
 use agent_runtime::runtime::Streams;
 use proto_api::meta::v1::ObjectMeta;
 
+use super::super::measure::Sites;
 use super::*;
 
 fn web() -> Pod {
@@ -31,6 +32,7 @@ struct Bench {
     view: AgentView,
     sandbox: String,
     config: SandboxConfig,
+    logs: tempfile::TempDir,
 }
 
 impl Bench {
@@ -44,16 +46,26 @@ impl Bench {
             ..SandboxConfig::default()
         };
         let sandbox = runtime.run_sandbox(&config).await.expect("sandbox").id;
+        let logs = tempfile::tempdir().expect("tempdir");
         let view = AgentView {
             runtime: runtime.clone(),
             pods: Box::new(|| vec![web()]),
-            node: "n1".into(),
-            pod_logs_dir: "/var/log/pods".into(),
-            root_dir: "/".into(),
+            pod_logs_dir: logs.path().to_owned(),
             configuration: Value::Null,
-            last: CpuTimes::default(),
+            measure: Arc::new(Measure::new(Sites {
+                node: "n1".into(),
+                agent: "agent".into(),
+                root_dir: logs.path().to_owned(),
+                pod_logs_dir: logs.path().to_owned(),
+                cgroups: None,
+                cgroup_root: "/".into(),
+                driver: agent_node::cgroup::Driver::Cgroupfs,
+                disk_period: Duration::ZERO,
+            })),
+            machine: Value::Null,
+            timeline: Box::new(|_, _| Vec::new()),
         };
-        Self { runtime, view, sandbox, config }
+        Self { runtime, view, sandbox, config, logs }
     }
 
     async fn start(&self, attempt: u32) -> String {
@@ -90,7 +102,7 @@ async fn logs_are_those_of_the_asked_run() {
 
     let first = bench.start(0).await;
     let file = log("c", Run::Last).await.expect("runs");
-    assert_eq!(file.path, PathBuf::from("/var/log/pods/a_web_u-1/c/0.log"));
+    assert_eq!(file.path, bench.logs.path().join("a_web_u-1/c/0.log"));
     assert!(bench.view.is_running(&file).await);
     assert!(matches!(log("c", Run::Previous).await, Err(ViewError::NotNow(_))));
 
@@ -125,14 +137,26 @@ async fn sessions_need_something_that_runs() {
     assert_eq!(gone, Err(ViewError::NotFound("pod not found (\"web\")".into())));
 }
 
-#[test]
-fn rates_need_two_measurements_in_order() {
-    let last = CpuTimes::default();
-    let second = 1_000_000_000;
-    assert_eq!(last.rate("c", 10 * second, 5), None);
-    assert_eq!(last.rate("c", 12 * second, 1_000_000_005), Some(500_000_000));
-    assert_eq!(last.rate("c", 12 * second, 1_000_000_005), None, "no time has passed");
-    assert_eq!(last.rate("c", 13 * second, 7), None, "a restart counts from 0");
-    last.forget_but(&[]);
-    assert_eq!(last.rate("c", 14 * second, 8), None);
+#[tokio::test]
+async fn a_log_outlives_its_container() {
+    let bench = Bench::new().await;
+    let directory = bench.logs.path().join("a_web_u-1/c");
+    std::fs::create_dir_all(&directory).expect("made");
+    for attempt in [0, 1] {
+        std::fs::write(directory.join(format!("{attempt}.log")), "").expect("written");
+    }
+    let log = async |run| bench.view.log_file(&container("c", None), run).await.expect("a log");
+    let (last, previous) = (log(Run::Last).await, log(Run::Previous).await);
+    assert!(!bench.view.is_running(&previous).await);
+    assert_eq!((last.path, previous.path), (directory.join("1.log"), directory.join("0.log")));
+    let runs = bench.start(2).await;
+    assert_eq!(log(Run::Last).await.instance, runs);
+}
+
+#[tokio::test]
+async fn usage_is_told_also_without_cgroups() {
+    let bench = Bench::new().await;
+    bench.start(0).await;
+    let stats = bench.view.stats().await.expect("measured");
+    assert_eq!(stats.name, "n1");
 }

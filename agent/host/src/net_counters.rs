@@ -1,0 +1,48 @@
+//! What network interfaces have sent and received, in the namespace of a process.
+
+/// Counters of one interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Received: bytes, packets, errors, dropped.
+    pub received: [u64; 4],
+    /// Sent: bytes, packets, errors, dropped.
+    pub sent: [u64; 4],
+}
+
+/// The interfaces that a process sees, loopback apart; none when it has gone. `None` for this process.
+#[must_use]
+pub fn of_process(pid: Option<u32>) -> Vec<Interface> {
+    let process = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    parse(&std::fs::read_to_string(format!("/proc/{process}/net/dev")).unwrap_or_default())
+}
+
+/// Reads the table of proc_net_dev(5): two lines of heads, then `name: 8 numbers received, 8 sent`.
+fn parse(text: &str) -> Vec<Interface> {
+    let of_line = |line: &str| {
+        let (name, numbers) = line.split_once(':')?;
+        let numbers: Vec<u64> =
+            numbers.split_whitespace().map(|n| n.parse().unwrap_or(0)).collect();
+        let four = |from: usize| numbers.get(from..from + 4)?.try_into().ok();
+        Some(Interface { name: name.trim().to_owned(), received: four(0)?, sent: four(8)? })
+    };
+    text.lines().filter_map(of_line).filter(|interface| interface.name != "lo").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_read() {
+        let text = "Inter-|   Receive                                                |  Transmit\n \
+            face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n    \
+            lo:   1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  \
+            eth0: 100 2 3 4 0 0 0 0 50 6 7 8 0 0 0 0\n";
+        let expected =
+            Interface { name: "eth0".into(), received: [100, 2, 3, 4], sent: [50, 6, 7, 8] };
+        assert_eq!(parse(text), [expected]);
+        assert!(of_process(Some(0)).is_empty());
+    }
+}

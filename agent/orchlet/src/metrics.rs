@@ -1,0 +1,334 @@
+//! What the agent counts, with the names that the ecosystem's dashboards use: the prefix follows the naming profile, the rest is
+//! theirs. What can be seen is read when somebody asks; only what happens is counted as it happens.
+
+mod collect;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use agent_runtime::observe::Ended;
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
+};
+use proto_api::core::v1::{Pod, PodStatus};
+use proto_api::names::Names;
+use proto_daemon::exit::chain;
+use proto_daemon::metrics::Metrics;
+
+pub use collect::PodGauges;
+
+/// Upper ends in seconds, those of the ecosystem's own histograms of this kind.
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// For pods, whose images may have to be pulled.
+const LONG_BUCKETS: [f64; 12] =
+    [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0];
+
+/// What happens, counted.
+#[derive(Clone, Debug)]
+#[allow(dead_code, reason = "some are counted by parts that are being built beside this one")]
+pub struct AgentMetrics {
+    runtime_operations: IntCounterVec,
+    runtime_errors: IntCounterVec,
+    runtime_seconds: HistogramVec,
+    started_pods: IntCounter,
+    started_pod_errors: IntCounter,
+    started_containers: IntCounterVec,
+    started_container_errors: IntCounterVec,
+    pod_start_seconds: Histogram,
+    pod_worker_seconds: HistogramVec,
+    pod_worker_start_seconds: Histogram,
+    /// Pods evicted, by the signal that was below its threshold.
+    pub evictions: IntCounterVec,
+    /// Requests of the HTTPS endpoint: method, path, server type, whether they stay open.
+    pub http_requests: IntCounterVec,
+    /// Their durations.
+    pub http_seconds: HistogramVec,
+    /// Those under way.
+    pub http_inflight: IntGaugeVec,
+    /// Seconds until the client certificate ends.
+    pub client_certificate_ttl: Gauge,
+    /// Seconds until the serving certificate ends.
+    pub server_certificate_ttl: Gauge,
+    /// Renewals of the client certificate that failed.
+    pub client_renew_errors: IntCounter,
+    /// Renewals of the serving certificate that failed.
+    pub server_renew_errors: IntCounter,
+    /// Log files rotated, by outcome.
+    pub log_rotations: IntCounterVec,
+    /// When pods were first seen here, until they run.
+    waiting: Arc<Mutex<BTreeMap<String, Instant>>>,
+}
+
+impl AgentMetrics {
+    /// Registers everything.
+    ///
+    /// # Errors
+    /// A name is not one or stands twice: a fault of this file, shown by its test.
+    pub fn register(
+        metrics: &Metrics,
+        names: &Names,
+        node: &str,
+    ) -> Result<Self, prometheus::Error> {
+        let prefix = names.component("let");
+        let named = |name: &str| format!("{prefix}_{name}");
+        let counters = |name: &str, help: &str, labels: &[&str]| {
+            metrics.register(IntCounterVec::new(Opts::new(named(name), help), labels)?)
+        };
+        let counter =
+            |name: &str, help: &str| metrics.register(IntCounter::new(named(name), help)?);
+        let seconds = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
+            let options = HistogramOpts::new(named(name), help).buckets(buckets.to_vec());
+            metrics.register(HistogramVec::new(options, labels)?)
+        };
+        let histogram = |name: &str, help: &str| {
+            let options = HistogramOpts::new(named(name), help).buckets(LONG_BUCKETS.to_vec());
+            metrics.register(Histogram::with_opts(options)?)
+        };
+        let gauge = |name: &str, help: &str| {
+            let gauge = metrics.register(Gauge::new(named(name), help)?)?;
+            // Unknown, as the ecosystem has it, is infinitely far.
+            gauge.set(f64::INFINITY);
+            Ok::<_, prometheus::Error>(gauge)
+        };
+        let own = metrics.register(IntGaugeVec::new(
+            Opts::new(named("node_name"), "The node's name. The count is always 1."),
+            &["node"],
+        )?)?;
+        own.with_label_values(&[node]).set(1);
+        Ok(Self {
+            runtime_operations: counters(
+                "runtime_operations_total",
+                "Cumulative number of runtime operations by operation type.",
+                &["operation_type"],
+            )?,
+            runtime_errors: counters(
+                "runtime_operations_errors_total",
+                "Cumulative number of runtime operation errors by operation type.",
+                &["operation_type"],
+            )?,
+            runtime_seconds: seconds(
+                "runtime_operations_duration_seconds",
+                "Duration in seconds of runtime operations. Broken down by operation type.",
+                &["operation_type"],
+                &BUCKETS,
+            )?,
+            started_pods: counter("started_pods_total", "Cumulative number of pods started")?,
+            started_pod_errors: counter(
+                "started_pods_errors_total",
+                "Cumulative number of errors when starting pods",
+            )?,
+            started_containers: counters(
+                "started_containers_total",
+                "Cumulative number of containers started",
+                &["container_type"],
+            )?,
+            started_container_errors: counters(
+                "started_containers_errors_total",
+                "Cumulative number of errors when starting containers",
+                &["container_type"],
+            )?,
+            pod_start_seconds: histogram(
+                "pod_start_duration_seconds",
+                "Duration in seconds from the agent seeing a pod for the first time to the pod starting to run",
+            )?,
+            pod_worker_seconds: seconds(
+                "pod_worker_duration_seconds",
+                "Duration in seconds of one step of a pod. Broken down by operation type.",
+                &["operation_type"],
+                &BUCKETS,
+            )?,
+            pod_worker_start_seconds: histogram(
+                "pod_worker_start_duration_seconds",
+                "Duration in seconds from the agent seeing a pod to starting a worker.",
+            )?,
+            evictions: counters(
+                "evictions",
+                "Cumulative number of pod evictions by eviction signal",
+                &["eviction_signal"],
+            )?,
+            http_requests: counters(
+                "http_requests_total",
+                "Number of the http requests received since the server started",
+                &["method", "path", "server_type", "long_running"],
+            )?,
+            http_seconds: seconds(
+                "http_requests_duration_seconds",
+                "Duration in seconds to serve http requests",
+                &["method", "path", "server_type", "long_running"],
+                &BUCKETS,
+            )?,
+            http_inflight: metrics.register(IntGaugeVec::new(
+                Opts::new(named("http_inflight_requests"), "Number of the inflight http requests"),
+                &["method", "path", "server_type", "long_running"],
+            )?)?,
+            client_certificate_ttl: gauge(
+                "certificate_manager_client_ttl_seconds",
+                "Gauge of the TTL (time-to-live) of the client certificate, in seconds; negative when it has ended.",
+            )?,
+            server_certificate_ttl: gauge(
+                "certificate_manager_server_ttl_seconds",
+                "Gauge of the shortest TTL (time-to-live) of the serving certificate, in seconds; negative when it has ended.",
+            )?,
+            client_renew_errors: counter(
+                "certificate_manager_client_expiration_renew_errors",
+                "Counter of certificate renewal errors.",
+            )?,
+            server_renew_errors: counter(
+                "server_expiration_renew_errors",
+                "Counter of certificate renewal errors.",
+            )?,
+            log_rotations: counters(
+                "log_rotations_total",
+                "Container logs rotated, by outcome.",
+                &["outcome"],
+            )?,
+            waiting: Arc::default(),
+        })
+    }
+
+    /// Counts a call of the runtime.
+    pub fn call(&self, ended: Ended) {
+        let name = operation(ended.call);
+        self.runtime_operations.with_label_values(&[&name]).inc();
+        self.runtime_seconds.with_label_values(&[&name]).observe(ended.took.as_secs_f64());
+        if !ended.worked {
+            self.runtime_errors.with_label_values(&[&name]).inc();
+        }
+    }
+
+    /// Counts a step of a pod by what it begins with: `CreateSandbox { .. }` is `CreateSandbox`.
+    pub fn step(&self, what: &str, took: Duration, worked: bool) {
+        let name = what.split([' ', '(', '{']).next().unwrap_or_default();
+        self.pod_worker_seconds.with_label_values(&[name]).observe(took.as_secs_f64());
+        match (name, worked) {
+            ("CreateSandbox", true) => {
+                self.started_pods.inc();
+                self.started_containers.with_label_values(&["podsandbox"]).inc();
+            }
+            ("CreateSandbox", false) => {
+                self.started_pod_errors.inc();
+                self.started_container_errors.with_label_values(&["podsandbox"]).inc();
+            }
+            ("StartContainer", true) => {
+                self.started_containers.with_label_values(&["container"]).inc()
+            }
+            ("StartContainer" | "CreateContainer", false) => {
+                self.started_container_errors.with_label_values(&["container"]).inc();
+            }
+            _ => {}
+        }
+    }
+
+    /// A pod's task knows this now: how long it took to run is measured once.
+    pub fn know(&self, pod: &Pod, status: &PodStatus) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        match status.phase.as_str() {
+            "Pending" | "" => {
+                if !waiting.contains_key(&pod.metadata.uid) {
+                    waiting.insert(pod.metadata.uid.clone(), Instant::now());
+                    self.pod_worker_start_seconds.observe(0.0);
+                }
+            }
+            phase => {
+                if let Some(since) = waiting.remove(&pod.metadata.uid)
+                    && phase == "Running"
+                {
+                    self.pod_start_seconds.observe(since.elapsed().as_secs_f64());
+                }
+            }
+        }
+    }
+
+    /// Nothing is left of a pod.
+    pub fn gone(&self, uid: &str) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+    }
+}
+
+impl Default for AgentMetrics {
+    /// Counted and shown to nobody, for tests.
+    fn default() -> Self {
+        use proto_api::names::Profile;
+        let build = proto_daemon::metrics::BuildInfo { version: "", commit: "" };
+        let registered = Metrics::new("orchlet", build)
+            .and_then(|metrics| Self::register(&metrics, Names::new(Profile::default()), ""));
+        match registered {
+            Ok(metrics) => metrics,
+            Err(error) => unreachable!("names of metrics: {}", chain(&error)),
+        }
+    }
+}
+
+/// The ecosystem's word for a call: `RunPodSandbox` is `run_podsandbox`.
+fn operation(call: &str) -> String {
+    match call {
+        "ImageFsInfo" => return "image_filesystem_info".to_owned(),
+        "UpdateContainerResources" => return "update_container".to_owned(),
+        "ListContainerStats" => return "list_container_stats".to_owned(),
+        _ => {}
+    }
+    let mut name = String::with_capacity(call.len() + 4);
+    for (at, letter) in call.replace("PodSandbox", "Podsandbox").char_indices() {
+        if letter.is_ascii_uppercase() && at > 0 {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::names::Profile;
+    use proto_daemon::metrics::BuildInfo;
+
+    use super::*;
+
+    #[test]
+    fn calls_have_the_ecosystem_s_names() {
+        for (call, name) in [
+            ("RunPodSandbox", "run_podsandbox"),
+            ("PodSandboxStatus", "podsandbox_status"),
+            ("ListPodSandbox", "list_podsandbox"),
+            ("CreateContainer", "create_container"),
+            ("ReopenContainerLog", "reopen_container_log"),
+            ("ExecSync", "exec_sync"),
+            ("Version", "version"),
+        ] {
+            assert_eq!(operation(call), name);
+        }
+    }
+
+    #[test]
+    fn what_happens_is_counted_under_both_profiles() {
+        for (profile, prefix) in [(Profile::Kubernetes, "kubelet"), (Profile::default(), "orchlet")]
+        {
+            let registry =
+                Metrics::new("x", BuildInfo { version: "1", commit: "c" }).expect("names");
+            let metrics =
+                AgentMetrics::register(&registry, Names::new(profile), "n1").expect("names");
+            metrics.call(Ended {
+                call: "RunPodSandbox",
+                took: Duration::from_millis(20),
+                worked: false,
+            });
+            metrics.step("CreateSandbox { attempt: 0 }", Duration::from_millis(20), true);
+            let mut pod = Pod::default();
+            pod.metadata.uid = "u".into();
+            for phase in ["Pending", "Pending", "Running", "Running"] {
+                metrics.know(&pod, &PodStatus { phase: phase.into(), ..PodStatus::default() });
+            }
+            let text = registry.text();
+            for line in [
+                "_node_name{node=\"n1\"} 1\n",
+                "_runtime_operations_errors_total{operation_type=\"run_podsandbox\"} 1\n",
+                "_started_pods_total 1\n",
+                "_pod_start_duration_seconds_count 1\n",
+                "_certificate_manager_client_ttl_seconds inf\n",
+            ] {
+                assert!(text.contains(&format!("{prefix}{line}")), "{line} in:\n{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The text form of metrics that are made when somebody asks. Pure.
+
+use std::fmt::Write as _;
+
+/// Labels in their order.
+pub type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// A text under construction.
+#[derive(Debug, Default)]
+pub struct Exposition(String);
+
+impl Exposition {
+    /// The lines before a metric's samples. Writing to a String cannot fail.
+    pub fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    /// One sample; with the moment at which it was measured where that differs from the moment of asking.
+    pub fn sample(&mut self, name: &str, labels: Labels<'_>, value: f64, at_nanos: Option<i64>) {
+        self.0.push_str(name);
+        let mut before = '{';
+        for (label, value) in labels {
+            let _ = write!(self.0, "{before}{label}=\"");
+            escape(&mut self.0, value);
+            self.0.push('"');
+            before = ',';
+        }
+        if before == ',' {
+            self.0.push('}');
+        }
+        let _ = match at_nanos {
+            Some(at) => writeln!(self.0, " {value} {}", at.div_euclid(1_000_000)),
+            None => writeln!(self.0, " {value}"),
+        };
+    }
+
+    /// The text.
+    pub fn into_text(self) -> String {
+        self.0
+    }
+}
+
+fn escape(into: &mut String, value: &str) {
+    for letter in value.chars() {
+        match letter {
+            '\\' => into.push_str("\\\\"),
+            '"' => into.push_str("\\\""),
+            '\n' => into.push_str("\\n"),
+            other => into.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        let mut text = Exposition::default();
+        text.family("x", "gauge", "X.");
+        text.sample("x", &[("a", "1\"2\\3\n"), ("b", "é")], 1.5, Some(2_000_000));
+        text.sample("x", &[], 2.0, None);
+        assert_eq!(
+            text.into_text(),
+            "# HELP x X.\n# TYPE x gauge\nx{a=\"1\\\"2\\\\3\\n\",b=\"é\"} 1.5 2\nx 2\n"
+        );
+    }
+}

@@ -1,0 +1,504 @@
+//! Measures the node when somebody asks: cgroups, file systems and interfaces from the kernel, writable layers from the runtime. One
+//! call to the runtime, the rest off the async threads.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use agent_host::cgroup_stats::{self, CgroupStats};
+use agent_host::cgroups::Cgroups;
+use agent_host::disk_usage::{self, DiskUsage};
+use agent_host::{machine, net_counters, process};
+use agent_node::cgroup::{CgroupName, Driver};
+use agent_node::qos::{QosClass, qos_class};
+use agent_pod::translate::log_directory;
+use agent_runtime::Runtime;
+use agent_runtime::runtime::ContainerUsage;
+use proto_api::core::v1::Pod;
+use proto_daemon::exit::chain;
+
+use super::stats::{
+    ContainerStats, Counted, FsUsage, NodeStats, PodStats, SystemStats, Usage, VolumeStats,
+};
+use super::view::ViewError;
+
+/// Where things are on this node.
+#[derive(Clone, Debug)]
+pub struct Sites {
+    /// Name of the node.
+    pub node: String,
+    /// Name of the agent among the parts of the system.
+    pub agent: String,
+    /// Directory below which the agent keeps pods; its file system is the node's.
+    pub root_dir: PathBuf,
+    /// Directory with the logs of all pods.
+    pub pod_logs_dir: PathBuf,
+    /// The cgroup trees; without them only the runtime's own numbers are told.
+    pub cgroups: Option<Cgroups>,
+    /// Cgroup below which the pods' tree is.
+    pub cgroup_root: String,
+    /// Who manages it.
+    pub driver: Driver,
+    /// How long the use of a directory is good.
+    pub disk_period: Duration,
+}
+
+/// Measures, and remembers what rates and directories need.
+#[derive(Debug)]
+pub struct Measure {
+    sites: Sites,
+    /// CPU times of the last pass.
+    last: CpuTimes,
+    disks: Mutex<BTreeMap<PathBuf, (Instant, DiskUsage)>>,
+}
+
+/// CPU time in nanoseconds by container id, with the moment of measuring.
+#[derive(Debug, Default)]
+pub struct CpuTimes(Mutex<BTreeMap<String, (i64, u64)>>);
+
+impl Measure {
+    /// For a node with these sites.
+    pub fn new(sites: Sites) -> Self {
+        Self { sites, last: CpuTimes::default(), disks: Mutex::default() }
+    }
+
+    /// Measures the node and these pods.
+    pub async fn node(
+        self: &Arc<Self>,
+        runtime: &dyn Runtime,
+        pods: Vec<Pod>,
+    ) -> Result<NodeStats, ViewError> {
+        // A runtime that does not answer leaves what the kernel tells.
+        let layers = runtime.usage().await.unwrap_or_else(|error| {
+            tracing::warn!(error = chain(&error), "no usage of writable layers");
+            Vec::new()
+        });
+        let images = runtime.image_filesystems().await.unwrap_or_default().into_iter().next();
+        let measure = self.clone();
+        let measured = tokio::task::spawn_blocking(move || {
+            let image_fs = images.map(|found| {
+                let fs = file_system(Path::new(&found.mountpoint)).unwrap_or_default();
+                FsUsage { used_bytes: found.used_bytes, inodes_used: found.inodes_used, ..fs }
+            });
+            measure.measure(&pods, &layers).map(|stats| NodeStats { image_fs, ..stats })
+        });
+        measured
+            .await
+            .map_err(|error| ViewError::Failed(format!("measuring broke off: {error}")))?
+    }
+
+    fn measure(&self, pods: &[Pod], layers: &[ContainerUsage]) -> Result<NodeStats, ViewError> {
+        let now = nanos_since_1970();
+        let machine = machine::usage().map_err(|error| ViewError::Failed(chain(&error)))?;
+        let root = self.counted("/");
+        let used = machine.memory_total_bytes.saturating_sub(machine.memory_available_bytes);
+        let node = root.as_ref().map_or_else(CgroupStats::default, |root| root.stats.clone());
+        let working_set = if root.is_some() { node.working_set_bytes } else { used };
+        let usage = Usage {
+            cpu_nanos: machine.cpu_nanos,
+            cpu_nanos_per_sec: self.last.rate("", now, machine.cpu_nanos),
+            memory_bytes: if root.is_some() { node.memory_bytes } else { used },
+            working_set_bytes: working_set,
+            rss_bytes: node.rss_bytes,
+            available_bytes: Some(machine.memory_total_bytes.saturating_sub(working_set)),
+            page_faults: root.is_some().then_some(node.page_faults),
+            at_nanos: now,
+        };
+        let fs = file_system(&self.sites.root_dir);
+        let mut looked = Looked { measure: self, seen: Vec::new(), now, fs };
+        let pods: Vec<_> = pods.iter().filter_map(|pod| looked.pod(pod, layers)).collect();
+        let seen = looked.seen;
+        self.forget_but(&seen, &pods);
+        Ok(NodeStats {
+            name: self.sites.node.clone(),
+            booted: boot_time(),
+            usage,
+            cgroup: root,
+            fs,
+            image_fs: None,
+            network: net_counters::of_process(None),
+            tasks: Some((machine.tasks, machine.tasks_max)),
+            machine: (processors(), machine.memory_total_bytes),
+            system: self.system(now),
+            pods,
+        })
+    }
+
+    fn counted(&self, place: &str) -> Option<Counted> {
+        let stats = cgroup_stats::read(self.sites.cgroups.as_ref()?, place)?;
+        Some(Counted { place: place.to_owned(), stats })
+    }
+
+    /// The pods' tree as a whole, and the agent itself.
+    fn system(&self, now: i64) -> Vec<SystemStats> {
+        let pods = self.counted(&CgroupName::pods(&self.sites.cgroup_root).path(self.sites.driver));
+        let pods = pods.map(|counted| SystemStats {
+            name: "pods".to_owned(),
+            started: counted.stats.made,
+            usage: self.usage("pods", &counted.stats, now),
+            cgroup: Some(counted),
+        });
+        let own = process::own().map(|own| SystemStats {
+            name: self.sites.agent.clone(),
+            started: 0,
+            usage: Usage {
+                at_nanos: now,
+                cpu_nanos: own.cpu_nanos,
+                cpu_nanos_per_sec: self.last.rate("agent", now, own.cpu_nanos),
+                memory_bytes: own.rss_bytes,
+                working_set_bytes: own.rss_bytes,
+                rss_bytes: own.rss_bytes,
+                ..Usage::default()
+            },
+            cgroup: None,
+        });
+        pods.into_iter().chain(own).collect()
+    }
+
+    fn usage(&self, id: &str, stats: &CgroupStats, now: i64) -> Usage {
+        Usage {
+            at_nanos: now,
+            cpu_nanos: stats.cpu_nanos,
+            cpu_nanos_per_sec: self.last.rate(id, now, stats.cpu_nanos),
+            memory_bytes: stats.memory_bytes,
+            working_set_bytes: stats.working_set_bytes,
+            rss_bytes: stats.rss_bytes,
+            available_bytes: stats
+                .memory_limit
+                .map(|limit| limit.saturating_sub(stats.working_set_bytes)),
+            page_faults: Some(stats.page_faults),
+        }
+    }
+
+    /// What a directory takes, looked at again when the last look is too old.
+    fn disk(&self, directory: &Path) -> DiskUsage {
+        let known =
+            self.disks.lock().unwrap_or_else(PoisonError::into_inner).get(directory).copied();
+        if let Some((at, known)) = known
+            && at.elapsed() < self.sites.disk_period
+        {
+            return known;
+        }
+        // One that cannot be opened counts as empty.
+        let found = disk_usage::of(directory).unwrap_or_default();
+        let mut disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
+        disks.insert(directory.to_owned(), (Instant::now(), found));
+        found
+    }
+
+    fn forget_but(&self, seen: &[PathBuf], pods: &[PodStats]) {
+        self.disks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|path, _| seen.contains(path));
+        let mut last = self.last.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lives = |id: &str| {
+            pods.iter().any(|pod| {
+                pod.uid == id || pod.containers.iter().any(|container| container.id == id)
+            })
+        };
+        last.retain(|id, _| matches!(id.as_str(), "" | "pods" | "agent") || lives(id));
+    }
+}
+
+/// One pass over the pods.
+struct Looked<'a> {
+    measure: &'a Measure,
+    /// Directories that were looked at.
+    seen: Vec<PathBuf>,
+    now: i64,
+    /// The node's own file system.
+    fs: Option<FsUsage>,
+}
+
+impl Looked<'_> {
+    /// A pod of which something runs.
+    fn pod(&mut self, pod: &Pod, layers: &[ContainerUsage]) -> Option<PodStats> {
+        let sites = &self.measure.sites;
+        let meta = &pod.metadata;
+        let place = CgroupName::pod(&sites.cgroup_root, class(pod), &meta.uid).path(sites.driver);
+        let counted = self.measure.counted(&place);
+        let own = layers.iter().filter(|layer| layer.pod_uid == meta.uid);
+        let containers: Vec<_> = own.map(|layer| self.container(pod, &place, layer)).collect();
+        if counted.is_none() && containers.is_empty() {
+            return None;
+        }
+        let network =
+            if pod.spec.host_network { Vec::new() } else { self.network(&place, &containers) };
+        let volumes = self.volumes(pod);
+        let usage =
+            counted.as_ref().map(|counted| self.measure.usage(&meta.uid, &counted.stats, self.now));
+        Some(PodStats {
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+            uid: meta.uid.clone(),
+            started: pod.status.start_time.and_then(proto_api::Time::unix).unwrap_or(0),
+            usage: usage.or_else(|| Some(sum(&containers)).filter(|_| !containers.is_empty())),
+            network,
+            ephemeral: self.ephemeral(&containers, &volumes),
+            volumes,
+            containers,
+            cgroup: counted,
+        })
+    }
+
+    fn container(&mut self, pod: &Pod, place: &str, layer: &ContainerUsage) -> ContainerStats {
+        let sites = &self.measure.sites;
+        let counted = sites
+            .cgroups
+            .as_ref()
+            .and_then(|cgroups| cgroup_stats::place_of_container(cgroups, place, &layer.id));
+        let counted = counted.and_then(|place| self.measure.counted(&place));
+        let usage = match &counted {
+            Some(counted) => self.measure.usage(&layer.id, &counted.stats, self.now),
+            None => Usage {
+                at_nanos: layer.measured_at,
+                cpu_nanos: layer.cpu_nanos,
+                cpu_nanos_per_sec: self.measure.last.rate(
+                    &layer.id,
+                    layer.measured_at,
+                    layer.cpu_nanos,
+                ),
+                memory_bytes: layer.usage_bytes,
+                working_set_bytes: layer.working_set_bytes,
+                rss_bytes: layer.rss_bytes,
+                ..Usage::default()
+            },
+        };
+        let logs = PathBuf::from(log_directory(&sites.pod_logs_dir.to_string_lossy(), pod))
+            .join(&layer.name);
+        let logs = self.disk(logs);
+        let of_node = self.fs.unwrap_or_default();
+        let statuses =
+            pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
+        let status = statuses
+            .chain(&pod.status.ephemeral_container_statuses)
+            .find(|status| status.name == layer.name);
+        let running = status.and_then(|status| status.state.running.as_ref());
+        let started = running.and_then(|running| running.started_at.unix());
+        ContainerStats {
+            name: layer.name.clone(),
+            id: layer.id.clone(),
+            image: status.map(|status| status.image.clone()).unwrap_or_default(),
+            started: started.or(counted.as_ref().map(|counted| counted.stats.made)).unwrap_or(0),
+            usage,
+            rootfs: Some(FsUsage {
+                used_bytes: layer.writable_bytes,
+                inodes_used: layer.writable_inodes,
+                ..of_node
+            }),
+            logs: Some(FsUsage { used_bytes: logs.bytes, inodes_used: logs.inodes, ..of_node }),
+            cgroup: counted,
+        }
+    }
+
+    /// Seen by a process of the pod: of the sandbox, whose cgroup is the one that is no container's, or of any container.
+    fn network(&self, place: &str, containers: &[ContainerStats]) -> Vec<net_counters::Interface> {
+        let Some(cgroups) = &self.measure.sites.cgroups else { return Vec::new() };
+        let children = cgroups.children(place);
+        let (of_containers, others): (Vec<_>, Vec<_>) = children
+            .iter()
+            .partition(|child| containers.iter().any(|container| child.contains(&container.id)));
+        let mut processes = others
+            .into_iter()
+            .chain(of_containers)
+            .filter_map(|child| cgroup_stats::any_process(cgroups, &format!("{place}/{child}")));
+        processes.next().map(|pid| net_counters::of_process(Some(pid))).unwrap_or_default()
+    }
+
+    fn volumes(&mut self, pod: &Pod) -> Vec<VolumeStats> {
+        let below =
+            self.measure.sites.root_dir.join("pods").join(&pod.metadata.uid).join("volumes");
+        let plugins: Vec<_> = std::fs::read_dir(below).into_iter().flatten().flatten().collect();
+        let found = |name: &str| {
+            plugins.iter().map(|plugin| plugin.path().join(name)).find(|path| path.is_dir())
+        };
+        let mut stats = Vec::new();
+        for volume in &pod.spec.volumes {
+            let Some(path) = found(&volume.name) else { continue };
+            // Of CSI the mount is one level below.
+            let path = Some(path.join("mount")).filter(|mount| mount.is_dir()).unwrap_or(path);
+            let Some(fs) = file_system(&path) else { continue };
+            let own_fs = is_mount(&path);
+            let used = if own_fs {
+                DiskUsage { bytes: fs.used_bytes, inodes: fs.inodes_used }
+            } else {
+                self.disk(path)
+            };
+            let claim = volume
+                .volume_source
+                .persistent_volume_claim
+                .as_ref()
+                .map(|claim| claim.claim_name.clone());
+            let ephemeral = volume
+                .volume_source
+                .ephemeral
+                .as_ref()
+                .map(|_| format!("{}-{}", pod.metadata.name, volume.name));
+            stats.push(VolumeStats {
+                name: volume.name.clone(),
+                claim: claim.or(ephemeral),
+                fs: FsUsage { used_bytes: used.bytes, inodes_used: used.inodes, ..fs },
+                own_fs,
+            });
+        }
+        stats
+    }
+
+    /// What a pod takes of the node's own disk: layers, logs, and volumes that are directories of it.
+    fn ephemeral(&self, containers: &[ContainerStats], volumes: &[VolumeStats]) -> Option<FsUsage> {
+        let of_containers =
+            containers.iter().flat_map(|container| [container.rootfs, container.logs]).flatten();
+        let of_volumes = volumes.iter().filter(|volume| !volume.own_fs).map(|volume| volume.fs);
+        let add = |sum: FsUsage, one: FsUsage| FsUsage {
+            used_bytes: sum.used_bytes.saturating_add(one.used_bytes),
+            inodes_used: sum.inodes_used.saturating_add(one.inodes_used),
+            ..sum
+        };
+        let none = FsUsage { used_bytes: 0, inodes_used: 0, ..self.fs? };
+        Some(of_containers.chain(of_volumes).fold(none, add))
+    }
+
+    fn disk(&mut self, directory: PathBuf) -> DiskUsage {
+        let found = self.measure.disk(&directory);
+        self.seen.push(directory);
+        found
+    }
+}
+
+impl CpuTimes {
+    /// CPU time a second since the last call for `id`.
+    fn rate(&self, id: &str, at: i64, cpu_nanos: u64) -> Option<u64> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (then, before) = last.insert(id.to_owned(), (at, cpu_nanos))?;
+        let passed = u128::try_from(at.checked_sub(then)?).ok().filter(|passed| *passed > 0)?;
+        let spent = u128::from(cpu_nanos.checked_sub(before)?);
+        u64::try_from(spent * 1_000_000_000 / passed).ok()
+    }
+}
+
+/// A pod without a cgroup that could be read uses what its containers use.
+fn sum(containers: &[ContainerStats]) -> Usage {
+    containers.iter().map(|container| &container.usage).fold(Usage::default(), |sum, one| Usage {
+        at_nanos: sum.at_nanos.max(one.at_nanos),
+        cpu_nanos: sum.cpu_nanos.saturating_add(one.cpu_nanos),
+        memory_bytes: sum.memory_bytes.saturating_add(one.memory_bytes),
+        working_set_bytes: sum.working_set_bytes.saturating_add(one.working_set_bytes),
+        rss_bytes: sum.rss_bytes.saturating_add(one.rss_bytes),
+        ..sum
+    })
+}
+
+/// The class that the API shows, which never changes in a pod's life, else the computed one.
+fn class(pod: &Pod) -> QosClass {
+    match pod.status.qos_class.as_str() {
+        "Guaranteed" => QosClass::Guaranteed,
+        "Burstable" => QosClass::Burstable,
+        "BestEffort" => QosClass::BestEffort,
+        _ => qos_class(pod),
+    }
+}
+
+fn file_system(path: &Path) -> Option<FsUsage> {
+    let disk = machine::disk(path).ok()?;
+    Some(FsUsage {
+        capacity_bytes: disk.total_bytes,
+        available_bytes: disk.available_bytes,
+        used_bytes: disk.total_bytes.saturating_sub(disk.available_bytes),
+        inodes: disk.inodes,
+        inodes_free: disk.inodes_free,
+        inodes_used: disk.inodes.saturating_sub(disk.inodes_free),
+    })
+}
+
+/// Whether a directory is the root of a file system of its own.
+fn is_mount(path: &Path) -> bool {
+    let device = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.dev());
+    path.parent().is_some_and(|parent| device(parent) != device(path))
+}
+
+fn processors() -> u32 {
+    std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(1))
+}
+
+fn nanos_since_1970() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+}
+
+/// Seconds since 1970 at which the machine was started; 0 when the kernel does not say.
+fn boot_time() -> i64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = stat.lines().find_map(|line| line.strip_prefix("btime "));
+    line.and_then(|secs| secs.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_need_two_measurements_in_order() {
+        let last = CpuTimes::default();
+        let second = 1_000_000_000;
+        assert_eq!(last.rate("c", 10 * second, 5), None);
+        assert_eq!(last.rate("c", 12 * second, 1_000_000_005), Some(500_000_000));
+        assert_eq!(last.rate("c", 12 * second, 1_000_000_005), None, "no time has passed");
+        assert_eq!(last.rate("c", 13 * second, 7), None, "a restart counts from 0");
+    }
+
+    #[test]
+    fn a_pod_is_measured_from_trees_and_directories() {
+        let root = tempfile::tempdir().expect("tempdir");
+        let put = |path: &str, content: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("parent")).expect("made");
+            std::fs::write(path, content).expect("written");
+        };
+        put("cgroup/kubepods/besteffort/podu-1/memory.current", "500\n");
+        put("cgroup/kubepods/besteffort/podu-1/cpu.stat", "usage_usec 7\n");
+        put("cgroup/kubepods/besteffort/podu-1/id-1/memory.current", "300\n");
+        put("cgroup/kubepods/besteffort/podu-1/id-1/cgroup.procs", "");
+        put("root/pods/u-1/volumes/empty/tmp/file", &"x".repeat(9000));
+        put("logs/a_web_u-1/c/0.log", &"x".repeat(5000));
+        let mount = root.path().join("cgroup");
+        let sites = Sites {
+            node: "n1".into(),
+            agent: "agent".into(),
+            root_dir: root.path().join("root"),
+            pod_logs_dir: root.path().join("logs"),
+            cgroups: Some(Cgroups::new(agent_host::cgroups::Layout::V2 { mount })),
+            cgroup_root: "/".into(),
+            driver: Driver::Cgroupfs,
+            disk_period: Duration::from_secs(60),
+        };
+        let mut pod = Pod::default();
+        pod.metadata.name = "web".into();
+        pod.metadata.namespace = "a".into();
+        pod.metadata.uid = "u-1".into();
+        pod.spec.volumes =
+            vec![proto_api::core::v1::Volume { name: "tmp".into(), ..Default::default() }];
+        let layer = ContainerUsage {
+            id: "id-1".into(),
+            name: "c".into(),
+            pod_uid: "u-1".into(),
+            writable_bytes: 100,
+            ..ContainerUsage::default()
+        };
+        let stats =
+            Measure::new(sites).measure(&[pod, Pod::default()], &[layer]).expect("measured");
+        let [pod] = &stats.pods[..] else { panic!("one pod runs: {:?}", stats.pods) };
+        assert_eq!(
+            pod.usage.as_ref().map(|usage| (usage.memory_bytes, usage.cpu_nanos)),
+            Some((500, 7000))
+        );
+        assert_eq!(pod.containers[0].usage.memory_bytes, 300);
+        let logs = pod.containers[0].logs.expect("logs").used_bytes;
+        let volume = pod.volumes[0].fs.used_bytes;
+        assert!(logs >= 5000 && volume >= 9000, "{logs} {volume}");
+        assert_eq!(pod.ephemeral.expect("sum").used_bytes, logs + volume + 100);
+        assert!(stats.fs.is_some() && stats.machine.0 > 0 && stats.booted > 0);
+    }
+}

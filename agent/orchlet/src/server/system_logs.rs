@@ -1,0 +1,114 @@
+//! `/logs/`: files and directories below one directory of the machine. A path cannot lead out of it, links included: the kernel itself
+//! resolves it beneath.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+
+/// Names of a directory shown at most.
+const NAMES_MAX: usize = 10_000;
+
+/// What a path names.
+#[derive(Debug)]
+pub enum Found {
+    /// A file, to be read to its present end.
+    File(File),
+    /// A directory, as a page of links.
+    Directory(String),
+}
+
+/// Opens `path` below `root`; the empty path is `root` itself. Blocks.
+///
+/// # Errors
+/// What the kernel says; a path that leads out is as if it did not exist.
+pub fn open(root: &Path, path: &str) -> std::io::Result<Found> {
+    let top = File::open(root)?;
+    let path = if path.is_empty() { "." } else { path };
+    // Without O_NONBLOCK a pipe among the logs would hold the thread.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    let opened: OwnedFd = openat2(&top, path, flags, Mode::empty(), resolve)?;
+    let file = File::from(opened);
+    let kind = file.metadata()?.file_type();
+    if kind.is_dir() {
+        return Ok(Found::Directory(listing(&file)?));
+    }
+    if !kind.is_file() {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    Ok(Found::File(file))
+}
+
+fn listing(directory: &File) -> std::io::Result<String> {
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(directory)?.take(NAMES_MAX) {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name != "." && name != ".." {
+            let slash = if entry.file_type().is_dir() { "/" } else { "" };
+            names.push(format!("{name}{slash}"));
+        }
+    }
+    names.sort();
+    let links: String = names
+        .iter()
+        .map(|name| format!("<a href=\"{}\">{}</a>\n", link(name), text(name)))
+        .collect();
+    Ok(format!("<pre>\n{links}</pre>\n"))
+}
+
+fn text(name: &str) -> String {
+    name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;")
+}
+
+/// As part of a URL: everything but plain letters is escaped.
+fn link(name: &str) -> String {
+    name.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    #[test]
+    fn nothing_outside_is_shown() {
+        let root = tempfile::tempdir().expect("tempdir");
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir(at("pods")).expect("made");
+        std::fs::write(at("pods/0.log"), "hello").expect("written");
+        std::fs::write(at("a<b>.log"), "").expect("written");
+        std::os::unix::fs::symlink("/etc/passwd", at("absolute")).expect("linked");
+        std::os::unix::fs::symlink("../../etc/passwd", at("relative")).expect("linked");
+        std::os::unix::fs::symlink("pods/0.log", at("within")).expect("linked");
+        for path in ["pods/0.log", "within"] {
+            let Found::File(mut file) = open(root.path(), path).expect("there") else {
+                panic!("{path} is a file")
+            };
+            let mut text = String::new();
+            file.read_to_string(&mut text).expect("read");
+            assert_eq!(text, "hello");
+        }
+        for path in ["absolute", "relative", "../x", "none", "/etc/passwd"] {
+            assert!(open(root.path(), path).is_err(), "{path}");
+        }
+        let Found::Directory(page) = open(root.path(), "").expect("there") else {
+            panic!("a directory")
+        };
+        assert!(
+            page.contains("<a href=\"pods/\">pods/</a>\n")
+                && page.contains("<a href=\"a%3Cb%3E.log\">a&lt;b&gt;.log</a>"),
+            "{page}"
+        );
+    }
+}

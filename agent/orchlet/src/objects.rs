@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use agent_pod::env::{Needs, ServiceEnv, linked_services, needs};
+use agent_pod::want::ephemeral_container;
 use proto_api::Resource;
 use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
 use proto_api::names::Names;
@@ -35,7 +36,10 @@ pub trait Subscription: Send + Sync {
 /// Names of the config maps and secrets that a pod refers to, in environments and volumes.
 pub fn needs_of(pod: &Pod) -> Needs {
     let mut all = Needs::default();
-    for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
+    let spec = &pod.spec;
+    let ephemeral: Vec<Container> =
+        spec.ephemeral_containers.iter().map(ephemeral_container).collect();
+    for container in spec.init_containers.iter().chain(&spec.containers).chain(&ephemeral) {
         let Needs { config_maps, secrets } = needs(container);
         all.config_maps.extend(config_maps);
         all.secrets.extend(secrets);

@@ -29,13 +29,25 @@ pub struct CrashBackoff {
 impl CrashBackoff {
     /// Notes an exit at `now`.
     pub fn exited(&mut self, now: Duration) {
+        self.count(now);
+        self.not_before = now + self.delay;
+        self.noted = now;
+    }
+
+    /// Notes an exit at `now` that the agent brought about because a probe or hook failed. Such an instance takes its time to
+    /// fail: the delay runs from the exit before, so that the next instance starts at once unless they fail faster than that.
+    pub fn stopped(&mut self, now: Duration) {
+        self.count(now);
+        self.not_before = (self.noted + self.delay).max(now);
+        self.noted = now;
+    }
+
+    fn count(&mut self, now: Duration) {
         if self.exits > 0 && now.saturating_sub(self.noted) > CRASH_RESET {
             self.exits = 0;
         }
         self.delay = delay(self.exits, CRASH_DELAY_FIRST, CRASH_DELAY_MAX);
         self.exits = self.exits.saturating_add(1);
-        self.not_before = now + self.delay;
-        self.noted = now;
     }
 
     /// Forgets points in time of another boot; the count of exits stays.
@@ -151,6 +163,17 @@ mod tests {
         busy.exited(s(0));
         busy.exited(s(600));
         assert_eq!(busy.delay, s(10));
+    }
+
+    #[test]
+    fn an_instance_that_was_stopped_has_waited_while_it_ran() {
+        let mut backoff = CrashBackoff::default();
+        let starts = [1000, 1012, 1024, 1044, 1076, 1136].map(s);
+        for (n, start) in starts.iter().enumerate() {
+            backoff.stopped(*start + s(12));
+            let next = starts.get(n + 1).copied().unwrap_or(backoff.not_before);
+            assert_eq!(backoff.not_before, next, "after the {n}th");
+        }
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Events of a pod: which step is told to users, under which reason and in which words.
 
+use crate::handler::Handler;
 use crate::lifecycle::{Action, StopWhy};
-use crate::want::PodWant;
+use crate::memory::Doom;
+use crate::probe::{Outcome, ProbeKind};
+use crate::want::{PodWant, RestartPolicy, Role};
 
 /// Whether an event is ordinary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +34,10 @@ impl PodEvent {
     }
 
     fn at(mut self, want: &PodWant, container: &str) -> Self {
-        let list = if want.init.iter().any(|c| c.name == container) {
-            "initContainers"
-        } else {
-            "containers"
+        let list = match want.container(container).map(|c| c.role) {
+            Some(Role::Init | Role::Sidecar) => "initContainers",
+            Some(Role::Ephemeral) => "ephemeralContainers",
+            Some(Role::Main) | None => "containers",
         };
         self.field_path = format!("spec.{list}{{{container}}}");
         self
@@ -57,6 +60,7 @@ pub fn begun(want: &PodWant, action: &Action) -> Option<PodEvent> {
                 StopWhy::PodEnds | StopWhy::SandboxLost | StopWhy::StateUnknown => {
                     format!("Stopping container {container}")
                 }
+                StopWhy::Unhealthy(doom) => unhealthy(want, container, *doom),
             };
             Some(PodEvent::new(Normal, "Killing", message).at(want, container))
         }
@@ -66,6 +70,74 @@ pub fn begun(want: &PodWant, action: &Action) -> Option<PodEvent> {
         }
         _ => None,
     }
+}
+
+fn unhealthy(want: &PodWant, container: &str, doom: Doom) -> String {
+    let probe = match doom {
+        Doom::Liveness => "liveness",
+        Doom::Startup => "startup",
+        Doom::PostStart => return "FailedPostStartHook".to_owned(),
+    };
+    let policy = want.container(container).map(|c| want.policy(c.role));
+    let next = if policy == Some(RestartPolicy::Never) { "" } else { ", will be restarted" };
+    format!("Container {container} failed {probe} probe{next}")
+}
+
+/// The event of a probe's answer that users should know of.
+pub fn probed(
+    want: &PodWant,
+    container: &str,
+    kind: ProbeKind,
+    outcome: &Outcome,
+) -> Option<PodEvent> {
+    let title = kind.title();
+    let (reason, message) = match outcome {
+        Outcome::Success => return None,
+        Outcome::Warning(text) => ("ProbeWarning", format!("{title} probe warning: {text}")),
+        Outcome::Failure(text) => ("Unhealthy", format!("{title} probe failed: {text}")),
+        Outcome::Error(text) => ("Unhealthy", format!("{title} probe errored: {text}")),
+    };
+    Some(PodEvent::new(Severity::Warning, reason, message).at(want, container))
+}
+
+/// The two hooks of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// After its start.
+    PostStart,
+    /// Before its stop.
+    PreStop,
+}
+
+/// The event of a hook that failed with `error`; `output` is what its command said.
+pub fn hook_failed(
+    want: &PodWant,
+    container: &str,
+    hook: Hook,
+    error: &str,
+    output: &str,
+) -> PodEvent {
+    let found = want.container(container);
+    let (reason, handler) = match hook {
+        Hook::PostStart => ("FailedPostStartHook", found.and_then(|c| c.post_start.as_ref())),
+        Hook::PreStop => ("FailedPreStopHook", found.and_then(|c| c.pre_stop.as_ref())),
+    };
+    let what = match handler {
+        Some(Handler::Exec(command)) => format!("Exec lifecycle hook ([{}])", command.join(" ")),
+        Some(Handler::Http(get)) => format!("HTTP lifecycle hook ({})", get.path),
+        _ => "lifecycle hook".to_owned(),
+    };
+    let PodWant { namespace, name, uid, .. } = want;
+    let message = format!(
+        "{what} for Container {container:?} in Pod \"{name}_{namespace}({uid})\" failed - error: {error}, message: {output:?}"
+    );
+    PodEvent::new(Severity::Warning, reason, message).at(want, container)
+}
+
+/// The event of a pod that was active too long.
+pub fn deadline_exceeded() -> PodEvent {
+    let message = "Pod was active on the node longer than the specified deadline".to_owned();
+    PodEvent::new(Severity::Normal, "DeadlineExceeded", message)
 }
 
 /// The event of an action that worked. `took` is the time a pull needed, as users read it.
@@ -175,6 +247,7 @@ mod tests {
             id: "x".into(),
             deadline: Duration::ZERO,
             why: StopWhy::PodEnds,
+            hook: false,
         };
         let cases = [
             (begun(&want(), &pull("c")), "Pulling", "spec.containers{c}"),

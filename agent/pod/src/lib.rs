@@ -18,11 +18,16 @@ pub mod seen;
 pub mod want;
 
 pub mod backoff;
+mod ending;
 mod start;
 mod status;
 
 pub mod bandwidth;
 pub mod dns;
+pub mod handler;
+pub mod probe;
+pub mod termination;
+
 pub mod env;
 pub mod expand;
 pub mod hosts;

@@ -27,11 +27,13 @@ use std::time::Duration;
 use proto_api::core::v1::PodStatus;
 
 use crate::backoff::Step;
-use crate::memory::{Admission, Ending, Memory, Why};
-use crate::seen::{PodSeen, VolumesSeen};
+use crate::ending;
+use crate::memory::{Admission, Doom, Memory, PostStart};
+use crate::probe::{ProbeKind, ProbeOrder, ProbeWant};
+use crate::seen::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
 use crate::start;
 use crate::status;
-use crate::want::{PodWant, Presence, RestartPolicy, Source};
+use crate::want::PodWant;
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,8 @@ pub struct Plan {
     pub status: PodStatus,
     /// What may be done now, in order; steps on different objects do not depend on each other.
     pub actions: Vec<Action>,
+    /// The probes that have to be running now, all of them.
+    pub probes: Vec<ProbeOrder>,
     /// When time alone changes the plan, since boot.
     pub wake_at: Option<Duration>,
     /// What the next call must be given.
@@ -119,6 +123,15 @@ pub enum Action {
         container: String,
         /// The runtime's id of the instance.
         id: String,
+        /// Whether a hook follows that must be run exactly for instances that we start.
+        hook: bool,
+    },
+    /// Run the hook that follows an instance's start.
+    RunPostStart {
+        /// Name of the container.
+        container: String,
+        /// The runtime's id of the instance.
+        id: String,
     },
     /// Stop an instance: politely, and by force at the deadline.
     StopContainer {
@@ -130,11 +143,17 @@ pub enum Action {
         deadline: Duration,
         /// For the event.
         why: StopWhy,
+        /// Whether its hook is run first, within the same deadline.
+        hook: bool,
     },
-    /// Remove a dead instance and its log.
+    /// Remove a dead instance, its log and its last words.
     RemoveContainer {
         /// The runtime's id of the instance.
         id: String,
+        /// Name of the container.
+        container: String,
+        /// Attempt of the instance.
+        attempt: u32,
     },
     /// Stop a sandbox and tear its network down.
     StopSandbox {
@@ -169,6 +188,8 @@ pub enum StopWhy {
     DefinitionChanged,
     /// The runtime lost track of it.
     StateUnknown,
+    /// A probe or hook failed.
+    Unhealthy(Doom),
 }
 
 impl Action {
@@ -183,6 +204,8 @@ impl Action {
             | Self::UnmountVolumes
             | Self::RemoveCgroup
             | Self::ReportDeleted => true,
+            // That the hook is still to be run is known from nothing else.
+            Self::StartContainer { hook, .. } => *hook,
             // What is created carries its attempt in the runtime: it is found again without the journal.
             Self::Admit
             | Self::MountVolumes
@@ -190,7 +213,7 @@ impl Action {
             | Self::InspectImage { .. }
             | Self::PullImage { .. }
             | Self::CreateContainer { .. }
-            | Self::StartContainer { .. }
+            | Self::RunPostStart { .. }
             | Self::Forget => false,
         }
     }
@@ -202,82 +225,85 @@ impl Action {
 /// showing their outcome makes progress.
 pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
     let mut memory = memory.clone();
-    memory.observe(want, seen, now.boot);
     if memory.admission.is_some() && memory.accepted_at == 0 {
         memory.accepted_at = now.unix_seconds;
         memory.accepted_boot = now.boot;
     }
-    decide_end(want, seen, &mut memory, now.boot);
+    memory.observe(want, seen, now);
+    ending::decide(want, seen, &mut memory, now.boot);
     let stage = stage(want, seen, &memory);
     let mut next = Next { want, seen, now: now.boot, actions: Vec::new(), wake_at: None };
     match stage {
         Stage::Preparing => start::prepare(&mut next, &memory),
         Stage::Initializing | Stage::Running => start::advance(&mut next, &memory, stage),
-        Stage::Ending => next.stop_all(&memory),
-        Stage::Clearing => next.clear(&memory),
-        Stage::Gone => next.leave(&memory),
+        Stage::Ending => ending::stop_all(&mut next, &memory),
+        Stage::Clearing => ending::clear(&mut next, &memory),
+        Stage::Gone => ending::leave(&mut next, &memory),
         Stage::Refused | Stage::Finished => {}
     }
     if stage != Stage::Gone {
-        next.wake_for_deadline(&memory);
+        ending::wake_for_deadline(&mut next, &memory);
     }
     let Next { actions, wake_at, .. } = next;
+    mark_hooks(&actions, &mut memory);
+    let probes = probes(want, seen, &memory, stage);
     let status = status::status(want, seen, &mut memory, stage, now);
-    Plan { stage, status, actions, wake_at, memory }
+    Plan { stage, status, actions, probes, wake_at, memory }
 }
 
-/// Decides whether the pod ends, or ends sooner than decided before.
-fn decide_end(want: &PodWant, seen: &PodSeen, memory: &mut Memory, now: Duration) {
-    let lost = is_lost_for_good(want, seen, memory);
-    let wish = match want.presence {
-        Presence::Deleting { grace } | Presence::Gone { grace } => Some((Why::Deleted, grace)),
-        Presence::Present if deadline_passed(want, memory, now) => {
-            Some((Why::DeadlineExceeded, want.grace))
+/// What is started by us has its hook run by us.
+fn mark_hooks(actions: &[Action], memory: &mut Memory) {
+    for action in actions {
+        if let Action::StartContainer { container, id, hook: true } = action
+            && let Some(known) = memory.containers.get_mut(container)
+            && known.health.id == *id
+        {
+            known.health.post_start = PostStart::Due;
         }
-        Presence::Present if is_complete(want, memory) => Some((Why::Completed, Duration::ZERO)),
-        Presence::Present if lost => Some((Why::SandboxLost, want.grace)),
-        Presence::Present => want.verdict.as_ref().map(|verdict| {
-            let (reason, message) = (verdict.reason.clone(), verdict.message.clone());
-            (Why::Evicted { reason, message }, want.grace)
-        }),
-    };
-    let Some((why, grace)) = wish else { return };
-    // A node that ends the pod has less time than its source may have given.
-    let bound = want.verdict.as_ref().and_then(|verdict| verdict.grace);
-    let grace = bound.map_or(grace, |bound| bound.min(grace));
-    let deadline = now + grace;
-    match &mut memory.ending {
-        None => memory.ending = Some(Ending { why, deadline }),
-        Some(ending) => ending.deadline = ending.deadline.min(deadline),
     }
 }
 
-fn deadline_passed(want: &PodWant, memory: &Memory, now: Duration) -> bool {
-    memory.accepted_at != 0
-        && want.active_deadline.is_some_and(|limit| now >= memory.accepted_boot + limit)
-}
-
-/// Whether every container is over: an init container failed for good, or all containers ended for good.
-fn is_complete(want: &PodWant, memory: &Memory) -> bool {
-    let policy = want.restart_policy;
-    let over = |name: &str, policy| memory.containers.get(name).is_some_and(|m| m.is_over(policy));
-    let init_failed = want.init.iter().any(|c| {
-        let failed = memory
-            .containers
-            .get(&c.name)
-            .and_then(|m| m.ended.as_ref())
-            .is_some_and(|e| e.exit.code != 0);
-        failed && over(&c.name, policy.of_init())
-    });
-    let all_over = want.containers.iter().all(|c| over(&c.name, policy));
-    init_failed || (!want.containers.is_empty() && all_over)
-}
-
-/// Whether a pod that runs nothing twice has lost its sandbox after it had run something.
-fn is_lost_for_good(want: &PodWant, seen: &PodSeen, memory: &Memory) -> bool {
-    want.restart_policy == RestartPolicy::Never
-        && seen.ready_sandbox().is_none()
-        && memory.containers.values().any(|c| c.attempt.is_some())
+/// The probes of all instances that serve: the startup probe until it has passed, then the others. A pod that ends is still
+/// asked whether it is ready, and is not restarted any more.
+fn probes(want: &PodWant, seen: &PodSeen, memory: &Memory, stage: Stage) -> Vec<ProbeOrder> {
+    if !matches!(stage, Stage::Initializing | Stage::Running | Stage::Ending) {
+        return Vec::new();
+    }
+    let mut orders = Vec::new();
+    for container in want.all().filter(|c| c.role.serves()) {
+        let Some(instance) = seen.newest(&container.name) else { continue };
+        let Some(known) = memory.containers.get(&container.name) else { continue };
+        let (health, probes) = (&known.health, &container.probes);
+        let runs = matches!(instance.state, InstanceState::Running { .. });
+        let due = health.id == instance.id
+            && health.post_start != PostStart::Due
+            && health.doomed.is_none();
+        let Some(since) = health.since.filter(|_| runs && due) else { continue };
+        let ip = seen.sandbox(&instance.sandbox_id).and_then(|s| s.ips.first());
+        let ip = if want.host_network { want.host_ips.first() } else { ip };
+        let mut order = |kind, probe: &Option<ProbeWant>, verdict| {
+            orders.extend(probe.as_ref().map(|probe| ProbeOrder {
+                container: container.name.clone(),
+                id: instance.id.clone(),
+                kind,
+                probe: probe.clone(),
+                since,
+                verdict,
+                ip: ip.cloned().unwrap_or_default(),
+            }));
+        };
+        if !known.has_come_up(container) {
+            if stage != Stage::Ending {
+                order(ProbeKind::Startup, &probes.startup, None);
+            }
+            continue;
+        }
+        order(ProbeKind::Readiness, &probes.readiness, health.readiness);
+        if stage != Stage::Ending {
+            order(ProbeKind::Liveness, &probes.liveness, None);
+        }
+    }
+    orders
 }
 
 /// Where the pod is.
@@ -311,7 +337,7 @@ fn ending_stage(want: &PodWant, seen: &PodSeen, memory: &Memory) -> Stage {
 }
 
 /// Whether a sandbox still has to be stopped: one that died by itself too, since its network is still set up.
-fn needs_stop(ready: bool, attempt: u32, memory: &Memory) -> bool {
+pub(crate) fn needs_stop(ready: bool, attempt: u32, memory: &Memory) -> bool {
     ready || !memory.sandboxes_stopped.contains(&attempt)
 }
 
@@ -354,80 +380,36 @@ impl Next<'_> {
     }
 
     /// Plans a stop of an instance.
-    pub fn stop(&mut self, container: &str, id: &str, deadline: Duration, why: StopWhy) {
-        let (container, id) = (container.to_owned(), id.to_owned());
-        self.act(Action::StopContainer { container, id, deadline, why });
+    pub fn stop(&mut self, instance: &ContainerSeen, deadline: Duration, why: StopWhy) {
+        let runs = matches!(instance.state, InstanceState::Running { .. });
+        let container = self.want.container(&instance.name);
+        let hook = runs && deadline > self.now && container.is_some_and(|c| c.pre_stop.is_some());
+        let (container, id) = (instance.name.clone(), instance.id.clone());
+        self.act(Action::StopContainer { container, id, deadline, why, hook });
     }
 
     /// When an instance that is stopped now, in a pod that goes on, is killed.
-    pub fn stop_deadline(&self, why: StopWhy) -> Duration {
-        match why {
-            StopWhy::StateUnknown => self.now,
-            StopWhy::PodEnds | StopWhy::SandboxLost | StopWhy::DefinitionChanged => {
-                self.now + self.want.grace
-            }
-        }
+    pub fn stop_deadline(&self, instance: &ContainerSeen, why: StopWhy) -> Duration {
+        let probes = self.want.container(&instance.name).map(|c| &c.probes);
+        let of_probe = |pick: fn(&crate::probe::Probes) -> &Option<ProbeWant>| {
+            probes.and_then(|probes| pick(probes).as_ref()).and_then(|probe| probe.grace)
+        };
+        let own = match why {
+            StopWhy::StateUnknown => Some(Duration::ZERO),
+            StopWhy::Unhealthy(Doom::Liveness) => of_probe(|p| &p.liveness),
+            StopWhy::Unhealthy(Doom::Startup) => of_probe(|p| &p.startup),
+            StopWhy::Unhealthy(Doom::PostStart)
+            | StopWhy::PodEnds
+            | StopWhy::SandboxLost
+            | StopWhy::DefinitionChanged => None,
+        };
+        self.now + own.unwrap_or(self.want.grace)
     }
 
-    fn stop_all(&mut self, memory: &Memory) {
-        let Some(ending) = &memory.ending else { return };
-        if !self.may_try(&Step::Cleanup, memory) {
-            return;
-        }
-        let seen = self.seen;
-        for instance in seen.live() {
-            self.stop(&instance.name, &instance.id, ending.deadline, StopWhy::PodEnds);
-        }
-    }
-
-    /// Sandboxes are stopped and, for a pod that leaves, removed; volumes go at the same time, the cgroup after the sandboxes.
-    fn clear(&mut self, memory: &Memory) {
-        if !self.may_try(&Step::Cleanup, memory) {
-            return;
-        }
-        let seen = self.seen;
-        for sandbox in &seen.sandboxes {
-            let (id, attempt) = (sandbox.id.clone(), sandbox.attempt);
-            if needs_stop(sandbox.ready, attempt, memory) {
-                self.act(Action::StopSandbox { id, attempt });
-            } else if self.want.is_leaving() {
-                self.act(Action::RemoveSandbox { id });
-            }
-        }
-        if seen.sandboxes.is_empty() {
-            // Instances whose sandbox is gone already.
-            for instance in &seen.containers {
-                self.act(Action::RemoveContainer { id: instance.id.clone() });
-            }
-        }
-        if seen.volumes != VolumesSeen::Absent {
-            self.act(Action::UnmountVolumes);
-        }
-        let stopped = seen.sandboxes.iter().all(|s| !needs_stop(s.ready, s.attempt, memory));
-        if seen.cgroup && stopped {
-            self.act(Action::RemoveCgroup);
-        }
-    }
-
-    fn leave(&mut self, memory: &Memory) {
-        match (self.want.presence, self.want.source) {
-            (Presence::Deleting { .. }, Source::Api) => {
-                // Once accepted, the object goes when its finalizers have gone; its source will tell.
-                if !memory.reported && self.may_try(&Step::Report, memory) {
-                    self.act(Action::ReportDeleted);
-                }
-            }
-            _ => self.act(Action::Forget),
-        }
-    }
-
-    fn wake_for_deadline(&mut self, memory: &Memory) {
-        if memory.ending.is_none()
-            && memory.accepted_at != 0
-            && let Some(limit) = self.want.active_deadline
-        {
-            self.wake(memory.accepted_boot + limit);
-        }
+    /// Plans to remove a dead instance.
+    pub fn remove(&mut self, instance: &ContainerSeen) {
+        let (id, container) = (instance.id.clone(), instance.name.clone());
+        self.act(Action::RemoveContainer { id, container, attempt: instance.attempt });
     }
 }
 

@@ -11,18 +11,23 @@ use proto_api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::{CrashBackoff, Step, Trouble};
-use crate::seen::{ContainerSeen, Exit, PodSeen};
-use crate::want::{PodWant, RestartPolicy};
+use crate::lifecycle::Now;
+use crate::probe::ProbeKind;
+use crate::seen::{ContainerSeen, Exit, InstanceState, PodSeen};
+use crate::want::{ContainerWant, PodWant, RestartPolicy, Role};
 
-/// The machine's memory of one pod.
+/// The machine's memory of one pod. A field that an older record lacks is as in a new memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Memory {
     /// The node's answer to the pod; `None` before it was asked. Asked once in a pod's life.
     pub admission: Option<Admission>,
     /// When the pod was accepted, seconds since 1970; 0 before.
     pub accepted_at: i64,
-    /// The same moment since boot, for the active deadline.
+    /// The same moment since boot, for the active deadline; the first look of this boot for a pod that is older.
     pub accepted_boot: Duration,
+    /// How long the pod had been active before `accepted_boot`.
+    pub active_before: Duration,
     /// The furthest phase shown so far.
     pub phase: Phase,
     /// Set once nothing of this pod may start again.
@@ -136,6 +141,7 @@ pub enum Why {
 
 /// What is remembered of one container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ContainerMemory {
     /// Attempt of the newest instance ever seen; also the restart count.
     pub attempt: Option<u32>,
@@ -151,6 +157,51 @@ pub struct ContainerMemory {
     pub pulled_for: Option<u32>,
     /// Attempt that is stopped because its definition changed; what follows it starts at once.
     pub replaced: Option<u32>,
+    /// Attempt of the newest sandbox in which it has come up: running, its first hook done, its startup probe passed.
+    pub came_up_in: Option<u32>,
+    /// What probes and hooks found of the newest instance.
+    pub health: Health,
+}
+
+/// What probes and hooks found of one instance.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Health {
+    /// The runtime's id of the instance; what follows is about no other.
+    pub id: String,
+    /// When it began to run, since boot.
+    pub since: Option<Duration>,
+    /// Verdict of the startup probe.
+    pub startup: Option<bool>,
+    /// Verdict of the readiness probe.
+    pub readiness: Option<bool>,
+    /// Where its first hook is.
+    pub post_start: PostStart,
+    /// Why it has to be stopped though its pod goes on.
+    pub doomed: Option<Doom>,
+}
+
+/// Where the hook after a start is. One that was not seen through by this agent is not run behind another's back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PostStart {
+    /// There is none, or it is not ours to run.
+    #[default]
+    NotDue,
+    /// To be run once the instance runs.
+    Due,
+    /// Done.
+    Done,
+}
+
+/// Why an instance has to be stopped and replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Doom {
+    /// Its liveness probe failed.
+    Liveness,
+    /// Its startup probe failed.
+    Startup,
+    /// Its first hook failed.
+    PostStart,
 }
 
 /// An ended instance, kept after the runtime has forgotten it.
@@ -184,6 +235,7 @@ impl Memory {
             memory.conditions.insert(condition.type_.clone(), (condition.status.clone(), since));
         }
         let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
+        let statuses = statuses.chain(&status.ephemeral_container_statuses);
         for status in statuses.filter(|s| !s.container_id.is_empty()) {
             memory.containers.insert(status.name.clone(), ContainerMemory::adopt(status));
         }
@@ -196,11 +248,13 @@ impl Memory {
     /// The memory as it holds after the machine was booted again: points in time since boot mean nothing any more.
     pub fn after_reboot(mut self) -> Self {
         self.accepted_boot = Duration::ZERO;
+        self.active_before = Duration::ZERO;
         if let Some(ending) = &mut self.ending {
             ending.deadline = Duration::ZERO;
         }
         for container in self.containers.values_mut() {
             container.backoff.after_reboot();
+            container.health.since = None;
         }
         self.troubles.clear();
         self
@@ -240,28 +294,76 @@ impl Memory {
         self.sandboxes_stopped.insert(attempt);
     }
 
+    /// Notes a verdict about an instance; `false` when it is about one that is not the newest any more.
+    pub fn probed(&mut self, container: &str, id: &str, kind: ProbeKind, good: bool) -> bool {
+        let Some(health) = self.health_of(container, id) else { return false };
+        match (kind, good) {
+            (ProbeKind::Readiness, good) => health.readiness = Some(good),
+            (ProbeKind::Startup, true) => health.startup = Some(true),
+            (ProbeKind::Startup, false) => health.doomed = health.doomed.or(Some(Doom::Startup)),
+            (ProbeKind::Liveness, false) => health.doomed = health.doomed.or(Some(Doom::Liveness)),
+            (ProbeKind::Liveness, true) => {}
+        }
+        true
+    }
+
+    /// Notes how the hook after an instance's start went.
+    pub fn post_started(&mut self, container: &str, id: &str, worked: bool) {
+        let Some(health) = self.health_of(container, id) else { return };
+        health.post_start = PostStart::Done;
+        if !worked {
+            health.doomed = health.doomed.or(Some(Doom::PostStart));
+        }
+    }
+
+    fn health_of(&mut self, container: &str, id: &str) -> Option<&mut Health> {
+        let known = self.containers.get_mut(container)?;
+        Some(&mut known.health).filter(|health| health.id == id)
+    }
+
+    /// Whether an init container or sidecar holds up what comes after it no more, in that sandbox.
+    pub(crate) fn is_past(&self, container: &ContainerWant, sandbox_attempt: u32) -> bool {
+        self.containers.get(&container.name).is_some_and(|known| match container.role {
+            Role::Sidecar => known.came_up_in == Some(sandbox_attempt),
+            Role::Init | Role::Main | Role::Ephemeral => known.succeeded_in(sandbox_attempt),
+        })
+    }
+
     /// Takes in what is seen: newest attempts, exits, vanished instances, addresses.
-    pub(crate) fn observe(&mut self, want: &PodWant, seen: &PodSeen, now: Duration) {
+    pub(crate) fn observe(&mut self, want: &PodWant, seen: &PodSeen, now: Now) {
+        self.count_activity(now);
         if let Some(sandbox) = seen.newest_sandbox() {
             self.sandbox_attempt = self.sandbox_attempt.max(Some(sandbox.attempt));
             if sandbox.ready && !sandbox.ips.is_empty() && self.ips != sandbox.ips {
                 self.ips.clone_from(&sandbox.ips);
             }
         }
-        for (container, _) in want.all() {
+        for container in want.all() {
             let memory = self.containers.entry(container.name.clone()).or_default();
-            memory.observe(&container.name, &container.hash, seen, now);
+            memory.observe(container, seen, now);
         }
         self.observe_init(want, seen);
+    }
+
+    /// A pod that was accepted before this boot, or by another agent, has been active since the wall clock said so.
+    fn count_activity(&mut self, now: Now) {
+        if self.accepted_at != 0 && self.accepted_boot == Duration::ZERO {
+            let secs = now.unix_seconds.saturating_sub(self.accepted_at);
+            self.active_before = Duration::from_secs(u64::try_from(secs).unwrap_or(0));
+            self.accepted_boot = now.boot;
+        }
+    }
+
+    /// When a pod with this limit has been active for long enough, since boot.
+    pub(crate) fn active_until(&self, limit: Duration) -> Option<Duration> {
+        let left = limit.saturating_sub(self.active_before);
+        (self.accepted_at != 0).then(|| self.accepted_boot + left)
     }
 
     /// All init containers done in the newest sandbox: remembered, since their instances may be removed.
     fn observe_init(&mut self, want: &PodWant, seen: &PodSeen) {
         let Some(sandbox) = seen.newest_sandbox() else { return };
-        let done = want
-            .init
-            .iter()
-            .all(|c| self.containers.get(&c.name).is_some_and(|m| m.succeeded_in(sandbox.attempt)));
+        let done = want.init.iter().all(|c| self.is_past(c, sandbox.attempt));
         // A main container of this sandbox is proof as well: it was created after the init containers.
         let proven = want.containers.iter().any(|c| {
             seen.containers.iter().any(|s| s.name == c.name && s.sandbox_id == sandbox.id)
@@ -293,7 +395,21 @@ impl ContainerMemory {
     /// Whether the newest instance ended and none will follow it.
     pub fn is_over(&self, policy: RestartPolicy) -> bool {
         let replaced = self.attempt.is_some() && self.replaced == self.attempt;
-        self.ended.as_ref().is_some_and(|e| !replaced && !policy.restarts(e.exit.code))
+        // One that was stopped for its health is followed by another whatever code it ended with.
+        let doomed = self.health.doomed.is_some() && policy != RestartPolicy::Never;
+        self.ended.as_ref().is_some_and(|e| !replaced && !doomed && !policy.restarts(e.exit.code))
+    }
+
+    /// Whether the newest instance, which runs, has come up.
+    pub(crate) fn has_come_up(&self, container: &ContainerWant) -> bool {
+        self.health.post_start != PostStart::Due
+            && (container.probes.startup.is_none() || self.health.startup == Some(true))
+    }
+
+    /// Whether the newest instance, which runs, is ready.
+    pub(crate) fn is_ready(&self, container: &ContainerWant) -> bool {
+        let probed = container.probes.readiness.is_none() || self.health.readiness == Some(true);
+        self.has_come_up(container) && probed
     }
 
     fn adopt(status: &ContainerStatus) -> Self {
@@ -314,12 +430,18 @@ impl ContainerMemory {
             attempt: Some(u32::try_from(status.restart_count).unwrap_or(0)),
             ended: ended(&status.state),
             previous: ended(&status.last_state),
+            health: Health {
+                id: status.container_id.rsplit("://").next().unwrap_or_default().to_owned(),
+                startup: status.started.filter(|started| *started),
+                readiness: Some(status.ready),
+                ..Health::default()
+            },
             ..Self::default()
         }
     }
 
-    fn observe(&mut self, name: &str, hash: &str, seen: &PodSeen, now: Duration) {
-        let newest = seen.newest(name);
+    fn observe(&mut self, container: &ContainerWant, seen: &PodSeen, now: Now) {
+        let newest = seen.newest(&container.name);
         if let Some(instance) = newest
             && self.attempt < Some(instance.attempt)
         {
@@ -328,16 +450,37 @@ impl ContainerMemory {
         match newest {
             Some(instance) if Some(instance.attempt) == self.attempt => {
                 if let Some(exit) = instance.exit() {
-                    self.end(ended(instance, exit), now);
+                    self.end(ended(instance, exit), now.boot);
                 }
-                if instance.is_live() && instance.hash != hash {
+                if instance.is_live() && instance.hash != container.hash {
                     self.replaced = Some(instance.attempt);
                 }
+                self.observe_health(container, instance, seen, now);
             }
             _ if self.attempt.is_some() && self.ended.is_none() => {
-                self.end(vanished(), now);
+                self.end(vanished(), now.boot);
             }
             _ => {}
+        }
+    }
+
+    fn observe_health(
+        &mut self,
+        container: &ContainerWant,
+        instance: &ContainerSeen,
+        seen: &PodSeen,
+        now: Now,
+    ) {
+        if self.health.id != instance.id {
+            self.health = Health { id: instance.id.clone(), ..Health::default() };
+        }
+        let InstanceState::Running { started_at } = instance.state else { return };
+        // The runtime tells the start by the wall clock: only how long ago it was is taken from it, once.
+        let ran = now.unix_seconds.saturating_sub(started_at.div_euclid(1_000_000_000));
+        let ran = Duration::from_secs(u64::try_from(ran).unwrap_or(0));
+        self.health.since.get_or_insert(now.boot.saturating_sub(ran));
+        if self.has_come_up(container) {
+            self.came_up_in = seen.sandbox(&instance.sandbox_id).map(|s| s.attempt);
         }
     }
 
@@ -358,7 +501,10 @@ impl ContainerMemory {
     fn end(&mut self, ended: Ended, now: Duration) {
         if self.ended.is_none() {
             self.ended = Some(ended);
-            self.backoff.exited(now);
+            match self.health.doomed {
+                Some(_) => self.backoff.stopped(now),
+                None => self.backoff.exited(now),
+            }
         }
     }
 }

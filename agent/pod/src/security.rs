@@ -83,6 +83,7 @@ pub(crate) fn container(
         masked_paths: unmasked.then(Vec::new),
         readonly_paths: unmasked.then(Vec::new),
         namespaces,
+        pid_of: None,
     })
 }
 

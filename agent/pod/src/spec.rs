@@ -302,4 +302,6 @@ pub struct ContainerSecurity {
     pub readonly_paths: Option<Vec<String>>,
     /// Same as the sandbox's; the runtime wants it repeated.
     pub namespaces: Namespaces,
+    /// Id of the container whose process ids are shared, in place of what `namespaces` says of them.
+    pub pid_of: Option<String>,
 }

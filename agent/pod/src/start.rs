@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::backoff::Step;
 use crate::lifecycle::{Action, Next, Stage, StopWhy};
-use crate::memory::{Admission, ContainerMemory, Memory};
+use crate::memory::{Admission, ContainerMemory, Memory, PostStart};
 use crate::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
-use crate::want::{Config, ContainerWant, PullPolicy};
+use crate::want::{Config, ContainerWant, PullPolicy, Role};
 
 /// How often an image that may not be pulled is looked for again.
 const ABSENT_IMAGE_RECHECK: Duration = Duration::from_secs(10);
@@ -36,8 +36,8 @@ fn stop_remains(next: &mut Next<'_>, memory: &Memory) -> bool {
     for instance in seen.live() {
         remains = true;
         if may_try {
-            let deadline = next.stop_deadline(StopWhy::SandboxLost);
-            next.stop(&instance.name, &instance.id, deadline, StopWhy::SandboxLost);
+            let deadline = next.stop_deadline(instance, StopWhy::SandboxLost);
+            next.stop(instance, deadline, StopWhy::SandboxLost);
         }
     }
     for sandbox in &seen.sandboxes {
@@ -52,36 +52,85 @@ fn stop_remains(next: &mut Next<'_>, memory: &Memory) -> bool {
     remains
 }
 
-/// A sandbox is ready: bring up the next init container, or all containers.
+/// A sandbox is ready: bring up the next init container, or all containers, and the sidecars beside them.
 pub(crate) fn advance(next: &mut Next<'_>, memory: &Memory, stage: Stage) {
     let seen = next.seen;
     let Some(sandbox) = seen.ready_sandbox() else { return };
     mount(next, memory);
     let want = next.want;
-    if stage == Stage::Initializing {
-        let current = want.init.iter().find(|c| {
-            !memory.containers.get(&c.name).is_some_and(|m| m.succeeded_in(sandbox.attempt))
-        });
-        if let Some(container) = current {
-            let known = memory.containers.get(&container.name);
-            // What succeeded in a sandbox that is gone runs again in this one.
-            let over = known.is_some_and(|m| {
-                m.is_over(want.restart_policy.of_init()) && !m.succeeded_elsewhere(sandbox.attempt)
-            });
-            drive(next, memory, container, over, sandbox);
-        }
-        // The images of what comes later are looked up while the init containers run.
-        for container in want.init.iter().chain(&want.containers) {
-            inspect(next, memory, container);
-        }
-    } else {
-        for container in &want.containers {
-            let known = memory.containers.get(&container.name);
-            let over = known.is_some_and(|m| m.is_over(want.restart_policy));
-            drive(next, memory, container, over, sandbox);
-        }
+    match stage {
+        Stage::Initializing => initialize(next, memory, sandbox),
+        _ => run(next, memory, sandbox),
+    }
+    // Who looks into a pod need not wait for it.
+    for container in &want.ephemeral {
+        drive(next, memory, container, sandbox);
     }
     prune(next, memory);
+}
+
+/// The next init container, after the sidecars before it have come up; those run on, whatever comes.
+fn initialize(next: &mut Next<'_>, memory: &Memory, sandbox: &SandboxSeen) {
+    let want = next.want;
+    for container in &want.init {
+        let past = memory.is_past(container, sandbox.attempt);
+        if container.role == Role::Sidecar || !past {
+            drive(next, memory, container, sandbox);
+        }
+        if !past {
+            break;
+        }
+    }
+    // The images of what comes later are looked up while the init containers run.
+    for container in want.init.iter().chain(&want.containers) {
+        inspect(next, memory, container);
+    }
+}
+
+fn run(next: &mut Next<'_>, memory: &Memory, sandbox: &SandboxSeen) {
+    let want = next.want;
+    for container in want.sidecars() {
+        drive(next, memory, container, sandbox);
+    }
+    let mut held_up = false;
+    for container in &want.containers {
+        let known = memory.containers.get(&container.name);
+        let new = known.is_none_or(|m| m.attempt.is_none());
+        if !(held_up && new) {
+            drive(next, memory, container, sandbox);
+        }
+        held_up |= holds_up(next, memory, container);
+    }
+}
+
+/// Whether the containers after this one have to wait before they start for the first time: its first hook is not done, and
+/// nothing stands in the way of that.
+fn holds_up(next: &Next<'_>, memory: &Memory, container: &ContainerWant) -> bool {
+    if container.post_start.is_none() || container.config != Config::Ready {
+        return false;
+    }
+    let failing = [Step::Image(container.image.clone()), Step::Container(container.name.clone())];
+    if failing.iter().any(|step| memory.trouble(step).is_some()) {
+        return false;
+    }
+    let known = memory.containers.get(&container.name).cloned().unwrap_or_default();
+    match next.seen.newest(&container.name).map(|instance| &instance.state) {
+        None | Some(InstanceState::Created) => known.ended.is_none(),
+        Some(InstanceState::Running { .. }) => known.health.post_start == PostStart::Due,
+        Some(InstanceState::Exited(_) | InstanceState::Unknown) => false,
+    }
+}
+
+/// Whether a container ended and does not run again in this sandbox.
+fn is_over(
+    next: &Next<'_>,
+    known: &ContainerMemory,
+    container: &ContainerWant,
+    sandbox: &SandboxSeen,
+) -> bool {
+    // What succeeded as an init container of a sandbox that is gone runs again in this one.
+    let again = container.role == Role::Init && known.succeeded_elsewhere(sandbox.attempt);
+    known.is_over(next.want.policy(container.role)) && !again
 }
 
 fn mount(next: &mut Next<'_>, memory: &Memory) {
@@ -97,16 +146,11 @@ fn inspect(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
     }
 }
 
-/// Brings one container one step further; `over` when it ended and does not run again.
-fn drive(
-    next: &mut Next<'_>,
-    memory: &Memory,
-    container: &ContainerWant,
-    over: bool,
-    sandbox: &SandboxSeen,
-) {
+/// Brings one container one step further.
+fn drive(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant, sandbox: &SandboxSeen) {
     let seen = next.seen;
     let known = memory.containers.get(&container.name).cloned().unwrap_or_default();
+    let over = is_over(next, &known, container, sandbox);
     let Some(newest) = seen.newest(&container.name) else {
         if !over {
             create_when_due(next, memory, container, &known, sandbox);
@@ -120,19 +164,20 @@ fn drive(
         InstanceState::Running { .. } if newest.hash != container.hash => {
             retire(next, memory, newest, StopWhy::DefinitionChanged);
         }
-        InstanceState::Running { .. } => {}
+        InstanceState::Running { .. } => tend(next, memory, newest, &known),
         InstanceState::Unknown => retire(next, memory, newest, StopWhy::StateUnknown),
         InstanceState::Created
             if newest.sandbox_id == sandbox.id && newest.hash == container.hash =>
         {
             if next.may_try(&Step::Container(container.name.clone()), memory) {
+                let hook = container.post_start.is_some();
                 let (container, id) = (container.name.clone(), newest.id.clone());
-                next.act(Action::StartContainer { container, id });
+                next.act(Action::StartContainer { container, id, hook });
             }
         }
         InstanceState::Created => {
             if next.may_try(&Step::Cleanup, memory) {
-                next.act(Action::RemoveContainer { id: newest.id.clone() });
+                next.remove(newest);
             }
         }
         InstanceState::Exited(_) if over => {}
@@ -140,11 +185,25 @@ fn drive(
     }
 }
 
+/// An instance that runs as it should: its first hook, or its end when a probe or the hook has failed.
+fn tend(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, known: &ContainerMemory) {
+    let health = &known.health;
+    if health.id != instance.id {
+        return;
+    }
+    if let Some(doom) = health.doomed {
+        retire(next, memory, instance, StopWhy::Unhealthy(doom));
+    } else if health.post_start == PostStart::Due {
+        let (container, id) = (instance.name.clone(), instance.id.clone());
+        next.act(Action::RunPostStart { container, id });
+    }
+}
+
 /// Stops an instance that must not run on though its pod does.
 fn retire(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, why: StopWhy) {
     if next.may_try(&Step::Cleanup, memory) {
-        let deadline = next.stop_deadline(why);
-        next.stop(&instance.name, &instance.id, deadline, why);
+        let deadline = next.stop_deadline(instance, why);
+        next.stop(instance, deadline, why);
     }
 }
 
@@ -253,12 +312,12 @@ fn prune(next: &mut Next<'_>, memory: &Memory) {
         return;
     }
     let seen = next.seen;
-    for (container, _) in next.want.all() {
+    for container in next.want.all() {
         let mut instances: Vec<&ContainerSeen> =
             seen.containers.iter().filter(|c| c.name == container.name).collect();
         instances.sort_by_key(|c| std::cmp::Reverse(c.attempt));
         for old in instances.into_iter().skip(KEPT_INSTANCES).filter(|c| !c.is_live()) {
-            next.act(Action::RemoveContainer { id: old.id.clone() });
+            next.remove(old);
         }
     }
     let newest = seen.newest_sandbox().map(|s| s.attempt);

@@ -10,10 +10,11 @@ use proto_api::core::v1::{
 
 use crate::backoff::{Step, Trouble};
 use crate::lifecycle::{Now, Stage};
-use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
+use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, PostStart, Why};
 use crate::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen};
 use crate::start::{is_backing_off, usable_image};
-use crate::want::{Config, ContainerWant, PodWant, PullPolicy, RestartPolicy};
+use crate::termination;
+use crate::want::{Config, ContainerWant, PodWant, PullPolicy, Role};
 
 /// The complete status of a pod; updates phase and transition times in `memory`.
 pub(crate) fn status(
@@ -23,11 +24,17 @@ pub(crate) fn status(
     stage: Stage,
     now: Now,
 ) -> PodStatus {
-    let init = statuses(want, seen, memory, &want.init, now.boot, Role::Init);
-    let main = statuses(want, seen, memory, &want.containers, now.boot, Role::Main);
+    let view = View { want, seen, memory, now: now.boot };
+    let statuses = |list: &[ContainerWant]| -> Vec<ContainerStatus> {
+        list.iter().map(|container| view.status(container)).collect()
+    };
+    let (init, main) = (statuses(&want.init), statuses(&want.containers));
+    let ephemeral = statuses(&want.ephemeral);
     memory.phase = memory.phase.advance(phase(want, memory, stage, &main));
     let (reason, message) = pod_reason(memory);
-    let conditions = conditions(want, memory, &main, now);
+    let sidecars = init.iter().filter(|s| want.sidecars().any(|c| c.name == s.name));
+    let serving: Vec<&ContainerStatus> = sidecars.chain(&main).collect();
+    let conditions = conditions(want, memory, &serving, now);
     let ips = if want.host_network { want.host_ips.clone() } else { memory.ips.clone() };
     PodStatus {
         phase: memory.phase.as_str().to_owned(),
@@ -40,6 +47,7 @@ pub(crate) fn status(
         start_time: (memory.accepted_at != 0).then(|| Time::from_unix(memory.accepted_at)),
         init_container_statuses: init,
         container_statuses: main,
+        ephemeral_container_statuses: ephemeral,
         qos_class: want.qos_class.clone(),
         ..PodStatus::default()
     }
@@ -113,10 +121,10 @@ fn is_initialized(want: &PodWant, memory: &Memory) -> bool {
 fn conditions(
     want: &PodWant,
     memory: &mut Memory,
-    main: &[ContainerStatus],
+    serving: &[&ContainerStatus],
     now: Now,
 ) -> Vec<PodCondition> {
-    let containers_ready = containers_ready(memory.phase, main);
+    let containers_ready = containers_ready(memory.phase, serving);
     let ready = match gates(want) {
         Some(verdict) if containers_ready.is_true => verdict,
         _ => containers_ready.clone(),
@@ -172,24 +180,19 @@ fn initialized(want: &PodWant, memory: &Memory) -> Verdict {
         return Verdict::yes();
     }
     let sandbox = memory.sandbox_attempt.unwrap_or(0);
-    let undone = |m: &ContainerMemory| !m.succeeded_in(sandbox);
-    let incomplete: Vec<&str> = want
-        .init
-        .iter()
-        .filter(|c| memory.containers.get(&c.name).is_none_or(undone))
-        .map(|c| c.name.as_str())
-        .collect();
+    let incomplete: Vec<&str> =
+        want.init.iter().filter(|c| !memory.is_past(c, sandbox)).map(|c| c.name.as_str()).collect();
     let message = format!("containers with incomplete status: [{}]", incomplete.join(" "));
     Verdict::no("ContainersNotInitialized", message)
 }
 
-fn containers_ready(phase: Phase, main: &[ContainerStatus]) -> Verdict {
+fn containers_ready(phase: Phase, serving: &[&ContainerStatus]) -> Verdict {
     match phase {
         Phase::Succeeded => return Verdict::no("PodCompleted", String::new()),
         Phase::Failed => return Verdict::no("PodFailed", String::new()),
         Phase::Pending | Phase::Running => {}
     }
-    let unready: Vec<&str> = main.iter().filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+    let unready: Vec<&str> = serving.iter().filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
     if unready.is_empty() {
         return Verdict::yes();
     }
@@ -218,37 +221,18 @@ fn gates(want: &PodWant) -> Option<Verdict> {
 
 // === containers ===
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Init,
-    Main,
-}
-
-fn statuses(
-    want: &PodWant,
-    seen: &PodSeen,
-    memory: &Memory,
-    containers: &[ContainerWant],
-    now: Duration,
-    role: Role,
-) -> Vec<ContainerStatus> {
-    let view = View { want, seen, memory, now, role };
-    containers.iter().map(|c| view.status(c)).collect()
-}
-
 struct View<'a> {
     want: &'a PodWant,
     seen: &'a PodSeen,
     memory: &'a Memory,
     now: Duration,
-    role: Role,
 }
 
 impl View<'_> {
     fn status(&self, container: &ContainerWant) -> ContainerStatus {
         let known = self.memory.containers.get(&container.name).cloned().unwrap_or_default();
         let newest = self.seen.newest(&container.name).filter(|c| Some(c.attempt) == known.attempt);
-        let running = running(newest);
+        let running = running(newest, &known).is_some();
         let (state, last_state) = self.states(container, &known, newest);
         let shown = newest.map(|c| (c.image.clone(), c.image_id.clone(), runtime_id(&c.id)));
         let (image, image_id, container_id) = shown
@@ -262,15 +246,17 @@ impl View<'_> {
             name: container.name.clone(),
             state,
             last_state,
-            ready: match self.role {
+            ready: match container.role {
                 Role::Init => succeeded,
-                Role::Main => running.is_some(),
+                Role::Main | Role::Sidecar => running && known.is_ready(container),
+                // Nobody asks whether it can serve.
+                Role::Ephemeral => false,
             },
             restart_count: i32::try_from(known.attempt.unwrap_or(0)).unwrap_or(i32::MAX),
             image,
             image_id,
             container_id,
-            started: (self.role == Role::Main).then_some(running.is_some()),
+            started: container.role.serves().then(|| running && known.has_come_up(container)),
         }
     }
 
@@ -281,8 +267,9 @@ impl View<'_> {
         known: &ContainerMemory,
         newest: Option<&ContainerSeen>,
     ) -> (ContainerState, ContainerState) {
+        let terminated = |ended: &Ended| terminated(ended, self.want.message_bytes());
         let previous = known.previous.as_ref().map(terminated).unwrap_or_default();
-        if let Some(started_at) = running(newest) {
+        if let Some(started_at) = running(newest, known) {
             let started_at = time(started_at);
             let running = Some(ContainerStateRunning { started_at });
             return (ContainerState { running, ..ContainerState::default() }, previous);
@@ -301,7 +288,8 @@ impl View<'_> {
         container: &ContainerWant,
         known: &ContainerMemory,
     ) -> Option<ContainerState> {
-        let over = self.memory.ending.is_some() || known.is_over(self.policy());
+        let policy = self.want.policy(container.role);
+        let over = self.memory.ending.is_some() || known.is_over(policy);
         if over || !self.has_turn(container) {
             return None;
         }
@@ -331,15 +319,16 @@ impl View<'_> {
     /// Whether the order of init containers has come to this one.
     fn has_turn(&self, container: &ContainerWant) -> bool {
         let initialized = is_initialized(self.want, self.memory);
-        let undone = |c: &&ContainerWant| {
-            let known = self.memory.containers.get(&c.name);
-            !known.is_some_and(|m| m.succeeded_in(self.memory.sandbox_attempt.unwrap_or(0)))
-        };
-        match self.role {
+        let sandbox = self.memory.sandbox_attempt.unwrap_or(0);
+        let past = |c: &&ContainerWant| self.memory.is_past(c, sandbox);
+        match container.role {
             Role::Main => initialized,
-            Role::Init => {
-                let current = self.want.init.iter().find(undone);
-                !initialized && current.is_some_and(|c| c.name == container.name)
+            Role::Ephemeral => true,
+            Role::Init | Role::Sidecar => {
+                let before = self.want.init.iter().take_while(|c| c.name != container.name);
+                let reached = before.clone().filter(past).count() == before.count();
+                let done = container.role == Role::Init && (initialized || past(&container));
+                reached && !done
             }
         }
     }
@@ -376,13 +365,6 @@ impl View<'_> {
         let initializing = !is_initialized(self.want, self.memory);
         waiting(if initializing { "PodInitializing" } else { "ContainerCreating" }, "")
     }
-
-    fn policy(&self) -> RestartPolicy {
-        match self.role {
-            Role::Init => self.want.restart_policy.of_init(),
-            Role::Main => self.want.restart_policy,
-        }
-    }
 }
 
 /// How long a failed pull shows its error before it shows that it waits.
@@ -393,8 +375,10 @@ pub(crate) fn pull_reason_turns_at(trouble: &Trouble) -> Duration {
     trouble.at + PULL_ERROR_SHOWN
 }
 
-fn running(newest: Option<&ContainerSeen>) -> Option<i64> {
+/// When the newest instance was started, if it runs for users: its first hook comes before that.
+fn running(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> Option<i64> {
     match newest?.state {
+        InstanceState::Running { .. } if known.health.post_start == PostStart::Due => None,
         InstanceState::Running { started_at } => Some(started_at),
         InstanceState::Created | InstanceState::Exited(_) | InstanceState::Unknown => None,
     }
@@ -406,7 +390,7 @@ fn waiting(reason: &str, message: &str) -> ContainerState {
     ContainerState { waiting, ..ContainerState::default() }
 }
 
-fn terminated(ended: &Ended) -> ContainerState {
+fn terminated(ended: &Ended, message_bytes: usize) -> ContainerState {
     let exit = &ended.exit;
     let reason = match (exit.reason.as_str(), exit.code) {
         ("", 0) => "Completed",
@@ -416,7 +400,7 @@ fn terminated(ended: &Ended) -> ContainerState {
     let terminated = Some(ContainerStateTerminated {
         exit_code: exit.code,
         reason: reason.to_owned(),
-        message: exit.message.clone(),
+        message: termination::first_bytes(&exit.message, message_bytes).to_owned(),
         started_at: time(exit.started_at),
         finished_at: time(exit.finished_at),
         container_id: runtime_id(&ended.id),

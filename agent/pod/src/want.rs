@@ -5,7 +5,10 @@
 use std::hash::Hasher;
 use std::time::Duration;
 
-use proto_api::core::v1::{Container, Pod, PodCondition};
+use proto_api::core::v1::{Container, EphemeralContainer, LifecycleHandler, Pod, PodCondition};
+
+use crate::handler::Handler;
+use crate::probe::Probes;
 
 /// A pod as its source wants it, with what the node adds.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,10 +25,12 @@ pub struct PodWant {
     pub presence: Presence,
     /// What happens when a container exits.
     pub restart_policy: RestartPolicy,
-    /// Init containers in order.
+    /// Init containers in order, sidecars among them.
     pub init: Vec<ContainerWant>,
     /// Containers in order.
     pub containers: Vec<ContainerWant>,
+    /// Containers that were added to look into the pod; they have no part in its life.
+    pub ephemeral: Vec<ContainerWant>,
     /// Time between the polite and the forced stop of a container.
     pub grace: Duration,
     /// How long the pod may be active at all.
@@ -68,6 +73,34 @@ pub struct ContainerWant {
     pub hash: String,
     /// Whether everything that its configuration refers to is there.
     pub config: Config,
+    /// Its part in the pod.
+    pub role: Role,
+    /// Its probes.
+    pub probes: Probes,
+    /// What is done when it has started; it counts as running only after that.
+    pub post_start: Option<Handler>,
+    /// What is done before it is stopped.
+    pub pre_stop: Option<Handler>,
+}
+
+/// The part that a container has in its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Runs to its end before what comes after it begins.
+    Init,
+    /// Starts in its turn among the init containers, runs beside all that follows, and is stopped after it.
+    Sidecar,
+    /// What the pod is there for.
+    Main,
+    /// Was added to a pod that runs; never runs twice.
+    Ephemeral,
+}
+
+impl Role {
+    /// Whether it runs beside the main containers and takes part in readiness.
+    pub fn serves(self) -> bool {
+        matches!(self, Self::Main | Self::Sidecar)
+    }
 }
 
 /// Whether the objects that a container's environment refers to were found.
@@ -163,12 +196,10 @@ impl PodWant {
     ) -> Self {
         let spec = &pod.spec;
         let meta = &pod.metadata;
-        let read = |c: &Container| ContainerWant {
-            name: c.name.clone(),
-            image: c.image.clone(),
-            pull: pull_policy(c),
-            hash: instance_hash(c),
-            config: config(c),
+        let read = |c: &Container, role: Role| ContainerWant::of(c, role, config(c));
+        let init = |c: &Container| match c.restart_policy.as_deref() {
+            Some("Always") => read(c, Role::Sidecar),
+            _ => read(c, Role::Init),
         };
         Self {
             namespace: meta.namespace.clone(),
@@ -181,8 +212,13 @@ impl PodWant {
                 "OnFailure" => RestartPolicy::OnFailure,
                 _ => RestartPolicy::Always,
             },
-            init: spec.init_containers.iter().map(read).collect(),
-            containers: spec.containers.iter().map(read).collect(),
+            init: spec.init_containers.iter().map(init).collect(),
+            containers: spec.containers.iter().map(|c| read(c, Role::Main)).collect(),
+            ephemeral: spec
+                .ephemeral_containers
+                .iter()
+                .map(|c| read(&ephemeral_container(c), Role::Ephemeral))
+                .collect(),
             grace: secs(spec.termination_grace_period_seconds.unwrap_or(GRACE_SECS_DEFAULT)),
             active_deadline: spec.active_deadline_seconds.map(secs),
             host_network: spec.host_network,
@@ -213,12 +249,101 @@ impl PodWant {
         self.presence != Presence::Present
     }
 
-    /// All containers with the policy that rules each, init containers first.
-    pub fn all(&self) -> impl Iterator<Item = (&ContainerWant, RestartPolicy)> {
-        let init = self.init.iter().map(|c| (c, self.restart_policy.of_init()));
-        let main = self.containers.iter().map(|c| (c, self.restart_policy));
-        init.chain(main)
+    /// What happens when a container of this pod exits.
+    pub fn policy(&self, role: Role) -> RestartPolicy {
+        match role {
+            Role::Init => self.restart_policy.of_init(),
+            Role::Sidecar => RestartPolicy::Always,
+            Role::Main => self.restart_policy,
+            Role::Ephemeral => RestartPolicy::Never,
+        }
     }
+
+    /// All containers: init containers, containers, ephemeral ones.
+    pub fn all(&self) -> impl Iterator<Item = &ContainerWant> {
+        self.init.iter().chain(&self.containers).chain(&self.ephemeral)
+    }
+
+    /// The container of that name.
+    pub fn container(&self, name: &str) -> Option<&ContainerWant> {
+        self.all().find(|c| c.name == name)
+    }
+
+    /// Sidecars in the order of their start.
+    pub fn sidecars(&self) -> impl DoubleEndedIterator<Item = &ContainerWant> {
+        self.init.iter().filter(|c| c.role == Role::Sidecar)
+    }
+
+    /// Most bytes of a termination message: what one may have, or its share of what a pod may have.
+    pub fn message_bytes(&self) -> usize {
+        let containers = self.init.len() + self.containers.len();
+        (POD_MESSAGE_BYTES / containers.max(1)).min(crate::termination::MESSAGE_BYTES)
+    }
+}
+
+/// Most bytes of termination messages in the status of a pod.
+const POD_MESSAGE_BYTES: usize = 12 << 10;
+
+impl ContainerWant {
+    /// Reads a container that has this part in its pod.
+    pub fn of(container: &Container, role: Role, config: Config) -> Self {
+        let hooks = container.lifecycle.clone().unwrap_or_default();
+        let hook = |handler: Option<&LifecycleHandler>| {
+            handler.map(|handler| Handler::of_hook(handler, container))
+        };
+        Self {
+            name: container.name.clone(),
+            image: container.image.clone(),
+            pull: pull_policy(container),
+            hash: instance_hash(container),
+            config,
+            role,
+            probes: Probes::of(container),
+            post_start: hook(hooks.post_start.as_ref()),
+            pre_stop: hook(hooks.pre_stop.as_ref()),
+        }
+    }
+}
+
+/// An ephemeral container as the container that it is.
+pub fn ephemeral_container(ephemeral: &EphemeralContainer) -> Container {
+    let c = ephemeral.ephemeral_container_common.clone();
+    Container {
+        name: c.name,
+        image: c.image,
+        command: c.command,
+        args: c.args,
+        working_dir: c.working_dir,
+        ports: c.ports,
+        env_from: c.env_from,
+        env: c.env,
+        resources: c.resources,
+        volume_mounts: c.volume_mounts,
+        volume_devices: c.volume_devices,
+        liveness_probe: c.liveness_probe,
+        readiness_probe: c.readiness_probe,
+        startup_probe: c.startup_probe,
+        lifecycle: c.lifecycle,
+        termination_message_path: c.termination_message_path,
+        termination_message_policy: c.termination_message_policy,
+        image_pull_policy: c.image_pull_policy,
+        security_context: c.security_context,
+        stdin: c.stdin,
+        stdin_once: c.stdin_once,
+        tty: c.tty,
+        restart_policy: c.restart_policy,
+    }
+}
+
+/// The container of that name in any list of the pod.
+pub fn container_of(pod: &Pod, name: &str) -> Option<Container> {
+    let spec = &pod.spec;
+    let own = spec.init_containers.iter().chain(&spec.containers).find(|c| c.name == name);
+    let ephemeral = || {
+        let mut all = spec.ephemeral_containers.iter();
+        all.find(|c| c.ephemeral_container_common.name == name).map(ephemeral_container)
+    };
+    own.cloned().or_else(ephemeral)
 }
 
 fn presence(pod: &Pod) -> Presence {

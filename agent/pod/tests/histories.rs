@@ -8,13 +8,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_pod::backoff::Step;
-use agent_pod::lifecycle::{Action, Now, Plan, Stage, plan};
+use agent_pod::handler::Handler;
+use agent_pod::lifecycle::{Action, Now, Plan, Stage, StopWhy, plan};
 use agent_pod::memory::{Admission, Memory, Phase};
+use agent_pod::probe::{ProbeKind, ProbeOrder, ProbeWant, Probes};
 use agent_pod::seen::{
     ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen,
 };
 use agent_pod::want::{
-    Config, ContainerWant, PodWant, Presence, PullPolicy, RestartPolicy, Source,
+    Config, ContainerWant, PodWant, Presence, PullPolicy, RestartPolicy, Role, Source,
 };
 use proptest::prelude::*;
 
@@ -43,6 +45,12 @@ enum Event {
     Change(usize),
     /// The n-th container's configuration appears or disappears.
     Configure(usize, bool),
+    /// The n-th probe that runs comes to a verdict.
+    Verdict(usize, bool),
+    /// A verdict that was on its way when its instance ended arrives.
+    StaleVerdict(ProbeKind, bool),
+    /// Somebody adds an ephemeral container.
+    Debug,
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -58,7 +66,66 @@ fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Drop),
         1 => (0..4usize).prop_map(Event::Change),
         1 => (0..4usize, any::<bool>()).prop_map(|(n, there)| Event::Configure(n, there)),
+        8 => (0..4usize, prop_oneof![5 => Just(true), 1 => Just(false)])
+            .prop_map(|(n, good)| Event::Verdict(n, good)),
+        1 => (kind(), any::<bool>()).prop_map(|(kind, good)| Event::StaleVerdict(kind, good)),
+        1 => Just(Event::Debug),
     ]
+}
+
+fn kind() -> impl Strategy<Value = ProbeKind> {
+    prop_oneof![Just(ProbeKind::Startup), Just(ProbeKind::Readiness), Just(ProbeKind::Liveness)]
+}
+
+/// Which probes and hooks a container has, and whether it is a sidecar if it stands among the init containers.
+#[derive(Clone, Copy, Debug)]
+struct Extras {
+    startup: bool,
+    readiness: bool,
+    liveness: bool,
+    post_start: bool,
+    pre_stop: bool,
+    sidecar: bool,
+}
+
+fn extras() -> impl Strategy<Value = Extras> {
+    (any::<[bool; 4]>(), any::<bool>(), any::<bool>()).prop_map(|(bits, post_start, sidecar)| {
+        let [startup, readiness, liveness, pre_stop] = bits;
+        Extras { startup, readiness, liveness, post_start, pre_stop, sidecar }
+    })
+}
+
+fn handler() -> Handler {
+    Handler::Exec(vec!["true".to_owned()])
+}
+
+fn container(name: String, image: String, pull: PullPolicy, extras: Extras) -> ContainerWant {
+    let probe = |wanted: bool| {
+        wanted.then(|| ProbeWant {
+            handler: handler(),
+            initial_delay: Duration::ZERO,
+            period: Duration::from_secs(10),
+            timeout: Duration::from_secs(1),
+            successes: 1,
+            failures: 3,
+            grace: None,
+        })
+    };
+    ContainerWant {
+        name,
+        image,
+        pull,
+        hash: "0".to_owned(),
+        config: Config::Ready,
+        role: Role::Main,
+        probes: Probes {
+            startup: probe(extras.startup),
+            readiness: probe(extras.readiness),
+            liveness: probe(extras.liveness),
+        },
+        post_start: extras.post_start.then(handler),
+        pre_stop: extras.pre_stop.then(handler),
+    }
 }
 
 fn want() -> impl Strategy<Value = PodWant> {
@@ -74,20 +141,23 @@ fn want() -> impl Strategy<Value = PodWant> {
     ];
     let source = prop_oneof![Just(Source::Api), Just(Source::Static)];
     let deadline = prop_oneof![4 => Just(None), 1 => (1..500u64).prop_map(Some)];
-    (policy, proptest::collection::vec(pull, 1..4), 0..3usize, source, deadline).prop_map(
-        |(restart_policy, pulls, init, source, deadline)| {
+    (policy, proptest::collection::vec((pull, extras()), 1..5), 0..4usize, source, deadline)
+        .prop_map(|(restart_policy, pulls, init, source, deadline)| {
             let mut all: Vec<ContainerWant> = pulls
                 .iter()
                 .enumerate()
-                .map(|(n, pull)| ContainerWant {
-                    name: format!("c{n}"),
-                    image: format!("image{}", n % 2),
-                    pull: *pull,
-                    hash: "0".to_owned(),
-                    config: Config::Ready,
+                .map(|(n, (pull, extras))| {
+                    container(format!("c{n}"), format!("image{}", n % 2), *pull, *extras)
                 })
                 .collect();
             let containers = all.split_off(init.min(all.len() - 1));
+            for (container, (_, extras)) in all.iter_mut().zip(&pulls) {
+                container.role = if extras.sidecar { Role::Sidecar } else { Role::Init };
+                if container.role == Role::Init {
+                    container.probes = Probes::default();
+                    (container.post_start, container.pre_stop) = (None, None);
+                }
+            }
             PodWant {
                 namespace: "ns".to_owned(),
                 name: "p".to_owned(),
@@ -97,6 +167,7 @@ fn want() -> impl Strategy<Value = PodWant> {
                 restart_policy,
                 init: all,
                 containers,
+                ephemeral: Vec::new(),
                 grace: Duration::from_secs(30),
                 active_deadline: deadline.map(Duration::from_secs),
                 host_network: false,
@@ -106,8 +177,7 @@ fn want() -> impl Strategy<Value = PodWant> {
                 conditions: Vec::new(),
                 verdict: None,
             }
-        },
-    )
+        })
 }
 
 struct World {
@@ -122,6 +192,10 @@ struct World {
     restarts: BTreeMap<String, i32>,
     ended: bool,
     forgotten: bool,
+    /// Instances that we started, by id, and how often the hook after it has been run.
+    hooks: BTreeMap<String, u32>,
+    /// Verdicts that were given, by instance.
+    verdicts: BTreeMap<(String, ProbeKind), bool>,
 }
 
 impl World {
@@ -137,6 +211,8 @@ impl World {
             restarts: BTreeMap::new(),
             ended: false,
             forgotten: false,
+            hooks: BTreeMap::new(),
+            verdicts: BTreeMap::new(),
         }
     }
 
@@ -167,6 +243,10 @@ impl World {
         }
 
         self.ended |= result.memory.ending.is_some();
+        self.check_readiness(&result);
+        for order in &result.probes {
+            self.check_probe(order);
+        }
         for action in &result.actions {
             self.check_action(action);
         }
@@ -178,12 +258,64 @@ impl World {
         result
     }
 
+    /// What is shown as ready has said so itself, this very instance.
+    fn check_readiness(&self, plan: &Plan) {
+        let statuses =
+            plan.status.init_container_statuses.iter().chain(&plan.status.container_statuses);
+        let shown: BTreeMap<&str, _> = statuses.map(|s| (s.name.as_str(), s)).collect();
+        for container in self.want.all().filter(|c| c.role.serves()) {
+            let Some(status) = shown.get(container.name.as_str()) else { continue };
+            if !status.ready {
+                continue;
+            }
+            let newest = self.seen.newest(&container.name).expect("a ready container is there");
+            assert!(matches!(newest.state, InstanceState::Running { .. }), "{newest:?} is ready");
+            let said = |kind| self.verdicts.get(&(newest.id.clone(), kind)) == Some(&true);
+            assert!(container.probes.readiness.is_none() || said(ProbeKind::Readiness));
+            assert!(container.probes.startup.is_none() || said(ProbeKind::Startup));
+            let hooked = container.post_start.is_some() && self.hooks.get(&newest.id) == Some(&0);
+            assert!(!hooked, "ready before its first hook");
+        }
+        let ready = plan.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let all = self.want.all().filter(|c| c.role.serves());
+        let mut all = all.map(|c| shown.get(c.name.as_str()).is_some_and(|s| s.ready));
+        assert!(!ready || all.all(|ready| ready), "ready without all of its containers");
+    }
+
+    /// Only what runs is asked; the startup probe comes first; nothing is restarted while the pod ends.
+    fn check_probe(&self, order: &ProbeOrder) {
+        let newest = self.seen.newest(&order.container).expect("what is asked is there");
+        assert_eq!(newest.id, order.id);
+        assert!(matches!(newest.state, InstanceState::Running { .. }));
+        let container = self.want.container(&order.container).expect("wanted");
+        let passed = self.verdicts.get(&(order.id.clone(), ProbeKind::Startup)) == Some(&true);
+        match order.kind {
+            ProbeKind::Startup => assert!(!passed),
+            _ => assert!(passed || container.probes.startup.is_none()),
+        }
+        assert!(!self.ended || order.kind == ProbeKind::Readiness, "{order:?} of a pod that ends");
+    }
+
+    /// Sidecars are stopped one by one, in reverse, when nothing else runs.
+    fn check_stop(&self, name: &str, why: StopWhy) {
+        assert!(!(self.ended && matches!(why, StopWhy::Unhealthy(_))), "{name}: {why:?}");
+        let place = self.want.sidecars().position(|c| c.name == name);
+        let Some(place) = place.filter(|_| why == StopWhy::PodEnds) else { return };
+        let later: Vec<&str> =
+            self.want.sidecars().skip(place + 1).map(|c| c.name.as_str()).collect();
+        for live in self.seen.live() {
+            let sidecar = self.want.sidecars().any(|c| c.name == live.name);
+            assert!(sidecar && !later.contains(&live.name.as_str()), "{name} before {}", live.name);
+        }
+    }
+
     fn check_action(&self, action: &Action) {
         let starts = matches!(
             action,
             Action::CreateSandbox { .. }
                 | Action::CreateContainer { .. }
                 | Action::StartContainer { .. }
+                | Action::RunPostStart { .. }
                 | Action::PullImage { .. }
                 | Action::MountVolumes
         );
@@ -204,6 +336,12 @@ impl World {
                 assert!(!live, "{container} would run twice");
                 self.check_init_order(container);
             }
+            Action::RunPostStart { id, .. } => {
+                let newest = self.seen.containers.iter().find(|c| c.id == *id).expect("there");
+                assert!(matches!(newest.state, InstanceState::Running { .. }));
+                assert_eq!(self.hooks.get(id), Some(&0), "a first hook twice, or not ours");
+            }
+            Action::StopContainer { container, why, .. } => self.check_stop(container, *why),
             Action::CreateSandbox { attempt } => {
                 assert!(self.seen.sandboxes.iter().all(|s| !s.ready && s.attempt < *attempt));
                 assert!(self.seen.live().next().is_none());
@@ -220,11 +358,26 @@ impl World {
         }
     }
 
-    /// No init container runs beside another, and none when a main container starts.
+    /// No init container runs beside another or beside a main container, and what comes after a sidecar comes after its start.
     fn check_init_order(&self, container: &str) {
-        let others = self.want.init.iter().filter(|c| c.name != container).map(|c| c.name.as_str());
-        for other in others {
-            assert!(!self.seen.live().any(|c| c.name == other), "{container} beside {other}");
+        let role = self.want.container(container).expect("wanted").role;
+        if matches!(role, Role::Init | Role::Main) {
+            for other in self.want.init.iter().filter(|c| c.role == Role::Init) {
+                let live = self.seen.live().any(|c| c.name == other.name);
+                assert!(!live || other.name == container, "{container} beside {}", other.name);
+            }
+        }
+        if role == Role::Ephemeral {
+            return;
+        }
+        let sandbox = self.seen.ready_sandbox().expect("a ready sandbox");
+        for before in self.want.init.iter().take_while(|c| c.name != container) {
+            if before.role == Role::Sidecar {
+                let of_sandbox =
+                    |c: &&ContainerSeen| c.name == before.name && c.sandbox_id == sandbox.id;
+                let started = self.seen.containers.iter().find(of_sandbox);
+                assert!(started.is_some(), "{container} before sidecar {}", before.name);
+            }
         }
     }
 
@@ -279,7 +432,48 @@ impl World {
                     container.config = config;
                 }
             }
+            Event::Verdict(n, good) => {
+                let orders = self.look().probes;
+                if let Some(order) = orders.get(*n) {
+                    self.judge(order, *good);
+                }
+            }
+            Event::StaleVerdict(kind, good) => {
+                let before = self.memory.clone();
+                let dead: Vec<ContainerSeen> =
+                    self.seen.containers.iter().filter(|c| !c.is_live()).cloned().collect();
+                for old in dead {
+                    let newest = self.seen.newest(&old.name).is_some_and(|c| c.id == old.id);
+                    let told = self.memory.probed(&old.name, &old.id, *kind, *good);
+                    assert!(!told || newest, "a verdict about an older instance counts");
+                    self.verdicts.insert((old.id.clone(), *kind), *good);
+                }
+                // About the newest, dead instance it may count; it changes nothing but its health.
+                assert_eq!(self.memory.ending, before.ending);
+            }
+            Event::Debug => {
+                let name = format!("debug{}", self.want.ephemeral.len());
+                if self.want.ephemeral.len() < 2 {
+                    let extras = Extras {
+                        startup: false,
+                        readiness: false,
+                        liveness: false,
+                        post_start: false,
+                        pre_stop: false,
+                        sidecar: false,
+                    };
+                    let image = "image0".to_owned();
+                    let debug = container(name, image, PullPolicy::IfNotPresent, extras);
+                    self.want.ephemeral.push(ContainerWant { role: Role::Ephemeral, ..debug });
+                }
+            }
         }
+    }
+
+    fn judge(&mut self, order: &ProbeOrder, good: bool) {
+        let told = self.memory.probed(&order.container, &order.id, order.kind, good);
+        assert!(told, "{order:?} is not about the newest instance");
+        self.verdicts.insert((order.id.clone(), order.kind), good);
     }
 
     fn act(&mut self, n: usize, works: bool) {
@@ -315,8 +509,7 @@ impl World {
                 self.memory.pulled(&container);
             }
             Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
-                let mut all = self.want.init.iter().chain(&self.want.containers);
-                let hash = all.find(|c| c.name == container).expect("wanted").hash.clone();
+                let hash = self.want.container(&container).expect("wanted").hash.clone();
                 *self.created.entry((container.clone(), attempt)).or_default() += 1;
                 self.seen.containers.push(ContainerSeen {
                     id: format!("i{}", self.next_id),
@@ -330,15 +523,22 @@ impl World {
                 });
                 self.next_id += 1;
             }
-            Action::StartContainer { id, .. } => {
+            Action::StartContainer { id, hook, .. } => {
+                if hook {
+                    self.hooks.insert(id.clone(), 0);
+                }
                 let started_at = self.now.unix_seconds * 1_000_000_000;
                 self.set(&id, InstanceState::Running { started_at });
+            }
+            Action::RunPostStart { container, id } => {
+                *self.hooks.entry(id.clone()).or_default() += 1;
+                self.memory.post_started(&container, &id, !self.next_id.is_multiple_of(5));
             }
             Action::StopContainer { id, .. } => {
                 let exit = Exit { code: 143, ..Exit::default() };
                 self.set(&id, InstanceState::Exited(exit));
             }
-            Action::RemoveContainer { id } => self.seen.containers.retain(|c| c.id != id),
+            Action::RemoveContainer { id, .. } => self.seen.containers.retain(|c| c.id != id),
             Action::StopSandbox { id, attempt } => {
                 self.seen.sandboxes.iter_mut().filter(|s| s.id == id).for_each(|s| s.ready = false);
                 self.memory.sandbox_stopped(attempt);
@@ -388,6 +588,15 @@ impl World {
             let result = self.look();
             if self.forgotten {
                 return result;
+            }
+            let unproven = result.probes.iter().find(|order| match order.kind {
+                ProbeKind::Startup => true,
+                ProbeKind::Readiness => order.verdict != Some(true),
+                ProbeKind::Liveness => false,
+            });
+            if let Some(order) = unproven.filter(|_| result.actions.is_empty()) {
+                self.judge(order, true);
+                continue;
             }
             match (result.actions.first(), result.wake_at) {
                 (Some(action), _) => self.do_it(&action.clone()),

@@ -251,6 +251,7 @@ pub(crate) fn refusal(status: &tonic::Status) -> Refusal {
         tonic::Code::NotFound => RefusalKind::NotFound,
         tonic::Code::Unimplemented => RefusalKind::Unimplemented,
         tonic::Code::Unavailable => RefusalKind::Unavailable,
+        tonic::Code::DeadlineExceeded => RefusalKind::TimedOut,
         _ => RefusalKind::Other,
     };
     Refusal { kind, message: status.message().into() }

@@ -161,6 +161,8 @@ pub enum RefusalKind {
     Unimplemented,
     /// The connection failed or the runtime is not up yet.
     Unavailable,
+    /// What was asked for took longer than it was allowed to.
+    TimedOut,
     /// Anything else.
     Other,
 }
@@ -176,6 +178,12 @@ impl RuntimeError {
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.kind() == Some(RefusalKind::Unavailable)
+    }
+
+    /// Whether the time for the call was up.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self, Self::Deadline { .. }) || self.kind() == Some(RefusalKind::TimedOut)
     }
 
     /// The kind of refusal, when the runtime answered.

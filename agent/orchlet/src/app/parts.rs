@@ -13,6 +13,7 @@ use super::cluster::Cluster;
 use crate::images::Images;
 use crate::objects::{NoObjects, Subscribe};
 use crate::pods::parts::{Parts, Verdicts};
+use crate::pods::probing::NodeProbes;
 use crate::pods::seams::Reports;
 use crate::provision::{Provision, RuntimeClasses};
 use crate::reports::NoReports;
@@ -77,6 +78,7 @@ impl Bound {
             strain: watch::Sender::default(),
             timelines: Timelines::default(),
             metrics: self.metrics.clone(),
+            probes: NodeProbes::new(format!("{}/1.25", settings.names.component("probe"))),
         }
     }
 }

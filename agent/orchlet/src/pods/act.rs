@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_pod::dns;
 use agent_pod::env::{Inputs, environment};
@@ -11,10 +12,9 @@ use agent_pod::events::{PodEvent, Severity};
 use agent_pod::lifecycle::Action;
 use agent_pod::security::{self, ImageUser};
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
-use agent_pod::spec::Mount;
 use agent_pod::translate::{self, ContainerInputs, Granted};
 use agent_pod::volume_mounts::sub_paths;
-use agent_pod::want::{Source, instance_hash};
+use agent_pod::want::{Source, container_of, instance_hash};
 use agent_runtime::RuntimeError;
 use agent_runtime::runtime::RuntimeHealth;
 use proto_api::core::v1::{Container, Pod};
@@ -24,8 +24,9 @@ use super::admit::answer;
 use super::effect::Effect;
 use super::parts::Parts;
 use super::seams::{Line, MountedVolumes, Sources};
+use super::{hooks, last_words};
 use crate::provision::hosts_mount;
-use crate::{clock, garbage, images};
+use crate::{clock, images};
 
 /// The state of the pod when the action begins.
 #[derive(Clone)]
@@ -40,6 +41,17 @@ pub struct Scene {
     pub mounted: Arc<MountedVolumes>,
     /// Addresses of its sandbox.
     pub pod_ips: Vec<String>,
+    /// The runtime's ids of the instances that run, by container.
+    pub running: BTreeMap<String, String>,
+}
+
+impl Scene {
+    /// The instance whose processes an ephemeral container is to see, if it names one that runs.
+    fn target_of(&self, container: &str) -> Option<String> {
+        let mut ephemeral = self.pod.spec.ephemeral_containers.iter();
+        let own = ephemeral.find(|c| c.ephemeral_container_common.name == container)?;
+        self.running.get(&own.target_container_name).cloned()
+    }
 }
 
 /// Why an action did not work.
@@ -92,13 +104,19 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
             create_container(parts, scene, make).await
         }
         Action::StartContainer { id, .. } => start_container(parts, id).await,
-        Action::StopContainer { id, deadline, .. } => {
-            let grace = deadline.saturating_sub(clock::boot());
-            runtime.stop_container(id, grace).await.map_err(failed)?;
-            let now = runtime.container(id).await.map_err(failed)?;
-            Ok(now.map_or(Effect::Nothing, |c| instance(with_message(parts, &scene.pod, c))))
+        Action::RunPostStart { container, id } => {
+            let ran = hooks::post_start(parts, scene, container, id).await;
+            ran.map(|()| Effect::Nothing).map_err(|e| Failure::new("PostStartHookError", e))
         }
-        Action::RemoveContainer { id } => remove_container(parts, scene, id).await,
+        Action::StopContainer { container, id, deadline, hook, .. } => {
+            let stop = Stop { container, id, deadline: *deadline, hook: *hook };
+            stop_container(parts, scene, stop).await
+        }
+        Action::RemoveContainer { id, container, attempt } => {
+            runtime.remove_container(id).await.map_err(failed)?;
+            last_words::remove(parts, &scene.pod, container, *attempt);
+            Ok(Effect::Nothing)
+        }
         Action::StopSandbox { id, .. } => {
             runtime.stop_sandbox(id).await.map_err(failed).map(|()| Effect::Nothing)
         }
@@ -126,23 +144,10 @@ fn instance(now: ContainerSeen) -> Effect {
     Effect::Instance(Box::new(now))
 }
 
-/// Removes a dead instance, then its log and last words.
-async fn remove_container(parts: &Parts, scene: &Scene, id: &str) -> Result<Effect, Failure> {
-    let failed = |error: RuntimeError| Failure::runtime("", &error);
-    let known = parts.runtime.container(id).await.map_err(failed)?;
-    parts.runtime.remove_container(id).await.map_err(failed)?;
-    if let Some(ContainerSeen { name, attempt, .. }) = known {
-        let logs = translate::log_directory(&parts.facts.pod_logs_dir, &scene.pod);
-        garbage::remove_instance_logs(&PathBuf::from(logs).join(&name), attempt);
-        // Absent where the container leaves no message.
-        let _ = fs::remove_file(parts.termination_file(&scene.pod.metadata.uid, &name, attempt));
-    }
-    Ok(Effect::Nothing)
-}
-
 /// The image that is there meanwhile without a registry, imported by an operator, unless it is to be pulled always.
 async fn imported(parts: &Parts, scene: &Scene, image: &str, container: &str) -> Option<String> {
-    let always = find(&scene.pod, container).is_some_and(|c| c.image_pull_policy == "Always");
+    let always =
+        container_of(&scene.pod, container).is_some_and(|c| c.image_pull_policy == "Always");
     if always || !parts.images.is_imported(image) {
         return None;
     }
@@ -197,8 +202,9 @@ const CREATE_ERROR: &str = "CreateContainerError";
 
 async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result<Effect, Failure> {
     let pod = &scene.pod;
-    let container = find(pod, make.name)
+    let container = container_of(pod, make.name)
         .ok_or_else(|| Failure::new(CONFIG_ERROR, format!("no container {}", make.name)))?;
+    let container = &container;
     let config_error = |text: String| Failure::new(CONFIG_ERROR, text);
     let env = environment(
         container,
@@ -213,7 +219,8 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
     )
     .map_err(|e| config_error(e.to_string()))?;
     let sub_paths = bind_parts(parts, scene, container, &env).await.map_err(config_error)?;
-    let mut extra_mounts = termination_mount(parts, pod, container, make.attempt)?;
+    let mut extra_mounts = last_words::mount(parts, pod, container, make.attempt)
+        .map_err(|e| Failure::new(CREATE_ERROR, e))?;
     let dir = parts.pod_dir(&pod.metadata.uid);
     let hosts = hosts_mount(&dir, pod, container, &parts.facts, &scene.pod_ips);
     extra_mounts.extend(hosts.map_err(|e| Failure::new(CREATE_ERROR, e))?);
@@ -227,8 +234,9 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
         sub_paths,
         extra_mounts,
     };
-    let config = translate::container(pod, container, &parts.facts, inputs)
+    let mut config = translate::container(pod, container, &parts.facts, inputs)
         .map_err(|e| config_error(e.to_string()))?;
+    config.security.pid_of = scene.target_of(make.name);
     let sandbox = translate::sandbox(pod, &parts.facts, &parts.place_of(pod), 0)
         .map_err(|e| config_error(e.to_string()))?;
     let logs = PathBuf::from(&sandbox.log_directory).join(&container.name);
@@ -286,6 +294,28 @@ async fn image_user(
     Ok(ImageUser { uid: image.uid, name: image.username })
 }
 
+struct Stop<'a> {
+    container: &'a str,
+    id: &'a str,
+    deadline: Duration,
+    hook: bool,
+}
+
+/// Stops an instance: its hook, then the polite stop, by force at the deadline.
+async fn stop_container(parts: &Parts, scene: &Scene, stop: Stop<'_>) -> Result<Effect, Failure> {
+    let failed = |error: RuntimeError| Failure::runtime("", &error);
+    let mut least = Duration::ZERO;
+    if stop.hook {
+        hooks::pre_stop(parts, scene, stop.container, stop.id, stop.deadline).await;
+        least = hooks::GRACE_AFTER_HOOK;
+    }
+    let grace = stop.deadline.saturating_sub(clock::boot()).max(least);
+    parts.runtime.stop_container(stop.id, grace).await.map_err(failed)?;
+    let now = parts.runtime.container(stop.id).await.map_err(failed)?;
+    let ended = now.map(|c| last_words::with_message(parts, &scene.pod, c));
+    Ok(ended.map_or(Effect::Nothing, instance))
+}
+
 /// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.
 async fn start_container(parts: &Parts, id: &str) -> Result<Effect, Failure> {
     let started = parts.runtime.start_container(id).await;
@@ -300,60 +330,7 @@ async fn start_container(parts: &Parts, id: &str) -> Result<Effect, Failure> {
     }
 }
 
-/// The container of that name, init containers included.
-pub fn find<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
-    pod.spec.init_containers.iter().chain(&pod.spec.containers).find(|c| c.name == name)
-}
-
 fn make_directory(path: PathBuf) -> Result<(), Failure> {
     fs::create_dir_all(&path)
         .map_err(|e| Failure::new(CREATE_ERROR, format!("make {}: {e}", path.display())))
-}
-
-// === termination messages ===
-
-/// Most bytes of a termination message.
-const MESSAGE_BYTES_MAX: u64 = 4096;
-
-/// A fresh file of the node, mounted where the container leaves its last words.
-fn termination_mount(
-    parts: &Parts,
-    pod: &Pod,
-    container: &Container,
-    attempt: u32,
-) -> Result<Vec<Mount>, Failure> {
-    if container.termination_message_path.is_empty() {
-        return Ok(Vec::new());
-    }
-    let path = parts.termination_file(&pod.metadata.uid, &container.name, attempt);
-    if let Some(parent) = path.parent() {
-        make_directory(parent.to_owned())?;
-    }
-    let made = fs::write(&path, "").and_then(|()| {
-        // The container's user is not known here and must be able to write.
-        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))
-    });
-    made.map_err(|e| Failure::new(CREATE_ERROR, format!("make {}: {e}", path.display())))?;
-    Ok(vec![Mount {
-        container_path: container.termination_message_path.clone(),
-        host_path: path.to_string_lossy().into_owned(),
-        ..Mount::default()
-    }])
-}
-
-/// An ended instance with its last words, where the runtime does not tell them itself.
-pub fn with_message(parts: &Parts, pod: &Pod, mut instance: ContainerSeen) -> ContainerSeen {
-    let path = parts.termination_file(&pod.metadata.uid, &instance.name, instance.attempt);
-    if let InstanceState::Exited(exit) = &mut instance.state
-        && exit.message.is_empty()
-        && let Ok(file) = fs::File::open(path)
-    {
-        let mut bytes = Vec::new();
-        let _ = std::io::Read::read_to_end(
-            &mut std::io::Read::take(file, MESSAGE_BYTES_MAX),
-            &mut bytes,
-        );
-        exit.message = String::from_utf8_lossy(&bytes).into_owned();
-    }
-    instance
 }

@@ -18,6 +18,8 @@ pub enum Key {
     Image(String),
     /// All instances of a container.
     Container(String),
+    /// The hook after the start of a container; it does not hold a stop up.
+    Hook(String),
     /// A dead instance by id.
     Remains(String),
     /// The status in the API.
@@ -41,7 +43,8 @@ pub fn key(action: &Action) -> Key {
         Action::CreateContainer { container, .. }
         | Action::StartContainer { container, .. }
         | Action::StopContainer { container, .. } => Key::Container(container.clone()),
-        Action::RemoveContainer { id } => Key::Remains(id.clone()),
+        Action::RunPostStart { container, .. } => Key::Hook(container.clone()),
+        Action::RemoveContainer { id, .. } => Key::Remains(id.clone()),
     }
 }
 
@@ -66,9 +69,10 @@ impl Busy {
             | Action::RemoveSandbox { .. }
             | Action::UnmountVolumes
             | Action::RemoveCgroup => !self.has(&key(action)) && !self.makes_containers(),
-            // The last word: nothing of the pod may be under way, pulls apart, which end with the task.
+            // The last word: nothing of the pod may be under way, pulls and hooks apart, which end with the task.
             Action::ReportDeleted | Action::Forget => {
-                self.under_way.keys().all(|k| matches!(k, Key::Image(_) | Key::Look))
+                let ends = |k: &Key| matches!(k, Key::Image(_) | Key::Hook(_) | Key::Look);
+                self.under_way.keys().all(ends)
             }
             _ => !self.has(&key(action)),
         }
@@ -123,6 +127,7 @@ mod tests {
             id: "x".into(),
             deadline: Duration::from_secs(secs),
             why: StopWhy::PodEnds,
+            hook: false,
         }
     }
 
@@ -139,7 +144,7 @@ mod tests {
     #[test]
     fn nothing_is_torn_down_under_a_container_that_is_being_made() {
         let mut busy = Busy::default();
-        let start = Action::StartContainer { container: "c".into(), id: "x".into() };
+        let start = Action::StartContainer { container: "c".into(), id: "x".into(), hook: false };
         busy.begin(key(&start), None);
         assert!(!busy.admits(&Action::UnmountVolumes));
         assert!(!busy.admits(&Action::RemoveSandbox { id: "s".into() }));

@@ -28,9 +28,9 @@ pub fn step(action: &Action) -> Step {
         Action::InspectImage { image } | Action::PullImage { image, .. } => {
             Step::Image(image.clone())
         }
-        Action::CreateContainer { container, .. } | Action::StartContainer { container, .. } => {
-            Step::Container(container.clone())
-        }
+        Action::CreateContainer { container, .. }
+        | Action::StartContainer { container, .. }
+        | Action::RunPostStart { container, .. } => Step::Container(container.clone()),
         Action::ReportDeleted => Step::Report,
         Action::Admit
         | Action::StopContainer { .. }
@@ -52,7 +52,8 @@ pub fn done(seen: &mut PodSeen, memory: &mut Memory, action: &Action, effect: Ef
         Action::RemoveCgroup => seen.cgroup = false,
         Action::CreateSandbox { .. } => seen.cgroup = true,
         Action::PullImage { container, .. } => memory.pulled(container),
-        Action::RemoveContainer { id } => seen.containers.retain(|c| c.id != *id),
+        Action::RunPostStart { container, id } => memory.post_started(container, id, true),
+        Action::RemoveContainer { id, .. } => seen.containers.retain(|c| c.id != *id),
         Action::StopSandbox { id, attempt } => {
             for sandbox in seen.sandboxes.iter_mut().filter(|s| s.id == *id) {
                 sandbox.ready = false;

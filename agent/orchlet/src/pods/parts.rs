@@ -16,6 +16,7 @@ use proto_api::core::v1::{Node, Pod, PodStatus};
 use proto_api::names::Names;
 use tokio::sync::{Notify, watch};
 
+use super::probing::NodeProbes;
 use super::seams::{Line, PodPlace, PodVolumes, Reports};
 use crate::images::Images;
 use crate::journal::Journal;
@@ -64,6 +65,8 @@ pub struct Parts {
     pub timelines: Timelines,
     /// What is counted.
     pub metrics: AgentMetrics,
+    /// What probes share.
+    pub probes: NodeProbes,
 }
 
 /// What keeps pods from beginning on the node.
@@ -139,11 +142,13 @@ impl Parts {
     pub fn image_names(&self) -> Vec<String> {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         let current = pods.values().filter(|known| known.counts == Counts::Yes);
-        let containers = current.flat_map(|known| {
+        let images = current.flat_map(|known| {
             let spec = &known.pod.spec;
-            spec.init_containers.iter().chain(&spec.containers)
+            let own = spec.init_containers.iter().chain(&spec.containers).map(|c| &c.image);
+            let ephemeral = spec.ephemeral_containers.iter();
+            own.chain(ephemeral.map(|c| &c.ephemeral_container_common.image))
         });
-        containers.map(|container| container.image.clone()).collect()
+        images.cloned().collect()
     }
 
     /// The pods that have a task.
@@ -178,6 +183,7 @@ impl Parts {
         self.metrics.gone(uid);
         self.timelines.gone(uid);
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.probes.forget(uid);
     }
 
     /// Writes down a step that has ended.

@@ -38,12 +38,8 @@ fn changes(shown: &PodStatus, status: &PodStatus) -> Map<String, Value> {
 
 /// The fields of a status that the agent owns, conditions apart.
 fn fields(status: &PodStatus) -> Map<String, Value> {
-    let own = PodStatus {
-        conditions: Vec::new(),
-        nominated_node_name: String::new(),
-        ephemeral_container_statuses: Vec::new(),
-        ..status.clone()
-    };
+    let own =
+        PodStatus { conditions: Vec::new(), nominated_node_name: String::new(), ..status.clone() };
     match serde_json::to_value(&own) {
         Ok(Value::Object(fields)) => fields,
         _ => Map::new(),

@@ -22,8 +22,8 @@ use agent_pod::backoff::Step;
 use agent_pod::events;
 use agent_pod::lifecycle::{Action, Plan, Stage, plan};
 use agent_pod::memory::{Admission, Memory};
-use agent_pod::seen::{ImageSeen, PodSeen, VolumesSeen};
-use agent_pod::want::{Config, ContainerWant, PodWant, Source};
+use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, VolumesSeen};
+use agent_pod::want::{Config, PodWant, Source};
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod, PodStatus};
@@ -31,10 +31,12 @@ use proto_daemon::statusz::TaskStatus;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::act::{Failure, Scene, act, with_message};
+use super::act::{Failure, Scene, act};
 use super::busy::{Busy, Key, key};
 use super::effect::{self, Effect, step};
+use super::last_words::with_message;
 use super::parts::{Counts, Known, Parts};
+use super::probing::{Probing, VERDICTS_LEN, Verdict};
 use super::seams::{Line, MountedVolumes, ReportError, Reported};
 use crate::clock;
 use crate::journal::{Record, Ticket};
@@ -102,6 +104,10 @@ pub struct Worker {
     subscription: Box<dyn Subscription>,
     poke: Arc<Notify>,
     mounted: Arc<MountedVolumes>,
+    /// How many ephemeral containers the subscription knows of.
+    ephemeral: usize,
+    probing: Probing,
+    verdicts: mpsc::Receiver<Verdict>,
     /// What the journal was given last, and its receipt.
     recorded: Option<Memory>,
     ticket: Option<Ticket>,
@@ -141,15 +147,21 @@ impl Worker {
         let memory = start.memory.unwrap_or_else(|| Memory::adopt(&pod.status));
         let volumes =
             if parts.volumes.exist(&pod) { VolumesSeen::Unverified } else { VolumesSeen::Absent };
+        let on_node = start.on_node.containers.into_iter();
+        let containers = on_node.map(|c| with_message(&parts, &pod, c)).collect();
         let seen = PodSeen {
             sandboxes: start.on_node.sandboxes,
-            containers: start.on_node.containers,
+            containers,
             volumes,
             cgroup: parts.place.has_cgroup(&pod),
             ..PodSeen::default()
         };
+        let (report, verdicts) = mpsc::channel(VERDICTS_LEN);
         Self {
             shown: pod.status.clone(),
+            ephemeral: pod.spec.ephemeral_containers.len(),
+            probing: Probing::new(parts.clone(), report),
+            verdicts,
             missed: start.missed,
             parts,
             order,
@@ -193,6 +205,7 @@ impl Worker {
     fn turn(&mut self) -> Option<Duration> {
         let want = self.want();
         let next = plan(&want, &self.seen, &self.memory, clock::now());
+        self.tell_deadline(&next);
         self.remember(&next);
         self.tell_waiting(&want, &next.status);
         self.count(&next);
@@ -202,6 +215,7 @@ impl Worker {
         for action in &next.actions {
             self.begin(&want, action, &next);
         }
+        self.probing.follow(&next.probes, &self.pod(), &want);
         wake(self.refresh(&next));
         self.look();
         self.status_page.done(format!("{:?}", next.stage));
@@ -225,6 +239,10 @@ impl Worker {
                 }
             }
             Some(news) = self.news.recv() => self.hear(news),
+            Some(Verdict { container, id, kind, good }) = self.verdicts.recv() => {
+                // One about an instance that is not the newest any more changes nothing.
+                self.memory.probed(&container, &id, kind, good);
+            }
             changed = self.order.changed() => {
                 if changed.is_err() {
                     // The sources are gone: the agent stops, the pod runs on.
@@ -290,6 +308,12 @@ impl Worker {
         // Labels and annotations may be files of a volume.
         self.volumes_stale |= fields != self.fields;
         self.fields = fields;
+        let ephemeral = order.pod.spec.ephemeral_containers.len();
+        if ephemeral != self.ephemeral {
+            // The new ones may refer to objects that nothing of the pod has referred to.
+            self.ephemeral = ephemeral;
+            self.subscription = self.parts.objects.subscribe(&order.pod, self.poke.clone());
+        }
         if order.source == Source::Static && !self.busy.has(&Key::Status) {
             // What a mirror shows is known only from the server: it may have been made anew.
             self.shown = order.pod.status.clone();
@@ -334,9 +358,14 @@ impl Worker {
             Action::StopContainer { deadline, .. } => Some(*deadline),
             _ => None,
         };
+        let key = key(action);
         let before = self.ticket.clone().filter(|_| action.needs_durable_memory());
-        let (parts, scene, action) = (self.parts.clone(), self.scene(), action.clone());
-        self.spawn(key(&action), deadline, async move {
+        let (parts, scene, mut action) = (self.parts.clone(), self.scene(), action.clone());
+        if let Action::StopContainer { hook, .. } = &mut action {
+            // A stop that overtakes another does not run the hook again.
+            *hook &= !self.busy.has(&key);
+        }
+        self.spawn(key, deadline, async move {
             if let Some(ticket) = before {
                 ticket.durable().await;
             }
@@ -383,6 +412,13 @@ impl Worker {
             sources: Arc::new(self.subscription.sources()),
             mounted: self.mounted.clone(),
             pod_ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
+            running: self
+                .seen
+                .containers
+                .iter()
+                .filter(|c| matches!(c.state, InstanceState::Running { .. }))
+                .map(|c| (c.name.clone(), c.id.clone()))
+                .collect(),
         }
     }
 
@@ -475,9 +511,14 @@ impl Worker {
                 if let Effect::Instance(instance) = failure.effect {
                     effect::instance_changed(&mut self.seen, *instance);
                 }
+                if let Action::RunPostStart { container, id } = action {
+                    // Told as an event already; the instance is stopped for it.
+                    self.memory.post_started(container, id, false);
+                    return;
+                }
                 if let Action::CreateContainer { container, .. } = action {
                     // The image may have been removed behind our back: look it up again.
-                    if let Some(c) = find(want, container) {
+                    if let Some(c) = want.container(container) {
                         self.seen.images.remove(&c.image);
                     }
                     // The runtime may have made it all the same.
@@ -534,11 +575,16 @@ impl Worker {
         }
     }
 
+    fn with_messages(&self, containers: Vec<ContainerSeen>) -> Vec<ContainerSeen> {
+        let pod = self.pod();
+        containers.into_iter().map(|c| with_message(&self.parts, &pod, c)).collect()
+    }
+
     fn looked(&mut self, epoch: u64, result: Result<PodOnNode, Line>) {
         match result {
             Ok(on_node) if epoch == self.epoch && !self.busy.changes_runtime() => {
                 self.seen.sandboxes = on_node.sandboxes;
-                self.seen.containers = on_node.containers;
+                self.seen.containers = self.with_messages(on_node.containers);
             }
             // Something changed meanwhile: what was seen is old.
             Ok(_) => self.look_again = true,
@@ -547,11 +593,6 @@ impl Worker {
             }
         }
     }
-}
-
-/// The container of that name, init containers included.
-fn find<'a>(want: &'a PodWant, name: &str) -> Option<&'a ContainerWant> {
-    want.init.iter().chain(&want.containers).find(|c| c.name == name)
 }
 
 fn name(pod: &Pod) -> String {

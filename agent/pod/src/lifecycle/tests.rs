@@ -2,10 +2,16 @@
 
 use proto_api::core::v1::{ContainerStatus, PodCondition};
 
+mod health;
+mod sidecars;
+
 use super::*;
 use crate::memory::Phase;
+use crate::probe::Probes;
 use crate::seen::{ContainerSeen, Exit, ImageSeen, InstanceState, SandboxSeen};
-use crate::want::{Config, ContainerWant, PullPolicy, Verdict};
+use crate::want::{
+    Config, ContainerWant, Presence, PullPolicy, RestartPolicy, Role, Source, Verdict,
+};
 
 const BOOT: Duration = Duration::from_secs(1000);
 
@@ -20,7 +26,15 @@ fn container(name: &str) -> ContainerWant {
         pull: PullPolicy::IfNotPresent,
         hash: "h".into(),
         config: Config::Ready,
+        role: Role::Main,
+        probes: Probes::default(),
+        post_start: None,
+        pre_stop: None,
     }
+}
+
+fn init_container(name: &str) -> ContainerWant {
+    ContainerWant { role: Role::Init, ..container(name) }
 }
 
 fn want() -> PodWant {
@@ -33,6 +47,7 @@ fn want() -> PodWant {
         restart_policy: RestartPolicy::Always,
         init: Vec::new(),
         containers: vec![container("c")],
+        ephemeral: Vec::new(),
         grace: Duration::from_secs(30),
         active_deadline: None,
         host_network: false,
@@ -211,7 +226,7 @@ fn a_missing_object_holds_the_container_and_is_named() {
 
 #[test]
 fn init_containers_go_first_one_by_one() {
-    let pod = PodWant { init: vec![container("i1"), container("i2")], ..want() };
+    let pod = PodWant { init: vec![init_container("i1"), init_container("i2")], ..want() };
     let next = plan(&pod, &prepared(), &admitted(), at(0));
     let created: Vec<_> = next
         .actions
@@ -355,4 +370,17 @@ fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
     let status = &next.status;
     let shown = (status.phase.as_str(), status.reason.as_str(), status.message.as_str());
     assert_eq!(shown, ("Failed", "Evicted", "low on memory"));
+}
+
+#[test]
+fn the_time_before_this_boot_counts_for_the_deadline() {
+    let pod = PodWant { active_deadline: Some(Duration::from_secs(60)), ..want() };
+    let seen = with(vec![instance("c", 0, running())]);
+    let memory = Memory { accepted_at: at(0).unix_seconds - 50, ..admitted() };
+    let first = plan(&pod, &seen, &memory, at(0));
+    assert_eq!((first.stage, first.wake_at), (Stage::Running, Some(at(10).boot)));
+    // From here on time since boot counts: the wall clock may jump.
+    let jumped = Now { unix_seconds: 0, ..at(9) };
+    assert_eq!(plan(&pod, &seen, &first.memory, jumped).stage, Stage::Running);
+    assert_eq!(plan(&pod, &seen, &first.memory, at(10)).stage, Stage::Ending);
 }

@@ -169,7 +169,7 @@ fn container_security(security: &ContainerSecurity) -> wire::LinuxContainerSecur
             drop_capabilities: security.drop_capabilities.clone(),
         }),
         privileged: security.privileged,
-        namespace_options: Some(namespaces(security.namespaces)),
+        namespace_options: Some(of_target(namespaces(security.namespaces), &security.pid_of)),
         selinux_options: security.selinux.as_ref().map(selinux),
         run_as_user: int(security.run_as_user),
         run_as_username: security.run_as_username.clone(),
@@ -182,6 +182,18 @@ fn container_security(security: &ContainerSecurity) -> wire::LinuxContainerSecur
         seccomp: Some(seccomp(&security.seccomp)),
         apparmor: apparmor(&security.apparmor),
         ..Default::default()
+    }
+}
+
+/// The process ids of another container instead of its own.
+fn of_target(options: wire::NamespaceOption, target: &Option<String>) -> wire::NamespaceOption {
+    match target {
+        Some(id) => wire::NamespaceOption {
+            pid: wire::NamespaceMode::Target.into(),
+            target_id: id.clone(),
+            ..options
+        },
+        None => options,
     }
 }
 

@@ -113,7 +113,15 @@ fn check_container(
     check_env(container, path, errors);
     volumes.check_mounts(container, path, errors);
     check_resources(container, path, errors);
-    if field != "containers" {
+    let policy = container.str("restartPolicy");
+    // An init container that always restarts is a sidecar: it runs beside the containers and may be probed like them.
+    let sidecar = field == "initContainers" && policy == "Always";
+    if !policy.is_empty() && field != "initContainers" {
+        errors.forbidden(&path.field("restartPolicy"), "may not be set for non-init containers");
+    } else if !policy.is_empty() && !sidecar {
+        errors.one_of(&path.field("restartPolicy"), policy, &["Always"]);
+    }
+    if field != "containers" && !sidecar {
         for forbidden in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
             if container.contains(forbidden) {
                 let kind = if field == "initContainers" { "init" } else { "ephemeral" };

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use agent_pod::events;
 use agent_pod::lifecycle::Plan;
+use agent_pod::memory::{Memory, Why};
 use agent_pod::want::PodWant;
 use proto_api::core::v1::PodStatus;
 use proto_daemon::backoff::Backoff;
 
-use super::{Held, Outcome, Worker, find, name};
+use super::{Held, Outcome, Worker, name};
 use crate::clock;
 use crate::pods::busy::Key;
 use crate::pods::publish;
@@ -59,7 +60,7 @@ impl Worker {
     }
 
     pub(super) fn tell_present_image(&self, want: &PodWant, container: &str) {
-        let Some(container) = find(want, container) else { return };
+        let Some(container) = want.container(container) else { return };
         let known = self.memory.containers.get(&container.name);
         let pulled = known.is_some_and(|m| m.pulled_for == Some(m.next_attempt()));
         if !pulled {
@@ -68,10 +69,21 @@ impl Worker {
         }
     }
 
+    /// Tells that the pod was active for too long, once: when that is decided.
+    pub(super) fn tell_deadline(&self, next: &Plan) {
+        let exceeded = |memory: &Memory| {
+            memory.ending.as_ref().is_some_and(|e| e.why == Why::DeadlineExceeded)
+        };
+        if exceeded(&next.memory) && !exceeded(&self.memory) {
+            self.parts.reports.event(&self.pod(), events::deadline_exceeded());
+        }
+    }
+
     /// Tells the waiting reasons that are new.
     pub(super) fn tell_waiting(&mut self, want: &PodWant, status: &PodStatus) {
         let pod = self.pod();
-        for container in status.init_container_statuses.iter().chain(&status.container_statuses) {
+        let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
+        for container in statuses.chain(&status.ephemeral_container_statuses) {
             let Some(waiting) = &container.state.waiting else {
                 self.told.remove(&container.name);
                 continue;

@@ -179,6 +179,7 @@ impl World {
             strain: watch::Sender::default(),
             timelines: crate::timeline::Timelines::default(),
             metrics: crate::metrics::AgentMetrics::default(),
+            probes: crate::pods::probing::NodeProbes::new("agent/1".into()),
         };
         let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
         let (order, orders) = watch::channel(order);
@@ -224,6 +225,7 @@ fn pod() -> Pod {
     pod.metadata.name = "p".into();
     pod.metadata.namespace = "ns".into();
     pod.metadata.uid = "u".into();
+    pod.spec.dns_policy = "Default".into();
     pod.spec.containers =
         vec![Container { name: "c".into(), image: "image:1".into(), ..Container::default() }];
     pod

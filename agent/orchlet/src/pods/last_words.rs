@@ -1,0 +1,104 @@
+//! Last words of containers: the file that each instance is given for them, and what is read when it has ended.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use agent_pod::seen::{ContainerSeen, InstanceState};
+use agent_pod::spec::Mount;
+use agent_pod::termination::{FALLBACK_TO_LOGS, LOG_TAIL_BYTES, MESSAGE_BYTES, of_log};
+use agent_pod::translate::log_directory;
+use agent_pod::want::container_of;
+use proto_api::core::v1::{Container, Pod};
+
+use super::parts::Parts;
+use super::seams::Line;
+use crate::garbage;
+
+/// A fresh file of the node, mounted where the container leaves its last words.
+pub fn mount(
+    parts: &Parts,
+    pod: &Pod,
+    container: &Container,
+    attempt: u32,
+) -> Result<Vec<Mount>, Line> {
+    if container.termination_message_path.is_empty() {
+        return Ok(Vec::new());
+    }
+    let path = parts.termination_file(&pod.metadata.uid, &container.name, attempt);
+    let made = make(&path);
+    made.map_err(|error| format!("make {}: {error}", path.display()))?;
+    Ok(vec![Mount {
+        container_path: container.termination_message_path.clone(),
+        host_path: path.to_string_lossy().into_owned(),
+        ..Mount::default()
+    }])
+}
+
+fn make(path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, "")?;
+    // The container's user is not known here and must be able to write.
+    fs::set_permissions(path, PermissionsExt::from_mode(0o666))
+}
+
+/// An ended instance with its last words, where the runtime does not tell them itself.
+pub fn with_message(parts: &Parts, pod: &Pod, mut instance: ContainerSeen) -> ContainerSeen {
+    if let InstanceState::Exited(exit) = &mut instance.state
+        && exit.message.is_empty()
+    {
+        let (name, attempt) = (&instance.name, instance.attempt);
+        let container = container_of(pod, name);
+        let path = parts.termination_file(&pod.metadata.uid, name, attempt);
+        exit.message = beginning(&path);
+        let falls_back = container
+            .is_some_and(|container| container.termination_message_policy == FALLBACK_TO_LOGS);
+        if exit.message.is_empty() && exit.code != 0 && falls_back {
+            exit.message = end_of_log(&log_file(parts, pod, name, attempt));
+        }
+    }
+    instance
+}
+
+/// Where an instance logs to.
+fn log_file(parts: &Parts, pod: &Pod, container: &str, attempt: u32) -> PathBuf {
+    let logs = log_directory(&parts.facts.pod_logs_dir, pod);
+    PathBuf::from(logs).join(container).join(format!("{attempt}.log"))
+}
+
+/// Removes the log of an instance, what was rotated away from it, and its last words. What cannot be removed goes with the pod.
+pub fn remove(parts: &Parts, pod: &Pod, container: &str, attempt: u32) {
+    let logs = PathBuf::from(log_directory(&parts.facts.pod_logs_dir, pod));
+    garbage::remove_instance_logs(&logs.join(container), attempt);
+    let _ = fs::remove_file(parts.termination_file(&pod.metadata.uid, container, attempt));
+}
+
+/// A file that containers may have written to: no link is followed, nothing that is not a file is waited for.
+fn open(path: &Path) -> std::io::Result<File> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).unwrap_or(0);
+    File::options().read(true).custom_flags(flags).open(path)
+}
+
+fn beginning(path: &Path) -> String {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MESSAGE_BYTES).unwrap_or(u64::MAX);
+    let read = open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+    read.map(|_| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+}
+
+fn end_of_log(path: &Path) -> String {
+    let read = || -> std::io::Result<String> {
+        let mut file = open(path)?;
+        let length = file.metadata()?.len();
+        let from = length.saturating_sub(LOG_TAIL_BYTES);
+        file.seek(SeekFrom::Start(from))?;
+        let mut bytes = Vec::new();
+        file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
+        Ok(of_log(&bytes, from > 0))
+    };
+    read().unwrap_or_default()
+}

@@ -1,0 +1,156 @@
+//! What a probe or a hook does: a command in the container, or a request to it. Read once from the API object.
+
+use proto_api::IntOrString;
+use proto_api::core::v1::{
+    Container, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, ProbeHandler,
+    TCPSocketAction,
+};
+
+/// One act of a probe or a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Handler {
+    /// Runs a program in the container, without a shell.
+    Exec(Vec<String>),
+    /// Asks an HTTP server.
+    Http(HttpGet),
+    /// Opens a connection.
+    Tcp {
+        /// Host; empty for the pod's own address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// Asks `grpc.health.v1.Health` at the pod's own address.
+    Grpc {
+        /// Port.
+        port: u16,
+        /// Service to ask about; empty for the server as a whole.
+        service: String,
+    },
+    /// Cannot be done; the text says why, for users.
+    Unusable(String),
+}
+
+/// A GET request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HttpGet {
+    /// Whether over TLS; certificates are not verified.
+    pub https: bool,
+    /// Host; empty for the pod's own address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Path with query, as written; empty is `/`.
+    pub path: String,
+    /// Headers beside the usual ones, or in their place.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Handler {
+    /// Reads a probe's handler; ports may be names of the container's own.
+    pub fn of_probe(handler: &ProbeHandler, container: &Container) -> Self {
+        let ProbeHandler { exec, http_get, tcp_socket, grpc } = handler;
+        match grpc {
+            Some(grpc) if exec.is_none() && http_get.is_none() && tcp_socket.is_none() => {
+                self::grpc(grpc)
+            }
+            _ => of(exec.as_ref(), http_get.as_ref(), tcp_socket.as_ref(), container),
+        }
+    }
+
+    /// Reads a hook's handler. A TCP socket has never been one of a hook, though the field exists.
+    pub fn of_hook(handler: &LifecycleHandler, container: &Container) -> Self {
+        of(handler.exec.as_ref(), handler.http_get.as_ref(), None, container)
+    }
+}
+
+fn of(
+    exec: Option<&ExecAction>,
+    http: Option<&HTTPGetAction>,
+    tcp: Option<&TCPSocketAction>,
+    container: &Container,
+) -> Handler {
+    let made = match (exec, http, tcp) {
+        (Some(exec), ..) => Ok(Handler::Exec(exec.command.clone())),
+        (_, Some(http), _) => port(&http.port, container).map(|port| {
+            let headers = http.http_headers.iter();
+            Handler::Http(HttpGet {
+                https: http.scheme.eq_ignore_ascii_case("https"),
+                host: http.host.clone(),
+                port,
+                path: http.path.clone(),
+                headers: headers.map(|h| (h.name.clone(), h.value.clone())).collect(),
+            })
+        }),
+        (_, _, Some(tcp)) => {
+            port(&tcp.port, container).map(|port| Handler::Tcp { host: tcp.host.clone(), port })
+        }
+        (None, None, None) => Err("missing probe handler".to_owned()),
+    };
+    made.unwrap_or_else(Handler::Unusable)
+}
+
+fn grpc(action: &GRPCAction) -> Handler {
+    match number(action.port) {
+        Ok(port) => Handler::Grpc { port, service: action.service.clone().unwrap_or_default() },
+        Err(line) => Handler::Unusable(line),
+    }
+}
+
+/// A port by number, or by the name that the container gives it.
+fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
+    match port {
+        IntOrString::Int(port) => number(*port),
+        IntOrString::String(name) => {
+            match container.ports.iter().find(|known| known.name == *name) {
+                Some(known) => number(known.container_port),
+                // Written as a string, a number is a number all the same.
+                None => match name.parse() {
+                    Ok(port) => number(port),
+                    Err(_) => Err(format!("couldn't find port: {name:?}")),
+                },
+            }
+        }
+    }
+}
+
+fn number(port: i32) -> Result<u16, String> {
+    let valid = u16::try_from(port).ok().filter(|port| *port > 0);
+    valid.ok_or_else(|| format!("invalid port number: {port}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::ContainerPort;
+
+    use super::*;
+
+    #[test]
+    fn ports_are_numbers_or_names_of_the_container() {
+        let web = ContainerPort { name: "web".into(), container_port: 80, ..Default::default() };
+        let container = Container { ports: vec![web], ..Container::default() };
+        let text = |text: &str| IntOrString::String(text.into());
+        let cases = [
+            (IntOrString::Int(8080), Ok(8080)),
+            (text("web"), Ok(80)),
+            (text("8081"), Ok(8081)),
+            (text("db"), Err("couldn't find port: \"db\"".to_owned())),
+            (IntOrString::Int(0), Err("invalid port number: 0".to_owned())),
+            (IntOrString::Int(70_000), Err("invalid port number: 70000".to_owned())),
+        ];
+        for (written, expect) in cases {
+            assert_eq!(port(&written, &container), expect, "{written:?}");
+        }
+    }
+
+    #[test]
+    fn a_hook_has_no_socket_and_a_probe_has() {
+        let tcp = TCPSocketAction { port: IntOrString::Int(1), ..Default::default() };
+        let hook = LifecycleHandler { tcp_socket: Some(tcp.clone()), ..Default::default() };
+        let probe = ProbeHandler { tcp_socket: Some(tcp), ..Default::default() };
+        let container = Container::default();
+        assert!(matches!(Handler::of_hook(&hook, &container), Handler::Unusable(_)));
+        let expect = Handler::Tcp { host: String::new(), port: 1 };
+        assert_eq!(Handler::of_probe(&probe, &container), expect);
+    }
+}

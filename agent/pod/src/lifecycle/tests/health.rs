@@ -1,0 +1,229 @@
+//! Probes and hooks: what is asked when, and what a verdict changes.
+
+use super::*;
+use crate::handler::Handler;
+
+fn probe(grace: Option<u64>) -> Option<ProbeWant> {
+    Some(ProbeWant {
+        handler: Handler::Tcp { host: String::new(), port: 80 },
+        initial_delay: Duration::from_secs(3),
+        period: Duration::from_secs(10),
+        timeout: Duration::from_secs(1),
+        successes: 1,
+        failures: 3,
+        grace: grace.map(Duration::from_secs),
+    })
+}
+
+fn exec(word: &str) -> Option<Handler> {
+    Some(Handler::Exec(vec![word.into()]))
+}
+
+fn of(container: ContainerWant) -> PodWant {
+    PodWant { containers: vec![container], ..want() }
+}
+
+fn kinds(plan: &Plan) -> Vec<(&str, ProbeKind)> {
+    plan.probes.iter().map(|order| (order.container.as_str(), order.kind)).collect()
+}
+
+fn shown(plan: &Plan) -> (bool, Option<bool>) {
+    let status = &plan.status.container_statuses[0];
+    (status.ready, status.started)
+}
+
+#[test]
+fn the_startup_probe_gates_the_others_and_readiness_the_pod() {
+    let probes = Probes { startup: probe(None), readiness: probe(None), liveness: probe(None) };
+    let pod = of(ContainerWant { probes, ..container("c") });
+    let seen = with(vec![instance("c", 0, running())]);
+
+    let first = plan(&pod, &seen, &admitted(), at(5));
+    assert_eq!(kinds(&first), [("c", ProbeKind::Startup)]);
+    let order = &first.probes[0];
+    assert_eq!((order.ip.as_str(), order.id.as_str()), ("10.1.0.2", "c-0"));
+    assert_eq!(shown(&first), (false, Some(false)));
+    assert_eq!(first.status.phase, "Running");
+
+    let mut memory = first.memory;
+    assert!(memory.probed("c", "c-0", ProbeKind::Startup, true));
+    let second = plan(&pod, &seen, &memory, at(6));
+    assert_eq!(kinds(&second), [("c", ProbeKind::Readiness), ("c", ProbeKind::Liveness)]);
+    assert_eq!(shown(&second), (false, Some(true)));
+    assert_eq!(condition(&second.status, "Ready").reason, "ContainersNotReady");
+
+    let mut memory = second.memory;
+    assert!(memory.probed("c", "c-0", ProbeKind::Readiness, true));
+    let third = plan(&pod, &seen, &memory, at(7));
+    assert_eq!(shown(&third), (true, Some(true)));
+    assert_eq!(condition(&third.status, "Ready").status, "True");
+    assert_eq!(third.probes[0].verdict, Some(true));
+
+    // The next instance has to show itself.
+    let next = with(vec![instance("c", 0, exited(1)), instance("c", 1, running())]);
+    let mut memory = third.memory;
+    assert!(!memory.clone().probed("c", "c-1", ProbeKind::Readiness, true), "not seen yet");
+    let fourth = plan(&pod, &next, &memory, at(8));
+    assert_eq!(
+        (kinds(&fourth), shown(&fourth)),
+        (vec![("c", ProbeKind::Startup)], (false, Some(false)))
+    );
+    memory = fourth.memory;
+    assert!(!memory.probed("c", "c-0", ProbeKind::Readiness, true), "about an older instance");
+}
+
+#[test]
+fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another() {
+    let probes = Probes { liveness: probe(Some(5)), ..Probes::default() };
+    let pod = of(ContainerWant { probes, ..container("c") });
+    let pod = PodWant { restart_policy: RestartPolicy::OnFailure, ..pod };
+    let seen = with(vec![instance("c", 0, running())]);
+    let mut memory = plan(&pod, &seen, &admitted(), at(0)).memory;
+    memory.probed("c", "c-0", ProbeKind::Liveness, false);
+    let stop = plan(&pod, &seen, &memory, at(1));
+    let expect = Action::StopContainer {
+        container: "c".into(),
+        id: "c-0".into(),
+        deadline: at(6).boot,
+        why: StopWhy::Unhealthy(Doom::Liveness),
+        hook: false,
+    };
+    assert_eq!((stop.actions.as_slice(), kinds(&stop)), ([expect].as_slice(), vec![]));
+    // It ends well, as one does that is told to: it has to run again all the same, at once.
+    let next = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &stop.memory, at(2));
+    assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
+
+    let never = PodWant { restart_policy: RestartPolicy::Never, ..pod };
+    let over = plan(&never, &with(vec![instance("c", 0, exited(137))]), &stop.memory, at(2));
+    assert_eq!(over.status.phase, "Failed");
+}
+
+#[test]
+fn a_pod_that_ends_is_asked_whether_it_is_ready_and_is_not_restarted() {
+    let probes = Probes { readiness: probe(None), liveness: probe(None), startup: None };
+    let pod = of(ContainerWant { probes, ..container("c") });
+    let pod = PodWant { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod };
+    let seen = with(vec![instance("c", 0, running())]);
+    let mut memory = plan(&pod, &seen, &admitted(), at(0)).memory;
+    memory.probed("c", "c-0", ProbeKind::Readiness, true);
+    let first = plan(&pod, &seen, &memory, at(1));
+    assert_eq!(kinds(&first), [("c", ProbeKind::Readiness)]);
+    memory = first.memory;
+    memory.probed("c", "c-0", ProbeKind::Liveness, false);
+    let second = plan(&pod, &seen, &memory, at(1));
+    assert!(matches!(
+        second.actions.as_slice(),
+        [Action::StopContainer { why: StopWhy::PodEnds, .. }]
+    ));
+}
+
+#[test]
+fn a_container_runs_once_its_first_hook_is_done() {
+    let pod = of(ContainerWant { post_start: exec("a"), ..container("c") });
+    let made = with(vec![instance("c", 0, InstanceState::Created)]);
+    let start = plan(&pod, &made, &admitted(), at(0));
+    let expect = Action::StartContainer { container: "c".into(), id: "c-0".into(), hook: true };
+    assert_eq!(start.actions, [expect]);
+    assert!(start.actions[0].needs_durable_memory());
+
+    let seen = with(vec![instance("c", 0, running())]);
+    let hook = plan(&pod, &seen, &start.memory, at(0));
+    assert_eq!(hook.actions, [Action::RunPostStart { container: "c".into(), id: "c-0".into() }]);
+    assert_eq!(waiting(&hook.status.container_statuses[0]), ("ContainerCreating", ""));
+    assert_eq!(hook.status.phase, "Pending");
+
+    let mut worked = hook.memory.clone();
+    worked.post_started("c", "c-0", true);
+    let next = plan(&pod, &seen, &worked, at(1));
+    assert_eq!((next.actions.as_slice(), shown(&next)), ([].as_slice(), (true, Some(true))));
+
+    let mut failed = hook.memory;
+    failed.post_started("c", "c-0", false);
+    let next = plan(&pod, &seen, &failed, at(1));
+    assert!(matches!(
+        next.actions.as_slice(),
+        [Action::StopContainer { why: StopWhy::Unhealthy(Doom::PostStart), .. }]
+    ));
+
+    // One that another agent has started is taken as it is.
+    let adopted = plan(&pod, &seen, &admitted(), at(0));
+    assert_eq!((adopted.actions.as_slice(), shown(&adopted)), ([].as_slice(), (true, Some(true))));
+}
+
+#[test]
+fn a_first_hook_holds_up_the_containers_after_it() {
+    let hooked = ContainerWant { post_start: exec("a"), ..container("a") };
+    let pod = PodWant { containers: vec![hooked, container("b")], ..want() };
+    let creates = |plan: &Plan| -> Vec<String> {
+        let created = plan.actions.iter().filter_map(|a| match a {
+            Action::CreateContainer { container, .. } => Some(container.clone()),
+            _ => None,
+        });
+        created.collect()
+    };
+    let first = plan(&pod, &prepared(), &admitted(), at(0));
+    assert_eq!(creates(&first), ["a"]);
+    let made = with(vec![instance("a", 0, InstanceState::Created)]);
+    let start = plan(&pod, &made, &first.memory, at(0));
+    assert_eq!(creates(&start), [""; 0]);
+    let seen = with(vec![instance("a", 0, running())]);
+    let hook = plan(&pod, &seen, &start.memory, at(0));
+    assert_eq!(creates(&hook), [""; 0]);
+    let mut memory = hook.memory;
+    memory.post_started("a", "a-0", true);
+    assert_eq!(creates(&plan(&pod, &seen, &memory, at(0))), ["b"]);
+    // What cannot start holds nobody up.
+    let mut memory = first.memory;
+    memory.failed(Step::Container("a".into()), "CreateContainerError", "no", at(0).boot);
+    assert_eq!(creates(&plan(&pod, &prepared(), &memory, at(0))), ["b"]);
+}
+
+#[test]
+fn the_last_hook_is_run_where_there_is_time_for_it() {
+    let pod = of(ContainerWant { pre_stop: exec("a"), ..container("c") });
+    let seen = with(vec![instance("c", 0, running())]);
+    for (grace, expect) in [(30, true), (0, false)] {
+        let grace = Duration::from_secs(grace);
+        let pod = PodWant { presence: Presence::Deleting { grace }, ..pod.clone() };
+        let next = plan(&pod, &seen, &admitted(), at(0));
+        let hooks =
+            next.actions.iter().map(|a| matches!(a, Action::StopContainer { hook: true, .. }));
+        assert_eq!(hooks.collect::<Vec<_>>(), [expect]);
+    }
+}
+
+#[test]
+fn what_the_api_shows_is_taken_over_from_another_agent() {
+    let probes = Probes { startup: probe(None), readiness: probe(None), liveness: None };
+    let pod = of(ContainerWant { probes, ..container("c") });
+    let seen = with(vec![instance("c", 0, running())]);
+    let mut before = plan(&pod, &seen, &admitted(), at(0));
+    before.memory.probed("c", "c-0", ProbeKind::Startup, true);
+    before.memory.probed("c", "c-0", ProbeKind::Readiness, true);
+    let shown = plan(&pod, &seen, &before.memory, at(0)).status;
+    let after = plan(&pod, &seen, &Memory::adopt(&shown), at(60));
+    assert_eq!(after.status, shown);
+    assert_eq!(after.actions, []);
+}
+
+#[test]
+fn messages_share_what_a_pod_may_have() {
+    let message = "x".repeat(4096);
+    let exit = Exit { code: 1, message, ..Exit::default() };
+    let bytes = |containers: usize| {
+        let names: Vec<String> = (0..containers).map(|n| format!("c{n}")).collect();
+        let ended = |name: &String| instance(name, 0, InstanceState::Exited(exit.clone()));
+        let pod = PodWant {
+            restart_policy: RestartPolicy::Never,
+            containers: names.iter().map(|name| container(name)).collect(),
+            ..want()
+        };
+        let seen = with(names.iter().map(ended).collect());
+        let status = plan(&pod, &seen, &admitted(), at(0)).status;
+        let of = |s: &ContainerStatus| s.state.terminated.as_ref().map_or(0, |t| t.message.len());
+        status.container_statuses.iter().map(of).max()
+    };
+    assert_eq!(bytes(1), Some(4096));
+    assert_eq!(bytes(3), Some(4096));
+    assert_eq!(bytes(6), Some(2048));
+}

@@ -1,0 +1,164 @@
+//! The health protocol of gRPC, `grpc.health.v1.Health/Check`: one string goes, one number comes.
+//! Specification: <https://github.com/grpc/grpc/blob/master/doc/health-checking.md>.
+
+use agent_pod::probe::Outcome;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderMap, Request, Response, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
+use crate::{ANSWER_BYTES, Asker, tcp};
+
+/// `SERVING` among the serving statuses.
+const SERVING: u64 = 1;
+/// `UNIMPLEMENTED` among the statuses of a call.
+const UNIMPLEMENTED: &str = "12";
+
+pub(crate) async fn probe(port: u16, service: &str, asker: Asker<'_>) -> Outcome {
+    let address = tcp::authority(asker.ip, port);
+    let within = format!("{:?}", asker.timeout);
+    let stream = match tokio::time::timeout(asker.timeout, tcp::connect(asker.ip, port)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(line)) => {
+            return Outcome::Failure(format!(
+                "error: failed to connect service at {address:?}: {line}"
+            ));
+        }
+        Err(_) => {
+            return Outcome::Failure(format!(
+                "timeout: failed to connect service {address:?} within {within}"
+            ));
+        }
+    };
+    let call = check(TokioIo::new(stream), &address, service, asker.user_agent);
+    match tokio::time::timeout(asker.timeout, call).await {
+        Ok(Ok(status)) => serving(status),
+        Ok(Err(line)) => Outcome::Failure(line),
+        Err(_) => Outcome::Failure(format!("timeout: health rpc did not complete within {within}")),
+    }
+}
+
+fn serving(status: u64) -> Outcome {
+    let name = match status {
+        SERVING => return Outcome::Success,
+        0 => "UNKNOWN",
+        2 => "NOT_SERVING",
+        3 => "SERVICE_UNKNOWN",
+        _ => "a status that is none",
+    };
+    Outcome::Failure(format!("service unhealthy (responded with {name:?})"))
+}
+
+async fn check(
+    io: TokioIo<tokio::net::TcpStream>,
+    address: &str,
+    service: &str,
+    user_agent: &str,
+) -> Result<u64, String> {
+    let failed = |line: String| format!("error: health rpc probe failed: {line}");
+    let shaken = http2::handshake(TokioExecutor::new(), io).await;
+    let (mut sender, connection) = shaken.map_err(|error| failed(error.to_string()))?;
+    let request = Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
+        .header(header::CONTENT_TYPE, "application/grpc")
+        .header(header::TE, "trailers")
+        .header(header::USER_AGENT, user_agent)
+        .body(Full::new(message(service)))
+        .map_err(|error| failed(error.to_string()))?;
+    let answer = async {
+        let response = sender.send_request(request).await;
+        read(response.map_err(|error| failed(error.to_string()))?).await
+    };
+    tokio::pin!(connection, answer);
+    // The connection has no task of its own: it lives as long as the question.
+    tokio::select! {
+        answer = &mut answer => answer,
+        _ = &mut connection => answer.await,
+    }
+}
+
+/// `HealthCheckRequest { service }` as a frame of gRPC: not compressed, length, message.
+fn message(service: &str) -> Bytes {
+    let mut message = BytesMut::new();
+    if !service.is_empty() {
+        message.put_u8(0x0a);
+        let mut length = service.len();
+        while length >= 0x80 {
+            message.put_u8(u8::try_from(length & 0x7f).unwrap_or(0) | 0x80);
+            length >>= 7;
+        }
+        message.put_u8(u8::try_from(length).unwrap_or(0));
+        message.put_slice(service.as_bytes());
+    }
+    let mut frame = BytesMut::with_capacity(message.len() + 5);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    frame.put_slice(&message);
+    frame.freeze()
+}
+
+/// The serving status in an answer.
+async fn read(response: Response<Incoming>) -> Result<u64, String> {
+    let (parts, mut body) = response.into_parts();
+    if !parts.status.is_success() {
+        return Err(format!("error: health rpc probe failed: http status {}", parts.status));
+    }
+    // An answer without a message has its status among the headers.
+    call_status(&parts.headers)?;
+    let mut bytes = Vec::new();
+    while bytes.len() < ANSWER_BYTES {
+        let Some(frame) = body.frame().await else { break };
+        let frame = frame.map_err(|error| format!("error: health rpc probe failed: {error}"))?;
+        match frame.into_data() {
+            Ok(data) => bytes.extend_from_slice(&data),
+            Err(frame) => {
+                if let Some(trailers) = frame.trailers_ref() {
+                    call_status(trailers)?;
+                }
+            }
+        }
+    }
+    Ok(status(bytes.get(5..).unwrap_or_default()))
+}
+
+fn call_status(headers: &HeaderMap) -> Result<(), String> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let told = text("grpc-message").unwrap_or_default();
+    match text("grpc-status") {
+        None | Some("0") => Ok(()),
+        Some(UNIMPLEMENTED) => Err(format!(
+            "this server does not implement the grpc health protocol (grpc.health.v1.Health): {told}"
+        )),
+        Some(code) => Err(format!("error: health rpc probe failed: code = {code} desc = {told}")),
+    }
+}
+
+/// Field 1 of `HealthCheckResponse`, a number; 0 when it is not there.
+fn status(message: &[u8]) -> u64 {
+    match message {
+        [0x08, value, ..] if *value < 0x80 => u64::from(*value),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_question_is_a_frame_with_one_string() {
+        assert_eq!(message("").as_ref(), [0, 0, 0, 0, 0]);
+        assert_eq!(message("ab").as_ref(), [0, 0, 0, 0, 4, 0x0a, 2, b'a', b'b']);
+        let long = message(&"x".repeat(200));
+        assert_eq!(&long[..8], [0, 0, 0, 0, 203, 0x0a, 0xc8, 0x01]);
+    }
+
+    #[test]
+    fn the_answer_is_one_number() {
+        assert_eq!(status(&[0x08, 1]), SERVING);
+        assert_eq!(status(&[0x08, 2]), 2);
+        assert_eq!(status(&[]), 0);
+        assert_eq!(serving(SERVING), Outcome::Success);
+    }
+}

@@ -1,0 +1,302 @@
+//! GET requests of probes and hooks.
+
+use agent_pod::handler::HttpGet;
+use agent_pod::probe::Outcome;
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderName, HeaderValue, Request, Uri, header};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper::rt::{Read, Write};
+use hyper_util::rt::TokioIo;
+
+use crate::{ANSWER_BYTES, Asker, tcp, tls};
+
+/// Redirects that are followed.
+const REDIRECTS: usize = 10;
+
+/// What a server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Status code.
+    pub status: u16,
+    /// The beginning of the body.
+    pub body: String,
+    /// Whether the answer is a redirect to another host, which is not followed.
+    pub leaves: bool,
+}
+
+/// Why there was no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("Get {url:?}: {fault}")]
+pub struct GetError {
+    /// Who was asked.
+    pub url: String,
+    /// What went wrong.
+    pub fault: String,
+}
+
+pub(crate) async fn probe(request: &HttpGet, asker: Asker<'_>) -> Outcome {
+    match get(request, asker).await {
+        Err(error) => Outcome::Failure(error.to_string()),
+        Ok(reply) if reply.leaves => {
+            Outcome::Warning(format!("Probe terminated redirects, Response body: {}", reply.body))
+        }
+        Ok(reply) if (200..400).contains(&reply.status) => Outcome::Success,
+        Ok(reply) => {
+            Outcome::Failure(format!("HTTP probe failed with statuscode: {}", reply.status))
+        }
+    }
+}
+
+/// Sends a GET request and reads the answer, following redirects on the same host.
+///
+/// # Errors
+/// No whole answer came within the asker's time.
+pub async fn get(request: &HttpGet, asker: Asker<'_>) -> Result<Reply, GetError> {
+    let host = if request.host.is_empty() { asker.ip } else { &request.host };
+    let first = Target {
+        https: request.https,
+        host: host.to_owned(),
+        port: request.port,
+        path: rooted(&request.path),
+    };
+    let url = first.url();
+    let headers = &request.headers;
+    let followed = tokio::time::timeout(asker.timeout, follow(first, headers, asker.user_agent));
+    let fault = match followed.await {
+        Ok(Ok(reply)) => return Ok(reply),
+        Ok(Err(fault)) => fault,
+        Err(_) => {
+            "context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned()
+        }
+    };
+    Err(GetError { url, fault })
+}
+
+/// Where a request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    https: bool,
+    host: String,
+    port: u16,
+    path: PathAndQuery,
+}
+
+impl Target {
+    fn url(&self) -> String {
+        let scheme = if self.https { "https" } else { "http" };
+        format!("{scheme}://{}{}", tcp::authority(&self.host, self.port), self.path)
+    }
+
+    /// Where a redirect leads: `Err` when that is another host.
+    fn redirected(&self, location: &str) -> Result<Self, ()> {
+        if !location.contains("://") && !location.starts_with("//") {
+            let path = match location.starts_with('/') {
+                true => rooted(location),
+                // Relative to the directory of what was asked for.
+                false => {
+                    let (directory, _) = self.path.path().rsplit_once('/').unwrap_or_default();
+                    rooted(&format!("{directory}/{location}"))
+                }
+            };
+            return Ok(Self { path, ..self.clone() });
+        }
+        let uri: Uri = location.parse().map_err(|_| ())?;
+        let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let host = uri.host().ok_or(())?;
+        let bare = |host: &str| host.trim_matches(['[', ']']).to_ascii_lowercase();
+        if bare(host) != bare(&self.host) {
+            return Err(());
+        }
+        let https = match uri.scheme_str() {
+            Some("https") => true,
+            Some("http") => false,
+            _ => self.https,
+        };
+        let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
+        Ok(Self { https, host: self.host.clone(), port, path: rooted(path) })
+    }
+}
+
+/// A path and query from the root; what may not stand in one is escaped.
+fn rooted(path: &str) -> PathAndQuery {
+    let rooted = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let escape = || {
+        let escaped = rooted.bytes().map(|byte| match byte {
+            b'!'..=b'~' if !b"\"<>\\^`{|}".contains(&byte) => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        });
+        escaped.collect::<String>()
+    };
+    rooted.parse().or_else(|_| escape().parse()).unwrap_or_else(|_| PathAndQuery::from_static("/"))
+}
+
+async fn follow(
+    first: Target,
+    headers: &[(String, String)],
+    user_agent: &str,
+) -> Result<Reply, String> {
+    let mut target = first;
+    for _ in 0..=REDIRECTS {
+        let (reply, location) = once(&target, headers, user_agent).await?;
+        let Some(location) = location.filter(|_| is_redirect(reply.status)) else {
+            return Ok(reply);
+        };
+        match target.redirected(&location) {
+            Ok(next) => target = next,
+            Err(()) => return Ok(Reply { leaves: true, ..reply }),
+        }
+    }
+    Err(format!("stopped after {REDIRECTS} redirects"))
+}
+
+fn is_redirect(status: u16) -> bool {
+    matches!(status, 301 | 302 | 303 | 307 | 308)
+}
+
+/// One request on a connection of its own; the answer and where it leads.
+async fn once(
+    target: &Target,
+    headers: &[(String, String)],
+    user_agent: &str,
+) -> Result<(Reply, Option<String>), String> {
+    let request = request(target, headers, user_agent)?;
+    let stream = tcp::connect(&target.host, target.port).await?;
+    if target.https {
+        exchange(TokioIo::new(tls::connect(&target.host, stream).await?), request).await
+    } else {
+        exchange(TokioIo::new(stream), request).await
+    }
+}
+
+fn request(
+    target: &Target,
+    headers: &[(String, String)],
+    user_agent: &str,
+) -> Result<Request<Empty<Bytes>>, String> {
+    let built = Request::get(Uri::from(target.path.clone())).body(Empty::new());
+    let mut request = built.map_err(|error| error.to_string())?;
+    let map = request.headers_mut();
+    let mut set = |name: HeaderName, value: &str| {
+        let value = HeaderValue::from_str(value).map_err(|_| format!("bad value of {name}"))?;
+        map.insert(name, value);
+        Ok::<(), String>(())
+    };
+    set(header::HOST, &tcp::authority(&target.host, target.port))?;
+    set(header::USER_AGENT, user_agent)?;
+    set(header::ACCEPT, "*/*")?;
+    set(header::CONNECTION, "close")?;
+    let own = [header::HOST, header::USER_AGENT, header::ACCEPT];
+    for (name, value) in headers {
+        let name: HeaderName = name.parse().map_err(|_| format!("bad header name {name:?}"))?;
+        let value = HeaderValue::from_str(value).map_err(|_| format!("bad value of {name}"))?;
+        // The usual ones are replaced, or left out when set to nothing; of others there may be several.
+        if !own.contains(&name) {
+            map.append(name, value);
+        } else if value.is_empty() && name != header::HOST {
+            map.remove(name);
+        } else {
+            map.insert(name, value);
+        }
+    }
+    Ok(request)
+}
+
+async fn exchange(
+    io: impl Read + Write + Unpin + Send + 'static,
+    request: Request<Empty<Bytes>>,
+) -> Result<(Reply, Option<String>), String> {
+    let (mut sender, connection) = http1::handshake(io).await.map_err(|error| error.to_string())?;
+    let answer = async {
+        let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
+        let status = response.status().as_u16();
+        let location = response.headers().get(header::LOCATION);
+        let location = location.and_then(|value| value.to_str().ok()).map(ToOwned::to_owned);
+        let body = beginning(response.into_body()).await;
+        Ok((Reply { status, body, leaves: false }, location))
+    };
+    tokio::pin!(connection, answer);
+    // The connection has no task of its own: it lives as long as the question.
+    tokio::select! {
+        answer = &mut answer => answer,
+        // It ends first only when nothing more comes; what has come is still there.
+        _ = &mut connection => answer.await,
+    }
+}
+
+/// The beginning of a body. A body that breaks off is as good as one that ends.
+async fn beginning(mut body: Incoming) -> String {
+    let mut bytes = Vec::new();
+    while bytes.len() < ANSWER_BYTES {
+        let Some(Ok(frame)) = body.frame().await else { break };
+        if let Some(data) = frame.data_ref() {
+            let room = ANSWER_BYTES - bytes.len();
+            bytes.extend(data.iter().take(room));
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(host: &str, path: &str) -> Target {
+        Target { https: false, host: host.into(), port: 8080, path: rooted(path) }
+    }
+
+    #[test]
+    fn redirects_stay_on_their_host() {
+        let from = target("10.0.0.1", "/a/b?x=1");
+        let cases = [
+            ("/c?y=2", Some("http://10.0.0.1:8080/c?y=2")),
+            ("c", Some("http://10.0.0.1:8080/a/c")),
+            ("http://10.0.0.1/c", Some("http://10.0.0.1:80/c")),
+            ("https://10.0.0.1:8443", Some("https://10.0.0.1:8443/")),
+            ("http://10.0.0.2:8080/c", None),
+            ("http://example.com/", None),
+            ("http://[bad", None),
+        ];
+        for (location, expect) in cases {
+            let got = from.redirected(location).ok().map(|target| target.url());
+            assert_eq!(got.as_deref(), expect, "{location}");
+        }
+        let six = target("fd00::1", "/");
+        assert_eq!(six.url(), "http://[fd00::1]:8080/");
+        let to = six.redirected("http://[fd00::1]:81/x").map(|target| target.url());
+        assert_eq!(to, Ok("http://[fd00::1]:81/x".to_owned()));
+    }
+
+    #[test]
+    fn a_path_is_rooted_and_escaped() {
+        let cases = [
+            ("", "/"),
+            ("healthz", "/healthz"),
+            ("/a?b=c", "/a?b=c"),
+            ("/a b", "/a%20b"),
+            ("/ü", "/%C3%BC"),
+        ];
+        for (written, expect) in cases {
+            let got = rooted(written);
+            assert!(got == expect || written == "/ü" && got == "/ü", "{written}: {got}");
+        }
+    }
+
+    #[test]
+    fn own_headers_replace_the_usual_ones() {
+        let own = [
+            ("Host".to_owned(), "example.com".to_owned()),
+            ("User-Agent".to_owned(), String::new()),
+            ("X-A".to_owned(), "1".to_owned()),
+            ("X-A".to_owned(), "2".to_owned()),
+        ];
+        let request = request(&target("h", "/"), &own, "agent/1").expect("request");
+        let headers = request.headers();
+        assert_eq!(headers[header::HOST], "example.com");
+        assert!(!headers.contains_key(header::USER_AGENT));
+        assert_eq!(headers[header::ACCEPT], "*/*");
+        assert_eq!(headers.get_all("x-a").iter().count(), 2);
+    }
+}

@@ -4,6 +4,7 @@
 //! - [`cgroups`]: the pods' places in the cgroup tree, on version 1 and 2.
 //! - [`cgroup_stats`], [`net_counters`], [`process`]: what is used, read when somebody asks.
 //! - [`address`]: the node's own addresses.
+//! - [`topology`]: where its processors and memory lie.
 //! - [`bridge`]: what the pods of the node are plugged into.
 //! - [`disk_usage`]: what a directory takes.
 //! - [`stall`]: the kernel's word that memory is short.
@@ -17,3 +18,4 @@ pub mod machine;
 pub mod net_counters;
 pub mod process;
 pub mod stall;
+pub mod topology;

@@ -199,7 +199,7 @@ fn count_list(list: &str) -> Option<u32> {
 }
 
 /// Bytes set aside by page size in bytes, from directories `hugepages-<size>kB`.
-fn huge_pages(directory: &Path) -> BTreeMap<u64, u64> {
+pub(crate) fn huge_pages(directory: &Path) -> BTreeMap<u64, u64> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries
         .filter_map(|entry| {

@@ -1,6 +1,7 @@
 //! The program: built from settings, bound to its sockets, run until it is told to stop. The parts are below `app/`; here is their
 //! order.
 
+mod allocation;
 mod cluster;
 mod node;
 mod parts;
@@ -26,6 +27,7 @@ use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
 
+use crate::allocator::Allocator;
 use crate::config::Settings;
 use crate::images::Logins;
 use crate::journal::{Journal, Record};
@@ -41,6 +43,7 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Everything that is needed to run, before anything runs.
 pub struct Bound {
+    allocator: Arc<Allocator>,
     settings: Settings,
     machine: Machine,
     boot_id: String,
@@ -77,7 +80,9 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let logins = upkeep::logins(&settings)?;
     let (registry, metrics) = metrics(&settings, &machine).map_err(Failure::run)?;
     let client = client(&settings, &registry)?;
+    let allocator = allocation::allocator(&settings, &machine, &journal)?;
     Ok(Bound {
+        allocator,
         logins,
         machine,
         boot_id: identity.boot_id,
@@ -176,6 +181,7 @@ impl Bound {
         let events = cluster.as_ref().map(|cluster| cluster.events.clone());
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         self.start_upkeep(&parts, &events, drain);
+        self.start_allocation(&parts, drain);
         if let Some(cluster) = cluster {
             self.start_node(&cluster.client, parts, events, node_sender, node, drain)?;
         }

@@ -14,6 +14,8 @@ use tokio::sync::watch;
 
 const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods");
 const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node");
+/// What other parts of the agent must not forget, in their own form, by key.
+const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 const BOOT_ID: &str = "boot-id";
 /// Memory for pages of the store; the whole store of a full node is smaller.
 const CACHE_BYTES: usize = 1 << 20;
@@ -66,12 +68,16 @@ pub struct Journal {
 struct Shared {
     pending: Mutex<Pending>,
     changed: Condvar,
+    /// Notes as they were when the journal was opened.
+    notes: BTreeMap<String, Vec<u8>>,
 }
 
 /// Records to write, by uid; `None` removes. Bounded by the number of pods, since a newer record takes an older one's place.
 #[derive(Debug, Default)]
 struct Pending {
     records: BTreeMap<String, Option<Record>>,
+    /// Notes to write, by key; `None` removes.
+    notes: BTreeMap<String, Option<Vec<u8>>>,
     number: u64,
     closed: bool,
 }
@@ -112,7 +118,8 @@ impl Journal {
             .map_err(|e| open(e.into()))?;
         let records = read(&store, boot_id).map_err(|source| access("read", source))?;
         mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
-        let shared = Arc::new(Shared { pending: Mutex::default(), changed: Condvar::new() });
+        let notes = read_notes(&store).map_err(|source| access("read", source))?;
+        let shared = Arc::new(Shared { pending: Mutex::default(), changed: Condvar::new(), notes });
         let (sender, durable) = watch::channel(0);
         let writer = shared.clone();
         std::thread::Builder::new()
@@ -130,6 +137,26 @@ impl Journal {
         pending.number += 1;
         self.shared.changed.notify_one();
         Ticket { number: pending.number, durable: self.durable.clone() }
+    }
+
+    /// Hands in a note of another part of the agent, or its removal.
+    pub fn put_note(&self, key: &str, note: Option<Vec<u8>>) -> Ticket {
+        let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        pending.notes.insert(key.to_owned(), note);
+        pending.number += 1;
+        self.shared.changed.notify_one();
+        Ticket { number: pending.number, durable: self.durable.clone() }
+    }
+
+    /// A note as it was when the journal was opened.
+    pub fn note(&self, key: &str) -> Option<Vec<u8>> {
+        self.shared.notes.get(key).cloned()
+    }
+
+    /// The notes whose keys start with `prefix`, as they were when the journal was opened.
+    pub fn notes(&self, prefix: &str) -> BTreeMap<String, Vec<u8>> {
+        let with = self.shared.notes.iter().filter(|(key, _)| key.starts_with(prefix));
+        with.map(|(key, note)| (key.clone(), note.clone())).collect()
     }
 
     /// Stops the writing thread once everything pending is on disk.
@@ -168,9 +195,20 @@ fn read(store: &Database, boot_id: &str) -> Result<BTreeMap<String, Record>, red
     Ok(records)
 }
 
+fn read_notes(store: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error> {
+    let transaction = store.begin_read()?;
+    let mut notes = BTreeMap::new();
+    for entry in transaction.open_table(NOTES)?.iter()? {
+        let (key, note) = entry?;
+        notes.insert(key.value().to_owned(), note.value().to_vec());
+    }
+    Ok(notes)
+}
+
 fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
     let transaction = store.begin_write()?;
     transaction.open_table(PODS)?;
+    transaction.open_table(NOTES)?;
     transaction.open_table(NODE)?.insert(BOOT_ID, boot_id)?;
     transaction.commit()?;
     Ok(())
@@ -180,19 +218,24 @@ fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
 /// until then nobody is told that it is durable.
 fn write_all(shared: &Shared, store: &Database, durable: &watch::Sender<u64>) {
     let mut failed: BTreeMap<String, Option<Record>> = BTreeMap::new();
+    let mut failed_notes: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
     loop {
-        let (records, number, closed) = {
+        let (records, notes, number, closed) = {
             let pending = shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
             let mut pending = shared
                 .changed
-                .wait_while(pending, |p| p.records.is_empty() && !p.closed)
+                .wait_while(pending, |p| p.records.is_empty() && p.notes.is_empty() && !p.closed)
                 .unwrap_or_else(PoisonError::into_inner);
-            (std::mem::take(&mut pending.records), pending.number, pending.closed)
+            let (records, notes) =
+                (std::mem::take(&mut pending.records), std::mem::take(&mut pending.notes));
+            (records, notes, pending.number, pending.closed)
         };
         failed.extend(records);
-        match commit(store, &failed) {
+        failed_notes.extend(notes);
+        match commit(store, &failed, &failed_notes) {
             Ok(()) => {
                 failed.clear();
+                failed_notes.clear();
                 durable.send_replace(number);
             }
             Err(error) => tracing::error!(%error, "cannot write the journal"),
@@ -203,8 +246,12 @@ fn write_all(shared: &Shared, store: &Database, durable: &watch::Sender<u64>) {
     }
 }
 
-fn commit(store: &Database, records: &BTreeMap<String, Option<Record>>) -> Result<(), redb::Error> {
-    if records.is_empty() {
+fn commit(
+    store: &Database,
+    records: &BTreeMap<String, Option<Record>>,
+    notes: &BTreeMap<String, Option<Vec<u8>>>,
+) -> Result<(), redb::Error> {
+    if records.is_empty() && notes.is_empty() {
         return Ok(());
     }
     let transaction = store.begin_write()?;
@@ -220,6 +267,13 @@ fn commit(store: &Database, records: &BTreeMap<String, Option<Record>>) -> Resul
                     pods.remove(uid.as_str())?;
                 }
             }
+        }
+        let mut all = transaction.open_table(NOTES)?;
+        for (key, note) in notes {
+            match note {
+                Some(note) => all.insert(key.as_str(), note.as_slice())?,
+                None => all.remove(key.as_str())?,
+            };
         }
     }
     transaction.commit()?;
@@ -247,6 +301,9 @@ mod tests {
         journal.put("a", Some(record("pa")));
         journal.put("gone", Some(record("x")));
         journal.put("gone", None).durable().await;
+        journal.put_note("share/a", Some(b"1".to_vec()));
+        journal.put_note("share/b", Some(b"2".to_vec()));
+        journal.put_note("share/b", None).durable().await;
         journal.close();
         drop(journal);
         let reopen = |boot| loop {
@@ -258,6 +315,8 @@ mod tests {
         };
         let (journal, records) = reopen("boot-1");
         assert_eq!(records, BTreeMap::from([("a".to_owned(), record("pa"))]));
+        assert_eq!(journal.notes("share/"), BTreeMap::from([("share/a".into(), b"1".to_vec())]));
+        assert_eq!((journal.note("share/a"), journal.note("x")), (Some(b"1".to_vec()), None));
         journal.close();
         drop(journal);
         let (_, records) = reopen("boot-2");

@@ -1,6 +1,7 @@
 //! bin: orchlet, the node agent. Runs the pods that an API server or a directory of manifests gives to this node, on a container
 //! runtime; see `agent/README.md`.
 
+mod allocator;
 mod app;
 mod clock;
 mod config;

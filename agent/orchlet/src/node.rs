@@ -63,6 +63,7 @@ impl NodeTask {
     async fn keep(&self, page: TaskStatus) {
         let mut written = Instant::now();
         let mut strain = self.parts.strain.subscribe();
+        let mut devices = self.parts.provision.devices();
         loop {
             strain.mark_unchanged();
             page.started("period");
@@ -100,6 +101,7 @@ impl NodeTask {
                 () = tokio::time::sleep(pause) => {}
                 _ = strain.changed() => {}
                 () = self.deleted() => {}
+                () = self.parts.provision.devices_changed(&mut devices) => {}
             }
         }
     }
@@ -195,7 +197,9 @@ impl NodeTask {
         let images = images(&*self.parts.runtime).await;
         let images = Listed { all: &images, max: self.images_max };
         let now = Time::from_unix(clock::now().unix_seconds);
-        status::status(&self.machine, &health, images, &known.status, now)
+        let mut status = status::status(&self.machine, &health, images, &known.status, now);
+        self.parts.provision.show_devices(&mut status, &known.status);
+        status
     }
 }
 

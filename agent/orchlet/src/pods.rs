@@ -167,6 +167,7 @@ impl Pods {
             tracing::info!(uid, name = pod.metadata.name, "nobody wants this pod any more");
             self.begin(Order { pod: Arc::new(pod), source: Source::Api, held: Held::No });
         }
+        self.parts.provision.retain(|uid| self.tasks.contains_key(uid));
     }
 
     fn pass_on(&mut self, happened: Happened) {

@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use agent_node::admission::Refusal;
+use agent_node::managers::devices;
 use agent_node::support::Abilities;
 use agent_pod::hosts;
 use agent_pod::spec::{DnsConfig, Mount};
-use agent_pod::translate::NodeFacts;
-use proto_api::core::v1::{Container, Pod};
+use agent_pod::translate::{Granted, NodeFacts};
+use proto_api::core::v1::{Container, NodeStatus, Pod};
 use proto_api::node::v1::RuntimeClass;
 use proto_client::Client;
 use proto_daemon::exit::chain;
+use tokio::sync::watch;
 
+use crate::allocator::Allocator;
 use crate::pods::seams::Line;
 use crate::resolver;
 
@@ -31,6 +35,8 @@ pub struct Provision {
     pub resolv_conf: Option<PathBuf>,
     /// Runtime classes of the cluster.
     pub classes: RuntimeClasses,
+    /// What containers have for themselves; `None` where nothing is given.
+    pub allocator: Option<Arc<Allocator>>,
 }
 
 impl Provision {
@@ -38,6 +44,65 @@ impl Provision {
     pub fn facts(&self, facts: &NodeFacts) -> NodeFacts {
         let resolver = self.resolv_conf.as_deref().map_or_else(DnsConfig::default, read_resolver);
         NodeFacts { resolver, ..facts.clone() }
+    }
+}
+
+/// A pod's own share of processors, memory and devices.
+impl Provision {
+    /// Gives the pod its share.
+    ///
+    /// # Errors
+    /// It cannot be had: the pod does not run here.
+    pub async fn give(&self, pod: &Pod) -> Result<(), Refusal> {
+        match &self.allocator {
+            Some(allocator) => allocator.admit(pod).await,
+            None => Ok(()),
+        }
+    }
+
+    /// What a container has, once its devices are prepared for it.
+    ///
+    /// # Errors
+    /// A plugin refuses to prepare a device.
+    pub async fn granted(&self, pod: &Pod, container: &str) -> Result<Granted, Line> {
+        let Some(allocator) = &self.allocator else { return Ok(Granted::default()) };
+        allocator.prepare(pod, container).await.map_err(|e| chain(&e))?;
+        Ok(allocator.granted(pod, container))
+    }
+
+    /// Where to hear of changes of the node's devices.
+    pub fn devices(&self) -> Option<watch::Receiver<u64>> {
+        self.allocator.as_ref().map(|allocator| allocator.plugins().changed())
+    }
+
+    /// Waits for the next change; for ever where there are no devices. Cancel safe.
+    pub async fn devices_changed(&self, devices: &mut Option<watch::Receiver<u64>>) {
+        if let Some(changed) = devices
+            && changed.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+
+    /// Shows the devices in the Node's status.
+    pub fn show_devices(&self, status: &mut NodeStatus, before: &NodeStatus) {
+        let inventory = self.allocator.as_ref().map(|allocator| allocator.plugins().inventory());
+        devices::show(status, before, &inventory.unwrap_or_default());
+    }
+
+    /// Takes back what a pod had.
+    pub fn release(&self, uid: &str) {
+        if let Some(allocator) = &self.allocator {
+            allocator.release(uid);
+        }
+    }
+
+    /// Takes back what pods had that nobody knows any more.
+    pub fn retain(&self, is_known: impl Fn(&str) -> bool) {
+        if let Some(allocator) = &self.allocator {
+            allocator.retain(is_known);
+        }
     }
 }
 

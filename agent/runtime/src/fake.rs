@@ -117,6 +117,12 @@ impl FakeRuntime {
         self.lock().changes.clone()
     }
 
+    /// The limits of a container as they were set last; none for one that does not exist.
+    #[must_use]
+    pub fn resources(&self, id: &str) -> ContainerResources {
+        self.lock().containers.get(id).map(|c| c.config.resources.clone()).unwrap_or_default()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proto_api::Quantity;
+use proto_api::core::v1::NodeStatus;
 use serde::{Deserialize, Serialize};
 
 use super::set::IdSet;
@@ -73,6 +75,23 @@ pub struct TooFew {
     pub requested: usize,
     /// How many are free.
     pub available: usize,
+}
+
+/// Shows devices in the Node's status: how many there are, and how many of them work. Resources that others have put on the Node
+/// stay as `before` shows them.
+pub fn show(status: &mut NodeStatus, before: &NodeStatus, inventory: &Inventory) {
+    let lists =
+        [(&mut status.capacity, &before.capacity), (&mut status.allocatable, &before.allocatable)];
+    for (list, before) in lists {
+        let foreign = before.iter().filter(|(name, _)| name.contains('/'));
+        list.extend(foreign.map(|(name, amount)| (name.clone(), *amount)));
+    }
+    let amount = |n: usize| Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX));
+    for (resource, devices) in inventory {
+        let working = devices.values().filter(|device| device.health == Health::Healthy).count();
+        status.capacity.insert(resource.clone(), amount(devices.len()));
+        status.allocatable.insert(resource.clone(), amount(working));
+    }
 }
 
 /// Devices that work and that nobody has.
@@ -203,6 +222,31 @@ mod tests {
         let all = devices(&[("a", "", true), ("b", "", true), ("c", "", false)]);
         let got = ask("r", &all, &ids(&[]), &ids(&[]), 1, None).expect("enough");
         assert_eq!(settle(&got, &["c".into(), "b".into()]), ids(&["b"]));
+    }
+
+    #[test]
+    fn a_node_shows_its_devices_and_keeps_what_others_put_there() {
+        let one = Quantity::from_units(1);
+        let mut before = NodeStatus::default();
+        for name in ["example.com/fpga", "example.com/gpu", "cpu"] {
+            before.capacity.insert(name.into(), one);
+            before.allocatable.insert(name.into(), one);
+        }
+        let gpus = devices(&[("a", "", true), ("b", "", true), ("c", "", false)]);
+        let inventory = Inventory::from([
+            ("example.com/gpu".to_owned(), gpus),
+            ("example.com/away".to_owned(), Devices::new()),
+        ]);
+        let mut status = NodeStatus::default();
+        show(&mut status, &before, &inventory);
+        let shown = |list: &BTreeMap<String, Quantity>| -> Vec<(String, i64)> {
+            list.iter().map(|(name, amount)| (name.clone(), amount.value())).collect()
+        };
+        let expect = |gpus| {
+            [("away", 0), ("fpga", 1), ("gpu", gpus)].map(|(n, v)| (format!("example.com/{n}"), v))
+        };
+        assert_eq!(shown(&status.capacity), expect(3));
+        assert_eq!(shown(&status.allocatable), expect(2));
     }
 
     #[test]

@@ -66,6 +66,7 @@ impl Bound {
                 },
                 resolv_conf: Some(file.resolv_conf.clone()),
                 classes: RuntimeClasses::new(cluster.map(|cluster| cluster.client.clone())),
+                allocator: Some(self.allocator.clone()),
             },
             host_ips: machine.ips.clone(),
             root_dir: flags.root_dir.clone(),

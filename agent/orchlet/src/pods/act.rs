@@ -12,7 +12,7 @@ use agent_pod::events::{PodEvent, Severity};
 use agent_pod::lifecycle::Action;
 use agent_pod::security::{self, ImageUser};
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
-use agent_pod::translate::{self, ContainerInputs, Granted};
+use agent_pod::translate::{self, ContainerInputs};
 use agent_pod::volume_mounts::sub_paths;
 use agent_pod::want::{Source, container_of, instance_hash};
 use agent_runtime::RuntimeError;
@@ -219,6 +219,7 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
     )
     .map_err(|e| config_error(e.to_string()))?;
     let sub_paths = bind_parts(parts, scene, container, &env).await.map_err(config_error)?;
+    let granted = parts.provision.granted(pod, &container.name).await.map_err(config_error)?;
     let mut extra_mounts = last_words::mount(parts, pod, container, make.attempt)
         .map_err(|e| Failure::new(CREATE_ERROR, e))?;
     let dir = parts.pod_dir(&pod.metadata.uid);
@@ -228,7 +229,7 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
         attempt: make.attempt,
         image_id: make.image_id.to_owned(),
         image_user: image_user(parts, pod, container, make.image_id).await?,
-        granted: Granted::default(),
+        granted,
         env,
         volumes: scene.mounted.on_host.clone(),
         sub_paths,

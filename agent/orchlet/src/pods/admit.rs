@@ -58,10 +58,12 @@ async fn decide(parts: &Parts, scene: &Scene) -> Result<(), Refusal> {
             if !make_room(parts, scene, is_static).await {
                 return Err(refusal);
             }
-            fits()
+            fits()?;
         }
-        answer => answer,
+        answer => answer?,
     }
+    // Last: what is given is given to a pod that runs.
+    parts.provision.give(&scene.pod).await
 }
 
 /// Ends pods so that a critical one fits; whether they have ended.

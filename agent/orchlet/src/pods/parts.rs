@@ -103,6 +103,9 @@ impl Parts {
     /// Takes in what a pod's task knows now.
     pub fn know(&self, known: Known) {
         self.metrics.know(&known.pod, &known.status);
+        if matches!(known.status.phase.as_str(), "Succeeded" | "Failed") {
+            self.provision.release(&known.pod.metadata.uid);
+        }
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         pods.insert(known.pod.metadata.uid.clone(), known);
     }
@@ -179,6 +182,7 @@ impl Parts {
 
     /// Forgets a pod of which nothing is left.
     pub fn forget(&self, uid: &str) {
+        self.provision.release(uid);
         self.verdicts.lock().remove(uid);
         self.metrics.gone(uid);
         self.timelines.gone(uid);

@@ -1,0 +1,294 @@
+//! The plugins that have registered, what they offer, and the calls to them.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_node::managers::devices::{Ask, Devices, Health, Ids, Inventory, Outfit};
+use proto_api::names::Names;
+use proto_grpc::device_plugin::v1beta1 as wire;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tonic::transport::Channel;
+use wire::device_plugin_client::DevicePluginClient;
+
+use crate::{connection, socket};
+
+/// Most resources; a plugin for one more is refused.
+const RESOURCES_MAX: usize = 256;
+/// Deadline of a call that gives devices or prepares them.
+const CHANGE: Duration = Duration::from_secs(30);
+/// Deadline of a question whose answer is only a wish.
+const WISH: Duration = Duration::from_secs(5);
+
+/// Why a plugin did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The resource has no plugin, or it went away.
+    #[error("no plugin for {0} is running")]
+    Gone(String),
+    /// The plugin did not answer in time.
+    #[error("{call} of the plugin for {resource}: no answer within {} s", after.as_secs())]
+    Deadline {
+        /// The call.
+        call: &'static str,
+        /// The resource.
+        resource: String,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The plugin refused.
+    #[error("{call} of the plugin for {resource}: {message}")]
+    Refused {
+        /// The call.
+        call: &'static str,
+        /// The resource.
+        resource: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// Why a plugin was not taken in. The texts go to the plugin.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// The resource's name is none, or not a plugin's to offer.
+    #[error("the ResourceName {0:?} is invalid")]
+    Name(String),
+    /// The plugin speaks another version.
+    #[error("requested API version {0:?} is not supported; supported version is {1:?}")]
+    Version(String, &'static str),
+    /// The plugin's socket does not lie beside the agent's.
+    #[error("endpoint {0:?} is not the name of a socket in the plugins' directory")]
+    Endpoint(String),
+    /// There are too many resources.
+    #[error("there are {RESOURCES_MAX} resources already")]
+    TooMany,
+}
+
+/// The plugins of this node. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct Plugins {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    directory: PathBuf,
+    names: &'static Names,
+    plugins: Mutex<BTreeMap<String, Plugin>>,
+    version: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Plugin {
+    /// Counts registrations, so that what an earlier connection still says is not believed.
+    generation: u64,
+    /// `None` for one that is known from before and has not come back.
+    running: Option<Running>,
+    devices: Devices,
+}
+
+struct Running {
+    channel: Channel,
+    options: wire::DevicePluginOptions,
+    task: AbortHandle,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Plugins {
+    /// Plugins with their sockets in `directory`. `known` are resources that had a plugin before: until it comes back, there are
+    /// none of their devices, rather than no such resource.
+    pub fn new(
+        directory: PathBuf,
+        names: &'static Names,
+        known: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let known = known.into_iter().take(RESOURCES_MAX);
+        let plugins = known.map(|resource| (resource, Plugin::default())).collect();
+        let (version, _) = watch::channel(0);
+        let plugins = Mutex::new(plugins);
+        Self { shared: Arc::new(Shared { directory, names, plugins, version }) }
+    }
+
+    /// All devices there are.
+    pub fn inventory(&self) -> Inventory {
+        self.lock().iter().map(|(name, plugin)| (name.clone(), plugin.devices.clone())).collect()
+    }
+
+    /// Changes with every change of the inventory.
+    pub fn changed(&self) -> watch::Receiver<u64> {
+        self.shared.version.subscribe()
+    }
+
+    /// Takes a plugin in and follows its devices. An earlier one for the same resource is let go.
+    ///
+    /// # Errors
+    /// What the plugin said of itself cannot be used.
+    pub(crate) fn register(&self, request: wire::RegisterRequest) -> Result<(), RegisterError> {
+        let wire::RegisterRequest { version, endpoint, resource_name: resource, options } = request;
+        if version != VERSION {
+            return Err(RegisterError::Version(version, VERSION));
+        }
+        if !is_extended(&resource, self.shared.names) {
+            return Err(RegisterError::Name(resource));
+        }
+        if endpoint.is_empty() || endpoint.contains('/') || endpoint.starts_with("..") {
+            return Err(RegisterError::Endpoint(endpoint));
+        }
+        let channel = socket::call(self.shared.directory.join(endpoint));
+        let mut plugins = self.lock();
+        if !plugins.contains_key(&resource) && plugins.len() >= RESOURCES_MAX {
+            return Err(RegisterError::TooMany);
+        }
+        let plugin = plugins.entry(resource.clone()).or_default();
+        plugin.generation += 1;
+        tracing::info!(resource, generation = plugin.generation, "device plugin registered");
+        let follow = connection::follow(self.clone(), resource, plugin.generation, channel.clone());
+        let task = tokio::spawn(follow).abort_handle();
+        plugin.running = Some(Running { channel, options: options.unwrap_or_default(), task });
+        Ok(())
+    }
+
+    /// Takes in what a plugin says of its devices, unless another has taken its place.
+    pub(crate) fn tell(&self, resource: &str, generation: u64, change: impl FnOnce(&mut Devices)) {
+        let mut plugins = self.lock();
+        let plugin = plugins.get_mut(resource).filter(|plugin| plugin.generation == generation);
+        let Some(plugin) = plugin else { return };
+        let before = plugin.devices.clone();
+        change(&mut plugin.devices);
+        if plugin.devices != before {
+            self.shared.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    /// Which devices the plugin would give; none when it has no preference or does not answer.
+    pub async fn prefer(&self, ask: &Ask) -> Vec<String> {
+        let Ok((mut client, options)) = self.client(&ask.resource) else { return Vec::new() };
+        if !options.get_preferred_allocation_available {
+            return Vec::new();
+        }
+        let one = wire::ContainerPreferredAllocationRequest {
+            available_device_ids: ask.available.iter().cloned().collect(),
+            must_include_device_ids: ask.must.iter().cloned().collect(),
+            allocation_size: i32::try_from(ask.number).unwrap_or(i32::MAX),
+        };
+        let request = wire::PreferredAllocationRequest { container_requests: vec![one] };
+        let asked = client.get_preferred_allocation(request);
+        match call("GetPreferredAllocation", &ask.resource, WISH, asked).await {
+            Ok(answer) => {
+                answer.container_responses.into_iter().flat_map(|c| c.device_ids).collect()
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a plugin's preference is not known");
+                Vec::new()
+            }
+        }
+    }
+
+    /// Gives devices to a container: what it needs to use them.
+    ///
+    /// # Errors
+    /// The plugin is gone or refuses.
+    pub async fn allocate(&self, resource: &str, ids: &Ids) -> Result<Outfit, DeviceError> {
+        let (mut client, _) = self.client(resource)?;
+        let one = wire::ContainerAllocateRequest { device_ids: ids.iter().cloned().collect() };
+        let request = wire::AllocateRequest { container_requests: vec![one] };
+        let answer = call("Allocate", resource, CHANGE, client.allocate(request)).await?;
+        let one = answer.container_responses.into_iter().next();
+        one.map(outfit).ok_or_else(|| DeviceError::Refused {
+            call: "Allocate",
+            resource: resource.to_owned(),
+            message: "the answer has no container".to_owned(),
+        })
+    }
+
+    /// Has devices prepared before their container starts, if the plugin wants that.
+    ///
+    /// # Errors
+    /// The plugin wants it and is gone or refuses.
+    pub async fn prepare(&self, resource: &str, ids: &Ids) -> Result<(), DeviceError> {
+        // A plugin that is away has prepared its devices when it gave them, as far as anybody can tell.
+        let Ok((mut client, options)) = self.client(resource) else { return Ok(()) };
+        if !options.pre_start_required {
+            return Ok(());
+        }
+        let request = wire::PreStartContainerRequest { device_ids: ids.iter().cloned().collect() };
+        call("PreStartContainer", resource, CHANGE, client.pre_start_container(request))
+            .await
+            .map(|_| ())
+    }
+
+    fn client(
+        &self,
+        resource: &str,
+    ) -> Result<(DevicePluginClient<Channel>, wire::DevicePluginOptions), DeviceError> {
+        let plugins = self.lock();
+        let running = plugins.get(resource).and_then(|plugin| plugin.running.as_ref());
+        let running = running.ok_or_else(|| DeviceError::Gone(resource.to_owned()))?;
+        Ok((DevicePluginClient::new(running.channel.clone()), running.options))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Plugin>> {
+        self.shared.plugins.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The version of the interface that is spoken.
+pub const VERSION: &str = "v1beta1";
+
+/// Whether a resource is one that a plugin may offer: a name under a domain that is not the API's own.
+fn is_extended(resource: &str, names: &Names) -> bool {
+    let plain = |text: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        !text.is_empty() && text.len() <= 253 && text.chars().all(allowed)
+    };
+    match resource.split_once('/') {
+        Some((domain, name)) => {
+            let below = domain.strip_suffix(names.label_domain());
+            let native = domain.starts_with("requests.")
+                || below.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+            plain(domain) && plain(name) && name.len() <= 63 && !native
+        }
+        None => false,
+    }
+}
+
+async fn call<T>(
+    name: &'static str,
+    resource: &str,
+    deadline: Duration,
+    answer: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T, DeviceError> {
+    let resource = || resource.to_owned();
+    match tokio::time::timeout(deadline, answer).await {
+        Ok(Ok(answer)) => Ok(answer.into_inner()),
+        Ok(Err(status)) => {
+            let message = status.message().to_owned();
+            Err(DeviceError::Refused { call: name, resource: resource(), message })
+        }
+        Err(_) => Err(DeviceError::Deadline { call: name, resource: resource(), after: deadline }),
+    }
+}
+
+fn outfit(answer: wire::ContainerAllocateResponse) -> Outfit {
+    let mounts = answer.mounts.into_iter();
+    let devices = answer.devices.into_iter();
+    Outfit {
+        env: answer.envs.into_iter().collect(),
+        mounts: mounts.map(|m| (m.container_path, m.host_path, m.read_only)).collect(),
+        devices: devices.map(|d| (d.container_path, d.host_path, d.permissions)).collect(),
+        annotations: answer.annotations.into_iter().collect(),
+    }
+}
+
+/// All devices of a plugin that is gone are unhealthy: whoever has them keeps them, nobody else gets them.
+pub(crate) fn let_go(devices: &mut Devices) {
+    devices.values_mut().for_each(|device| device.health = Health::Unhealthy);
+}

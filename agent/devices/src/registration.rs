@@ -1,0 +1,59 @@
+//! The socket at which plugins register.
+
+use std::future::Future;
+use std::path::Path;
+
+use proto_grpc::device_plugin::v1beta1 as wire;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use wire::registration_server::{Registration, RegistrationServer};
+
+use crate::{Plugins, socket};
+
+/// Name of the socket in the plugins' directory, as plugins have it written into them.
+pub const SOCKET: &str = "kubelet.sock";
+/// Requests of one plugin at a time.
+const CONCURRENT_MAX: usize = 4;
+
+/// Listens in `directory` for plugins until `stop`.
+///
+/// # Errors
+/// The socket cannot be made; nobody can register then.
+pub fn serve<S: Future<Output = ()> + Send + 'static>(
+    plugins: Plugins,
+    directory: &Path,
+    stop: S,
+) -> std::io::Result<impl Future<Output = ()> + Send + use<S>> {
+    let listener = socket::listen(&directory.join(SOCKET))?;
+    let service = RegistrationServer::new(Desk { plugins });
+    let server = Server::builder()
+        .concurrency_limit_per_connection(CONCURRENT_MAX)
+        .add_service(service)
+        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop);
+    Ok(async move {
+        if let Err(error) = server.await {
+            tracing::error!(%error, "device plugins cannot register any more");
+        }
+    })
+}
+
+struct Desk {
+    plugins: Plugins,
+}
+
+#[tonic::async_trait]
+impl Registration for Desk {
+    async fn register(
+        &self,
+        request: Request<wire::RegisterRequest>,
+    ) -> Result<Response<wire::Empty>, Status> {
+        match self.plugins.register(request.into_inner()) {
+            Ok(()) => Ok(Response::new(wire::Empty {})),
+            Err(error) => {
+                tracing::warn!(%error, "a device plugin is refused");
+                Err(Status::invalid_argument(error.to_string()))
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Unix sockets: one to listen on, one to call.
+
+use std::fs;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use hyper_util::rt::TokioIo;
+use tokio::net::{UnixListener, UnixStream};
+use tonic::transport::{Channel, Endpoint};
+
+/// Listens on a fresh socket that only root can use; one that an earlier process left is replaced. Who watches the directory sees
+/// the new one.
+///
+/// # Errors
+/// The directory or the socket cannot be made.
+pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o750))?;
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// A connection to the socket, opened with the first call and again when it breaks.
+pub(crate) fn call(path: PathBuf) -> Channel {
+    // The address is never used: the connector below opens the socket instead.
+    Endpoint::from_static("http://plugin").connect_with_connector_lazy(tower::service_fn(
+        move |_| {
+            let path = path.clone();
+            async move { Ok::<_, Error>(TokioIo::new(UnixStream::connect(path).await?)) }
+        },
+    ))
+}

@@ -10,9 +10,11 @@ mod serve;
 mod upkeep;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_csi::{CsiNode, Drivers, registration};
 use agent_host::cgroups::Cgroups;
 use agent_host::machine;
 use agent_node::status::{self, Machine};
@@ -29,6 +31,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::allocator::Allocator;
 use crate::config::Settings;
+use crate::csi_node::{ClusterDrivers, NoCluster};
 use crate::images::Logins;
 use crate::journal::{Journal, Record};
 use crate::metrics::AgentMetrics;
@@ -50,6 +53,9 @@ pub struct Bound {
     runtime: CriRuntime,
     client: Option<Client>,
     place: NodePlace,
+    /// Where pods are kept, free of links.
+    root_dir: PathBuf,
+    csi: Arc<CsiNode>,
     journal: Journal,
     records: BTreeMap<String, Record>,
     board: StatusBoard,
@@ -81,8 +87,13 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let (registry, metrics) = metrics(&settings, &machine).map_err(Failure::run)?;
     let client = client(&settings, &registry)?;
     let allocator = allocation::allocator(&settings, &machine, &journal)?;
+    let root_dir = root.canonicalize().map_err(Failure::run)?;
+    let csi = CsiNode::open(&root_dir, settings.names, &machine.name, Drivers::default());
+    let csi = Arc::new(csi.map_err(Failure::run)?);
     Ok(Bound {
         allocator,
+        root_dir,
+        csi,
         logins,
         machine,
         boot_id: identity.boot_id,
@@ -182,11 +193,30 @@ impl Bound {
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         self.start_upkeep(&parts, &events, drain);
         self.start_allocation(&parts, drain);
+        self.start_drivers(cluster.as_ref().map(|c| &c.client), drain);
         if let Some(cluster) = cluster {
             self.start_node(&cluster.client, parts, events, node_sender, node, drain)?;
         }
         tracing::info!(node = self.machine.name, boot = self.boot_id, "running");
         Ok(())
+    }
+}
+
+impl Bound {
+    /// Starts to take in drivers of volumes, and to tell the cluster of them.
+    fn start_drivers(&self, client: Option<&Client>, drain: &Drain) {
+        let announce: Arc<dyn registration::Announce> = match client {
+            Some(client) => Arc::new(ClusterDrivers {
+                client: client.clone(),
+                node: self.machine.name.clone(),
+                csi: self.csi.clone(),
+            }),
+            None => Arc::new(NoCluster),
+        };
+        let dir = self.root_dir.join("plugins_registry");
+        let drivers = self.csi.drivers().clone();
+        let follow = registration::run(dir, drivers, announce, agent_csi::driver::CHANGE);
+        tokio::spawn(until(drain.watch(), follow));
     }
 }
 

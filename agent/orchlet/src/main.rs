@@ -5,6 +5,8 @@ mod allocator;
 mod app;
 mod clock;
 mod config;
+mod csi;
+mod csi_node;
 mod eviction;
 mod garbage;
 mod images;

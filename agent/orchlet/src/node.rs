@@ -199,6 +199,7 @@ impl NodeTask {
         let now = Time::from_unix(clock::now().unix_seconds);
         let mut status = status::status(&self.machine, &health, images, &known.status, now);
         self.parts.provision.show_devices(&mut status, &known.status);
+        status.volumes_in_use = self.parts.volumes.in_use();
         status
     }
 }

@@ -2,9 +2,12 @@
 //!
 //! A change reaches a pod's task at once as a poke; nothing is read on a period.
 
+mod persistent;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
+use agent_csi::Drivers;
 use agent_pod::env::{Needs, ServiceEnv, linked_services, needs};
 use agent_pod::want::ephemeral_container;
 use proto_api::Resource;
@@ -16,6 +19,8 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::pods::seams::Sources;
+
+use persistent::{Followed, PersistentObjects};
 
 /// Gives pods the objects that they refer to.
 pub trait Subscribe: Send + Sync {
@@ -74,6 +79,8 @@ type ByName<T> = BTreeMap<(String, String), Weak<Watched<T>>>;
 /// All watches of one kind.
 struct Registry<T: Resource> {
     client: Client,
+    /// Whether an object will never be another, so that it need not be watched.
+    is_constant: fn(&T) -> bool,
     watched: Mutex<ByName<T>>,
 }
 
@@ -110,7 +117,7 @@ impl<T> State<T> {
 
 impl<T: Resource> Registry<T> {
     fn new(client: Client) -> Self {
-        Self { client, watched: Mutex::default() }
+        Self { client, is_constant: |_| false, watched: Mutex::default() }
     }
 
     fn watch(&self, namespace: &str, name: &str, poke: &Arc<Notify>) -> Arc<Watched<T>> {
@@ -130,18 +137,32 @@ impl<T: Resource> Registry<T> {
 
     fn begin(&self, namespace: &str, name: &str) -> Watched<T> {
         let state = Arc::new(State { object: RwLock::new(None), pokes: Mutex::default() });
-        let (api, params) = (self.client.within::<T>(namespace), ListParams::name(name));
+        let api = match namespace {
+            "" => self.client.all::<T>(),
+            namespace => self.client.within::<T>(namespace),
+        };
+        let (params, is_constant) = (ListParams::name(name), self.is_constant);
         let told = state.clone();
         let task = tokio::spawn(async move {
-            let mut listed = None;
-            watch(&api, &params, |observed| match observed {
+            let (mut listed, settled) = (None, Notify::new());
+            let set = |object: Option<Arc<T>>| {
+                if object.as_deref().is_some_and(is_constant) {
+                    settled.notify_one();
+                }
+                told.set(object);
+            };
+            let follow = watch(&api, &params, |observed| match observed {
                 Observed::ListBegan => listed = None,
                 Observed::Listed(object) => listed = Some(Arc::new(object)),
-                Observed::ListEnded => told.set(listed.take()),
-                Observed::Applied(object) => told.set(Some(Arc::new(object))),
-                Observed::Deleted(_) => told.set(None),
-            })
-            .await;
+                Observed::ListEnded => set(listed.take()),
+                Observed::Applied(object) => set(Some(Arc::new(object))),
+                Observed::Deleted(_) => set(None),
+            });
+            // Cancel safe: an object that cannot change need not be watched.
+            tokio::select! {
+                () = follow => {}
+                () = settled.notified() => {}
+            }
         });
         Watched { state, task: task.abort_handle() }
     }
@@ -150,17 +171,32 @@ impl<T: Resource> Registry<T> {
 /// The objects of a cluster.
 pub struct ClusterObjects {
     config_maps: Registry<ConfigMap>,
-    secrets: Registry<Secret>,
+    secrets: Arc<Registry<Secret>>,
+    persistent: Arc<PersistentObjects>,
     services: Store<Option<ServiceEnv>>,
     names: &'static Names,
 }
 
 impl ClusterObjects {
-    /// Watches over `client`; `services` holds every service as it shows in environments.
-    pub fn new(client: &Client, services: Store<Option<ServiceEnv>>) -> Self {
+    /// Watches over `client` for the node of that name; `services` holds every service as it shows in environments, `drivers` those that
+    /// are registered here.
+    pub fn new(
+        client: &Client,
+        services: Store<Option<ServiceEnv>>,
+        drivers: Drivers,
+        node: &str,
+    ) -> Self {
+        let secrets = Arc::new(Registry {
+            is_constant: |secret: &Secret| secret.immutable == Some(true),
+            ..Registry::new(client.clone())
+        });
         Self {
-            config_maps: Registry::new(client.clone()),
-            secrets: Registry::new(client.clone()),
+            config_maps: Registry {
+                is_constant: |map: &ConfigMap| map.immutable == Some(true),
+                ..Registry::new(client.clone())
+            },
+            persistent: Arc::new(PersistentObjects::new(client, secrets.clone(), drivers, node)),
+            secrets,
             services,
             names: client.names(),
         }
@@ -194,7 +230,9 @@ impl Subscribe for ClusterObjects {
         let (services, names) = (self.services.clone(), self.names);
         // A static pod runs without an API server: it does not wait for services.
         let waits = !pod.metadata.annotations.contains_key(&names.label("config.source"));
-        Box::new(ClusterSubscription { pod: pod.clone(), waits, maps, secrets, services, names })
+        let persistent = self.persistent.follow(pod, &poke);
+        let pod = pod.clone();
+        Box::new(ClusterSubscription { pod, waits, maps, secrets, persistent, services, names })
     }
 }
 
@@ -204,6 +242,7 @@ struct ClusterSubscription {
     waits: bool,
     maps: BTreeMap<String, Arc<Watched<ConfigMap>>>,
     secrets: BTreeMap<String, Arc<Watched<Secret>>>,
+    persistent: Option<Followed>,
     services: Store<Option<ServiceEnv>>,
     names: &'static Names,
 }
@@ -217,6 +256,7 @@ impl Subscription for ClusterSubscription {
         Sources {
             config_maps: known(&self.maps),
             secrets: known(&self.secrets),
+            persistent: self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default(),
             services: linked_services(&self.pod, self.names, services),
         }
     }
@@ -225,6 +265,7 @@ impl Subscription for ClusterSubscription {
         (!self.waits || self.services.is_synced())
             && self.maps.values().all(|w| w.state.get().is_some())
             && self.secrets.values().all(|w| w.state.get().is_some())
+            && self.persistent.as_ref().is_none_or(|p| p.known().1)
     }
 
     fn missing(&self, container: &Container) -> Option<String> {
@@ -232,7 +273,7 @@ impl Subscription for ClusterSubscription {
     }
 }
 
-fn known<T>(watched: &BTreeMap<String, Arc<Watched<T>>>) -> BTreeMap<String, Option<Arc<T>>> {
+fn known<K: Ord + Clone, T>(watched: &BTreeMap<K, Arc<Watched<T>>>) -> BTreeMap<K, Option<Arc<T>>> {
     let known = watched.iter().filter_map(|(name, w)| Some((name.clone(), w.state.get()?)));
     known.collect()
 }
@@ -247,7 +288,7 @@ impl Subscribe for NoObjects {
         let absent = |names: BTreeSet<String>| names.into_iter().map(|name| (name, None));
         let config_maps = absent(config_maps).collect();
         let secrets = secrets.into_iter().map(|name| (name, None)).collect();
-        let sources = Sources { config_maps, secrets, services: Vec::new() };
+        let sources = Sources { config_maps, secrets, ..Sources::default() };
         Box::new(Fixed { pod: pod.clone(), sources })
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_pod::volume_mounts::VolumeOnHost;
+use agent_volume::persistent::Backing;
 use agent_volume::pod_volumes::SetUp;
 use agent_volume::sources::{HostPathKind, Inputs, TokenWant, VolumeKind};
 use agent_volume::sub_path::SubPath;
@@ -14,16 +15,16 @@ use agent_volume::tree::Written;
 use agent_volume::{Needs, Volume};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use proto_api::Quantity;
 use proto_api::authentication::v1::{BoundObjectReference, TokenRequest};
 use proto_api::core::v1::{Node, Pod, ServiceAccount};
-use proto_api::names::Names;
+use proto_api::{Quantity, Time};
 use proto_client::Client;
 use proto_daemon::exit::chain;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use crate::clock;
+use crate::csi::{self, NodePersistent, REPUBLISH_PERIOD};
 use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources};
 
 /// A token is renewed after this share of its life, in percent, or after [`TOKEN_AGE_MAX`].
@@ -36,6 +37,7 @@ const SWEEP_AFTER: Duration = Duration::from_secs(2);
 /// Volumes on this node.
 pub struct NodeVolumes {
     volumes: agent_volume::PodVolumes,
+    persistent: NodePersistent,
     client: Option<Client>,
     node: watch::Receiver<Option<Arc<Node>>>,
     /// Tokens in use, by uid of their pod.
@@ -46,20 +48,21 @@ pub struct NodeVolumes {
 #[derive(Clone, Debug)]
 struct Token {
     text: String,
+    /// When it expires, RFC 3339.
+    expires: String,
     /// When it is renewed, since boot.
     renew_at: Duration,
 }
 
 impl NodeVolumes {
-    /// Volumes below `root`; without a client there are no tokens.
+    /// Volumes of the pods; without a client there are no tokens.
     pub fn new(
-        root: &Path,
-        names: &Names,
+        volumes: agent_volume::PodVolumes,
+        persistent: NodePersistent,
         client: Option<Client>,
         node: watch::Receiver<Option<Arc<Node>>>,
     ) -> Self {
-        let volumes = agent_volume::PodVolumes::new(root, names);
-        Self { volumes, client, node, tokens: Mutex::default() }
+        Self { volumes, persistent, client, node, tokens: Mutex::default() }
     }
 
     async fn set_up_all(&self, pod: &Arc<Pod>, sources: &Sources) -> Result<MountedVolumes, Line> {
@@ -67,10 +70,27 @@ impl NodeVolumes {
         if volumes.is_empty() {
             return Ok(MountedVolumes::default());
         }
+        let persistent = self.persistent.of(pod, &sources.persistent)?;
         let mut needs = Needs::default();
         volumes.iter().for_each(|volume| volume.add_needs(&mut needs));
+        let driven = persistent.iter().filter_map(|volume| match &volume.backing {
+            Backing::Csi(csi) => Some(csi),
+            _ => None,
+        });
+        driven.clone().for_each(|csi| needs.tokens.extend(csi.tokens.iter().cloned()));
+        let republish = driven.clone().any(|csi| csi.republish);
         let tokens = self.tokens(pod, &volumes, &needs.tokens).await?;
-        let refresh_at = tokens.values().map(|token| token.renew_at).min();
+        let again = republish.then(|| clock::boot() + REPUBLISH_PERIOD);
+        let refresh_at = tokens.values().map(|token| token.renew_at).chain(again).min();
+        let mut on_host = BTreeMap::new();
+        if !persistent.is_empty() {
+            let tokens = for_drivers(&tokens);
+            for volume in &persistent {
+                let done =
+                    self.persistent.set_up(pod, volume, &sources.persistent, &tokens).await?;
+                on_host.insert(volume.name.clone(), done);
+            }
+        }
         let tokens = tokens.into_iter().map(|(want, token)| (want, token.text)).collect();
         let allocatable = self.node.borrow().as_ref().map(|n| n.status.allocatable.clone());
         let work = Work {
@@ -84,7 +104,8 @@ impl NodeVolumes {
         let done = spawn_blocking(move || work.set_up(&on_disk)).await;
         let done = done.map_err(|e| format!("setting volumes up broke off: {e}"))??;
         self.sweep_later(pod, done.switched);
-        Ok(MountedVolumes { on_host: done.on_host, refresh_at })
+        on_host.extend(done.on_host);
+        Ok(MountedVolumes { on_host, refresh_at })
     }
 
     /// The tokens that a pod's volumes hold; asks for those that are missing or old. A token that cannot be renewed is used on:
@@ -135,7 +156,8 @@ impl NodeVolumes {
         let good = found.unwrap_or_default().into_iter().filter_map(|(want, text)| {
             let life = Life::of(&text).filter(|life| life.expires_at > now.unix_seconds)?;
             let renew_at = now.boot + life.renew_in(now.unix_seconds);
-            Some((want, Token { text, renew_at }))
+            let expires = Time::from_unix(life.expires_at).to_string();
+            Some((want, Token { text, expires, renew_at }))
         });
         good.collect()
     }
@@ -169,7 +191,8 @@ impl NodeVolumes {
         let life = life.filter(|secs| *secs > 0).unwrap_or(want.expiration_secs);
         let life = Duration::from_secs(u64::try_from(life).unwrap_or(0));
         let renew_at = asked.boot + (life * TOKEN_LIFE_PERCENT / 100).min(TOKEN_AGE_MAX);
-        Ok(Token { text: answer.status.token, renew_at })
+        let expires = answer.status.expiration_timestamp.to_string();
+        Ok(Token { text: answer.status.token, expires, renew_at })
     }
 
     fn all_tokens(
@@ -200,6 +223,16 @@ impl NodeVolumes {
     }
 }
 
+/// Tokens as drivers are given them.
+fn for_drivers(tokens: &BTreeMap<TokenWant, Token>) -> csi::Tokens {
+    let each = |(want, token): (&TokenWant, &Token)| {
+        let (text, expires) = (token.text.clone(), token.expires.clone());
+        let audience = want.audience.clone();
+        (want.clone(), agent_csi::request::Token { audience, text, expires })
+    };
+    tokens.iter().map(each).collect()
+}
+
 /// Everything that setting the volumes of a pod up needs, on its way to a thread that may block.
 struct Work {
     pod: Arc<Pod>,
@@ -223,7 +256,8 @@ impl Work {
             allocatable: &self.allocatable,
         };
         let mut done = Done { on_host: BTreeMap::new(), switched: Vec::new() };
-        for volume in self.volumes {
+        let persistent = |volume: &Volume| volume.kind == VolumeKind::Persistent;
+        for volume in self.volumes.into_iter().filter(|volume| !persistent(volume)) {
             let SetUp { path, written, .. } =
                 on_disk.set_up(&inputs, &volume).map_err(|e| chain(&e))?;
             let here = VolumeOnHost {
@@ -288,14 +322,25 @@ impl PodVolumes for NodeVolumes {
         .boxed()
     }
 
+    fn in_use(&self) -> Vec<String> {
+        self.persistent.csi.in_use()
+    }
+
     fn exist(&self, pod: &Pod) -> bool {
-        self.volumes.exist(&pod.metadata.uid)
+        let uid = &pod.metadata.uid;
+        self.volumes.exist(uid) || self.persistent.csi.has(uid)
     }
 
     fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         async move {
             self.all_tokens().remove(&uid);
+            let (parts, of) = (on_disk.clone(), uid.clone());
+            let freed = spawn_blocking(move || parts.tear_down_parts(&of)).await;
+            freed
+                .map_err(|e| format!("taking volumes down broke off: {e}"))?
+                .map_err(|e| chain(&e))?;
+            self.persistent.csi.tear_down(&uid).await.map_err(|e| e.to_string())?;
             let done = spawn_blocking(move || on_disk.tear_down(&uid)).await;
             done.map_err(|e| format!("taking volumes down broke off: {e}"))?.map_err(|e| chain(&e))
         }

@@ -171,7 +171,7 @@ pub fn image_present(want: &PodWant, container: &str, image: &str) -> PodEvent {
 pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> {
     use Severity::Warning;
     let event = match action {
-        Action::MountVolumes => PodEvent::new(Warning, "FailedMount", error.to_owned()),
+        Action::MountVolumes => PodEvent::new(Warning, mount_reason(error), error.to_owned()),
         Action::CreateSandbox { .. } => PodEvent::new(
             Warning,
             "FailedCreatePodSandBox",
@@ -197,6 +197,19 @@ pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> 
         _ => return None,
     };
     Some(event)
+}
+
+/// The reason of a failure to set volumes up, by the step that its text names.
+fn mount_reason(error: &str) -> &'static str {
+    if error.starts_with("AttachVolume.") {
+        "FailedAttachVolume"
+    } else if error.starts_with("MapVolume.") {
+        "FailedMapVolume"
+    } else if error.starts_with("MountVolume.NodeExpandVolume") {
+        "VolumeResizeFailed"
+    } else {
+        "FailedMount"
+    }
 }
 
 /// The event of a container that now waits for `reason`; told when the reason is new.
@@ -254,6 +267,11 @@ mod tests {
             (begun(&want(), &pull("i")), "Pulling", "spec.initContainers{i}"),
             (begun(&want(), &stop), "Killing", "spec.containers{c}"),
             (failed(&want(), &Action::MountVolumes, "no"), "FailedMount", ""),
+            (
+                failed(&want(), &Action::MountVolumes, "AttachVolume.Attach failed"),
+                "FailedAttachVolume",
+                "",
+            ),
             (waiting(&want(), "c", "CrashLoopBackOff", ""), "BackOff", "spec.containers{c}"),
         ];
         for (event, reason, path) in cases {

@@ -238,8 +238,7 @@ impl PodVolumes {
         let Some(own) = beneath::directory(&pods, uid).map_err(failed(pod.clone()))? else {
             return Ok(());
         };
-        sub_path::take_down(&own)
-            .map_err(|(path, source)| TearDownError { path: pod.join(path), source })?;
+        self.tear_down_parts(uid)?;
         for plugin in Plugin::ALL {
             let directory = format!("{uid}/volumes/{}", self.plugin_directory(plugin));
             let opened = beneath::directory(&pods, &directory);
@@ -327,6 +326,62 @@ impl PodVolumes {
                 beneath::directory(pods, below)?.ok_or(Errno::NOENT)
             }
             Err(_) => beneath::open_directory(root),
+        }
+    }
+
+    /// The place of a mount that a pod gets, made if need be, and whether something is mounted there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn place(
+        &self,
+        uid: &str,
+        plugin: Plugin,
+        name: &str,
+    ) -> rustix::io::Result<(PathBuf, bool)> {
+        let parent = self.parent(uid, plugin, name)?;
+        let directory = beneath::make_directory(parent, name, PRIVATE)?;
+        Ok((self.directory(uid, plugin, name), beneath::is_mount_point(directory)?))
+    }
+
+    /// Binds what is open as `source` to its place in a pod's directory, unless something is mounted there; where, and whether it was
+    /// bound by this call.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn bind(
+        &self,
+        uid: &str,
+        plugin: Plugin,
+        name: &str,
+        source: &OwnedFd,
+    ) -> rustix::io::Result<(PathBuf, bool)> {
+        let (path, mounted) = self.place(uid, plugin, name)?;
+        if !mounted {
+            let parent = self.parent(uid, plugin, name)?;
+            mount::bind(source, beneath::make_directory(parent, name, PRIVATE)?)?;
+        }
+        Ok((path, !mounted))
+    }
+
+    /// Takes the bound parts of a pod's volumes down, which keep the volumes themselves busy. Safe to repeat.
+    ///
+    /// # Errors
+    /// What is still there, and why.
+    pub fn tear_down_parts(&self, uid: &str) -> Result<(), TearDownError> {
+        let pod = self.pods.join(uid);
+        let failed = |path: PathBuf| move |source| TearDownError { path, source };
+        if !is_plain(uid) {
+            return Err(failed(pod)(Errno::INVAL));
+        }
+        let pods = match beneath::open_directory(&self.pods) {
+            Err(Errno::NOENT) => return Ok(()),
+            opened => opened.map_err(failed(self.pods.clone()))?,
+        };
+        match beneath::directory(&pods, uid).map_err(failed(pod.clone()))? {
+            Some(own) => sub_path::take_down(&own)
+                .map_err(|(path, source)| TearDownError { path: pod.join(path), source }),
+            None => Ok(()),
         }
     }
 

@@ -29,7 +29,12 @@ impl Bound {
         let mirrors_kept = Arc::new(Notify::new());
         let pokes = [changed.clone(), mirrors_changed.clone(), mirrors_kept.clone()];
         tokio::spawn(pods.run(drain.watch(), move |_| pokes.iter().for_each(|p| p.notify_one())));
-        let objects = Arc::new(ClusterObjects::new(client, services.store()));
+        let objects = Arc::new(ClusterObjects::new(
+            client,
+            services.store(),
+            self.csi.drivers().clone(),
+            &self.machine.name,
+        ));
         tokio::spawn(services.run(drain.watch(), |_| {}));
         tokio::spawn(writer.run(drain.watch()));
         let reports = ClusterReports::new(client.clone(), events.clone(), pods_store.clone());

@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use super::Bound;
 use super::cluster::Cluster;
+use crate::csi::NodePersistent;
 use crate::images::Images;
 use crate::objects::{NoObjects, Subscribe};
 use crate::pods::parts::{Parts, Verdicts};
@@ -30,7 +31,17 @@ impl Bound {
         let (settings, machine) = (&self.settings, &self.machine);
         let (flags, file) = (&settings.flags, &settings.file);
         let client = cluster.map(|cluster| cluster.client.clone());
-        let volumes = NodeVolumes::new(&flags.root_dir, settings.names, client, node);
+        let on_disk = agent_volume::PodVolumes::new(&self.root_dir, settings.names);
+        let reports =
+            cluster.map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone());
+        let persistent = NodePersistent {
+            csi: self.csi.clone(),
+            volumes: on_disk.clone(),
+            node: machine.name.clone(),
+            client: client.clone(),
+            reports,
+        };
+        let volumes = NodeVolumes::new(on_disk, persistent, client, node);
         let (_, allocatable) = status::capacity(&machine.capacity, &machine.reserved);
         let mut own = Node::default();
         own.metadata.name.clone_from(&machine.name);

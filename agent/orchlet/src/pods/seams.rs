@@ -8,6 +8,7 @@ use agent_host::cgroups::CgroupUsage;
 use agent_pod::env::ServiceEnv;
 use agent_pod::events::PodEvent;
 use agent_pod::volume_mounts::VolumeOnHost;
+use agent_volume::persistent::Known;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{ConfigMap, Pod, PodStatus, Secret};
 
@@ -82,6 +83,10 @@ pub trait PodVolumes: Send + Sync {
         container: &'a str,
         parts: Vec<(usize, VolumeOnHost, String, String)>,
     ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>>;
+    /// Names of attached volumes that pods of the node have, as the Node object lists them.
+    fn in_use(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// Whether anything of the pod's volumes is on disk.
     fn exist(&self, pod: &Pod) -> bool;
     /// Takes all volumes down.
@@ -104,6 +109,8 @@ pub struct Sources {
     pub config_maps: BTreeMap<String, Option<Arc<ConfigMap>>>,
     /// Secrets by name; `None` is known not to exist.
     pub secrets: BTreeMap<String, Option<Arc<Secret>>>,
+    /// What persistent volumes lead to.
+    pub persistent: Known,
     /// Services that show in environments.
     pub services: Vec<ServiceEnv>,
 }

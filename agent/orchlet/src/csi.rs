@@ -1,0 +1,281 @@
+//! A pod's persistent volumes on this node: whatever is behind each, it ends as a path that containers are given.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_csi::CsiNode;
+use agent_csi::node::{Material, Published, carried};
+use agent_csi::request::{PodFacts, Token};
+use agent_pod::events::{PodEvent, Severity};
+use agent_pod::volume_mounts::VolumeOnHost;
+use agent_volume::fs_group::Change;
+use agent_volume::persistent::{self, Backing, CsiVolume, Known, Persistent};
+use agent_volume::sources::{HostPathKind, Plugin, TokenWant, fs_group};
+use agent_volume::{PodVolumes, host_path};
+use proto_api::core::v1::{PersistentVolumeClaim, Pod};
+use proto_client::{Client, Patch, WriteParams};
+use proto_daemon::exit::chain;
+use serde_json::json;
+use tokio::task::spawn_blocking;
+
+use crate::pods::seams::{Line, Reports};
+
+/// How often a driver that asked for it is called again for a volume that it has published.
+pub const REPUBLISH_PERIOD: Duration = Duration::from_secs(60);
+/// Deadline of a mount helper.
+const HELPER: Duration = Duration::from_secs(120);
+/// The helper that mounts directories of other machines. By its absolute path: no search and no shell.
+const MOUNT_NFS: &str = "/sbin/mount.nfs";
+
+/// Persistent volumes of this node's pods.
+pub struct NodePersistent {
+    /// Drivers' volumes.
+    pub csi: Arc<CsiNode>,
+    /// Where the pods' directories are.
+    pub volumes: PodVolumes,
+    /// Name of the node.
+    pub node: String,
+    /// The API server.
+    pub client: Option<Client>,
+    /// Where events go.
+    pub reports: Arc<dyn Reports>,
+}
+
+/// Tokens that were asked for, each with the time when it expires.
+pub type Tokens = BTreeMap<TokenWant, Token>;
+
+impl NodePersistent {
+    /// The persistent volumes of a pod, in order.
+    ///
+    /// # Errors
+    /// The first that cannot be used, as users are told.
+    pub fn of(&self, pod: &Pod, known: &Known) -> Result<Vec<Persistent>, Line> {
+        let all = pod.spec.volumes.iter();
+        let found = all.map(|volume| persistent::resolve(pod, volume, &self.node, known));
+        found.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(|error| {
+            match &error {
+                // what the ecosystem's event begins with is the step that failed
+                persistent::PersistentError::NotAttached { .. } => error.to_string(),
+                _ => unmounted(pod, &error.to_string()),
+            }
+        })
+    }
+
+    /// Sets one volume up, or brings it up to date.
+    ///
+    /// # Errors
+    /// Why it cannot be used, as users are told.
+    pub async fn set_up(
+        &self,
+        pod: &Arc<Pod>,
+        volume: &Persistent,
+        known: &Known,
+        tokens: &Tokens,
+    ) -> Result<VolumeOnHost, Line> {
+        let path = match &volume.backing {
+            Backing::HostPath { path, kind } => self.on_node(volume, path, *kind).await?,
+            Backing::Local { path } => self.local(pod, volume, path).await?,
+            Backing::Nfs { server, path } => self.nfs(pod, volume, server, path).await?,
+            Backing::Csi(csi) => self.driven(pod, volume, csi, known, tokens).await?,
+        };
+        Ok(VolumeOnHost {
+            path: path.to_string_lossy().into_owned(),
+            read_only: volume.read_only,
+            managed: matches!(volume.backing, Backing::Csi(_) | Backing::Local { .. }),
+            block: volume.block,
+            checked: false,
+        })
+    }
+
+    async fn on_node(
+        &self,
+        volume: &Persistent,
+        path: &str,
+        kind: HostPathKind,
+    ) -> Result<PathBuf, Line> {
+        let (at, name) = (path.to_owned(), volume.spec_name.clone());
+        blocking(move || host_path::check(&at, kind).map_err(|e| failed(&name, &chain(&e))))
+            .await?;
+        Ok(path.into())
+    }
+
+    /// A directory or device of this node. Given through a mount of its own, so that a directory that is replaced stays what it was.
+    async fn local(&self, pod: &Pod, volume: &Persistent, path: &str) -> Result<PathBuf, Line> {
+        let kind = if volume.block { HostPathKind::BlockDevice } else { HostPathKind::Directory };
+        let (at, name) = (path.to_owned(), volume.spec_name.clone());
+        if volume.block {
+            return self.on_node(volume, &at, kind).await;
+        }
+        let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
+        let (group, change, read_only) = (fs_group(pod), change_of(pod), volume.read_only);
+        blocking(move || {
+            let source = host_path::open(&at, kind).map_err(|e| failed(&name, &chain(&e)))?;
+            let error = |e| failed(&name, &chain(&e));
+            let (bound, fresh) =
+                volumes.bind(&uid, Plugin::Local, &name, &source).map_err(error)?;
+            if let Some(group) = group.filter(|_| fresh) {
+                let given = volumes.give(&bound, group, read_only, change);
+                given.map_err(|e| failed(&name, &format!("give to the group: {e}")))?;
+            }
+            Ok(bound)
+        })
+        .await
+    }
+
+    async fn nfs(
+        &self,
+        pod: &Pod,
+        volume: &Persistent,
+        server: &str,
+        path: &str,
+    ) -> Result<PathBuf, Line> {
+        let (volumes, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
+        let name = volume.spec_name.clone();
+        let place = blocking(move || {
+            let place = volumes.place(&uid, Plugin::Nfs, &name);
+            place.map_err(|e| failed(&name, &chain(&e)))
+        });
+        let (target, mounted) = place.await?;
+        if mounted {
+            return Ok(target);
+        }
+        let mut options = volume.mount_options.clone();
+        if volume.read_only {
+            options.push("ro".to_owned());
+        }
+        let server = if server.contains(':') { format!("[{server}]") } else { server.to_owned() };
+        let mut argv = vec![format!("{server}:{path}"), target.to_string_lossy().into_owned()];
+        if !options.is_empty() {
+            argv.extend(["-o".to_owned(), options.join(",")]);
+        }
+        run(MOUNT_NFS, &argv).await.map_err(|why| failed(&volume.spec_name, &why))?;
+        Ok(target)
+    }
+
+    async fn driven(
+        &self,
+        pod: &Arc<Pod>,
+        volume: &Persistent,
+        csi: &CsiVolume,
+        known: &Known,
+        tokens: &Tokens,
+    ) -> Result<PathBuf, Line> {
+        let facts = PodFacts {
+            uid: pod.metadata.uid.clone(),
+            name: pod.metadata.name.clone(),
+            namespace: pod.metadata.namespace.clone(),
+            account: pod.spec.service_account_name.clone(),
+            group: fs_group(pod),
+            change: change_of(pod),
+        };
+        let material = material(volume, csi, known, tokens)?;
+        let done = self.csi.set_up(&facts, volume, csi, material).await;
+        let Published { path, grown_to } = done.map_err(|e| e.to_string())?;
+        if grown_to.is_some() {
+            self.tell_growth(pod, volume, known).await?;
+        }
+        Ok(path)
+    }
+
+    /// Shows in the claim that its file system has grown.
+    async fn tell_growth(&self, pod: &Pod, volume: &Persistent, known: &Known) -> Result<(), Line> {
+        let claim = volume.claim.as_ref().and_then(|name| known.claims.get(name)?.clone());
+        let wanted = known.volumes.get(&volume.spec_name).and_then(Option::as_ref);
+        let size = wanted.and_then(|found| found.spec.capacity.get("storage"));
+        let (Some(claim), Some(size), Some(client)) = (claim, size, &self.client) else {
+            return Ok(());
+        };
+        let conditions = claim.status.conditions.iter();
+        let left: Vec<_> = conditions
+            .filter(|c| c.type_ != "FileSystemResizePending" && c.type_ != "Resizing")
+            .collect();
+        let status = json!({"capacity": {"storage": size}, "conditions": left});
+        let patch = Patch::Merge(json!({"status": status}));
+        let api = client.within::<PersistentVolumeClaim>(&pod.metadata.namespace);
+        let written = api.patch_status(&claim.metadata.name, &patch, &WriteParams::default()).await;
+        written.map_err(|e| format!("show the size of {}: {}", claim.metadata.name, chain(&e)))?;
+        let event = PodEvent {
+            severity: Severity::Normal,
+            reason: "FileSystemResizeSuccessful",
+            message: format!(
+                "MountVolume.NodeExpandVolume succeeded for volume {:?}",
+                volume.spec_name
+            ),
+            field_path: String::new(),
+        };
+        self.reports.event(pod, event);
+        Ok(())
+    }
+}
+
+/// What the calls of a driver carry.
+fn material(
+    volume: &Persistent,
+    csi: &CsiVolume,
+    known: &Known,
+    tokens: &Tokens,
+) -> Result<Material, Line> {
+    let secret = |of: &Option<(String, String)>| -> Result<HashMap<String, String>, Line> {
+        let Some(key) = of else { return Ok(HashMap::new()) };
+        let found = known.secrets.get(key).and_then(Option::as_ref);
+        let missing =
+            || failed(&volume.spec_name, &format!("secret \"{}/{}\" not found", key.0, key.1));
+        found.map(|secret| carried(secret)).ok_or_else(missing)
+    };
+    Ok(Material {
+        stage: secret(&csi.stage_secret)?,
+        publish: secret(&csi.publish_secret)?,
+        expand: secret(&csi.expand_secret)?,
+        tokens: csi.tokens.iter().filter_map(|want| tokens.get(want).cloned()).collect(),
+    })
+}
+
+fn change_of(pod: &Pod) -> Change {
+    let context = pod.spec.security_context.as_ref();
+    Change::of(context.and_then(|context| context.fs_group_change_policy.as_deref()))
+}
+
+fn failed(volume: &str, why: &str) -> Line {
+    format!("MountVolume.SetUp failed for volume {volume:?} : {why}")
+}
+
+/// The ecosystem's sentence about a pod whose volumes are not there.
+fn unmounted(pod: &Pod, why: &str) -> Line {
+    let is_claimed =
+        |volume: &&proto_api::core::v1::Volume| persistent::claim_name(pod, volume).is_some();
+    let names = pod.spec.volumes.iter();
+    let missing: Vec<&str> = names.clone().filter(is_claimed).map(|v| v.name.as_str()).collect();
+    let all: Vec<&str> = names.map(|v| v.name.as_str()).collect();
+    let (missing, all) = (missing.join(" "), all.join(" "));
+    format!(
+        "Unable to attach or mount volumes: unmounted volumes=[{missing}], unattached volumes=[{all}]: {why}"
+    )
+}
+
+/// Runs a helper to its end; what it says when it fails.
+async fn run(program: &str, argv: &[String]) -> Result<(), Line> {
+    if !Path::new(program).exists() {
+        return Err(format!("{program} is not on this node"));
+    }
+    let mut command = tokio::process::Command::new(program);
+    command.args(argv).env_clear().stdin(Stdio::null()).kill_on_drop(true);
+    match tokio::time::timeout(HELPER, command.output()).await {
+        Err(_) => Err(format!("{program} did not end within {} s", HELPER.as_secs())),
+        Ok(Err(error)) => Err(format!("start {program}: {error}")),
+        Ok(Ok(output)) if output.status.success() => Ok(()),
+        Ok(Ok(output)) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said: String = said.trim().chars().take(512).collect();
+            Err(format!("{program}: {}: {said}", output.status))
+        }
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Line> + Send + 'static,
+) -> Result<T, Line> {
+    spawn_blocking(work).await.map_err(|e| format!("setting a volume up broke off: {e}"))?
+}

@@ -1,0 +1,191 @@
+//! Claims, persistent volumes, drivers and attachments that a pod's volumes lead to, watched one by one for as long as it needs them.
+//!
+//! Which they are is found out step by step: a claim names its volume, the volume its driver, the driver whether there is an attachment.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_csi::Drivers;
+use agent_volume::persistent::{self, Backing, Known, Wanted};
+use proto_api::Resource;
+use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use proto_api::storage::v1::{CSIDriver, VolumeAttachment};
+use proto_client::Client;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::{Registry, Watched};
+
+/// How long a claim that is not bound, a volume that is not attached and a driver that is not there are waited for before users are
+/// told. Afterwards they are waited for all the same.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Steps from a claim to everything that it leads to, and one to see that there is no more.
+const STEPS_MAX: usize = 6;
+
+/// Watches of all pods.
+pub struct PersistentObjects {
+    claims: Registry<PersistentVolumeClaim>,
+    volumes: Registry<PersistentVolume>,
+    drivers: Registry<CSIDriver>,
+    attachments: Registry<VolumeAttachment>,
+    secrets: Arc<Registry<Secret>>,
+    registered: Drivers,
+    node: String,
+}
+
+impl PersistentObjects {
+    /// Watches over `client` for the node of that name; `registered` are the drivers that are here.
+    pub(super) fn new(
+        client: &Client,
+        secrets: Arc<Registry<Secret>>,
+        registered: Drivers,
+        node: &str,
+    ) -> Self {
+        Self {
+            claims: Registry::new(client.clone()),
+            volumes: Registry::new(client.clone()),
+            drivers: Registry::new(client.clone()),
+            attachments: Registry::new(client.clone()),
+            secrets,
+            registered,
+            node: node.to_owned(),
+        }
+    }
+
+    /// Follows what the persistent volumes of a pod lead to; `None` for a pod without any.
+    pub(super) fn follow(self: &Arc<Self>, pod: &Pod, poke: &Arc<Notify>) -> Option<Followed> {
+        if persistent::wanted(pod, &self.node, &Known::default()) == Wanted::default() {
+            return None;
+        }
+        let (weak, mut changes) = (Arc::downgrade(poke), self.registered.changes());
+        let until = Instant::now() + PATIENCE;
+        // A driver that comes, and the end of patience, are news.
+        let teller = tokio::spawn(async move {
+            let mut patient = true;
+            loop {
+                // Both arms are cancel safe.
+                tokio::select! {
+                    changed = changes.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep_until(until), if patient => patient = false,
+                }
+                match weak.upgrade() {
+                    Some(poke) => poke.notify_one(),
+                    None => return,
+                }
+            }
+        });
+        Some(Followed {
+            objects: self.clone(),
+            pod: pod.clone(),
+            poke: poke.clone(),
+            held: Mutex::default(),
+            until,
+            teller: teller.abort_handle(),
+        })
+    }
+}
+
+/// What one pod's persistent volumes lead to.
+pub(super) struct Followed {
+    objects: Arc<PersistentObjects>,
+    pod: Pod,
+    poke: Arc<Notify>,
+    held: Mutex<Held>,
+    until: Instant,
+    teller: AbortHandle,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.teller.abort();
+    }
+}
+
+type ByName<T, K = String> = BTreeMap<K, Arc<Watched<T>>>;
+
+#[derive(Default)]
+struct Held {
+    claims: ByName<PersistentVolumeClaim>,
+    volumes: ByName<PersistentVolume>,
+    drivers: ByName<CSIDriver>,
+    attachments: ByName<VolumeAttachment>,
+    secrets: ByName<Secret, (String, String)>,
+}
+
+impl Followed {
+    /// What is known now, and whether setting the volumes up is worth a try.
+    pub(super) fn known(&self) -> (Known, bool) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = held.known();
+        let mut wanted = persistent::wanted(&self.pod, &self.objects.node, &known);
+        for _ in 0..STEPS_MAX {
+            self.hold(&mut held, &wanted);
+            known = held.known();
+            let next = persistent::wanted(&self.pod, &self.objects.node, &known);
+            if next == wanted {
+                break;
+            }
+            wanted = next;
+        }
+        let looked_up = wanted.is_known(&known);
+        let worth = looked_up && (self.is_ready(&known) || Instant::now() >= self.until);
+        (known, worth)
+    }
+
+    fn hold(&self, held: &mut Held, wanted: &Wanted) {
+        let (objects, poke) = (&self.objects, &self.poke);
+        let own = self.pod.metadata.namespace.as_str();
+        let plain = |name: &String| (String::new(), name.clone());
+        keep(&mut held.claims, &wanted.claims, &objects.claims, poke, |n| {
+            (own.to_owned(), n.clone())
+        });
+        keep(&mut held.volumes, &wanted.volumes, &objects.volumes, poke, plain);
+        keep(&mut held.drivers, &wanted.drivers, &objects.drivers, poke, plain);
+        keep(&mut held.attachments, &wanted.attachments, &objects.attachments, poke, plain);
+        keep(&mut held.secrets, &wanted.secrets, &objects.secrets, poke, Clone::clone);
+    }
+
+    fn is_ready(&self, known: &Known) -> bool {
+        self.pod.spec.volumes.iter().all(|volume| {
+            match persistent::resolve(&self.pod, volume, &self.objects.node, known) {
+                Ok(Some(found)) => match &found.backing {
+                    Backing::Csi(csi) => self.objects.registered.get(&csi.driver).is_some(),
+                    _ => true,
+                },
+                Ok(None) => true,
+                Err(_) => false,
+            }
+        })
+    }
+}
+
+/// Watches what is wanted and not watched yet, and lets go of what is not wanted any more.
+fn keep<T: Resource, K: Ord + Clone>(
+    held: &mut ByName<T, K>,
+    wanted: &std::collections::BTreeSet<K>,
+    registry: &Registry<T>,
+    poke: &Arc<Notify>,
+    place: impl Fn(&K) -> (String, String),
+) {
+    held.retain(|key, _| wanted.contains(key));
+    for key in wanted {
+        if !held.contains_key(key) {
+            let (namespace, name) = place(key);
+            held.insert(key.clone(), registry.watch(&namespace, &name, poke));
+        }
+    }
+}
+
+impl Held {
+    fn known(&self) -> Known {
+        Known {
+            claims: super::known(&self.claims),
+            volumes: super::known(&self.volumes),
+            drivers: super::known(&self.drivers),
+            attachments: super::known(&self.attachments),
+            secrets: super::known(&self.secrets),
+        }
+    }
+}

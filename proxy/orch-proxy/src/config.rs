@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proto_api::names::Names;
 use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
+use proto_daemon::feature_gates::{Gate, GateError, settle};
 use proto_daemon::flags::BindAddress;
 use proxy_rules::model::{Cidr, Leaving, Masquerade, Settings};
 
@@ -15,6 +16,12 @@ use crate::flags::Flags;
 mod file;
 use file::ProxyConfiguration;
 
+/// Gates beside those that all programs share.
+const GATES: &[Gate] = &[];
+/// Gates that are asked for here; switching another is answered with a warning.
+const CONSULTED: &[&str] = &[];
+/// The proxy is among the last to be killed, as the ecosystem's is.
+const OOM_SCORE_ADJ: i32 = -999;
 /// Port of the health server.
 const HEALTH_PORT: u16 = 10256;
 /// Port of the metrics server.
@@ -47,6 +54,20 @@ pub struct Config {
     pub pod_routes: PodRoutes,
     /// The resolver for pods, where there should be one.
     pub dns: Option<DnsSettings>,
+    /// What tells traffic of this node's pods, where `settings` cannot say it before the node is asked.
+    pub detect_local: DetectLocal,
+    /// What a server's address that cannot be bound means.
+    pub bind_failure: BindFailure,
+    /// Shortest time between two changes of the kernel's tables.
+    pub min_sync_period: Duration,
+    /// Whether node ports are served on loopback addresses.
+    pub localhost_node_ports: LocalhostNodePorts,
+    /// What becomes of TCP connections to endpoints that are gone.
+    pub removed_endpoints: RemovedEndpoints,
+    /// Score by which the kernel chooses what to kill when memory runs out.
+    pub oom_score_adj: i32,
+    /// What the user should know about what was told.
+    pub warnings: Vec<String>,
 }
 
 /// Whether to keep routes to the pods of other nodes.
@@ -56,6 +77,42 @@ pub enum PodRoutes {
     Leave,
     /// Keep them.
     Keep,
+}
+
+/// What tells traffic of this node's pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DetectLocal {
+    /// What `settings` say.
+    Settled,
+    /// The node's own blocks of pod addresses, which its object has.
+    NodeBlocks,
+}
+
+/// What a server's address that cannot be bound means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindFailure {
+    /// Forwarding is worth more than being asked about it.
+    Warn,
+    /// The process ends.
+    End,
+}
+
+/// Whether node ports are served on loopback addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LocalhostNodePorts {
+    /// They are, by listeners of this process.
+    Serve,
+    /// They are not.
+    Leave,
+}
+
+/// What becomes of TCP connections to endpoints that are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovedEndpoints {
+    /// They are left to their own timeouts.
+    Leave,
+    /// They are reset.
+    Reset,
 }
 
 /// Limits and timeouts of connection tracking; 0 and zero leave a value as it is.
@@ -69,6 +126,12 @@ pub struct Conntrack {
     pub tcp_established: Duration,
     /// How long a TCP connection in CLOSE_WAIT is known.
     pub tcp_close_wait: Duration,
+    /// Whether packets out of the window are taken for good ones; false leaves the setting as it is.
+    pub tcp_be_liberal: bool,
+    /// How long a UDP flow without an answer is known.
+    pub udp: Duration,
+    /// How long a UDP flow with answers is known.
+    pub udp_stream: Duration,
 }
 
 impl Default for Conntrack {
@@ -78,6 +141,9 @@ impl Default for Conntrack {
             min: 131_072,
             tcp_established: Duration::from_secs(24 * 3600),
             tcp_close_wait: Duration::from_secs(3600),
+            tcp_be_liberal: false,
+            udp: Duration::ZERO,
+            udp_stream: Duration::ZERO,
         }
     }
 }
@@ -95,21 +161,23 @@ pub enum LoadError {
 
 /// Reads the file, if there is one, and puts the flags over it.
 pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
-    let file = match &flags.common.config {
-        Some(path) => proto_daemon::config::load(path, &[file_type(names)])?,
-        None => ProxyConfiguration::default(),
-    };
-    let file = overridden(file, flags);
-    let faults = file.validate();
-    if !faults.is_empty() {
-        return Err(LoadError::Invalid(faults));
-    }
+    let file = load_file(flags, names)?;
+    let settled = settle(GATES, CONSULTED, &file.feature_gates.clone().unwrap_or_default());
+    let settled = settled.map_err(|faults| {
+        let fault = |fault: &GateError| FieldError::new("featureGates", fault.to_string());
+        LoadError::Invalid(faults.iter().map(fault).collect())
+    })?;
+    let mut warnings = settled.warnings;
+    let unused = flags.node.unused.given();
+    warnings.extend(unused.iter().map(|name| format!("--{name} has no effect here")));
     let blocks = |texts: &[String]| texts.iter().filter_map(|text| text.parse().ok()).collect();
     let bind = file.bind_address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let health = file.healthz_bind_address.parse::<BindAddress>();
     let metrics = file.metrics_bind_address.parse::<BindAddress>();
     let masquerade_all = file.iptables.masquerade_all || file.nftables.masquerade_all;
     let cluster_cidrs: Vec<String> = file.cluster_cidr.split(',').map(str::to_owned).collect();
+    let localhost = file.nftables.localhost_node_ports.or(file.iptables.localhost_node_ports);
+    let min_sync = file.nftables.min_sync_period.or(file.iptables.min_sync_period);
     Ok(Config {
         names,
         kubeconfig: file.client_connection.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
@@ -132,8 +200,53 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
         sync_period: file.config_sync_period,
         dns: file.dns.settings(),
         pod_routes: if flags.proxy.pod_routes { PodRoutes::Keep } else { PodRoutes::Leave },
+        detect_local: match file.detect_local_mode.as_str() {
+            "NodeCIDR" => DetectLocal::NodeBlocks,
+            _ => DetectLocal::Settled,
+        },
+        bind_failure: match file.bind_address_hard_fail {
+            true => BindFailure::End,
+            false => BindFailure::Warn,
+        },
+        min_sync_period: min_sync.map_or(Duration::ZERO, |period| period.0),
+        localhost_node_ports: match localhost {
+            Some(false) => LocalhostNodePorts::Leave,
+            Some(true) | None => LocalhostNodePorts::Serve,
+        },
+        removed_endpoints: match flags.node.reset_removed_endpoints {
+            true => RemovedEndpoints::Reset,
+            false => RemovedEndpoints::Leave,
+        },
+        oom_score_adj: file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ),
+        warnings,
         table: flags.proxy.nft_table.clone().unwrap_or_else(|| names.component("proxy")),
     })
+}
+
+/// Reads the file, if there is one, puts the flags over it, and checks all of it.
+fn load_file(flags: &Flags, names: &Names) -> Result<ProxyConfiguration, LoadError> {
+    let file = match &flags.common.config {
+        Some(path) => proto_daemon::config::load(path, &[file_type(names)])?,
+        None => ProxyConfiguration::default(),
+    };
+    let file = overridden(file, flags);
+    match file.validate() {
+        faults if faults.is_empty() => Ok(file),
+        faults => Err(LoadError::Invalid(faults)),
+    }
+}
+
+/// The configuration as flags and file make it, as a file that can be given again: JSON, which is YAML.
+pub fn written(flags: &Flags, names: &Names) -> Result<String, LoadError> {
+    let file = load_file(flags, names)?;
+    let FileType { api_version, kind } = file_type(names);
+    let mut fields = serde_json::Map::new();
+    fields.insert("apiVersion".into(), api_version.into());
+    fields.insert("kind".into(), kind.into());
+    if let Ok(serde_json::Value::Object(object)) = serde_json::to_value(&file) {
+        fields.extend(object.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    Ok(format!("{:#}\n", serde_json::Value::Object(fields)))
 }
 
 /// `apiVersion` and `kind` of the file, as the profile names them.
@@ -178,6 +291,23 @@ fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration
     over(&mut file.conntrack.tcp_close_wait_timeout, close_wait);
     over(&mut file.config_sync_period, proxy.config_sync_period);
     file.dns = file.dns.overridden(&flags.dns);
+    let node = flags.node.clone();
+    let conntrack = &mut file.conntrack;
+    over(&mut conntrack.tcp_be_liberal, node.conntrack_tcp_be_liberal.map(Some));
+    over(&mut conntrack.udp_timeout, timeout(node.conntrack_udp_timeout));
+    over(&mut conntrack.udp_stream_timeout, timeout(node.conntrack_udp_timeout_stream));
+    over(&mut file.bind_address_hard_fail, node.bind_address_hard_fail);
+    over(&mut file.detect_local_mode, node.detect_local_mode);
+    over(&mut file.detect_local.bridge_interface, node.pod_bridge_interface);
+    over(&mut file.detect_local.interface_name_prefix, node.pod_interface_name_prefix);
+    let localhost = node.iptables_localhost_nodeports.map(Some);
+    over(&mut file.nftables.localhost_node_ports, localhost);
+    over(&mut file.nftables.min_sync_period, timeout(node.min_sync_period));
+    over(&mut file.oom_score_adj, node.oom_score_adj.map(Some));
+    over(&mut file.show_hidden_metrics_for_version, node.show_hidden_metrics_for_version);
+    for (name, on) in node.feature_gates.into_iter().flatten() {
+        file.feature_gates.get_or_insert_default().insert(name, on);
+    }
     file
 }
 

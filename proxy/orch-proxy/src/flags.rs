@@ -10,6 +10,8 @@ use proto_daemon::go_duration;
 use proxy_rules::model::Cidr;
 
 use crate::dns::DnsFlags;
+mod node;
+pub use node::NodeFlags;
 
 /// The network proxy of a node: forwards services to their endpoints by nf_tables.
 #[derive(Parser, Clone, Debug)]
@@ -24,6 +26,9 @@ pub struct Flags {
     /// What its resolver has.
     #[command(flatten)]
     pub dns: DnsFlags,
+    /// What it has about the node and the process.
+    #[command(flatten)]
+    pub node: NodeFlags,
     /// Something else to do than to forward.
     #[command(subcommand)]
     pub command: Option<Command>,
@@ -114,6 +119,10 @@ pub struct Question {
 pub enum Act {
     /// Forward until asked to stop.
     Forward,
+    /// Put the host's settings right.
+    Prepare,
+    /// Write the configuration to a file.
+    WriteConfig(PathBuf),
     /// Remove what is ours.
     CleanUp,
     /// Explain a connection.
@@ -123,9 +132,13 @@ pub enum Act {
 impl Flags {
     /// What the process is to do.
     pub fn act(&self) -> Act {
+        if let Some(path) = &self.node.write_config_to {
+            return Act::WriteConfig(path.clone());
+        }
         match (&self.command, self.proxy.cleanup) {
             (Some(Command::Cleanup), _) | (None, true) => Act::CleanUp,
             (Some(Command::Trace(question)), _) => Act::Trace(question.clone()),
+            (None, false) if self.node.init_only => Act::Prepare,
             (None, false) => Act::Forward,
         }
     }

@@ -30,8 +30,16 @@ fn wanted(conntrack: &Conntrack, cores: u32) -> Vec<(Sysctl, u64)> {
         ("net/netfilter/nf_conntrack_tcp_timeout_established", conntrack.tcp_established),
         ("net/netfilter/nf_conntrack_tcp_timeout_close_wait", conntrack.tcp_close_wait),
     ];
-    for (name, timeout) in timeouts.into_iter().filter(|(_, timeout)| timeout.as_secs() > 0) {
+    let udp = [
+        ("net/netfilter/nf_conntrack_udp_timeout", conntrack.udp),
+        ("net/netfilter/nf_conntrack_udp_timeout_stream", conntrack.udp_stream),
+    ];
+    let timeouts = timeouts.into_iter().chain(udp);
+    for (name, timeout) in timeouts.filter(|(_, timeout)| timeout.as_secs() > 0) {
         wanted.push((Sysctl(name), timeout.as_secs()));
+    }
+    if conntrack.tcp_be_liberal {
+        wanted.push((Sysctl("net/netfilter/nf_conntrack_tcp_be_liberal"), 1));
     }
     wanted
 }
@@ -66,6 +74,36 @@ pub fn prepare(conntrack: &Conntrack) {
     }
 }
 
+/// Makes this machine forward IPv6, where pods have such addresses. A host that forwards takes no routes from
+/// routers' advertisements any more, so interfaces that did are told to go on first.
+pub fn forward_ipv6() {
+    const FORWARDING: Sysctl = Sysctl("net/ipv6/conf/all/forwarding");
+    if !matches!(FORWARDING.read(), Ok(0)) {
+        return;
+    }
+    let interfaces = std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten();
+    for interface in interfaces {
+        let path = interface.path().join("accept_ra");
+        // 1 is "unless forwarding", 2 is "also when forwarding".
+        if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == "1")
+            && let Err(error) = std::fs::write(&path, "2")
+        {
+            tracing::warn!(path = %path.display(), %error, "routes from advertisements will end");
+        }
+    }
+    match FORWARDING.ensure(1) {
+        Ok(_) => tracing::info!("this machine forwards IPv6 from now on"),
+        Err(error) => tracing::warn!(error = %chain(&error), "IPv6 is not forwarded"),
+    }
+}
+
+/// Asks the kernel to kill others first. Best effort: it takes rights that a container may lack.
+pub fn protect_from_oom(score: i32) {
+    if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
+        tracing::info!(score, %error, "cannot change who is killed when memory runs out");
+    }
+}
+
 /// Four connections share a bucket, as the ecosystem's proxy has it; never fewer buckets than there are.
 fn widen_buckets(path: &Path, buckets: u64) {
     let now = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
@@ -92,10 +130,24 @@ mod tests {
     #[test]
     fn zero_leaves_a_setting_as_it_is() {
         let zero = Duration::ZERO;
-        let nothing =
-            Conntrack { max_per_core: 0, min: 0, tcp_established: zero, tcp_close_wait: zero };
+        let nothing = Conntrack {
+            max_per_core: 0,
+            min: 0,
+            tcp_established: zero,
+            tcp_close_wait: zero,
+            ..Conntrack::default()
+        };
         assert_eq!(wanted(&nothing, 4), FORWARDING.map(|name| (Sysctl(name), 1)));
         let all: Vec<_> = wanted(&Conntrack::default(), 4).into_iter().map(|(_, v)| v).collect();
         assert_eq!(all, [1, 1, 1, 131_072, 86_400, 3600]);
+        let more = Conntrack {
+            tcp_be_liberal: true,
+            udp: Duration::from_secs(30),
+            udp_stream: Duration::from_secs(120),
+            ..nothing
+        };
+        let all: Vec<_> =
+            wanted(&more, 4).into_iter().skip(FORWARDING.len()).map(|w| w.1).collect();
+        assert_eq!(all, [30, 120, 1]);
     }
 }

@@ -1,6 +1,7 @@
 //! The configuration file, field by field as the ecosystem's proxy has it. Fields that mean nothing to this
 //! proxy are read and kept, so that an existing file is accepted.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -33,20 +34,28 @@ pub struct ProxyConfiguration {
     pub iptables: MasqueradeFile,
     pub nftables: MasqueradeFile,
     pub dns: DnsFile,
-    mode: String,
-    feature_gates: Value,
-    bind_address_hard_fail: bool,
-    detect_local: Value,
-    detect_local_mode: String,
+    pub mode: String,
+    pub feature_gates: Option<BTreeMap<String, bool>>,
+    pub bind_address_hard_fail: bool,
+    pub detect_local: DetectLocalFile,
+    pub detect_local_mode: String,
+    pub oom_score_adj: Option<i32>,
+    pub show_hidden_metrics_for_version: String,
     enable_profiling: bool,
     ipvs: Value,
     logging: Value,
-    oom_score_adj: Option<i32>,
     port_range: String,
-    show_hidden_metrics_for_version: String,
     udp_idle_timeout: Value,
     winkernel: Value,
     windows_run_as_service: bool,
+}
+
+/// By which interfaces pods' traffic arrives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DetectLocalFile {
+    pub bridge_interface: String,
+    pub interface_name_prefix: String,
 }
 
 /// Connection tracking.
@@ -57,9 +66,9 @@ pub struct ConntrackFile {
     pub min: Option<u32>,
     pub tcp_established_timeout: Option<GoDuration>,
     pub tcp_close_wait_timeout: Option<GoDuration>,
-    tcp_be_liberal: Option<bool>,
-    udp_timeout: Option<GoDuration>,
-    udp_stream_timeout: Option<GoDuration>,
+    pub tcp_be_liberal: Option<bool>,
+    pub udp_timeout: Option<GoDuration>,
+    pub udp_stream_timeout: Option<GoDuration>,
 }
 
 /// How the API server is reached.
@@ -78,9 +87,9 @@ pub struct ClientConnection {
 #[serde(rename_all = "camelCase", default)]
 pub struct MasqueradeFile {
     pub masquerade_all: bool,
+    pub localhost_node_ports: Option<bool>,
+    pub min_sync_period: Option<GoDuration>,
     masquerade_bit: Option<i32>,
-    localhost_node_ports: Option<bool>,
-    min_sync_period: Value,
     sync_period: Value,
 }
 
@@ -105,16 +114,16 @@ impl Default for ProxyConfiguration {
             nftables: MasqueradeFile::default(),
             dns: DnsFile::default(),
             mode: String::new(),
-            feature_gates: Value::Null,
+            feature_gates: None,
             bind_address_hard_fail: false,
-            detect_local: Value::Null,
+            detect_local: DetectLocalFile::default(),
             detect_local_mode: String::new(),
+            oom_score_adj: None,
+            show_hidden_metrics_for_version: String::new(),
             enable_profiling: false,
             ipvs: Value::Null,
             logging: Value::Null,
-            oom_score_adj: None,
             port_range: String::new(),
-            show_hidden_metrics_for_version: String::new(),
             udp_idle_timeout: Value::Null,
             winkernel: Value::Null,
             windows_run_as_service: false,
@@ -132,6 +141,9 @@ impl ConntrackFile {
             min: self.min.unwrap_or(default.min),
             tcp_established: timeout(self.tcp_established_timeout, default.tcp_established),
             tcp_close_wait: timeout(self.tcp_close_wait_timeout, default.tcp_close_wait),
+            tcp_be_liberal: self.tcp_be_liberal.unwrap_or(default.tcp_be_liberal),
+            udp: timeout(self.udp_timeout, default.udp),
+            udp_stream: timeout(self.udp_stream_timeout, default.udp_stream),
         }
     }
 }
@@ -166,6 +178,26 @@ impl Configuration for ProxyConfiguration {
             let path = format!("nodePortAddresses[{n}]");
             check(text.parse::<Cidr>().is_ok(), &path, block_rule);
         }
+        let rule = "must be ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix";
+        let mode = self.detect_local_mode.as_str();
+        let known = ["", "ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"];
+        check(known.contains(&mode), "detectLocalMode", rule);
+        let DetectLocalFile { bridge_interface, interface_name_prefix } = &self.detect_local;
+        // Names of interfaces have at most 15 bytes (IFNAMSIZ).
+        let name = |text: &str, wanted: bool| text.len() < 16 && (!wanted || !text.is_empty());
+        let name_rule = "must be the name of an interface, of at most 15 bytes";
+        let path = "detectLocal.bridgeInterface";
+        check(name(bridge_interface, mode == "BridgeInterface"), path, name_rule);
+        let path = "detectLocal.interfaceNamePrefix";
+        check(name(interface_name_prefix, mode == "InterfaceNamePrefix"), path, name_rule);
+        let score = self.oom_score_adj.is_none_or(|score| (-1000..=1000).contains(&score));
+        check(score, "oomScoreAdj", "must be within the range [-1000, 1000]");
+        let version = self.show_hidden_metrics_for_version.as_str();
+        let is_version = version.split_once('.').is_some_and(|(major, minor)| {
+            [major, minor].iter().all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        });
+        let rule = "must be a version as 1.24";
+        check(version.is_empty() || is_version, "showHiddenMetricsForVersion", rule);
         faults.extend(self.dns.validate());
         faults
     }

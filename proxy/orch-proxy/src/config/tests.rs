@@ -51,6 +51,11 @@ fn what_cannot_be_is_refused_by_name() {
     refused(&["--config-sync-period=0s"], "configSyncPeriod");
     refused(&["--cluster-cidr=10.0.0.0/8,11.0.0.0/8"], "at most one block per family");
     refused(&["--cluster-cidr=x"], "--cluster-cidr");
+    refused(&["--detect-local-mode=Guess"], "detectLocalMode");
+    refused(&["--detect-local-mode=BridgeInterface"], "detectLocal.bridgeInterface");
+    refused(&["--feature-gates=NoSuchGate=true"], "unrecognized feature gate: NoSuchGate");
+    refused(&["--show-hidden-metrics-for-version=x"], "showHiddenMetricsForVersion");
+    refused(&["--oom-score-adj=-1001"], "oom-score-adj");
 }
 
 #[test]
@@ -70,6 +75,56 @@ fn a_file_of_the_profile_is_read_and_flags_go_before_it() {
 }
 
 #[test]
+fn flags_of_the_ecosystem_s_proxy_are_taken() {
+    let config = config(&[
+        "--bind-address-hard-fail",
+        "--detect-local-mode=NodeCIDR",
+        "--iptables-localhost-nodeports=false",
+        "--iptables-min-sync-period=1s",
+        "--iptables-sync-period=30s",
+        "--iptables-masquerade-bit=14",
+        "--ipvs-scheduler=rr",
+        "--kube-api-qps=5",
+        "--profiling",
+        "--feature-gates=AllAlpha=false",
+        "--show-hidden-metrics-for-version=1.24",
+        "--conntrack-udp-timeout=10s",
+        "--oom-score-adj=-998",
+        "--reset-removed-endpoints",
+    ])
+    .unwrap();
+    assert_eq!((config.bind_failure, config.oom_score_adj), (BindFailure::End, -998));
+    assert_eq!(config.detect_local, DetectLocal::NodeBlocks);
+    assert_eq!(config.localhost_node_ports, LocalhostNodePorts::Leave);
+    assert_eq!(config.removed_endpoints, RemovedEndpoints::Reset);
+    assert_eq!(config.min_sync_period, Duration::from_secs(1));
+    assert_eq!(config.conntrack.udp, Duration::from_secs(10));
+    assert!(
+        config.warnings.iter().any(|w| w.contains("--ipvs-scheduler")),
+        "{:?}",
+        config.warnings
+    );
+}
+
+#[test]
+fn a_written_configuration_can_be_given_again() {
+    let words =
+        ["orch-proxy", "--cluster-cidr=10.7.0.0/16", "--conntrack-tcp-timeout-established=2h"];
+    let flags = Flags::try_parse_from(words).unwrap();
+    let names = Names::new(Profile::Kubernetes);
+    let text = written(&flags, names).unwrap();
+    assert!(text.contains("KubeProxyConfiguration"), "{text}");
+    let path = std::env::temp_dir().join(format!("orch-proxy-written-{}", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    let config = format!("--config={}", path.display());
+    let flags = Flags::try_parse_from(["orch-proxy", &config]).unwrap();
+    let config = load(&flags, names).unwrap();
+    assert_eq!(config.settings.cluster_cidrs, ["10.7.0.0/16".parse().unwrap()]);
+    assert_eq!(config.conntrack.tcp_established, Duration::from_secs(7200));
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn what_to_do_is_told_by_command_or_flag() {
     let act = |words: &[&str]| {
         let flags = Flags::try_parse_from([&["orch-proxy"], words].concat()).unwrap();
@@ -79,5 +134,7 @@ fn what_to_do_is_told_by_command_or_flag() {
     assert_eq!(act(&["--cleanup"]), "CleanUp");
     assert_eq!(act(&["--cleanup=false"]), "Forward");
     assert_eq!(act(&["--masquerade-all", "cleanup"]), "CleanUp");
+    assert_eq!(act(&["--init-only"]), "Prepare");
+    assert_eq!(act(&["--write-config-to=/x"]), "WriteConfig");
     assert_eq!(act(&["trace", "tcp", "10.0.0.1", "80", "--from", "10.0.0.2"]), "Trace");
 }

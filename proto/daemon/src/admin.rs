@@ -88,7 +88,8 @@ fn wants_json<B>(request: &Request<B>) -> bool {
             .is_some_and(|query| query.split('&').any(|pair| pair == "format=json"))
 }
 
-fn page_of(status: u16, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
+/// A page of that text.
+pub fn page_of(status: u16, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() =
         StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

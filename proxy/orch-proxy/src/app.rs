@@ -1,11 +1,15 @@
 //! Putting the parts together: what can fail at the start fails in [`build`].
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use proto_api::core::v1::Node;
 use proto_client::config::file;
 use proto_client::{Client, ClientConfig, events};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
 use proto_daemon::health::{Health, Scope};
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
@@ -13,15 +17,17 @@ use proto_daemon::statusz::StatusBoard;
 use proxy_dns::ZoneError;
 use proxy_kernel::{Abilities, CommitError, OpenError, Session, Socket};
 use proxy_nameserver::NameMetrics;
+use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::trap::Trap;
 
-use crate::config::{Config, PodRoutes};
+use crate::config::{BindFailure, Config, DetectLocal, PodRoutes};
 use crate::dns::{self, Nameserver};
-use crate::driver::Driver;
+use crate::driver::{Driver, Pace};
 use crate::health_check::{self, HealthCheckServers};
+use crate::health_page::HealthPage;
 use crate::host;
 use crate::metrics::ProxyMetrics;
 use crate::own_node;
@@ -31,6 +37,10 @@ use crate::sweeper;
 
 /// Group of the packet log that the trap reports to: high, where nobody counts to.
 const TRAP_GROUP: u16 = 0x4f50;
+
+/// How often the node is asked for while it has no pod addresses, and how long.
+const NODE_POLL: Duration = Duration::from_secs(1);
+const NODE_PATIENCE: Duration = Duration::from_secs(300);
 
 /// The proxy could not be made ready.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +69,12 @@ pub enum BuildError {
     /// The domain of the cluster is none.
     #[error("prepare to answer for names")]
     Names(#[from] ZoneError),
+    /// An address is taken, and the process is told to end then.
+    #[error("listen at {0}")]
+    Bind(SocketAddr, #[source] std::io::Error),
+    /// Traffic of pods is told by the node's blocks, and it has none.
+    #[error("node {0} has no blocks of pod addresses")]
+    NodeBlocks(String),
     /// The thread for flows could not be started.
     #[error("start the sweeper")]
     Sweeper(#[source] std::io::Error),
@@ -72,14 +88,21 @@ pub struct Bound {
     driver: Driver<Socket>,
     nameserver: Option<Nameserver>,
     pages: AdminPages,
-    servers: Vec<AdminServer>,
+    health_server: Option<AdminServer>,
+    metrics_server: Option<AdminServer>,
 }
 
 /// Makes everything that the proxy consists of. Settings of the host are put right on the way, as far as the
 /// host lets us.
 pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let client = client(&config)?;
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     host::prepare(&config.conntrack);
+    host::protect_from_oom(config.oom_score_adj);
+    let config = with_node_blocks(&client, config).await?;
+    if config.settings.cluster_cidrs.iter().any(|block| block.family() == Family::Ip6) {
+        host::forward_ipv6();
+    }
     let readiness = Readiness::default();
     let status = StatusBoard::default();
     let build = BuildInfo {
@@ -102,7 +125,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         metrics,
         status.task("forwarding"),
         readiness.guard("forwarding"),
-        config.sync_period,
+        Pace { read_back: config.sync_period, between: config.min_sync_period },
     );
     let freshness = driver.freshness();
     let health =
@@ -110,15 +133,21 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let forwards = desired.clone();
     let nameserver = nameserver(&config, forwards, &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };
-    let mut servers = Vec::new();
-    for address in [config.health_address, config.metrics_address] {
-        match AdminServer::bind(address).await {
-            Ok(server) => servers.push(server),
-            // Forwarding is worth more than being asked about it.
-            Err(error) => tracing::warn!(%address, %error, "cannot serve health and metrics"),
+    let health_server = bind(config.health_address, &config).await?;
+    let metrics_server = bind(config.metrics_address, &config).await?;
+    Ok(Bound { client, config, desired, driver, nameserver, pages, health_server, metrics_server })
+}
+
+/// Takes a server's address, or does without, as the configuration has it.
+async fn bind(address: SocketAddr, config: &Config) -> Result<Option<AdminServer>, BuildError> {
+    match (AdminServer::bind(address).await, config.bind_failure) {
+        (Ok(server), _) => Ok(Some(server)),
+        (Err(error), BindFailure::End) => Err(BuildError::Bind(address, error)),
+        (Err(error), BindFailure::Warn) => {
+            tracing::warn!(%address, %error, "cannot serve health and metrics");
+            Ok(None)
         }
     }
-    Ok(Bound { client, config, desired, driver, nameserver, pages, servers })
 }
 
 /// The resolver, where there should be one.
@@ -139,6 +168,35 @@ fn nameserver(
         status: status.task("names"),
         settings,
     }))
+}
+
+/// The configuration with the node's own blocks of pod addresses, where traffic of pods is told by them. Waits
+/// for the node to have some.
+async fn with_node_blocks(client: &Client, mut config: Config) -> Result<Config, BuildError> {
+    if config.detect_local == DetectLocal::Settled {
+        return Ok(config);
+    }
+    let nodes = client.all::<Node>();
+    let blocks = async {
+        loop {
+            match nodes.find(&config.node_name).await {
+                Ok(Some(node)) => {
+                    let blocks = own_node::pod_blocks(&node);
+                    if !blocks.is_empty() {
+                        return blocks;
+                    }
+                    tracing::info!(node = config.node_name, "waiting for the node's pod blocks");
+                }
+                Ok(None) => tracing::info!(node = config.node_name, "waiting for the node"),
+                Err(error) => tracing::warn!(error = %chain(&error), "ask for the node"),
+            }
+            tokio::time::sleep(NODE_POLL).await;
+        }
+    };
+    let blocks = tokio::time::timeout(NODE_PATIENCE, blocks).await;
+    let blocks = blocks.map_err(|_| BuildError::NodeBlocks(config.node_name.clone()))?;
+    config.settings.cluster_cidrs = blocks.iter().filter_map(|text| text.parse().ok()).collect();
+    Ok(config)
 }
 
 /// The layout of the tables, as far as this kernel can have it.
@@ -184,12 +242,13 @@ fn client(config: &Config) -> Result<Client, BuildError> {
 impl Bound {
     /// Addresses of the health and metrics servers.
     pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
-        self.servers.iter().map(AdminServer::address).collect()
+        let servers = self.health_server.iter().chain(&self.metrics_server);
+        servers.map(AdminServer::address).collect()
     }
 
     /// Forwards until drained. What the kernel holds stays.
     pub async fn run(mut self, drain: DrainWatch) {
-        for server in self.servers.drain(..) {
+        if let Some(server) = self.metrics_server.take() {
             tokio::spawn(server.run(self.pages.clone(), drain.clone()));
         }
         let names = self.nameserver.as_ref().map(|nameserver| nameserver.zone.clone());
@@ -201,6 +260,11 @@ impl Bound {
         let listeners = Listeners { forwards: self.desired.clone(), names };
         sources::start(&self.client, &self.config, &listeners, &drain);
         let node = own_node::follow(&self.client, &self.config.node_name, &drain);
+        if let Some(server) = self.health_server.take() {
+            let (pages, freshness) = (self.pages.clone(), self.driver.freshness());
+            let page = HealthPage { pages, freshness, node: node.clone() };
+            tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
+        }
         tokio::spawn(own_node::tell_zone(node, self.desired.clone(), drain.clone()));
         self.start_health_checks(&drain);
         if self.config.pod_routes == PodRoutes::Keep {

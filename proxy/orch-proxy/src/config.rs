@@ -8,7 +8,7 @@ use proto_api::names::Names;
 use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
 use proto_daemon::feature_gates::{Gate, GateError, settle};
 use proto_daemon::flags::BindAddress;
-use proxy_rules::model::{Cidr, Leaving, Masquerade, Settings};
+use proxy_rules::model::{Cidr, Leaving, Masquerade, Removed, Settings};
 
 use crate::dns::DnsSettings;
 use crate::flags::Flags;
@@ -62,8 +62,6 @@ pub struct Config {
     pub min_sync_period: Duration,
     /// Whether node ports are served on loopback addresses.
     pub localhost_node_ports: LocalhostNodePorts,
-    /// What becomes of TCP connections to endpoints that are gone.
-    pub removed_endpoints: RemovedEndpoints,
     /// Score by which the kernel chooses what to kill when memory runs out.
     pub oom_score_adj: i32,
     /// What the user should know about what was told.
@@ -104,15 +102,6 @@ pub enum LocalhostNodePorts {
     Serve,
     /// They are not.
     Leave,
-}
-
-/// What becomes of TCP connections to endpoints that are gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RemovedEndpoints {
-    /// They are left to their own timeouts.
-    Leave,
-    /// They are reset.
-    Reset,
 }
 
 /// Limits and timeouts of connection tracking; 0 and zero leave a value as it is.
@@ -188,6 +177,10 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
             masquerade: if masquerade_all { Masquerade::All } else { Masquerade::FromOutside },
             node_port_cidrs: blocks(&file.node_port_addresses.unwrap_or_default()),
             // Whoever makes the pods' routes knows that nobody beyond has one back.
+            removed: match flags.node.reset_removed_endpoints {
+                true => Removed::Reset,
+                false => Removed::Left,
+            },
             leaving: if flags.proxy.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
         },
         health_address: health
@@ -212,10 +205,6 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
         localhost_node_ports: match localhost {
             Some(false) => LocalhostNodePorts::Leave,
             Some(true) | None => LocalhostNodePorts::Serve,
-        },
-        removed_endpoints: match flags.node.reset_removed_endpoints {
-            true => RemovedEndpoints::Reset,
-            false => RemovedEndpoints::Leave,
         },
         oom_score_adj: file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ),
         warnings,

@@ -27,7 +27,7 @@ use proxy_rules::transaction::{Entries, Load, Run};
 use proxy_rules::{Pass, Transaction};
 
 use crate::metrics::ProxyMetrics;
-use crate::sources::Desired;
+use crate::sources::{Desired, Heard};
 use crate::sweeper::{Sweep, Sweeps};
 
 /// Waits between attempts after a failure.
@@ -109,13 +109,20 @@ impl ReadBack {
 
 /// Says whether what is marked reaches the kernel, for `/healthz`.
 #[derive(Clone, Debug, Default)]
-pub struct Freshness(Arc<Mutex<Option<Instant>>>);
+pub struct Freshness(Arc<Mutex<Reached>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Reached {
+    /// Since when passes have been failing.
+    failing_since: Option<Instant>,
+    /// When the last one succeeded.
+    last: Option<SystemTime>,
+}
 
 impl Freshness {
     /// An error when passes have been failing for long.
     pub fn check(&self) -> Result<(), String> {
-        let since = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match since.map(|since| since.elapsed()) {
+        match self.reached().failing_since.map(|since| since.elapsed()) {
             Some(failing) if failing > STALE_AFTER => {
                 Err(format!("forwarding has not followed for {} s", failing.as_secs()))
             }
@@ -123,9 +130,24 @@ impl Freshness {
         }
     }
 
+    /// When a pass last succeeded.
+    pub fn last(&self) -> Option<SystemTime> {
+        self.reached().last
+    }
+
+    fn reached(&self) -> Reached {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn set(&self, ok: bool) {
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *since = if ok { None } else { since.or_else(|| Some(Instant::now())) };
+        let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *reached = match ok {
+            true => Reached { failing_since: None, last: Some(SystemTime::now()) },
+            false => Reached {
+                failing_since: reached.failing_since.or_else(|| Some(Instant::now())),
+                ..*reached
+            },
+        };
     }
 }
 
@@ -139,7 +161,18 @@ pub struct Driver<T> {
     status: TaskStatus,
     ready: Option<ReadyGuard>,
     freshness: Freshness,
-    sync_period: Duration,
+    pace: Pace,
+    /// What no pass has taken along yet.
+    heard: Heard,
+}
+
+/// How often the driver does what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// All elements are read back after this time though nothing seems to have happened.
+    pub read_back: Duration,
+    /// Shortest time between two passes; zero for none.
+    pub between: Duration,
 }
 
 impl<T: Transport> Driver<T> {
@@ -151,7 +184,7 @@ impl<T: Transport> Driver<T> {
         metrics: ProxyMetrics,
         status: TaskStatus,
         ready: ReadyGuard,
-        sync_period: Duration,
+        pace: Pace,
     ) -> Self {
         let ownership = match desired.plane().layout().flags {
             TableFlags::NONE => Ownership::Anybodys { generation: None },
@@ -166,7 +199,8 @@ impl<T: Transport> Driver<T> {
             status,
             ready: Some(ready),
             freshness: Freshness::default(),
-            sync_period,
+            pace,
+            heard: Heard::default(),
         }
     }
 
@@ -190,10 +224,11 @@ impl<T: Transport> Driver<T> {
             () = desired.complete() => {}
         }
         let mut failures = 0;
-        let mut read_back = ReadBack::new(self.sync_period);
+        let mut read_back = ReadBack::new(self.pace.read_back);
         self.status.started("everything has been heard");
         let mut result = self.pass();
         loop {
+            let earliest = Instant::now() + self.pace.between;
             failures = self.publish(result, failures);
             let pause = match (failures, self.ownership) {
                 (0, Ownership::Ours) => read_back.pause(),
@@ -204,6 +239,11 @@ impl<T: Transport> Driver<T> {
             tokio::select! {
                 () = drain.asked() => return,
                 () = desired.changed(), if failures == 0 => {
+                    self.note_queued();
+                    let rest = earliest.saturating_duration_since(Instant::now());
+                    if !rest.is_zero() {
+                        tokio::time::sleep(rest).await;
+                    }
                     self.status.started("services or endpoints changed");
                     result = self.pass();
                 }
@@ -213,6 +253,11 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
+    }
+
+    fn note_queued(&self) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.metrics.last_queued.set(now.as_secs_f64());
     }
 
     /// Looks whether the tables are still as they should be, as closely as it is time for.
@@ -230,6 +275,31 @@ impl<T: Transport> Driver<T> {
 
     /// Commits what is marked.
     pub fn pass(&mut self) -> Result<(), SyncError> {
+        let desired = self.desired.clone();
+        self.heard.add(desired.take_heard());
+        let [services, slices] = &self.metrics.pending;
+        services.set(i64::try_from(self.heard.services).unwrap_or(i64::MAX));
+        slices.set(i64::try_from(self.heard.slices).unwrap_or(i64::MAX));
+        self.commit_marked()?;
+        self.took_along();
+        Ok(())
+    }
+
+    /// What was heard is in the kernel.
+    fn took_along(&mut self) {
+        let heard = std::mem::take(&mut self.heard);
+        for (total, count) in self.metrics.changes.iter().zip([heard.services, heard.slices]) {
+            total.inc_by(count);
+        }
+        self.metrics.pending.iter().for_each(|pending| pending.set(0));
+        let now = SystemTime::now();
+        // A trigger after now is of another clock and says nothing.
+        for took in heard.triggers.iter().filter_map(|at| now.duration_since(*at).ok()) {
+            self.metrics.programming_seconds.observe(took.as_secs_f64());
+        }
+    }
+
+    fn commit_marked(&mut self) -> Result<(), SyncError> {
         let started = Instant::now();
         let desired = self.desired.clone();
         let (pass, layout) = {

@@ -25,6 +25,8 @@ pub mod flags;
 
 pub mod health_check;
 
+pub mod health_page;
+
 pub mod host;
 
 pub mod metrics;

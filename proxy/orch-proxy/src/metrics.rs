@@ -14,6 +14,14 @@ pub struct ProxyMetrics {
     pub full_sync_seconds: Histogram,
     /// When the last pass succeeded, in seconds since 1970.
     pub last_sync: Gauge,
+    /// When a change was last heard of, in seconds since 1970.
+    pub last_queued: Gauge,
+    /// Changes of services and of slices that no pass has taken along.
+    pub pending: [IntGauge; 2],
+    /// Changes of services and of slices.
+    pub changes: [IntCounter; 2],
+    /// Seconds from what changed endpoints to the kernel's having them.
+    pub programming_seconds: Histogram,
     /// Passes that failed.
     pub failures: IntCounter,
     /// Elements added or removed.
@@ -40,6 +48,10 @@ impl ProxyMetrics {
         };
         let count =
             |suffix: &str, help: &str| metrics.register(IntCounter::new(name(suffix), help)?);
+        let pending = |what: &str| {
+            let name = name(&format!("sync_proxy_rules_{what}_changes_pending"));
+            metrics.register(IntGauge::new(name, "Changes that no pass has taken along.")?)
+        };
         Ok(Self {
             sync_seconds: seconds("sync_proxy_rules_duration_seconds", "Seconds of each pass.")?,
             partial_sync_seconds: seconds(
@@ -53,6 +65,22 @@ impl ProxyMetrics {
             last_sync: metrics.register(Gauge::new(
                 name("sync_proxy_rules_last_timestamp_seconds"),
                 "When the last pass succeeded.",
+            )?)?,
+            last_queued: metrics.register(Gauge::new(
+                name("sync_proxy_rules_last_queued_timestamp_seconds"),
+                "When a change was last heard of.",
+            )?)?,
+            pending: [pending("service")?, pending("endpoint")?],
+            changes: [
+                count("sync_proxy_rules_service_changes_total", "Changes of services.")?,
+                count("sync_proxy_rules_endpoint_changes_total", "Changes of endpoints.")?,
+            ],
+            programming_seconds: metrics.register(Histogram::with_opts(
+                HistogramOpts::new(
+                    name("network_programming_duration_seconds"),
+                    "Seconds from what changed endpoints to the kernel's having them.",
+                )
+                .buckets(programming_buckets()),
             )?)?,
             failures: count(
                 "sync_proxy_rules_nftables_sync_failures_total",
@@ -78,4 +106,11 @@ impl ProxyMetrics {
             )?,
         })
     }
+}
+
+/// Those of the ecosystem's proxy, and some below its smallest.
+fn programming_buckets() -> Vec<f64> {
+    let small = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5].into_iter();
+    let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
+    small.chain(seconds.map(f64::from)).collect()
 }

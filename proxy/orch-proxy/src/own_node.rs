@@ -28,16 +28,20 @@ impl OwnNode {
     /// What a node object says.
     fn of(node: &Node, names: &Names) -> Self {
         let zone = node.metadata.labels.get(&names.sub_label("topology", "zone"));
-        let single = Some(&node.spec.pod_cidr).filter(|block| !block.is_empty());
-        let listed = &node.spec.pod_cidrs;
-        let pod_cidrs = match listed.is_empty() {
-            true => single.cloned().into_iter().collect(),
-            false => listed.clone().into(),
-        };
+        let pod_cidrs = pod_blocks(node);
         let is_leaving = node.metadata.deletion_timestamp.is_some()
             || node.spec.taints.iter().any(|taint| taint.key == ABOUT_TO_BE_DELETED);
         let zone = zone.filter(|zone| !zone.is_empty()).map(|zone| zone.as_str().into());
         Self { zone, pod_cidrs, is_leaving }
+    }
+}
+
+/// The blocks that a node's pods' addresses are from.
+pub fn pod_blocks(node: &Node) -> Box<[String]> {
+    let single = Some(&node.spec.pod_cidr).filter(|block| !block.is_empty());
+    match node.spec.pod_cidrs.is_empty() {
+        true => single.cloned().into_iter().collect(),
+        false => node.spec.pod_cidrs.clone().into(),
     }
 }
 

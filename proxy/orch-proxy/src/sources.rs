@@ -2,7 +2,9 @@
 //! nothing queues up: a thousand changes of a service are one mark.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use proto_api::MicroTime;
 use proto_api::core::v1::Service;
 use proto_api::discovery::v1::EndpointSlice;
 use proto_client::{Change, Client, ListParams, ObjectKey, Reflector};
@@ -23,10 +25,35 @@ use crate::dns;
 pub struct Desired {
     plane: Mutex<Dataplane>,
     changed: Notify,
+    heard: Mutex<Heard>,
     /// How many of the two sources have been heard completely.
     complete: watch::Sender<usize>,
     /// What load balancers are told.
     health_checks: watch::Sender<Arc<HealthChecks>>,
+}
+
+/// Times of one pass that are remembered, at most.
+const TRIGGERS_MAX: usize = 10_000;
+
+/// What was heard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Changes of services.
+    pub services: u64,
+    /// Changes of slices.
+    pub slices: u64,
+    /// When what the slices say came to be.
+    pub triggers: Vec<SystemTime>,
+}
+
+impl Heard {
+    /// Takes in what was heard later.
+    pub fn add(&mut self, later: Self) {
+        self.services += later.services;
+        self.slices += later.slices;
+        let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
+        self.triggers.extend(later.triggers.into_iter().take(room));
+    }
 }
 
 /// Services, and slices of endpoints.
@@ -38,6 +65,7 @@ impl Desired {
         Self {
             plane: Mutex::new(plane),
             changed: Notify::new(),
+            heard: Mutex::default(),
             complete: watch::Sender::new(0),
             health_checks: watch::Sender::new(Arc::default()),
         }
@@ -61,6 +89,15 @@ impl Desired {
         self.plane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What was heard since this was asked last.
+    pub fn take_heard(&self) -> Heard {
+        std::mem::take(&mut *self.heard())
+    }
+
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Says that something is marked.
     pub fn notify(&self) {
         self.changed.notify_one();
@@ -81,12 +118,22 @@ impl Desired {
 impl Follower for Desired {
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         self.plane().service_changed(id, service);
+        self.heard().services += 1;
         self.notify();
     }
 
     fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>) {
         self.plane().slice_changed(name, old, new);
+        self.heard().slices += 1;
         self.notify();
+    }
+
+    /// Of the first list nothing is noted: that is as old as it is.
+    fn slice_triggered(&self, at: SystemTime) {
+        let mut heard = self.heard();
+        if *self.complete.borrow() >= SOURCES && heard.triggers.len() < TRIGGERS_MAX {
+            heard.triggers.push(at);
+        }
     }
 
     fn source_complete(&self) {
@@ -101,6 +148,9 @@ pub trait Follower: Send + Sync {
 
     /// A slice as it is now, or that there is none, and what it was before.
     fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>);
+
+    /// When what a slice says came to be, told before the slice.
+    fn slice_triggered(&self, _at: SystemTime) {}
 
     /// One more of the two sources has been heard completely.
     fn source_complete(&self);
@@ -145,7 +195,13 @@ pub fn start(client: &Client, config: &Config, listeners: &Listeners, drain: &Dr
         Kept { forwarded, named }
     });
     let answered_here = naming.then(|| dns::service_id(names));
+    let trigger = names.sub_label("endpoints", "last-change-trigger-time");
+    let forwards = listeners.forwards.clone();
     let slices = Reflector::projected(client.all::<EndpointSlice>(), params, move |slice| {
+        let text = slice.metadata.annotations.get(&trigger);
+        if let Some(at) = text.and_then(|text| system_time(text)) {
+            forwards.slice_triggered(at);
+        }
         let ours = is_forwarded(&slice.metadata, names);
         let local = ours.then(|| localise_slice(&slice, names, &node_name)).flatten();
         // Questions for names end on this node, wherever else they could be answered.
@@ -165,6 +221,12 @@ pub fn start(client: &Client, config: &Config, listeners: &Listeners, drain: &Dr
         once.hear(&change);
         hearer.hear_slice(change);
     }));
+}
+
+/// A time as annotations have it.
+fn system_time(text: &str) -> Option<SystemTime> {
+    let micros = text.parse::<MicroTime>().ok()?.unix_micros()?;
+    Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?))
 }
 
 impl Listeners {

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use orch_proxy::driver::Driver;
+use orch_proxy::driver::{Driver, Pace};
 use orch_proxy::metrics::ProxyMetrics;
 use orch_proxy::sources::{Desired, Follower};
 use proto_daemon::drain::Drain;
@@ -53,7 +53,7 @@ fn node(services: u32, flags: TableFlags) -> (Arc<Desired>, Driver<Socket>) {
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),
-        Duration::from_secs(900),
+        Pace { read_back: Duration::from_secs(900), between: Duration::ZERO },
     );
     (desired, driver)
 }

@@ -7,13 +7,14 @@ mod net;
 #[path = "../../kernel/tests/support/sys.rs"]
 mod sys;
 
-use std::net::{IpAddr, UdpSocket};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::{Net, Reply, ask_udp};
 use orch_proxy::app;
-use orch_proxy::driver::Driver;
+use orch_proxy::driver::{Driver, Pace};
 use orch_proxy::metrics::ProxyMetrics;
 use orch_proxy::sources::Desired;
 use orch_proxy::sweeper;
@@ -24,8 +25,8 @@ use proxy_kernel::{Abilities, Session, Socket};
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,
-    Settings, SlicePort,
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, Removed,
+    ServiceId, Settings, SlicePort,
 };
 use sys::{in_namespace, run};
 
@@ -53,6 +54,10 @@ struct Node {
 
 impl Node {
     fn start(settle: Duration, with_trap: bool) -> Self {
+        Self::start_with(settle, with_trap, Removed::Left)
+    }
+
+    fn start_with(settle: Duration, with_trap: bool, removed: Removed) -> Self {
         let places = [("client", CLIENT), ("pod1", PODS[0]), ("pod2", PODS[1])];
         let net = Net::make(&NODE, &places);
         net.serve("pod1", TARGET);
@@ -63,7 +68,7 @@ impl Node {
             table: "orch-proxy".into(),
             flags: abilities.owner_flags,
             families: FAMILIES.into(),
-            settings: Settings::default(),
+            settings: Settings { removed, ..Settings::default() },
         };
         let trap = with_trap.then(|| app::trap(&layout));
         let desired = Arc::new(Desired::new(Dataplane::new(layout)));
@@ -76,7 +81,7 @@ impl Node {
             metrics.clone(),
             StatusBoard::default().task("forwarding"),
             Readiness::default().guard("forwarding"),
-            NEVER,
+            Pace { read_back: NEVER, between: Duration::ZERO },
         );
         let mut node = Self { net, desired, driver, metrics };
         let port = LocalPort {
@@ -85,9 +90,11 @@ impl Node {
             port: PORT,
             node_port: Some(NODE_PORT),
         };
+        let tcp =
+            LocalPort { name: "tcp".into(), protocol: Protocol::Tcp, port: PORT, node_port: None };
         let service = LocalService {
             cluster_ips: SERVICE.map(ip).into(),
-            ports: [port].into(),
+            ports: [port, tcp].into(),
             ..LocalService::default()
         };
         node.desired.plane().service_changed(&id(), Some(Arc::new(service)));
@@ -131,7 +138,11 @@ fn slice(pod: usize, family: usize) -> LocalSlice {
     };
     LocalSlice {
         service: id(),
-        ports: [SlicePort { name: "".into(), protocol: Protocol::Udp, port: TARGET }].into(),
+        ports: [
+            SlicePort { name: "".into(), protocol: Protocol::Udp, port: TARGET },
+            SlicePort { name: "tcp".into(), protocol: Protocol::Tcp, port: TARGET + 1 },
+        ]
+        .into(),
         endpoints: [endpoint].into(),
         hints: [].into(),
     }
@@ -205,4 +216,38 @@ fn a_walk_lets_go_of_the_rest_and_takes_the_trap_away() {
 #[test]
 fn without_a_packet_log_the_walk_lets_go_of_all() {
     in_namespace("without_a_packet_log_the_walk_lets_go_of_all", || walk(false));
+}
+
+/// Connections through the service to a pod that goes: reset where that is wanted, else left alone.
+fn long_lived(removed: Removed) -> std::io::Result<usize> {
+    let mut node = Node::start_with(sweeper::SETTLE, true, removed);
+    let listener = net::inside("pod1", || TcpListener::bind((PODS[0][0], TARGET + 1)).unwrap());
+    let mut client = net::inside("client", || TcpStream::connect((SERVICE[0], PORT)).unwrap());
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(b"x").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    node.lead_to(Some(0), Some(1));
+    if removed == Removed::Reset {
+        wait_for("the connection is let go", || node.metrics.flows_deleted.get() > 0);
+    }
+    // The first write finds out, the read hears of it.
+    client.write_all(b"y").unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    client.read(&mut [0])
+}
+
+#[test]
+fn long_lived_connections_to_removed_endpoints_are_reset_on_demand() {
+    in_namespace("long_lived_connections_to_removed_endpoints_are_reset_on_demand", || {
+        let error = long_lived(Removed::Reset).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    });
+}
+
+#[test]
+fn long_lived_connections_to_removed_endpoints_stay_by_default() {
+    in_namespace("long_lived_connections_to_removed_endpoints_stay_by_default", || {
+        let error = long_lived(Removed::Left).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+    });
 }

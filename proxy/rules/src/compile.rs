@@ -198,6 +198,22 @@ impl Compiled {
         ips.chain(hairpin).chain(self.ports.iter().flat_map(CompiledPort::claims))
     }
 
+    /// Addresses, none for a node port, and ports at which a protocol is served.
+    pub fn served(
+        &self,
+        protocol: Protocol,
+    ) -> impl Iterator<Item = (Family, Option<IpAddr>, u16)> {
+        let ports = self.ports.iter().filter(move |port| port.protocol == protocol);
+        ports.flat_map(|port| {
+            port.frontends.iter().map(|(frontend, ..)| match frontend {
+                Frontend::ClusterIp(ip) | Frontend::External(ip) | Frontend::LoadBalancer(ip) => {
+                    (port.family, Some(*ip), port.number)
+                }
+                Frontend::NodePort(number) => (port.family, None, *number),
+            })
+        })
+    }
+
     /// Puts the elements of what it claims and owns into `entries`.
     pub fn entries(&self, id: &ServiceId, claims: &Claims, entries: &mut impl Sink) {
         for ip in self.cluster_ips.iter().filter(|ip| claims.owns(&Claim::ClusterIp(**ip), id)) {

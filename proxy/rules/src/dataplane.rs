@@ -5,6 +5,7 @@
 //! that changed, never the number of services.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use proxy_netfilter::nft::{Family, TableRules, Value};
@@ -14,7 +15,10 @@ use crate::compile::{Compiled, Entry, compile};
 use crate::hash::FastMap;
 use crate::health::{HealthCheck, HealthChecks, local_endpoints};
 use crate::layout::{Class, Layout, Map};
-use crate::model::{Choice, LocalService, LocalSlice, ServiceId, Topology};
+use crate::model::{
+    Choice, LocalService, LocalSlice, Protocol, Removed, ServiceId, Topology, family_of,
+};
+use crate::stale::{StaleFlows, connections};
 use crate::transaction::{Entries, Load, Transaction};
 
 /// Room of a map that is nearly empty.
@@ -31,6 +35,8 @@ pub struct Dataplane {
     services_len: usize,
     /// Each once, in the order in which they were marked: that of a list, and so of memory.
     marked: Vec<ServiceId>,
+    /// Endpoints that went, by address and port, and the services that they were of.
+    gone: Vec<(ServiceId, IpAddr, u16)>,
     claims: Claims,
     classes: BTreeSet<(Family, Class)>,
     /// Lengths of prefix that have a rule, in the order of the rules.
@@ -88,6 +94,7 @@ impl Dataplane {
             services: FastMap::default(),
             services_len: 0,
             marked: Vec::new(),
+            gone: Vec::new(),
             claims: Claims::default(),
             classes: BTreeSet::new(),
             prefixes: Vec::new(),
@@ -134,6 +141,9 @@ impl Dataplane {
         old: Option<&LocalSlice>,
         new: Option<Arc<LocalSlice>>,
     ) {
+        if let Some(old) = old {
+            self.note_gone(old, new.as_deref());
+        }
         if let Some(old) = old
             && let Some(record) = self.services.get_mut(&old.service)
         {
@@ -168,12 +178,46 @@ impl Dataplane {
         std::mem::take(&mut self.health_checks_changed).then(|| self.health_checks.clone())
     }
 
+    /// Notes the endpoints whose connections are to be reset, where that is wanted.
+    fn note_gone(&mut self, old: &LocalSlice, new: Option<&LocalSlice>) {
+        if !self.loaded || self.layout.settings.removed == Removed::Left {
+            return;
+        }
+        let stays = |address: &IpAddr| {
+            new.is_some_and(|new| new.endpoints.iter().any(|e| e.address == *address))
+        };
+        let gone = old.endpoints.iter().map(|e| e.address).filter(|address| !stays(address));
+        for address in gone {
+            let tcp = old.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+            let ports = tcp.map(|port| (old.service.clone(), address, port.port));
+            self.gone.extend(ports);
+        }
+    }
+
+    /// Connections to endpoints that were noted as gone and that no slice of their service has any more.
+    fn resets(&mut self) -> Vec<StaleFlows> {
+        let mut resets = Vec::new();
+        for (id, address, port) in std::mem::take(&mut self.gone) {
+            let Some(record) = self.services.get(&id) else { continue };
+            let mut endpoints = record.slices.iter().flat_map(|(_, slice)| &slice.endpoints);
+            if endpoints.any(|endpoint| endpoint.address == address) {
+                continue;
+            }
+            let served = record.compiled.served(Protocol::Tcp);
+            let served = served.filter(|(family, ..)| *family == family_of(address));
+            let frontends = served.map(|(_, address, port)| (address, port));
+            resets.extend(frontends.map(|at| connections(at, Protocol::Tcp, (address, port))));
+        }
+        resets
+    }
+
     /// Compiles what is marked and says what the kernel has to change.
     pub fn pass(&mut self) -> Pass {
         if !self.loaded {
             return Pass::Reload;
         }
-        let transaction = self.compile_marked();
+        let resets = self.resets();
+        let transaction = Transaction { resets, ..self.compile_marked() };
         for (entries, grows) in [(&transaction.removed, false), (&transaction.added, true)] {
             for entry in entries {
                 let fill = self.fill.entry((entry.family, entry.map)).or_default();
@@ -194,6 +238,7 @@ impl Dataplane {
     /// Compiles what is marked and says what the tables are as a whole. Maps get room to grow to twice what
     /// they hold.
     pub fn load(&mut self) -> Load {
+        self.gone.clear();
         let entries = self.compile_all();
         self.classes =
             entries.iter().filter_map(|e| e.class().map(|class| (e.family, class))).collect();

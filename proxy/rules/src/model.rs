@@ -334,6 +334,18 @@ pub struct Settings {
     pub node_port_cidrs: Vec<Cidr>,
     /// What becomes of the source of pods' traffic to addresses that are no pods'.
     pub leaving: Leaving,
+    /// What becomes of TCP connections to endpoints that are gone.
+    pub removed: Removed,
+}
+
+/// What becomes of TCP connections to endpoints that are gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Removed {
+    /// They are left to their own timeouts.
+    #[default]
+    Left,
+    /// They are reset. Those to endpoints that terminate stay until these are gone.
+    Reset,
 }
 
 /// What becomes of the source of pods' traffic to addresses that are no pods'.

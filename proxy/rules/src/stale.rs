@@ -42,7 +42,18 @@ pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
         let bypassable = frontend.protocol.has_stale_flows() && is_new(entry);
         bypassable.then(|| frontend.bypassed())
     });
-    lost.chain(bypassed).collect()
+    lost.chain(bypassed).chain(transaction.resets.iter().copied()).collect()
+}
+
+/// Connections from a frontend, told by its address, none for a node port, and port, to an endpoint.
+pub fn connections(
+    (address, port): (Option<IpAddr>, u16),
+    protocol: Protocol,
+    endpoint: (IpAddr, u16),
+) -> StaleFlows {
+    let family = AddressFamily::of(endpoint.0);
+    let frontend = Frontend { family, address, protocol, port };
+    Pair { frontend, address: endpoint.0, port: endpoint.1 }.flows()
 }
 
 /// Stale flows of several passes, for one walk that finds them all.

@@ -6,6 +6,7 @@ use proxy_netfilter::nft::{Batch, Family, TableRules};
 
 use crate::compile::{Entry, Sink};
 use crate::layout::{Class, Layout, Map};
+use crate::stale::StaleFlows;
 
 /// Bytes that an element of an IPv4 table takes in a message, at most.
 const ENTRY_LEN: usize = 56;
@@ -21,6 +22,8 @@ pub struct Transaction {
     pub removed: Vec<Entry>,
     /// Elements that come; sorted. A key whose data change is removed and added.
     pub added: Vec<Entry>,
+    /// Connections of protocols with a handshake that end with it all the same.
+    pub resets: Vec<StaleFlows>,
 }
 
 impl Transaction {
@@ -30,6 +33,7 @@ impl Transaction {
             && self.prefixes.is_empty()
             && self.removed.is_empty()
             && self.added.is_empty()
+            && self.resets.is_empty()
     }
 
     /// Takes in what turns `before`, the elements of a service, into `after`. Empties both.

@@ -30,7 +30,7 @@ fn driver() -> Driver<FakeTransport> {
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),
-        Duration::from_secs(900),
+        Pace { read_back: Duration::from_secs(900), between: Duration::ZERO },
     )
 }
 

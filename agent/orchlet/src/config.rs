@@ -16,6 +16,7 @@ use serde_json::Value;
 
 pub use file::{FileConfig, Mode};
 pub use flags::Flags;
+pub use validate::log_size;
 
 /// What orchlet runs with.
 #[derive(Clone, Debug)]

@@ -11,6 +11,7 @@ mod eviction;
 mod garbage;
 mod images;
 mod journal;
+mod logs_rotation;
 mod metrics;
 mod network;
 mod node;

@@ -9,11 +9,12 @@ use proto_daemon::exit::Failure;
 
 use super::runtime::CRI_NAMESPACE;
 use super::{Bound, until};
-use crate::config::Settings;
+use crate::config::{Settings, log_size};
 use crate::eviction::Evictor;
 use crate::garbage;
 use crate::images::import_dir::ImportDir;
 use crate::images::{Images, Logins, Providers, collect};
+use crate::logs_rotation;
 use crate::node_config;
 use crate::node_events::NodeEvents;
 use crate::pods::parts::Parts;
@@ -50,6 +51,13 @@ impl Bound {
         tokio::spawn(until(drain.watch(), sweeping));
         let evicting = self.evictor(parts, events).run(self.board.task("eviction"));
         tokio::spawn(until(drain.watch(), evicting));
+        let limits = logs_rotation::Limits {
+            // Validated when the settings were read.
+            size: log_size(file).unwrap_or(u64::MAX),
+            files: usize::try_from(file.container_log_max_files).unwrap_or(usize::MAX),
+        };
+        let rotating = logs_rotation::run(parts.clone(), limits, self.board.task("log rotation"));
+        tokio::spawn(until(drain.watch(), rotating));
         if let Some(dir) = &flags.node.image_import_dir {
             let import = ImportDir {
                 dir: dir.clone(),

@@ -4,6 +4,7 @@
 pub mod cut;
 pub mod follow;
 pub mod options;
+pub mod series;
 
 pub use follow::send;
 pub use options::LogOptions;

@@ -7,20 +7,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use proto_api::Time;
-use std::os::unix::fs::MetadataExt;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc::Sender;
 
 use super::cut::{Cutter, tail_start};
 use super::options::{LogOptions, Since};
+use super::series::{BLOCK, Part};
 
-/// Read at a time, and looked through at a time for the last lines.
-const BLOCK: usize = 64 << 10;
 /// Between two looks at a file that has been read to its end ...
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// ... of which every so many-th also asks whether the container still runs.
 const ASK_EVERY: u32 = 5;
+/// A file that has a successor is read to its end this often before the next is begun: the runtime may be writing a last line to it
+/// while it opens the new one.
+const ENDS_BEFORE_NEXT: u32 = 2;
 
 /// Sends `path` cut by `options`; returns when all is sent, when a followed container has ended, or
 /// when the client has gone.
@@ -42,33 +43,38 @@ async fn read<Runs: Future<Output = bool> + Send>(
     is_running: impl Fn() -> Runs + Send,
     to: &Sender<io::Result<Bytes>>,
 ) -> io::Result<()> {
-    let mut file = File::open(path).await?;
-    if let Some(lines) = options.tail_lines {
-        let start = last_lines(&mut file, lines).await?;
+    let mut part = Part::current(path.to_owned()).await?;
+    if let (Some(lines), Some(file)) = (options.tail_lines, part.plain()) {
+        let start = last_lines(file, lines).await?;
         file.seek(SeekFrom::Start(start)).await?;
     }
     let mut cutter = Cutter::new(options.timestamps, since(options), options.limit_bytes);
-    let mut block = vec![0; BLOCK];
+    let mut block = Vec::new();
     let mut looks = 0;
     let mut may_grow = options.follow;
+    // How often the present file was read to its end since its successor was seen.
+    let mut ends = 0;
     loop {
         if may_grow && looks % ASK_EVERY == 0 {
             // Asked before reading: what was written before the end is then read after it.
             may_grow = is_running().await;
         }
-        let len = file.read(&mut block).await?;
+        let succeeded = options.follow && part.has_successor().await;
+        let len = part.read(&mut block).await?;
         if len > 0 {
             let cut = cutter.push(block.get(..len).unwrap_or_default());
             if !give(to, cut).await || cutter.is_done() {
                 return Ok(());
             }
+            ends = 0;
             continue;
         }
-        if may_grow {
-            if let Some(next) = successor(path, &file).await {
-                file = next;
-                continue;
-            }
+        ends = if succeeded { ends + 1 } else { 0 };
+        if ends >= ENDS_BEFORE_NEXT {
+            (part, ends) = (part.successor().await?, 0);
+            continue;
+        }
+        if may_grow || succeeded {
             looks += 1;
             // Both arms are cancel safe: neither takes anything.
             tokio::select! {
@@ -85,13 +91,6 @@ async fn read<Runs: Future<Output = bool> + Send>(
 /// Whether somebody still listens.
 async fn give(to: &Sender<io::Result<Bytes>>, bytes: Vec<u8>) -> bool {
     bytes.is_empty() || to.send(Ok(Bytes::from(bytes))).await.is_ok()
-}
-
-/// The file that has taken the place of one that was rotated away.
-async fn successor(path: &Path, old: &File) -> Option<File> {
-    let new = File::open(path).await.ok()?;
-    let (old, now) = (old.metadata().await.ok()?, new.metadata().await.ok()?);
-    (old.ino() != now.ino() || old.dev() != now.dev()).then_some(new)
 }
 
 /// Where the last `lines` lines begin, looked for from the end, block by block.
@@ -151,6 +150,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use proptest::prelude::*;
     use tokio::sync::mpsc::{Receiver, channel};
 
     use super::*;
@@ -201,12 +201,111 @@ mod tests {
             to,
         ));
         assert_eq!(from.recv().await.expect("open").expect("read"), "one\n");
-        std::fs::rename(&path, directory.path().join("0.log.1")).expect("rotated");
+        std::fs::rename(&path, directory.path().join("0.log.20240102-150405")).expect("rotated");
         std::fs::write(&path, entry("two")).expect("written");
         assert_eq!(from.recv().await.expect("open").expect("read"), "two\n");
         running.store(false, Ordering::Relaxed);
         assert!(from.recv().await.is_none());
         task.await.expect("ended");
+    }
+
+    /// What happens to a log while somebody follows it.
+    #[derive(Clone, Copy, Debug)]
+    enum Happens {
+        Lines(usize),
+        Rotated,
+        /// The oldest file that is not compressed yet, but never the newest rotated one.
+        Compressed,
+        Time(u64),
+    }
+
+    fn happens() -> impl Strategy<Value = Happens> {
+        prop_oneof![
+            (1_usize..40).prop_map(Happens::Lines),
+            Just(Happens::Rotated),
+            Just(Happens::Compressed),
+            (1_u64..400).prop_map(Happens::Time),
+        ]
+    }
+
+    /// A runtime and an agent that rotates.
+    struct Writer {
+        directory: tempfile::TempDir,
+        lines: usize,
+        plain: Vec<PathBuf>,
+        stamps: usize,
+    }
+
+    impl Writer {
+        fn path(&self) -> PathBuf {
+            self.directory.path().join("0.log")
+        }
+
+        fn lines(&mut self, count: usize) {
+            let mut file = std::fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(self.path())
+                .expect("open");
+            for _ in 0..count {
+                file.write_all(entry(&format!("line {}", self.lines)).as_bytes()).expect("written");
+                self.lines += 1;
+            }
+        }
+
+        fn rotate(&mut self) {
+            self.stamps += 1;
+            let to = self.directory.path().join(format!("0.log.20240101-{:06}", self.stamps));
+            std::fs::rename(self.path(), &to).expect("rotated");
+            std::fs::write(self.path(), "").expect("made");
+            self.plain.push(to);
+        }
+
+        fn compress(&mut self) {
+            if self.plain.len() < 2 {
+                return;
+            }
+            let from = self.plain.remove(0);
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            packed.write_all(&std::fs::read(&from).expect("read")).expect("packed");
+            let to = format!("{}.gz", from.display());
+            std::fs::write(to, packed.finish().expect("packed")).expect("written");
+            std::fs::remove_file(from).expect("removed");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_follower_loses_no_line(story in proptest::collection::vec(happens(), 1..40)) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("runtime");
+            runtime.block_on(async {
+                let directory = tempfile::tempdir().expect("tempdir");
+                let mut writer = Writer { directory, lines: 0, plain: Vec::new(), stamps: 0 };
+                writer.lines(1);
+                let running = Arc::new(AtomicBool::new(true));
+                let (to, from) = channel(4);
+                let still = running.clone();
+                let options = LogOptions { follow: true, ..LogOptions::default() };
+                tokio::spawn(send(writer.path(), options, move || ready(still.load(Ordering::Relaxed)), to));
+                let got = tokio::spawn(all(from));
+                // The log is opened before anything else happens to it.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                for happens in &story {
+                    match *happens {
+                        Happens::Lines(count) => writer.lines(count),
+                        Happens::Rotated => writer.rotate(),
+                        Happens::Compressed => writer.compress(),
+                        Happens::Time(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
+                    }
+                }
+                running.store(false, Ordering::Relaxed);
+                let expected: Vec<_> = (0..writer.lines).map(|n| format!("line {n}")).collect();
+                let got = got.await.expect("ended");
+                assert!(got.lines().eq(expected.iter().map(String::as_str)), "{story:?}: {got}");
+            });
+        }
     }
 
     #[tokio::test]

@@ -1,0 +1,189 @@
+//! What is to be done to the files of one log. Pure.
+
+use std::collections::BTreeMap;
+
+use proto_api::Time;
+
+use crate::server::logs::series::{Stamp, stamp_of};
+
+/// How far logs may grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Size at which a file is rotated, in bytes.
+    pub size: u64,
+    /// Files of one log, the one that is written included; at least 2.
+    pub files: usize,
+}
+
+/// One thing to be done, by names in the log's directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Removes what is left of a compression that was cut off, or what is too much.
+    Remove(String),
+    /// Makes `<name>.gz` of it.
+    Compress(String),
+    /// Moves the file that is written there and has the runtime open a new one.
+    Rotate(String),
+    /// Has the runtime open the file again: it was moved away and the agent died before it told.
+    Reopen,
+}
+
+/// A rotated file in the forms in which it is there.
+#[derive(Clone, Copy, Debug, Default)]
+struct Forms {
+    plain: bool,
+    packed: bool,
+}
+
+/// What is to be done, in this order. `names` are the files of the directory, `size` that of the one that is written, if it is there.
+pub fn plan(
+    log: &str,
+    names: &[String],
+    size: Option<u64>,
+    limits: Limits,
+    now_unix: i64,
+) -> Vec<Act> {
+    let mut rotated: BTreeMap<Stamp, Forms> = BTreeMap::new();
+    let mut acts = Vec::new();
+    for name in names {
+        if name
+            .strip_prefix(log)
+            .is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".tmp"))
+        {
+            acts.push(Act::Remove(name.clone()));
+        } else if let Some(stamp) = stamp_of(log, name) {
+            let forms = rotated.entry(stamp).or_default();
+            if name.ends_with(".gz") { forms.packed = true } else { forms.plain = true }
+        }
+    }
+    let Some(size) = size else {
+        // Without a file of any name the container has not logged yet.
+        if !rotated.is_empty() {
+            acts.push(Act::Reopen);
+        }
+        return acts;
+    };
+    if size <= limits.size {
+        return acts;
+    }
+    // The one that is written stays one, and becomes another.
+    let keep = limits.files.saturating_sub(2);
+    let over = rotated.len().saturating_sub(keep);
+    for (at, (stamp, forms)) in rotated.iter().enumerate() {
+        let (plain, packed) = (format!("{log}.{stamp}"), format!("{log}.{stamp}.gz"));
+        if at < over {
+            acts.extend(forms.plain.then(|| Act::Remove(plain)));
+            acts.extend(forms.packed.then(|| Act::Remove(packed)));
+        } else if forms.packed && forms.plain {
+            // A compressed file has its name only when it is whole.
+            acts.push(Act::Remove(plain));
+        } else if forms.plain {
+            acts.push(Act::Compress(plain));
+        }
+    }
+    let newest = rotated.last_key_value().map(|(stamp, _)| stamp.as_str());
+    acts.push(Act::Rotate(format!("{log}.{}", next_stamp(newest, now_unix))));
+    acts
+}
+
+/// A stamp of now that is later than the newest there is, also when the clock was set back.
+fn next_stamp(newest: Option<&str>, now_unix: i64) -> Stamp {
+    let now = stamp(now_unix);
+    match newest {
+        Some(newest) if *newest >= *now => unix(newest).map_or(now, |newest| stamp(newest + 1)),
+        _ => now,
+    }
+}
+
+/// `20240102-150405`.
+fn stamp(unix: i64) -> Stamp {
+    let time = Time::from_unix(unix).to_string();
+    let (day, clock) = time.split_once('T').unwrap_or((&time, ""));
+    format!("{}-{}", day.replace('-', ""), clock.trim_end_matches('Z').replace(':', ""))
+}
+
+fn unix(stamp: &str) -> Option<i64> {
+    let part = |from: usize, to: usize| stamp.get(from..to);
+    let (year, month, day) = (part(0, 4)?, part(4, 6)?, part(6, 8)?);
+    let (hour, minute, second) = (part(9, 11)?, part(11, 13)?, part(13, 15)?);
+    format!("{year}-{month}-{day}T{hour}:{minute}:{second}Z").parse::<Time>().ok()?.unix()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: i64 = 1_704_207_845; // 2024-01-02T15:04:05Z
+    const LIMITS: Limits = Limits { size: 100, files: 3 };
+
+    fn acts(names: &[&str], size: Option<u64>) -> Vec<Act> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        plan("0.log", &names, size, LIMITS, NOW)
+    }
+
+    #[test]
+    fn a_log_is_rotated_compressed_and_bounded() {
+        let rotate = |stamp: &str| Act::Rotate(format!("0.log.{stamp}"));
+        assert_eq!(acts(&["0.log"], Some(100)), []);
+        assert_eq!(acts(&["0.log"], Some(101)), [rotate("20240102-150405")]);
+        let one = "0.log.20240101-000000";
+        assert_eq!(
+            acts(&["0.log", one], Some(101)),
+            [Act::Compress(one.into()), rotate("20240102-150405")]
+        );
+        let two = "0.log.20240102-000000";
+        let packed = "0.log.20240101-000000.gz";
+        assert_eq!(
+            acts(&["0.log", two, packed], Some(101)),
+            [Act::Remove(packed.into()), Act::Compress(two.into()), rotate("20240102-150405")]
+        );
+    }
+
+    #[test]
+    fn what_a_crash_left_is_put_right() {
+        let one = "0.log.20240101-000000";
+        assert_eq!(acts(&[one], None), [Act::Reopen]);
+        assert_eq!(acts(&[], None), []);
+        let cut = "0.log.20240101-000000.tmp";
+        assert_eq!(acts(&["0.log", one, cut], Some(1)), [Act::Remove(cut.into())]);
+        let packed = "0.log.20240101-000000.gz";
+        assert!(acts(&["0.log", one, packed], Some(101)).contains(&Act::Remove(one.into())));
+        assert_eq!(acts(&["0.log", "1.log.tmp", "10.log.20240101-000000"], Some(1)), []);
+    }
+
+    #[test]
+    fn stamps_rise_also_when_the_clock_does_not() {
+        assert_eq!(next_stamp(None, NOW), "20240102-150405");
+        assert_eq!(next_stamp(Some("20240102-150405"), NOW), "20240102-150406");
+        assert_eq!(next_stamp(Some("20240102-235959"), NOW), "20240103-000000");
+    }
+
+    proptest! {
+        #[test]
+        fn never_more_files_than_allowed(files in 2_usize..7, rotations in 1_usize..30) {
+            let limits = Limits { size: 1, files };
+            let mut names: Vec<String> = vec!["0.log".into()];
+            for _ in 0..rotations {
+                for act in plan("0.log", &names, Some(2), limits, NOW) {
+                    match act {
+                        Act::Remove(name) => names.retain(|other| *other != name),
+                        Act::Compress(name) => {
+                            names.retain(|other| *other != name);
+                            names.push(format!("{name}.gz"));
+                        }
+                        Act::Rotate(name) => {
+                            prop_assert!(!names.contains(&name));
+                            names.push(name);
+                        }
+                        Act::Reopen => prop_assert!(false, "the file is there"),
+                    }
+                }
+                prop_assert!(names.len() <= files);
+            }
+            let plain = names.iter().filter(|name| !name.ends_with(".gz")).count();
+            prop_assert_eq!(plain, 2, "the one that is written, and the newest rotated");
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Files and a runtime in memory.
+
+use std::io::{Read as _, Write as _};
+
+use agent_pod::spec::{ContainerConfig, SandboxConfig};
+use agent_runtime::fake::FakeRuntime;
+use agent_runtime::runtime::RefusalKind;
+use proto_api::core::v1::{ContainerState, ContainerStateRunning, ContainerStatus};
+
+use super::*;
+
+const LIMITS: Limits = Limits { size: 10, files: 3 };
+
+struct Bench {
+    runtime: FakeRuntime,
+    instance: String,
+    logs: tempfile::TempDir,
+    pod: Pod,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let runtime = FakeRuntime::new().0;
+        runtime.add_image("image");
+        let sandbox = SandboxConfig {
+            name: "web".into(),
+            namespace: "a".into(),
+            uid: "u".into(),
+            ..SandboxConfig::default()
+        };
+        let id = runtime.run_sandbox(&sandbox).await.expect("sandbox").id;
+        let image = runtime.image("image").await.expect("asked").expect("there").id;
+        let container = ContainerConfig { name: "c".into(), image, ..ContainerConfig::default() };
+        let instance = runtime.create_container(&id, &container, &sandbox).await.expect("created");
+        runtime.start_container(&instance).await.expect("started");
+        let mut pod = Pod::default();
+        pod.metadata.name = "web".into();
+        pod.metadata.namespace = "a".into();
+        pod.metadata.uid = "u".into();
+        let state = ContainerState {
+            running: Some(ContainerStateRunning::default()),
+            ..ContainerState::default()
+        };
+        let status = ContainerStatus {
+            name: "c".into(),
+            state,
+            container_id: format!("x://{instance}"),
+            ..ContainerStatus::default()
+        };
+        pod.status.container_statuses = vec![status];
+        let logs = tempfile::tempdir().expect("tempdir");
+        std::fs::create_dir_all(logs.path().join("a_web_u/c")).expect("made");
+        Self { runtime, instance, logs, pod }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.logs.path().join("a_web_u/c").join(name)
+    }
+
+    /// The runtime writes, to a new file when there is none.
+    fn write(&self, text: &str) {
+        let mut file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(self.file("0.log"))
+            .expect("open");
+        file.write_all(text.as_bytes()).expect("written");
+    }
+
+    async fn pass(&self) -> Result<Kept, String> {
+        let mut found = logs(&self.logs.path().to_string_lossy(), std::slice::from_ref(&self.pod));
+        keep(&self.runtime, found.pop().expect("a log"), LIMITS).await
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.file("")).expect("read").flatten();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    fn reopened(&self) -> usize {
+        self.runtime.changes().iter().filter(|change| change.call == "ReopenContainerLog").count()
+    }
+}
+
+fn unpacked(path: &Path) -> String {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).expect("open");
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).expect("whole");
+    text
+}
+
+#[tokio::test]
+async fn a_log_is_rotated_and_older_files_are_compressed() {
+    let bench = Bench::new().await;
+    bench.write("short");
+    assert_eq!(bench.pass().await, Ok(Kept::Within));
+    for round in 0..4 {
+        bench.write(&format!("round {round}: a long line"));
+        assert_eq!(bench.pass().await, Ok(Kept::Rotated), "{round}");
+    }
+    bench.write("after");
+    let names = bench.names();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert_eq!(names[0], "0.log");
+    assert!(names[1].ends_with(".gz") && !names[2].ends_with(".gz"), "{names:?}");
+    assert_eq!(unpacked(&bench.file(&names[1])), "round 2: a long line");
+    assert_eq!(
+        std::fs::read_to_string(bench.file(&names[2])).expect("read"),
+        "round 3: a long line"
+    );
+}
+
+#[tokio::test]
+async fn a_runtime_that_does_not_listen_gets_its_file_back() {
+    let bench = Bench::new().await;
+    bench.write("a line that is too long");
+    bench.runtime.fail_next("ReopenContainerLog", RefusalKind::Unavailable, "away");
+    let error = bench.pass().await.expect_err("not told");
+    assert!(error.contains("away"), "{error}");
+    assert_eq!(bench.names(), ["0.log"]);
+    assert_eq!(bench.pass().await, Ok(Kept::Rotated));
+}
+
+#[tokio::test]
+async fn a_rotation_that_a_crash_cut_off_is_finished() {
+    let bench = Bench::new().await;
+    bench.write("moved");
+    std::fs::rename(bench.file("0.log"), bench.file("0.log.20240101-000000")).expect("moved");
+    std::fs::write(bench.file("0.log.20230101-000000.tmp"), "half").expect("written");
+    let before = bench.reopened();
+    assert_eq!(bench.pass().await, Ok(Kept::Within));
+    assert_eq!(bench.reopened(), before + 1);
+    assert_eq!(bench.names(), ["0.log.20240101-000000"]);
+    bench.runtime.end(&bench.instance, 0);
+}

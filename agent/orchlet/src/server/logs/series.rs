@@ -1,0 +1,200 @@
+//! The files that one log has become by rotation, oldest first: `0.log.20240102-150405.gz`, `0.log.20240102-160405`, and `0.log`, the one
+//! that is written. A reader goes from each to the next and misses none.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use tokio::fs::File;
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+
+/// Read at a time.
+pub const BLOCK: usize = 64 << 10;
+/// Pieces of a compressed file that wait for a slow reader.
+const PIECES_MAX: usize = 2;
+
+/// When a file was rotated away, as its name says; sorts like the time.
+pub type Stamp = String;
+
+/// The stamp in the name of a rotated file of `log`, compressed or not; `None` for every other name.
+pub fn stamp_of(log: &str, name: &str) -> Option<Stamp> {
+    let rest = name.strip_prefix(log)?.strip_prefix('.')?;
+    let stamp = rest.strip_suffix(".gz").unwrap_or(rest);
+    let digits =
+        |text: &str, len| text.len() == len && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (day, time) = stamp.split_once('-')?;
+    (digits(day, 8) && digits(time, 6)).then(|| stamp.to_owned())
+}
+
+/// Stamps of the rotated files of a log.
+fn stamps(path: &Path) -> BTreeSet<Stamp> {
+    let (Some(directory), Some(log)) =
+        (path.parent(), path.file_name().and_then(|name| name.to_str()))
+    else {
+        return BTreeSet::new();
+    };
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    files.filter_map(|file| stamp_of(log, file.file_name().to_str()?)).collect()
+}
+
+/// One file of a log, open for reading.
+pub struct Part {
+    content: Content,
+    path: PathBuf,
+    /// The newest file that is older than this one: what tells this one when it is rotated away itself.
+    after: Option<Stamp>,
+}
+
+enum Content {
+    Plain(File),
+    Compressed(mpsc::Receiver<io::Result<Vec<u8>>>),
+}
+
+impl Part {
+    /// The file that is written. In the moment between its being moved away and its successor's being made, the one moved away.
+    pub async fn current(path: PathBuf) -> io::Result<Self> {
+        let (there, known) = looked(path.clone()).await?;
+        let mut newest_first = known.into_iter().rev();
+        let after = if there { newest_first.next() } else { newest_first.nth(1) };
+        Self::after(path, after).await
+    }
+
+    /// The oldest file that is newer than `after`.
+    async fn after(path: PathBuf, after: Option<Stamp>) -> io::Result<Self> {
+        loop {
+            match later(&path, after.as_ref()).await?.into_iter().next() {
+                Some(stamp) => {
+                    // It may be compressed, or removed, between the look and the opening: look again.
+                    if let Some(content) = rotated(&path, &stamp).await? {
+                        return Ok(Self { content, path, after });
+                    }
+                }
+                None => {
+                    let file = File::open(&path).await?;
+                    if later(&path, after.as_ref()).await?.is_empty() {
+                        return Ok(Self { content: Content::Plain(file), path, after });
+                    }
+                }
+            }
+        }
+    }
+
+    /// What comes next of this file; 0 at its present end.
+    pub async fn read(&mut self, block: &mut Vec<u8>) -> io::Result<usize> {
+        match &mut self.content {
+            Content::Plain(file) => {
+                block.resize(BLOCK, 0);
+                file.read(block).await
+            }
+            Content::Compressed(pieces) => match pieces.recv().await {
+                None => Ok(0),
+                Some(piece) => {
+                    *block = piece?;
+                    Ok(block.len())
+                }
+            },
+        }
+    }
+
+    /// The plain file, for looking through it from its end.
+    pub fn plain(&mut self) -> Option<&mut File> {
+        match &mut self.content {
+            Content::Plain(file) => Some(file),
+            Content::Compressed(_) => None,
+        }
+    }
+
+    /// Whether a newer file is there: this one is not written any more, or will not be in a moment.
+    pub async fn has_successor(&self) -> bool {
+        let Ok((there, known)) = looked(self.path.clone()).await else { return false };
+        let newer =
+            known.into_iter().filter(|stamp| self.after.as_ref().is_none_or(|after| stamp > after));
+        match newer.count() {
+            0 => false,
+            1 => there,
+            _ => true,
+        }
+    }
+
+    /// The file after this one; call it only when [`Part::has_successor`].
+    pub async fn successor(&self) -> io::Result<Self> {
+        let this = later(&self.path, self.after.as_ref()).await?.into_iter().next();
+        Self::after(self.path.clone(), this.or(self.after.clone())).await
+    }
+}
+
+/// Whether the file that is written is there, and the stamps of the others.
+async fn looked(path: PathBuf) -> io::Result<(bool, BTreeSet<Stamp>)> {
+    tokio::task::spawn_blocking(move || (path.exists(), stamps(&path)))
+        .await
+        .map_err(io::Error::other)
+}
+
+async fn later(path: &Path, after: Option<&Stamp>) -> io::Result<BTreeSet<Stamp>> {
+    let (_, mut known) = looked(path.to_owned()).await?;
+    known.retain(|stamp| after.is_none_or(|after| stamp > after));
+    Ok(known)
+}
+
+/// A rotated file, compressed or not; `None` when there is neither.
+async fn rotated(path: &Path, stamp: &str) -> io::Result<Option<Content>> {
+    let named = |end: &str| PathBuf::from(format!("{}.{stamp}{end}", path.display()));
+    match File::open(named("")).await {
+        Ok(file) => return Ok(Some(Content::Plain(file))),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(_) => {}
+    }
+    match std::fs::File::open(named(".gz")) {
+        Ok(file) => Ok(Some(Content::Compressed(unpack(file)))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Decompresses on a thread of its own, no further ahead than the bound.
+fn unpack(file: std::fs::File) -> mpsc::Receiver<io::Result<Vec<u8>>> {
+    let (to, pieces) = mpsc::channel(PIECES_MAX);
+    tokio::task::spawn_blocking(move || {
+        use std::io::Read as _;
+        let mut content = MultiGzDecoder::new(io::BufReader::new(file));
+        loop {
+            let mut block = vec![0; BLOCK];
+            let piece = match content.read(&mut block) {
+                Ok(0) => return,
+                Ok(len) => {
+                    block.truncate(len);
+                    Ok(block)
+                }
+                Err(error) => Err(error),
+            };
+            let failed = piece.is_err();
+            if to.blocking_send(piece).is_err() || failed {
+                return;
+            }
+        }
+    });
+    pieces
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_rotated_files_of_the_log_have_stamps() {
+        let stamp = |name| stamp_of("0.log", name);
+        assert_eq!(stamp("0.log.20240102-150405").as_deref(), Some("20240102-150405"));
+        assert_eq!(stamp("0.log.20240102-150405.gz").as_deref(), Some("20240102-150405"));
+        for other in [
+            "0.log",
+            "0.log.20240102-150405.tmp",
+            "0.log.1",
+            "10.log.20240102-150405",
+            "0.log.2024010a-150405",
+        ] {
+            assert_eq!(stamp(other), None, "{other}");
+        }
+    }
+}

@@ -6,6 +6,7 @@
 //! - [`address`]: the node's own addresses.
 //! - [`topology`]: where its processors and memory lie.
 //! - [`bridge`]: what the pods of the node are plugged into.
+//! - [`dbus`], [`logind`]: the word that the machine shuts down.
 //! - [`disk_usage`]: what a directory takes.
 //! - [`stall`]: the kernel's word that memory is short.
 
@@ -13,7 +14,9 @@ pub mod address;
 pub mod bridge;
 pub mod cgroup_stats;
 pub mod cgroups;
+pub mod dbus;
 pub mod disk_usage;
+pub mod logind;
 pub mod machine;
 pub mod net_counters;
 pub mod process;

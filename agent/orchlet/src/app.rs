@@ -38,6 +38,7 @@ use crate::metrics::AgentMetrics;
 use crate::node_events::NodeEvents;
 use crate::place::{Bounded, Enforced, NodePlace};
 use crate::pods::Pods;
+use crate::shutdown::Shutdown;
 
 /// What sources say that waits for the pods' dispatcher.
 const SAID_LEN: usize = 256;
@@ -151,7 +152,7 @@ fn client(settings: &Settings, registry: &Metrics) -> Result<Option<Client>, Fai
 }
 
 impl Bound {
-    /// Runs until SIGTERM or SIGINT. Pods run on after that.
+    /// Runs until SIGTERM or SIGINT. Pods run on after that, unless the signal is all that tells of the machine's end.
     ///
     /// # Errors
     /// A part that everything depends on failed for good.
@@ -160,22 +161,25 @@ impl Bound {
         let stop = stop_signal();
         tokio::pin!(stop);
         // Cancel safe: a start that is cut off has changed nothing that the next start does not find.
-        tokio::select! {
+        let shutdown = tokio::select! {
             signal = &mut stop => {
                 tracing::info!(signal = signal.map_err(Failure::run)?, "stopped before the start");
                 return Ok(());
             }
             started = self.start(&drain) => started?,
-        }
+        };
         let signal = stop.await.map_err(Failure::run)?;
-        tracing::info!(signal, "stopping; pods run on");
+        if signal == "SIGTERM" {
+            shutdown.on_sigterm().await;
+        }
+        tracing::info!(signal, "stopping; pods that run run on");
         self.journal.close();
         drain.drain(DRAIN_DEADLINE).await;
         Ok(())
     }
 
-    /// Starts every task.
-    async fn start(&mut self, drain: &Drain) -> Result<(), Failure> {
+    /// Starts every task; what ends pods when the machine shuts down.
+    async fn start(&mut self, drain: &Drain) -> Result<Arc<Shutdown>, Failure> {
         self.runtime_ready().await;
         let (node_sender, node) = watch::channel(None);
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));
@@ -191,14 +195,14 @@ impl Bound {
         self.start_servers(cluster.as_ref().map(|c| &c.client), &parts, drain).await?;
         let events = cluster.as_ref().map(|cluster| cluster.events.clone());
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
-        self.start_upkeep(&parts, &events, drain);
+        let shutdown = self.start_upkeep(&parts, &events, drain);
         self.start_allocation(&parts, drain);
         self.start_drivers(cluster.as_ref().map(|c| &c.client), drain);
         if let Some(cluster) = cluster {
             self.start_node(&cluster.client, parts, events, node_sender, node, drain)?;
         }
         tracing::info!(node = self.machine.name, boot = self.boot_id, "running");
-        Ok(())
+        Ok(shutdown)
     }
 }
 

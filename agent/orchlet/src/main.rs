@@ -24,6 +24,7 @@ mod provision;
 mod reports;
 mod resolver;
 mod server;
+mod shutdown;
 mod sources;
 mod timeline;
 mod volumes;

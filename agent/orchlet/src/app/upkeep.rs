@@ -1,7 +1,9 @@
 //! The tasks that keep the node in order: images, garbage, eviction.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use agent_host::logind;
 use agent_node::eviction::decide::State;
 use agent_node::resources::MEMORY;
 use proto_daemon::drain::Drain;
@@ -18,6 +20,10 @@ use crate::logs_rotation;
 use crate::node_config;
 use crate::node_events::NodeEvents;
 use crate::pods::parts::Parts;
+use crate::shutdown::Shutdown;
+
+/// Where the session service is told how long to wait.
+const LOGIND_DROP_IN: &str = "/etc/systemd/logind.conf.d/99-orchlet.conf";
 
 /// Where credentials for registries come from.
 pub(super) fn logins(settings: &Settings) -> Result<Logins, Failure> {
@@ -37,8 +43,13 @@ impl Bound {
         Images::new(Arc::new(self.runtime.clone()), logins, bounds)
     }
 
-    /// Starts them.
-    pub(super) fn start_upkeep(&self, parts: &Arc<Parts>, events: &NodeEvents, drain: &Drain) {
+    /// Starts them; what ends pods when the machine shuts down.
+    pub(super) fn start_upkeep(
+        &self,
+        parts: &Arc<Parts>,
+        events: &NodeEvents,
+        drain: &Drain,
+    ) -> Arc<Shutdown> {
         let (flags, file) = (&self.settings.flags, &self.settings.file);
         let collecting = collect::run(
             parts.clone(),
@@ -68,6 +79,16 @@ impl Bound {
             };
             tokio::spawn(until(drain.watch(), import.run()));
         }
+        let groups = node_config::shutdown_groups(file);
+        let waits = !groups.is_empty();
+        let places = (Path::new(logind::SYSTEM_BUS), Path::new(LOGIND_DROP_IN));
+        let shutdown = Arc::new(Shutdown::new(parts.clone(), groups, events.clone(), places));
+        if waits {
+            let (follower, page) = (shutdown.clone(), self.board.task("shutdown"));
+            let following = async move { follower.follow(page).await };
+            tokio::spawn(until(drain.watch(), following));
+        }
+        shutdown
     }
 
     fn evictor(&self, parts: &Arc<Parts>, events: &NodeEvents) -> Evictor {

@@ -1,0 +1,277 @@
+//! One connection to a message bus: calls, their answers, and the signals asked for. As much of D-Bus as talking to the machine's own
+//! services takes.
+
+pub mod message;
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg,
+    sendmsg,
+};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use message::{Argument, Kind, Message, PREFIX_LEN};
+
+/// How long an answer may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(20);
+/// Signals kept while an answer is waited for; older ones go.
+const SIGNALS_MAX: usize = 64;
+/// Descriptors taken from one read.
+const DESCRIPTORS_MAX: usize = 4;
+
+/// Why the bus is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    /// The connection broke or was never made.
+    #[error("message bus")]
+    Broken(#[source] std::io::Error),
+    /// What came is not what the protocol says.
+    #[error("message bus: {0}")]
+    Malformed(&'static str),
+    /// The bus does not take us.
+    #[error("message bus refuses: {0}")]
+    Refused(String),
+    /// A call did not work.
+    #[error("{call}: {error}")]
+    Failed {
+        /// Method.
+        call: String,
+        /// Name of the error and what it says.
+        error: String,
+    },
+    /// No answer in time.
+    #[error("{0}: no answer")]
+    Deadline(String),
+}
+
+impl PartialEq for BusError {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+/// A message with its descriptors.
+#[derive(Debug)]
+pub struct Received {
+    /// The message.
+    pub message: Message,
+    /// Descriptors that came with it.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Bus {
+    stream: UnixStream,
+    read: Vec<u8>,
+    descriptors: VecDeque<OwnedFd>,
+    signals: VecDeque<Message>,
+    serial: u32,
+}
+
+impl Bus {
+    /// Connects to the bus at a socket and says hello.
+    ///
+    /// # Errors
+    /// There is no bus, or it does not take us.
+    pub async fn connect(socket: &Path) -> Result<Self, BusError> {
+        let stream = UnixStream::connect(socket).await.map_err(BusError::Broken)?;
+        let mut bus = Self {
+            stream,
+            read: Vec::new(),
+            descriptors: VecDeque::new(),
+            signals: VecDeque::new(),
+            serial: 0,
+        };
+        let greet = async {
+            bus.authenticate().await?;
+            let own = "org.freedesktop.DBus";
+            bus.exchange(Message::call(own, "/org/freedesktop/DBus", (own, "Hello"), &[])).await
+        };
+        let answered = tokio::time::timeout(ANSWER_WITHIN, greet).await;
+        answered.map_err(|_| BusError::Deadline("Hello".to_owned()))??;
+        Ok(bus)
+    }
+
+    /// Shows who we are by the socket itself, and that descriptors may be passed.
+    async fn authenticate(&mut self) -> Result<(), BusError> {
+        let uid = rustix::process::geteuid().as_raw().to_string();
+        let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
+        self.send(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes()).await?;
+        self.expect_line("OK").await?;
+        self.send(b"NEGOTIATE_UNIX_FD\r\n").await?;
+        self.expect_line("AGREE_UNIX_FD").await?;
+        self.send(b"BEGIN\r\n").await
+    }
+
+    async fn expect_line(&mut self, word: &str) -> Result<(), BusError> {
+        loop {
+            if let Some(end) = self.read.windows(2).position(|pair| pair == b"\r\n") {
+                let line: Vec<u8> = self.read.drain(..end + 2).collect();
+                let line = String::from_utf8_lossy(&line).trim().to_owned();
+                let fits = line.split(' ').next() == Some(word);
+                return if fits { Ok(()) } else { Err(BusError::Refused(line)) };
+            }
+            if self.read.len() > 4096 {
+                return Err(BusError::Malformed("a line without end"));
+            }
+            self.receive_bytes().await?;
+        }
+    }
+
+    /// Calls a method and waits for its answer; signals that come meanwhile are kept.
+    ///
+    /// # Errors
+    /// The call failed, or the connection did. After a deadline the connection is not to be used any more.
+    pub async fn call(
+        &mut self,
+        destination: &str,
+        path: &str,
+        method: (&str, &str),
+        args: &[Argument<'_>],
+    ) -> Result<Received, BusError> {
+        let call = Message::call(destination, path, method, args);
+        let answered = tokio::time::timeout(ANSWER_WITHIN, self.exchange(call)).await;
+        answered.map_err(|_| BusError::Deadline(method.1.to_owned()))?
+    }
+
+    async fn exchange(&mut self, call: Message) -> Result<Received, BusError> {
+        self.serial = self.serial.wrapping_add(1).max(1);
+        let call = Message { serial: self.serial, ..call };
+        self.send(&call.encode()).await?;
+        loop {
+            let received = self.receive().await?;
+            let message = &received.message;
+            match message.kind {
+                Kind::Signal => self.keep(received.message),
+                Kind::Return if message.reply_to == call.serial => return Ok(received),
+                Kind::Error if message.reply_to == call.serial => {
+                    let text = message.text().unwrap_or_default();
+                    let error = format!("{}: {text}", message.error);
+                    return Err(BusError::Failed { call: call.member, error });
+                }
+                Kind::Return | Kind::Error | Kind::Call => {}
+            }
+        }
+    }
+
+    fn keep(&mut self, signal: Message) {
+        if self.signals.len() >= SIGNALS_MAX {
+            self.signals.pop_front();
+        }
+        self.signals.push_back(signal);
+    }
+
+    /// The next signal. Cancel safe.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn signal(&mut self) -> Result<Message, BusError> {
+        loop {
+            if let Some(signal) = self.signals.pop_front() {
+                return Ok(signal);
+            }
+            let received = self.receive().await?;
+            if received.message.kind == Kind::Signal {
+                return Ok(received.message);
+            }
+        }
+    }
+
+    /// Sends a message made by hand, as a service does.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn send_message(
+        &mut self,
+        message: &Message,
+        descriptor: Option<&OwnedFd>,
+    ) -> Result<(), BusError> {
+        self.serial = self.serial.wrapping_add(1).max(1);
+        let bytes = Message { serial: self.serial, ..message.clone() }.encode();
+        match descriptor {
+            None => self.send(&bytes).await,
+            Some(descriptor) => self.send_with(&bytes, descriptor).await,
+        }
+    }
+
+    /// The next message of any kind. Cancel safe: what was read of one is kept.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn receive(&mut self) -> Result<Received, BusError> {
+        loop {
+            if self.read.len() >= PREFIX_LEN {
+                let len = Message::len_of(&self.read)?;
+                if self.read.len() >= len {
+                    let bytes: Vec<u8> = self.read.drain(..len).collect();
+                    let message = Message::decode(&bytes)?;
+                    let count = message.descriptors as usize;
+                    let own = self.descriptors.drain(..count.min(self.descriptors.len()));
+                    return Ok(Received { message, descriptors: own.collect() });
+                }
+            }
+            self.receive_bytes().await?;
+        }
+    }
+
+    async fn send(&self, mut bytes: &[u8]) -> Result<(), BusError> {
+        while !bytes.is_empty() {
+            self.stream.writable().await.map_err(BusError::Broken)?;
+            match self.stream.try_write(bytes) {
+                Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(BusError::Broken(error)),
+            }
+        }
+        Ok(())
+    }
+
+    async fn send_with(&self, bytes: &[u8], descriptor: &OwnedFd) -> Result<(), BusError> {
+        let sent = self.stream.async_io(Interest::WRITABLE, || {
+            let descriptors = [descriptor.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&descriptors));
+            let bytes = [IoSlice::new(bytes)];
+            Ok(sendmsg(self.stream.as_fd(), &bytes, &mut ancillary, SendFlags::NOSIGNAL)?)
+        });
+        let sent = sent.await.map_err(BusError::Broken)?;
+        // The descriptor went with the first byte.
+        self.send(bytes.get(sent..).unwrap_or_default()).await
+    }
+
+    /// Reads what is there, with its descriptors. Cancel safe.
+    async fn receive_bytes(&mut self) -> Result<(), BusError> {
+        let mut chunk = [0_u8; 4096];
+        let mut passed = Vec::new();
+        let read = self.stream.async_io(Interest::READABLE, || {
+            let mut space =
+                [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+            let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+            let mut chunk = [IoSliceMut::new(&mut chunk)];
+            let flags = RecvFlags::CMSG_CLOEXEC;
+            let read = recvmsg(self.stream.as_fd(), &mut chunk, &mut ancillary, flags)?;
+            for message in ancillary.drain() {
+                if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                    passed.extend(descriptors);
+                }
+            }
+            Ok(read.bytes)
+        });
+        let read = read.await.map_err(BusError::Broken)?;
+        if read == 0 {
+            return Err(BusError::Broken(std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        self.read.extend(chunk.get(..read).unwrap_or_default());
+        self.descriptors.extend(passed);
+        Ok(())
+    }
+}

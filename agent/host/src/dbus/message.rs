@@ -1,0 +1,390 @@
+//! Messages of D-Bus as bytes: what a client of few calls needs. Pure.
+//!
+//! A message is a fixed header, an array of header fields, padding to eight bytes, and a body of arguments. Everything is aligned to
+//! its own size, counted from the start of the message. Written in little endian; both orders are read.
+
+use super::BusError;
+
+/// Longest message that is read; what is talked about here fits in a few hundred bytes.
+pub const LEN_MAX: usize = 1 << 20;
+/// Bytes from which the length of a message is known.
+pub const PREFIX_LEN: usize = 16;
+
+/// Kind of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Asks for an answer.
+    #[default]
+    Call,
+    /// The answer.
+    Return,
+    /// The answer that it did not work.
+    Error,
+    /// News.
+    Signal,
+}
+
+/// A message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// Kind.
+    pub kind: Kind,
+    /// Number that the sender gave it.
+    pub serial: u32,
+    /// The call that this answers.
+    pub reply_to: u32,
+    /// Object.
+    pub path: String,
+    /// Interface of it.
+    pub interface: String,
+    /// Method or signal.
+    pub member: String,
+    /// Name of an error.
+    pub error: String,
+    /// Whom a call goes to.
+    pub destination: String,
+    /// Whom the bus says it comes from.
+    pub sender: String,
+    /// Types of the arguments.
+    pub signature: String,
+    /// Arguments.
+    pub body: Vec<u8>,
+    /// Descriptors that come with it.
+    pub descriptors: u32,
+}
+
+/// An argument of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Argument<'a> {
+    /// A text.
+    Text(&'a str),
+    /// A signed number.
+    Int(i32),
+}
+
+impl Message {
+    /// A call of a method.
+    pub fn call(
+        destination: &str,
+        path: &str,
+        method: (&str, &str),
+        args: &[Argument<'_>],
+    ) -> Self {
+        let mut body = Writer::default();
+        let mut signature = String::new();
+        for argument in args {
+            match argument {
+                Argument::Text(text) => {
+                    signature.push('s');
+                    body.text(text);
+                }
+                Argument::Int(number) => {
+                    signature.push('i');
+                    body.number(u32::from_le_bytes(number.to_le_bytes()));
+                }
+            }
+        }
+        Self {
+            path: path.to_owned(),
+            interface: method.0.to_owned(),
+            member: method.1.to_owned(),
+            destination: destination.to_owned(),
+            signature,
+            body: body.0,
+            ..Self::default()
+        }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        let kind = match self.kind {
+            Kind::Call => 1,
+            Kind::Return => 2,
+            Kind::Error => 3,
+            Kind::Signal => 4,
+        };
+        out.0.extend([b'l', kind, 0, 1]);
+        out.number(length(self.body.len()));
+        out.number(self.serial);
+        let fields = self.fields();
+        out.number(length(fields.len()));
+        out.0.extend(fields);
+        out.align(8);
+        out.0.extend(&self.body);
+        out.0
+    }
+
+    /// The array of header fields. It begins at an offset of sixteen, so that its own offsets are aligned as they stand.
+    fn fields(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        let texts = [
+            (1, "o", &self.path),
+            (2, "s", &self.interface),
+            (3, "s", &self.member),
+            (4, "s", &self.error),
+            (6, "s", &self.destination),
+        ];
+        for (code, kind, text) in texts.into_iter().filter(|(_, _, text)| !text.is_empty()) {
+            out.align(8);
+            out.0.push(code);
+            out.signature(kind);
+            out.text(text);
+        }
+        for (code, number) in [(5, self.reply_to), (9, self.descriptors)] {
+            if number != 0 {
+                out.align(8);
+                out.0.push(code);
+                out.signature("u");
+                out.number(number);
+            }
+        }
+        if !self.signature.is_empty() {
+            out.align(8);
+            out.0.push(8);
+            out.signature("g");
+            out.signature(&self.signature);
+        }
+        out.0
+    }
+
+    /// Length of the message that begins with these bytes, at least [`PREFIX_LEN`].
+    ///
+    /// # Errors
+    /// It is no message, or a longer one than is read here.
+    pub fn len_of(prefix: &[u8]) -> Result<usize, BusError> {
+        let mut reader = Reader::new(prefix)?;
+        reader.at = 4;
+        let body = reader.number()? as usize;
+        reader.at = 12;
+        let fields = reader.number()? as usize;
+        let header = PREFIX_LEN.saturating_add(fields).saturating_add(7) / 8 * 8;
+        let whole = header.saturating_add(body);
+        if whole > LEN_MAX { Err(BusError::Malformed("a message is too long")) } else { Ok(whole) }
+    }
+
+    /// Reads a whole message.
+    ///
+    /// # Errors
+    /// It does not follow the format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, BusError> {
+        let mut reader = Reader::new(bytes)?;
+        let kind = match bytes.get(1) {
+            Some(1) => Kind::Call,
+            Some(2) => Kind::Return,
+            Some(3) => Kind::Error,
+            Some(4) => Kind::Signal,
+            _ => return Err(BusError::Malformed("a message of unknown kind")),
+        };
+        reader.at = 4;
+        let body_len = reader.number()? as usize;
+        let mut message = Self { kind, serial: reader.number()?, ..Self::default() };
+        let end = reader.number()? as usize + PREFIX_LEN;
+        while reader.at < end {
+            reader.align(8);
+            let code = reader.byte()?;
+            let kind = reader.signature()?;
+            match (code, kind.as_str()) {
+                (1, "o") => message.path = reader.text()?,
+                (2, "s") => message.interface = reader.text()?,
+                (3, "s") => message.member = reader.text()?,
+                (4, "s") => message.error = reader.text()?,
+                (5, "u") => message.reply_to = reader.number()?,
+                (6, "s") => message.destination = reader.text()?,
+                (7, "s") => message.sender = reader.text()?,
+                (8, "g") => message.signature = reader.signature()?,
+                (9, "u") => message.descriptors = reader.number()?,
+                (_, "s" | "o") => drop(reader.text()?),
+                (_, "u") => drop(reader.number()?),
+                (_, "g") => drop(reader.signature()?),
+                _ => return Err(BusError::Malformed("a header field of unknown type")),
+            }
+        }
+        reader.align(8);
+        let body = bytes.get(reader.at..reader.at.saturating_add(body_len));
+        message.body = body.ok_or(BusError::Malformed("a message is cut off"))?.to_vec();
+        if bytes.first() == Some(&b'B') && !message.body.is_empty() {
+            // Nobody on the same machine sends it; the body's numbers would be read wrongly.
+            return Err(BusError::Malformed("a body in foreign byte order"));
+        }
+        Ok(message)
+    }
+
+    /// The first argument as a text.
+    pub fn text(&self) -> Option<String> {
+        self.signature.starts_with('s').then(|| Reader::of_body(&self.body).text().ok()).flatten()
+    }
+
+    /// The only argument as a truth value.
+    pub fn truth(&self) -> Option<bool> {
+        let number = || Reader::of_body(&self.body).number().ok();
+        (self.signature == "b").then(number).flatten().map(|number| number != 0)
+    }
+
+    /// The only argument as an index into the descriptors.
+    pub fn descriptor(&self) -> Option<usize> {
+        let number = || Reader::of_body(&self.body).number().ok();
+        (self.signature == "h").then(number).flatten().map(|number| number as usize)
+    }
+
+    /// The only argument as a variant that holds an unsigned number of 64 bits.
+    pub fn long_in_variant(&self) -> Option<u64> {
+        let mut reader = Reader::of_body(&self.body);
+        if self.signature != "v" || reader.signature().ok()? != "t" {
+            return None;
+        }
+        reader.align(8);
+        let bytes = self.body.get(reader.at..reader.at + 8)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+}
+
+fn length(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}
+
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn align(&mut self, to: usize) {
+        self.0.resize(self.0.len().next_multiple_of(to), 0);
+    }
+
+    fn number(&mut self, number: u32) {
+        self.align(4);
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &str) {
+        self.number(length(text.len()));
+        self.0.extend(text.as_bytes());
+        self.0.push(0);
+    }
+
+    fn signature(&mut self, text: &str) {
+        self.0.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
+        self.0.extend(text.as_bytes());
+        self.0.push(0);
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+    big: bool,
+}
+
+impl<'a> Reader<'a> {
+    fn new(bytes: &'a [u8]) -> Result<Self, BusError> {
+        let big = match bytes.first() {
+            Some(b'l') => false,
+            Some(b'B') => true,
+            _ => return Err(BusError::Malformed("bytes that begin no message")),
+        };
+        Ok(Self { bytes, at: 0, big })
+    }
+
+    fn of_body(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0, big: false }
+    }
+
+    fn align(&mut self, to: usize) {
+        self.at = self.at.next_multiple_of(to);
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], BusError> {
+        let taken = self.at.checked_add(len).and_then(|end| self.bytes.get(self.at..end));
+        let taken = taken.ok_or(BusError::Malformed("a message is cut off"))?;
+        self.at += len;
+        Ok(taken)
+    }
+
+    fn byte(&mut self) -> Result<u8, BusError> {
+        Ok(self.take(1)?.first().copied().unwrap_or_default())
+    }
+
+    fn number(&mut self) -> Result<u32, BusError> {
+        self.align(4);
+        let bytes = self.take(4)?.try_into().unwrap_or_default();
+        Ok(if self.big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    }
+
+    fn string(&mut self, len: usize) -> Result<String, BusError> {
+        let bytes = self.take(len)?.to_vec();
+        self.take(1)?;
+        String::from_utf8(bytes).map_err(|_| BusError::Malformed("a text that is not UTF-8"))
+    }
+
+    fn text(&mut self) -> Result<String, BusError> {
+        let len = self.number()? as usize;
+        self.string(len)
+    }
+
+    fn signature(&mut self) -> Result<String, BusError> {
+        let len = self.byte()?.into();
+        self.string(len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Message {
+        let bus = "org.freedesktop.DBus";
+        Message { serial: 1, ..Message::call(bus, "/org/freedesktop/DBus", (bus, "Hello"), &[]) }
+    }
+
+    #[test]
+    fn bytes_of_a_call() {
+        let bytes = hello().encode();
+        let mut expect = vec![b'l', 1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 109, 0, 0, 0];
+        expect.extend(b"\x01\x01o\0\x15\0\0\0/org/freedesktop/DBus\0\0\0");
+        expect.extend(b"\x02\x01s\0\x14\0\0\0org.freedesktop.DBus\0\0\0\0");
+        expect.extend(b"\x03\x01s\0\x05\0\0\0Hello\0\0\0");
+        expect.extend(b"\x06\x01s\0\x14\0\0\0org.freedesktop.DBus\0\0\0\0");
+        assert_eq!(bytes, expect);
+        assert_eq!(Message::len_of(&bytes[..PREFIX_LEN]), Ok(bytes.len()));
+        assert_eq!(Message::decode(&bytes), Ok(hello()));
+    }
+
+    #[test]
+    fn arguments() {
+        let args = [Argument::Text("a"), Argument::Text("longer"), Argument::Int(-1)];
+        let call = Message { serial: 7, ..Message::call("d", "/p", ("i", "m"), &args) };
+        let read = Message::decode(&call.encode()).expect("message");
+        assert_eq!(read.signature, "ssi");
+        assert_eq!(read.text().as_deref(), Some("a"));
+        assert_eq!(read.body, b"\x01\0\0\0a\0\0\0\x06\0\0\0longer\0\0\xff\xff\xff\xff");
+        let of = |signature: &str, body: &[u8]| Message {
+            signature: signature.into(),
+            body: body.into(),
+            ..Message::default()
+        };
+        assert_eq!(of("b", &[1, 0, 0, 0]).truth(), Some(true));
+        assert_eq!(of("b", &[]).truth(), None);
+        assert_eq!(of("h", &[0, 0, 0, 0]).descriptor(), Some(0));
+        assert_eq!(of("v", b"\x01t\0\0\0\0\0\0\x05\0\0\0\0\0\0\0").long_in_variant(), Some(5));
+        assert_eq!(of("v", b"\x01u\0\0\x05\0\0\0").long_in_variant(), None);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let bytes = hello().encode();
+        for cut in 0..bytes.len() {
+            assert!(Message::decode(&bytes[..cut]).is_err(), "{cut}");
+        }
+        // Each byte changed in turn: refused or read as something else, never a panic.
+        for at in 0..bytes.len() {
+            for value in [0, 0x7f, 0xff] {
+                let mut changed = bytes.clone();
+                changed[at] = value;
+                let _ = Message::len_of(&changed[..PREFIX_LEN]);
+                let _ = Message::decode(&changed);
+            }
+        }
+        let long = [b'l', 1, 0, 1, 0xff, 0xff, 0xff, 0xff, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff];
+        assert!(Message::len_of(&long).is_err());
+    }
+}

@@ -1,0 +1,101 @@
+//! The machine's session service, as far as shutting down goes: it tells that a shutdown comes, and waits for those who asked it to.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::dbus::message::Argument::{Int, Text};
+use crate::dbus::{Bus, BusError};
+
+/// Where the machine's bus is.
+pub const SYSTEM_BUS: &str = "/run/dbus/system_bus_socket";
+
+const SERVICE: &str = "org.freedesktop.login1";
+const PATH: &str = "/org/freedesktop/login1";
+const INTERFACE: &str = "org.freedesktop.login1.Manager";
+const SIGNAL: &str = "PrepareForShutdown";
+
+/// The session service.
+#[derive(Debug)]
+pub struct Logind {
+    bus: Bus,
+}
+
+/// Delays a shutdown for as long as it is held, up to the service's own bound.
+#[derive(Debug)]
+pub struct Inhibitor {
+    // Closing it lets go.
+    _lock: OwnedFd,
+}
+
+impl Logind {
+    /// Connects, and asks to be told of shutdowns.
+    ///
+    /// # Errors
+    /// There is no bus.
+    pub async fn connect(socket: &Path) -> Result<Self, BusError> {
+        let mut bus = Bus::connect(socket).await?;
+        let rule = format!("type='signal',interface='{INTERFACE}',member='{SIGNAL}',path='{PATH}'");
+        let own = "org.freedesktop.DBus";
+        bus.call(own, "/org/freedesktop/DBus", (own, "AddMatch"), &[Text(&rule)]).await?;
+        Ok(Self { bus })
+    }
+
+    /// Delays shutdowns from now on.
+    ///
+    /// # Errors
+    /// The service is not there or refuses.
+    pub async fn inhibit(&mut self, who: &str, why: &str) -> Result<Inhibitor, BusError> {
+        let args = [Text("shutdown"), Text(who), Text(why), Text("delay")];
+        let answer = self.bus.call(SERVICE, PATH, (INTERFACE, "Inhibit"), &args).await?;
+        let index = answer.message.descriptor();
+        let lock = index.and_then(|index| answer.descriptors.into_iter().nth(index));
+        let lock = lock.ok_or(BusError::Malformed("an inhibitor without a descriptor"))?;
+        Ok(Inhibitor { _lock: lock })
+    }
+
+    /// How long the service waits at most.
+    ///
+    /// # Errors
+    /// The service is not there.
+    pub async fn delay_max(&mut self) -> Result<Duration, BusError> {
+        let get = ("org.freedesktop.DBus.Properties", "Get");
+        let args = [Text(INTERFACE), Text("InhibitDelayMaxUSec")];
+        let answer = self.bus.call(SERVICE, PATH, get, &args).await?;
+        let micros = answer.message.long_in_variant();
+        micros.map(Duration::from_micros).ok_or(BusError::Malformed("a delay that is no number"))
+    }
+
+    /// Has the service read its configuration again.
+    ///
+    /// # Errors
+    /// The service manager is not there or refuses.
+    pub async fn reload(&mut self) -> Result<(), BusError> {
+        let kill = ("org.freedesktop.systemd1.Manager", "KillUnit");
+        let args = [Text("systemd-logind.service"), Text("all"), Int(SIGHUP)];
+        let manager = "org.freedesktop.systemd1";
+        self.bus.call(manager, "/org/freedesktop/systemd1", kill, &args).await.map(drop)
+    }
+
+    /// Waits for the next word on a shutdown: `true` that it comes, `false` that it was called off. Cancel safe.
+    ///
+    /// # Errors
+    /// The bus is gone.
+    pub async fn shutdown(&mut self) -> Result<bool, BusError> {
+        loop {
+            let signal = self.bus.signal().await?;
+            if signal.member == SIGNAL
+                && signal.interface == INTERFACE
+                && let Some(comes) = signal.truth()
+            {
+                return Ok(comes);
+            }
+        }
+    }
+}
+
+const SIGHUP: i32 = 1;
+
+#[cfg(test)]
+#[allow(clippy::print_stderr, reason = "a test that cannot run says so")]
+mod tests;

@@ -1,0 +1,140 @@
+//! A real bus of its own, with a session service that is played here.
+
+use std::process::{Child, Command, Stdio};
+
+use super::*;
+use crate::dbus::message::{Kind, Message};
+
+/// A bus, stopped with the test.
+struct Daemon {
+    dir: tempfile::TempDir,
+    child: Child,
+}
+
+impl Daemon {
+    /// `None`, having said so, where there is no bus to start.
+    async fn start(test: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("bus");
+        let config = format!(
+            "<busconfig><listen>unix:path={}</listen><auth>EXTERNAL</auth>\
+             <policy context='default'><allow own='*'/><allow send_destination='*'/>\
+             <allow receive_sender='*'/></policy></busconfig>",
+            socket.display()
+        );
+        std::fs::write(dir.path().join("bus.conf"), config).unwrap();
+        let started = Command::new("dbus-daemon")
+            .arg("--nofork")
+            .arg(format!("--config-file={}", dir.path().join("bus.conf").display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(child) = started else {
+            eprintln!("SKIPPED {test}: there is no dbus-daemon");
+            return None;
+        };
+        let daemon = Self { dir, child };
+        for _ in 0..500 {
+            if Bus::connect(&daemon.socket()).await.is_ok() {
+                return Some(daemon);
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("the bus does not come up");
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.dir.path().join("bus")
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Plays the service: answers `Inhibit` with one end of a pair, and properties; then says that a shutdown comes once.
+async fn service(socket: std::path::PathBuf, ready: tokio::sync::oneshot::Sender<()>) -> OwnedFd {
+    let mut bus = Bus::connect(&socket).await.unwrap();
+    let own = "org.freedesktop.DBus";
+    let name =
+        Message::call(own, "/org/freedesktop/DBus", (own, "RequestName"), &[Text(SERVICE), Int(0)]);
+    // The flags of RequestName are unsigned; for zero the bytes are the same.
+    let name = Message { signature: "su".into(), ..name };
+    bus.send_message(&name, None).await.unwrap();
+    ready.send(()).unwrap();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (ours, theirs): (OwnedFd, OwnedFd) = (ours.into(), theirs.into());
+    let mut inhibited = false;
+    loop {
+        let call = bus.receive().await.unwrap().message;
+        let answer = Message {
+            kind: Kind::Return,
+            reply_to: call.serial,
+            destination: call.sender.clone(),
+            ..Message::default()
+        };
+        match call.member.as_str() {
+            "Inhibit" => {
+                assert_eq!(call.signature, "ssss");
+                let answer =
+                    Message { signature: "h".into(), body: vec![0; 4], descriptors: 1, ..answer };
+                bus.send_message(&answer, Some(&theirs)).await.unwrap();
+                inhibited = true;
+            }
+            "Get" => {
+                let body = b"\x01t\0\0\0\0\0\0\x40\x4b\x4c\0\0\0\0\0".to_vec();
+                let answer = Message { signature: "v".into(), body, ..answer };
+                bus.send_message(&answer, None).await.unwrap();
+                if inhibited {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    let signal = Message {
+        kind: Kind::Signal,
+        path: PATH.into(),
+        interface: INTERFACE.into(),
+        member: SIGNAL.into(),
+        signature: "b".into(),
+        body: vec![1, 0, 0, 0],
+        ..Message::default()
+    };
+    bus.send_message(&signal, None).await.unwrap();
+    // The bus writes what it has taken even when the sender leaves; stay until the other end is let go all the same.
+    ours
+}
+
+#[tokio::test]
+async fn a_shutdown_is_delayed_and_told() {
+    let Some(daemon) = Daemon::start("a_shutdown_is_delayed_and_told").await else { return };
+    let (ready, up) = tokio::sync::oneshot::channel();
+    let playing = tokio::spawn(service(daemon.socket(), ready));
+    up.await.unwrap();
+    let mut logind = Logind::connect(&daemon.socket()).await.unwrap();
+    let inhibitor = logind.inhibit("orchlet", "pods end first").await.unwrap();
+    assert_eq!(logind.delay_max().await.unwrap(), Duration::from_secs(5));
+    assert!(logind.shutdown().await.unwrap());
+    let ours = playing.await.unwrap();
+    let mut other_end = std::os::unix::net::UnixStream::from(ours);
+    other_end.set_nonblocking(true).unwrap();
+    let mut byte = [0];
+    let held = std::io::Read::read(&mut other_end, &mut byte).unwrap_err();
+    assert_eq!(held.kind(), std::io::ErrorKind::WouldBlock, "held");
+    drop(inhibitor);
+    assert_eq!(std::io::Read::read(&mut other_end, &mut byte).unwrap(), 0, "let go");
+}
+
+#[tokio::test]
+async fn a_machine_without_the_service_says_so() {
+    let test = "a_machine_without_the_service_says_so";
+    assert!(Logind::connect(Path::new("/nonexistent/bus")).await.is_err());
+    let Some(daemon) = Daemon::start(test).await else { return };
+    let mut logind = Logind::connect(&daemon.socket()).await.unwrap();
+    let error = logind.inhibit("orchlet", "x").await.unwrap_err();
+    assert!(matches!(error, BusError::Failed { .. }), "{error:?}");
+}

@@ -88,6 +88,17 @@ pub(crate) fn stop_all(next: &mut Next<'_>, memory: &Memory) {
     }
 }
 
+/// Removes what a pod that is over still keeps in the runtime.
+pub(crate) fn drop_remains(next: &mut Next<'_>, memory: &Memory) {
+    if !next.may_try(&Step::Cleanup, memory) {
+        return;
+    }
+    let seen = next.seen;
+    for sandbox in &seen.sandboxes {
+        next.act(Action::RemoveSandbox { id: sandbox.id.clone() });
+    }
+}
+
 /// Sandboxes are stopped and, for a pod that leaves, removed; volumes go at the same time, the cgroup after the sandboxes.
 pub(crate) fn clear(next: &mut Next<'_>, memory: &Memory) {
     if !next.may_try(&Step::Cleanup, memory) {

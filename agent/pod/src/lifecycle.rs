@@ -238,6 +238,8 @@ pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
         Stage::Initializing | Stage::Running => start::advance(&mut next, &memory, stage),
         Stage::Ending => ending::stop_all(&mut next, &memory),
         Stage::Clearing => ending::clear(&mut next, &memory),
+        // Space is short: the status is in the memory, the logs are given up.
+        Stage::Finished if want.dead_kept == 0 => ending::drop_remains(&mut next, &memory),
         Stage::Gone => ending::leave(&mut next, &memory),
         Stage::Refused | Stage::Finished => {}
     }

@@ -303,20 +303,19 @@ fn pull(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
     }
 }
 
-/// Dead instances kept per container: the newest, and the one before it for its log.
-const KEPT_INSTANCES: usize = 2;
-
 /// Removes dead instances that nobody asks for any more, and lost sandboxes that hold nothing.
 fn prune(next: &mut Next<'_>, memory: &Memory) {
     if !next.may_try(&Step::Cleanup, memory) {
         return;
     }
     let seen = next.seen;
+    // The newest, and those before it for their logs.
+    let kept = usize::try_from(next.want.dead_kept).unwrap_or(usize::MAX).saturating_add(1);
     for container in next.want.all() {
         let mut instances: Vec<&ContainerSeen> =
             seen.containers.iter().filter(|c| c.name == container.name).collect();
         instances.sort_by_key(|c| std::cmp::Reverse(c.attempt));
-        for old in instances.into_iter().skip(KEPT_INSTANCES).filter(|c| !c.is_live()) {
+        for old in instances.into_iter().skip(kept).filter(|c| !c.is_live()) {
             next.remove(old);
         }
     }

@@ -47,6 +47,8 @@ pub struct PodWant {
     pub conditions: Vec<PodCondition>,
     /// Set when the node ends the pod though its source still wants it.
     pub verdict: Option<Verdict>,
+    /// Dead instances kept for each container beside its newest; with none a pod that is over keeps nothing in the runtime.
+    pub dead_kept: u32,
 }
 
 /// The node's decision to end a pod: eviction, preemption, shutdown. It counts from when the plan first sees it, for good.
@@ -231,6 +233,7 @@ impl PodWant {
                 .collect(),
             conditions: pod.status.conditions.clone(),
             verdict: None,
+            dead_kept: 1,
         }
     }
 

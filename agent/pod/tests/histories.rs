@@ -176,6 +176,7 @@ fn want() -> impl Strategy<Value = PodWant> {
                 readiness_gates: Vec::new(),
                 conditions: Vec::new(),
                 verdict: None,
+                dead_kept: 1,
             }
         })
 }

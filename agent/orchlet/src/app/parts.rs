@@ -85,6 +85,7 @@ impl Bound {
             pods: Mutex::default(),
             verdicts: Verdicts::default(),
             images,
+            dead_kept: flags.node.maximum_dead_containers_per_container,
             sandbox_image: flags.pod_infra_container_image.clone(),
             names: settings.names,
             strain: watch::Sender::default(),

@@ -55,6 +55,8 @@ pub struct Parts {
     pub verdicts: Verdicts,
     /// Images: pulls, and what removes them.
     pub images: Arc<Images>,
+    /// Dead instances kept for each container beside its newest.
+    pub dead_kept: u32,
     /// Sandbox image, as the runtime knows it.
     pub sandbox_image: String,
     /// Names of the naming profile.
@@ -163,6 +165,11 @@ impl Parts {
     pub fn current_pods(&self) -> Vec<Known> {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
         pods.values().filter(|known| known.counts == Counts::Yes).cloned().collect()
+    }
+
+    /// Dead instances kept for each container beside its newest now: none while the disk is short.
+    pub fn dead_kept(&self) -> u32 {
+        if self.strain.borrow().pressure.disk { 0 } else { self.dead_kept }
     }
 
     /// Waits until nothing of these pods runs any more, or until `deadline`; whether that is so. Cancel safe.

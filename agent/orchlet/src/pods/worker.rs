@@ -275,6 +275,7 @@ impl Worker {
             config,
         );
         want.verdict = self.parts.verdict(&order.pod.metadata.uid);
+        want.dead_kept = self.parts.dead_kept();
         if order.held == Held::No { want.gone() } else { want }
     }
 

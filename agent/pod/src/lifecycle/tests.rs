@@ -56,6 +56,7 @@ fn want() -> PodWant {
         readiness_gates: Vec::new(),
         conditions: Vec::new(),
         verdict: None,
+        dead_kept: 1,
     }
 }
 
@@ -383,4 +384,27 @@ fn the_time_before_this_boot_counts_for_the_deadline() {
     let jumped = Now { unix_seconds: 0, ..at(9) };
     assert_eq!(plan(&pod, &seen, &first.memory, jumped).stage, Stage::Running);
     assert_eq!(plan(&pod, &seen, &first.memory, at(10)).stage, Stage::Ending);
+}
+
+#[test]
+fn a_pod_that_is_over_keeps_its_status_when_its_remains_go() {
+    let done = PodWant { restart_policy: RestartPolicy::Never, ..want() };
+    let over = PodSeen {
+        sandboxes: vec![SandboxSeen { id: "s".into(), ..SandboxSeen::default() }],
+        volumes: VolumesSeen::Absent,
+        cgroup: false,
+        ..with(vec![instance("c", 0, exited(0))])
+    };
+    let mut memory =
+        plan(&done, &with(vec![instance("c", 0, running())]), &admitted(), at(0)).memory;
+    memory.sandbox_stopped(0);
+    let kept = plan(&done, &over, &memory, at(1));
+    assert_eq!((kept.stage, kept.actions.len()), (Stage::Finished, 0));
+    let short = PodWant { dead_kept: 0, ..done };
+    let next = plan(&short, &over, &kept.memory, at(2));
+    assert_eq!(next.actions, [Action::RemoveSandbox { id: "s".into() }]);
+    let bare = PodSeen::default();
+    let after = plan(&short, &bare, &next.memory, at(3));
+    assert_eq!((after.stage, after.actions.len()), (Stage::Finished, 0));
+    assert_eq!(after.status, next.status);
 }

@@ -174,6 +174,7 @@ impl World {
                 Default::default(),
                 crate::images::PullBounds { parallel: 2, qps: 0, burst: 0 },
             ),
+            dead_kept: 1,
             sandbox_image: "pause:1".into(),
             names: proto_api::names::Names::new(Default::default()),
             strain: watch::Sender::default(),

@@ -14,6 +14,7 @@ mod routes;
 mod serve;
 mod upgrade;
 mod watch;
+mod websocket;
 
 pub use body::{BODY_LEN_MAX, BoxError, ResponseBody, full};
 pub use compress::{is_accepted as accepts_gzip, response as large_response};

@@ -13,7 +13,7 @@ use super::labels::Labels;
 use super::negotiate::{self, Accepted, Encoding};
 use super::query::Query;
 use super::routes::{self, ResourceRequest, Target};
-use super::{compress, dispatch, render, watch};
+use super::{compress, dispatch, render, watch, websocket};
 use crate::auth::{Attributes, Decision, Subject, User, effective_user};
 use crate::discovery;
 use crate::metrics::RequestKind;
@@ -128,6 +128,22 @@ fn authorize(
 }
 
 async fn resource_answer(
+    server: &Arc<Server>,
+    user: &User,
+    mut request: Request<Incoming>,
+    resource: &ResourceRequest,
+    query: &Query,
+    accepted: Option<Accepted>,
+) -> Result<Response<ResponseBody>, ApiError> {
+    if !websocket::is_asked(request.headers(), resource) {
+        return plain_answer(server, user, request, resource, query, accepted).await;
+    }
+    let asked = websocket::take(&mut request, resource);
+    let response = plain_answer(server, user, request, resource, query, accepted).await?;
+    Ok(asked.grant(response))
+}
+
+async fn plain_answer(
     server: &Arc<Server>,
     user: &User,
     request: Request<Incoming>,

@@ -364,3 +364,23 @@ async fn a_small_range_is_shared_out_exactly() {
     // Six usable addresses, the server's own service has one.
     assert_eq!((addresses.len(), refused), (5, 3), "{addresses:?}");
 }
+
+#[tokio::test]
+async fn a_watch_over_websocket_is_a_message_an_event() {
+    use futures_util::StreamExt as _;
+    let server = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/configmaps";
+    let mut events = server.websocket(&format!("{path}?watch=true")).await;
+    for name in ["a", "b"] {
+        let body = format!(r#"{{"metadata":{{"name":"{name}"}}}}"#);
+        server.post(path, body).await.expect(201);
+        let message = events.next().await.unwrap().unwrap().into_text().unwrap();
+        let event: serde_json::Value = serde_json::from_str(&message).unwrap();
+        assert_eq!(
+            (&event["type"], &event["object"]["metadata"]["name"]),
+            (&"ADDED".into(), &name.into())
+        );
+    }
+    server.stop().await;
+    while let Some(Ok(_)) = events.next().await {}
+}

@@ -18,6 +18,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_tungstenite::WebSocketStream;
 
 /// A running server; stops when dropped.
 pub struct TestServer {
@@ -129,6 +130,18 @@ impl Api {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
         tokio::spawn(connection.with_upgrades());
         sender
+    }
+
+    /// A stream over WebSocket.
+    pub async fn websocket(
+        &self,
+        path: &str,
+    ) -> WebSocketStream<tokio_rustls::client::TlsStream<TcpStream>> {
+        let socket = TcpStream::connect(self.address).await.expect("connected");
+        let name = ServerName::try_from("127.0.0.1").expect("valid");
+        let stream = self.admin.connect(name, socket).await.expect("TLS");
+        let url = format!("wss://127.0.0.1{path}");
+        tokio_tungstenite::client_async(url, stream).await.expect("switched").0
     }
 
     /// Sends a request and gives the response as it starts.

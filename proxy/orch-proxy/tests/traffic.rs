@@ -124,9 +124,9 @@ impl Node {
         let tries = if wanted.len() > 1 { 24 } else { 2 };
         let real: BTreeSet<Fate> = (0..tries)
             .map(|_| match self.net.call(from, protocol, ip(to), port) {
-                Reply::Answer { server, peer } => Fate::Sent {
+                Reply::Answer { server, port, peer } => Fate::Sent {
                     to: server,
-                    port: PORT,
+                    port,
                     from: if peer == ip(src) { Sender::Itself } else { Sender::Masqueraded },
                 },
                 Reply::Refused if protocol == Protocol::Tcp => Fate::Reset,
@@ -276,66 +276,6 @@ fn stale_udp_flows_are_let_go() {
         let ours = flows.iter().filter(|flow| flow.orig.dst == ip("10.96.0.1")).count();
         assert_eq!(ours, listed.matches("dst=10.96.0.1").count(), "{listed}");
         assert_eq!(ours, 1);
-    });
-}
-
-/// The checksum of SCTP (RFC 9260, appendix A).
-fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 };
-    !bytes.iter().fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
-}
-
-/// The packet that opens an SCTP association: common header and INIT chunk.
-fn sctp_init(from: u16, to: u16) -> Vec<u8> {
-    let mut packet = [from.to_be_bytes(), to.to_be_bytes()].concat();
-    packet.extend_from_slice(&[0; 8]);
-    packet.extend_from_slice(&[
-        1, 0, 0, 20, 0xca, 0xfe, 0xba, 0xbe, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 9,
-    ]);
-    let sum = crc32c(&packet);
-    packet[8..12].copy_from_slice(&sum.to_le_bytes());
-    packet
-}
-
-#[test]
-fn sctp_goes_the_same_ways() {
-    in_namespace("sctp_goes_the_same_ways", || {
-        let mut node = Node::start();
-        let mut exposed = service(1, Protocol::Sctp);
-        exposed.ports[0].node_port = Some(30132);
-        node.expose("sctp", exposed, &[(0, Place::Here)]);
-        node.pass();
-        let sctp = i32::from(Protocol::Sctp.number());
-        let client = net::inside("client", move || sys::raw_socket(sctp));
-        let pod = net::inside("pod1", move || sys::raw_socket(sctp));
-        pod.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
-        for (n, (to, port)) in (0u16..).zip([("10.96.0.1", 80), (NODE[0], 30132)]) {
-            client.send_to(&sctp_init(4000 + n, port), (ip(to), 0)).unwrap();
-            let mut buffer = [0; 256];
-            let (len, from) = pod.recv_from(&mut buffer).unwrap();
-            let (network, transport) = buffer[..len].split_at(20);
-            assert_eq!(
-                IpAddr::from(<[u8; 4]>::try_from(&network[16..20]).unwrap()),
-                ip(PODS[0][0])
-            );
-            assert_eq!(transport[2..4], PORT.to_be_bytes());
-            // The checksum covers the ports, so the kernel has to have written it anew.
-            let mut zeroed = transport.to_vec();
-            zeroed[8..12].fill(0);
-            assert_eq!(transport[8..12], crc32c(&zeroed).to_le_bytes());
-            assert_ne!(from.ip(), ip(CLIENT[0]), "masqueraded");
-            let packet = Packet {
-                src: ip(CLIENT[0]),
-                src_port: 4000,
-                dst: ip(to),
-                dst_port: port,
-                protocol: Protocol::Sctp,
-                origin: Origin::Network,
-            };
-            let table = &node.plane.tables()[0].1;
-            let traced = fates(table, &packet, &|address| address == ip(NODE[0]), 16);
-            assert!(traced.into_iter().eq(sent(&[PODS[0][0]], Masqueraded)));
-        }
     });
 }
 

@@ -69,9 +69,18 @@ fn leave(unprivileged: bool, maps: &[(CString, String)]) -> std::io::Result<()> 
 /// A raw IPv4 socket of a transport protocol that this machine has no sockets for. What it receives begins
 /// with the IP header; ports of addresses mean nothing to it.
 pub fn raw_socket(protocol: i32) -> std::net::UdpSocket {
+    raw_socket_of(libc::AF_INET, protocol)
+}
+
+/// The same for IPv6. What it receives begins behind the IP header.
+pub fn raw_socket_v6(protocol: i32) -> std::net::UdpSocket {
+    raw_socket_of(libc::AF_INET6, protocol)
+}
+
+fn raw_socket_of(domain: i32, protocol: i32) -> std::net::UdpSocket {
     use std::os::fd::{FromRawFd, OwnedFd};
     // SAFETY: socket takes no memory; what it returns is checked before it is owned.
-    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
+    let fd = unsafe { libc::socket(domain, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
     assert!(fd >= 0, "raw socket: {}", std::io::Error::last_os_error());
     // SAFETY: the descriptor is new and nobody else's.
     unsafe { OwnedFd::from_raw_fd(fd) }.into()

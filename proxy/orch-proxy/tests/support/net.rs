@@ -28,6 +28,8 @@ pub enum Reply {
     Answer {
         /// Its address.
         server: IpAddr,
+        /// Its port.
+        port: u16,
         /// The caller's address as the server sees it.
         peer: IpAddr,
     },
@@ -74,7 +76,7 @@ impl Net {
             for stream in tcp.incoming().flatten() {
                 let mut stream = stream;
                 let (local, peer) = (stream.local_addr().unwrap(), stream.peer_addr().unwrap());
-                let _ = write!(stream, "{} {}", plain(local.ip()), plain(peer.ip()));
+                let _ = write!(stream, "{} {port} {}", plain(local.ip()), plain(peer.ip()));
             }
         });
         let place = place.to_owned();
@@ -82,7 +84,7 @@ impl Net {
             let mut buffer = [0; 64];
             while let Ok((_, peer)) = udp.recv_from(&mut buffer) {
                 let server = inside(&place, move || local_address_towards(peer));
-                let text = format!("{} {}", plain(server), plain(peer.ip()));
+                let text = format!("{} {port} {}", plain(server), plain(peer.ip()));
                 let _ = udp.send_to(text.as_bytes(), peer);
             }
         });
@@ -131,7 +133,8 @@ fn call_tcp(to: SocketAddr) -> Reply {
     }
 }
 
-fn silence(error: &std::io::Error) -> Reply {
+/// What an error means to a caller.
+pub fn silence(error: &std::io::Error) -> Reply {
     match error.kind() {
         // A datagram that is refused before it leaves its own machine was not permitted.
         ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset | ErrorKind::PermissionDenied => {
@@ -142,9 +145,12 @@ fn silence(error: &std::io::Error) -> Reply {
     }
 }
 
-fn parse(text: &str) -> Reply {
-    let (server, peer) = text.split_once(' ').unwrap();
-    Reply::Answer { server: server.parse().unwrap(), peer: peer.parse().unwrap() }
+/// Reads a server's answer.
+pub fn parse(text: &str) -> Reply {
+    let words: Vec<&str> = text.split(' ').collect();
+    let [server, port, peer] = words[..] else { panic!("answer {text:?}") };
+    let (server, peer) = (server.parse().unwrap(), peer.parse().unwrap());
+    Reply::Answer { server, port: port.parse().unwrap(), peer }
 }
 
 /// IPv4 addresses seen through an IPv6 socket, as IPv4.

@@ -1,0 +1,464 @@
+//! Random services on a node, and what should become of a connection there, told from what services mean and not
+//! from any table: the third opinion beside the tracer and the kernel.
+
+#![allow(dead_code, reason = "each test binary uses what it needs")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proxy_netfilter::nft::Family;
+use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_rules::Dataplane;
+use proxy_rules::layout::{FAMILIES, Layout};
+use proxy_rules::model::{
+    Choice, Cidr, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy,
+    Protocol, ServiceId, Settings, SlicePort, Topology, family_of,
+};
+use proxy_rules::trace::{Fate, Origin, Packet, Sender};
+
+pub const NODE: [&str; 2] = ["192.168.1.10", "fd00:1::10"];
+pub const CLIENT: [&str; 2] = ["192.168.1.100", "fd00:1::100"];
+pub const PODS: [[&str; 2]; 2] =
+    [["10.244.1.5", "fd00:10:244::5"], ["10.244.1.6", "fd00:10:244::6"]];
+/// Where pods' addresses come from.
+pub const POD_BLOCKS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/64"];
+/// Ports that pods serve.
+pub const TARGETS: [u16; 2] = [8080, 8081];
+pub const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+/// The zone of the node.
+pub const ZONE: &str = "east";
+
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+pub fn layout(table: &str) -> Layout {
+    let settings = Settings {
+        cluster_cidrs: POD_BLOCKS.map(|block| block.parse().unwrap()).into(),
+        ..Settings::default()
+    };
+    Layout { table: table.into(), flags: TableFlags::NONE, families: FAMILIES.into(), settings }
+}
+
+/// How many random cases to try: a slice, or as many as `ORCH_TEST_CASES` says.
+pub fn cases(slice: u32) -> u32 {
+    std::env::var("ORCH_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(slice)
+}
+
+/// Services with their endpoints.
+#[derive(Clone, Debug, Default)]
+pub struct World {
+    pub services: Vec<(LocalService, Vec<LocalSlice>)>,
+    /// Where each pod runs, as the API has it.
+    pub places: [Option<Place>; 2],
+}
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Asker {
+    Node,
+    Client,
+    Pod(usize),
+}
+
+/// A connection to ask about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Question {
+    pub from: Asker,
+    pub protocol: Protocol,
+    pub to: IpAddr,
+    pub port: u16,
+}
+
+impl Question {
+    pub fn source(&self) -> IpAddr {
+        let family = usize::from(self.to.is_ipv6());
+        ip(match self.from {
+            Asker::Node => NODE[family],
+            Asker::Client => CLIENT[family],
+            Asker::Pod(n) => PODS[n][family],
+        })
+    }
+
+    pub fn packet(&self, src_port: u16) -> Packet {
+        let origin = if self.from == Asker::Node { Origin::Host } else { Origin::Network };
+        let (src, dst, dst_port, protocol) = (self.source(), self.to, self.port, self.protocol);
+        Packet { src, src_port, dst, dst_port, protocol, origin }
+    }
+}
+
+pub fn id(index: usize) -> ServiceId {
+    ServiceId::new("ns", &format!("service-{index}"))
+}
+
+impl World {
+    /// A dataplane that has heard of everything.
+    pub fn plane(&self, table: &str) -> Dataplane {
+        let mut plane = Dataplane::new(layout(table));
+        plane.zone_changed(Some(ZONE));
+        for (n, (service, slices)) in self.services.iter().enumerate() {
+            plane.service_changed(&id(n), Some(Arc::new(service.clone())));
+            for (s, slice) in slices.iter().enumerate() {
+                plane.slice_changed(&format!("{n}-{s}"), None, Some(Arc::new(slice.clone())));
+            }
+        }
+        plane
+    }
+
+    /// Whether a packet can come from there: a pod of another node sends nothing here.
+    pub fn can_send(&self, from: Asker) -> bool {
+        match from {
+            Asker::Pod(n) => self.places[n] == Some(Place::Here),
+            Asker::Node | Asker::Client => true,
+        }
+    }
+}
+
+/// What a connection was opened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    ClusterIp,
+    LoadBalancer,
+    External,
+    NodePort,
+}
+
+/// What should become of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Each of these can, nothing else.
+    Each(BTreeSet<Fate>),
+    /// One of these, always the same.
+    OneOf(BTreeSet<Fate>),
+}
+
+impl Expected {
+    pub fn admits(&self, fates: &BTreeSet<Fate>) -> bool {
+        match self {
+            Self::Each(expected) => fates == expected,
+            Self::OneOf(expected) => fates.len() == 1 && fates.is_subset(expected),
+        }
+    }
+}
+
+/// How the endpoint of a connection is chosen, if it is to a service.
+pub fn choice_of(world: &World, question: &Question) -> Option<Choice> {
+    let is_node = NODE.map(ip).contains(&question.to);
+    let owner = owner(world, question, false)
+        .or_else(|| is_node.then(|| owner(world, question, true)).flatten());
+    owner.map(|(n, ..)| world.services[n].0.choice)
+}
+
+/// What should become of a connection.
+pub fn expected(world: &World, question: &Question) -> Expected {
+    let each = |fate: Fate| Expected::Each(BTreeSet::from([fate]));
+    let refused = if question.protocol == Protocol::Tcp { Fate::Reset } else { Fate::Unreachable };
+    let is_node = NODE.map(ip).contains(&question.to);
+    let owner = owner(world, question, false)
+        .or_else(|| is_node.then(|| owner(world, question, true)).flatten());
+    let has = |(s, _): &(LocalService, _)| s.cluster_ips.contains(&question.to);
+    let is_cluster_ip = world.services.iter().any(has);
+    let Some((n, port, kind)) = owner else {
+        return each(if is_cluster_ip { refused } else { Fate::Untouched });
+    };
+    let (service, slices) = &world.services[n];
+    let family = family_of(question.to);
+    let source = question.source();
+    let ranges: Vec<&Cidr> =
+        service.source_ranges.iter().filter(|block| block.family() == family).collect();
+    let may = ranges.is_empty() || ranges.iter().any(|block| block.contains(source));
+    if kind == Kind::LoadBalancer && !may {
+        return each(Fate::Dropped);
+    }
+    let pods = POD_BLOCKS.map(|block| block.parse::<Cidr>().unwrap());
+    let from_pod = pods.iter().any(|block| block.contains(source));
+    let inside = question.from == Asker::Node || from_pod;
+    let only_here = match kind {
+        Kind::ClusterIp => service.internal == Policy::Local,
+        _ => service.external == Policy::Local && !inside,
+    };
+    let (all, here) = endpoints(service, slices, family, &port);
+    let list = if only_here { &here } else { &all };
+    if list.is_empty() {
+        return each(if all.is_empty() { refused } else { Fate::Dropped });
+    }
+    // An external address that is somebody's cluster address is masqueraded as one, whatever the port.
+    let masqueraded = |to: IpAddr| {
+        to == source
+            || (is_cluster_ip && !from_pod)
+            || match kind {
+                Kind::ClusterIp => false,
+                _ => service.external == Policy::Cluster || question.from == Asker::Node,
+            }
+    };
+    let fates = list.iter().map(|(to, port)| {
+        let from = if masqueraded(*to) { Sender::Masqueraded } else { Sender::Itself };
+        Fate::Sent { to: *to, port: *port, from }
+    });
+    match service.choice {
+        Choice::Consistent => Expected::OneOf(fates.collect()),
+        Choice::Random | Choice::Sticky(_) => Expected::Each(fates.collect()),
+    }
+}
+
+/// The service that has what the connection is opened to: the one with the better claim, then the first by name.
+fn owner(world: &World, question: &Question, node_port: bool) -> Option<(usize, LocalPort, Kind)> {
+    let family = family_of(question.to);
+    let mut claims = Vec::new();
+    for (n, (service, _)) in world.services.iter().enumerate() {
+        if !service.cluster_ips.iter().any(|ip| family_of(*ip) == family) {
+            continue;
+        }
+        let mut kinds = Vec::new();
+        if node_port {
+            kinds.push(Kind::NodePort);
+        } else {
+            let lists = [
+                (Kind::ClusterIp, &service.cluster_ips),
+                (Kind::LoadBalancer, &service.load_balancer_ips),
+                (Kind::External, &service.external_ips),
+            ];
+            let has = lists.into_iter().filter(|(_, list)| list.contains(&question.to));
+            kinds.extend(has.map(|(kind, _)| kind));
+        }
+        for kind in kinds {
+            let asked = |port: &&LocalPort| match kind {
+                Kind::NodePort => port.node_port == Some(question.port),
+                _ => port.port == question.port,
+            };
+            let mut ports = service.ports.iter().filter(|p| p.protocol == question.protocol);
+            if let Some(port) = ports.find(asked) {
+                let rank = u8::from(kind != Kind::ClusterIp);
+                claims.push((rank, id(n), kind, n, port.clone()));
+            }
+        }
+    }
+    let best = claims.into_iter().min_by_key(|(rank, id, kind, ..)| (*rank, id.clone(), *kind))?;
+    Some((best.3, best.4, best.2))
+}
+
+type Backends = BTreeSet<(IpAddr, u16)>;
+
+/// Endpoints of a port: for the policy Cluster, and for Local.
+fn endpoints(
+    service: &LocalService,
+    slices: &[LocalSlice],
+    family: Family,
+    port: &LocalPort,
+) -> (Backends, Backends) {
+    let mut best: BTreeMap<(IpAddr, u16), (EndpointState, Place)> = BTreeMap::new();
+    let mut zones: BTreeMap<(IpAddr, u16), Vec<String>> = BTreeMap::new();
+    for slice in slices {
+        for target in
+            slice.ports.iter().filter(|p| (&p.name, p.protocol) == (&port.name, port.protocol))
+        {
+            for (at, endpoint) in slice.endpoints.iter().enumerate() {
+                if family_of(endpoint.address) != family {
+                    continue;
+                }
+                let key = (endpoint.address, target.port);
+                let seen = (endpoint.state, endpoint.place);
+                if best.get(&key).is_none_or(|known| *known < seen) {
+                    best.insert(key, seen);
+                    let hints = slice.hints.get(at).into_iter().flatten();
+                    zones.insert(key, hints.map(ToString::to_string).collect());
+                }
+            }
+        }
+    }
+    let with = |state, place| -> Backends {
+        let fits =
+            |(_, (s, p)): &(&(IpAddr, u16), &(EndpointState, Place))| *s == state && *p >= place;
+        best.iter().filter(fits).map(|(key, _)| *key).collect()
+    };
+    let usable = |place| {
+        let ready = with(EndpointState::Ready, place);
+        if ready.is_empty() { with(EndpointState::Draining, place) } else { ready }
+    };
+    let ready = with(EndpointState::Ready, Place::Elsewhere);
+    let near: Backends =
+        ready.iter().filter(|key| zones[key].iter().any(|zone| zone == ZONE)).copied().collect();
+    let hinted =
+        service.topology == Topology::Hints && ready.iter().all(|key| !zones[key].is_empty());
+    let all = if hinted && !near.is_empty() { near } else { usable(Place::Elsewhere) };
+    (all, usable(Place::Here))
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![Just(Policy::Cluster), Just(Policy::Local)]
+}
+
+fn protocol() -> impl Strategy<Value = Protocol> {
+    prop_oneof![Just(Protocol::Tcp), Just(Protocol::Udp), Just(Protocol::Sctp)]
+}
+
+/// Both addresses of a number below a prefix, or one of them, or none.
+fn addresses(v4: &'static str, v6: &'static str) -> impl Strategy<Value = Vec<IpAddr>> {
+    (1u8..5, 0u8..4).prop_map(move |(n, families)| {
+        let both = [ip(&format!("{v4}{n}")), ip(&format!("{v6}{n:x}"))];
+        both.into_iter()
+            .enumerate()
+            .filter(|(i, _)| families & 1 << i == 0)
+            .map(|(_, a)| a)
+            .collect()
+    })
+}
+
+fn ports() -> impl Strategy<Value = Vec<LocalPort>> {
+    let port = (0usize..2, protocol(), 80u16..83, proptest::option::of(30_000u16..30_004));
+    proptest::collection::vec(port, 1..4).prop_map(|ports| {
+        let port = |(name, protocol, port, node_port): (usize, _, _, _)| LocalPort {
+            name: ["", "b"][name].into(),
+            protocol,
+            port,
+            node_port,
+        };
+        ports.into_iter().map(port).collect()
+    })
+}
+
+fn choice() -> impl Strategy<Value = Choice> {
+    prop_oneof![
+        2 => Just(Choice::Random),
+        1 => Just(Choice::Consistent),
+        1 => (1u32..100_000).prop_map(Choice::sticky),
+    ]
+}
+
+fn source_ranges() -> impl Strategy<Value = Vec<Cidr>> {
+    let blocks = [
+        "192.168.1.0/24",
+        "192.168.1.100/32",
+        "10.244.1.5/32",
+        "10.0.0.0/8",
+        "0.0.0.0/0",
+        "203.0.113.0/24",
+        "fd00:1::/64",
+        "fd00:10:244::5/128",
+        "::/0",
+        "2001:db8::/32",
+    ];
+    let some = proptest::sample::subsequence(blocks.to_vec(), 0..4);
+    prop_oneof![Just(Vec::new()), some]
+        .prop_map(|blocks| blocks.into_iter().map(|block| block.parse().unwrap()).collect())
+}
+
+fn service() -> impl Strategy<Value = LocalService> {
+    let addresses = (
+        addresses("10.96.0.", "fd00:96::"),
+        // Also addresses of others.
+        prop_oneof![addresses("198.51.100.", "fd00:51::"), addresses("10.96.0.", "fd00:96::")],
+        addresses("198.51.100.", "fd00:51::"),
+    );
+    (addresses, source_ranges(), policy(), policy(), choice(), any::<bool>(), ports()).prop_map(
+        |(
+            (cluster, external, balanced),
+            ranges,
+            internal,
+            external_policy,
+            choice,
+            hints,
+            ports,
+        )| {
+            LocalService {
+                cluster_ips: cluster.into(),
+                external_ips: external.into(),
+                load_balancer_ips: balanced.into(),
+                source_ranges: ranges.into(),
+                internal,
+                external: external_policy,
+                choice,
+                topology: if hints { Topology::Hints } else { Topology::Ignored },
+                health_check_port: None,
+                ports: ports.into(),
+            }
+        },
+    )
+}
+
+/// Which pods a slice has, their states and hints, and the ports.
+type Pieces = (Vec<(usize, EndpointState, u8)>, Vec<(usize, Protocol, usize)>, bool);
+
+fn pieces() -> impl Strategy<Value = Pieces> {
+    let state = prop_oneof![
+        3 => Just(EndpointState::Ready),
+        1 => Just(EndpointState::Draining),
+        1 => Just(EndpointState::Down),
+    ];
+    let pods = proptest::collection::vec((0usize..2, state, 0u8..4), 0..3);
+    let ports = proptest::collection::vec((0usize..2, protocol(), 0usize..2), 1..6);
+    (pods, ports, any::<bool>())
+}
+
+fn slice(of: usize, (pods, ports, v6): &Pieces, places: [Place; 2]) -> LocalSlice {
+    let port = |&(name, protocol, target): &(usize, Protocol, usize)| SlicePort {
+        name: ["", "b"][name].into(),
+        protocol,
+        port: TARGETS[target],
+    };
+    let endpoint = |&(pod, state, _): &(usize, EndpointState, u8)| LocalEndpoint {
+        address: ip(PODS[pod][usize::from(*v6)]),
+        state,
+        place: places[pod],
+    };
+    let zones = |&(.., zones): &(usize, EndpointState, u8)| -> Box<[Box<str>]> {
+        let all = [ZONE, "west"].into_iter().enumerate();
+        all.filter(|(i, _)| zones & 1 << i != 0).map(|(_, zone)| zone.into()).collect()
+    };
+    LocalSlice {
+        service: id(of),
+        ports: ports.iter().map(port).collect(),
+        endpoints: pods.iter().map(endpoint).collect(),
+        hints: pods.iter().map(zones).collect(),
+    }
+}
+
+/// Random services.
+pub fn worlds() -> impl Strategy<Value = World> {
+    let one = (service(), proptest::collection::vec(pieces(), 0..4));
+    let place = || prop_oneof![3 => Just(Place::Here), 1 => Just(Place::Elsewhere)];
+    (proptest::collection::vec(one, 1..5), [place(), place()]).prop_map(|(services, places)| {
+        let services = services.into_iter().enumerate().map(|(n, (service, pieces))| {
+            let slices = pieces.iter().map(|pieces| slice(n, pieces, places)).collect();
+            (service, slices)
+        });
+        World { services: services.collect(), places: places.map(Some) }
+    })
+}
+
+/// Random questions: mostly about what services have, also about what nobody has.
+pub fn questions(world: &World) -> impl Strategy<Value = Question> + use<> {
+    let mut targets = Vec::new();
+    for (service, _) in &world.services {
+        let lists = [&service.cluster_ips, &service.load_balancer_ips, &service.external_ips];
+        let addresses: Vec<IpAddr> = lists.into_iter().flatten().copied().collect();
+        for port in &service.ports {
+            targets.extend(addresses.iter().map(|to| (*to, port.port, port.protocol)));
+            let numbers = port.node_port.into_iter();
+            targets.extend(numbers.flat_map(|n| NODE.map(|node| (ip(node), n, port.protocol))));
+        }
+    }
+    let anywhere = prop_oneof![
+        Just(ip("10.96.0.1")),
+        Just(ip("fd00:96::2")),
+        Just(ip("10.96.0.99")),
+        Just(ip("198.51.100.2")),
+        Just(ip(NODE[0])),
+        Just(ip(NODE[1])),
+    ];
+    let any_port = prop_oneof![80u16..83, 30_000u16..30_004];
+    let unknown = (anywhere, any_port, protocol()).boxed();
+    let target = match targets.is_empty() {
+        true => unknown,
+        false => prop_oneof![5 => proptest::sample::select(targets), 1 => unknown].boxed(),
+    };
+    let from = prop_oneof![
+        Just(Asker::Node),
+        Just(Asker::Client),
+        Just(Asker::Pod(0)),
+        Just(Asker::Pod(1))
+    ];
+    (from, target).prop_map(|(from, (to, port, protocol))| Question { from, protocol, to, port })
+}

@@ -296,11 +296,12 @@ fn protocol() -> impl Strategy<Value = Protocol> {
 
 /// Both addresses of a number below a prefix, or one of them, or none.
 fn addresses(v4: &'static str, v6: &'static str) -> impl Strategy<Value = Vec<IpAddr>> {
-    (1u8..5, 0u8..4).prop_map(move |(n, families)| {
+    let without = prop_oneof![6 => Just(0u8), 1 => Just(1), 1 => Just(2), 1 => Just(3)];
+    (1u8..5, without).prop_map(move |(n, without)| {
         let both = [ip(&format!("{v4}{n}")), ip(&format!("{v6}{n:x}"))];
         both.into_iter()
             .enumerate()
-            .filter(|(i, _)| families & 1 << i == 0)
+            .filter(|(i, _)| without & 1 << i == 0)
             .map(|(_, a)| a)
             .collect()
     })
@@ -378,8 +379,8 @@ fn service() -> impl Strategy<Value = LocalService> {
     )
 }
 
-/// Which pods a slice has, their states and hints, and the ports.
-type Pieces = (Vec<(usize, EndpointState, u8)>, Vec<(usize, Protocol, usize)>, bool);
+/// Which pods slices have, their states and hints, the ports, and of which families there is a slice.
+type Pieces = (Vec<(usize, EndpointState, u8)>, Vec<(usize, Protocol, usize)>, u8);
 
 fn pieces() -> impl Strategy<Value = Pieces> {
     let state = prop_oneof![
@@ -387,19 +388,25 @@ fn pieces() -> impl Strategy<Value = Pieces> {
         1 => Just(EndpointState::Draining),
         1 => Just(EndpointState::Down),
     ];
-    let pods = proptest::collection::vec((0usize..2, state, 0u8..4), 0..3);
-    let ports = proptest::collection::vec((0usize..2, protocol(), 0usize..2), 1..6);
-    (pods, ports, any::<bool>())
+    let pods = proptest::collection::vec((0usize..2, state, 0u8..4), 0..4);
+    let named = (0usize..2).flat_map(|name| PROTOCOLS.map(|protocol| (name, protocol)));
+    let ports = proptest::sample::subsequence(named.collect::<Vec<_>>(), 2..=6)
+        .prop_flat_map(|ports| (Just(ports), proptest::collection::vec(0usize..2, 6)))
+        .prop_map(|(ports, targets)| {
+            let ports = ports.into_iter().zip(targets);
+            ports.map(|((name, protocol), target)| (name, protocol, target)).collect()
+        });
+    (pods, ports, prop_oneof![4 => Just(3u8), 1 => Just(1), 1 => Just(2)])
 }
 
-fn slice(of: usize, (pods, ports, v6): &Pieces, places: [Place; 2]) -> LocalSlice {
+fn slice(of: usize, (pods, ports, _): &Pieces, places: [Place; 2], family: usize) -> LocalSlice {
     let port = |&(name, protocol, target): &(usize, Protocol, usize)| SlicePort {
         name: ["", "b"][name].into(),
         protocol,
         port: TARGETS[target],
     };
     let endpoint = |&(pod, state, _): &(usize, EndpointState, u8)| LocalEndpoint {
-        address: ip(PODS[pod][usize::from(*v6)]),
+        address: ip(PODS[pod][family]),
         state,
         place: places[pod],
     };
@@ -417,11 +424,15 @@ fn slice(of: usize, (pods, ports, v6): &Pieces, places: [Place; 2]) -> LocalSlic
 
 /// Random services.
 pub fn worlds() -> impl Strategy<Value = World> {
-    let one = (service(), proptest::collection::vec(pieces(), 0..4));
+    let one = (service(), proptest::collection::vec(pieces(), 0..5));
     let place = || prop_oneof![3 => Just(Place::Here), 1 => Just(Place::Elsewhere)];
     (proptest::collection::vec(one, 1..5), [place(), place()]).prop_map(|(services, places)| {
         let services = services.into_iter().enumerate().map(|(n, (service, pieces))| {
-            let slices = pieces.iter().map(|pieces| slice(n, pieces, places)).collect();
+            let slices = pieces.iter().flat_map(|pieces| {
+                let families = [0, 1].into_iter().filter(|family| pieces.2 & 1 << family != 0);
+                families.map(|family| slice(n, pieces, places, family))
+            });
+            let slices = slices.collect();
             (service, slices)
         });
         World { services: services.collect(), places: places.map(Some) }

@@ -9,7 +9,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
-use nix::ifaddrs::getifaddrs;
 use proto_api::core::v1::ObjectReference;
 use proto_client::events::{EventKind, Recorder};
 use proto_daemon::admin::AdminServer;
@@ -187,15 +186,9 @@ fn addresses(blocks: &[Cidr]) -> Result<Vec<IpAddr>, ListenError> {
     if blocks.is_empty() {
         return Ok(vec![Ipv6Addr::UNSPECIFIED.into()]);
     }
-    let local = getifaddrs().map_err(ListenError::Addresses)?.filter_map(|interface| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|a| IpAddr::from(a.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::from(a.ip())))
-    });
+    let local = crate::addresses::local().map_err(ListenError::Addresses)?;
     let inside = |address: &IpAddr| blocks.iter().any(|block| block.contains(*address));
-    let mut within: Vec<IpAddr> = local.filter(inside).collect();
-    within.sort_unstable();
-    within.dedup();
+    let within: Vec<IpAddr> = local.into_iter().filter(inside).collect();
     if within.is_empty() { Err(ListenError::NoAddress) } else { Ok(within) }
 }
 

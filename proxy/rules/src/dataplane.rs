@@ -456,3 +456,6 @@ fn is_sticky(class: &Class) -> bool {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod feature_tests;

@@ -12,11 +12,11 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-const NODE: &str = "192.168.1.10";
-const POD_HERE: &str = "10.244.1.5";
-const CLIENT: &str = "203.0.113.7";
+pub(super) const NODE: &str = "192.168.1.10";
+pub(super) const POD_HERE: &str = "10.244.1.5";
+pub(super) const CLIENT: &str = "203.0.113.7";
 
-fn layout() -> Layout {
+pub(super) fn layout() -> Layout {
     let blocks = ["10.244.0.0/16", "fd00:10:244::/56"];
     Layout {
         table: "orch-proxy".into(),
@@ -29,12 +29,12 @@ fn layout() -> Layout {
     }
 }
 
-fn ip(text: &str) -> IpAddr {
+pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
 /// A service with one TCP port 80, target port 8080.
-fn service(cluster_ips: &[&str]) -> LocalService {
+pub(super) fn service(cluster_ips: &[&str]) -> LocalService {
     let port = LocalPort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
     LocalService {
         cluster_ips: cluster_ips.iter().map(|text| ip(text)).collect(),
@@ -43,7 +43,7 @@ fn service(cluster_ips: &[&str]) -> LocalService {
     }
 }
 
-fn slice(id: &ServiceId, endpoints: &[(&str, Place)]) -> LocalSlice {
+pub(super) fn slice(id: &ServiceId, endpoints: &[(&str, Place)]) -> LocalSlice {
     let ports = [Protocol::Tcp, Protocol::Udp].map(|protocol| SlicePort {
         name: "".into(),
         protocol,
@@ -63,7 +63,7 @@ fn slice(id: &ServiceId, endpoints: &[(&str, Place)]) -> LocalSlice {
 }
 
 /// A node with one service, loaded.
-fn node(service: LocalService, endpoints: &[(&str, Place)]) -> Dataplane {
+pub(super) fn node(service: LocalService, endpoints: &[(&str, Place)]) -> Dataplane {
     let id = ServiceId::new("ns", "web");
     let mut node = Dataplane::new(layout());
     node.service_changed(&id, Some(Arc::new(service)));
@@ -73,7 +73,7 @@ fn node(service: LocalService, endpoints: &[(&str, Place)]) -> Dataplane {
 }
 
 /// What can become of a TCP connection, by the tables' own rules.
-fn ask(node: &Dataplane, origin: Origin, from: &str, to: &str, port: u16) -> Vec<Fate> {
+pub(super) fn ask(node: &Dataplane, origin: Origin, from: &str, to: &str, port: u16) -> Vec<Fate> {
     let (src, dst) = (ip(from), ip(to));
     let packet =
         Packet { src, src_port: 40000, dst, dst_port: port, protocol: Protocol::Tcp, origin };
@@ -83,7 +83,7 @@ fn ask(node: &Dataplane, origin: Origin, from: &str, to: &str, port: u16) -> Vec
     fates(&table, &packet, &|address| local.contains(&address), 64).into_iter().collect()
 }
 
-fn sent(to: &[&str], from: Sender) -> Vec<Fate> {
+pub(super) fn sent(to: &[&str], from: Sender) -> Vec<Fate> {
     to.iter().map(|to| Fate::Sent { to: ip(to), port: 8080, from }).collect()
 }
 
@@ -133,7 +133,7 @@ fn the_internal_policy_local_keeps_to_this_node() {
     assert_eq!(local(&[]), [Fate::Reset]);
 }
 
-fn with_node_port(external: Policy) -> LocalService {
+pub(super) fn with_node_port(external: Policy) -> LocalService {
     let mut service = service(&["10.96.0.1"]);
     service.external_ips = [ip("198.51.100.1")].into();
     service.external = external;

@@ -1,0 +1,312 @@
+//! Kinds of service one by one: affinity, gates, the consistent choice, zones, health checks.
+
+use super::tests::{
+    CLIENT, NODE, POD_HERE, ask, ip, layout, node, sent, service, slice, with_node_port,
+};
+use super::*;
+use crate::layout::FAMILIES;
+use crate::model::{EndpointState, Place, Policy, Protocol};
+use crate::trace::{Fate, Learned, Origin, Packet, Sender, fates, trace};
+use Origin::{Host, Network};
+use Place::{Elsewhere, Here};
+use Sender::{Itself, Masqueraded};
+use std::net::IpAddr;
+
+const ENDPOINTS: [(&str, Place); 3] =
+    [("10.244.1.6", Here), ("10.244.2.6", Elsewhere), ("10.244.3.6", Elsewhere)];
+
+fn sticky(service: LocalService) -> LocalService {
+    LocalService { choice: Choice::sticky(10), ..service }
+}
+
+/// The kernel's tables, as far as packets change them, beside a node.
+struct Memory(Vec<Learned>);
+
+impl Memory {
+    /// What becomes of a connection when the number `drawn` is drawn; it is remembered.
+    fn connect(&mut self, node: &Dataplane, from: &str, to: (&str, u16), drawn: u32) -> Fate {
+        let (src, dst) = (ip(from), ip(to.0));
+        let origin = if from == NODE { Host } else { Network };
+        let protocol = Protocol::Tcp;
+        let packet = Packet { src, src_port: 40000, dst, dst_port: to.1, protocol, origin };
+        let family = crate::model::family_of(dst);
+        let mut table = node.tables().into_iter().find(|(f, _)| *f == family).unwrap().1;
+        self.0.iter().for_each(|learned| learned.apply(&mut table));
+        let local = |address: IpAddr| address == ip(NODE);
+        let traced = trace(&table, &packet, &local, &mut |count| drawn.min(count - 1));
+        self.0.extend(traced.learned);
+        traced.fate
+    }
+}
+
+fn endpoint(fate: &Fate) -> String {
+    match fate {
+        Fate::Sent { to, .. } => to.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Gives the service of [`node`] other endpoints.
+fn change_endpoints(
+    node: &mut Dataplane,
+    from: &[(&str, Place)],
+    to: &[(&str, Place)],
+) -> Transaction {
+    let id = ServiceId::new("ns", "web");
+    let (old, new) = (slice(&id, from), slice(&id, to));
+    node.slice_changed("web-1", Some(&old), Some(Arc::new(new)));
+    match node.pass() {
+        Pass::Change(transaction) => transaction,
+        Pass::Reload => panic!("reload"),
+    }
+}
+
+#[test]
+fn a_client_comes_back_to_its_endpoint_as_long_as_that_serves() {
+    for (to, port) in [("10.96.0.1", 80), ("198.51.100.1", 80), (NODE, 30080)] {
+        let mut node = node(sticky(with_node_port(Policy::Cluster)), &ENDPOINTS);
+        let mut memory = Memory(Vec::new());
+        let [one, other] = [CLIENT, "203.0.113.8"];
+        let first = memory.connect(&node, one, (to, port), 1);
+        assert_eq!(endpoint(&first), "10.244.2.6", "{to}");
+        assert_eq!(endpoint(&memory.connect(&node, other, (to, port), 2)), "10.244.3.6");
+        for drawn in 0..3 {
+            assert_eq!(memory.connect(&node, one, (to, port), drawn), first, "{to}");
+            let theirs = memory.connect(&node, other, (to, port), drawn);
+            assert_eq!(endpoint(&theirs), "10.244.3.6");
+        }
+        // The endpoint goes: the client gets another one, and keeps that, also when the first one comes back.
+        let rest = [ENDPOINTS[0], ENDPOINTS[2]];
+        change_endpoints(&mut node, &ENDPOINTS, &rest);
+        assert_eq!(endpoint(&memory.connect(&node, one, (to, port), 0)), "10.244.1.6");
+        change_endpoints(&mut node, &rest, &ENDPOINTS);
+        for drawn in 0..3 {
+            assert_eq!(endpoint(&memory.connect(&node, one, (to, port), drawn)), "10.244.1.6");
+            assert_eq!(endpoint(&memory.connect(&node, other, (to, port), drawn)), "10.244.3.6");
+        }
+    }
+}
+
+#[test]
+fn affinity_never_leads_where_the_policy_does_not() {
+    let cluster = sticky(with_node_port(Policy::Cluster));
+    let mut node = node(cluster, &ENDPOINTS);
+    let mut memory = Memory(Vec::new());
+    for to in [("198.51.100.1", 80), (NODE, 30080)] {
+        assert_eq!(endpoint(&memory.connect(&node, CLIENT, to, 2)), "10.244.3.6");
+    }
+    let id = ServiceId::new("ns", "web");
+    node.service_changed(&id, Some(Arc::new(sticky(with_node_port(Policy::Local)))));
+    node.pass();
+    for to in [("198.51.100.1", 80), (NODE, 30080)] {
+        assert_eq!(endpoint(&memory.connect(&node, CLIENT, to, 2)), "10.244.1.6");
+    }
+}
+
+#[test]
+fn a_client_that_cannot_be_remembered_is_served_all_the_same() {
+    let node = node(sticky(service(&["10.96.0.1"])), &ENDPOINTS);
+    let mut table = node.tables().remove(0).1;
+    table.sets.get_mut("affinity").unwrap().set.size.0 = Some(0);
+    let packet = Packet {
+        src: ip(POD_HERE),
+        src_port: 40000,
+        dst: ip("10.96.0.1"),
+        dst_port: 80,
+        protocol: Protocol::Tcp,
+        origin: Network,
+    };
+    let all: Vec<&str> = ENDPOINTS.iter().map(|(address, _)| *address).collect();
+    let fates: Vec<Fate> = fates(&table, &packet, &|_| false, 64).into_iter().collect();
+    assert_eq!(fates, sent(&all, Itself));
+}
+
+#[test]
+fn the_map_of_clients_is_small_until_a_service_wants_it() {
+    let mut node = node(service(&["10.96.0.1"]), &ENDPOINTS);
+    let size = |node: &Dataplane| node.tables()[0].1.sets["affinity"].set.size.0;
+    assert_eq!(size(&node), Some(256));
+    let id = ServiceId::new("ns", "web");
+    node.service_changed(&id, Some(Arc::new(sticky(service(&["10.96.0.1"])))));
+    assert_eq!(node.pass(), Pass::Reload);
+    node.load();
+    assert_eq!(size(&node), Some(65_536));
+    // From now on it is there.
+    let another = LocalService { choice: Choice::sticky(77), ..service(&["10.96.0.2"]) };
+    node.service_changed(&ServiceId::new("ns", "more"), Some(Arc::new(another)));
+    assert!(matches!(node.pass(), Pass::Change(_)));
+}
+
+fn balanced(ranges: &[&str]) -> LocalService {
+    LocalService {
+        load_balancer_ips: [ip("198.51.100.9"), ip("fd00:51::9")].into(),
+        source_ranges: ranges.iter().map(|block| block.parse().unwrap()).collect(),
+        ..with_node_port(Policy::Cluster)
+    }
+}
+
+#[test]
+fn source_ranges_guard_the_balancers_address_and_nothing_else() {
+    let one = [("10.244.2.6", Elsewhere)];
+    let node = node(balanced(&["203.0.113.0/28", "10.244.1.5/32", "10.0.0.0/30"]), &one);
+    let served = sent(&["10.244.2.6"], Masqueraded);
+    let guarded = |from: &str| ask(&node, Network, from, "198.51.100.9", 80);
+    assert_eq!(guarded("203.0.113.7"), served);
+    assert_eq!(guarded("203.0.113.16"), [Fate::Dropped]);
+    assert_eq!(guarded(POD_HERE), served);
+    assert_eq!(guarded("10.244.1.6"), [Fate::Dropped]);
+    // 10.0.0.0 with 32 bits is in nobody's list, though its first 30 are.
+    assert_eq!(guarded("10.0.0.0"), served);
+    assert_eq!(guarded("10.0.0.4"), [Fate::Dropped]);
+    assert_eq!(ask(&node, Host, NODE, "198.51.100.9", 80), [Fate::Dropped]);
+    // Other ways to the same service are open to all, and so is an address of a family without ranges.
+    for (to, port) in [("198.51.100.1", 80), (NODE, 30080)] {
+        assert_eq!(ask(&node, Network, "192.0.2.1", to, port), served, "{to}");
+    }
+    assert_eq!(ask(&node, Network, "192.0.2.1", "198.51.100.9", 81), [Fate::Untouched]);
+}
+
+#[test]
+fn the_first_block_of_a_length_brings_its_rule() {
+    let one = [("10.244.2.6", Elsewhere)];
+    let mut node = node(balanced(&["203.0.113.0/28"]), &one);
+    let id = ServiceId::new("ns", "web");
+    let more = balanced(&["203.0.113.0/28", "192.0.2.0/24", "192.0.0.0/24", "::/0"]);
+    node.service_changed(&id, Some(Arc::new(more)));
+    let Pass::Change(transaction) = node.pass() else { panic!("reload") };
+    // The service has no cluster address of the other family, so nothing there is guarded.
+    assert_eq!(transaction.prefixes, [(Family::Ip, 24)]);
+    assert_eq!((transaction.removed.len(), transaction.added.len()), (0, 2));
+    let served = sent(&["10.244.2.6"], Masqueraded);
+    assert_eq!(ask(&node, Network, "192.0.2.77", "198.51.100.9", 80), served);
+    node.service_changed(&id, Some(Arc::new(balanced(&[]))));
+    assert!(matches!(node.pass(), Pass::Change(_)));
+    assert_eq!(ask(&node, Network, "198.18.0.1", "198.51.100.9", 80), served);
+}
+
+#[test]
+fn the_consistent_choice_depends_on_the_client_alone() {
+    let consistent = LocalService { choice: Choice::Consistent, ..service(&["10.96.0.1"]) };
+    let one = node(consistent.clone(), &ENDPOINTS);
+    // A node with another history: the endpoints came one by one, and others went.
+    let mut other = node(consistent, &[("10.244.9.9", Elsewhere)]);
+    let mut before = vec![("10.244.9.9", Elsewhere)];
+    for endpoint in ENDPOINTS {
+        let after = [&before[..], &[endpoint]].concat();
+        change_endpoints(&mut other, &before, &after);
+        before = after;
+    }
+    let without = ENDPOINTS.map(|(address, _)| (address, Elsewhere));
+    change_endpoints(&mut other, &before, &without);
+    let mut seen = BTreeSet::new();
+    for n in 0..40u8 {
+        let from = format!("10.244.7.{n}");
+        let choose = |node: &Dataplane| ask(node, Network, &from, "10.96.0.1", 80);
+        let chosen = choose(&one);
+        assert_eq!((chosen.len(), &chosen), (1, &choose(&other)));
+        seen.extend(chosen);
+    }
+    assert_eq!(seen.len(), 3);
+}
+
+#[test]
+fn traffic_keeps_to_the_zone_of_the_node_as_soon_as_it_is_known() {
+    let hinted = LocalService { topology: Topology::Hints, ..service(&["10.96.0.1"]) };
+    let id = ServiceId::new("ns", "web");
+    let mut node = Dataplane::new(layout());
+    let zones = [["east"], ["west"], ["west"]];
+    let slice = LocalSlice {
+        hints: zones.map(|zones| zones.map(Box::from).into()).into(),
+        ..slice(&id, &ENDPOINTS)
+    };
+    node.service_changed(&id, Some(Arc::new(hinted)));
+    node.slice_changed("web-1", None, Some(Arc::new(slice)));
+    node.load();
+    let all = ["10.244.1.6", "10.244.2.6", "10.244.3.6"];
+    let ask = |node: &Dataplane| ask(node, Network, POD_HERE, "10.96.0.1", 80);
+    assert_eq!(ask(&node), sent(&all, Itself));
+    for (zone, expected) in
+        [(Some("west"), &all[1..]), (Some("east"), &all[..1]), (Some("south"), &all), (None, &all)]
+    {
+        node.zone_changed(zone);
+        assert!(matches!(node.pass(), Pass::Change(_)));
+        assert_eq!(ask(&node), sent(expected, Itself), "{zone:?}");
+    }
+    node.zone_changed(None);
+    assert_eq!(node.pass(), Pass::Change(Transaction::default()));
+}
+
+#[test]
+fn a_draining_endpoint_serves_while_there_is_no_other() {
+    let id = ServiceId::new("ns", "web");
+    let mut node = node(with_node_port(Policy::Local), &[]);
+    let mut here = slice(&id, &[("10.244.1.6", Here), ("10.244.2.6", Elsewhere)]);
+    here.endpoints[0].state = EndpointState::Draining;
+    node.slice_changed("web-1", Some(&slice(&id, &[])), Some(Arc::new(here)));
+    assert!(matches!(node.pass(), Pass::Change(_)));
+    // The balancer may not have noticed yet, so its traffic is served; inside there is a better one.
+    assert_eq!(ask(&node, Network, CLIENT, NODE, 30080), sent(&["10.244.1.6"], Itself));
+    let inside = ask(&node, Network, "10.244.1.9", "10.96.0.1", 80);
+    assert_eq!(inside, sent(&["10.244.2.6"], Itself));
+}
+
+#[test]
+fn this_machine_passes_the_policy_local_by_and_is_masqueraded() {
+    let node = node(with_node_port(Policy::Local), &ENDPOINTS);
+    let all: Vec<&str> = ENDPOINTS.iter().map(|(address, _)| *address).collect();
+    for (to, port) in [("198.51.100.1", 80), (NODE, 30080)] {
+        assert_eq!(ask(&node, Host, NODE, to, port), sent(&all, Masqueraded), "{to}");
+    }
+}
+
+#[test]
+fn loopback_serves_no_node_ports_whatever_the_blocks() {
+    let mut everywhere = layout();
+    everywhere.settings.node_port_cidrs = vec!["0.0.0.0/0".parse().unwrap()];
+    let id = ServiceId::new("ns", "web");
+    let mut node = Dataplane::new(everywhere);
+    node.service_changed(&id, Some(Arc::new(with_node_port(Policy::Cluster))));
+    node.slice_changed("web-1", None, Some(Arc::new(slice(&id, &ENDPOINTS[..1]))));
+    node.load();
+    let served = sent(&["10.244.1.6"], Masqueraded);
+    assert_eq!(ask(&node, Network, CLIENT, NODE, 30080), served);
+    assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [Fate::Untouched]);
+}
+
+#[test]
+fn balancers_hear_of_endpoints_here_and_only_of_changes() {
+    let id = ServiceId::new("ns", "web");
+    let asked = LocalService { health_check_port: Some(31000), ..with_node_port(Policy::Local) };
+    let mut node = node(asked.clone(), &ENDPOINTS);
+    let check = |local_endpoints| HealthCheck { port: 31000, local_endpoints };
+    let checks = |check| Some(HealthChecks::from([(id.clone(), check)]));
+    assert_eq!(node.changed_health_checks(), checks(check(1)));
+    assert_eq!(node.changed_health_checks(), None);
+    change_endpoints(&mut node, &ENDPOINTS, &ENDPOINTS[..2]);
+    assert_eq!(node.changed_health_checks(), None);
+    change_endpoints(&mut node, &ENDPOINTS[..2], &ENDPOINTS[1..2]);
+    assert_eq!(node.changed_health_checks(), checks(check(0)));
+    node.service_changed(&id, Some(Arc::new(with_node_port(Policy::Local))));
+    node.pass();
+    assert_eq!(node.changed_health_checks(), Some(HealthChecks::new()));
+}
+
+#[test]
+fn every_family_has_every_feature() {
+    let v6 = |name: &str| ip(&format!("fd00:{name}"));
+    let service = LocalService {
+        cluster_ips: [v6("96::1")].into(),
+        load_balancer_ips: [v6("51::1")].into(),
+        source_ranges: ["fd00:1::/64".parse().unwrap()].into(),
+        ..sticky(with_node_port(Policy::Cluster))
+    };
+    let endpoints = [("fd00:10:244::6", Here), ("fd00:10:244::7", Elsewhere)];
+    let node = node(service, &endpoints);
+    let mut memory = Memory(Vec::new());
+    let first = memory.connect(&node, "fd00:1::7", ("fd00:51::1", 80), 1);
+    assert_eq!(endpoint(&first), "fd00:10:244::7");
+    assert_eq!(memory.connect(&node, "fd00:1::7", ("fd00:51::1", 80), 0), first);
+    let outside = memory.connect(&node, "fd00:2::7", ("fd00:51::1", 80), 0);
+    assert_eq!(outside, Fate::Dropped);
+    assert_eq!(FAMILIES.len(), 2);
+}

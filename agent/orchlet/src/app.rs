@@ -26,6 +26,7 @@ use proto_client::metrics::RequestMetrics;
 use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
 
@@ -37,7 +38,7 @@ use crate::journal::{Journal, Record};
 use crate::metrics::AgentMetrics;
 use crate::node_events::NodeEvents;
 use crate::place::{Bounded, Enforced, NodePlace};
-use crate::pods::Pods;
+use crate::pods::{Found, Pods};
 use crate::shutdown::Shutdown;
 
 /// What sources say that waits for the pods' dispatcher.
@@ -189,10 +190,13 @@ impl Bound {
         let happened = self.happened();
         let (say, said) = mpsc::channel(SAID_LEN);
         let sources = self.start_sources(cluster.as_ref(), &say);
-        let records = std::mem::take(&mut self.records);
-        let pods = Pods::new(parts.clone(), self.board.clone(), found, records, sources);
+        let found = Found { pods: found, records: std::mem::take(&mut self.records) };
+        let readiness = Readiness::default();
+        let unready = readiness.guard("sources");
+        let pods = Pods::new(parts.clone(), self.board.clone(), found, sources, unready);
         tokio::spawn(until(drain.watch(), pods.run(said, happened)));
-        self.start_servers(cluster.as_ref().map(|c| &c.client), &parts, drain).await?;
+        let client = cluster.as_ref().map(|c| &c.client);
+        self.start_servers(client, &parts, readiness, drain).await?;
         let events = cluster.as_ref().map(|cluster| cluster.events.clone());
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         let shutdown = self.start_upkeep(&parts, &events, drain);

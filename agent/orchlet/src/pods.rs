@@ -13,7 +13,7 @@ pub mod publish;
 pub mod seams;
 pub mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,6 +21,7 @@ use agent_pod::want::Source;
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod};
+use proto_daemon::ready::ReadyGuard;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -55,26 +56,62 @@ pub struct Pods {
     records: BTreeMap<String, Record>,
     /// Sources that have not said everything yet.
     silent: Vec<Source>,
+    /// Held until all of them have.
+    unready: Option<ReadyGuard>,
+    /// Static pods that begin once another of their name, or themselves from before, has ended; by uid.
+    waiting: BTreeMap<String, Order>,
+    /// A look at the whole runtime, for pods that have no task.
+    looks: JoinSet<Option<Vec<PodOnNode>>>,
+    /// Whether something was missed since that look began.
+    look_again: bool,
 }
 
 struct Task {
+    name: FullName,
     order: watch::Sender<Order>,
     news: mpsc::Sender<Happened>,
     missed: Arc<AtomicBool>,
 }
 
+/// Namespace and name of a pod.
+type FullName = (String, String);
+
+fn full_name(pod: &Pod) -> FullName {
+    (pod.metadata.namespace.clone(), pod.metadata.name.clone())
+}
+
+/// What is there when the agent starts.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// What the runtime and the disk have.
+    pub pods: Vec<PodOnNode>,
+    /// What the journal has.
+    pub records: BTreeMap<String, Record>,
+}
+
 impl Pods {
-    /// `found` is what the runtime has, `records` what the journal has, `sources` whom to hear before remains are removed.
+    /// `sources` are those to hear before remains are removed; `unready` is dropped when all of them have said everything.
     pub fn new(
         parts: Arc<Parts>,
         board: StatusBoard,
-        found: Vec<PodOnNode>,
-        records: BTreeMap<String, Record>,
+        found: Found,
         sources: Vec<Source>,
+        unready: ReadyGuard,
     ) -> Self {
-        let unclaimed = found.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
-        let (tasks, ended) = (BTreeMap::new(), JoinSet::new());
-        Self { parts, board, tasks, ended, unclaimed, records, silent: sources }
+        let unclaimed = found.pods.into_iter().map(|pod| (pod.uid.clone(), pod)).collect();
+        Self {
+            parts,
+            board,
+            tasks: BTreeMap::new(),
+            ended: JoinSet::new(),
+            unclaimed,
+            records: found.records,
+            unready: Some(unready).filter(|_| !sources.is_empty()),
+            silent: sources,
+            waiting: BTreeMap::new(),
+            looks: JoinSet::new(),
+            look_again: false,
+        }
     }
 
     /// Takes what sources say and what happens until both are gone.
@@ -89,6 +126,15 @@ impl Pods {
                 Some(ended) = self.ended.join_next(), if !self.ended.is_empty() => {
                     if let Ok(uid) = ended {
                         self.tasks.remove(&uid);
+                        self.begin_waiting();
+                    }
+                }
+                Some(looked) = self.looks.join_next(), if !self.looks.is_empty() => {
+                    if let Ok(Some(found)) = looked {
+                        self.looked(found);
+                    }
+                    if std::mem::take(&mut self.look_again) {
+                        self.look();
                     }
                 }
                 Some(said) = said.recv() => self.hear(said),
@@ -102,6 +148,7 @@ impl Pods {
         match said {
             Said::Wants(source, pod) => self.wants(Order { pod, source, held: Held::Yes }),
             Said::Dropped(uid) => {
+                self.waiting.remove(&uid);
                 if let Some(task) = self.tasks.get(&uid) {
                     task.order.send_modify(|order| order.held = Held::No);
                 }
@@ -109,6 +156,7 @@ impl Pods {
             Said::Synced(source) => {
                 self.silent.retain(|s| *s != source);
                 if self.silent.is_empty() {
+                    self.unready = None;
                     self.remove_remains();
                 }
             }
@@ -117,6 +165,13 @@ impl Pods {
 
     fn wants(&mut self, order: Order) {
         let uid = order.pod.metadata.uid.clone();
+        if order.source == Source::Static {
+            self.retire_namesakes(&order.pod);
+        }
+        if self.has_to_wait(&order) {
+            self.waiting.insert(uid, order);
+            return;
+        }
         match self.tasks.get(&uid) {
             Some(task) => {
                 task.order.send_if_modified(|known| {
@@ -131,6 +186,41 @@ impl Pods {
         }
     }
 
+    /// Whether a static pod has to wait: one of its name still runs, or it was dropped and comes again before its end. A pod of
+    /// the API has a uid of its own each time, and does not wait for what another of its name takes to end.
+    fn has_to_wait(&self, order: &Order) -> bool {
+        if order.source != Source::Static {
+            return false;
+        }
+        let (uid, name) = (&order.pod.metadata.uid, full_name(&order.pod));
+        self.tasks.iter().any(|(known, task)| match known == uid {
+            true => task.order.borrow().held == Held::No,
+            false => task.name == name,
+        })
+    }
+
+    /// What was found of another pod of a static pod's name is that pod before its manifest was edited: no source will claim it.
+    fn retire_namesakes(&mut self, pod: &Pod) {
+        let name = full_name(pod);
+        let other = |uid: &String| *uid != pod.metadata.uid;
+        let of_runtime = self
+            .unclaimed
+            .iter()
+            .filter(|(uid, found)| other(uid) && found.namespace == name.0 && found.name == name.1);
+        let of_journal = self.records.iter().filter(|(uid, record)| {
+            other(uid) && record.namespace == name.0 && record.name == name.1
+        });
+        let uids: BTreeSet<String> =
+            of_runtime.map(|(uid, _)| uid).chain(of_journal.map(|(uid, _)| uid)).cloned().collect();
+        uids.iter().for_each(|uid| self.remove_remains_of(uid));
+    }
+
+    fn begin_waiting(&mut self) {
+        for (_, order) in std::mem::take(&mut self.waiting) {
+            self.wants(order);
+        }
+    }
+
     fn begin(&mut self, order: Order) {
         let uid = order.pod.metadata.uid.clone();
         let start = Start {
@@ -139,6 +229,7 @@ impl Pods {
             missed: Arc::default(),
         };
         let missed = start.missed.clone();
+        let name = full_name(&order.pod);
         let meta = &order.pod.metadata;
         let page = self.board.task(format!("pod {}/{}", meta.namespace, meta.name));
         page.started("order");
@@ -150,22 +241,54 @@ impl Pods {
             worker.run().await;
             done
         });
-        self.tasks.insert(uid, Task { order, news, missed });
+        self.tasks.insert(uid, Task { name, order, news, missed });
     }
 
     /// What the runtime or the journal has of pods that no source wants is taken down like a pod that was dropped.
     fn remove_remains(&mut self) {
-        let mut remains: BTreeMap<String, Pod> = BTreeMap::new();
-        for (uid, record) in &self.records {
-            remains.insert(uid.clone(), remains_of(uid, &record.namespace, &record.name, &[]));
+        let uids: BTreeSet<String> =
+            self.records.keys().chain(self.unclaimed.keys()).cloned().collect();
+        uids.iter().for_each(|uid| self.remove_remains_of(uid));
+    }
+
+    fn remove_remains_of(&mut self, uid: &str) {
+        let pod = match (self.unclaimed.get(uid), self.records.get(uid)) {
+            (Some(found), _) if !found.name.is_empty() => {
+                remains_of(uid, &found.namespace, &found.name, &container_names(found))
+            }
+            (_, Some(record)) => remains_of(uid, &record.namespace, &record.name, &[]),
+            _ => remains_of(uid, "", "", &[]),
+        };
+        tracing::info!(uid, name = pod.metadata.name, "nobody wants this pod any more");
+        self.begin(Order { pod: Arc::new(pod), source: Source::Api, held: Held::No });
+    }
+
+    /// Looks at the whole runtime: what was missed may be about a pod that has no task.
+    fn look(&mut self) {
+        if !self.looks.is_empty() {
+            self.look_again = true;
+            return;
         }
-        for (uid, found) in &self.unclaimed {
-            let pod = remains_of(uid, &found.namespace, &found.name, &container_names(found));
-            remains.insert(uid.clone(), pod);
+        let runtime = self.parts.runtime.clone();
+        self.looks.spawn(async move {
+            match runtime.list().await {
+                Ok(found) => Some(found),
+                Err(error) => {
+                    tracing::warn!(error = proto_daemon::exit::chain(&error), "cannot list pods");
+                    None
+                }
+            }
+        });
+    }
+
+    /// Pods without a task are kept for their sources to claim, or taken down when those have said everything. A pod that has
+    /// ended since the look began is taken down once more, which finds nothing.
+    fn looked(&mut self, found: Vec<PodOnNode>) {
+        for pod in found.into_iter().filter(|pod| !self.tasks.contains_key(&pod.uid)) {
+            self.unclaimed.insert(pod.uid.clone(), pod);
         }
-        for (uid, pod) in remains {
-            tracing::info!(uid, name = pod.metadata.name, "nobody wants this pod any more");
-            self.begin(Order { pod: Arc::new(pod), source: Source::Api, held: Held::No });
+        if self.silent.is_empty() {
+            self.remove_remains();
         }
         self.parts.provision.retain(|uid| self.tasks.contains_key(uid));
     }
@@ -174,6 +297,7 @@ impl Pods {
         let uid = match &happened {
             Happened::Missed => {
                 self.tasks.values().for_each(|task| tell(task, Happened::Missed));
+                self.look();
                 return;
             }
             Happened::Container { pod_uid, .. } | Happened::Sandbox { pod_uid, .. } => pod_uid,
@@ -208,3 +332,8 @@ fn remains_of(uid: &str, namespace: &str, name: &str, containers: &[String]) -> 
         containers.iter().map(|n| Container { name: n.clone(), ..Container::default() }).collect();
     pod
 }
+
+#[cfg(test)]
+mod bench;
+#[cfg(test)]
+mod tests;

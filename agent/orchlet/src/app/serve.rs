@@ -27,13 +27,14 @@ impl Bound {
         &self,
         client: Option<&Client>,
         parts: &Arc<Parts>,
+        readiness: Readiness,
         drain: &Drain,
     ) -> Result<(), Failure> {
         let shown = parts.clone();
         let gauges = PodGauges::new(self.settings.names, Arc::new(move || shown.shown_pods()));
         gauges.and_then(|gauges| self.registry.register(gauges)).map_err(Failure::run)?;
         let pages = AdminPages {
-            health: Health::new(Readiness::default()),
+            health: Health::new(readiness),
             metrics: self.registry.clone(),
             status: self.board.clone(),
         };
@@ -74,7 +75,7 @@ impl Bound {
         let mut hosts = self.machine.ips.clone();
         hosts.push(self.machine.hostname.clone());
         let shown = parts.clone();
-        let told = parts.clone();
+        let (told, counted) = (parts.clone(), parts.clone());
         let view = AgentView {
             runtime: parts.runtime.clone(),
             pods: Box::new(move || shown.shown_pods()),
@@ -107,7 +108,7 @@ impl Bound {
                 profiling: file.enable_profiling_handler,
             },
             system_logs_dir: flags.system_logs_dir.clone(),
-            probes: Box::new(String::new),
+            probes: Box::new(move || counted.probes.metrics()),
             metrics: self.metrics.clone(),
         };
         opening.open().await.map_err(Failure::run)

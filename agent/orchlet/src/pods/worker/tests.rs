@@ -1,108 +1,14 @@
 //! A pod's task on the runtime in memory, which keeps the real one's rules.
 
-use std::sync::Mutex;
-
-use agent_pod::events::PodEvent;
-use agent_pod::volume_mounts::VolumeOnHost;
 use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use proto_api::Time;
-use proto_api::core::v1::Node;
 use proto_daemon::statusz::StatusBoard;
 use tokio::task::JoinHandle;
 
 use super::*;
 use crate::journal::Journal;
-use crate::objects::NoObjects;
-use crate::pods::seams::{PodPlace, PodVolumes, Reports, Sources};
-
-/// An API server that takes everything.
-#[derive(Default)]
-struct Api {
-    statuses: watch::Sender<Vec<PodStatus>>,
-    deleted: Mutex<Vec<String>>,
-    events: Mutex<Vec<&'static str>>,
-}
-
-impl Reports for Api {
-    fn status<'a>(
-        &'a self,
-        _: &'a Pod,
-        _: &'a PodStatus,
-        after: &'a PodStatus,
-    ) -> BoxFuture<'a, Result<Reported, ReportError>> {
-        self.statuses.send_modify(|all| all.push(after.clone()));
-        std::future::ready(Ok(Reported::Shown)).boxed()
-    }
-
-    fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {
-        self.deleted.lock().expect("lock").push(pod.metadata.uid.clone());
-        self.statuses.send_modify(|_| {});
-        std::future::ready(Ok(())).boxed()
-    }
-
-    fn event(&self, _: &Pod, event: PodEvent) {
-        self.events.lock().expect("lock").push(event.reason);
-    }
-}
-
-/// A node with one cgroup and one directory for the pod's volumes.
-#[derive(Default)]
-struct Place {
-    cgroup: Mutex<bool>,
-    volumes: Mutex<bool>,
-}
-
-impl PodPlace for Place {
-    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
-        *self.cgroup.lock().expect("lock") = true;
-        Ok(self.cgroup_parent(pod))
-    }
-
-    fn cgroup_parent(&self, pod: &Pod) -> String {
-        format!("/kubepods/pod{}", pod.metadata.uid)
-    }
-
-    fn has_cgroup(&self, _: &Pod) -> bool {
-        *self.cgroup.lock().expect("lock")
-    }
-
-    fn remove_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
-        *self.cgroup.lock().expect("lock") = false;
-        std::future::ready(Ok(())).boxed()
-    }
-}
-
-impl PodVolumes for Place {
-    fn set_up<'a>(
-        &'a self,
-        _: &'a Arc<Pod>,
-        _: &'a Sources,
-    ) -> BoxFuture<'a, Result<MountedVolumes, Line>> {
-        *self.volumes.lock().expect("lock") = true;
-        std::future::ready(Ok(MountedVolumes::default())).boxed()
-    }
-
-    fn bind_parts<'a>(
-        &'a self,
-        _: &'a Pod,
-        _: &'a str,
-        _: Vec<(usize, VolumeOnHost, String, String)>,
-    ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
-        std::future::ready(Ok(BTreeMap::new())).boxed()
-    }
-
-    fn exist(&self, _: &Pod) -> bool {
-        *self.volumes.lock().expect("lock")
-    }
-
-    fn tear_down<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
-        *self.volumes.lock().expect("lock") = false;
-        std::future::ready(Ok(())).boxed()
-    }
-}
+use crate::pods::bench::{Api, Outside, Place, parts};
 
 /// A node that lives on when the agent does not.
 struct World {
@@ -150,38 +56,14 @@ impl World {
             memory: records.remove(&uid).map(|record| record.memory),
             missed: Arc::default(),
         };
-        let mut node = Node::default();
-        for (name, amount) in [("cpu", "1"), ("pods", "10")] {
-            node.status.allocatable.insert(name.into(), amount.parse().expect("quantity"));
-        }
-        let logs = self.dir.path().join("logs").to_string_lossy().into_owned();
-        let parts = Parts {
+        let outside = Outside {
+            dir: self.dir.path(),
             runtime: self.runtime.clone(),
             reports: self.api.clone(),
             place: self.place.clone(),
-            volumes: self.place.clone(),
-            objects: Arc::new(NoObjects),
             journal: journal.clone(),
-            facts: agent_pod::translate::NodeFacts { pod_logs_dir: logs, ..Default::default() },
-            provision: crate::provision::Provision::default(),
-            host_ips: vec!["10.0.0.1".into()],
-            root_dir: self.dir.path().join("root"),
-            node: node.into(),
-            pods: Mutex::default(),
-            verdicts: Default::default(),
-            images: crate::images::Images::new(
-                self.runtime.clone(),
-                Default::default(),
-                crate::images::PullBounds { parallel: 2, qps: 0, burst: 0 },
-            ),
-            dead_kept: 1,
-            sandbox_image: "pause:1".into(),
-            names: proto_api::names::Names::new(Default::default()),
-            strain: watch::Sender::default(),
-            timelines: crate::timeline::Timelines::default(),
-            metrics: crate::metrics::AgentMetrics::default(),
-            probes: crate::pods::probing::NodeProbes::new("agent/1".into()),
         };
+        let parts = parts(outside);
         let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
         let (order, orders) = watch::channel(order);
         let (news, receive) = mpsc::channel(16);
@@ -285,9 +167,7 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
         .expect("api");
     let on_node = world.runtime.pod("u").await.expect("pod");
     assert!(on_node.sandboxes.is_empty() && on_node.containers.is_empty());
-    assert!(
-        !*world.place.cgroup.lock().expect("lock") && !*world.place.volumes.lock().expect("lock")
-    );
+    assert!(world.place.is_bare());
     agent.order.send_modify(|order| order.held = Held::No);
     agent.task.await.expect("ends by itself");
 }

@@ -1,0 +1,142 @@
+//! Which pods have tasks: static pods that are edited, pods that nobody wants, what events did not tell.
+
+use std::time::Duration;
+
+use agent_runtime::Runtime as _;
+use agent_runtime::fake::FakeRuntime;
+use proto_daemon::ready::Readiness;
+
+use super::bench::{Api, Outside, Place, parts};
+use super::*;
+use crate::journal::Journal;
+
+/// Long enough for a machine that does other things.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Node {
+    _dir: tempfile::TempDir,
+    runtime: Arc<FakeRuntime>,
+    place: Arc<Place>,
+    readiness: Readiness,
+    say: mpsc::Sender<Said>,
+    happen: mpsc::Sender<Happened>,
+}
+
+impl Node {
+    async fn start(runtime: FakeRuntime, sources: Vec<Source>) -> Self {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (journal, records) =
+            Journal::open(&dir.path().join("journal.redb"), "boot").expect("journal");
+        runtime.add_image("image:1");
+        let (runtime, place) = (Arc::new(runtime), Arc::new(Place::default()));
+        let outside = Outside {
+            dir: dir.path(),
+            runtime: runtime.clone(),
+            reports: Arc::new(Api::default()),
+            place: place.clone(),
+            journal,
+        };
+        let parts = Arc::new(parts(outside));
+        let found = Found { pods: runtime.list().await.expect("list"), records };
+        let readiness = Readiness::default();
+        let unready = readiness.guard("sources");
+        let pods = Pods::new(parts, StatusBoard::default(), found, sources, unready);
+        let (say, said) = mpsc::channel(16);
+        let (happen, happened) = mpsc::channel(16);
+        tokio::spawn(pods.run(said, happened));
+        Self { _dir: dir, runtime, place, readiness, say, happen }
+    }
+
+    async fn say(&self, said: Said) {
+        self.say.send(said).await.expect("pods");
+    }
+
+    /// Waits until the runtime has as many running containers of these pods as wanted.
+    async fn runs(&self, what: &str, wanted: &[(&str, usize)]) {
+        let mut last = Vec::new();
+        for _ in 0..PATIENCE.as_millis() / 10 {
+            let pods = self.runtime.list().await.expect("list");
+            let count = |uid: &str| {
+                let of = pods.iter().filter(|pod| pod.uid == uid).flat_map(|pod| &pod.containers);
+                of.filter(|container| container.is_live()).count()
+            };
+            last = wanted.iter().map(|(uid, _)| (*uid, count(uid))).collect();
+            if last == wanted {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("{what}: {last:?} and not {wanted:?}");
+    }
+}
+
+fn pod(uid: &str, name: &str) -> Arc<Pod> {
+    let mut pod = Pod::default();
+    pod.metadata.name = name.into();
+    pod.metadata.namespace = "ns".into();
+    pod.metadata.uid = uid.into();
+    pod.spec.dns_policy = "Default".into();
+    pod.spec.containers =
+        vec![Container { name: "c".into(), image: "image:1".into(), ..Container::default() }];
+    Arc::new(pod)
+}
+
+#[tokio::test]
+async fn an_edited_static_pod_begins_when_the_old_one_has_ended() {
+    let (runtime, _happened) = FakeRuntime::new();
+    let node = Node::start(runtime, vec![Source::Static]).await;
+    assert!(!node.readiness.is_ready());
+    node.say(Said::Wants(Source::Static, pod("old", "web-node"))).await;
+    node.say(Said::Synced(Source::Static)).await;
+    node.runs("the first", &[("old", 1)]).await;
+    assert!(node.readiness.is_ready());
+    // Both orders of saying it; nothing of the new one is made before the old one is gone.
+    node.say(Said::Wants(Source::Static, pod("new", "web-node"))).await;
+    node.say(Said::Dropped("old".into())).await;
+    node.runs("the second", &[("old", 0), ("new", 1)]).await;
+    let calls = node.runtime.changes();
+    let place = |call: &str, nth: usize| {
+        calls.iter().enumerate().filter(|(_, c)| c.call == call).nth(nth).map(|(at, _)| at)
+    };
+    assert!(place("RemovePodSandbox", 0) < place("RunPodSandbox", 1), "{calls:?}");
+
+    // Dropped and wanted again with the same content before its end: another life, not the rest of the old one.
+    node.say(Said::Dropped("new".into())).await;
+    node.say(Said::Wants(Source::Static, pod("new", "web-node"))).await;
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if node.runtime.changes().iter().filter(|c| c.call == "RunPodSandbox").count() == 3 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    node.runs("the third", &[("new", 1)]).await;
+}
+
+#[tokio::test]
+async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken() {
+    let (runtime, _happened) = FakeRuntime::new();
+    let node = Node::start(runtime, vec![Source::Api]).await;
+    // Somebody's remains appear in the runtime behind the agent's back.
+    let config = agent_pod::spec::SandboxConfig {
+        name: "p".into(),
+        namespace: "ns".into(),
+        uid: "ghost".into(),
+        ..Default::default()
+    };
+    node.runtime.run_sandbox(&config).await.expect("sandbox");
+    node.happen.send(Happened::Missed).await.expect("pods");
+    node.say(Said::Wants(Source::Api, pod("wanted", "q"))).await;
+    node.runs("the wanted one", &[("wanted", 1)]).await;
+    let has = async |uid: &str| !node.runtime.pod(uid).await.expect("pod").sandboxes.is_empty();
+    assert!(has("ghost").await, "removed before its source has spoken");
+    node.say(Said::Synced(Source::Api)).await;
+    node.happen.send(Happened::Missed).await.expect("pods");
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if !has("ghost").await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!has("ghost").await && has("wanted").await);
+    assert!(!node.place.is_bare());
+}

@@ -8,7 +8,7 @@ use std::io;
 use proxy_netfilter::ack::{Ack, errno};
 use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, TableUse, Tuple};
 use proxy_netfilter::nft::batch::{Answer, Encoded, Query};
-use proxy_netfilter::nft::{Batch, Family, Ruleset, TableRules};
+use proxy_netfilter::nft::{Batch, Element, Family, Ruleset, TableRules};
 use proxy_netfilter::wire::{self, Message, Messages, TooLong, WireError};
 
 use crate::transport::Transport;
@@ -161,14 +161,28 @@ impl<T: Transport> Session<T> {
     ) -> Result<Option<TableRules>, QueryError> {
         let Some(mut read) = self.read_shape(family, table)? else { return Ok(None) };
         for (name, set) in &mut read.sets {
-            let query = Query::Elements(family, table.to_owned(), name.clone());
-            let answers = self.dump(&query)?.into_iter().filter_map(|answer| match answer {
-                Answer::Elements(_, elements) => Some(elements.elements),
-                _ => None,
-            });
-            set.elements = answers.flatten().map(|e| (e.key.clone(), e)).collect();
+            let elements = self.elements(family, table, name)?;
+            set.elements = elements.into_iter().map(|e| (e.key.clone(), e)).collect();
         }
         Ok(Some(read))
+    }
+
+    /// Reads the elements of one set; of a set that is not there, none.
+    pub fn elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<Vec<Element>, QueryError> {
+        let answers = match self.dump(&Query::Elements(family, table.to_owned(), set.to_owned())) {
+            Err(QueryError::Refused { errno: errno::ENOENT }) => Vec::new(),
+            other => other?,
+        };
+        let elements = answers.into_iter().filter_map(|answer| match answer {
+            Answer::Elements(_, elements) => Some(elements.elements),
+            _ => None,
+        });
+        Ok(elements.flatten().collect())
     }
 
     /// Reads one table without the elements of its sets: chains, rules and sets, whose number does not grow

@@ -21,7 +21,7 @@ use proxy_kernel::{CommitError, QueryError, Session, Transport};
 use proxy_netfilter::nft::Batch;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::diff::{Difference, diff, differs_in_shape};
-use proxy_rules::layout::Layout;
+use proxy_rules::layout::{Layout, Map};
 use proxy_rules::stale::{Allowed, stale_flows};
 use proxy_rules::transaction::{Entries, Load, Run};
 use proxy_rules::{Pass, Transaction};
@@ -399,10 +399,11 @@ impl<T: Transport> Driver<T> {
 
     /// Makes the tables anew, in one transaction where the kernel takes it.
     fn load(&mut self) -> Result<(), SyncError> {
-        let (load, layout) = {
+        let (mut load, layout) = {
             let mut plane = self.desired.plane();
             (plane.load(), plane.layout().clone())
         };
+        self.remember_clients(&mut load, &layout);
         let committed = self.commit_load(&load, &layout);
         if let Err(error) = committed {
             self.desired.plane().invalidate();
@@ -413,6 +414,19 @@ impl<T: Transport> Driver<T> {
         drop(load);
         proto_daemon::runtime::trim_heap();
         Ok(())
+    }
+
+    /// Takes over what packets wrote into the tables that are there, so that clients keep their endpoints.
+    fn remember_clients(&mut self, load: &mut Load, layout: &Layout) {
+        for family in load.remembering() {
+            match self.session.elements(family, &layout.table, Map::Affinity.name()) {
+                Ok(clients) => load.remember(family, clients),
+                Err(error) => {
+                    let error = chain(&error);
+                    tracing::warn!(error, "clients may be sent to other endpoints than before");
+                }
+            }
+        }
     }
 
     fn commit_load(&mut self, load: &Load, layout: &Layout) -> Result<(), CommitError> {

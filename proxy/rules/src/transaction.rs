@@ -2,7 +2,8 @@
 
 use proxy_netfilter::nft::command::{Command, Existing};
 use proxy_netfilter::nft::object::Elements;
-use proxy_netfilter::nft::{Batch, Family, TableRules};
+use proxy_netfilter::nft::ruleset::SetElements;
+use proxy_netfilter::nft::{Batch, Data, Element, Family, TableRules, Value};
 
 use crate::compile::{Entry, Sink};
 use crate::layout::{Class, Layout, Map};
@@ -205,6 +206,30 @@ impl Load {
         }
         batch.reserve(self.entries.len() * ENTRY_LEN);
         self.entries.runs().for_each(|run| run.encode(layout, batch));
+    }
+
+    /// The families that have services which remember their clients.
+    pub fn remembering(&self) -> Vec<Family> {
+        let live = self.entries.runs().filter(|run| matches!(run.map, Map::Live | Map::LiveHere));
+        let mut families: Vec<Family> = live.map(|run| run.family).collect();
+        families.dedup();
+        families
+    }
+
+    /// Keeps clients that the kernel remembers in the tables that these replace. Elements of another form, by
+    /// another version of this program, are forgotten.
+    pub fn remember(&mut self, family: Family, clients: Vec<Element>) {
+        let table = self.tables.iter_mut().find(|(f, _)| *f == family);
+        let set = table.and_then(|(_, table)| table.sets.get_mut(Map::Affinity.name()));
+        let Some(SetElements { set, elements }) = set else { return };
+        let len = |value: &Value| u32::try_from(value.bytes().len()).ok();
+        let fits = |element: &Element| {
+            let Some(Data::Value(data)) = &element.data else { return false };
+            len(&element.key) == Some(set.key_len) && len(data) == set.data_len
+        };
+        let room = set.size.0.map_or(usize::MAX, |size| size as usize);
+        let kept = clients.into_iter().filter(fits).take(room);
+        elements.extend(kept.map(|element| (element.key.clone(), element)));
     }
 
     /// The tables with all elements.

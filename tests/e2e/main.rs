@@ -4,6 +4,7 @@
 
 mod clients;
 mod context;
+mod csi;
 mod faults;
 mod names;
 mod pods;
@@ -30,6 +31,11 @@ fn cases() -> Vec<Case<Context>> {
         case!(volumes::a_config_map_change_reaches_the_file),
         case!(volumes::a_missing_config_map_is_waited_for),
         case!(volumes::secrets_tokens_and_downward_fields_are_projected),
+        case!(volumes::parts_of_volumes_are_given_and_never_lead_out),
+        case!(volumes::paths_and_devices_of_the_node_are_what_they_should_be),
+        case!(csi::a_drivers_volume_lives_its_life),
+        case!(csi::every_fault_of_a_driver_ends_well),
+        case!(csi::what_is_not_attached_is_waited_for),
         case!(clients::kubectl_does_what_people_do_daily),
         case!(faults::a_killed_agent_restarts_no_container),
         case!(faults::a_killed_proxy_keeps_forwarding),

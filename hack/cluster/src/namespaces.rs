@@ -24,6 +24,13 @@ pub fn find(spec: &Spec, node: &str) -> Option<Handle> {
     serde_json::from_slice::<Identity>(&bytes).ok()?.open()
 }
 
+/// Makes a command run in the namespaces of a node that is up.
+pub fn enter(spec: &Spec, node: &str, command: &mut Command) -> Result<()> {
+    let holder = find(spec, node).with_context(|| format!("node {node} is not running"))?;
+    sys::run_in_namespaces_of(command, holder.try_clone_fd()?);
+    Ok(())
+}
+
 /// Makes sure that the node's namespaces exist and are connected; gives their holder.
 pub async fn ensure(spec: &Spec, node: &Node) -> Result<Handle> {
     if let Some(holder) = find(spec, &node.name) {

@@ -4,7 +4,12 @@
 
 /// Container runtime interface, version 1: package `runtime.v1`.
 pub mod cri {
-    #[allow(missing_docs, clippy::all, clippy::too_many_lines, reason = "generated from cri/v1.proto")]
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::too_many_lines,
+        reason = "generated from cri/v1.proto"
+    )]
     pub mod v1 {
         tonic::include_proto!("runtime.v1");
     }
@@ -12,7 +17,12 @@ pub mod cri {
 
 /// Container storage interface, version 1: package `csi.v1`.
 pub mod csi {
-    #[allow(missing_docs, clippy::all, clippy::too_many_lines, reason = "generated from csi/v1.proto")]
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::too_many_lines,
+        reason = "generated from csi/v1.proto"
+    )]
     pub mod v1 {
         tonic::include_proto!("csi.v1");
     }
@@ -20,7 +30,12 @@ pub mod csi {
 
 /// How plugins of the node make themselves known, version 1: package `pluginregistration`.
 pub mod plugin_registration {
-    #[allow(missing_docs, clippy::all, clippy::too_many_lines, reason = "generated from plugin_registration/v1.proto")]
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::too_many_lines,
+        reason = "generated from plugin_registration/v1.proto"
+    )]
     pub mod v1 {
         tonic::include_proto!("pluginregistration");
     }
@@ -28,7 +43,12 @@ pub mod plugin_registration {
 
 /// Devices of the node, version 1beta1: package `v1beta1`.
 pub mod device_plugin {
-    #[allow(missing_docs, clippy::all, clippy::too_many_lines, reason = "generated from device_plugin/v1beta1.proto")]
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::too_many_lines,
+        reason = "generated from device_plugin/v1beta1.proto"
+    )]
     pub mod v1beta1 {
         tonic::include_proto!("v1beta1");
     }
@@ -36,7 +56,12 @@ pub mod device_plugin {
 
 /// What containers have for themselves, version 1: package `v1`.
 pub mod pod_resources {
-    #[allow(missing_docs, clippy::all, clippy::too_many_lines, reason = "generated from pod_resources/v1.proto")]
+    #[allow(
+        missing_docs,
+        clippy::all,
+        clippy::too_many_lines,
+        reason = "generated from pod_resources/v1.proto"
+    )]
     pub mod v1 {
         tonic::include_proto!("v1");
     }

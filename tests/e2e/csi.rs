@@ -174,7 +174,7 @@ async fn counted(driver: &Driver, call: &str, wanted: usize) -> Result<()> {
 }
 
 pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
-    let ns = c.namespace("csi-life").await?;
+    let ns = c.namespace("drv-life").await?;
     let name = "life.csi.test";
     let audience = json!([{"audience": "store", "expirationSeconds": 600}]);
     let spec = json!({
@@ -260,7 +260,7 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
 }
 
 pub async fn every_fault_of_a_driver_ends_well(c: &Context) -> Result<()> {
-    let ns = c.namespace("csi-faults").await?;
+    let ns = c.namespace("drv-faults").await?;
     let name = "faults.csi.test";
     describe(c, name, json!({"attachRequired": false})).await?;
     let mut driver = Driver::start(c, name).await?;
@@ -344,7 +344,7 @@ pub async fn every_fault_of_a_driver_ends_well(c: &Context) -> Result<()> {
 }
 
 pub async fn what_is_not_attached_is_waited_for(c: &Context) -> Result<()> {
-    let ns = c.namespace("csi-attach").await?;
+    let ns = c.namespace("drv-attach").await?;
     let name = "attach.csi.test";
     describe(c, name, json!({"volumeLifecycleModes": ["Persistent", "Ephemeral"]})).await?;
     let driver = Driver::start(c, name).await?;

@@ -70,11 +70,17 @@ pub struct CallError {
 
 impl From<Status> for CallError {
     fn from(status: Status) -> Self {
-        // A status of our own side hides what happened in its source.
-        let source = std::error::Error::source(&status).map(|_| ()).is_some();
-        let message =
-            if source { proto_daemon::exit::chain(&status) } else { status.message().to_owned() };
-        Self { code: status.code(), message }
+        // A status of our own side, of a connection that could not be opened or broke, hides why in its sources.
+        let mut innermost = std::error::Error::source(&status);
+        while let Some(next) = innermost.and_then(std::error::Error::source) {
+            innermost = Some(next);
+        }
+        match innermost {
+            Some(why) => {
+                Self { code: Code::Unavailable, message: format!("connection error: {why}") }
+            }
+            None => Self { code: status.code(), message: status.message().to_owned() },
+        }
     }
 }
 

@@ -39,9 +39,11 @@ use users::{Shared, Users};
 pub enum CsiError {
     /// No such driver is registered on this node.
     #[error(
-        "MountVolume.SetUp failed for volume {volume:?} : {plugin}: mounter.SetUpAt failed to get CSI client: driver name {driver} not found in the list of registered CSI drivers"
+        "{step} failed for volume {volume:?} : {plugin}: mounter.SetUpAt failed to get CSI client: driver name {driver} not found in the list of registered CSI drivers"
     )]
     NoDriver {
+        /// What was tried, as the ecosystem names it.
+        step: &'static str,
         /// Name of the volume.
         volume: String,
         /// Name of the driver.
@@ -252,7 +254,7 @@ impl CsiNode {
         let shared = self.users.of(&record.driver, &record.handle);
         let _turn = shared.turn().await;
         let target = self.paths.target(uid, record);
-        let driver = self.driver(&record.spec_name, &record.driver)?;
+        let driver = self.driver(UNPUBLISH, &record.spec_name, &record.driver)?;
         let failed =
             |source| CsiError::Call { step: UNPUBLISH, volume: record.spec_name.clone(), source };
         driver.unpublish(&record.handle, &target).await.map_err(failed)?;
@@ -313,8 +315,9 @@ impl CsiNode {
         .await
     }
 
-    fn driver(&self, volume: &str, name: &str) -> Result<Driver, CsiError> {
+    fn driver(&self, step: &'static str, volume: &str, name: &str) -> Result<Driver, CsiError> {
         self.drivers.get(name).ok_or_else(|| CsiError::NoDriver {
+            step,
             volume: volume.to_owned(),
             driver: name.to_owned(),
             plugin: self.paths.plugin().to_owned(),
@@ -336,7 +339,7 @@ struct Task<'a> {
 
 impl Task<'_> {
     async fn set_up(mut self) -> Result<Published, CsiError> {
-        let driver = self.node.driver(&self.volume.spec_name, &self.csi.driver)?;
+        let driver = self.node.driver(SET_UP, &self.volume.spec_name, &self.csi.driver)?;
         let shared = self.node.users.of(&self.csi.driver, &self.csi.handle);
         let _turn = shared.turn().await;
         let mut record = self.record();

@@ -43,14 +43,146 @@ fn read_version(path: &Path) -> u64 {
     first.parse().unwrap()
 }
 
-/// Not a test: what the child of the one below does.
+/// Not a test: what the child of the ones below does. A disk that is full stops no writer that goes on.
 #[test]
 fn write_for_ever() {
     let Ok(directory) = std::env::var(WRITER) else { return };
     let volume = tree(Path::new(&directory));
     for number in 2.. {
-        volume.write(&version(number)).unwrap();
+        let written = volume.write(&version(number));
+        let full = matches!(&written, Err(TreeError::Write { source, .. }) if *source == rustix::io::Errno::NOSPC);
+        assert!(written.is_ok() || full, "{written:?}");
     }
+}
+
+fn spawn_writer(directory: &Path) -> std::process::Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["write_for_ever", "--exact", "--test-threads=1"])
+        .env(WRITER, directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// A small file system in memory that is taken off again however the test ends.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn new(bytes: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let tmpfs = Tmpfs { size_bytes: Some(bytes), mode: 0o755, swap: Swap::Never, exec: false };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let top = rustix::fs::openat(CWD, dir.path(), flags, Mode::empty()).unwrap();
+        mount::attach(mount::detached(tmpfs).unwrap(), top).unwrap();
+        Self(dir)
+    }
+
+    fn fill(&self) -> PathBuf {
+        use std::io::Write as _;
+        let ballast = self.0.path().join("ballast");
+        let mut file = std::fs::File::create(&ballast).unwrap();
+        while file.write_all(&[0; 4096]).is_ok() {}
+        ballast
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+/// What a reader in a tight loop has seen.
+#[derive(Default)]
+struct Seen {
+    reads: std::sync::atomic::AtomicU64,
+    wholes: std::sync::atomic::AtomicU64,
+    switches: std::sync::atomic::AtomicU64,
+    last: std::sync::atomic::AtomicU64,
+    stop: std::sync::atomic::AtomicBool,
+}
+
+/// Reads without a pause: one file by its plain path, which has to be there each time, and all files of one generation, which have to be
+/// of one version. Whoever is slower than the time that a generation lingers may find it gone; that is no reading then.
+fn read_for_ever(volume: &Path, seen: &Seen) {
+    use std::sync::atomic::Ordering::Relaxed;
+    while !seen.stop.load(Relaxed) {
+        let number = read_version(&volume.join("always"));
+        seen.reads.fetch_add(1, Relaxed);
+        if seen.last.swap(number, Relaxed) != number {
+            seen.switches.fetch_add(1, Relaxed);
+        }
+        let began = std::time::Instant::now();
+        let generation = volume.join(std::fs::read_link(volume.join("..data")).unwrap());
+        let texts = ["always", "deep/down/always"].map(|name| std::fs::read(generation.join(name)));
+        let others = ["even", "odd/inner"].map(|name| generation.join(name).exists());
+        if began.elapsed() >= agent_volume::tree::LINGER {
+            continue;
+        }
+        let texts = texts.map(Result::unwrap);
+        assert_eq!(texts[0], texts[1], "a mix of versions");
+        let number: u64 =
+            std::str::from_utf8(&texts[0]).unwrap().lines().next().unwrap().parse().unwrap();
+        assert_eq!(others, [number.is_multiple_of(2), !number.is_multiple_of(2)], "of {number}");
+        seen.wholes.fetch_add(1, Relaxed);
+    }
+}
+
+/// `AGENT_VOLUME_UPDATES` sets how many versions the reader has to see; the rest is bounded by it.
+#[test]
+fn a_reader_in_a_tight_loop_sees_whole_versions_only() {
+    use std::sync::atomic::Ordering::Relaxed;
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!("SKIPPED a_reader_in_a_tight_loop_sees_whole_versions_only: needs root");
+        return;
+    }
+    let updates: u64 =
+        std::env::var("AGENT_VOLUME_UPDATES").ok().and_then(|n| n.parse().ok()).unwrap_or(150);
+    let small = Small::new(4 << 20);
+    let volume = small.0.path().join("v");
+    std::fs::create_dir(&volume).unwrap();
+    tree(&volume).write(&version(1)).unwrap();
+    let seen = std::sync::Arc::new(Seen::default());
+    let reader = {
+        let (seen, volume) = (seen.clone(), volume.clone());
+        std::thread::spawn(move || read_for_ever(&volume, &seen))
+    };
+    let mut kills = 0_u64;
+    while seen.switches.load(Relaxed) < updates && !reader.is_finished() {
+        let before = seen.switches.load(Relaxed);
+        let mut writer = spawn_writer(&volume);
+        // somewhere in the middle of a write, each time somewhere else
+        while seen.switches.load(Relaxed) < before + 7 + kills % 13 && !reader.is_finished() {
+            assert!(writer.try_wait().unwrap().is_none(), "the writer has ended");
+        }
+        if kills.is_multiple_of(5) {
+            // no room at all for a while
+            let ballast = small.fill();
+            let reads = seen.reads.load(Relaxed);
+            while seen.reads.load(Relaxed) < reads + 200 && !reader.is_finished() {
+                std::thread::yield_now();
+            }
+            std::fs::remove_file(ballast).unwrap();
+        }
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        kills += 1;
+    }
+    // what is written last is what is read in the end
+    let last = tree(&volume);
+    last.write(&version(1_000_000)).unwrap();
+    while seen.last.load(Relaxed) != 1_000_000 && !reader.is_finished() {
+        std::thread::yield_now();
+    }
+    seen.stop.store(true, Relaxed);
+    reader.join().unwrap();
+    assert!(seen.wholes.load(Relaxed) > updates, "whole generations were read");
+    eprintln!(
+        "{} switches seen in {} reads, {kills} kills",
+        seen.switches.load(Relaxed),
+        seen.reads.load(Relaxed)
+    );
 }
 
 #[test]
@@ -61,13 +193,7 @@ fn a_killed_writer_leaves_a_whole_volume() {
     volume.write(&version(1)).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for kill in 0..KILLS {
-        let mut writer = Command::new(std::env::current_exe().unwrap())
-            .args(["write_for_ever", "--exact", "--test-threads=1"])
-            .env(WRITER, dir.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let mut writer = spawn_writer(dir.path());
         // until it has written a number of versions, then a little longer, both differently each time
         let switch = || std::fs::read_link(dir.path().join("..data")).unwrap();
         let mut last = switch();

@@ -31,6 +31,7 @@ use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
 
 use crate::allocator::Allocator;
+use crate::bootstrap;
 use crate::config::Settings;
 use crate::csi_node::{ClusterDrivers, NoCluster};
 use crate::images::Logins;
@@ -145,7 +146,10 @@ fn metrics(
 
 fn client(settings: &Settings, registry: &Metrics) -> Result<Option<Client>, Failure> {
     let Some(path) = &settings.flags.kubeconfig else { return Ok(None) };
-    let config = file::load(path, None).map_err(Failure::usage)?;
+    let mut config = file::load(path, None).map_err(Failure::usage)?;
+    if settings.file.rotate_certificates {
+        bootstrap::renewed_identity(settings, &mut config).map_err(Failure::run)?;
+    }
     let agent = format!("orchlet/{}", env!("CARGO_PKG_VERSION"));
     let client = Client::new(&config, settings.names, &agent).map_err(Failure::usage)?;
     let requests = RequestMetrics::register(registry).map_err(Failure::run)?;
@@ -203,6 +207,7 @@ impl Bound {
         self.start_allocation(&parts, drain);
         self.start_drivers(cluster.as_ref().map(|c| &c.client), drain);
         if let Some(cluster) = cluster {
+            self.start_certificates(&cluster.client, drain);
             self.start_node(&cluster.client, parts, events, node_sender, node, drain)?;
         }
         tracing::info!(node = self.machine.name, boot = self.boot_id, "running");

@@ -7,8 +7,9 @@ pub mod gates;
 
 mod validate;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use agent_host::machine;
 use proto_api::names::Names;
 use proto_daemon::config::{self, ConfigError, FieldError, FileType};
 use proto_daemon::feature_gates::FeatureGates;
@@ -62,6 +63,24 @@ impl Settings {
         let mut warnings = settled.warnings;
         warnings.extend(validate::without_effect(&file));
         Ok(Self { names, flags, file, gates: settled.gates, warnings })
+    }
+
+    /// Directory of the certificates that the agent asks for.
+    pub fn cert_dir(&self) -> PathBuf {
+        self.flags.cert_dir.clone().unwrap_or_else(|| self.flags.root_dir.join("pki"))
+    }
+
+    /// Whether the API server is asked for the certificate of the HTTPS endpoint: files that are named win.
+    pub fn serves_with_own_request(&self) -> bool {
+        self.file.server_tls_bootstrap
+            && self.file.tls_cert_file.is_none()
+            && self.flags.kubeconfig.is_some()
+    }
+
+    /// Name of the Node object.
+    pub fn node_name(&self) -> String {
+        let name = self.flags.hostname_override.clone();
+        name.unwrap_or_else(|| machine::identity().hostname).trim().to_lowercase()
     }
 
     /// The configuration in force, as `/configz` shows it.

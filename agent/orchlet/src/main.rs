@@ -3,6 +3,8 @@
 
 mod allocator;
 mod app;
+mod bootstrap;
+mod certificates;
 mod clock;
 mod config;
 mod csi;
@@ -46,5 +48,19 @@ fn main() -> ExitCode {
 fn run(flags: config::Flags) -> Result<(), Failure> {
     let settings = config::Settings::load(flags).map_err(Failure::usage)?;
     settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    runtime::run(Threads::One, async { app::build(settings)?.run().await })
+    runtime::run(Threads::One, async {
+        if !bootstrapped(&settings).await? {
+            return Ok(());
+        }
+        app::build(settings)?.run().await
+    })
+}
+
+/// Waits for the node's first certificate; false when the program was told to stop before it came.
+async fn bootstrapped(settings: &config::Settings) -> Result<bool, Failure> {
+    // Cancel safe: what was asked for is found again by the next start.
+    tokio::select! {
+        done = bootstrap::ensure(settings) => done.map(|()| true),
+        _ = proto_daemon::drain::stop_signal() => Ok(false),
+    }
 }

@@ -266,6 +266,22 @@ impl Names {
         self.component(component).replace('-', "")
     }
 
+    /// Who signs certificates that node agents show to the API server.
+    pub fn node_client_signer(&self) -> String {
+        let name = format!("{}-client-{}", self.component("apiserver"), self.component("let"));
+        self.label(&name)
+    }
+
+    /// Who signs certificates that node agents serve with.
+    pub fn node_serving_signer(&self) -> String {
+        self.label(&format!("{}-serving", self.component("let")))
+    }
+
+    /// Who signs client certificates of anybody else.
+    pub fn client_signer(&self) -> String {
+        self.label(&format!("{}-client", self.component("apiserver")))
+    }
+
     /// The client configuration below the user's home directory: `.orch/config`.
     pub fn client_config_path(&self) -> String {
         format!("{}/config", self.words.client_config_dir)

@@ -15,6 +15,9 @@ use proto_daemon::exit::Failure;
 use tokio::sync::watch;
 
 use super::{Bound, until};
+use crate::bootstrap;
+use crate::certificates::Keeper;
+use crate::certificates::wanted::{Purpose, Wanted};
 use crate::config::Settings;
 use crate::network;
 use crate::node::{self, NodeTask};
@@ -30,8 +33,7 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
     if file.fail_swap_on && machine::usage().map_err(Failure::run)?.swap_total_bytes > 0 {
         return Err(Failure::run("swap is active and --fail-swap-on is set"));
     }
-    let name = flags.hostname_override.clone().unwrap_or_else(|| identity.hostname.clone());
-    let name = name.trim().to_lowercase();
+    let name = settings.node_name();
     let ips: Vec<IpAddr> =
         if flags.node_ip.is_empty() { address::node_addresses() } else { flags.node_ip.clone() };
     let mut amounts = Amounts::new();
@@ -113,5 +115,39 @@ impl Bound {
             tokio::spawn(until(drain.watch(), network::follow(dir, node)));
         }
         Ok(())
+    }
+
+    /// Starts the tasks that renew the agent's own certificates.
+    pub(super) fn start_certificates(&self, client: &Client, drain: &Drain) {
+        let (settings, metrics) = (&self.settings, &self.metrics);
+        let (names, node) = (settings.names, &self.machine.name);
+        if settings.file.rotate_certificates {
+            let keeper = Keeper {
+                store: bootstrap::client_store(settings),
+                wanted: bootstrap::client_wanted(names, node),
+                authority: client.clone(),
+                ttl: metrics.client_certificate_ttl.clone(),
+                errors: metrics.client_renew_errors.clone(),
+            };
+            let page = self.board.task("client certificate");
+            tokio::spawn(until(drain.watch(), keeper.run(page)));
+        }
+        if settings.serves_with_own_request() {
+            let addresses = self.machine.ips.iter().filter_map(|ip| ip.parse().ok()).collect();
+            let names_of_node = vec![self.machine.hostname.clone()];
+            let keeper = Keeper {
+                store: bootstrap::server_store(settings),
+                wanted: Wanted {
+                    node: node.clone(),
+                    purpose: Purpose::Serving { names: names_of_node, addresses },
+                    signer: names.node_serving_signer(),
+                },
+                authority: client.clone(),
+                ttl: metrics.server_certificate_ttl.clone(),
+                errors: metrics.server_renew_errors.clone(),
+            };
+            let page = self.board.task("serving certificate");
+            tokio::spawn(until(drain.watch(), keeper.run(page)));
+        }
     }
 }

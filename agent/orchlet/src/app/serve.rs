@@ -13,12 +13,13 @@ use proto_daemon::ready::Readiness;
 use serde_json::{Value, json};
 
 use super::Bound;
+use crate::bootstrap;
 use crate::metrics::PodGauges;
 use crate::pods::parts::Parts;
 use crate::server::agent::AgentView;
 use crate::server::measure::{Measure, Sites};
 use crate::server::open::{self, Opening};
-use crate::server::tls::{Terms, TlsFiles};
+use crate::server::tls::{Serving, Terms, TlsFiles};
 use crate::server::{Server, Switches};
 
 impl Bound {
@@ -89,7 +90,7 @@ impl Bound {
         let opening = Opening {
             address: SocketAddr::new(ip, file.port),
             files: TlsFiles {
-                identity: file.tls_cert_file.clone().zip(file.tls_private_key_file.clone()),
+                identity: self.serving_identity(),
                 client_authority: file.authentication.x509.client_ca_file.clone(),
                 terms: Terms {
                     min_version: file.tls_min_version.clone(),
@@ -112,6 +113,18 @@ impl Bound {
             metrics: self.metrics.clone(),
         };
         opening.open().await.map_err(Failure::run)
+    }
+
+    /// The files with the endpoint's certificate and key: those that are named, or the pair that the agent asks for.
+    fn serving_identity(&self) -> Serving {
+        let file = &self.settings.file;
+        match file.tls_cert_file.clone().zip(file.tls_private_key_file.clone()) {
+            Some((chain, key)) => Serving::Named(chain, key),
+            None if self.settings.serves_with_own_request() => {
+                Serving::AskedFor(bootstrap::server_store(&self.settings).current_path())
+            }
+            None => Serving::SelfSigned,
+        }
     }
 
     /// Where things are that are measured.

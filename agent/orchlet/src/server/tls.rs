@@ -1,5 +1,6 @@
 //! The endpoint's certificate, and who a client's certificate says it is.
 
+use std::io::ErrorKind::NotFound;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,13 +15,24 @@ use tokio::time::Instant;
 /// Where the certificate comes from and whose clients are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificate chain and key (`--tls-cert-file`, `--tls-private-key-file`); a certificate
-    /// signed by itself when not set.
-    pub identity: Option<(PathBuf, PathBuf)>,
+    /// What is served with.
+    pub identity: Serving,
     /// Authorities of client certificates (`--client-ca-file`); none are asked for when not set.
     pub client_authority: Option<PathBuf>,
     /// Protocol versions and cipher suites.
     pub terms: Terms,
+}
+
+/// The endpoint's certificate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Serving {
+    /// One signed by itself.
+    #[default]
+    SelfSigned,
+    /// Chain and key that somebody else keeps (`--tls-cert-file`, `--tls-private-key-file`).
+    Named(PathBuf, PathBuf),
+    /// A file with both that comes when the API server has signed; one signed by itself until then.
+    AskedFor(PathBuf),
 }
 
 /// What is agreed to with clients.
@@ -116,8 +128,12 @@ pub struct ServerTls(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    certificate: Rotating,
-    key: Rotating,
+    identity: Option<(Rotating, Rotating)>,
+    /// Chain and key of a certificate signed by itself, for as long as there is no other.
+    own: (Vec<u8>, Vec<u8>),
+    /// Whether the files may come later.
+    awaited: bool,
+    uses_own: bool,
     authority: Option<Rotating>,
     terms: Terms,
     made: Option<Arc<ServerConfig>>,
@@ -126,22 +142,23 @@ struct State {
 impl ServerTls {
     /// Reads the files, or makes a certificate for `names`.
     pub fn new(files: &TlsFiles, names: &[String]) -> Result<Self, TlsError> {
-        let (certificate, key) = match &files.identity {
-            Some((certificate, key)) => {
-                (Rotating::file(certificate.clone()), Rotating::file(key.clone()))
-            }
-            None => {
-                let made =
-                    rcgen::generate_simple_self_signed(names.to_vec()).map_err(TlsError::Make)?;
-                let certificate = made.cert.pem().into_bytes();
-                let key = made.signing_key.serialize_pem().into_bytes();
-                (Rotating::fixed(certificate), Rotating::fixed(key))
-            }
+        let made = rcgen::generate_simple_self_signed(names.to_vec()).map_err(TlsError::Make)?;
+        let own = (made.cert.pem().into_bytes(), made.signing_key.serialize_pem().into_bytes());
+        let files_of = |chain: &PathBuf, key: &PathBuf| {
+            Some((Rotating::file(chain.clone()), Rotating::file(key.clone())))
         };
+        let identity = match &files.identity {
+            Serving::SelfSigned => None,
+            Serving::Named(chain, key) => files_of(chain, key),
+            Serving::AskedFor(pair) => files_of(pair, pair),
+        };
+        let awaited = matches!(files.identity, Serving::AskedFor(_));
         let authority = files.client_authority.clone().map(Rotating::file);
         let tls = Self(Mutex::new(State {
-            certificate,
-            key,
+            identity,
+            own,
+            awaited,
+            uses_own: false,
             authority,
             terms: files.terms.clone(),
             made: None,
@@ -189,14 +206,31 @@ impl State {
             }
             Ok(content)
         };
-        let certificate = read("certificate", &mut self.certificate)?;
-        let key = read("key", &mut self.key)?;
+        let files = self
+            .identity
+            .as_mut()
+            .map(|(chain, key)| Ok((read("certificate", chain)?, read("key", key)?)));
         let authority =
             self.authority.as_mut().map(|file| read("client authority", file)).transpose()?;
-        match any {
-            Changed::No => Ok(None),
-            Changed::Yes => make(&self.terms, &certificate, &key, authority.as_deref()).map(Some),
+        let (certificate, key): (&[u8], &[u8]) = match &files {
+            Some(Ok((certificate, key))) => (certificate, key),
+            Some(Err(TlsError::Read { cause, .. })) if self.awaited && cause.kind() == NotFound => {
+                self.own()
+            }
+            Some(Err(_)) => return files.transpose().map(|_| None),
+            None => self.own(),
+        };
+        let uses_own = !matches!(files, Some(Ok(_)));
+        if any == Changed::No && self.made.is_some() && uses_own == self.uses_own {
+            return Ok(None);
         }
+        let made = make(&self.terms, certificate, key, authority.as_deref())?;
+        self.uses_own = uses_own;
+        Ok(Some(made))
+    }
+
+    fn own(&self) -> (&[u8], &[u8]) {
+        (&self.own.0, &self.own.1)
     }
 }
 
@@ -275,5 +309,26 @@ mod tests {
         assert!(names(&["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305"]).is_ok(), "the short name");
         assert!(names(&["TLS_RSA_WITH_RC4_128_SHA"]).is_err());
         assert!(names(&[]).expect("all").len() > 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_certificate_that_is_asked_for_is_served_when_it_comes() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let pair = directory.path().join("pair.pem");
+        let names = vec!["n1".to_owned()];
+        let files = |identity| TlsFiles { identity, ..TlsFiles::default() };
+        let missing = Serving::Named(pair.clone(), pair.clone());
+        assert!(ServerTls::new(&files(missing), &names).is_err(), "somebody forgot it");
+        let tls =
+            ServerTls::new(&files(Serving::AskedFor(pair.clone())), &names).expect("self-signed");
+        let first = tls.config().expect("settings");
+        assert!(Arc::ptr_eq(&first, &tls.config().expect("settings")), "made once");
+        let made = rcgen::generate_simple_self_signed(names).expect("made");
+        std::fs::write(&pair, format!("{}{}", made.cert.pem(), made.signing_key.serialize_pem()))
+            .expect("written");
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        let second = tls.config().expect("settings");
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &tls.config().expect("settings")));
     }
 }

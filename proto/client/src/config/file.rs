@@ -153,6 +153,11 @@ pub fn parse(path: &Path, text: &str, context: Option<&str>) -> Result<ClientCon
     })
 }
 
+/// PEM text as such files hold it in their `-data` fields.
+pub fn encoded(pem: &[u8]) -> String {
+    STANDARD.encode(pem)
+}
+
 /// Knows the file for paths and errors.
 struct Reader<'a> {
     path: &'a Path,

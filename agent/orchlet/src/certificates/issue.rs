@@ -1,0 +1,320 @@
+//! From a key to its certificate: the request is made, or found again, and waited for.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use proto_api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestStatus};
+use proto_client::{Client, ClientError, DeleteParams, WriteParams};
+use proto_daemon::exit::chain;
+
+use super::store::Store;
+use super::unix_now;
+use super::wanted::{Wanted, is_for};
+
+/// Between two looks at a request that waits for approval.
+const LOOK: Duration = Duration::from_secs(2);
+/// A request that nobody signs in this time is made again; the ecosystem's own patience.
+const PATIENCE: Duration = Duration::from_secs(15 * 60);
+
+/// Who keeps requests until somebody approves and signs them.
+pub trait Authority: Send + Sync {
+    /// Makes a request; the one that is there when there is one of that name.
+    fn ask<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<(), ClientError>>;
+    /// What has become of a request; `None` when it has been removed.
+    fn look<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequestStatus>, ClientError>>;
+    /// Removes a request that is no use.
+    fn drop<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), ClientError>>;
+}
+
+impl Authority for Client {
+    fn ask<'a>(
+        &'a self,
+        request: &'a CertificateSigningRequest,
+    ) -> BoxFuture<'a, Result<(), ClientError>> {
+        Box::pin(async move {
+            let made = self
+                .all::<CertificateSigningRequest>()
+                .create(request, &WriteParams::default())
+                .await;
+            match made {
+                Err(error) if error.code() == Some(409) => Ok(()),
+                other => other.map(|_| ()),
+            }
+        })
+    }
+
+    fn look<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<CertificateSigningRequestStatus>, ClientError>> {
+        Box::pin(async move {
+            let found = self.all::<CertificateSigningRequest>().find(name).await?;
+            Ok(found.map(|request| request.status))
+        })
+    }
+
+    fn drop<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), ClientError>> {
+        Box::pin(async move {
+            self.all::<CertificateSigningRequest>().delete(name, &DeleteParams::default()).await
+        })
+    }
+}
+
+/// One certificate to be had.
+pub struct Issuing<'a> {
+    /// Where key and certificate are kept.
+    pub store: &'a Store,
+    /// What it must say.
+    pub wanted: &'a Wanted,
+    /// Who gives it.
+    pub authority: &'a dyn Authority,
+}
+
+/// What has become of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    Waiting,
+    Signed(Vec<u8>),
+    /// Denied, or failed to be signed: a new one is needed.
+    Refused(String),
+}
+
+/// Pure.
+fn fate(status: CertificateSigningRequestStatus) -> Fate {
+    let has = |kind: &str| {
+        status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == kind && condition.status != "False")
+    };
+    for kind in ["Denied", "Failed"] {
+        if let Some(condition) = has(kind) {
+            return Fate::Refused(
+                format!("{kind}: {} {}", condition.reason, condition.message).trim_end().to_owned(),
+            );
+        }
+    }
+    // One that is signed but not approved comes from nobody that may sign.
+    if has("Approved").is_some() && !status.certificate.is_empty() {
+        return Fate::Signed(status.certificate);
+    }
+    Fate::Waiting
+}
+
+impl Issuing<'_> {
+    /// Has the certificate issued and puts it in force. May take as long as people take to approve.
+    ///
+    /// # Errors
+    /// A line for the log: whoever calls tries again.
+    pub async fn issue(&self) -> Result<(), String> {
+        let line =
+            |error: std::io::Error| format!("key and certificate {}: {error}", self.store.pair());
+        let key = self.store.pending_key().map_err(line)?;
+        let request = self.wanted.request(&key).map_err(|error| chain(&error))?;
+        let name = &request.metadata.name;
+        self.authority.ask(&request).await.map_err(|error| chain(&error))?;
+        let certificate = match self.wait(name).await? {
+            Fate::Signed(certificate)
+                if is_for(&certificate, &key) && self.wanted.is_met_by(&certificate) =>
+            {
+                certificate
+            }
+            Fate::Signed(_) => {
+                return Err(self.give_up(name, "it was signed for another key or owner").await);
+            }
+            Fate::Refused(why) => return Err(self.give_up(name, &why).await),
+            Fate::Waiting => return Err(self.give_up(name, "nobody has signed it").await),
+        };
+        self.store.put(&certificate, &key.serialize_pem(), unix_now()).map_err(line)
+    }
+
+    async fn wait(&self, name: &str) -> Result<Fate, String> {
+        let until = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            let status = self.authority.look(name).await.map_err(|error| chain(&error))?;
+            // Requests are cleaned away after a while: it is asked for again.
+            let Some(status) = status else { return Err(format!("request {name} was removed")) };
+            match fate(status) {
+                Fate::Waiting if tokio::time::Instant::now() < until => {
+                    tokio::time::sleep(LOOK).await
+                }
+                fate => return Ok(fate),
+            }
+        }
+    }
+
+    /// A new attempt needs a new key: the name of the request follows from it.
+    async fn give_up(&self, name: &str, why: &str) -> String {
+        // It may be gone, or not ours to remove: it is cleaned away in time.
+        if let Err(error) = self.authority.drop(name).await {
+            tracing::debug!(request = name, error = chain(&error), "not removed");
+        }
+        if let Err(error) = self.store.forget_pending_key() {
+            tracing::warn!(%error, "the key of a refused request stays");
+        }
+        format!("request {name}: {why}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Mutex;
+
+    use proto_api::certificates::v1::CertificateSigningRequestCondition;
+
+    use super::super::wanted::tests::{client, signed};
+    use super::*;
+
+    /// What the authority does with each new request, first to last; then it signs.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Does {
+        Signs,
+        Denies,
+        SignsAnother,
+        Nothing,
+        SignsUnapproved,
+    }
+
+    #[derive(Default)]
+    struct InMemory {
+        requests: Mutex<BTreeMap<String, CertificateSigningRequest>>,
+        does: Mutex<Vec<Does>>,
+        asked: Mutex<Vec<String>>,
+    }
+
+    impl InMemory {
+        fn that(does: &[Does]) -> Self {
+            Self { does: Mutex::new(does.to_vec()), ..Self::default() }
+        }
+
+        fn settle(&self, request: &mut CertificateSigningRequest) {
+            let mut does = self.does.lock().expect("lock");
+            let next = if does.is_empty() { Does::Signs } else { does.remove(0) };
+            let condition = |kind: &str| CertificateSigningRequestCondition {
+                type_: kind.into(),
+                status: "True".into(),
+                ..Default::default()
+            };
+            match next {
+                Does::Nothing => return,
+                Does::Denies => request.status.conditions.push(condition("Denied")),
+                Does::SignsUnapproved => {}
+                _ => request.status.conditions.push(condition("Approved")),
+            }
+            request.status.certificate = match next {
+                Does::SignsAnother => {
+                    let key = rcgen::KeyPair::generate().expect("key");
+                    signed(&client().request(&key).expect("request"))
+                }
+                _ => signed(request),
+            };
+        }
+    }
+
+    impl Authority for InMemory {
+        fn ask<'a>(
+            &'a self,
+            request: &'a CertificateSigningRequest,
+        ) -> BoxFuture<'a, Result<(), ClientError>> {
+            Box::pin(async {
+                let name = request.metadata.name.clone();
+                self.asked.lock().expect("lock").push(name.clone());
+                let mut requests = self.requests.lock().expect("lock");
+                if !requests.contains_key(&name) {
+                    let mut request = request.clone();
+                    self.settle(&mut request);
+                    requests.insert(name, request);
+                }
+                Ok(())
+            })
+        }
+
+        fn look<'a>(
+            &'a self,
+            name: &'a str,
+        ) -> BoxFuture<'a, Result<Option<CertificateSigningRequestStatus>, ClientError>> {
+            Box::pin(async {
+                Ok(self
+                    .requests
+                    .lock()
+                    .expect("lock")
+                    .get(name)
+                    .map(|request| request.status.clone()))
+            })
+        }
+
+        fn drop<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), ClientError>> {
+            Box::pin(async {
+                self.requests.lock().expect("lock").remove(name);
+                Ok(())
+            })
+        }
+    }
+
+    async fn issue(store: &Store, authority: &InMemory) -> Result<(), String> {
+        Issuing { store, wanted: &client(), authority }.issue().await
+    }
+
+    fn store(directory: &tempfile::TempDir) -> Store {
+        Store::new(directory.path().to_owned(), "p".into())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_signed_request_is_put_in_force() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let store = store(&directory);
+        issue(&store, &InMemory::default()).await.expect("issued");
+        let pair = store.current().expect("read").expect("there");
+        assert!(client().is_met_by(&pair));
+        let key = rcgen::KeyPair::from_pem(
+            std::str::from_utf8(&pair)
+                .expect("PEM")
+                .split_at(
+                    std::str::from_utf8(&pair)
+                        .expect("PEM")
+                        .find("-----BEGIN PRIVATE")
+                        .expect("a key"),
+                )
+                .1,
+        )
+        .expect("a key");
+        assert!(is_for(&pair, &key));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_restart_asks_for_the_same_object() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let store = store(&directory);
+        let authority = InMemory::that(&[Does::Nothing]);
+        // Cut off while it waits, as by a crash.
+        let cut = tokio::time::timeout(Duration::from_secs(60), issue(&store, &authority)).await;
+        assert!(cut.is_err());
+        for request in authority.requests.lock().expect("lock").values_mut() {
+            authority.settle(request);
+        }
+        issue(&store, &authority).await.expect("issued");
+        let asked = authority.asked.lock().expect("lock");
+        assert_eq!((asked.len(), &asked[0]), (2, &asked[1]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_is_asked_with_another_key() {
+        for does in [Does::Denies, Does::SignsAnother, Does::Nothing, Does::SignsUnapproved] {
+            let directory = tempfile::tempdir().expect("tempdir");
+            let store = store(&directory);
+            let authority = InMemory::that(&[does]);
+            issue(&store, &authority).await.expect_err("refused");
+            assert_eq!(store.current().expect("read"), None);
+            issue(&store, &authority).await.expect("issued");
+            let asked = authority.asked.lock().expect("lock");
+            assert!(asked.len() == 2 && asked[0] != asked[1]);
+        }
+    }
+}

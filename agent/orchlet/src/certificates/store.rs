@@ -1,0 +1,220 @@
+//! Certificates with their keys on disk, as the ecosystem keeps them: `<pair>-<time>.pem` holds both, `<pair>-current.pem` is a link to
+//! the one in force. A switch of the link is one rename: there is never none, and never half a pair.
+
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use proto_api::Time;
+use rcgen::KeyPair;
+
+/// Certificates kept beside the one in force.
+const OLD_MAX: usize = 3;
+/// A larger file holds no pair.
+const LEN_MAX: u64 = 1 << 20;
+
+/// The certificates of one purpose.
+#[derive(Clone, Debug)]
+pub struct Store {
+    directory: PathBuf,
+    pair: String,
+}
+
+impl Store {
+    /// Those called `pair` in a directory, which need not exist yet.
+    pub fn new(directory: PathBuf, pair: String) -> Self {
+        Self { directory, pair }
+    }
+
+    /// Their name.
+    pub fn pair(&self) -> &str {
+        &self.pair
+    }
+
+    /// The file with the certificate and key in force, whether or not there is one yet.
+    pub fn current_path(&self) -> PathBuf {
+        self.at("-current.pem")
+    }
+
+    /// The pair in force.
+    ///
+    /// # Errors
+    /// It is there and cannot be read.
+    pub fn current(&self) -> io::Result<Option<Vec<u8>>> {
+        let read = |path: &Path| -> io::Result<Vec<u8>> {
+            use std::io::Read as _;
+            let mut content = Vec::new();
+            std::fs::File::open(path)?.take(LEN_MAX).read_to_end(&mut content)?;
+            Ok(content)
+        };
+        match read(&self.current_path()) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The key of the request under way, made when there is none. It is on disk before anybody hears of it.
+    ///
+    /// # Errors
+    /// It can neither be read nor written.
+    pub fn pending_key(&self) -> io::Result<KeyPair> {
+        match std::fs::read_to_string(self.pending_path()) {
+            Ok(text) => match KeyPair::from_pem(&text) {
+                Ok(key) => return Ok(key),
+                Err(error) => {
+                    tracing::warn!(%error, path = %self.pending_path().display(), "a key that is none is replaced")
+                }
+            },
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        self.write(&self.pending_path(), key.serialize_pem().as_bytes())?;
+        Ok(key)
+    }
+
+    /// Gives the key of the request under way up: it was denied, or its certificate is another's.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn forget_pending_key(&self) -> io::Result<()> {
+        match std::fs::remove_file(self.pending_path()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Puts a certificate with its key in force.
+    ///
+    /// # Errors
+    /// The disk's; what was in force stays so.
+    pub fn put(&self, certificate: &[u8], key_pem: &str, now_unix: i64) -> io::Result<()> {
+        let content = [certificate.trim_ascii_end(), b"\n", key_pem.as_bytes()].concat();
+        let stamp = Time::from_unix(now_unix).to_string().replace(['T', ':'], "-");
+        let path = self.at(&format!("-{}.pem", stamp.trim_end_matches('Z')));
+        self.write(&path, &content)?;
+        let link = self.at("-current.tmp");
+        let _ = std::fs::remove_file(&link); // one that a crash left
+        symlink(path.file_name().unwrap_or_default(), &link)?;
+        std::fs::rename(&link, self.current_path())?;
+        std::fs::File::open(&self.directory)?.sync_all()?;
+        self.forget_pending_key()?;
+        self.remove_old(&path);
+        Ok(())
+    }
+
+    /// What cannot be removed now is removed with the next renewal.
+    fn remove_old(&self, current: &Path) {
+        let entries = std::fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let is_one = |name: &str| {
+            let stamp = name
+                .strip_prefix(&self.pair)
+                .and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".pem"));
+            stamp.is_some_and(|stamp| stamp.starts_with(|letter: char| letter.is_ascii_digit()))
+        };
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let mut old: Vec<_> =
+            names.filter(|name| is_one(name)).map(|name| self.directory.join(name)).collect();
+        old.retain(|path| path != current);
+        old.sort();
+        let over = old.len().saturating_sub(OLD_MAX);
+        for path in old.iter().take(over) {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn pending_path(&self) -> PathBuf {
+        self.at(".key.tmp")
+    }
+
+    fn at(&self, end: &str) -> PathBuf {
+        self.directory.join(format!("{}{end}", self.pair))
+    }
+
+    fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        write_private(path, content)
+    }
+}
+
+/// Writes a file that only its owner reads, whole or not at all.
+///
+/// # Errors
+/// The disk's.
+pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let cut = PathBuf::from(format!("{}.new", path.display()));
+    let _ = std::fs::remove_file(&cut); // one that a crash left
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&cut)?;
+    let written = file
+        .write_all(content)
+        .and_then(|()| file.sync_all())
+        .and_then(|()| std::fs::rename(&cut, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&cut);
+        return written;
+    }
+    match path.parent() {
+        Some(directory) => std::fs::File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_key_is_kept_until_its_certificate_is_there() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let store = Store::new(directory.path().join("pki"), "agent-client".into());
+        assert_eq!(store.current().expect("read"), None);
+        let key = store.pending_key().expect("made");
+        let again = store.pending_key().expect("read");
+        assert_eq!(key.serialize_pem(), again.serialize_pem());
+        let mode = |name: &str| {
+            std::fs::metadata(directory.path().join("pki").join(name))
+                .expect("there")
+                .permissions()
+                .mode()
+                & 0o777
+        };
+        assert_eq!((mode("agent-client.key.tmp"), mode("")), (0o600, 0o700));
+        store.put(b"CERT\n", "KEY\n", 1_704_207_845).expect("put");
+        assert_eq!(store.current().expect("read").as_deref(), Some(b"CERT\nKEY\n".as_slice()));
+        assert_eq!(mode("agent-client-2024-01-02-15-04-05.pem"), 0o600);
+        assert!(store.pending_key().expect("made").serialize_pem() != key.serialize_pem());
+    }
+
+    #[test]
+    fn the_link_is_switched_and_old_pairs_go() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let store = Store::new(directory.path().to_owned(), "agent-server".into());
+        for round in 0..6 {
+            store
+                .put(format!("CERT {round}").as_bytes(), "KEY", 1_704_207_845 + round)
+                .expect("put");
+        }
+        let link = std::fs::read_link(store.current_path()).expect("a link");
+        assert_eq!(link, PathBuf::from("agent-server-2024-01-02-15-04-10.pem"));
+        assert_eq!(store.current().expect("read").as_deref(), Some(b"CERT 5\nKEY".as_slice()));
+        let files = std::fs::read_dir(directory.path()).expect("read").count();
+        assert_eq!(files, OLD_MAX + 2, "the old ones, the one in force and its link");
+    }
+
+    #[test]
+    fn what_a_crash_left_is_no_obstacle() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let store = Store::new(directory.path().to_owned(), "p".into());
+        for left in ["p-current.tmp", "p.key.tmp.new", "p.key.tmp", "p-2024-01-02-15-04-05.pem.new"]
+        {
+            std::fs::write(directory.path().join(left), "half").expect("written");
+        }
+        store.pending_key().expect("a key that is none is replaced");
+        store.put(b"CERT", "KEY", 1_704_207_845).expect("put");
+        assert_eq!(store.current().expect("read").as_deref(), Some(b"CERT\nKEY".as_slice()));
+    }
+}

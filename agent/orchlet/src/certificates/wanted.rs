@@ -1,0 +1,217 @@
+//! What a certificate must say, the request for it, and when it is to be renewed. Pure but for the randomness that signing needs.
+
+use std::net::IpAddr;
+
+use proto_api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use proto_api::meta::v1::ObjectMeta;
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData, SanType};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use sha2::{Digest, Sha256};
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// The group of every node.
+const NODES: &str = "system:nodes";
+/// Signers check usages for equality; this is what those of release 1.25 expect, whatever the kind of the key.
+const KEY_USAGES: [&str; 2] = ["digital signature", "key encipherment"];
+
+/// What a certificate must say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Name of the Node object.
+    pub node: String,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// Who signs it.
+    pub signer: String,
+}
+
+/// What a certificate is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be shown to the API server.
+    Client,
+    /// To serve with, at these names and addresses.
+    Serving {
+        /// Names.
+        names: Vec<String>,
+        /// Addresses.
+        addresses: Vec<IpAddr>,
+    },
+}
+
+/// Seconds since 1970 between which a certificate is good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Life {
+    /// From here on.
+    pub begins: i64,
+    /// Up to here.
+    pub ends: i64,
+}
+
+impl Wanted {
+    /// The request for the key. Its name follows from the key and what is wanted: asked again, it is the same object.
+    ///
+    /// # Errors
+    /// A name that no certificate can carry, or a key that cannot sign.
+    pub fn request(&self, key: &KeyPair) -> Result<CertificateSigningRequest, rcgen::Error> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, NODES);
+        params.distinguished_name.push(DnType::CommonName, self.user());
+        if let Purpose::Serving { names, addresses } = &self.purpose {
+            for name in names {
+                params.subject_alt_names.push(SanType::DnsName(name.as_str().try_into()?));
+            }
+            params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
+        }
+        let request = params.serialize_request(key)?.pem()?;
+        let auth = if self.purpose == Purpose::Client { "client auth" } else { "server auth" };
+        let usages = KEY_USAGES.iter().copied().chain([auth]).map(str::to_owned).collect();
+        Ok(CertificateSigningRequest {
+            metadata: ObjectMeta { name: self.object_name(key), ..ObjectMeta::default() },
+            spec: CertificateSigningRequestSpec {
+                request: request.into_bytes(),
+                signer_name: self.signer.clone(),
+                usages,
+                ..CertificateSigningRequestSpec::default()
+            },
+            ..CertificateSigningRequest::default()
+        })
+    }
+
+    fn user(&self) -> String {
+        format!("system:node:{}", self.node)
+    }
+
+    fn object_name(&self, key: &KeyPair) -> String {
+        let mut digest = Sha256::new();
+        digest.update(key.subject_public_key_info());
+        digest.update(format!("{self:?}"));
+        let hex: String =
+            digest.finalize().iter().take(20).map(|byte| format!("{byte:02x}")).collect();
+        format!("node-csr-{hex}")
+    }
+
+    /// Whether a certificate in force says what it must: its owner, and every name and address.
+    pub fn is_met_by(&self, pem: &[u8]) -> bool {
+        let Some(der) = first(pem) else { return false };
+        let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
+        let owner =
+            certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+        if owner != Some(&self.user()) {
+            return false;
+        }
+        let Purpose::Serving { names, addresses } = &self.purpose else { return true };
+        let Ok(Some(extension)) = certificate.subject_alternative_name() else { return false };
+        let (mut its_names, mut its_addresses) = (Vec::new(), Vec::new());
+        for name in &extension.value.general_names {
+            match name {
+                GeneralName::DNSName(name) => its_names.push((*name).to_owned()),
+                GeneralName::IPAddress(bytes) => its_addresses.extend(address(bytes)),
+                _ => {}
+            }
+        }
+        names.iter().all(|name| its_names.contains(name))
+            && addresses.iter().all(|ip| its_addresses.contains(ip))
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let four: Result<[u8; 4], _> = bytes.try_into();
+    let sixteen: Result<[u8; 16], _> = bytes.try_into();
+    four.map(IpAddr::from).or(sixteen.map(IpAddr::from)).ok()
+}
+
+/// Whether a certificate, as a signer gave it, is for this key.
+pub fn is_for(pem: &[u8], key: &KeyPair) -> bool {
+    let Some(der) = first(pem) else { return false };
+    let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
+    certificate.public_key().raw == key.subject_public_key_info()
+}
+
+fn first(pem: &[u8]) -> Option<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem).next()?.ok()
+}
+
+impl Life {
+    /// The life of the first certificate of a chain.
+    pub fn of(pem: &[u8]) -> Option<Self> {
+        let der = first(pem)?;
+        let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+        let validity = certificate.validity();
+        Some(Self { begins: validity.not_before.timestamp(), ends: validity.not_after.timestamp() })
+    }
+
+    /// When it is to be renewed: after 70 to 90 % of it, by a share between 0 and 1 that differs between nodes.
+    pub fn renew_at(self, share: f64) -> i64 {
+        let whole = self.ends.saturating_sub(self.begins).max(0) as f64;
+        let part = whole * (0.7 + 0.2 * share.clamp(0.0, 1.0));
+        self.begins.saturating_add(part as i64)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+    use rcgen::{CertificateSigningRequestParams, Issuer};
+
+    use super::*;
+
+    pub(in super::super) fn serving(addresses: &[&str]) -> Wanted {
+        let addresses = addresses.iter().map(|ip| ip.parse().expect("an address")).collect();
+        Wanted {
+            node: "n1".into(),
+            purpose: Purpose::Serving { names: vec!["n1".into()], addresses },
+            signer: "s".into(),
+        }
+    }
+
+    pub(in super::super) fn client() -> Wanted {
+        Wanted { node: "n1".into(), purpose: Purpose::Client, signer: "s".into() }
+    }
+
+    /// What an authority makes of a request.
+    pub(in super::super) fn signed(request: &CertificateSigningRequest) -> Vec<u8> {
+        let key = KeyPair::generate().expect("key");
+        let params = CertificateParams::default();
+        let ca = Issuer::new(params, key);
+        let text = std::str::from_utf8(&request.spec.request).expect("PEM");
+        let request = CertificateSigningRequestParams::from_pem(text).expect("a request");
+        request.signed_by(&ca).expect("signed").pem().into_bytes()
+    }
+
+    #[test]
+    fn a_request_names_the_node_and_is_the_same_object_each_time() {
+        let key = KeyPair::generate().expect("key");
+        let once = client().request(&key).expect("a request");
+        let again = client().request(&key).expect("a request");
+        assert_eq!(once.metadata.name, again.metadata.name);
+        assert_eq!(once.spec.usages, ["digital signature", "key encipherment", "client auth"]);
+        let other = serving(&["10.0.0.1"]).request(&key).expect("a request");
+        assert_ne!(once.metadata.name, other.metadata.name);
+        let certificate = signed(&once);
+        assert!(client().is_met_by(&certificate) && is_for(&certificate, &key));
+        assert!(!is_for(&certificate, &KeyPair::generate().expect("key")));
+        assert!(!Wanted { node: "n2".into(), ..client() }.is_met_by(&certificate));
+    }
+
+    #[test]
+    fn a_node_that_has_moved_needs_another_certificate() {
+        let key = KeyPair::generate().expect("key");
+        let certificate =
+            signed(&serving(&["10.0.0.1", "fd00::1"]).request(&key).expect("a request"));
+        assert!(serving(&["fd00::1"]).is_met_by(&certificate));
+        assert!(!serving(&["10.0.0.2"]).is_met_by(&certificate));
+        assert!(!serving(&[]).is_met_by(b"no certificate"));
+    }
+
+    proptest! {
+        #[test]
+        fn renewal_lies_between_seven_and_nine_tenths(begins in 0_i64..1 << 40, len in 10_i64..1 << 32, share in 0.0_f64..1.0) {
+            let at = Life { begins, ends: begins + len }.renew_at(share) - begins;
+            prop_assert!(at >= len * 7 / 10 - 1 && at <= len * 9 / 10 + 1, "{at} of {len}");
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! UDP: a client's datagrams go to one endpoint while they come, by a socket of their own, whose answers go back.
+
+use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::net::UdpSocket;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::timeout;
+
+use crate::ports::{Lead, Shared};
+
+/// The largest datagram.
+const DATAGRAM_LEN: usize = 65_535;
+/// Pause after a failure that may go on.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// When something was said last, in milliseconds since the frontend began.
+#[derive(Clone, Debug)]
+struct LastWord {
+    began: Instant,
+    at: Arc<AtomicU64>,
+}
+
+impl LastWord {
+    fn now(began: Instant) -> Self {
+        let last = Self { began, at: Arc::default() };
+        last.said();
+        last
+    }
+
+    fn said(&self) {
+        self.at.store(self.millis(), Ordering::Relaxed);
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn at(&self) -> u64 {
+        self.at.load(Ordering::Relaxed)
+    }
+
+    fn silence(&self) -> Duration {
+        Duration::from_millis(self.millis().saturating_sub(self.at()))
+    }
+}
+
+/// A client with its endpoint.
+struct Session {
+    backend: SocketAddr,
+    socket: Arc<UdpSocket>,
+    last: LastWord,
+    task: AbortHandle,
+    /// Tells the sessions of a client apart.
+    number: u64,
+}
+
+/// One frontend.
+struct Sessions {
+    near: Arc<UdpSocket>,
+    shared: Arc<Shared>,
+    began: Instant,
+    open: HashMap<SocketAddr, Session>,
+    tasks: JoinSet<(SocketAddr, u64)>,
+    numbers: u64,
+}
+
+/// Takes datagrams and hands them on. Ends only when aborted, and its sessions with it.
+pub async fn forward(socket: Arc<UdpSocket>, mut lead: watch::Receiver<Lead>, shared: Arc<Shared>) {
+    let mut sessions = Sessions {
+        near: socket.clone(),
+        shared,
+        began: Instant::now(),
+        open: HashMap::new(),
+        tasks: JoinSet::new(),
+        numbers: 0,
+    };
+    let mut buffer = vec![0; DATAGRAM_LEN];
+    loop {
+        // All arms are cancel safe.
+        tokio::select! {
+            received = socket.recv_from(&mut buffer) => match received {
+                Ok((len, client)) => {
+                    let datagram = buffer.get(..len).unwrap_or_default();
+                    let lead = lead.borrow().clone();
+                    sessions.hand_on(datagram, client, &lead).await;
+                }
+                // An earlier answer came back as unreachable.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                Err(error) => {
+                    tracing::debug!(%error, "cannot read datagrams");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            },
+            changed = lead.changed() => match changed {
+                Ok(()) => {
+                    let lead = lead.borrow_and_update().clone();
+                    sessions.end_removed(&lead);
+                }
+                Err(_) => return,
+            },
+            Some(ended) = sessions.tasks.join_next(), if !sessions.tasks.is_empty() => {
+                if let Ok((client, number)) = ended {
+                    sessions.forget(client, number);
+                }
+            }
+        }
+    }
+}
+
+impl Sessions {
+    async fn hand_on(&mut self, datagram: &[u8], client: SocketAddr, lead: &Lead) {
+        if !self.open.contains_key(&client) && !self.begin(client, lead).await {
+            return;
+        }
+        let Some(session) = self.open.get(&client) else { return };
+        session.last.said();
+        if let Err(error) = session.socket.send(datagram).await {
+            tracing::debug!(backend = %session.backend, %error, "an endpoint takes no datagram");
+            let number = session.number;
+            // The next datagram gets the next endpoint.
+            self.end(client, number);
+        }
+    }
+
+    /// Begins a session; says whether there is one.
+    async fn begin(&mut self, client: SocketAddr, lead: &Lead) -> bool {
+        let Some(backend) = lead.pick(&self.shared, client.ip(), &[]) else {
+            return self.refused("none");
+        };
+        if self.open.len() >= self.shared.limits.sessions {
+            self.end_oldest();
+        }
+        let Ok(place) = self.shared.room.clone().try_acquire_owned() else {
+            return self.refused("bound");
+        };
+        let socket = match connected(backend).await {
+            Ok(socket) => Arc::new(socket),
+            Err(error) => {
+                tracing::debug!(%backend, %error, "no way to an endpoint");
+                self.shared.metrics.unanswered.inc();
+                return self.refused("none");
+            }
+        };
+        self.numbers += 1;
+        let number = self.numbers;
+        let last = LastWord::now(self.began);
+        let answers = Answers {
+            near: self.near.clone(),
+            far: socket.clone(),
+            client,
+            shared: self.shared.clone(),
+            last: last.clone(),
+            _place: place,
+        };
+        let task = self.tasks.spawn(async move {
+            answers.carry().await;
+            (client, number)
+        });
+        self.shared.metrics.begun.with_label_values(&["udp"]).inc();
+        self.shared.metrics.open.with_label_values(&["udp"]).inc();
+        self.open.insert(client, Session { backend, socket, last, task, number });
+        true
+    }
+
+    fn refused(&self, reason: &str) -> bool {
+        self.shared.metrics.refused.with_label_values(&[reason]).inc();
+        false
+    }
+
+    /// Ends sessions whose endpoint is no longer one; the next datagram of the client gets another.
+    fn end_removed(&mut self, lead: &Lead) {
+        let gone = self.open.iter().filter(|(_, session)| !lead.target.has(&session.backend));
+        let gone: Vec<(SocketAddr, u64)> = gone.map(|(client, s)| (*client, s.number)).collect();
+        for (client, number) in gone {
+            self.end(client, number);
+        }
+    }
+
+    fn end_oldest(&mut self) {
+        let oldest = self.open.iter().min_by_key(|(_, session)| session.last.at());
+        if let Some((client, number)) = oldest.map(|(client, s)| (*client, s.number)) {
+            self.end(client, number);
+        }
+    }
+
+    fn end(&mut self, client: SocketAddr, number: u64) {
+        if let Some(session) = self.open.get(&client) {
+            session.task.abort();
+        }
+        self.forget(client, number);
+    }
+
+    fn forget(&mut self, client: SocketAddr, number: u64) {
+        if self.open.get(&client).is_some_and(|session| session.number == number) {
+            self.open.remove(&client);
+            self.shared.metrics.open.with_label_values(&["udp"]).dec();
+        }
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        let open = i64::try_from(self.open.len()).unwrap_or(i64::MAX);
+        self.shared.metrics.open.with_label_values(&["udp"]).sub(open);
+    }
+}
+
+async fn connected(backend: SocketAddr) -> std::io::Result<UdpSocket> {
+    let any: IpAddr = match backend {
+        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    socket.connect(backend).await?;
+    Ok(socket)
+}
+
+/// The way back of one session.
+struct Answers {
+    near: Arc<UdpSocket>,
+    far: Arc<UdpSocket>,
+    client: SocketAddr,
+    shared: Arc<Shared>,
+    last: LastWord,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Answers {
+    /// Carries answers back until neither side has said anything for a while, or the endpoint refuses.
+    async fn carry(self) {
+        loop {
+            let silence = self.last.silence();
+            if silence >= self.shared.limits.idle {
+                return;
+            }
+            let wait = self.shared.limits.idle.saturating_sub(silence);
+            match timeout(wait, self.far.readable()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return,
+                Err(_) => continue,
+            }
+            if let Err(error) = self.carry_one() {
+                tracing::debug!(client = %self.client, %error, "an endpoint refuses");
+                self.shared.metrics.unanswered.inc();
+                return;
+            }
+        }
+    }
+
+    /// On the stack, so that thousands of sessions that wait hold no buffer each.
+    fn carry_one(&self) -> std::io::Result<()> {
+        let mut buffer = [0; DATAGRAM_LEN];
+        let len = match self.far.try_recv(&mut buffer) {
+            Ok(len) => len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.last.said();
+        let answer = buffer.get(..len).unwrap_or_default();
+        if let Err(error) = self.near.try_send_to(answer, self.client) {
+            tracing::debug!(client = %self.client, %error, "an answer cannot be sent");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,29 @@
+//! Io: forwards services by sockets of this process, for hosts whose kernel cannot: it has no nf_tables, or we may
+//! not program it.
+//!
+//! ```text
+//!  LocalService, LocalSlice ──▶ Plan (pure) ──▶ Ports: one listener a frontend ──▶ streams, datagrams
+//!                                    └────────▶ ServiceAddresses: cluster addresses made local, on a link of ours
+//! ```
+//!
+//! Which endpoints a frontend has is decided as for the kernel ([`proxy_rules::choose`]); which of them a connection
+//! gets is decided here ([`Balance`]): in turn, by the client's address, or the one that the client had.
+//!
+//! What is not as with the kernel: endpoints see the node as their client; when this process goes, so do all
+//! connections; traffic that a policy would drop is refused; SCTP is not forwarded.
+
+mod addresses;
+mod balance;
+mod datagrams;
+mod forwarder;
+mod metrics;
+mod plan;
+mod ports;
+mod streams;
+
+pub use addresses::{AddressError, ServiceAddresses};
+pub use balance::Balance;
+pub use forwarder::{Forwarder, Limits, Options};
+pub use metrics::ForwardMetrics;
+pub use plan::{Frontend, Plan, Target};
+pub use ports::Ports;

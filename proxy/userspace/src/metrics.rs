@@ -1,0 +1,35 @@
+//! What is counted.
+
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec, Opts};
+use proto_daemon::metrics::Metrics;
+
+/// Counts of forwarding by sockets. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct ForwardMetrics {
+    /// Connections and sessions that began, by protocol.
+    pub begun: IntCounterVec,
+    /// Those that there are, by protocol.
+    pub open: IntGaugeVec,
+    /// Endpoints that did not answer.
+    pub unanswered: IntCounter,
+    /// Connections and datagrams that went nowhere, by reason: none, bound.
+    pub refused: IntCounterVec,
+}
+
+impl ForwardMetrics {
+    /// Registers them under `prefix`.
+    pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
+        let options =
+            |name: &str, help: &str| Opts::new(format!("{prefix}_userspace_{name}"), help);
+        let begun = options("connections_total", "Connections and sessions that began.");
+        let open = options("connections", "Connections and sessions that there are.");
+        let unanswered = options("unanswered_total", "Endpoints that did not answer.");
+        let refused = options("refused_total", "Connections and datagrams that went nowhere.");
+        Ok(Self {
+            begun: metrics.register(IntCounterVec::new(begun, &["protocol"])?)?,
+            open: metrics.register(IntGaugeVec::new(open, &["protocol"])?)?,
+            unanswered: metrics.register(IntCounter::with_opts(unanswered)?)?,
+            refused: metrics.register(IntCounterVec::new(refused, &["reason"])?)?,
+        })
+    }
+}

@@ -1,0 +1,423 @@
+//! Pure: which frontends there are, and where each leads.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use proxy_netfilter::nft::Family;
+use proxy_rules::choose::{Backend, choose};
+use proxy_rules::model::{
+    Choice, Cidr, LocalPort, LocalService, LocalSlice, Policy, Protocol, ServiceId, Settings,
+    Topology, family_of,
+};
+
+/// What clients connect to: an address, a port and a protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Frontend {
+    /// The protocol; never SCTP.
+    pub protocol: Protocol,
+    /// Address and port.
+    pub at: SocketAddr,
+}
+
+/// A port of a service in one family: all its frontends share what is remembered of clients.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Stem {
+    /// The service.
+    pub service: ServiceId,
+    /// Name of its port.
+    pub port: Box<str>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Whether for IPv4.
+    pub is_v4: bool,
+}
+
+/// Where a frontend leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The port of the service.
+    pub stem: Stem,
+    /// Endpoints for clients inside the cluster.
+    pub inside: Arc<[SocketAddr]>,
+    /// Endpoints for clients outside.
+    pub outside: Arc<[SocketAddr]>,
+    /// How one is chosen.
+    pub choice: Choice,
+    /// Clients who may come; none for everybody.
+    pub only: Arc<[Cidr]>,
+}
+
+impl Target {
+    /// The endpoints that a client may reach.
+    pub fn backends(&self, client: IpAddr, is_inside: bool) -> &[SocketAddr] {
+        if !is_inside && !self.admits(client) {
+            return &[];
+        }
+        if is_inside { &self.inside } else { &self.outside }
+    }
+
+    fn admits(&self, client: IpAddr) -> bool {
+        let mut blocks =
+            self.only.iter().filter(|block| block.family() == family_of(client)).peekable();
+        blocks.peek().is_none() || blocks.any(|block| block.contains(client))
+    }
+
+    /// Whether it leads to the endpoint for anybody.
+    pub fn has(&self, backend: &SocketAddr) -> bool {
+        self.inside.contains(backend) || self.outside.contains(backend)
+    }
+
+    /// Whether it leads nowhere.
+    pub fn is_empty(&self) -> bool {
+        self.inside.is_empty() && self.outside.is_empty()
+    }
+}
+
+/// Clients that are part of the cluster: pods, and this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inside {
+    pods: Vec<Cidr>,
+    addresses: BTreeSet<IpAddr>,
+}
+
+impl Inside {
+    /// Whether the client is one of them.
+    pub fn contains(&self, client: IpAddr) -> bool {
+        let is_pod = || self.pods.iter().any(|block| block.contains(client));
+        client.is_loopback() || is_pod() || self.addresses.contains(&client)
+    }
+}
+
+/// Whether a claim to a frontend was given by the cluster, which wins, or written by somebody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Rank {
+    Cluster,
+    External,
+}
+
+/// What has to change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Frontends that lead nowhere any more.
+    pub close: Vec<Frontend>,
+    /// Frontends that are new or lead elsewhere.
+    pub open: Vec<(Frontend, Arc<Target>)>,
+}
+
+impl Changes {
+    /// Takes later changes along: of each frontend the last word counts.
+    pub fn merge(&mut self, later: Changes) {
+        let closed: HashSet<Frontend> = later.close.iter().copied().collect();
+        let opened: HashSet<Frontend> = later.open.iter().map(|(frontend, _)| *frontend).collect();
+        let kept = |frontend: &Frontend| !closed.contains(frontend) && !opened.contains(frontend);
+        self.close.retain(&kept);
+        self.open.retain(|(frontend, _)| kept(frontend));
+        self.close.extend(later.close);
+        self.open.extend(later.open);
+    }
+
+    /// Whether nothing has to.
+    pub fn is_empty(&self) -> bool {
+        self.close.is_empty() && self.open.is_empty()
+    }
+}
+
+/// The services of this node and what they need. Cost follows the services that change.
+#[derive(Debug)]
+pub struct Plan {
+    settings: Settings,
+    /// This node's own addresses.
+    node: BTreeSet<IpAddr>,
+    /// The zone that it is in.
+    zone: Option<Box<str>>,
+    services: HashMap<ServiceId, Record>,
+    marked: HashSet<ServiceId>,
+    claims: HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<Target>>>,
+    /// How many services have an address.
+    addresses: BTreeMap<IpAddr, usize>,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    service: Option<Arc<LocalService>>,
+    slices: Vec<(Box<str>, Arc<LocalSlice>)>,
+    claims: Vec<(Frontend, Rank)>,
+    addresses: Vec<IpAddr>,
+}
+
+impl Plan {
+    /// A node without services.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            node: BTreeSet::new(),
+            zone: None,
+            services: HashMap::new(),
+            marked: HashSet::new(),
+            claims: HashMap::new(),
+            addresses: BTreeMap::new(),
+        }
+    }
+
+    /// Number of services.
+    pub fn services_len(&self) -> usize {
+        self.services.values().filter(|record| record.service.is_some()).count()
+    }
+
+    /// Addresses of services, which have to be this node's for clients to reach them.
+    pub fn addresses(&self) -> BTreeSet<IpAddr> {
+        self.addresses.keys().copied().collect()
+    }
+
+    /// Who is part of the cluster.
+    pub fn inside(&self) -> Inside {
+        let own = self.node.iter().chain(self.addresses.keys()).copied();
+        Inside { pods: self.settings.cluster_cidrs.clone(), addresses: own.collect() }
+    }
+
+    /// Notes the zone that this node is in.
+    pub fn zone_changed(&mut self, zone: Option<&str>) {
+        if self.zone.as_deref() != zone {
+            self.zone = zone.map(Into::into);
+            self.marked.extend(self.services.keys().cloned());
+        }
+    }
+
+    /// Notes this node's addresses as they are now.
+    pub fn node_changed(&mut self, addresses: BTreeSet<IpAddr>) {
+        if addresses != self.node {
+            self.node = addresses;
+            self.marked.extend(self.services.keys().cloned());
+        }
+    }
+
+    /// Notes a service as it is now, or that there is none.
+    pub fn service_changed(&mut self, id: &ServiceId, service: Option<Arc<LocalService>>) {
+        if service.is_none() && !self.services.contains_key(id) {
+            return;
+        }
+        self.services.entry(id.clone()).or_default().service = service;
+        self.marked.insert(id.clone());
+    }
+
+    /// Notes a slice as it is now, or that there is none, and what it was before.
+    pub fn slice_changed(
+        &mut self,
+        name: &str,
+        old: Option<&LocalSlice>,
+        new: Option<Arc<LocalSlice>>,
+    ) {
+        if let Some(record) = old.and_then(|old| self.services.get_mut(&old.service)) {
+            record.slices.retain(|(slice, _)| **slice != *name);
+        }
+        self.marked.extend(old.map(|old| old.service.clone()));
+        if let Some(new) = new {
+            self.marked.insert(new.service.clone());
+            let record = self.services.entry(new.service.clone()).or_default();
+            record.slices.retain(|(slice, _)| **slice != *name);
+            record.slices.push((name.into(), new));
+        }
+    }
+
+    /// Plans what is marked and says what has to change.
+    pub fn pass(&mut self) -> Changes {
+        let mut touched: BTreeMap<Frontend, Option<Arc<Target>>> = BTreeMap::new();
+        for id in std::mem::take(&mut self.marked) {
+            self.replan(&id, &mut touched);
+        }
+        let mut changes = Changes::default();
+        for (frontend, before) in touched {
+            let now = self.winner(&frontend);
+            match now {
+                Some(target) if before.as_ref() != Some(&target) => {
+                    changes.open.push((frontend, target));
+                }
+                None if before.is_some() => changes.close.push(frontend),
+                _ => {}
+            }
+        }
+        changes
+    }
+
+    fn replan(&mut self, id: &ServiceId, touched: &mut BTreeMap<Frontend, Option<Arc<Target>>>) {
+        let Some(record) = self.services.get(id) else { return };
+        let wanted = match &record.service {
+            Some(service) => self.targets(id, service, &record.slices),
+            None => Vec::new(),
+        };
+        let addresses = record.service.as_ref().map(|service| all_addresses(service));
+        let addresses = addresses.unwrap_or_default();
+        let before = record.claims.clone();
+        let all = before.iter().map(|(f, _)| *f).chain(wanted.iter().map(|(f, ..)| *f));
+        for frontend in all {
+            touched.entry(frontend).or_insert_with(|| winner(&self.claims, &frontend));
+        }
+        for (frontend, rank) in before {
+            if let Some(claims) = self.claims.get_mut(&frontend) {
+                claims.remove(&(rank, id.clone()));
+                if claims.is_empty() {
+                    self.claims.remove(&frontend);
+                }
+            }
+        }
+        let claims = wanted.iter().map(|(frontend, rank, _)| (*frontend, *rank)).collect();
+        for (frontend, rank, target) in wanted {
+            let claims = self.claims.entry(frontend).or_default();
+            claims.entry((rank, id.clone())).or_insert(target);
+        }
+        let Some(record) = self.services.get_mut(id) else { return };
+        record.claims = claims;
+        let old = std::mem::replace(&mut record.addresses, addresses.clone());
+        if record.service.is_none() && record.slices.is_empty() {
+            self.services.remove(id);
+        }
+        for address in addresses {
+            *self.addresses.entry(address).or_default() += 1;
+        }
+        for address in old {
+            if let Some(count) = self.addresses.get_mut(&address) {
+                *count -= 1;
+                if *count == 0 {
+                    self.addresses.remove(&address);
+                }
+            }
+        }
+    }
+
+    /// All frontends of a service with their targets. SCTP is left out: sockets of that kind are rare.
+    fn targets(
+        &self,
+        id: &ServiceId,
+        service: &LocalService,
+        slices: &[(Box<str>, Arc<LocalSlice>)],
+    ) -> Vec<(Frontend, Rank, Arc<Target>)> {
+        let mut found = Vec::new();
+        // Hints count only for services that ask for them.
+        let zone = self.zone.as_deref().filter(|_| service.topology == Topology::Hints);
+        let slices = slices.iter().map(|(_, slice)| &**slice);
+        let families = [Family::Ip, Family::Ip6].into_iter();
+        let has = |family: &Family| service.cluster_ips.iter().any(|ip| family_of(*ip) == *family);
+        for family in families.filter(has) {
+            for port in service.ports.iter().filter(|port| port.protocol != Protocol::Sctp) {
+                let chosen = choose(slices.clone(), family, port, zone);
+                let endpoints =
+                    Endpoints { all: sockets(&chosen.all), here: sockets(&chosen.here) };
+                let stem = Stem {
+                    service: id.clone(),
+                    port: port.name.clone(),
+                    protocol: port.protocol,
+                    is_v4: family == Family::Ip,
+                };
+                let internal = endpoints.internal(&stem, service);
+                let external = endpoints.external(&stem, service, &[]);
+                let balanced = endpoints.external(&stem, service, &service.source_ranges);
+                let mut add = |address: IpAddr, number: u16, rank, target: &Arc<Target>| {
+                    if family_of(address) == family {
+                        let at = SocketAddr::new(address, number);
+                        let frontend = Frontend { protocol: port.protocol, at };
+                        found.push((frontend, rank, target.clone()));
+                    }
+                };
+                for ip in &service.cluster_ips {
+                    add(*ip, port.port, Rank::Cluster, &internal);
+                }
+                for ip in &service.external_ips {
+                    add(*ip, port.port, Rank::External, &external);
+                }
+                for ip in &service.load_balancer_ips {
+                    add(*ip, port.port, Rank::External, &balanced);
+                }
+                for (ip, number) in node_ports(port, &self.settings, &self.node) {
+                    add(ip, number, Rank::External, &external);
+                }
+            }
+        }
+        found
+    }
+
+    fn winner(&self, frontend: &Frontend) -> Option<Arc<Target>> {
+        winner(&self.claims, frontend)
+    }
+}
+
+/// Who has a frontend that several claim; one that leads nowhere is like none, so that clients are refused.
+fn winner(
+    claims: &HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<Target>>>,
+    frontend: &Frontend,
+) -> Option<Arc<Target>> {
+    let (_, target) = claims.get(frontend)?.first_key_value()?;
+    (!target.is_empty()).then(|| target.clone())
+}
+
+fn all_addresses(service: &LocalService) -> Vec<IpAddr> {
+    let lists = [&service.cluster_ips, &service.external_ips, &service.load_balancer_ips];
+    let all: BTreeSet<IpAddr> = lists.into_iter().flatten().copied().collect();
+    all.into_iter().collect()
+}
+
+/// Addresses of this node that serve the port's node port.
+fn node_ports<'a>(
+    port: &LocalPort,
+    settings: &'a Settings,
+    node: &'a BTreeSet<IpAddr>,
+) -> impl Iterator<Item = (IpAddr, u16)> + 'a {
+    let blocks = &settings.node_port_cidrs;
+    let serves =
+        |ip: &&IpAddr| blocks.is_empty() || blocks.iter().any(|block| block.contains(**ip));
+    // Sockets at an address of a link alone would need the link.
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let addresses = node.iter().filter(serves).filter(move |ip| !is_link_local(ip));
+    port.node_port
+        .into_iter()
+        .flat_map(move |number| addresses.clone().map(move |ip| (*ip, number)))
+}
+
+fn sockets(backends: &[Backend]) -> Arc<[SocketAddr]> {
+    backends.iter().map(|backend| SocketAddr::new(backend.address, backend.port)).collect()
+}
+
+/// The endpoints of a port, by policy.
+struct Endpoints {
+    all: Arc<[SocketAddr]>,
+    here: Arc<[SocketAddr]>,
+}
+
+impl Endpoints {
+    fn internal(&self, stem: &Stem, service: &LocalService) -> Arc<Target> {
+        let backends = match service.internal {
+            Policy::Cluster => &self.all,
+            Policy::Local => &self.here,
+        };
+        self.target(stem, service, backends, backends, &[])
+    }
+
+    /// Clients of the cluster itself may reach all endpoints: they would, without the detour over the outside.
+    fn external(&self, stem: &Stem, service: &LocalService, only: &[Cidr]) -> Arc<Target> {
+        let outside = match service.external {
+            Policy::Cluster => &self.all,
+            Policy::Local => &self.here,
+        };
+        self.target(stem, service, &self.all, outside, only)
+    }
+
+    fn target(
+        &self,
+        stem: &Stem,
+        service: &LocalService,
+        inside: &Arc<[SocketAddr]>,
+        outside: &Arc<[SocketAddr]>,
+        only: &[Cidr],
+    ) -> Arc<Target> {
+        Arc::new(Target {
+            stem: stem.clone(),
+            inside: inside.clone(),
+            outside: outside.clone(),
+            choice: service.choice,
+            only: only.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! Services as frontends, as tables.
+
+use super::*;
+use proptest::prelude::*;
+use proxy_rules::model::{EndpointState, LocalEndpoint, Place, SlicePort};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn service() -> LocalService {
+    let port = |name: &str, protocol, port, node_port| LocalPort {
+        name: name.into(),
+        protocol,
+        port,
+        node_port,
+    };
+    LocalService {
+        cluster_ips: [ip("10.96.0.1"), ip("fd96::1")].into(),
+        ports: [
+            port("http", Protocol::Tcp, 80, Some(30_080)),
+            port("dns", Protocol::Udp, 53, None),
+            port("sctp", Protocol::Sctp, 7, None),
+        ]
+        .into(),
+        ..LocalService::default()
+    }
+}
+
+fn slice(endpoints: &[(&str, Place)]) -> Arc<LocalSlice> {
+    let endpoint = |(address, place): &(&str, Place)| LocalEndpoint {
+        address: ip(address),
+        state: EndpointState::Ready,
+        place: *place,
+    };
+    let port = |name: &str, protocol| SlicePort { name: name.into(), protocol, port: 8080 };
+    Arc::new(LocalSlice {
+        service: ServiceId::new("ns", "web"),
+        ports: [port("http", Protocol::Tcp), port("dns", Protocol::Udp)].into(),
+        endpoints: endpoints.iter().map(endpoint).collect(),
+        ..LocalSlice::default()
+    })
+}
+
+fn plan() -> Plan {
+    let settings =
+        Settings { cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()], ..Settings::default() };
+    let mut plan = Plan::new(settings);
+    plan.node_changed(["192.0.2.1", "127.0.0.1", "fe80::1"].map(ip).into());
+    plan
+}
+
+/// Each frontend with its endpoints for clients inside and outside.
+fn opened(changes: &Changes) -> Vec<String> {
+    let text = |(frontend, target): &(Frontend, Arc<Target>)| {
+        format!(
+            "{:?} {} -> {:?} {:?}",
+            frontend.protocol, frontend.at, target.inside, target.outside
+        )
+    };
+    changes.open.iter().map(text).collect()
+}
+
+#[test]
+fn every_frontend_of_a_service_leads_to_its_endpoints() {
+    let mut plan = plan();
+    let id = ServiceId::new("ns", "web");
+    plan.service_changed(&id, Some(Arc::new(service())));
+    // Without endpoints nothing listens: clients are refused by the kernel.
+    assert!(plan.pass().is_empty());
+    assert_eq!(plan.addresses(), ["10.96.0.1", "fd96::1"].map(ip).into());
+    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Place::Here)])));
+    let all = "[10.244.0.5:8080] [10.244.0.5:8080]";
+    assert_eq!(
+        opened(&plan.pass()),
+        [
+            format!("Tcp 10.96.0.1:80 -> {all}"),
+            format!("Tcp 127.0.0.1:30080 -> {all}"),
+            format!("Tcp 192.0.2.1:30080 -> {all}"),
+            format!("Udp 10.96.0.1:53 -> {all}"),
+        ]
+    );
+    assert!(plan.pass().is_empty());
+    let two = slice(&[("10.244.0.5", Place::Here), ("10.244.1.5", Place::Elsewhere)]);
+    plan.slice_changed("a", Some(&slice(&[])), Some(two.clone()));
+    assert_eq!(plan.pass().open.len(), 4);
+    plan.slice_changed("a", Some(&two), None);
+    let changes = plan.pass();
+    assert_eq!((changes.close.len(), changes.open.len()), (4, 0));
+    plan.service_changed(&id, None);
+    assert!(plan.pass().is_empty() && plan.addresses().is_empty() && plan.services.is_empty());
+}
+
+#[test]
+fn policies_decide_who_gets_which_endpoint() {
+    let mut plan = plan();
+    let mut local = LocalService { external: Policy::Local, ..service() };
+    local.external_ips = [ip("198.51.100.1")].into();
+    local.load_balancer_ips = [ip("203.0.113.1")].into();
+    local.source_ranges = ["192.0.2.0/24".parse().unwrap()].into();
+    plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(local)));
+    let two = slice(&[("10.244.0.5", Place::Here), ("10.244.1.5", Place::Elsewhere)]);
+    plan.slice_changed("a", None, Some(two));
+    let changes = plan.pass();
+    let (one, both) = ("[10.244.0.5:8080]", "[10.244.0.5:8080, 10.244.1.5:8080]");
+    let tcp: Vec<String> = opened(&changes).into_iter().filter(|l| l.starts_with("Tcp")).collect();
+    assert_eq!(
+        tcp,
+        [
+            format!("Tcp 10.96.0.1:80 -> {both} {both}"),
+            format!("Tcp 127.0.0.1:30080 -> {both} {one}"),
+            format!("Tcp 192.0.2.1:30080 -> {both} {one}"),
+            format!("Tcp 198.51.100.1:80 -> {both} {one}"),
+            format!("Tcp 203.0.113.1:80 -> {both} {one}"),
+        ]
+    );
+    let inside = plan.inside();
+    for (client, expected) in [
+        ("10.244.7.7", true),
+        ("192.0.2.1", true),
+        ("10.96.0.1", true),
+        ("127.0.0.9", true),
+        ("192.0.2.2", false),
+    ] {
+        assert_eq!(inside.contains(ip(client)), expected, "{client}");
+    }
+    // Only the load balancer's address asks where clients are from.
+    let of = |at: &str| {
+        let at: SocketAddr = at.parse().unwrap();
+        changes.open.iter().find(|(f, _)| f.at == at).map(|(_, target)| target.clone()).unwrap()
+    };
+    let balanced = of("203.0.113.1:80");
+    assert_eq!(balanced.backends(ip("192.0.2.9"), false).len(), 1);
+    assert_eq!(balanced.backends(ip("198.51.100.9"), false).len(), 0);
+    assert_eq!(balanced.backends(ip("10.244.0.9"), true).len(), 2);
+    assert_eq!(of("198.51.100.1:80").backends(ip("198.51.100.9"), false).len(), 1);
+}
+
+#[test]
+fn node_ports_follow_the_nodes_addresses() {
+    let mut plan = plan();
+    plan.settings.node_port_cidrs = vec!["192.0.2.0/24".parse().unwrap()];
+    plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service())));
+    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Place::Here)])));
+    let at = |changes: &Changes| {
+        let node_port = |(f, _): &&(Frontend, _)| f.at.port() == 30_080;
+        changes.open.iter().filter(node_port).map(|(f, _)| f.at.ip()).collect::<Vec<_>>()
+    };
+    assert_eq!(at(&plan.pass()), [ip("192.0.2.1")]);
+    plan.node_changed(["192.0.2.2", "203.0.113.5"].map(ip).into());
+    let changes = plan.pass();
+    assert_eq!(at(&changes), [ip("192.0.2.2")]);
+    assert_eq!(changes.close.iter().map(|f| f.at.ip()).collect::<Vec<_>>(), [ip("192.0.2.1")]);
+}
+
+#[test]
+fn a_cluster_address_is_not_for_the_taking() {
+    let mut plan = plan();
+    let thief = LocalService {
+        cluster_ips: [ip("10.96.0.9")].into(),
+        external_ips: [ip("10.96.0.1")].into(),
+        ..service()
+    };
+    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Place::Here)])));
+    let mut stolen = (*slice(&[("10.244.0.66", Place::Here)])).clone();
+    stolen.service = ServiceId::new("a", "thief");
+    plan.slice_changed("b", None, Some(Arc::new(stolen)));
+    plan.service_changed(&ServiceId::new("a", "thief"), Some(Arc::new(thief)));
+    plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service())));
+    let leads = |changes: &Changes| {
+        let at: SocketAddr = "10.96.0.1:80".parse().unwrap();
+        let found = changes.open.iter().find(|(f, _)| f.at == at);
+        found.map(|(_, target)| target.inside[0].ip().to_string())
+    };
+    assert_eq!(leads(&plan.pass()).as_deref(), Some("10.244.0.5"));
+    plan.service_changed(&ServiceId::new("ns", "web"), None);
+    assert_eq!(leads(&plan.pass()).as_deref(), Some("10.244.0.66"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// What changes add up to is what a plan would open that heard only of what is.
+    #[test]
+    fn changes_add_up(steps in prop::collection::vec((0..3usize, 0..3usize, 0..4u8, any::<bool>()), 0..30)) {
+        let mut plan = plan();
+        let mut open: HashMap<Frontend, Arc<Target>> = HashMap::new();
+        let mut services: HashMap<usize, Arc<LocalService>> = HashMap::new();
+        let mut slices: HashMap<usize, Arc<LocalSlice>> = HashMap::new();
+        let id = |n: usize| ServiceId::new("ns", ["a", "b", "c"][n]);
+        for (which, what, act, pass) in steps {
+            match act {
+                0 => {
+                    services.remove(&which);
+                    plan.service_changed(&id(which), None);
+                }
+                1 => {
+                    // Addresses of neighbours collide.
+                    let address = |n: usize| IpAddr::from([10, 96, 0, u8::try_from(n).unwrap()]);
+                    let mut new = service();
+                    new.cluster_ips = [address(which)].into();
+                    new.external_ips = [address((which + what) % 3)].into();
+                    let new = Arc::new(new);
+                    services.insert(which, new.clone());
+                    plan.service_changed(&id(which), Some(new));
+                }
+                _ => {
+                    let new = (act == 2).then(|| {
+                        let mut new = (*slice(&[("10.244.0.5", Place::Here)])).clone();
+                        new.service = id(what);
+                        Arc::new(new)
+                    });
+                    let old = slices.remove(&which);
+                    plan.slice_changed(&which.to_string(), old.as_deref(), new.clone());
+                    if let Some(new) = new { slices.insert(which, new); }
+                }
+            }
+            if pass {
+                let changes = plan.pass();
+                changes.close.iter().for_each(|f| drop(open.remove(f)));
+                open.extend(changes.open);
+            }
+        }
+        let changes = plan.pass();
+        changes.close.iter().for_each(|f| drop(open.remove(f)));
+        open.extend(changes.open);
+        let mut fresh = self::plan();
+        slices.iter().for_each(|(n, s)| fresh.slice_changed(&n.to_string(), None, Some(s.clone())));
+        services.iter().for_each(|(n, s)| fresh.service_changed(&id(*n), Some(s.clone())));
+        let expected: HashMap<_, _> = fresh.pass().open.into_iter().collect();
+        prop_assert_eq!(open, expected);
+        prop_assert_eq!(plan.addresses(), fresh.addresses());
+    }
+}

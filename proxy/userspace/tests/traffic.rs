@@ -1,0 +1,291 @@
+//! Real sockets in a network namespace: clients on this machine, endpoints at addresses of loopback.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
+
+#[path = "../../kernel/tests/support/sys.rs"]
+mod sys;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto_daemon::drain::Drain;
+use proto_daemon::metrics::{BuildInfo, Metrics};
+use proto_daemon::statusz::StatusBoard;
+use proxy_rules::model::{
+    Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol,
+    ServiceId, Settings, SlicePort,
+};
+use proxy_userspace::{ForwardMetrics, Forwarder, Limits, Options};
+use sys::{in_namespace, run};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::time::{sleep, timeout};
+
+/// Far beyond what anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PORT: u16 = 8080;
+const LINK: &str = "services";
+
+/// Says its address to whoever connects or sends, then echoes what comes.
+async fn endpoint(address: &str) {
+    let at = SocketAddr::new(address.parse().unwrap(), PORT);
+    let tcp = TcpListener::bind(at).await.unwrap();
+    let udp = UdpSocket::bind(at).await.unwrap();
+    let name = address.to_owned();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = tcp.accept().await.unwrap();
+            let name = name.clone();
+            tokio::spawn(async move {
+                stream.write_all(format!("{name}\n").as_bytes()).await.unwrap();
+                let (mut read, mut write) = stream.split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+            });
+        }
+    });
+    let name = address.to_owned();
+    tokio::spawn(async move {
+        let mut buffer = [0; 2048];
+        loop {
+            let (_, from) = udp.recv_from(&mut buffer).await.unwrap();
+            udp.send_to(name.as_bytes(), from).await.unwrap();
+        }
+    });
+}
+
+fn service(choice: Choice) -> Arc<LocalService> {
+    let port = |name: &str, protocol, node_port| LocalPort {
+        name: name.into(),
+        protocol,
+        port: 80,
+        node_port,
+    };
+    Arc::new(LocalService {
+        cluster_ips: ["10.96.0.1".parse().unwrap(), "fd96::1".parse().unwrap()].into(),
+        choice,
+        ports: [port("t", Protocol::Tcp, Some(30_080)), port("u", Protocol::Udp, Some(30_080))]
+            .into(),
+        ..LocalService::default()
+    })
+}
+
+fn slice(addresses: &[&str]) -> Arc<LocalSlice> {
+    let endpoint = |address: &&str| LocalEndpoint {
+        address: address.parse().unwrap(),
+        state: EndpointState::Ready,
+        place: Place::Here,
+    };
+    let port = |name: &str, protocol| SlicePort { name: name.into(), protocol, port: PORT };
+    Arc::new(LocalSlice {
+        service: ServiceId::new("ns", "web"),
+        ports: [port("t", Protocol::Tcp), port("u", Protocol::Udp)].into(),
+        endpoints: addresses.iter().map(endpoint).collect(),
+        ..LocalSlice::default()
+    })
+}
+
+async fn open(to: &str) -> std::io::Result<(TcpStream, String)> {
+    let mut stream = TcpStream::connect(to).await?;
+    let mut name = String::new();
+    loop {
+        match stream.read_u8().await? {
+            b'\n' => return Ok((stream, name)),
+            byte => name.push(byte.into()),
+        }
+    }
+}
+
+async fn tcp(to: &str) -> String {
+    match timeout(PATIENCE, open(to)).await.unwrap() {
+        Ok((_, name)) => name,
+        Err(error) => format!("{:?}", error.kind()),
+    }
+}
+
+/// Asks from a socket; the question is repeated, as datagrams are lost when sessions end.
+async fn udp(socket: &UdpSocket) -> String {
+    let mut buffer = [0; 64];
+    let ask = async {
+        loop {
+            let asked = async {
+                socket.send(b"?").await?;
+                timeout(Duration::from_millis(200), socket.recv(&mut buffer)).await?
+            };
+            match asked.await {
+                Ok(len) => return String::from_utf8_lossy(&buffer[..len]).into_owned(),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    return "refused".into();
+                }
+                Err(_) => {}
+            }
+        }
+    };
+    timeout(PATIENCE, ask).await.unwrap()
+}
+
+async fn udp_socket(to: &str) -> UdpSocket {
+    let any = if to.starts_with('[') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = UdpSocket::bind(any).await.unwrap();
+    socket.connect(to).await.unwrap();
+    socket
+}
+
+async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what}: not in time"));
+}
+
+/// Runs `body` beside a forwarder, in a namespace with a node's address and two endpoints a family.
+fn with_forwarder<F: Future<Output = ()>>(test: &str, body: impl FnOnce(Arc<Forwarder>) -> F) {
+    in_namespace(test, || {
+        run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "far"]);
+        run(&["ip", "link", "set", "eth0", "up"]);
+        run(&["ip", "addr", "add", "192.0.2.1/24", "dev", "eth0"]);
+        for address in ["fd00::1/128", "fd00::2/128"] {
+            run(&["ip", "addr", "add", address, "dev", "lo", "nodad"]);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for address in ["127.0.1.1", "127.0.1.2", "fd00::1", "fd00::2"] {
+                endpoint(address).await;
+            }
+            let metrics = Metrics::new("test", BuildInfo { version: "0", commit: "0" }).unwrap();
+            let options = Options {
+                limits: Limits::default(),
+                link: LINK.into(),
+                metrics: ForwardMetrics::register(&metrics, "test").unwrap(),
+                status: StatusBoard::default().task("forwarding"),
+            };
+            let forwarder = Arc::new(Forwarder::new(Settings::default()));
+            let drain = Drain::default();
+            let (worker, watch) = (forwarder.clone(), drain.watch());
+            tokio::spawn(async move { worker.run(options, || {}, watch).await });
+            forwarder.source_complete();
+            forwarder.source_complete();
+            body(forwarder).await;
+        });
+    });
+}
+
+#[test]
+fn connections_go_to_endpoints_in_turn() {
+    with_forwarder("connections_go_to_endpoints_in_turn", |forwarder| async move {
+        let id = ServiceId::new("ns", "web");
+        forwarder.service_changed(&id, Some(service(Choice::Random)));
+        forwarder.slice_changed("a", None, Some(slice(&["127.0.1.1", "127.0.1.2"])));
+        forwarder.slice_changed("b", None, Some(slice(&["fd00::1", "fd00::2"])));
+        until("a listener", async || tcp("[fd96::1]:80").await.starts_with("fd00")).await;
+        let four = ["127.0.1.1", "127.0.1.1", "127.0.1.2", "127.0.1.2"];
+        let six = ["fd00::1", "fd00::1", "fd00::2", "fd00::2"];
+        for (to, expected) in [
+            ("10.96.0.1:80", four),
+            ("192.0.2.1:30080", four),
+            ("127.0.0.1:30080", four),
+            ("[fd96::1]:80", six),
+        ] {
+            let mut names = Vec::new();
+            for _ in 0..4 {
+                names.push(tcp(to).await);
+            }
+            names.sort();
+            assert_eq!(names, expected, "{to}");
+            let mut names = Vec::new();
+            for _ in 0..4 {
+                let socket = udp_socket(to).await;
+                let name = udp(&socket).await;
+                assert_eq!(udp(&socket).await, name, "a client keeps its endpoint");
+                names.push(name);
+            }
+            names.sort();
+            assert_eq!(names, expected, "datagrams to {to}");
+        }
+        // Another port of the same address is nobody's.
+        assert_eq!(tcp("10.96.0.1:81").await, "ConnectionRefused");
+        // Many bytes, both ways, and the end of one side is heard by the other.
+        let (stream, _) = open("10.96.0.1:80").await.unwrap();
+        let (mut read, mut write) = stream.into_split();
+        let sender = tokio::spawn(async move {
+            write.write_all(&vec![7; 4 << 20]).await.unwrap();
+        });
+        let mut echo = Vec::new();
+        timeout(PATIENCE, read.read_to_end(&mut echo)).await.unwrap().unwrap();
+        sender.await.unwrap();
+        assert_eq!(echo.len(), 4 << 20);
+    });
+}
+
+#[test]
+fn a_client_keeps_its_endpoint() {
+    with_forwarder("a_client_keeps_its_endpoint", |forwarder| async move {
+        forwarder.service_changed(&ServiceId::new("ns", "web"), Some(service(Choice::sticky(600))));
+        forwarder.slice_changed("a", None, Some(slice(&["127.0.1.1", "127.0.1.2"])));
+        until("a listener", async || tcp("10.96.0.1:80").await.starts_with("127")).await;
+        let first = tcp("10.96.0.1:80").await;
+        // Whichever way it comes in, as long as it comes from the same address.
+        for _ in 0..4 {
+            assert_eq!(tcp("10.96.0.1:80").await, first);
+        }
+    });
+}
+
+#[test]
+fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
+    with_forwarder(
+        "what_is_removed_drains_and_what_is_dead_is_passed_by",
+        |forwarder| async move {
+            let id = ServiceId::new("ns", "web");
+            forwarder.service_changed(&id, Some(service(Choice::Random)));
+            let both = slice(&["127.0.1.1", "127.0.1.2"]);
+            forwarder.slice_changed("a", None, Some(both.clone()));
+            until("a listener", async || tcp("10.96.0.1:80").await.starts_with("127")).await;
+            let mut held = open("10.96.0.1:80").await.unwrap();
+            if held.1 != "127.0.1.1" {
+                held = open("10.96.0.1:80").await.unwrap();
+            }
+            let session = loop {
+                let socket = udp_socket("10.96.0.1:80").await;
+                if udp(&socket).await == "127.0.1.1" {
+                    break socket;
+                }
+            };
+            // The first endpoint goes: its connection lives on, everything new goes to the other.
+            let one = slice(&["127.0.1.2"]);
+            forwarder.slice_changed("a", Some(&both), Some(one.clone()));
+            until("the session moves", async || udp(&session).await == "127.0.1.2").await;
+            for _ in 0..4 {
+                assert_eq!(tcp("10.96.0.1:80").await, "127.0.1.2");
+            }
+            held.0.write_all(b"still there?").await.unwrap();
+            let mut echo = [0; 12];
+            timeout(PATIENCE, held.0.read_exact(&mut echo)).await.unwrap().unwrap();
+            assert_eq!(&echo, b"still there?");
+            // An endpoint where nobody listens costs no connection.
+            let dead = slice(&["127.0.1.2", "127.0.1.9"]);
+            forwarder.slice_changed("a", Some(&one), Some(dead.clone()));
+            for _ in 0..8 {
+                assert_eq!(tcp("10.96.0.1:80").await, "127.0.1.2");
+            }
+            // Without endpoints clients are refused; without the service its address is nobody's.
+            forwarder.slice_changed("a", Some(&dead), None);
+            until("refused", async || tcp("10.96.0.1:80").await == "ConnectionRefused").await;
+            assert_eq!(udp(&udp_socket("10.96.0.1:80").await).await, "refused");
+            let link = || run(&["ip", "-o", "addr", "show", "dev", LINK]);
+            assert!(link().contains("10.96.0.1/32") && link().contains("fd96::1/128"));
+            forwarder.service_changed(&id, None);
+            until("no address", async || !link().contains("10.96.0.1")).await;
+            assert!(!link().contains("fd96::1"));
+            let node = run(&["ip", "-o", "addr", "show", "dev", "eth0"]);
+            assert!(node.contains("192.0.2.1/24"), "{node}");
+            // A connection that was there before the service went lives on.
+            held.0.write_all(b"and now?").await.unwrap();
+            let mut echo = [0; 8];
+            timeout(PATIENCE, held.0.read_exact(&mut echo)).await.unwrap().unwrap();
+            let _: IpAddr = held.1.parse().unwrap();
+        },
+    );
+}

@@ -80,6 +80,15 @@ pub enum BuildError {
     Sweeper(#[source] std::io::Error),
 }
 
+/// What this program is.
+pub(crate) const BUILD: BuildInfo = BuildInfo {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: match option_env!("ORCH_COMMIT") {
+        Some(commit) => commit,
+        None => "unknown",
+    },
+};
+
 /// Everything, ready to run.
 pub struct Bound {
     client: Client,
@@ -105,12 +114,8 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     }
     let readiness = Readiness::default();
     let status = StatusBoard::default();
-    let build = BuildInfo {
-        version: env!("CARGO_PKG_VERSION"),
-        commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
-    };
     let prefix = config.names.metric_prefix("proxy");
-    let registry = Metrics::new(&prefix, build)?;
+    let registry = Metrics::new(&prefix, BUILD)?;
     let metrics = ProxyMetrics::register(&registry, &prefix)?;
     let mut session = Session::new(Socket::open()?);
     let layout = layout(&mut session, &config)?;
@@ -139,7 +144,10 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
 }
 
 /// Takes a server's address, or does without, as the configuration has it.
-async fn bind(address: SocketAddr, config: &Config) -> Result<Option<AdminServer>, BuildError> {
+pub(crate) async fn bind(
+    address: SocketAddr,
+    config: &Config,
+) -> Result<Option<AdminServer>, BuildError> {
     match (AdminServer::bind(address).await, config.bind_failure) {
         (Ok(server), _) => Ok(Some(server)),
         (Err(error), BindFailure::End) => Err(BuildError::Bind(address, error)),
@@ -151,7 +159,7 @@ async fn bind(address: SocketAddr, config: &Config) -> Result<Option<AdminServer
 }
 
 /// The resolver, where there should be one.
-fn nameserver(
+pub(crate) fn nameserver(
     config: &Config,
     forwards: Arc<dyn Follower>,
     registry: &Metrics,
@@ -172,7 +180,10 @@ fn nameserver(
 
 /// The configuration with the node's own blocks of pod addresses, where traffic of pods is told by them. Waits
 /// for the node to have some.
-async fn with_node_blocks(client: &Client, mut config: Config) -> Result<Config, BuildError> {
+pub(crate) async fn with_node_blocks(
+    client: &Client,
+    mut config: Config,
+) -> Result<Config, BuildError> {
     if config.detect_local == DetectLocal::Settled {
         return Ok(config);
     }
@@ -219,7 +230,7 @@ pub fn trap(layout: &Layout) -> Trap {
     Trap::new(&layout.table, layout.flags, &layout.families, TRAP_GROUP)
 }
 
-fn client(config: &Config) -> Result<Client, BuildError> {
+pub(crate) fn client(config: &Config) -> Result<Client, BuildError> {
     let environment = |name: &str| std::env::var(name).ok();
     let mut client = match &config.kubeconfig {
         Some(path) => file::load(path, None).map_err(BuildError::ClientConfig)?,

@@ -12,6 +12,7 @@ use proxy_rules::model::{Cidr, Leaving, Masquerade, Removed, Settings};
 
 use crate::dns::DnsSettings;
 use crate::flags::Flags;
+use crate::mode::Mode;
 
 mod file;
 use file::ProxyConfiguration;
@@ -52,6 +53,10 @@ pub struct Config {
     pub table: String,
     /// Whether to keep routes to the pods of other nodes.
     pub pod_routes: PodRoutes,
+    /// How to forward.
+    pub mode: Mode,
+    /// How long a UDP session lasts in which nothing is said, if that is told; in the mode userspace.
+    pub udp_timeout: Option<Duration>,
     /// The resolver for pods, where there should be one.
     pub dns: Option<DnsSettings>,
     /// What tells traffic of this node's pods, where `settings` cannot say it before the node is asked.
@@ -167,6 +172,8 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
     let cluster_cidrs: Vec<String> = file.cluster_cidr.split(',').map(str::to_owned).collect();
     let localhost = file.nftables.localhost_node_ports.or(file.iptables.localhost_node_ports);
     let min_sync = file.nftables.min_sync_period.or(file.iptables.min_sync_period);
+    let (mode, about_mode) = Mode::from_name(&file.mode).unwrap_or_default();
+    warnings.extend(about_mode);
     Ok(Config {
         names,
         kubeconfig: file.client_connection.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
@@ -191,6 +198,8 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
             }),
         conntrack: file.conntrack.effective(),
         sync_period: file.config_sync_period,
+        mode,
+        udp_timeout: flags.mode.udp_timeout.filter(|time| !time.is_zero()),
         dns: file.dns.settings(),
         pod_routes: if flags.proxy.pod_routes { PodRoutes::Keep } else { PodRoutes::Leave },
         detect_local: match file.detect_local_mode.as_str() {
@@ -279,6 +288,7 @@ fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration
     let close_wait = timeout(proxy.conntrack_tcp_timeout_close_wait);
     over(&mut file.conntrack.tcp_close_wait_timeout, close_wait);
     over(&mut file.config_sync_period, proxy.config_sync_period);
+    over(&mut file.mode, flags.mode.proxy_mode.clone());
     file.dns = file.dns.overridden(&flags.dns);
     let node = flags.node.clone();
     let conntrack = &mut file.conntrack;

@@ -139,7 +139,8 @@ impl Freshness {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, ok: bool) {
+    /// Notes how a pass ended.
+    pub(crate) fn set(&self, ok: bool) {
         let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *reached = match ok {
             true => Reached { failing_since: None, last: Some(SystemTime::now()) },

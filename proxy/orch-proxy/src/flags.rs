@@ -10,6 +10,7 @@ use proto_daemon::go_duration;
 use proxy_rules::model::Cidr;
 
 use crate::dns::DnsFlags;
+use crate::mode::ModeFlags;
 mod node;
 pub use node::NodeFlags;
 
@@ -23,6 +24,9 @@ pub struct Flags {
     /// What this program has.
     #[command(flatten)]
     pub proxy: ProxyFlags,
+    /// How to forward.
+    #[command(flatten)]
+    pub mode: ModeFlags,
     /// What its resolver has.
     #[command(flatten)]
     pub dns: DnsFlags,

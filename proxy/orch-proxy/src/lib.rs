@@ -31,6 +31,8 @@ pub mod host;
 
 pub mod metrics;
 
+pub mod mode;
+
 pub mod own_node;
 
 pub mod router;
@@ -40,3 +42,5 @@ pub mod routes;
 pub mod sources;
 
 pub mod sweeper;
+
+pub mod userspace;

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use orch_proxy::flags::{Act, Flags};
-use orch_proxy::{app, cleanup, config, explain, host};
+use orch_proxy::mode::Mode;
+use orch_proxy::{app, cleanup, config, explain, host, userspace};
 use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
@@ -13,6 +14,8 @@ use proto_daemon::runtime::{self, Threads};
 
 /// Nothing has to be finished but answers on the way: rules stay when we go.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
+/// Connections that pass through the process may come to their end.
+const USERSPACE_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let flags: Flags = match exit::parse_flags() {
@@ -29,10 +32,18 @@ fn main() -> ExitCode {
                 Ok(())
             }
             Act::Forward => runtime::run(Threads::One, forward(config)),
-            Act::CleanUp => cleanup::clean_up(&config).map_err(Failure::run),
+            Act::CleanUp => clean_up(&config),
             Act::Trace(question) => explain::trace(&config, &question).map_err(Failure::run),
         });
     exit::conclude("orch-proxy", end)
+}
+
+fn clean_up(config: &config::Config) -> Result<(), Failure> {
+    let tables = cleanup::clean_up(config).map_err(Failure::run);
+    runtime::run(Threads::One, async {
+        remove_addresses(config).await;
+        tables
+    })
 }
 
 fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure> {
@@ -44,11 +55,29 @@ fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure
 
 async fn forward(config: config::Config) -> Result<(), Failure> {
     let drain = Drain::default();
-    let bound = app::build(config).await.map_err(Failure::run)?;
-    let running = tokio::spawn(bound.run(drain.watch()));
+    let (running, deadline) = match config.mode.settle(&config).map_err(Failure::run)? {
+        Mode::Userspace => {
+            let bound = userspace::build(config).await.map_err(Failure::run)?;
+            (tokio::spawn(bound.run(drain.watch())), USERSPACE_DRAIN_DEADLINE)
+        }
+        Mode::Kernel | Mode::Find => {
+            remove_addresses(&config).await;
+            let bound = app::build(config).await.map_err(Failure::run)?;
+            (tokio::spawn(bound.run(drain.watch())), DRAIN_DEADLINE)
+        }
+    };
     let signal = drain::stop_signal().await.map_err(Failure::run)?;
-    tracing::info!(signal, "stopping; forwarding stays as it is");
-    drain.drain(DRAIN_DEADLINE).await;
+    tracing::info!(signal, "stopping; what the kernel does stays as it is");
+    drain.drain(deadline).await;
     running.abort();
     Ok(())
+}
+
+/// Takes away what the mode userspace may have left: best effort, as it harms nobody.
+async fn remove_addresses(config: &config::Config) {
+    match userspace::remove_addresses(config).await {
+        Ok(true) => tracing::info!("removed the link of the mode userspace"),
+        Ok(false) => {}
+        Err(error) => tracing::debug!(error = %exit::chain(&error), "left the link of services"),
+    }
 }

@@ -110,8 +110,8 @@ impl Forwarder {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forwards until drained, from when everything has been heard of. `ready` is told once.
-    pub async fn run(&self, options: Options, ready: impl FnOnce() + Send, drain: DrainWatch) {
+    /// Forwards until drained, from when everything has been heard of. `passed` is called after each pass.
+    pub async fn run(&self, options: Options, mut passed: impl FnMut() + Send, drain: DrainWatch) {
         // Both arms are cancel safe; the sender lives in self.
         let mut heard = self.heard.subscribe();
         tokio::select! {
@@ -129,12 +129,9 @@ impl Forwarder {
             status: options.status,
         };
         let mut failures = 0;
-        let mut ready = Some(ready);
         loop {
             failures = if work.pass(self).await { 0 } else { failures + 1 };
-            if let Some(ready) = ready.take() {
-                ready();
-            }
+            passed();
             let pause = if failures > 0 { RETRY.delay(failures, 1.0) } else { LOOK_EVERY };
             // All arms are cancel safe.
             tokio::select! {

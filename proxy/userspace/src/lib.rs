@@ -10,7 +10,8 @@
 //! gets is decided here ([`Balance`]): in turn, by the client's address, or the one that the client had.
 //!
 //! What is not as with the kernel: endpoints see the node as their client; when this process goes, so do all
-//! connections; traffic that a policy would drop is refused; SCTP is not forwarded.
+//! connections; when a service goes, its addresses go, and connections to them; traffic that a policy would drop is
+//! refused; SCTP is not forwarded.
 
 mod addresses;
 mod balance;

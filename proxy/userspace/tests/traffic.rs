@@ -5,7 +5,7 @@
 #[path = "../../kernel/tests/support/sys.rs"]
 mod sys;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -281,11 +281,6 @@ fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
             assert!(!link().contains("fd96::1"));
             let node = run(&["ip", "-o", "addr", "show", "dev", "eth0"]);
             assert!(node.contains("192.0.2.1/24"), "{node}");
-            // A connection that was there before the service went lives on.
-            held.0.write_all(b"and now?").await.unwrap();
-            let mut echo = [0; 8];
-            timeout(PATIENCE, held.0.read_exact(&mut echo)).await.unwrap().unwrap();
-            let _: IpAddr = held.1.parse().unwrap();
         },
     );
 }

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::Conntrack;
 use crate::dns::DnsFile;
+use crate::mode::Mode;
 
 /// The file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -198,6 +199,8 @@ impl Configuration for ProxyConfiguration {
         });
         let rule = "must be a version as 1.24";
         check(version.is_empty() || is_version, "showHiddenMetricsForVersion", rule);
+        let known = Mode::from_name(&self.mode).is_some();
+        check(known, "mode", "must be nftables, userspace, iptables, ipvs or empty");
         faults.extend(self.dns.validate());
         faults
     }

@@ -100,7 +100,7 @@ unused! {
     ipvs_sync_period ipvs_min_sync_period ipvs_scheduler ipvs_exclude_cidrs ipvs_strict_arp
     ipvs_tcp_timeout ipvs_tcpfin_timeout ipvs_udp_timeout
     kube_api_burst kube_api_qps kube_api_content_type
-    profiling proxy_port_range udp_timeout boot_id_file cleanup_ipvs
+    profiling proxy_port_range boot_id_file cleanup_ipvs
     log_flush_frequency logtostderr alsologtostderr stderrthreshold vmodule log_dir log_file
     log_file_max_size skip_headers add_dir_header one_output
 }

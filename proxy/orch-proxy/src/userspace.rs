@@ -1,0 +1,157 @@
+//! The proxy in the mode userspace: the same sources, health and names, and [`proxy_userspace`] in place of the driver
+//! and the kernel. Not here: health check node ports, SCTP, and metrics about passes.
+
+use std::sync::Arc;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use proto_client::Client;
+use proto_daemon::admin::{AdminPages, AdminServer};
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use proto_daemon::health::{Health, Scope};
+use proto_daemon::metrics::Metrics;
+use proto_daemon::ready::{Readiness, ReadyGuard};
+use proto_daemon::statusz::StatusBoard;
+use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
+use proxy_userspace::{AddressError, ForwardMetrics, Forwarder, Limits, Options, ServiceAddresses};
+
+use crate::app::{self, BuildError};
+use crate::config::{Config, PodRoutes};
+use crate::dns::{self, Nameserver};
+use crate::driver::Freshness;
+use crate::health_page::HealthPage;
+use crate::sources::{self, Follower, Listeners};
+use crate::{cleanup, own_node, router};
+
+/// Open files beside those of connections.
+const FILES_BESIDE: u64 = 1024;
+
+impl Follower for Forwarder {
+    fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
+        Forwarder::service_changed(self, id, service);
+    }
+
+    fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>) {
+        Forwarder::slice_changed(self, name, old, new);
+    }
+
+    fn source_complete(&self) {
+        Forwarder::source_complete(self);
+    }
+}
+
+/// Everything, ready to run.
+pub struct Bound {
+    client: Client,
+    config: Config,
+    forwarder: Arc<Forwarder>,
+    options: Options,
+    freshness: Freshness,
+    ready: ReadyGuard,
+    nameserver: Option<Nameserver>,
+    pages: AdminPages,
+    health_server: Option<AdminServer>,
+    metrics_server: Option<AdminServer>,
+}
+
+/// Makes everything that the proxy consists of. Tables that an earlier process left would forward too: they go.
+pub async fn build(config: Config) -> Result<Bound, BuildError> {
+    let client = app::client(&config)?;
+    config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let config = app::with_node_blocks(&client, config).await?;
+    if let Err(error) = cleanup::clean_up(&config) {
+        tracing::debug!(error = %chain(&error), "tables of an earlier process, if any, stay");
+    }
+    let (readiness, status) = (Readiness::default(), StatusBoard::default());
+    let prefix = config.names.metric_prefix("proxy");
+    let registry = Metrics::new(&prefix, app::BUILD)?;
+    let mut limits = Limits { connections: connections(), ..Limits::default() };
+    limits.idle = config.udp_timeout.unwrap_or(limits.idle);
+    let options = Options {
+        limits,
+        link: config.names.component("proxy"),
+        metrics: ForwardMetrics::register(&registry, &prefix)?,
+        status: status.task("forwarding"),
+    };
+    let forwarder = Arc::new(Forwarder::new(config.settings.clone()));
+    let ready = readiness.guard("forwarding");
+    let freshness = Freshness::default();
+    let fresh = freshness.clone();
+    let health =
+        Health::new(readiness).with("forwarding-current", Scope::Live, move || fresh.check());
+    let nameserver = app::nameserver(&config, forwarder.clone(), &registry, &prefix, &status)?;
+    let pages = AdminPages { health, metrics: registry, status };
+    let health_server = app::bind(config.health_address, &config).await?;
+    let metrics_server = app::bind(config.metrics_address, &config).await?;
+    Ok(Bound {
+        client,
+        config,
+        forwarder,
+        options,
+        freshness,
+        ready,
+        nameserver,
+        pages,
+        health_server,
+        metrics_server,
+    })
+}
+
+/// Connections for which there are files: as many as the host lets us have, within our own bound.
+fn connections() -> usize {
+    let most = Limits::default().connections;
+    let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
+    if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        tracing::debug!(%error, "the limit of open files stays");
+    }
+    let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((hard, hard));
+    let fit = usize::try_from(files.saturating_sub(FILES_BESIDE) / 2).unwrap_or(most);
+    most.min(fit.max(1))
+}
+
+impl Bound {
+    /// Forwards until drained. Connections end with the process.
+    pub async fn run(self, drain: DrainWatch) {
+        if let Some(server) = self.metrics_server {
+            tokio::spawn(server.run(self.pages.clone(), drain.clone()));
+        }
+        let names = self.nameserver.as_ref().map(|nameserver| nameserver.zone.clone());
+        if let Some(nameserver) = self.nameserver
+            && let Err(error) = dns::start(nameserver, drain.clone())
+        {
+            tracing::error!(%error, "names are not answered: no thread for it");
+        }
+        let listeners = Listeners { forwards: self.forwarder.clone(), names };
+        sources::start(&self.client, &self.config, &listeners, &drain);
+        let mut node = own_node::follow(&self.client, &self.config.node_name, &drain);
+        if let Some(server) = self.health_server {
+            let (pages, freshness) = (self.pages.clone(), self.freshness.clone());
+            let page = HealthPage { pages, freshness, node: node.clone() };
+            tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
+        }
+        if self.config.pod_routes == PodRoutes::Keep {
+            let status = self.pages.status.task("pod routes");
+            router::start(&self.client, &self.config.node_name, status, &drain);
+        }
+        let told = self.forwarder.clone();
+        tokio::spawn(async move {
+            // Ends when the node's follower does, which ends when drained.
+            while node.changed().await.is_ok() {
+                let zone = node.borrow_and_update().as_ref().and_then(|node| node.zone.clone());
+                told.zone_changed(zone.as_deref());
+            }
+        });
+        let (mut ready, freshness) = (Some(self.ready), self.freshness);
+        let passed = move || {
+            drop(ready.take());
+            freshness.set(true);
+        };
+        self.forwarder.run(self.options, passed, drain).await;
+    }
+}
+
+/// Removes the link with the services' addresses; says whether there was one. For a start in the other mode, and for
+/// `cleanup`.
+pub async fn remove_addresses(config: &Config) -> Result<bool, AddressError> {
+    ServiceAddresses::open(&config.names.component("proxy"))?.remove_link().await
+}

@@ -27,7 +27,7 @@ pub fn huge_page_resource(bytes: u64) -> String {
 }
 
 /// What the scheduler and the node account for the pod: the larger of all containers together and of each init container
-/// alone, plus the pod's overhead.
+/// alone, both with the sidecars that run beside them, plus the pod's overhead.
 pub fn requests(pod: &Pod) -> Amounts {
     effective(pod, |c| &c.resources.requests)
 }
@@ -45,18 +45,36 @@ pub fn all_limited(pod: &Pod, resource: &str) -> bool {
 }
 
 fn effective(pod: &Pod, of: impl Fn(&Container) -> &Amounts) -> Amounts {
-    let mut sum = Amounts::new();
+    let mut sidecars = Amounts::new();
+    let mut starting = Amounts::new();
+    for container in &pod.spec.init_containers {
+        let mut now = sidecars.clone();
+        add(&mut now, of(container));
+        if is_sidecar(container) {
+            sidecars.clone_from(&now);
+        }
+        raise(&mut starting, &now);
+    }
+    let mut sum = sidecars;
     for container in &pod.spec.containers {
         add(&mut sum, of(container));
     }
-    for container in &pod.spec.init_containers {
-        for (name, amount) in of(container) {
-            let known = sum.entry(name.clone()).or_insert(*amount);
-            *known = (*known).max(*amount);
-        }
-    }
+    raise(&mut sum, &starting);
     add(&mut sum, &pod.spec.overhead);
     sum
+}
+
+/// Whether an init container runs on beside the pod's containers.
+pub fn is_sidecar(init: &Container) -> bool {
+    init.restart_policy.as_deref() == Some("Always")
+}
+
+/// Raises `sum` to `least`, resource by resource.
+fn raise(sum: &mut Amounts, least: &Amounts) {
+    for (name, amount) in least {
+        let known = sum.entry(name.clone()).or_insert(*amount);
+        *known = (*known).max(*amount);
+    }
 }
 
 /// Adds `more` to `sum`, resource by resource.
@@ -90,5 +108,18 @@ mod tests {
         let sum = requests(&pod);
         assert_eq!(sum["cpu"].as_milli(), 310);
         assert_eq!(sum["memory"].value(), 1 << 30);
+    }
+
+    #[test]
+    fn sidecars_count_beside_everything_that_comes_after_them() {
+        let mut sidecar = container(&[("cpu", "100m")]);
+        sidecar.restart_policy = Some("Always".into());
+        let mut pod = Pod::default();
+        pod.spec.init_containers =
+            vec![container(&[("cpu", "350m")]), sidecar, container(&[("cpu", "300m")])];
+        pod.spec.containers = vec![container(&[("cpu", "200m")])];
+        assert_eq!(requests(&pod)["cpu"].as_milli(), 400);
+        pod.spec.containers[0] = container(&[("cpu", "500m")]);
+        assert_eq!(requests(&pod)["cpu"].as_milli(), 600);
     }
 }

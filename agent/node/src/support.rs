@@ -28,6 +28,7 @@ pub fn check(pod: &Pod, node: &Abilities) -> Result<(), Refusal> {
         return Err(refusal("SysctlForbidden", message));
     }
     apparmor(pod, node)?;
+    hooks(pod)?;
     if pod.spec.host_users == Some(false) {
         let message = "spec.hostUsers: this node's runtime has no user namespaces for pods";
         return Err(refusal(UNSUPPORTED, message));
@@ -67,6 +68,20 @@ fn containers(pod: &Pod) -> impl Iterator<Item = (String, &Container)> {
     };
     let init = of("initContainers", pod.spec.init_containers.iter());
     init.chain(of("containers", pod.spec.containers.iter()))
+}
+
+/// Hooks over TCP are in the schema and have never worked anywhere.
+fn hooks(pod: &Pod) -> Result<(), Refusal> {
+    for (path, container) in containers(pod) {
+        let hooks = container.lifecycle.clone().unwrap_or_default();
+        for (name, hook) in [("postStart", hooks.post_start), ("preStop", hooks.pre_stop)] {
+            if hook.is_some_and(|hook| hook.tcp_socket.is_some()) {
+                let message = format!("{path}.lifecycle.{name}.tcpSocket: no hook works over TCP");
+                return Err(refusal(UNSUPPORTED, message));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A profile that cannot be enforced is no reason to run without.

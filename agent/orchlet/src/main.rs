@@ -9,6 +9,8 @@ mod clock;
 mod config;
 mod csi;
 mod csi_node;
+#[cfg(test)]
+mod every_field;
 mod eviction;
 mod garbage;
 mod images;

@@ -11,6 +11,7 @@ use super::memory::{self, MemoryGrant, Sizes, View};
 use super::set::IdSet;
 use super::topology::{self, Hints, Machine, Policy, Scope, hints};
 use crate::admission::Refusal;
+use crate::resources::is_sidecar;
 
 /// What a container has for itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,9 +66,9 @@ pub struct Scene<'a> {
     pub holdings: &'a Holdings,
 }
 
-/// All containers of a pod in the order in which they are given their share, with whether each is an init container.
+/// All containers of a pod in the order in which they are given their share, with whether each is over when the next begins.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = (bool, &Container)> {
-    let init = pod.spec.init_containers.iter().map(|c| (true, c));
+    let init = pod.spec.init_containers.iter().map(|c| (!is_sidecar(c), c));
     init.chain(pod.spec.containers.iter().map(|c| (false, c)))
 }
 
@@ -146,13 +147,13 @@ impl Want {
     /// The larger of all containers together and of each init container.
     fn of_pod(scene: &Scene<'_>, pod: &Pod) -> Self {
         let mut sum = Self::default();
-        for container in &pod.spec.containers {
+        for (_, container) in containers(pod).filter(|(init, _)| !init) {
             let one = Self::of(scene, pod, container);
             sum.cpus += one.cpus;
             one.memory.iter().for_each(|(n, v)| *sum.memory.entry(n.clone()).or_default() += v);
             one.devices.iter().for_each(|(n, v)| *sum.devices.entry(n.clone()).or_default() += v);
         }
-        for container in &pod.spec.init_containers {
+        for (_, container) in containers(pod).filter(|(init, _)| *init) {
             let one = Self::of(scene, pod, container);
             sum.cpus = sum.cpus.max(one.cpus);
             for (name, size) in one.memory {

@@ -5,7 +5,9 @@
 mod clients;
 mod context;
 mod csi;
+mod devices;
 mod faults;
+mod fields;
 mod names;
 mod pods;
 mod services;
@@ -28,6 +30,9 @@ fn cases() -> Vec<Case<Context>> {
         case!(pods::init_containers_run_in_order_before_the_others),
         case!(pods::a_crashing_container_is_restarted_and_counted),
         case!(pods::a_deleted_pod_leaves_nothing),
+        case!(fields::a_container_finds_what_its_pod_says),
+        case!(fields::what_no_node_can_give_is_refused_by_name),
+        case!(devices::a_plugins_device_reaches_one_container),
         case!(volumes::a_config_map_change_reaches_the_file),
         case!(volumes::a_missing_config_map_is_waited_for),
         case!(volumes::secrets_tokens_and_downward_fields_are_projected),

@@ -258,7 +258,8 @@ fn answer(pod: &Value) -> String {
         let env = env.map_err(|e| e.to_string());
         say("env", &env);
         let on_host = VolumeOnHost { path: "/host/v".into(), ..VolumeOnHost::default() };
-        let block = VolumeOnHost { path: "/dev/sdx".into(), block: true, ..VolumeOnHost::default() };
+        let block =
+            VolumeOnHost { path: "/dev/sdx".into(), block: true, ..VolumeOnHost::default() };
         let on_host: BTreeMap<_, _> = [("v".to_owned(), on_host), ("b".into(), block)].into();
         say("parts", &sub_paths(&container, env.as_deref().unwrap_or_default(), &on_host));
         let inputs = ContainerInputs {

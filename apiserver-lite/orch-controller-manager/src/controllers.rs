@@ -12,6 +12,8 @@ pub mod node_health;
 pub mod owners;
 pub mod pod_cleanup;
 pub mod replica_set;
+pub mod replicas;
+pub mod replication_controller;
 pub mod root_ca;
 pub mod service_account;
 

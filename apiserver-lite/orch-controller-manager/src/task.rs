@@ -9,7 +9,8 @@ use std::sync::Arc;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
-    ConfigMap, Endpoints, Namespace, Node, Pod, Secret, Service, ServiceAccount,
+    ConfigMap, Endpoints, Namespace, Node, Pod, ReplicationController, Secret, Service,
+    ServiceAccount,
 };
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::meta::v1::ObjectMeta;
@@ -51,6 +52,8 @@ pub enum Task {
     NodeCidr(String),
     /// The pods of a replica set.
     ReplicaSet(ObjectKey),
+    /// The pods of a replication controller.
+    ReplicationController(ObjectKey),
     /// The replica sets of a deployment.
     Deployment(ObjectKey),
     /// Whether an object's owners are still there.
@@ -72,6 +75,7 @@ impl Task {
             Self::NodeHealth(_) => "nodelifecycle",
             Self::NodeCidr(_) => "nodeipam",
             Self::ReplicaSet(_) => "replicaset",
+            Self::ReplicationController(_) => "replicationcontroller",
             Self::Deployment(_) => "deployment",
             Self::Owned(..) => "garbagecollector",
         }
@@ -87,6 +91,7 @@ impl Task {
             | Self::Mirror(key)
             | Self::PodCleanup(key)
             | Self::ReplicaSet(key)
+            | Self::ReplicationController(key)
             | Self::Deployment(key)
             | Self::Owned(_, key) => Some(&key.namespace),
             Self::EndedPods | Self::NodeHealth(_) | Self::NodeCidr(_) => None,
@@ -110,6 +115,7 @@ impl fmt::Display for Task {
             | Self::Mirror(key)
             | Self::PodCleanup(key)
             | Self::ReplicaSet(key)
+            | Self::ReplicationController(key)
             | Self::Deployment(key) => write!(f, " {key}"),
             Self::EndedPods => f.write_str(" ended pods"),
             Self::Owned(kind, key) => write!(f, " {kind:?} {key}"),
@@ -125,7 +131,7 @@ impl fmt::Debug for Task {
 }
 
 /// Every controller, by the name that `--controllers` knows.
-pub const CONTROLLERS: [&str; 13] = [
+pub const CONTROLLERS: [&str; 14] = [
     "deployment",
     "endpoint",
     "endpointslice",
@@ -136,6 +142,7 @@ pub const CONTROLLERS: [&str; 13] = [
     "nodelifecycle",
     "podgc",
     "replicaset",
+    "replicationcontroller",
     "root-ca-cert-publisher",
     "serviceaccount",
     "serviceaccount-token",
@@ -253,10 +260,14 @@ impl Watched for Pod {
             tasks.push(Task::Namespace(key.namespace.clone()));
         }
         for pod in [new, old].into_iter().flatten() {
-            match owners::controller(&pod.metadata, "ReplicaSet") {
+            match pod.metadata.owner_references.iter().find(|o| o.controller == Some(true)) {
                 Some(owner) => {
-                    let owner = ObjectKey::new(&key.namespace, &owner.name);
-                    tasks.push(Task::ReplicaSet(owner));
+                    let of = ObjectKey::new(&key.namespace, &owner.name);
+                    match owner.kind.as_str() {
+                        "ReplicaSet" => tasks.push(Task::ReplicaSet(of)),
+                        "ReplicationController" => tasks.push(Task::ReplicationController(of)),
+                        _ => {}
+                    }
                 }
                 None if new.is_some() && pod.metadata.owner_references.is_empty() => {
                     // Nobody's pod: a replica set that selects it may adopt it.
@@ -303,6 +314,12 @@ fn seen_by_services(pod: &Pod) -> impl PartialEq + '_ {
 
 fn adopters(world: &World, pod: &Pod) -> Vec<Task> {
     let mut tasks = Vec::new();
+    for controller in world.replication_controllers.within(&pod.metadata.namespace) {
+        let selector = &controller.spec.selector;
+        if !selector.is_empty() && Selector::from_map(selector).matches(&pod.metadata.labels) {
+            tasks.push(Task::ReplicationController(ObjectKey::of(&controller.metadata)));
+        }
+    }
     for set in world.replica_sets.within(&pod.metadata.namespace) {
         let selects = set.spec.selector.as_ref().is_some_and(|selector| {
             let selector = Selector::from_label_selector(selector, "spec.selector");
@@ -374,13 +391,20 @@ impl Watched for ReplicaSet {
                 tasks.push(Task::Owned(ObjectKind::ReplicaSet, key.clone()));
             }
             (None, Some(gone)) => {
-                let pods = world.pods.within(&key.namespace);
-                let owned = pods.iter().filter(|pod| is_owned(&pod.metadata, &gone.metadata));
-                tasks.extend(
-                    owned.map(|p| Task::Owned(ObjectKind::Pod, ObjectKey::of(&p.metadata))),
-                );
+                tasks.extend(owned_pods(world, &gone.metadata));
             }
             _ => {}
+        }
+        tasks
+    }
+}
+
+impl Watched for ReplicationController {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let mut tasks = vec![Task::ReplicationController(key.clone())];
+        if let (None, Some(gone)) = (new, old) {
+            tasks.extend(owned_pods(world, &gone.metadata));
         }
         tasks
     }
@@ -399,6 +423,13 @@ impl Watched for Deployment {
         }
         tasks
     }
+}
+
+/// Looks whether the pods of an owner that is gone still have another.
+fn owned_pods(world: &World, gone: &ObjectMeta) -> Vec<Task> {
+    let pods = world.pods.within(&gone.namespace);
+    let owned = pods.iter().filter(|pod| is_owned(&pod.metadata, gone));
+    owned.map(|pod| Task::Owned(ObjectKind::Pod, ObjectKey::of(&pod.metadata))).collect()
 }
 
 fn is_owned(metadata: &ObjectMeta, owner: &ObjectMeta) -> bool {

@@ -19,8 +19,8 @@ use crate::controllers::node_health::{self, Clocks, Heard};
 use crate::controllers::owners::{self, Presence};
 use crate::controllers::pod_cleanup::{self, Place};
 use crate::controllers::{
-    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, replica_set, root_ca,
-    service_account,
+    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, replica_set,
+    replication_controller, root_ca, service_account,
 };
 use crate::metrics::Counters;
 use crate::settings::Settings;
@@ -162,6 +162,13 @@ impl Worker {
             Task::ReplicaSet(key) => match world.replica_sets.get(key) {
                 Some(set) => {
                     replica_set::plan(names, &set, &world.pods.within(&key.namespace), now())
+                }
+                None => Plan::default(),
+            },
+            Task::ReplicationController(key) => match world.replication_controllers.get(key) {
+                Some(controller) => {
+                    let pods = world.pods.within(&key.namespace);
+                    replication_controller::plan(names, &controller, &pods, now())
                 }
                 None => Plan::default(),
             },
@@ -367,6 +374,9 @@ impl Worker {
         let world = &self.world;
         match owner.kind.as_str() {
             "ReplicaSet" => self.is_there(&world.replica_sets, owner, namespace).await,
+            "ReplicationController" => {
+                self.is_there(&world.replication_controllers, owner, namespace).await
+            }
             "Deployment" => self.is_there(&world.deployments, owner, namespace).await,
             "Service" => self.is_there(&world.services, owner, namespace).await,
             "Pod" => self.is_there(&world.pods, owner, namespace).await,

@@ -7,8 +7,8 @@ use proto_api::Resource;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
-    ConfigMap, Container, Endpoints, Namespace, Node, NodeStatus, Pod, PodSpec, PodStatus, Secret,
-    Service, ServiceAccount,
+    ConfigMap, Container, Endpoints, Namespace, Node, NodeStatus, Pod, PodSpec, PodStatus,
+    ReplicationController, Secret, Service, ServiceAccount,
 };
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::meta::v1::ObjectMeta;
@@ -51,6 +51,8 @@ pub struct World {
     pub leases: Store<Lease>,
     /// All replica sets.
     pub replica_sets: Store<ReplicaSet>,
+    /// All replication controllers.
+    pub replication_controllers: Store<ReplicationController>,
     /// All deployments.
     pub deployments: Store<Deployment>,
 }
@@ -68,6 +70,7 @@ pub struct Keepers {
     nodes: Reflector<Node, Node>,
     leases: Reflector<Lease, Lease>,
     replica_sets: Reflector<ReplicaSet, ReplicaSet>,
+    replication_controllers: Reflector<ReplicationController, ReplicationController>,
     deployments: Reflector<Deployment, Deployment>,
 }
 
@@ -90,6 +93,7 @@ impl World {
             nodes: Reflector::projected(client.all(), all(), slim_node),
             leases: Reflector::whole(client.within(names.node_lease_namespace()), all()),
             replica_sets: Reflector::whole(client.all(), all()),
+            replication_controllers: Reflector::whole(client.all(), all()),
             deployments: Reflector::whole(client.all(), all()),
         };
         let world = Self {
@@ -105,6 +109,7 @@ impl World {
             nodes: keepers.nodes.store(),
             leases: keepers.leases.store(),
             replica_sets: keepers.replica_sets.store(),
+            replication_controllers: keepers.replication_controllers.store(),
             deployments: keepers.deployments.store(),
         };
         (world, keepers)
@@ -123,6 +128,7 @@ impl World {
         self.nodes.synced().await;
         self.leases.synced().await;
         self.replica_sets.synced().await;
+        self.replication_controllers.synced().await;
         self.deployments.synced().await;
     }
 
@@ -139,6 +145,7 @@ impl World {
             ObjectKind::Node => metadata(&self.nodes, key),
             ObjectKind::Pod => metadata(&self.pods, key),
             ObjectKind::ReplicaSet => metadata(&self.replica_sets, key),
+            ObjectKind::ReplicationController => metadata(&self.replication_controllers, key),
             ObjectKind::Secret => metadata(&self.token_secrets, key),
             ObjectKind::ServiceAccount => metadata(&self.service_accounts, key),
         };
@@ -201,6 +208,7 @@ impl Keepers {
             nodes,
             leases,
             replica_sets,
+            replication_controllers,
             deployments
         );
         drop(drain);

@@ -1,7 +1,9 @@
 //! What controllers ask of the API server, as values, and the one place that does it.
 
 use proto_api::apps::v1::{Deployment, ReplicaSet};
-use proto_api::core::v1::{ConfigMap, Endpoints, Namespace, Node, Pod, Secret, ServiceAccount};
+use proto_api::core::v1::{
+    ConfigMap, Endpoints, Namespace, Node, Pod, ReplicationController, Secret, ServiceAccount,
+};
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::{Kind, Resource};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, WriteParams};
@@ -134,6 +136,7 @@ objects!(
     Node,
     Pod,
     ReplicaSet,
+    ReplicationController,
     Secret,
     ServiceAccount
 );

@@ -1,0 +1,196 @@
+//! As many pods as are asked for: made from a template, removed least valuable first. Whose they are does not matter here.
+
+use std::time::Duration;
+
+use proto_api::Time;
+use proto_api::core::v1::{Pod, PodTemplateSpec};
+use proto_api::meta::v1::{ObjectMeta, OwnerReference};
+use proto_api::names::Names;
+use proto_api::selectors::Selector;
+use proto_client::ObjectKey;
+use serde_json::json;
+
+use super::Plan;
+use super::addresses::{has_ended, is_terminating};
+use super::owners::controlled_by;
+use crate::write::{ObjectKind, Part, Write};
+
+/// Most pods made or removed by one plan; what is missing then is for the next.
+const BURST_MAX: usize = 500;
+
+/// What an object asks for that keeps pods.
+pub struct Asked<'a> {
+    /// Of the object; it becomes the controller of its pods.
+    pub metadata: &'a ObjectMeta,
+    /// Of the object's kind.
+    pub api_version: String,
+    /// The object's kind.
+    pub kind: &'static str,
+    /// Which pods it may adopt.
+    pub selector: Selector,
+    /// How many; one if it does not say.
+    pub replicas: Option<i32>,
+    /// For how long a pod must have been ready to count as available.
+    pub min_ready_seconds: i32,
+    /// What new pods are made from.
+    pub template: &'a PodTemplateSpec,
+}
+
+/// The pods that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counts {
+    /// All that have not ended and are not about to.
+    pub replicas: i32,
+    /// Those with the labels of the template.
+    pub labelled: i32,
+    /// Those that are ready.
+    pub ready: i32,
+    /// Those that have been ready for long enough.
+    pub available: i32,
+}
+
+/// Makes or removes pods, and counts. `pods` are those of the namespace.
+pub fn plan<P: AsRef<Pod>>(
+    names: &Names,
+    asked: &Asked<'_>,
+    pods: &[P],
+    now: Time,
+) -> (Plan, Counts) {
+    let mut plan = Plan::default();
+    let mut active: Vec<&Pod> = Vec::new();
+    for pod in pods.iter().map(AsRef::as_ref).filter(|pod| !has_ended(pod) && !is_terminating(pod))
+    {
+        let controller = pod.metadata.owner_references.iter().find(|o| o.controller == Some(true));
+        match controller {
+            Some(owner) if owner.uid == asked.metadata.uid => active.push(pod),
+            None if asked.selector.matches(&pod.metadata.labels) && !asked.is_deleting() => {
+                plan.writes.push(asked.adopt(pod));
+                active.push(pod);
+            }
+            _ => {}
+        }
+    }
+    if !asked.is_deleting() {
+        plan.writes.extend(asked.scale(names, &active));
+    }
+    let (counts, due) = asked.count(&active, now);
+    if let Some(due) = due {
+        plan.look_again_in(due);
+    }
+    (plan, counts)
+}
+
+impl Asked<'_> {
+    fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<Write> {
+        let wanted = usize::try_from(self.replicas.unwrap_or(1)).unwrap_or(0);
+        if active.len() <= wanted {
+            let missing = (wanted - active.len()).min(BURST_MAX);
+            return (0..missing).map(|_| Write::Create(self.new_pod().into())).collect();
+        }
+        let mut ranked = active.to_vec();
+        ranked.sort_by_cached_key(|pod| value(names, pod));
+        let excess = (active.len() - wanted).min(BURST_MAX);
+        ranked.into_iter().take(excess).map(delete).collect()
+    }
+
+    fn reference(&self) -> OwnerReference {
+        controlled_by(self.api_version.clone(), self.kind, self.metadata)
+    }
+
+    fn new_pod(&self) -> Pod {
+        let template = self.template;
+        Pod {
+            metadata: ObjectMeta {
+                generate_name: format!("{}-", self.metadata.name),
+                namespace: self.metadata.namespace.clone(),
+                labels: template.metadata.labels.clone(),
+                annotations: template.metadata.annotations.clone(),
+                finalizers: template.metadata.finalizers.clone(),
+                owner_references: vec![self.reference()],
+                ..ObjectMeta::default()
+            },
+            spec: template.spec.clone(),
+            ..Pod::default()
+        }
+    }
+
+    /// Makes a pod that the selector selects, and that nobody controls, one of these.
+    fn adopt(&self, pod: &Pod) -> Write {
+        let mut owners = pod.metadata.owner_references.clone();
+        owners.push(self.reference());
+        let metadata = json!({
+            "uid": pod.metadata.uid,
+            "resourceVersion": pod.metadata.resource_version,
+            "ownerReferences": owners,
+        });
+        Write::Patch {
+            kind: ObjectKind::Pod,
+            key: ObjectKey::of(&pod.metadata),
+            part: Part::Main,
+            patch: json!({ "metadata": metadata }),
+        }
+    }
+
+    /// The counts, and when a ready pod will count as available.
+    fn count(&self, active: &[&Pod], now: Time) -> (Counts, Option<Duration>) {
+        let count = |len: usize| i32::try_from(len).unwrap_or(i32::MAX);
+        let template = Selector::from_map(&self.template.metadata.labels);
+        let now = now.unix().unwrap_or(0);
+        let (mut ready, mut available, mut due) = (0, 0, None);
+        for since in active.iter().filter_map(|pod| ready_since(pod)) {
+            ready += 1;
+            let rest = since.unix().unwrap_or(0) + i64::from(self.min_ready_seconds) - now;
+            match u64::try_from(rest) {
+                Ok(rest) if rest > 0 && self.min_ready_seconds > 0 => {
+                    due = Some(due.map_or(rest, |due: u64| due.min(rest)));
+                }
+                _ => available += 1,
+            }
+        }
+        let labelled = active.iter().filter(|pod| template.matches(&pod.metadata.labels)).count();
+        let (replicas, labelled) = (count(active.len()), count(labelled));
+        (Counts { replicas, labelled, ready, available }, due.map(Duration::from_secs))
+    }
+}
+
+/// What a pod is worth; the lowest goes first. Without a node before with one, pending before running, not
+/// ready before ready, cheap by the user's annotation before dear, young before old.
+fn value(names: &Names, pod: &Pod) -> impl Ord + use<> {
+    let phase = match pod.status.phase.as_str() {
+        "Running" => 2,
+        "Unknown" => 1,
+        _ => 0,
+    };
+    let cost = pod.metadata.annotations.get(&names.sub_label("controller", "pod-deletion-cost"));
+    let cost: i32 = cost.and_then(|cost| cost.parse().ok()).unwrap_or(0);
+    let ready = ready_since(pod);
+    let age = |time: Option<i64>| std::cmp::Reverse(time.unwrap_or(i64::MAX));
+    (
+        !pod.spec.node_name.is_empty(),
+        phase,
+        ready.is_some(),
+        cost,
+        age(ready.and_then(Time::unix)),
+        age(pod.metadata.creation_timestamp.unix()),
+        pod.metadata.name.clone(),
+    )
+}
+
+/// Since when the pod is ready, if it is.
+fn ready_since(pod: &Pod) -> Option<Time> {
+    let ready = pod.status.conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True");
+    ready.map(|condition| condition.last_transition_time)
+}
+
+fn delete(pod: &Pod) -> Write {
+    Write::Delete {
+        kind: ObjectKind::Pod,
+        key: ObjectKey::of(&pod.metadata),
+        uid: pod.metadata.uid.clone(),
+        grace_secs: None,
+    }
+}

@@ -1,0 +1,82 @@
+//! Replication controllers: what came before replica sets, with a plain map as the selector.
+
+use proto_api::core::v1::{
+    Pod, PodTemplateSpec, ReplicationController, ReplicationControllerStatus,
+};
+use proto_api::names::Names;
+use proto_api::selectors::Selector;
+use proto_api::{Kind, Time};
+
+use super::Plan;
+use super::replicas::{self, Asked};
+use crate::write::Write;
+
+/// Makes or removes pods, and reports. `pods` are those of the namespace.
+pub fn plan<P: AsRef<Pod>>(
+    names: &Names,
+    controller: &ReplicationController,
+    pods: &[P],
+    now: Time,
+) -> Plan {
+    let none = PodTemplateSpec::default();
+    let template = controller.spec.template.as_ref().unwrap_or(&none);
+    let asked = Asked {
+        metadata: &controller.metadata,
+        api_version: names
+            .api_version(ReplicationController::GROUP, ReplicationController::VERSION),
+        kind: ReplicationController::KIND,
+        selector: Selector::from_map(&controller.spec.selector),
+        replicas: controller.spec.replicas,
+        min_ready_seconds: controller.spec.min_ready_seconds,
+        template,
+    };
+    // Without a selector it would take every pod.
+    if controller.spec.selector.is_empty() {
+        return Plan::default();
+    }
+    let (mut plan, counts) = replicas::plan(names, &asked, pods, now);
+    let status = ReplicationControllerStatus {
+        replicas: counts.replicas,
+        fully_labeled_replicas: counts.labelled,
+        ready_replicas: counts.ready,
+        available_replicas: counts.available,
+        observed_generation: controller.metadata.generation,
+        conditions: controller.status.conditions.clone(),
+    };
+    if status != controller.status {
+        let next = ReplicationController { status, ..controller.clone() };
+        plan.writes.push(Write::UpdateStatus(next.into()));
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proto_api::names::Profile;
+
+    use super::*;
+    use crate::write::Object;
+
+    #[test]
+    fn pods_are_made_and_belong_to_it() {
+        let names = Names::new(Profile::Kubernetes);
+        let mut controller = ReplicationController::default();
+        controller.metadata.name = "web".into();
+        controller.metadata.uid = "u".into();
+        controller.spec.replicas = Some(2);
+        let none: [Arc<Pod>; 0] = [];
+        let planned = |controller: &_| plan(names, controller, &none, Time::from_unix(1)).writes;
+        assert!(planned(&controller).is_empty(), "it selects nothing");
+        controller.spec.selector.insert("app".into(), "web".into());
+        controller.spec.template = Some(PodTemplateSpec::default());
+        let writes = planned(&controller);
+        let [Write::Create(Object::Pod(pod)), Write::Create(_)] = &writes[..] else {
+            unreachable!("two pods: {writes:?}")
+        };
+        let owner = &pod.metadata.owner_references[0];
+        assert_eq!((&*owner.api_version, &*owner.kind), ("v1", "ReplicationController"));
+        assert_eq!(pod.metadata.generate_name, "web-");
+    }
+}

@@ -223,6 +223,83 @@ fn brand_names_come_from_one_file() {
     check("brand names come from proto/api/src/names.rs", offenders);
 }
 
+/// Where volumes are handled: only a descriptor leads below a volume's root.
+const VOLUME_CODE: &[&str] = &[
+    "agent/volume/src/",
+    "agent/csi/src/",
+    "agent/orchlet/src/volumes.rs",
+    "agent/orchlet/src/csi.rs",
+    "agent/orchlet/src/csi_node.rs",
+];
+
+/// Names that the code of volumes opens all the same, each with the reason why nobody but the agent can change what they lead to.
+const NAMES_OPENED: &[(&str, &str, &str)] = &[
+    (
+        "agent/volume/src/beneath.rs",
+        "CWD",
+        "the agent's own directory, and roots that a node's owner names",
+    ),
+    ("agent/volume/src/host_path.rs", "CWD", "a path of the node is a root itself"),
+    ("agent/volume/src/host_path.rs", "by_name(", "the same"),
+    ("agent/volume/src/pod_volumes.rs", "(&self.pods)", "the agent's own directory"),
+    (
+        "agent/volume/src/tree.rs",
+        "std::fs::File",
+        "a type; what it is made from was opened beneath",
+    ),
+    (
+        "agent/volume/src/fs_group.rs",
+        "/proc/self/fd/",
+        "the kernel's own link to an open descriptor",
+    ),
+    ("agent/csi/src/mounts.rs", "/proc/self/mountinfo", "the kernel's table"),
+    ("agent/volume/src/mount.rs", "/proc/self/fd/", "the kernel's own link to an open descriptor"),
+    ("agent/volume/src/pod_volumes.rs", "self.pods.is_dir()", "the agent's own directory"),
+    ("agent/csi/src/record.rs", "File::", "the same as below"),
+    ("agent/csi/src/record.rs", "fs", "records lie beside mounts, in directories of the agent"),
+    (
+        "agent/csi/src/node.rs",
+        "fs::remove_",
+        "mount points, whose parents are the agent's; empty ones only",
+    ),
+    ("agent/csi/src/node.rs", "fs::create_dir_all", "parents of mount points"),
+    ("agent/csi/src/node/paths.rs", "fs::read_dir", "directories of records"),
+    ("agent/csi/src/registration.rs", "fs::", "the directory of sockets"),
+    ("agent/orchlet/src/csi.rs", "Path::new(program).exists()", "a helper of the node"),
+];
+
+#[test]
+fn nothing_below_a_volume_is_opened_by_name() {
+    let ways = [
+        "fs::",
+        "File::open",
+        "File::create",
+        "CWD",
+        "/proc/self/",
+        ".exists()",
+        ".is_dir()",
+        ".is_file()",
+    ];
+    let mut offenders = Vec::new();
+    for (path, source) in sources() {
+        if is_test(&path) || !VOLUME_CODE.iter().any(|place| path.starts_with(place)) {
+            continue;
+        }
+        for (number, line) in production(&source).lines().enumerate() {
+            let code = line.split("//").next().unwrap_or_default();
+            let by_name = code.replace("rustix::fs::", "").replace("tokio::fs::", "fs::");
+            let imports = code.trim_start().starts_with("use ");
+            let listed = NAMES_OPENED
+                .iter()
+                .any(|(file, snippet, _)| *file == path && code.contains(snippet));
+            if !imports && !listed && ways.iter().any(|way| by_name.contains(way)) {
+                offenders.push(format!("{path}:{}", number + 1));
+            }
+        }
+    }
+    check("only a descriptor leads below a volume's root", offenders);
+}
+
 #[test]
 fn files_stay_short() {
     let too_long = |(path, source): &(String, String)| {

@@ -131,24 +131,32 @@ pub struct CsiNode {
     drivers: Drivers,
     pods: PodVolumes,
     users: Users,
+    /// Whether every record could be read. If not, a volume that seems to be nobody's may be somebody's.
+    all_read: bool,
 }
 
 impl CsiNode {
-    /// Volumes below `root`, with what the records of an earlier process say.
+    /// Volumes below `root`, with what the records of an earlier process say. A damaged record is told of and left where it is.
     ///
     /// # Errors
-    /// The records cannot be read.
+    /// The directories of the records cannot be read.
     pub fn open(root: &Path, names: &Names, node: &str, drivers: Drivers) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let paths = Paths::new(&root, names);
         let users = Users::default();
+        let mut all_read = true;
         for (uid, directory) in paths.pod_records()? {
-            if let Some(record) = read(&directory)? {
-                users.of(&record.driver, &record.handle).add(&uid, &record);
+            match read(&directory) {
+                Ok(Some(record)) => users.of(&record.driver, &record.handle).add(&uid, &record),
+                Ok(None) => {}
+                Err(error) => {
+                    all_read = false;
+                    tracing::error!(directory = %directory.display(), %error, "a volume's record cannot be read");
+                }
             }
         }
         let pods = PodVolumes::new(&root, names);
-        Ok(Self { paths, node: node.to_owned(), drivers, pods, users })
+        Ok(Self { paths, node: node.to_owned(), drivers, pods, users, all_read })
     }
 
     /// The drivers.
@@ -212,6 +220,9 @@ impl CsiNode {
 
     /// Unstages what a driver has staged for nobody: what a crash left, once its driver is there.
     pub async fn heal(&self, driver: &Driver) {
+        if !self.all_read {
+            return;
+        }
         for directory in self.paths.staged_by(&driver.name).unwrap_or_default() {
             let Ok(Some(record)) = read(&directory) else { continue };
             let shared = self.users.of(&record.driver, &record.handle);
@@ -437,7 +448,7 @@ impl Task<'_> {
             blocking(SET_UP, &self.volume.spec_name, "make the directory", make).await?;
         }
         let staged = driver.able.stage && !self.csi.ephemeral;
-        let stage = staged.then(|| text(&self.node.paths.stage(record))).unwrap_or_default();
+        let stage = if staged { text(&self.node.paths.stage(record)) } else { String::new() };
         let asked = wire::NodePublishVolumeRequest {
             volume_id: self.csi.handle.clone(),
             publish_context: self.csi.publish_context.clone().into_iter().collect(),

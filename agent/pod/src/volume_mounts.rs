@@ -45,7 +45,7 @@ pub fn sub_paths<'a>(
             expanded(&mount.sub_path_expr, env).ok_or_else(failed)?
         };
         let checked = volumes.get(&mount.name).is_some_and(|volume| volume.checked);
-        if path.is_empty() && !(checked && !propagates(mount)) {
+        if path.is_empty() && (!checked || propagates(mount)) {
             continue;
         }
         if path.starts_with('/') || path.split('/').any(|name| name == "..") {

@@ -196,11 +196,11 @@ pub(crate) fn take_down(pod: impl AsFd) -> Result<(), (PathBuf, Errno)> {
     beneath::remove(pod, DIRECTORY).map_err(|e| at(&top, e))
 }
 
-/// The directories in a directory: open, with their path and their name.
-fn below(
-    directory: &OwnedFd,
-    path: &Path,
-) -> Result<Vec<(OwnedFd, PathBuf, String)>, (PathBuf, Errno)> {
+/// An open directory with its path and its name.
+type Opened = (OwnedFd, PathBuf, String);
+
+/// The directories in a directory.
+fn below(directory: &OwnedFd, path: &Path) -> Result<Vec<Opened>, (PathBuf, Errno)> {
     let failed = |error| (path.to_owned(), error);
     let mut found = Vec::new();
     for (name, _) in beneath::entries(directory).map_err(failed)? {

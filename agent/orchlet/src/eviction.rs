@@ -13,8 +13,9 @@ use std::time::Duration;
 use agent_host::stall::{self, Stall};
 use agent_node::eviction::decide::{Decision, Reclaim, State};
 use agent_node::eviction::rank::{self, Candidate};
+use agent_node::eviction::storage::{self, Exceeded};
 use agent_node::eviction::thresholds::Threshold;
-use agent_node::eviction::{Readings, Signal, storage};
+use agent_node::eviction::{Readings, Signal};
 use agent_node::image_gc::Limits;
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::want::{Source, Verdict};
@@ -149,8 +150,9 @@ impl Evictor {
             let Some(Measured { uses, volumes }) = measured.get(&known.pod.metadata.uid) else {
                 continue;
             };
-            if let Some(message) = storage::exceeded(&known.pod, uses, volumes) {
-                self.evict(known, message, Duration::ZERO);
+            if let Some(Exceeded { signal, message }) = storage::exceeded(&known.pod, uses, volumes)
+            {
+                self.evict(known, signal, message, Duration::ZERO);
                 evicted += 1;
             }
         }
@@ -191,7 +193,7 @@ impl Evictor {
         let grace = if reclaim.at_once { Duration::ZERO } else { self.soft_grace };
         let message = rank::message(first, signal);
         if let Some(known) = pods.iter().find(|known| known.pod.metadata.uid == uid) {
-            self.evict(known, message, grace);
+            self.evict(known, signal.as_str(), message, grace);
         }
         self.state.acted(signal, readings);
         self.parts.ended(&[uid], tokio::time::Instant::now() + grace + GONE_WITHIN).await;
@@ -227,8 +229,9 @@ impl Evictor {
         }
     }
 
-    fn evict(&self, known: &Known, message: String, grace: Duration) {
+    fn evict(&self, known: &Known, signal: &str, message: String, grace: Duration) {
         let meta = &known.pod.metadata;
+        self.parts.metrics.evictions.with_label_values(&[signal]).inc();
         tracing::warn!(pod = meta.name, namespace = meta.namespace, message, "evicted");
         let event = PodEvent {
             severity: Severity::Warning,
@@ -254,3 +257,6 @@ fn empty_dirs(parts: &Parts, uid: &str) -> PathBuf {
     let plugin = format!("{}~empty-dir", parts.names.label_domain());
     parts.pod_dir(uid).join("volumes").join(plugin)
 }
+
+#[cfg(test)]
+mod tests;

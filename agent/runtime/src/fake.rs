@@ -438,7 +438,8 @@ impl Runtime for FakeRuntime {
     }
 
     fn image_filesystems(&self) -> Answer<'_, Vec<FilesystemUsage>> {
-        self.act("ImageFsInfo", "", |_| Ok(Vec::new()))
+        let root = FilesystemUsage { mountpoint: "/".into(), ..FilesystemUsage::default() };
+        self.act("ImageFsInfo", "", |_| Ok(vec![root]))
     }
 
     fn usage(&self) -> Answer<'_, Vec<ContainerUsage>> {

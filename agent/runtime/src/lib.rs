@@ -18,5 +18,7 @@ pub mod pause;
 pub mod contract;
 #[cfg(feature = "testing")]
 pub mod fake;
+#[cfg(feature = "testing")]
+pub mod private;
 
 pub use runtime::{Answer, Runtime, RuntimeError};

@@ -3,8 +3,6 @@
 //! Each test starts a containerd of its own with `hack/containerd-private` and needs root; without either it says SKIPPED.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -14,34 +12,23 @@ use agent_runtime::cri::CriRuntime;
 use agent_runtime::events::{self, Happened};
 use agent_runtime::image::{ImageFile, ImageTar};
 use agent_runtime::import::{self, Keep};
-use agent_runtime::pause;
+use agent_runtime::{pause, private};
 use futures_util::FutureExt as _;
 
 const BUSYBOX: &str = "orch.local/busybox:1";
 
-/// A containerd of one test, stopped and removed with it.
+/// A containerd of one test, and the cgroup in which its pods are.
 struct Containerd {
-    dir: tempfile::TempDir,
+    private: private::Containerd,
     cgroup: String,
     runtime: CriRuntime,
 }
 
 impl Containerd {
-    /// `None`, having said so, where a containerd cannot be run.
     async fn start(test: &str) -> Option<Self> {
-        let root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
-        let installed =
-            ["/usr/bin/containerd", "/bin/busybox"].iter().all(|p| Path::new(p).exists());
-        if !root || !installed {
-            eprintln!("SKIPPED {test}: needs root, containerd and a static busybox");
-            return None;
-        }
-        let dir = tempfile::Builder::new().prefix("containerd-test-").tempdir().unwrap();
-        let started = script("start", dir.path());
-        let endpoint = String::from_utf8(started.stdout).unwrap();
-        let runtime = CriRuntime::new(endpoint.trim()).unwrap();
+        let private = private::Containerd::start(test)?;
         let cgroup = format!("/agent-runtime-test-{}-{test}", std::process::id());
-        Some(Self { dir, cgroup, runtime })
+        Some(Self { runtime: private.runtime.clone(), private, cgroup })
     }
 
     async fn import(&self, tar: &ImageTar, name: &str, keep: Keep) {
@@ -60,26 +47,19 @@ impl Containerd {
     }
 
     fn logs(&self) -> String {
-        self.dir.path().join("logs").display().to_string()
+        self.private.dir().join("logs").display().to_string()
     }
 }
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        script("stop", self.dir.path());
+        self.private.stop();
         // OCI runtimes make the parent in every tree and leave it
         let trees = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
         for tree in trees.map(|tree| tree.path()).chain(["/sys/fs/cgroup".into()]) {
             let _ = std::fs::remove_dir(tree.join(self.cgroup.trim_start_matches('/')));
         }
     }
-}
-
-fn script(verb: &str, dir: &Path) -> std::process::Output {
-    let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../hack/containerd-private");
-    let output = Command::new(script).arg(verb).arg(dir).output().unwrap();
-    assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
-    output
 }
 
 fn busybox() -> ImageTar {
@@ -152,9 +132,9 @@ async fn a_restarted_containerd_is_followed_again() {
     let Some(containerd) = Containerd::start(test).await else { return };
     let mut events = events::watch(containerd.runtime.clone(), "k8s.io");
     assert_eq!(events.recv().await, Some(Happened::Missed));
-    script("stop", containerd.dir.path());
+    containerd.private.stop();
     assert!(containerd.runtime.version().await.unwrap_err().is_unavailable());
-    script("start", containerd.dir.path());
+    containerd.private.start_again();
     let again = tokio::time::timeout(Duration::from_secs(30), events.recv()).await.unwrap();
     assert_eq!(again, Some(Happened::Missed));
     containerd.runtime.version().await.unwrap();
@@ -162,7 +142,7 @@ async fn a_restarted_containerd_is_followed_again() {
 
 /// Kills a task's process by its id, as the kernel or an operator would; when.
 fn kill_task(containerd: &Containerd, id: &str) -> Instant {
-    let socket = containerd.dir.path().join("containerd.sock");
+    let socket = containerd.private.dir().join("containerd.sock");
     let listed = Command::new("ctr")
         .args(["--address", socket.to_str().unwrap(), "-n", "k8s.io", "tasks", "list"])
         .output()

@@ -26,20 +26,31 @@ fn volume_limits(pod: &Pod) -> BTreeMap<&str, Quantity> {
     volumes.filter_map(|v| Some((v.name.as_str(), limit(v)?))).collect()
 }
 
-/// Which limit a pod has exceeded, as its status says; `volumes` holds the bytes in each `emptyDir`.
-pub fn exceeded(pod: &Pod, uses: &PodUse, volumes: &BTreeMap<String, u64>) -> Option<String> {
+/// A limit that was exceeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exceeded {
+    /// What metrics call it.
+    pub signal: &'static str,
+    /// What the pod's status says.
+    pub message: String,
+}
+
+/// Which limit a pod has exceeded; `volumes` holds the bytes in each `emptyDir`.
+pub fn exceeded(pod: &Pod, uses: &PodUse, volumes: &BTreeMap<String, u64>) -> Option<Exceeded> {
+    let found = |signal, message| Some(Exceeded { signal, message });
     for (name, limit) in volume_limits(pod) {
         if volumes.get(name).is_some_and(|used| *used > limit.as_bytes()) {
-            return Some(format!(
-                "Usage of EmptyDir volume {name:?} exceeds the limit \"{limit}\". "
-            ));
+            let message =
+                format!("Usage of EmptyDir volume {name:?} exceeds the limit \"{limit}\". ");
+            return found("emptyDirFsLimit", message);
         }
     }
     let whole = limits(pod).get(EPHEMERAL_STORAGE).copied().unwrap_or_default();
     if all_limited(pod, EPHEMERAL_STORAGE) && !whole.is_zero() && uses.disk() > whole.as_bytes() {
-        return Some(format!(
+        let message = format!(
             "Pod ephemeral local storage usage exceeds the total limit of containers {whole}. "
-        ));
+        );
+        return found("ephemeralPodFsLimit", message);
     }
     for container in &pod.spec.containers {
         let limit = container.resources.limits.get(EPHEMERAL_STORAGE);
@@ -47,9 +58,10 @@ pub fn exceeded(pod: &Pod, uses: &PodUse, volumes: &BTreeMap<String, u64>) -> Op
         let used = uses.containers.iter().find(|c| c.name == container.name);
         if used.is_some_and(|c| c.layer.saturating_add(c.logs) > limit.as_bytes()) {
             let name = &container.name;
-            return Some(format!(
+            let message = format!(
                 "Container {name} exceeded its local ephemeral storage limit \"{limit}\". "
-            ));
+            );
+            return found("ephemeralContainerFsLimit", message);
         }
     }
     None
@@ -117,7 +129,8 @@ mod tests {
         ];
         for (pod, uses, expect) in cases {
             let volumes = BTreeMap::from([("v".to_owned(), uses.volumes)]);
-            assert_eq!(exceeded(&pod, &uses, &volumes).as_deref(), expect);
+            let found = exceeded(&pod, &uses, &volumes).map(|exceeded| exceeded.message);
+            assert_eq!(found.as_deref(), expect);
             let limited = pod.spec.volumes[0]
                 .volume_source
                 .empty_dir

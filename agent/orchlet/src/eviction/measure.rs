@@ -79,7 +79,7 @@ fn of_pod(
     let own: Vec<&ContainerUsage> =
         usages.iter().filter(|usage| usage.pod_uid == pod.metadata.uid).collect();
     let cgroup = parts.place.usage(pod);
-    if cgroup.is_none() && own.is_empty() {
+    if extent == Extent::Memory && cgroup.is_none() && own.is_empty() {
         return None;
     }
     let mut measured = Measured::default();

@@ -35,3 +35,174 @@ async fn failures_say_what_they_are() {
     assert_eq!(absent.reason, "ErrImagePull");
     assert!(lock(&images.under_way).is_empty(), "a failed pull can be tried again");
 }
+
+mod registry;
+
+use agent_node::image_gc::Limits;
+use agent_runtime::image::{ImageFile, ImageTar};
+use agent_runtime::import::{self, Keep};
+use agent_runtime::private::Containerd;
+use proto_api::core::v1::{LocalObjectReference, Secret};
+use registry::{PASSWORD, PRIVATE, PUBLIC, Registry, USER};
+
+use super::collect::Goal;
+use crate::pods::bench;
+
+fn tar(name: &str, content: u8) -> ImageTar {
+    let data = vec![content; 1 << 20];
+    let file = ImageFile::Regular { path: "data", mode: 0o644, data };
+    ImageTar::single_layer(name, &[file], &["/data"])
+}
+
+/// A pod with a pull secret, and what it refers to.
+fn with_secret(address: &str, password: &str) -> (Pod, Sources) {
+    use base64::Engine as _;
+    let auth = base64::engine::general_purpose::STANDARD.encode(format!("{USER}:{password}"));
+    let json = format!(r#"{{"auths": {{"http://{address}/v2/": {{"auth": "{auth}"}}}}}}"#);
+    let mut secret = Secret::default();
+    secret.data.insert(".dockerconfigjson".into(), json.into_bytes().into());
+    let mut pod = Pod::default();
+    pod.spec.image_pull_secrets = vec![LocalObjectReference { name: "s".into() }];
+    let mut sources = Sources::default();
+    sources.secrets.insert("s".into(), Some(Arc::new(secret)));
+    (pod, sources)
+}
+
+#[tokio::test]
+async fn a_registry_is_shown_the_right_credentials() {
+    let test = "a_registry_is_shown_the_right_credentials";
+    let Some(containerd) = Containerd::start(test) else { return };
+    let registry = Registry::start(&tar("x:1", 1)).await;
+    let runtime = Arc::new(containerd.runtime.clone());
+    let root = containerd.dir().join("agent");
+    std::fs::create_dir_all(&root).expect("mkdir");
+    let bounds = PullBounds { parallel: 4, qps: 0, burst: 0 };
+    let plain = Images::new(runtime.clone(), Logins::default(), bounds);
+    let (nobody, nothing) = (Pod::default(), Sources::default());
+    let public = format!("{}/{PUBLIC}:1", registry.address);
+    let private = format!("{}/{PRIVATE}:1", registry.address);
+
+    // Pods that want the same at the same time fetch it once.
+    let pull = || plain.pull(&public, &nobody, &nothing);
+    let (a, b, c) = tokio::join!(pull(), pull(), pull());
+    assert!(a.is_ok() && a == b && b == c, "{a:?}");
+    assert_eq!(registry.fetched("blobs"), 2, "the layer and the configuration, once each");
+    runtime.remove_image(&a.expect("id")).await.expect("removed");
+
+    // A private repository is refused to strangers and to a wrong password.
+    let stranger = plain.pull(&private, &nobody, &nothing).await.expect_err("refused");
+    assert_eq!(stranger.reason, "ErrImagePull");
+    let (pod, wrong) = with_secret(&registry.address, "guess");
+    plain.pull(&private, &pod, &wrong).await.expect_err("refused");
+    let (pod, right) = with_secret(&registry.address, PASSWORD);
+    let id = plain.pull(&private, &pod, &right).await.expect("with the pod's secret");
+    runtime.remove_image(&id).await.expect("removed");
+
+    // What the node itself knows comes after the pod's secrets, and is read anew when it changes.
+    let logins = Logins::new(&root, Providers::default());
+    let node = Images::new(runtime.clone(), logins, bounds);
+    node.pull(&private, &pod, &wrong).await.expect_err("the node knows nothing yet");
+    let config = format!(
+        r#"{{"auths": {{"{}": {{"username": "{USER}", "password": "{PASSWORD}"}}}}}}"#,
+        registry.address
+    );
+    std::fs::write(root.join("config.json"), config).expect("write");
+    let id = node.pull(&private, &pod, &wrong).await.expect("with the node's file");
+    runtime.remove_image(&id).await.expect("removed");
+
+    // A plugin is asked once for what it says is good for a while.
+    let providers = plugin(&root, &registry.address);
+    let asked = Images::new(runtime.clone(), Logins::new(&root.join("none"), providers), bounds);
+    for _ in 0..2 {
+        let id = asked.pull(&private, &nobody, &nothing).await.expect("with the plugin's answer");
+        runtime.remove_image(&id).await.expect("removed");
+    }
+    let asked = std::fs::read_to_string(root.join("asked")).expect("asked");
+    assert_eq!(asked.lines().count(), 1, "{asked}");
+    assert!(asked.contains(&format!("\"image\":\"{}/{PRIVATE}\"", registry.address)), "{asked}");
+}
+
+fn plugin(root: &std::path::Path, address: &str) -> Providers {
+    let bin = root.join("bin");
+    std::fs::create_dir_all(&bin).expect("mkdir");
+    let group = "credentialprovider.kubelet.k8s.io";
+    let answer = format!(
+        r#"{{"apiVersion":"{group}/v1beta1","kind":"CredentialProviderResponse","cacheKeyType":"Registry","cacheDuration":"10m","auth":{{"{address}":{{"username":"{USER}","password":"{PASSWORD}"}}}}}}"#
+    );
+    let script = format!(
+        "#!/bin/sh\ncat >> {0}/asked\necho >> {0}/asked\n[ \"$MODE\" = test ] && echo '{answer}'\n",
+        root.display()
+    );
+    let program = bin.join("plugin");
+    std::fs::write(&program, script).expect("write");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).expect("chmod");
+    let config = format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: CredentialProviderConfig\nproviders:\n\
+         - name: plugin\n  apiVersion: {group}/v1beta1\n  matchImages: ['{address}']\n  \
+         defaultCacheDuration: 1m\n  env: [{{name: MODE, value: test}}]\n"
+    );
+    let path = root.join("providers.yaml");
+    std::fs::write(&path, config).expect("write");
+    Providers::load(&path, &bin).expect("providers")
+}
+
+#[tokio::test]
+async fn what_nobody_needs_is_collected() {
+    let Some(containerd) = Containerd::start("what_nobody_needs_is_collected") else { return };
+    let runtime = Arc::new(containerd.runtime.clone());
+    let dir = containerd.dir().join("agent");
+    std::fs::create_dir_all(&dir).expect("mkdir");
+    let parts = bench::plain(runtime.clone(), &dir);
+    let archives = dir.join("archives");
+    std::fs::create_dir_all(&archives).expect("mkdir");
+    // The sandbox image, one that is imported for the node, one that nobody wants.
+    for (name, content) in [("pause:1", 1), ("unused.test/a:1", 2)] {
+        let full = ImageName::parse(name).expect("name").full();
+        let tar = tar(&full, content);
+        import::tar(runtime.channel(), "k8s.io", &tar, Keep::WhileUsed).await.expect("import");
+        assert!(import::shown(&*runtime, &full).await.expect("shown"));
+    }
+    let importing = tokio::spawn(
+        import_dir::ImportDir {
+            dir: archives.clone(),
+            state: dir.join("imported.json"),
+            runtime: containerd.runtime.clone(),
+            namespace: "k8s.io",
+            parts: parts.clone(),
+        }
+        .run(),
+    );
+    std::fs::write(archives.join("part.tar"), b"no archive").expect("write");
+    let kept = "kept.test/b:1";
+    std::fs::write(archives.join(".new"), tar(kept, 3).bytes()).expect("write");
+    std::fs::rename(archives.join(".new"), archives.join("b.tar")).expect("rename");
+    let is_there = || async { runtime.image(kept).await.expect("image").is_some() };
+    for _ in 0..600 {
+        if parts.images.is_imported(kept) && is_there().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(is_there().await && parts.images.is_imported(kept));
+
+    let limits = Limits { min_age: Duration::ZERO, ..Limits::default() };
+    let freed = parts.images.collect(&parts, Goal::Everything, limits).await.expect("collect");
+    assert_eq!(freed.images, 1);
+    let left = |name: &'static str| async { runtime.image(name).await.expect("image").is_some() };
+    assert!(left("docker.io/library/pause:1").await && left("kept.test/b:1").await);
+    assert!(!left("unused.test/a:1").await);
+
+    // Without its archive it is an image like any other.
+    std::fs::remove_file(archives.join("b.tar")).expect("remove");
+    for _ in 0..600 {
+        if !parts.images.is_imported(kept) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let freed = parts.images.collect(&parts, Goal::Everything, limits).await.expect("collect");
+    assert_eq!(freed.images, 1);
+    assert!(!left("kept.test/b:1").await);
+    importing.abort();
+}

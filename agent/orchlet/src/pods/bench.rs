@@ -165,3 +165,11 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         probes: crate::pods::probing::NodeProbes::new("agent/1".into()),
     }
 }
+
+/// The parts of a small node whose API server takes everything, with a journal of their own.
+pub fn plain(runtime: Arc<dyn Runtime>, dir: &Path) -> Arc<Parts> {
+    std::fs::create_dir_all(dir.join("root")).expect("mkdir");
+    let (journal, _) = Journal::open(&dir.join("journal.redb"), "boot").expect("journal");
+    let (reports, place) = (Arc::<Api>::default(), Arc::default());
+    Arc::new(parts(Outside { dir, runtime, reports, place, journal }))
+}

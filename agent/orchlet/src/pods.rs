@@ -334,6 +334,6 @@ fn remains_of(uid: &str, namespace: &str, name: &str, containers: &[String]) -> 
 }
 
 #[cfg(test)]
-mod bench;
+pub mod bench;
 #[cfg(test)]
 mod tests;

@@ -108,7 +108,7 @@ impl Images {
             .into_iter()
             .map(|image| Found {
                 id: image.id,
-                names: image.tags.into_iter().chain(image.digests).collect(),
+                names: image.tags.into_iter().chain(image.digests).map(completed).collect(),
                 size: image.size,
                 pinned: image.pinned,
             })
@@ -161,7 +161,12 @@ impl Images {
     fn needed_names(&self, parts: &Parts) -> BTreeSet<String> {
         let mut names = self.held();
         let pods = parts.image_names().into_iter().chain([parts.sandbox_image.clone()]);
-        names.extend(pods.filter_map(|image| Some(ImageName::parse(&image).ok()?.full())));
+        names.extend(pods.map(completed));
         names
     }
+}
+
+/// A reference in full; one that is none stands for itself.
+fn completed(name: String) -> String {
+    ImageName::parse(&name).map_or(name, |parsed| parsed.full())
 }

@@ -227,7 +227,8 @@ impl Cgroups {
         if let Some(cpu) = &trees.cpu {
             let (directory, quota) = (below(cpu, place), limits.cpu_quota_us);
             if quota.is_some() {
-                write(&directory.join("cpu.cfs_period_us"), &QUOTA_PERIOD_US.to_string())?;
+                let period = limits.cpu_period_us.unwrap_or(QUOTA_PERIOD_US);
+                write(&directory.join("cpu.cfs_period_us"), &period.to_string())?;
             }
             let quota = quota.map_or("-1".to_owned(), |quota| quota.to_string());
             write(&directory.join("cpu.cfs_quota_us"), &quota)?;
@@ -264,7 +265,8 @@ fn set_v2(directory: &Path, limits: &CgroupLimits) -> Result<(), CgroupError> {
     };
     set("cpu.weight", limits.cpu_weight().map(|weight| weight.to_string()))?;
     let quota = limits.cpu_quota_us.map_or("max".to_owned(), |quota| quota.to_string());
-    set("cpu.max", Some(format!("{quota} {QUOTA_PERIOD_US}")))?;
+    let period = limits.cpu_period_us.unwrap_or(QUOTA_PERIOD_US);
+    set("cpu.max", Some(format!("{quota} {period}")))?;
     set("memory.max", limits.memory_bytes.map(|bytes| bytes.to_string()))?;
     set("pids.max", limits.pids.map(|pids| pids.to_string()))?;
     set_huge_pages(directory, ".max", limits)

@@ -97,8 +97,10 @@ fn slice(parts: &[String]) -> String {
 pub struct CgroupLimits {
     /// Weight on the scale of cgroup v1, 2 to 262144.
     pub cpu_shares: Option<u64>,
-    /// CPU time in microseconds for each period of [`QUOTA_PERIOD_US`].
+    /// CPU time in microseconds for each period.
     pub cpu_quota_us: Option<u64>,
+    /// The period; [`QUOTA_PERIOD_US`] by default.
+    pub cpu_period_us: Option<u64>,
     /// Bytes of memory.
     pub memory_bytes: Option<u64>,
     /// Number of processes and threads.
@@ -107,7 +109,37 @@ pub struct CgroupLimits {
     pub huge_pages: Option<BTreeMap<u64, u64>>,
 }
 
+/// How CPU limits are enforced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CpuBound {
+    /// By quotas of CPU time for periods of so many microseconds.
+    Period(u64),
+    /// Not at all: limits only decide the class of a pod.
+    Off,
+}
+
+impl Default for CpuBound {
+    fn default() -> Self {
+        Self::Period(QUOTA_PERIOD_US)
+    }
+}
+
 impl CgroupLimits {
+    /// The same with CPU limits enforced as the node is told.
+    #[must_use]
+    pub fn bound_by(mut self, cpu: CpuBound) -> Self {
+        self.cpu_quota_us = match cpu {
+            CpuBound::Off => None,
+            CpuBound::Period(period) => {
+                self.cpu_period_us = self.cpu_quota_us.map(|_| period);
+                self.cpu_quota_us.map(|quota| {
+                    (quota.saturating_mul(period) / QUOTA_PERIOD_US).max(QUOTA_MIN_US)
+                })
+            }
+        };
+        self
+    }
+
     /// The weight on the scale of cgroup v2, 1 to 10000.
     pub fn cpu_weight(&self) -> Option<u64> {
         self.cpu_shares
@@ -143,6 +175,7 @@ pub fn pod_limits(pod: &Pod, pids: Option<u64>) -> CgroupLimits {
         memory_bytes: all_limited(pod, MEMORY).then(|| amount(&limits, MEMORY).as_bytes()),
         pids,
         huge_pages,
+        ..CgroupLimits::default()
     }
 }
 
@@ -297,6 +330,19 @@ mod tests {
         assert_eq!(limits.pids, Some(100));
         pod.spec.containers = vec![container(&[], &[])];
         assert_eq!(pod_limits(&pod, None).cpu_shares, Some(2));
+    }
+
+    #[test]
+    fn quotas_follow_the_nodes_period() {
+        let limits = container_limits(&container(&[], &[("cpu", "250m")]));
+        let bound = |cpu| {
+            let limits = limits.clone().bound_by(cpu);
+            (limits.cpu_quota_us, limits.cpu_period_us)
+        };
+        assert_eq!(bound(CpuBound::default()), (Some(25_000), Some(100_000)));
+        assert_eq!(bound(CpuBound::Period(10_000)), (Some(2_500), Some(10_000)));
+        assert_eq!(bound(CpuBound::Period(1_000)), (Some(1_000), Some(1_000)));
+        assert_eq!(bound(CpuBound::Off), (None, None));
     }
 
     #[test]

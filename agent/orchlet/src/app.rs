@@ -83,7 +83,13 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let cgroups = Cgroups::detect().map_err(Failure::run)?;
     let pids = u64::try_from(settings.file.pod_pids_limit).ok().filter(|limit| *limit > 0);
     let driver = settings.file.cgroup_driver.into();
-    let place = NodePlace::new(cgroups, &settings.file.cgroup_root, driver, pids);
+    let place = NodePlace::new(
+        cgroups,
+        &settings.file.cgroup_root,
+        driver,
+        pids,
+        settings.file.cpu_bound(),
+    );
     let (capacity, _) = status::capacity(&machine.capacity, &machine.reserved);
     place.prepare(&capacity, &enforced(&settings, &machine)).map_err(Failure::run)?;
     let logins = upkeep::logins(&settings)?;

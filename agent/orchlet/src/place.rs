@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
 use agent_node::cgroup::{
-    CgroupLimits, CgroupName, Driver, class_limits, node_limits, pod_limits, reserved_limits,
+    CgroupLimits, CgroupName, CpuBound, Driver, class_limits, node_limits, pod_limits, reserved_limits,
 };
 use agent_node::qos::{QosClass, qos_class};
 use agent_node::resources::Amounts;
@@ -52,14 +52,23 @@ pub struct NodePlace {
     driver: Driver,
     /// Bound on the processes of a pod.
     pids: Option<u64>,
+    /// How CPU limits are enforced.
+    cpu: CpuBound,
     /// Pods that have a cgroup, for the weight of their class.
     placed: Arc<Mutex<BTreeMap<String, Arc<Pod>>>>,
 }
 
 impl NodePlace {
-    /// The tree below `root` of every hierarchy. `pids` bounds the processes of each pod.
-    pub fn new(cgroups: Cgroups, root: &str, driver: Driver, pids: Option<u64>) -> Self {
-        Self { cgroups, root: root.to_owned(), driver, pids, placed: Arc::default() }
+    /// The tree below `root` of every hierarchy. `pids` bounds the processes of each pod, `cpu` says how its CPU
+    /// limit is enforced.
+    pub fn new(
+        cgroups: Cgroups,
+        root: &str,
+        driver: Driver,
+        pids: Option<u64>,
+        cpu: CpuBound,
+    ) -> Self {
+        Self { cgroups, root: root.to_owned(), driver, pids, cpu, placed: Arc::default() }
     }
 
     /// Makes the cgroups above the pods' own, bounded where `enforced` says so.
@@ -126,7 +135,7 @@ impl PodPlace for NodePlace {
             self.weigh(class(pod))?;
         }
         let name = self.name(pod);
-        self.ensure(&name, &pod_limits(pod, self.pids))?;
+        self.ensure(&name, &pod_limits(pod, self.pids).bound_by(self.cpu))?;
         Ok(name.parent(self.driver))
     }
 

@@ -25,8 +25,10 @@ pub(crate) fn status(
     now: Now,
 ) -> PodStatus {
     let view = View { want, seen, memory, now: now.boot };
+    // A refused pod has no containers to tell of: tools then show why it was refused.
+    let shown = !matches!(memory.admission, Some(Admission::Refused { .. }));
     let statuses = |list: &[ContainerWant]| -> Vec<ContainerStatus> {
-        list.iter().map(|container| view.status(container)).collect()
+        list.iter().filter(|_| shown).map(|container| view.status(container)).collect()
     };
     let (init, main) = (statuses(&want.init), statuses(&want.containers));
     let ephemeral = statuses(&want.ephemeral);

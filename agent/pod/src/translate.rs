@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use agent_node::cgroup::{QUOTA_PERIOD_US, container_limits};
+use agent_node::cgroup::{CpuBound, container_limits};
 use agent_node::qos::{QosClass, oom_score_adj, qos_class};
 use proto_api::core::v1::{Container, Pod};
 use proto_api::names::{self, Names};
@@ -39,18 +39,8 @@ pub struct NodeFacts {
     pub seccomp_default: bool,
     /// Sizes in bytes of the node's huge pages.
     pub huge_page_sizes: Vec<u64>,
-    /// Whether CPU limits become quotas of CPU time.
-    pub cpu_quota: CpuQuota,
-}
-
-/// Whether CPU limits are enforced by quotas.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CpuQuota {
-    /// They are.
-    #[default]
-    Enforced,
-    /// They are not: limits only decide the class of a pod.
-    Off,
+    /// How CPU limits are enforced.
+    pub cpu_bound: CpuBound,
 }
 
 /// Why a pod cannot be translated. The texts are shown to users as they are.
@@ -351,13 +341,12 @@ fn resources(
     node: &NodeFacts,
     granted: &Granted,
 ) -> ContainerResources {
-    let limits = container_limits(container);
+    let limits = container_limits(container).bound_by(node.cpu_bound);
     let signed = |value: Option<u64>| value.map_or(0, |v| i64::try_from(v).unwrap_or(i64::MAX));
-    let quota = limits.cpu_quota_us.filter(|_| node.cpu_quota == CpuQuota::Enforced);
     ContainerResources {
         cpu_shares: signed(limits.cpu_shares),
-        cpu_period_us: signed(quota.map(|_| QUOTA_PERIOD_US)),
-        cpu_quota_us: signed(quota),
+        cpu_period_us: signed(limits.cpu_period_us),
+        cpu_quota_us: signed(limits.cpu_quota_us),
         memory_limit_bytes: signed(limits.memory_bytes),
         oom_score_adj: oom_score_adj(class, container, node.memory_bytes),
         cpuset_cpus: granted.cpus.clone(),

@@ -76,6 +76,7 @@ fn version_2_values() {
     let limits = CgroupLimits {
         cpu_shares: Some(1024),
         cpu_quota_us: Some(50_000),
+        cpu_period_us: None,
         memory_bytes: Some(1 << 20),
         pids: Some(64),
         huge_pages: Some([(2 << 20, 4 << 20)].into()),
@@ -124,6 +125,7 @@ fn a_real_place_comes_and_goes() {
     let limits = CgroupLimits {
         cpu_shares: Some(512),
         cpu_quota_us: Some(20_000),
+        cpu_period_us: Some(50_000),
         memory_bytes: Some(64 << 20),
         pids: Some(32),
         huge_pages: None,

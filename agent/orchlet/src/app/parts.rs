@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use agent_node::status;
 use agent_node::support::Abilities;
-use agent_pod::translate::{CpuQuota, NodeFacts};
+use agent_pod::translate::NodeFacts;
 use proto_api::core::v1::Node;
 use tokio::sync::watch;
 
@@ -66,7 +66,7 @@ impl Bound {
                 names: settings.names,
                 seccomp_default: file.seccomp_default,
                 huge_page_sizes: machine.capacity.huge_pages.keys().copied().collect(),
-                cpu_quota: if file.cpu_cfs_quota { CpuQuota::Enforced } else { CpuQuota::Off },
+                cpu_bound: file.cpu_bound(),
                 ..NodeFacts::default()
             },
             provision: Provision {

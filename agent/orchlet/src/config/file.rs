@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_node::cgroup::Driver;
+use agent_node::cgroup::{CpuBound, Driver};
 use proto_api::Quantity;
 use proto_api::core::v1::Taint;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -295,6 +295,12 @@ where
 }
 
 impl FileConfig {
+    /// How CPU limits are enforced.
+    pub fn cpu_bound(&self) -> CpuBound {
+        let period = u64::try_from(self.cpu_cfs_quota_period.as_micros()).unwrap_or(u64::MAX);
+        if self.cpu_cfs_quota { CpuBound::Period(period) } else { CpuBound::Off }
+    }
+
     /// The defaults of an agent that is started with flags alone, as the ecosystem's is: the endpoint is open unless a flag closes it.
     pub fn of_flags_alone() -> Self {
         let mut file = Self::default();

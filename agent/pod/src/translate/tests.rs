@@ -137,7 +137,7 @@ fn what_the_node_grants_reaches_the_runtime() {
     assert_eq!(got.env, [("A".into(), "pod's".into()), ("GPU".to_owned(), "g0".to_owned())]);
     assert_eq!(got.devices, granted.devices);
     assert!(got.mounts.contains(&granted.mounts[0]) && got.annotations.contains_key("cdi"));
-    let off = NodeFacts { cpu_quota: CpuQuota::Off, ..node };
+    let off = NodeFacts { cpu_bound: CpuBound::Off, ..node };
     let got = container(&pod, &pod.spec.containers[0], &off, inputs).expect("container");
     assert_eq!((got.resources.cpu_quota_us, got.resources.cpu_period_us), (0, 0));
 }

@@ -132,9 +132,8 @@ impl CgroupLimits {
             CpuBound::Off => None,
             CpuBound::Period(period) => {
                 self.cpu_period_us = self.cpu_quota_us.map(|_| period);
-                self.cpu_quota_us.map(|quota| {
-                    (quota.saturating_mul(period) / QUOTA_PERIOD_US).max(QUOTA_MIN_US)
-                })
+                self.cpu_quota_us
+                    .map(|quota| (quota.saturating_mul(period) / QUOTA_PERIOD_US).max(QUOTA_MIN_US))
             }
         };
         self

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
 use agent_node::cgroup::{
-    CgroupLimits, CgroupName, CpuBound, Driver, class_limits, node_limits, pod_limits, reserved_limits,
+    CgroupLimits, CgroupName, CpuBound, Driver, class_limits, node_limits, pod_limits,
+    reserved_limits,
 };
 use agent_node::qos::{QosClass, qos_class};
 use agent_node::resources::Amounts;

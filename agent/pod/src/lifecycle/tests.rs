@@ -123,7 +123,10 @@ fn the_node_is_asked_first_and_a_refusal_is_final() {
     let memory = Memory { admission: Some(refused), ..first.memory };
     let second = plan(&want(), &PodSeen::default(), &memory, at(0));
     assert_eq!(second.stage, Stage::Refused);
-    assert_eq!((second.status.phase.as_str(), second.status.reason.as_str()), ("Failed", "OutOfcpu"));
+    assert_eq!(
+        (second.status.phase.as_str(), second.status.reason.as_str()),
+        ("Failed", "OutOfcpu")
+    );
     assert!(second.status.container_statuses.is_empty(), "nothing to wait for");
     assert_eq!(second.actions, []);
     assert_eq!(

@@ -173,6 +173,53 @@ async fn counted(driver: &Driver, call: &str, wanted: usize) -> Result<()> {
     .await
 }
 
+/// The cluster shows what the driver says of the node.
+async fn check_shown(c: &Context, driver: &Driver) -> Result<()> {
+    let name = driver.name.as_str();
+    let shown_drivers = driver.registered(c).await?.spec.drivers;
+    let own = shown_drivers.iter().find(|d| d.name == name).context("the driver")?;
+    ensure!(own.node_id == "node-1" && own.topology_keys == [format!("topology.{name}/zone")]);
+    ensure!(own.allocatable.as_ref().and_then(|a| a.count) == Some(16));
+    let node = c.client.all::<Node>().get("node-1").await?;
+    ensure!(node.metadata.labels.get(&format!("topology.{name}/zone")).is_some_and(|z| z == "z1"));
+    Ok(())
+}
+
+/// The node's summary shows what the driver tells of the volume.
+async fn check_summary(c: &Context) -> Result<()> {
+    until("the summary shows the volume", PATIENCE, async || {
+        let path = "/api/v1/nodes/node-1/proxy/stats/summary";
+        let request = http::Request::get(path).body(Default::default());
+        let request = request.map_err(|e: http::Error| e.to_string())?;
+        let answer = c.client.call(request).await.map_err(|e| e.to_string())?;
+        let summary: Value = serde_json::from_slice(&answer.body).map_err(|e| e.to_string())?;
+        let volumes = summary["pods"].as_array().into_iter().flatten();
+        let mut volumes = volumes.flat_map(|pod| pod["volume"].as_array().into_iter().flatten());
+        let own = volumes.find(|volume| volume["pvcRef"]["name"] == "data");
+        match own.map(|volume| volume["capacityBytes"].as_i64()) {
+            Some(Some(1_048_576)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+/// A volume that is made larger shows so in its claim.
+async fn it_grows(c: &Context, ns: &str, driver: &Driver) -> Result<()> {
+    let id = format!("{ns}-data");
+    let patch = Patch::Merge(json!({"spec": {"capacity": {"storage": "2Gi"}}}));
+    c.client.all::<PersistentVolume>().patch(&id, &patch, &WriteParams::default()).await?;
+    let claims = c.client.within::<PersistentVolumeClaim>(ns);
+    until("the claim shows its size", PATIENCE, async || {
+        let claim = claims.get("data").await.map_err(|e| e.to_string())?;
+        let size = claim.status.capacity.get("storage").map(ToString::to_string);
+        if size.as_deref() == Some("2Gi") { Ok(()) } else { Err(format!("{size:?}")) }
+    })
+    .await?;
+    ensure!(driver.last("NodeExpandVolume")["bytes"] == 2_i64 << 30);
+    event(c, ns, "FileSystemResizeSuccessful", "succeeded for volume").await
+}
+
 pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     let ns = c.namespace("drv-life").await?;
     let name = "life.csi.test";
@@ -183,13 +230,7 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     });
     describe(c, name, spec).await?;
     let mut driver = Driver::start(c, name).await?;
-    let shown_drivers = driver.registered(c).await?.spec.drivers;
-    let own = shown_drivers.iter().find(|d| d.name == name).context("the driver")?;
-    ensure!(own.node_id == "node-1" && own.topology_keys == [format!("topology.{name}/zone")]);
-    ensure!(own.allocatable.as_ref().and_then(|a| a.count) == Some(16));
-    let node = c.client.all::<Node>().get("node-1").await?;
-    ensure!(node.metadata.labels.get(&format!("topology.{name}/zone")).is_some_and(|z| z == "z1"));
-
+    check_shown(c, &driver).await?;
     bound(c, &ns, "data", name).await?;
     c.apply(&claiming(&ns, "one", "data")).await?;
     let one = c.pod_ready(&ns, "one").await?;
@@ -205,6 +246,8 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
             .as_str()
             .is_some_and(|t| t.contains("store"))
     );
+
+    check_summary(c).await?;
 
     // a second pod has the same volume: staged once, published twice
     c.apply(&claiming(&ns, "two", "data")).await?;
@@ -224,18 +267,7 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     counted(&driver, "NodePublishVolume", before + 1).await?;
     ensure!(driver.count("NodeStageVolume") == 0, "republishing staged");
 
-    // it grows
-    let patch = Patch::Merge(json!({"spec": {"capacity": {"storage": "2Gi"}}}));
-    c.client.all::<PersistentVolume>().patch(&id, &patch, &WriteParams::default()).await?;
-    let claims = c.client.within::<PersistentVolumeClaim>(&ns);
-    until("the claim shows its size", PATIENCE, async || {
-        let claim = claims.get("data").await.map_err(|e| e.to_string())?;
-        let size = claim.status.capacity.get("storage").map(ToString::to_string);
-        if size.as_deref() == Some("2Gi") { Ok(()) } else { Err(format!("{size:?}")) }
-    })
-    .await?;
-    ensure!(driver.last("NodeExpandVolume")["bytes"] == 2_i64 << 30);
-    event(c, &ns, "FileSystemResizeSuccessful", "succeeded for volume").await?;
+    it_grows(c, &ns, &driver).await?;
 
     // the last user takes it away, and what was written stays
     deleted(c, &ns, "one").await?;
@@ -257,6 +289,32 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     })
     .await?;
     c.discard(&ns).await
+}
+
+/// What is mounted is lost, as after a reboot of which nobody told: it is brought back.
+async fn lost_mounts_come_back(c: &Context, ns: &str) -> Result<()> {
+    let root = c.spec.node_dir("node-1").join("orchlet");
+    let table = c.on_node(&["cat", "/proc/self/mounts"]).await?;
+    let points = table.lines().filter_map(|line| line.split(' ').nth(1));
+    let lost: Vec<&str> = points
+        .filter(|p| p.starts_with(&root.display().to_string()) && p.contains("csi"))
+        .collect();
+    ensure!(lost.len() == 6, "three staged, three published: {lost:?}");
+    for point in lost.iter().rev() {
+        c.on_node(&["umount", "-l", point]).await?;
+    }
+    touch(c, ns, "beside", "1").await?;
+    until("the mounts are back", PATIENCE, async || {
+        let table = c.on_node(&["cat", "/proc/self/mounts"]).await.map_err(|e| e.to_string())?;
+        let back = table
+            .lines()
+            .filter(|line| line.contains("csi") && line.contains(&root.display().to_string()));
+        match back.count() {
+            2.. => Ok(()),
+            count => Err(format!("{count}")),
+        }
+    })
+    .await
 }
 
 pub async fn every_fault_of_a_driver_ends_well(c: &Context) -> Result<()> {
@@ -297,29 +355,7 @@ pub async fn every_fault_of_a_driver_ends_well(c: &Context) -> Result<()> {
     .await?;
     c.pod_ready(&ns, "hang").await?;
 
-    // what is mounted is lost, as after a reboot of which nobody told: it is brought back
-    let root = c.spec.node_dir("node-1").join("orchlet");
-    let table = c.on_node(&["cat", "/proc/self/mounts"]).await?;
-    let points = table.lines().filter_map(|line| line.split(' ').nth(1));
-    let lost: Vec<&str> = points
-        .filter(|p| p.starts_with(&root.display().to_string()) && p.contains("csi"))
-        .collect();
-    ensure!(lost.len() == 6, "three staged, three published: {lost:?}");
-    for point in lost.iter().rev() {
-        c.on_node(&["umount", "-l", point]).await?;
-    }
-    touch(c, &ns, "beside", "1").await?;
-    until("the mounts are back", PATIENCE, async || {
-        let table = c.on_node(&["cat", "/proc/self/mounts"]).await.map_err(|e| e.to_string())?;
-        let back = table
-            .lines()
-            .filter(|line| line.contains("csi") && line.contains(&root.display().to_string()));
-        match back.count() {
-            2.. => Ok(()),
-            count => Err(format!("{count}")),
-        }
-    })
-    .await?;
+    lost_mounts_come_back(c, &ns).await?;
 
     // a driver that is gone when the pod goes: the pod waits for it, and then goes
     driver.child.kill()?;

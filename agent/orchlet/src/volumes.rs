@@ -25,7 +25,7 @@ use tokio::task::spawn_blocking;
 
 use crate::clock;
 use crate::csi::{self, NodePersistent, REPUBLISH_PERIOD};
-use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources};
+use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources, VolumeFill};
 
 /// A token is renewed after this share of its life, in percent, or after [`TOKEN_AGE_MAX`].
 const TOKEN_LIFE_PERCENT: u32 = 80;
@@ -42,7 +42,11 @@ pub struct NodeVolumes {
     node: watch::Receiver<Option<Arc<Node>>>,
     /// Tokens in use, by uid of their pod.
     tokens: Mutex<BTreeMap<String, BTreeMap<TokenWant, Token>>>,
+    /// Persistent volumes in use, by uid of their pod and name of what is behind them: the volume's name in the pod, and its claim.
+    in_pods: Mutex<BTreeMap<String, InPod>>,
 }
+
+type InPod = BTreeMap<String, (String, Option<String>)>;
 
 /// A token in use.
 #[derive(Clone, Debug)]
@@ -62,7 +66,14 @@ impl NodeVolumes {
         client: Option<Client>,
         node: watch::Receiver<Option<Arc<Node>>>,
     ) -> Self {
-        Self { volumes, persistent, client, node, tokens: Mutex::default() }
+        Self {
+            volumes,
+            persistent,
+            client,
+            node,
+            tokens: Mutex::default(),
+            in_pods: Mutex::default(),
+        }
     }
 
     async fn set_up_all(&self, pod: &Arc<Pod>, sources: &Sources) -> Result<MountedVolumes, Line> {
@@ -90,6 +101,10 @@ impl NodeVolumes {
                     self.persistent.set_up(pod, volume, &sources.persistent, &tokens).await?;
                 on_host.insert(volume.name.clone(), done);
             }
+            let names = persistent.iter().map(|volume| {
+                (volume.spec_name.clone(), (volume.name.clone(), volume.claim.clone()))
+            });
+            self.in_pods().insert(pod.metadata.uid.clone(), names.collect());
         }
         let tokens = tokens.into_iter().map(|(want, token)| (want, token.text)).collect();
         let allocatable = self.node.borrow().as_ref().map(|n| n.status.allocatable.clone());
@@ -199,6 +214,26 @@ impl NodeVolumes {
         &self,
     ) -> std::sync::MutexGuard<'_, BTreeMap<String, BTreeMap<TokenWant, Token>>> {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn in_pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, InPod>> {
+        self.in_pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn filled(&self, pod: &Pod) -> Vec<VolumeFill> {
+        let uid = &pod.metadata.uid;
+        let Some(names) = self.in_pods().get(uid).cloned() else { return Vec::new() };
+        let amount = |(all, used, left): (i64, i64, i64)| {
+            let at_least_none = |n: i64| u64::try_from(n).unwrap_or(0);
+            (at_least_none(all), at_least_none(used), at_least_none(left))
+        };
+        let told = self.persistent.csi.fill(uid).await.into_iter();
+        let known = told.filter_map(|fill| {
+            let (name, claim) = names.get(&fill.spec_name)?.clone();
+            let inodes = fill.inodes.map(amount).unwrap_or_default();
+            Some(VolumeFill { name, claim, bytes: amount(fill.bytes?), inodes })
+        });
+        known.collect()
     }
 
     /// Removes replaced generations a little later, for readers that still read them.
@@ -322,6 +357,10 @@ impl PodVolumes for NodeVolumes {
         .boxed()
     }
 
+    fn fill<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
+        self.filled(pod).boxed()
+    }
+
     fn in_use(&self) -> Vec<String> {
         self.persistent.csi.in_use()
     }
@@ -335,6 +374,7 @@ impl PodVolumes for NodeVolumes {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         async move {
             self.all_tokens().remove(&uid);
+            self.in_pods().remove(&uid);
             let (parts, of) = (on_disk.clone(), uid.clone());
             let freed = spawn_blocking(move || parts.tear_down_parts(&of)).await;
             freed

@@ -83,6 +83,7 @@ impl Bound {
             pod_logs_dir: flags.pod_logs_dir.clone(),
             configuration: self.settings.shown(),
             measure: Arc::new(Measure::new(self.sites())),
+            volumes: Some(parts.volumes.clone()),
             machine: self.spec(),
             timeline: Box::new(move |namespace, name| told.timelines.of(namespace, name)),
         };

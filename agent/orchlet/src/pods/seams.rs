@@ -83,6 +83,10 @@ pub trait PodVolumes: Send + Sync {
         container: &'a str,
         parts: Vec<(usize, VolumeOnHost, String, String)>,
     ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>>;
+    /// How full the volumes of a pod are whose drivers tell.
+    fn fill<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
+        Box::pin(std::future::ready(Vec::new()))
+    }
     /// Names of attached volumes that pods of the node have, as the Node object lists them.
     fn in_use(&self) -> Vec<String> {
         Vec::new()
@@ -91,6 +95,19 @@ pub trait PodVolumes: Send + Sync {
     fn exist(&self, pod: &Pod) -> bool;
     /// Takes all volumes down.
     fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>>;
+}
+
+/// How full a volume is, as its driver tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VolumeFill {
+    /// Name of the volume in the pod.
+    pub name: String,
+    /// The claim that it comes from.
+    pub claim: Option<String>,
+    /// Bytes: all, used, available.
+    pub bytes: (u64, u64, u64),
+    /// Inodes: all, used, free; zeros when the driver does not say.
+    pub inodes: (u64, u64, u64),
 }
 
 /// Volumes that are set up.

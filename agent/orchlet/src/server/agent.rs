@@ -17,8 +17,9 @@ use serde_json::Value;
 
 use super::measure::Measure;
 use super::routes::{ContainerName, PodName};
-use super::stats::NodeStats;
+use super::stats::{NodeStats, VolumeStats};
 use super::view::{LogFile, NodeView, Run, Session, ViewError};
+use crate::pods::seams::PodVolumes;
 use crate::timeline::Timeline;
 
 /// What the view is made of.
@@ -33,6 +34,8 @@ pub struct AgentView {
     pub configuration: Value,
     /// What is used.
     pub measure: Arc<Measure>,
+    /// Volumes whose drivers tell how full they are.
+    pub volumes: Option<Arc<dyn PodVolumes>>,
     /// What the machine is, for `/spec/`.
     pub machine: Value,
     /// What was done for a pod, by namespace and name.
@@ -123,7 +126,19 @@ impl NodeView for AgentView {
     }
 
     fn stats(&self) -> BoxFuture<'_, Result<NodeStats, ViewError>> {
-        Box::pin(async { self.measure.node(&*self.runtime, (self.pods)()).await })
+        Box::pin(async {
+            let pods = (self.pods)();
+            let mut stats = self.measure.node(&*self.runtime, pods.clone()).await?;
+            let Some(volumes) = &self.volumes else { return Ok(stats) };
+            for pod in &pods {
+                let shown = stats.pods.iter_mut().find(|shown| shown.uid == pod.metadata.uid);
+                if let Some(shown) = shown {
+                    let told = volumes.fill(pod).await;
+                    shown.volumes.extend(told.into_iter().map(VolumeStats::from));
+                }
+            }
+            Ok(stats)
+        })
     }
 
     fn machine(&self) -> Value {

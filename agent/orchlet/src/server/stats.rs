@@ -1,5 +1,6 @@
 //! Usage of node, pods and containers, and its form at `/stats/summary`. Pure.
 
+use crate::pods::seams::VolumeFill;
 use agent_host::cgroup_stats::CgroupStats;
 use agent_host::net_counters::Interface;
 use proto_api::Time;
@@ -84,6 +85,22 @@ pub struct VolumeStats {
     pub fs: FsUsage,
     /// Whether it is a file system of its own.
     pub own_fs: bool,
+}
+
+impl From<VolumeFill> for VolumeStats {
+    fn from(told: VolumeFill) -> Self {
+        let ((capacity_bytes, used_bytes, available_bytes), (inodes, inodes_used, inodes_free)) =
+            (told.bytes, told.inodes);
+        let fs = FsUsage {
+            capacity_bytes,
+            available_bytes,
+            used_bytes,
+            inodes,
+            inodes_free,
+            inodes_used,
+        };
+        Self { name: told.name, claim: told.claim, fs, own_fs: true }
+    }
 }
 
 /// One pod.

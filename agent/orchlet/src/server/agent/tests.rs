@@ -48,6 +48,7 @@ impl Bench {
         let sandbox = runtime.run_sandbox(&config).await.expect("sandbox").id;
         let logs = tempfile::tempdir().expect("tempdir");
         let view = AgentView {
+            volumes: None,
             runtime: runtime.clone(),
             pods: Box::new(|| vec![web()]),
             pod_logs_dir: logs.path().to_owned(),

@@ -27,6 +27,8 @@ pub use transaction::Transaction;
 
 pub mod diff;
 
+pub mod compare;
+
 pub mod health;
 
 pub mod stale;

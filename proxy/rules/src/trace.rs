@@ -14,6 +14,8 @@ use crate::model::Protocol;
 
 mod jhash;
 
+pub mod text;
+
 mod machine;
 use machine::{Connection, Machine, Stop};
 
@@ -83,6 +85,19 @@ pub struct Step {
     pub chain: String,
     /// Its comment.
     pub rule: String,
+    /// Elements that its lookups found, in order.
+    pub found: Vec<Looked>,
+}
+
+/// An element that a lookup found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// The set.
+    pub set: String,
+    /// The key.
+    pub key: Value,
+    /// What it leads to, if it is a map's.
+    pub data: Option<Data>,
 }
 
 /// The way of a packet.

@@ -93,7 +93,7 @@ impl Map {
     }
 
     /// Types of its key and of its data.
-    pub(super) fn types(self, address: Type) -> (Vec<Type>, Vec<Type>) {
+    pub(crate) fn types(self, address: Type) -> (Vec<Type>, Vec<Type>) {
         let frontend = vec![address, Type::Proto, Type::Port];
         let port = vec![Type::Proto, Type::Port];
         let class = vec![Type::Mark, Type::Mark];

@@ -12,7 +12,7 @@ use proxy_netfilter::nft::numbers::{
 use proxy_netfilter::nft::{Data, Reg, Rule, TableRules, Value, Verdict};
 
 use super::jhash::{jhash, scale};
-use super::{Fate, Learned, Packet, Step, Trace, headers};
+use super::{Fate, Learned, Looked, Packet, Step, Trace, headers};
 use crate::layout::address_value;
 
 /// Chains entered from chains, as the kernel allows (`NFT_JUMP_STACK_SIZE`).
@@ -66,6 +66,8 @@ struct At<'a> {
     network: Vec<u8>,
     transport: Vec<u8>,
     registers: [u8; Reg::COUNT * 4],
+    /// What the lookups of the present rule found.
+    found: Vec<Looked>,
 }
 
 /// A condition that does not hold ends the rule; what is not known ends the trace.
@@ -100,7 +102,8 @@ impl<'a> Machine<'a> {
         for base in bases {
             let (network, transport) = headers(packet);
             let registers = [0; Reg::COUNT * 4];
-            let mut at = At { packet, connection, network, transport, registers };
+            let found = Vec::new();
+            let mut at = At { packet, connection, network, transport, registers, found };
             match self.chain(&base.chain.name, &mut at, 0) {
                 Flow::Stop(Stop::Accept) | Flow::Next | Flow::Return => {}
                 Flow::Stop(stop) => return stop,
@@ -129,9 +132,14 @@ impl<'a> Machine<'a> {
         let position = self.steps.len();
         let comment = rule.userdata.get(2..).unwrap_or_default();
         let comment = String::from_utf8_lossy(comment).trim_end_matches('\0').to_owned();
-        self.steps.push(Step { chain: rule.chain.clone(), rule: comment });
+        let found = Vec::new();
+        self.steps.push(Step { chain: rule.chain.clone(), rule: comment, found });
         for expr in &rule.exprs {
-            match self.expr(expr, at) {
+            let done = self.expr(expr, at);
+            if let Some(step) = self.steps.get_mut(position) {
+                step.found.append(&mut at.found);
+            }
+            match done {
                 Ok(None) => {}
                 Ok(Some(flow)) => return flow,
                 Err(Miss::Break) => {
@@ -281,8 +289,24 @@ impl At<'_> {
         }
     }
 
+    fn note(
+        &mut self,
+        lookup: &Lookup,
+        data: Option<&Data>,
+        table: &TableRules,
+    ) -> Result<(), Miss> {
+        let len = table.sets.get(&lookup.set).map_or(0, |set| set.set.key_len as usize);
+        let key = Value::new(self.read(lookup.sreg, len)?);
+        self.found.push(Looked { set: lookup.set.clone(), key, data: data.cloned() });
+        Ok(())
+    }
+
     fn lookup(&mut self, lookup: &Lookup, table: &TableRules) -> Result<(), Miss> {
-        match (self.find(lookup, table)?, lookup.dreg) {
+        let data = self.find(lookup, table)?;
+        if lookup.flags == LookupFlags::PRESENT {
+            self.note(lookup, data, table)?;
+        }
+        match (data, lookup.dreg) {
             (Some(Data::Value(value)), Some(Target::Reg(dreg))) => {
                 self.load(Some(dreg), value.bytes())
             }

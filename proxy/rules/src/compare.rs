@@ -1,0 +1,221 @@
+//! What the kernel has against what somebody who starts afresh would give it, for people.
+//!
+//! Unlike [`crate::diff`], which a running proxy repairs by, this does not know the history: endpoints may be in other
+//! slots, maps may have other room, chains of classes that were in use once may remain. None of that is a difference.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_netfilter::nft::ruleset::SetElements;
+use proxy_netfilter::nft::{Data, Family, TableRules, Value};
+
+use crate::layout::{HERE_FIRST_SLOT, Map};
+use crate::trace::text;
+
+/// How a table differs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Rules, chains and sets that differ.
+    pub shape: Vec<String>,
+    /// Elements that the kernel has and should not.
+    pub surplus: Vec<String>,
+    /// Elements that it should have and has not.
+    pub missing: Vec<String>,
+}
+
+impl Comparison {
+    /// Whether the table is as it should be.
+    pub fn is_empty(&self) -> bool {
+        self.shape.is_empty() && self.surplus.is_empty() && self.missing.is_empty()
+    }
+}
+
+/// Compares a table as it is, if it is there, with the one that it should be.
+pub fn compare(family: Family, is: Option<&TableRules>, should: &TableRules) -> Comparison {
+    let mut found = Comparison::default();
+    let Some(is) = is else {
+        found.shape.push("the table is missing".to_owned());
+        return found;
+    };
+    let flags = |table: &TableRules| table.flags.0 & !TableFlags::OWNER.0;
+    if flags(is) != flags(should) {
+        found.shape.push(format!("flags are {:#x}, not {:#x}", flags(is), flags(should)));
+    }
+    compare_chains(is, should, &mut found.shape);
+    compare_sets(is, should, &mut found.shape);
+    for (name, set) in &should.sets {
+        let Some(map) = Map::from_name(name).filter(|map| !map.is_learned()) else { continue };
+        let there = is.sets.get(name);
+        let (have, want) = (facts(map, there), facts(map, Some(set)));
+        // A class that was in use once stays with its chain.
+        let surplus =
+            have.iter().filter(|(fact, _)| map != Map::Classes && !want.contains_key(*fact));
+        let missing = want.iter().filter(|(fact, _)| !have.contains_key(*fact));
+        let line = |(_, (key, data)): (&Fact, &(Value, Option<Data>))| {
+            text::element(family, name, key, data.as_ref())
+        };
+        found.surplus.extend(surplus.map(line));
+        found.missing.extend(missing.map(line));
+    }
+    found
+}
+
+fn compare_chains(is: &TableRules, should: &TableRules, shape: &mut Vec<String>) {
+    for (name, chain) in &should.chains {
+        match is.chains.get(name) {
+            None => shape.push(format!("chain {name} is missing")),
+            Some(there) if there != chain => shape.push(format!("chain {name} differs")),
+            Some(_) => {}
+        }
+    }
+    // Chains that packets enter by themselves, or that somebody else added.
+    let classes: BTreeSet<&str> = is
+        .sets
+        .get(Map::Classes.name())
+        .into_iter()
+        .flat_map(|set| set.elements.values())
+        .filter_map(|element| match &element.data {
+            Some(Data::Verdict(verdict)) => verdict.chain(),
+            _ => None,
+        })
+        .collect();
+    let foreign =
+        |name: &&String| !should.chains.contains_key(*name) && !classes.contains(name.as_str());
+    shape.extend(is.chains.keys().filter(foreign).map(|name| format!("chain {name} is not ours")));
+}
+
+fn compare_sets(is: &TableRules, should: &TableRules, shape: &mut Vec<String>) {
+    for (name, set) in &should.sets {
+        let kind = |s: &SetElements| (s.set.flags, s.set.key_type, s.set.data_type);
+        match is.sets.get(name) {
+            None => shape.push(format!("map {name} is missing")),
+            Some(there) if kind(there) != kind(set) => shape.push(format!("map {name} differs")),
+            Some(_) => {}
+        }
+    }
+    let foreign = is.sets.keys().filter(|name| !should.sets.contains_key(*name));
+    shape.extend(foreign.map(|name| format!("map {name} is not ours")));
+}
+
+/// What an element says, whichever slot it says it in.
+type Fact = (Vec<u8>, Vec<u8>);
+
+/// The facts of a map, each with the element that says it.
+fn facts(map: Map, set: Option<&SetElements>) -> BTreeMap<Fact, (Value, Option<Data>)> {
+    let has_slots = matches!(map, Map::Endpoints | Map::NodePortEndpoints);
+    let fact = |key: &Value, data: &Option<Data>| {
+        let bytes = key.bytes();
+        let key = match bytes.split_last_chunk::<4>() {
+            Some((frontend, slot)) if has_slots => {
+                let here = u32::from_ne_bytes(*slot) >= HERE_FIRST_SLOT;
+                [frontend, &[u8::from(here)]].concat()
+            }
+            _ => bytes.to_vec(),
+        };
+        let data = match data {
+            Some(Data::Value(value)) => value.bytes().to_vec(),
+            Some(Data::Verdict(verdict)) => format!("{verdict:?}").into_bytes(),
+            None => Vec::new(),
+        };
+        (key, data)
+    };
+    let elements = set.into_iter().flat_map(|set| set.elements.values());
+    elements.map(|e| (fact(&e.key, &e.data), (e.key.clone(), e.data.clone()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dataplane;
+    use crate::layout::{FAMILIES, Layout};
+    use crate::model::{
+        EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol,
+        ServiceId, Settings, SlicePort,
+    };
+    use std::sync::Arc;
+
+    fn slice(endpoints: &[u8]) -> Arc<LocalSlice> {
+        let endpoint = |n: &u8| LocalEndpoint {
+            address: [10, 244, 0, *n].into(),
+            state: EndpointState::Ready,
+            place: Place::Here,
+        };
+        let port = SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 };
+        Arc::new(LocalSlice {
+            service: ServiceId::new("ns", "web"),
+            ports: [port].into(),
+            endpoints: endpoints.iter().map(endpoint).collect(),
+            ..LocalSlice::default()
+        })
+    }
+
+    /// The IPv4 table after these endpoints, one list after the other.
+    fn table(histories: &[&[u8]]) -> TableRules {
+        let layout = Layout {
+            table: "t".into(),
+            flags: TableFlags::NONE,
+            families: FAMILIES.to_vec(),
+            settings: Settings::default(),
+        };
+        let mut plane = Dataplane::new(layout);
+        let port =
+            LocalPort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
+        let service = LocalService {
+            cluster_ips: [[10, 96, 0, 1].into()].into(),
+            ports: [port].into(),
+            ..LocalService::default()
+        };
+        plane.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service)));
+        let mut old = None;
+        for endpoints in histories {
+            let new = slice(endpoints);
+            plane.slice_changed("s", old.as_deref(), Some(new.clone()));
+            old = Some(new);
+            let _ = plane.load();
+        }
+        plane.tables().into_iter().find(|(family, _)| *family == Family::Ip).unwrap().1
+    }
+
+    #[test]
+    fn history_is_no_difference() {
+        let fresh = table(&[&[3, 4, 5]]);
+        let old = table(&[&[1, 2, 5], &[2, 4, 5, 3], &[3, 4, 5]]);
+        assert_eq!(compare(Family::Ip, Some(&old), &fresh), Comparison::default());
+    }
+
+    #[test]
+    fn both_sides_are_told() {
+        let (is, should) = (table(&[&[1, 2]]), table(&[&[2, 3]]));
+        let found = compare(Family::Ip, Some(&is), &should);
+        let endpoint = |lines: &[String]| {
+            lines.iter().filter(|l| l.starts_with("endpoints")).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(found.shape, Vec::<String>::new());
+        assert_eq!(
+            endpoint(&found.surplus),
+            ["endpoints: 10.96.0.1 . tcp . 80 . 0 -> 10.244.0.1 . 8080"]
+        );
+        assert_eq!(
+            endpoint(&found.missing),
+            ["endpoints: 10.96.0.1 . tcp . 80 . 1 -> 10.244.0.3 . 8080"]
+        );
+    }
+
+    #[test]
+    fn foreign_chains_and_changed_rules_are_told() {
+        let should = table(&[&[1]]);
+        let mut is = should.clone();
+        let mut chain = is.chains["services"].clone();
+        chain.rules.pop();
+        is.chains.insert("services".into(), chain.clone());
+        chain.chain.name = "mine".into();
+        is.chains.insert("mine".into(), chain);
+        is.sets.remove("hairpin");
+        let found = compare(Family::Ip, Some(&is), &should);
+        assert_eq!(
+            found.shape,
+            ["chain services differs", "chain mine is not ours", "map hairpin is missing"]
+        );
+        assert_eq!(compare(Family::Ip, None, &should).shape, ["the table is missing"]);
+    }
+}

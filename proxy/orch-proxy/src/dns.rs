@@ -28,6 +28,7 @@ use proxy_rules::model::{
 use tokio::task::JoinSet;
 
 use crate::addresses;
+use crate::config::Config;
 use crate::sources::Follower;
 pub use settings::{DnsFile, DnsFlags, DnsSettings};
 
@@ -189,6 +190,18 @@ impl Nameserver {
         let service = self.zone.read().own_addresses();
         resolv_conf::servers(&text, &[ourselves, service].concat())
     }
+}
+
+/// The slices by which questions come here, for those who want to know what should be forwarded without forwarding.
+pub fn own_slices(config: &Config) -> Vec<(String, Arc<LocalSlice>)> {
+    let Some(settings) = &config.dns else { return Vec::new() };
+    let at = match settings.bind_addresses.as_slice() {
+        [] => addresses::own(&addresses::local().unwrap_or_default()),
+        told => told.to_vec(),
+    };
+    let slices = slices(config.names, &at, settings.port).into_iter();
+    let named = SLICES.into_iter().map(str::to_owned).zip(slices);
+    named.filter_map(|(name, slice)| Some((name, slice?))).collect()
 }
 
 /// The endpoints of the DNS service as seen from this node, by family. The names of its ports are those of every

@@ -1,21 +1,34 @@
-//! `orch-proxy trace`: what the kernel's tables, as they are now, do to a connection.
+//! `orch-proxy trace` and `orch-proxy diff`: what should happen to a connection, what the kernel's tables, as they are
+//! now, do to it, what it remembers of it; and where the two disagree. Both are told by the same flags or file as the
+//! proxy that runs here: what the rules depend on is read from them.
+
+mod model;
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
+use proto_daemon::exit::chain;
 use proxy_kernel::{OpenError, QueryError, Session, Socket};
+use proxy_netfilter::ct::{
+    AddressFamily, Flow, FlowFilter, STATUS_DNAT, STATUS_SEEN_REPLY, TupleFilter,
+};
+use proxy_rules::compare::{Comparison, compare};
 use proxy_rules::model::{Protocol, family_of};
-use proxy_rules::trace::{self, Fate, Origin, Packet, Sender};
+use proxy_rules::trace::{self, Fate, Origin, Packet, Sender, text};
 
 use crate::addresses;
+use crate::app::{self, BuildError};
 use crate::config::Config;
 use crate::flags::Question;
+use model::{Model, ModelError};
 
 /// Draws that are tried: endpoints beyond so many are not told one by one.
 const DRAWS_MAX: u32 = 1024;
 /// Where the connection comes from, as far as rules see ports of senders: they do not.
 const ANY_PORT: u16 = 40_000;
+/// Connections that are told one by one.
+const FLOWS_MAX: usize = 20;
 
 /// The question has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -32,67 +45,224 @@ pub enum ExplainError {
     /// There are no tables.
     #[error("there is no table {0}: the proxy has not run here")]
     NoTable(String),
+    /// The kernel does not say what it can do.
+    #[error("ask the kernel what it can do")]
+    Abilities(#[source] Box<BuildError>),
+    /// The API server does not say what should be.
+    #[error("ask what should be forwarded")]
+    Model(#[from] ModelError),
     /// This machine's addresses cannot be read.
     #[error("list this machine's addresses")]
     Addresses(#[source] nix::Error),
+    /// The kernel has other tables than it should: `diff` ends with 1.
+    #[error("the tables are not as they should be")]
+    Differs,
     /// Nobody reads the answer.
     #[error("print the answer")]
     Print(#[source] std::io::Error),
 }
 
-/// Prints the rules that a connection meets and all that may become of it.
-pub fn trace(config: &Config, question: &Question) -> Result<(), ExplainError> {
+/// Prints what should happen to a connection, the rules and elements that it meets, all that may become of it, and
+/// the connections of its kind that there are.
+pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainError> {
     let protocol = Protocol::from_name(&question.protocol.to_uppercase())
         .ok_or_else(|| ExplainError::Protocol(question.protocol.clone()))?;
     let local = addresses::local().map_err(ExplainError::Addresses)?;
+    let is_local = |address: IpAddr| address.is_loopback() || local.contains(&address);
+    let packet = packet(question, protocol, &local);
+    let mut session = Session::new(Socket::open()?);
+    let family = family_of(question.address);
+    let table = session
+        .read_table(family, &config.table)
+        .map_err(|error| ExplainError::Read(config.table.clone(), error))?
+        .ok_or_else(|| ExplainError::NoTable(config.table.clone()))?;
+    let mut out = Vec::new();
+    let from = if packet.origin == Origin::Host { "this machine" } else { "a pod or from outside" };
+    let (to, name) = (SocketAddr::new(packet.dst, packet.dst_port), name_of(protocol));
+    out.push(format!("{name} {} -> {to}, from {from}", packet.src));
+    out.push("what the API says".to_owned());
+    // Half an answer is better than none: the kernel's half needs nobody.
+    match Model::fetch(config).await {
+        Ok(model) => out.extend(indented(model.explain(protocol, to, &is_local))),
+        Err(error) => out.push(format!("  not known: {}", chain(&error))),
+    }
+    out.push(format!("what table {} does", config.table));
+    let one = trace::trace(&table, &packet, &is_local, &mut |_| 0);
+    for step in &one.steps {
+        out.push(format!("  chain {}: {}", step.chain, step.rule));
+        let found = step.found.iter();
+        out.extend(found.map(|looked| {
+            format!("    {}", text::element(family, &looked.set, &looked.key, looked.data.as_ref()))
+        }));
+    }
+    let fates = trace::fates(&table, &packet, &is_local, DRAWS_MAX);
+    out.extend(fates.iter().map(|fate| format!("=> {}", fate_text(fate))));
+    out.push("connections that are known".to_owned());
+    match flows(&mut session, protocol, to) {
+        Ok(flows) => out.extend(indented(flows_text(&flows, name))),
+        Err(error) => out.push(format!("  not known: {}", chain(&error))),
+    }
+    print(&out)
+}
+
+/// Prints what the kernel has that it should not, and the reverse.
+pub async fn diff(config: &Config) -> Result<(), ExplainError> {
+    let model = Model::fetch(config).await?;
+    let mut session = Session::new(Socket::open()?);
+    let layout = app::layout(&mut session, &model.config)
+        .map_err(|error| ExplainError::Abilities(Box::new(error)))?;
+    let plane = model.plane(layout);
+    let mut out = Vec::new();
+    for (family, should) in plane.tables() {
+        let is = session
+            .read_table(family, &config.table)
+            .map_err(|error| ExplainError::Read(config.table.clone(), error))?;
+        let found = compare(family, is.as_ref(), &should);
+        out.extend(comparison_text(family.name(), &found));
+    }
+    if out.is_empty() {
+        return print(&["the tables are as they should be".to_owned()]);
+    }
+    print(&out)?;
+    Err(ExplainError::Differs)
+}
+
+fn comparison_text(family: &str, found: &Comparison) -> Vec<String> {
+    let line = |sign: &'static str| move |text: &String| format!("{sign} {family} {text}");
+    let shape = found.shape.iter().map(line("!"));
+    let surplus = found.surplus.iter().map(line("-"));
+    shape.chain(surplus).chain(found.missing.iter().map(line("+"))).collect()
+}
+
+fn packet(question: &Question, protocol: Protocol, local: &BTreeSet<IpAddr>) -> Packet {
     let origin = match question.from {
         Some(from) if !local.contains(&from) => Origin::Network,
         _ => Origin::Host,
     };
-    let packet = Packet {
-        src: question.from.unwrap_or_else(|| {
-            addresses::source_towards(question.address).unwrap_or(question.address)
-        }),
+    let source = || addresses::source_towards(question.address).unwrap_or(question.address);
+    Packet {
+        src: question.from.unwrap_or_else(source),
         src_port: ANY_PORT,
         dst: question.address,
         dst_port: question.port,
         protocol,
         origin,
-    };
-    let mut session = Session::new(Socket::open()?);
-    let table = session
-        .read_table(family_of(question.address), &config.table)
-        .map_err(|error| ExplainError::Read(config.table.clone(), error))?
-        .ok_or_else(|| ExplainError::NoTable(config.table.clone()))?;
-    let is_local = |address: IpAddr| address.is_loopback() || local.contains(&address);
-    let one = trace::trace(&table, &packet, &is_local, &mut |_| 0);
-    let fates = trace::fates(&table, &packet, &is_local, DRAWS_MAX);
-    print(&mut std::io::stdout().lock(), &packet, &one, &fates).map_err(ExplainError::Print)
+    }
 }
 
-fn print(
-    out: &mut impl Write,
-    packet: &Packet,
-    one: &trace::Trace,
-    fates: &BTreeSet<Fate>,
-) -> std::io::Result<()> {
-    writeln!(out, "{:?} {} -> {}:{}", packet.protocol, packet.src, packet.dst, packet.dst_port)?;
-    for step in &one.steps {
-        writeln!(out, "  chain {}: {}", step.chain, step.rule)?;
+fn fate_text(fate: &Fate) -> String {
+    match fate {
+        Fate::Untouched => "goes on untouched".to_owned(),
+        Fate::Sent { to, port, from: Sender::Itself } => format!("to {to} port {port}"),
+        Fate::Sent { to, port, from: Sender::Masqueraded } => {
+            format!("to {to} port {port}, masqueraded")
+        }
+        Fate::Reset => "refused with a TCP reset".to_owned(),
+        Fate::Unreachable => "refused with an ICMP error".to_owned(),
+        Fate::Dropped => "dropped".to_owned(),
+        Fate::Unknown(what) => format!("not known: {what}"),
     }
-    for fate in fates {
-        let text = match fate {
-            Fate::Untouched => "goes on untouched".to_owned(),
-            Fate::Sent { to, port, from: Sender::Itself } => format!("to {to} port {port}"),
-            Fate::Sent { to, port, from: Sender::Masqueraded } => {
-                format!("to {to} port {port}, masqueraded")
-            }
-            Fate::Reset => "refused with a TCP reset".to_owned(),
-            Fate::Unreachable => "refused with an ICMP error".to_owned(),
-            Fate::Dropped => "dropped".to_owned(),
-            Fate::Unknown(what) => format!("not known: {what}"),
+}
+
+/// Connections that were opened to this address and port.
+fn flows(
+    session: &mut Session<Socket>,
+    protocol: Protocol,
+    to: SocketAddr,
+) -> Result<Vec<Flow>, QueryError> {
+    let orig = TupleFilter {
+        dst: Some(to.ip()),
+        proto: Some(protocol.number()),
+        dst_port: Some(to.port()),
+        ..TupleFilter::default()
+    };
+    let filter = FlowFilter { orig, ..FlowFilter::default() };
+    let mut found = Vec::new();
+    session.flows(AddressFamily::of(to.ip()), &filter, |flow| found.push(flow))?;
+    Ok(found)
+}
+
+fn flows_text(flows: &[Flow], name: &str) -> Vec<String> {
+    let text = |flow: &Flow| {
+        let (orig, reply) = (&flow.orig, &flow.reply);
+        let mut line = format!("{name} {} port {}", orig.src, orig.src_port);
+        if flow.status & STATUS_DNAT != 0 {
+            line += &format!(" -> {} port {}", reply.src, reply.src_port);
+        } else {
+            line += " not rewritten";
+        }
+        if reply.dst != orig.src {
+            line += &format!(", as {} port {}", reply.dst, reply.dst_port);
+        }
+        line += if flow.status & STATUS_SEEN_REPLY != 0 { ", answered" } else { ", unanswered" };
+        match flow.timeout_secs {
+            Some(secs) => line + &format!(", forgotten in {secs} s"),
+            None => line,
+        }
+    };
+    let mut lines: Vec<String> = flows.iter().take(FLOWS_MAX).map(text).collect();
+    match flows.len() {
+        0 => lines.push("none".to_owned()),
+        len if len > FLOWS_MAX => lines.push(format!("and {} more", len - FLOWS_MAX)),
+        _ => {}
+    }
+    lines
+}
+
+fn name_of(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Sctp => "sctp",
+    }
+}
+
+fn indented(lines: Vec<String>) -> impl Iterator<Item = String> {
+    lines.into_iter().map(|line| format!("  {line}"))
+}
+
+fn print(lines: &[String]) -> Result<(), ExplainError> {
+    let mut out = std::io::stdout().lock();
+    lines.iter().try_for_each(|line| writeln!(out, "{line}")).map_err(ExplainError::Print)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_netfilter::ct::Tuple;
+
+    #[test]
+    fn connections_are_told_with_their_endpoint() {
+        let tuple = |src: [u8; 4], dst: [u8; 4], src_port, dst_port| Tuple {
+            src: src.into(),
+            dst: dst.into(),
+            proto: 6,
+            src_port,
+            dst_port,
         };
-        writeln!(out, "=> {text}")?;
+        let flow = Flow {
+            orig: tuple([10, 244, 0, 9], [10, 96, 0, 1], 4000, 80),
+            reply: tuple([10, 244, 0, 5], [192, 0, 2, 1], 8080, 5000),
+            status: STATUS_DNAT | STATUS_SEEN_REPLY,
+            mark: 0,
+            timeout_secs: Some(100),
+            id: None,
+        };
+        let expected = "tcp 10.244.0.9 port 4000 -> 10.244.0.5 port 8080, as 192.0.2.1 port 5000, answered, \
+                        forgotten in 100 s";
+        assert_eq!(flows_text(&[flow], "tcp"), [expected]);
+        assert_eq!(flows_text(&[], "tcp"), ["none"]);
+        let many = vec![flow; FLOWS_MAX + 3];
+        assert_eq!(flows_text(&many, "tcp").last().unwrap(), "and 3 more");
     }
-    Ok(())
+
+    #[test]
+    fn each_side_of_a_difference_has_its_sign() {
+        let found = Comparison {
+            shape: vec!["chain x differs".into()],
+            surplus: vec!["a".into()],
+            missing: vec!["b".into()],
+        };
+        assert_eq!(comparison_text("ip", &found), ["! ip chain x differs", "- ip a", "+ ip b"]);
+    }
 }

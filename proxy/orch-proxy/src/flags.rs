@@ -100,8 +100,12 @@ pub struct ProxyFlags {
 pub enum Command {
     /// Remove all that this program made in the kernel, and end.
     Cleanup,
-    /// Tell what the kernel's tables do to a connection.
+    /// Tell what should happen to a connection and what the kernel's tables do to it. Takes the flags of the proxy
+    /// that runs here.
     Trace(Question),
+    /// Tell what the kernel has that it should not have, and the reverse; ends with 1 if there is anything. Takes the
+    /// flags of the proxy that runs here.
+    Diff,
 }
 
 /// A connection to explain.
@@ -131,6 +135,8 @@ pub enum Act {
     CleanUp,
     /// Explain a connection.
     Trace(Question),
+    /// Compare the tables with what they should be.
+    Diff,
 }
 
 impl Flags {
@@ -142,6 +148,7 @@ impl Flags {
         match (&self.command, self.proxy.cleanup) {
             (Some(Command::Cleanup), _) | (None, true) => Act::CleanUp,
             (Some(Command::Trace(question)), _) => Act::Trace(question.clone()),
+            (Some(Command::Diff), _) => Act::Diff,
             (None, false) if self.node.init_only => Act::Prepare,
             (None, false) => Act::Forward,
         }

@@ -33,7 +33,12 @@ fn main() -> ExitCode {
             }
             Act::Forward => runtime::run(Threads::One, forward(config)),
             Act::CleanUp => clean_up(&config),
-            Act::Trace(question) => explain::trace(&config, &question).map_err(Failure::run),
+            Act::Trace(question) => runtime::run(Threads::One, async {
+                explain::trace(&config, &question).await.map_err(Failure::run)
+            }),
+            Act::Diff => runtime::run(Threads::One, async {
+                explain::diff(&config).await.map_err(Failure::run)
+            }),
         });
     exit::conclude("orch-proxy", end)
 }

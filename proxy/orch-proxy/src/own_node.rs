@@ -27,11 +27,10 @@ pub struct OwnNode {
 impl OwnNode {
     /// What a node object says.
     fn of(node: &Node, names: &Names) -> Self {
-        let zone = node.metadata.labels.get(&names.sub_label("topology", "zone"));
+        let zone = zone(node, names);
         let pod_cidrs = pod_blocks(node);
         let is_leaving = node.metadata.deletion_timestamp.is_some()
             || node.spec.taints.iter().any(|taint| taint.key == ABOUT_TO_BE_DELETED);
-        let zone = zone.filter(|zone| !zone.is_empty()).map(|zone| zone.as_str().into());
         Self { zone, pod_cidrs, is_leaving }
     }
 }
@@ -43,6 +42,12 @@ pub fn pod_blocks(node: &Node) -> Box<[String]> {
         true => single.cloned().into_iter().collect(),
         false => node.spec.pod_cidrs.clone().into(),
     }
+}
+
+/// The zone that a node is in.
+pub fn zone(node: &Node, names: &Names) -> Option<Box<str>> {
+    let zone = node.metadata.labels.get(&names.sub_label("topology", "zone"));
+    zone.filter(|zone| !zone.is_empty()).map(|zone| zone.as_str().into())
 }
 
 /// Follows the node called `name` until drained. Nothing is known of it before it has been heard of, and once it

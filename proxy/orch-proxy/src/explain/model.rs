@@ -1,0 +1,154 @@
+//! What the API says should be forwarded, as a proxy that starts now would have it: for comparing and for explaining.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto_api::core::v1::{Node, Service};
+use proto_api::discovery::v1::EndpointSlice;
+use proto_client::{Client, ClientError, ListParams};
+use proxy_rules::Dataplane;
+use proxy_rules::layout::Layout;
+use proxy_rules::localise::{is_forwarded, localise_service, localise_slice};
+use proxy_rules::model::{LocalService, LocalSlice, Place, Protocol, ServiceId};
+
+use crate::app::{self, BuildError};
+use crate::config::Config;
+use crate::{dns, own_node};
+
+/// How long the API server has for each list.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The API does not say what should be forwarded.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// There is no way to the API server.
+    #[error("prepare to ask the API server")]
+    Client(#[source] Box<BuildError>),
+    /// It does not answer.
+    #[error("list {0}")]
+    List(&'static str, #[source] Box<ClientError>),
+    /// It does not answer in time.
+    #[error("list {0}: no answer in time")]
+    Late(&'static str),
+}
+
+/// Services and endpoints as seen from this node.
+#[derive(Debug)]
+pub struct Model {
+    /// What the settings are, those found out included.
+    pub config: Config,
+    zone: Option<Box<str>>,
+    services: Vec<(ServiceId, Arc<LocalService>)>,
+    slices: Vec<(String, Arc<LocalSlice>)>,
+}
+
+impl Model {
+    /// Asks the API server.
+    pub async fn fetch(config: &Config) -> Result<Self, ModelError> {
+        let settle = |error: BuildError| ModelError::Client(Box::new(error));
+        let client = app::client(config).map_err(settle)?;
+        let config = app::with_node_blocks(&client, config.clone()).await.map_err(settle)?;
+        let names = config.names;
+        let services = all::<Service>(&client, "services").await?;
+        let slices = all::<EndpointSlice>(&client, "endpoint slices").await?;
+        let node = client.all::<Node>().find(&config.node_name).await;
+        let node = node.map_err(|error| ModelError::List("this node", Box::new(error)))?;
+        let own = config.dns.is_some().then(|| dns::service_id(names));
+        let services = services.iter().filter(|service| is_forwarded(&service.metadata, names));
+        let services = services.filter_map(|service| {
+            let id = ServiceId::new(&service.metadata.namespace, &service.metadata.name);
+            Some((id, Arc::new(localise_service(service, names)?)))
+        });
+        let slices = slices.iter().filter(|slice| is_forwarded(&slice.metadata, names));
+        let slices = slices.filter_map(|slice| {
+            let local = localise_slice(slice, names, &config.node_name)?;
+            let elsewhere = own.as_ref() == Some(&local.service);
+            (!elsewhere).then(|| (slice.metadata.name.clone(), Arc::new(local)))
+        });
+        let (services, mut slices) = (services.collect(), slices.collect::<Vec<_>>());
+        slices.extend(dns::own_slices(&config));
+        let zone = node.and_then(|node| own_node::zone(&node, names));
+        Ok(Self { zone, services, slices, config })
+    }
+
+    /// The tables that a proxy that starts now would load.
+    pub fn plane(&self, layout: Layout) -> Dataplane {
+        let mut plane = Dataplane::new(layout);
+        plane.zone_changed(self.zone.as_deref());
+        for (name, slice) in &self.slices {
+            plane.slice_changed(name, None, Some(slice.clone()));
+        }
+        for (id, service) in &self.services {
+            plane.service_changed(id, Some(service.clone()));
+        }
+        drop(plane.load());
+        plane
+    }
+
+    /// In words: which services have this frontend, and their endpoints. `is_local` says which addresses are this
+    /// machine's.
+    pub fn explain(
+        &self,
+        protocol: Protocol,
+        to: std::net::SocketAddr,
+        is_local: &dyn Fn(std::net::IpAddr) -> bool,
+    ) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (id, service) in &self.services {
+            for port in service.ports.iter().filter(|port| port.protocol == protocol) {
+                let lists = [
+                    (&service.cluster_ips, "cluster address", service.internal),
+                    (&service.external_ips, "external address", service.external),
+                    (&service.load_balancer_ips, "load balancer's address", service.external),
+                ];
+                let at =
+                    |list: &[std::net::IpAddr]| port.port == to.port() && list.contains(&to.ip());
+                let by_address = lists.iter().filter(|(list, ..)| at(list));
+                let by_port = port.node_port == Some(to.port()) && is_local(to.ip());
+                let by_port = by_port.then_some(("node port", service.external));
+                let found = by_address.map(|(_, kind, policy)| (*kind, *policy)).chain(by_port);
+                for (kind, policy) in found {
+                    lines.push(format!(
+                        "service {id}, port {:?}: {kind}, policy {policy:?}, choice {:?}",
+                        port.name, service.choice
+                    ));
+                    lines.extend(self.endpoints(id, &port.name, protocol));
+                }
+            }
+        }
+        if lines.is_empty() {
+            let known = self.services.iter().find(|(_, s)| s.cluster_ips.contains(&to.ip()));
+            lines.push(match known {
+                Some((id, _)) => format!("service {id} has the address, and no such port"),
+                None => "no service".to_owned(),
+            });
+        }
+        lines
+    }
+
+    fn endpoints(&self, id: &ServiceId, port: &str, protocol: Protocol) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (name, slice) in self.slices.iter().filter(|(_, slice)| slice.service == *id) {
+            let ports = slice.ports.iter().filter(|p| *p.name == *port && p.protocol == protocol);
+            for number in ports.map(|port| port.port) {
+                lines.extend(slice.endpoints.iter().map(|endpoint| {
+                    let place = if endpoint.place == Place::Here { "here" } else { "elsewhere" };
+                    let (address, state) = (endpoint.address, endpoint.state);
+                    format!("  {address} port {number}: {state:?}, {place} ({name})")
+                }));
+            }
+        }
+        if lines.is_empty() { vec!["  no endpoints".to_owned()] } else { lines }
+    }
+}
+
+async fn all<T: proto_api::Resource>(
+    client: &Client,
+    what: &'static str,
+) -> Result<Vec<T>, ModelError> {
+    let params = ListParams::default();
+    let api = client.all::<T>();
+    let listed = tokio::time::timeout(PATIENCE, api.list(&params)).await;
+    let listed = listed.map_err(|_| ModelError::Late(what))?;
+    Ok(listed.map_err(|error| ModelError::List(what, Box::new(error)))?.items)
+}

@@ -74,7 +74,7 @@ fn api_server_names(spec: &Spec, names: &Names) -> Vec<String> {
     let mut all = vec![
         "localhost".to_owned(),
         "127.0.0.1".to_owned(),
-        spec.host_address().to_string(),
+        spec.api_address().to_string(),
         Spec::API_SERVICE_ADDRESS.to_string(),
     ];
     for suffix in ["", ".default", ".default.svc", ".default.svc.cluster.local"] {

@@ -65,8 +65,8 @@ fn api_server(spec: &Spec) -> Program {
     let pki = spec.pki();
     let file = |name: &str| path(pki.join(name));
     let flags = [
-        ("bind-address", spec.host_address().to_string()),
-        ("advertise-address", spec.host_address().to_string()),
+        ("bind-address", spec.api_address().to_string()),
+        ("advertise-address", spec.api_address().to_string()),
         ("secure-port", Spec::API_PORT.to_string()),
         ("data-dir", path(spec.dir.join("apiserver"))),
         ("client-ca-file", file("ca.crt")),
@@ -83,9 +83,13 @@ fn api_server(spec: &Spec) -> Program {
     Program {
         name: "orch-apiserver".into(),
         argv: ours(spec, "orch-apiserver", &flags),
-        place: Place::Host,
-        ready: Ready::Port((spec.host_address(), Spec::API_PORT).into()),
+        place: Place::Node(first_node(spec)),
+        ready: Ready::Port((spec.api_address(), Spec::API_PORT).into()),
     }
+}
+
+fn first_node(spec: &Spec) -> String {
+    spec.node_list().into_iter().next().map(|node| node.name).unwrap_or_default()
 }
 
 fn controller_manager(spec: &Spec) -> Program {
@@ -248,7 +252,8 @@ mod tests {
                 "orch-proxy-node-2"
             ]
         );
-        assert_eq!(all[0].place, Place::Host);
+        assert_eq!(all[0].place, Place::Node("node-1".into()));
+        assert_eq!(all[1].place, Place::Host);
         assert_eq!(all[8].place, Place::Node("node-2".into()));
         assert!(all[4].argv.contains(&"--naming=kubernetes".to_owned()));
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));

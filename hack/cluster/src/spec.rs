@@ -96,14 +96,24 @@ impl Spec {
         format!("orch-{}", self.tag())
     }
 
-    /// Address of the bridge: the nodes' gateway and where the API server listens.
+    /// Address of the bridge: the nodes' gateway.
     pub fn host_address(&self) -> Ipv4Addr {
         Ipv4Addr::new(172, 30, self.subnet, 1)
     }
 
+    /// Where the API server listens. It runs in the first node's network, because it has to reach pods and services: it
+    /// passes requests on to them.
+    pub fn api_address(&self) -> Ipv4Addr {
+        self.node_address(0)
+    }
+
     /// URL of the API server.
     pub fn api_url(&self) -> String {
-        format!("https://{}:{}", self.host_address(), Self::API_PORT)
+        format!("https://{}:{}", self.api_address(), Self::API_PORT)
+    }
+
+    fn node_address(&self, index: u8) -> Ipv4Addr {
+        Ipv4Addr::new(172, 30, self.subnet, 10 + index)
     }
 
     /// All nodes in order.
@@ -112,7 +122,7 @@ impl Spec {
             .map(|index| Node {
                 name: format!("node-{}", index + 1),
                 index,
-                address: Ipv4Addr::new(172, 30, self.subnet, 10 + index),
+                address: self.node_address(index),
             })
             .collect()
     }

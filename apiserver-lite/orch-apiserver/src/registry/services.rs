@@ -375,9 +375,11 @@ fn drop_old_type(spec: &mut Map, before: &Map) {
     let kind = spec.str("type").to_owned();
     let external = ["externalTrafficPolicy"];
     let balanced = ["allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"];
+    let addressed = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
     let foreign: &[&[&str]] = match kind.as_str() {
         "LoadBalancer" => &[],
         "NodePort" => &[&balanced],
+        "ExternalName" => &[&external, &balanced, &addressed],
         _ => &[&external, &balanced],
     };
     for field in foreign.concat() {

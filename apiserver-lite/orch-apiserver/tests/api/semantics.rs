@@ -420,3 +420,20 @@ async fn a_crowd_sees_every_event_once_and_in_order() {
         assert_eq!(seen, expected);
     }
 }
+
+#[tokio::test]
+async fn a_service_that_becomes_an_external_name_lets_its_address_go() {
+    let server = TestServer::start().await;
+    let path = "/api/v1/namespaces/default/services";
+    let body = r#"{"metadata":{"name":"s"},"spec":{"type":"NodePort","ports":[{"port":80}]}}"#;
+    let mut service = server.post(path, body).await.expect(201);
+    assert_ne!(service["spec"]["clusterIP"], Value::Null);
+    service["spec"]["type"] = "ExternalName".into();
+    service["spec"]["externalName"] = "elsewhere.example".into();
+    let changed = server.put(&format!("{path}/s"), &service).await.expect(200);
+    for field in ["clusterIP", "clusterIPs", "ipFamilies"] {
+        assert_eq!(changed["spec"][field], Value::Null, "{field}");
+    }
+    assert_eq!(changed["spec"]["ports"][0]["nodePort"], Value::Null);
+    server.stop().await;
+}

@@ -197,6 +197,36 @@ fn from_objects(
     Ok(())
 }
 
+/// What users are told of keys that `envFrom` names and that cannot be names of variables; a line for each object.
+pub fn skipped(container: &Container, namespace: &str, objects: &dyn Objects) -> Vec<String> {
+    let line = |keys: Vec<&String>, prefix: &str, kind: &str, name: &str| {
+        let is_none = |key: &&&String| !is_variable_name(&format!("{prefix}{key}"));
+        let keys: Vec<&str> = keys.iter().filter(is_none).map(|key| key.as_str()).collect();
+        let told = || {
+            format!(
+                "Keys [{}] from the EnvFrom {kind} {namespace}/{name} were skipped since they are \
+                 considered invalid environment variable names.",
+                keys.join(", ")
+            )
+        };
+        (!keys.is_empty()).then(told)
+    };
+    let mut lines = Vec::new();
+    for from in &container.env_from {
+        if let Some(source) = &from.config_map_ref {
+            let name = &source.local_object_reference.name;
+            let keys = objects.config_map(name).map(|object| object.data.keys().collect());
+            lines.extend(line(keys.unwrap_or_default(), &from.prefix, "configMap", name));
+        }
+        if let Some(source) = &from.secret_ref {
+            let name = &source.local_object_reference.name;
+            let keys = objects.secret(name).map(|object| object.data.keys().collect());
+            lines.extend(line(keys.unwrap_or_default(), &from.prefix, "secret", name));
+        }
+    }
+    lines
+}
+
 /// Sets a variable named by a key; a key that cannot be a name is left out.
 fn set_from(result: &mut Environment, prefix: &str, key: &str, value: String) {
     let name = format!("{prefix}{key}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_pod::dns;
-use agent_pod::env::{Inputs, environment};
+use agent_pod::env::{Inputs, environment, skipped};
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::lifecycle::Action;
 use agent_pod::security::{self, ImageUser};
@@ -218,6 +218,9 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
         },
     )
     .map_err(|e| config_error(e.to_string()))?;
+    for message in skipped(container, &pod.metadata.namespace, &*scene.sources) {
+        warn(parts, pod, "InvalidEnvironmentVariableNames", message);
+    }
     let sub_paths = bind_parts(parts, scene, container, &env).await.map_err(config_error)?;
     let granted = parts.provision.granted(pod, &container.name).await.map_err(config_error)?;
     let mut extra_mounts = last_words::mount(parts, pod, container, make.attempt)

@@ -226,3 +226,29 @@ fn needs_are_listed() {
     assert_eq!(needs.config_maps.into_iter().collect::<Vec<_>>(), ["m1", "m2"]);
     assert_eq!(needs.secrets.into_iter().collect::<Vec<_>>(), ["s1"]);
 }
+
+#[test]
+fn keys_that_are_no_names_are_told_of() {
+    let mut store = store();
+    let map = ConfigMap {
+        data: [("1st".into(), "x".into()), ("ok".into(), "y".into())].into(),
+        ..ConfigMap::default()
+    };
+    store.config_maps.insert("odd".into(), map);
+    let container = Container {
+        env_from: vec![EnvFromSource {
+            config_map_ref: Some(ConfigMapEnvSource {
+                local_object_reference: reference("odd"),
+                ..ConfigMapEnvSource::default()
+            }),
+            ..EnvFromSource::default()
+        }],
+        ..Container::default()
+    };
+    let told = "Keys [1st] from the EnvFrom configMap ns/odd were skipped since they are considered \
+                invalid environment variable names.";
+    assert_eq!(skipped(&container, "ns", &store), [told]);
+    let mut prefixed = container;
+    prefixed.env_from[0].prefix = "P_".into();
+    assert!(skipped(&prefixed, "ns", &store).is_empty());
+}

@@ -6,6 +6,7 @@ mod clients;
 mod context;
 mod csi;
 mod devices;
+mod explain;
 mod faults;
 mod fields;
 mod names;
@@ -24,6 +25,7 @@ fn cases() -> Vec<Case<Context>> {
     vec![
         case!(services::the_demo_answers_from_the_host_and_from_a_pod),
         case!(services::an_endpoint_that_goes_away_gets_no_traffic),
+        case!(explain::the_proxy_explains_itself),
         case!(names::a_pod_resolves_names_of_the_cluster),
         case!(names::names_are_answered_again_after_a_kill),
         case!(pods::a_static_pod_runs_and_its_mirror_shows_it),

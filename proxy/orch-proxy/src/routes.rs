@@ -104,6 +104,16 @@ pub enum RouteError {
         #[source]
         source: rtnetlink::Error,
     },
+    /// Somebody else has a route to the range. It stays, and pods there are reached as it says.
+    #[error("another program's route to {address}/{length} stands in the way of the one by {hop}")]
+    Foreign {
+        /// First address of the range.
+        address: IpAddr,
+        /// Length of its prefix.
+        length: u8,
+        /// The next hop that it should have.
+        hop: IpAddr,
+    },
 }
 
 /// The kernel's routes.
@@ -134,7 +144,8 @@ impl Kernel {
         Ok(routes)
     }
 
-    /// Makes every change that can be made; the first error of those that cannot.
+    /// Makes every change that can be made; the first error of those that cannot. A route that somebody else has is
+    /// left alone, and is such an error.
     pub async fn apply(&self, changes: &Changes) -> Result<(), RouteError> {
         let mut outcome = Ok(());
         for (range, hop) in &changes.withdraw {
@@ -142,13 +153,27 @@ impl Kernel {
             let done = self.handle.route().del(message).execute().await;
             outcome = outcome.and(told("remove", *range, *hop, done, nix::libc::ESRCH));
         }
+        let mut taken = Vec::new();
         for (range, hop) in &changes.announce {
             let Some(message) = message(*range, *hop) else { continue };
-            let done = self.handle.route().add(message).execute().await;
-            outcome = outcome.and(told("add", *range, *hop, done, nix::libc::EEXIST));
+            match self.handle.route().add(message).execute().await {
+                Err(error) if is(&error, nix::libc::EEXIST) => taken.push((*range, *hop)),
+                done => outcome = outcome.and(told("add", *range, *hop, done, nix::libc::EEXIST)),
+            }
         }
-        outcome
+        if taken.is_empty() {
+            return outcome;
+        }
+        let ours = self.current().await?;
+        let foreign = taken.into_iter().find(|(range, hop)| ours.get(range) != Some(hop));
+        outcome.and(foreign.map_or(Ok(()), |(range, hop)| {
+            Err(RouteError::Foreign { address: range.address, length: range.length, hop })
+        }))
     }
+}
+
+fn is(error: &rtnetlink::Error, errno: i32) -> bool {
+    matches!(error, rtnetlink::Error::NetlinkError(e) if e.raw_code() == -errno)
 }
 
 /// `harmless` is the answer that means that it was so already.
@@ -160,7 +185,7 @@ fn told(
     harmless: i32,
 ) -> Result<(), RouteError> {
     match done {
-        Err(rtnetlink::Error::NetlinkError(e)) if e.raw_code() == -harmless => Ok(()),
+        Err(error) if is(&error, harmless) => Ok(()),
         Err(source) => Err(RouteError::Change {
             what,
             address: range.address,

@@ -7,7 +7,8 @@ mod sys;
 
 use std::net::IpAddr;
 
-use orch_proxy::routes::{Kernel, Range, Routes, plan};
+use orch_proxy::routes::{Kernel, Range, RouteError, Routes, plan, wanted};
+use proto_api::core::v1::{Node, NodeAddress};
 use sys::{in_namespace, run};
 
 fn route(range: &str, hop: &str) -> (Range, IpAddr) {
@@ -40,5 +41,60 @@ fn routes_are_made_moved_and_withdrawn() {
             assert_eq!(kernel.current().await.unwrap(), Routes::new());
         });
         assert!(run(&["ip", "route"]).contains("10.9.0.0/24 via 172.30.0.9"));
+    });
+}
+
+fn node(name: &str, range: &str, address: &str) -> Node {
+    let mut node = Node::default();
+    node.metadata.name = name.into();
+    node.spec.pod_cidrs = vec![range.into()];
+    let address = NodeAddress { type_: "InternalIP".into(), address: address.into() };
+    node.status.addresses = vec![address];
+    node
+}
+
+#[test]
+fn routes_follow_the_nodes() {
+    in_namespace("routes_follow_the_nodes", || {
+        run(&["ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"]);
+        run(&["ip", "link", "set", "v0", "up"]);
+        run(&["ip", "link", "set", "v1", "up"]);
+        run(&["ip", "addr", "add", "172.30.0.1/24", "dev", "v0"]);
+        run(&["ip", "route", "add", "10.1.9.0/24", "via", "172.30.0.99"]);
+        let table = || run(&["ip", "-4", "route", "show", "proto", "78"]);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let kernel = Kernel::open().unwrap();
+            let follow = async |nodes: &[Node]| {
+                let wanted = wanted(nodes, "a");
+                kernel.apply(&plan(&kernel.current().await.unwrap(), &wanted)).await
+            };
+            let own = node("a", "10.1.0.0/24", "172.30.0.1");
+            let b = node("b", "10.1.1.0/24", "172.30.0.2");
+            let c = node("c", "10.1.2.0/24", "172.30.0.3");
+            follow(&[own.clone(), b.clone(), c.clone()]).await.unwrap();
+            assert!(table().contains("10.1.1.0/24 via 172.30.0.2"), "{}", table());
+            assert!(
+                table().contains("10.1.2.0/24 via 172.30.0.3") && !table().contains("10.1.0.0")
+            );
+            // One gets another range, one another address.
+            let b = node("b", "10.1.7.0/24", "172.30.0.2");
+            let c = node("c", "10.1.2.0/24", "172.30.0.4");
+            follow(&[own.clone(), b.clone(), c]).await.unwrap();
+            assert!(
+                table().contains("10.1.7.0/24 via 172.30.0.2") && !table().contains("10.1.1.0")
+            );
+            assert!(table().contains("10.1.2.0/24 via 172.30.0.4"), "{}", table());
+            // One leaves.
+            follow(&[own.clone(), b.clone()]).await.unwrap();
+            assert!(!table().contains("10.1.2.0"), "{}", table());
+            // Somebody else's route to a range is said and left alone, and the others are made all the same.
+            let d = node("d", "10.1.9.0/24", "172.30.0.5");
+            let e = node("e", "10.1.10.0/24", "172.30.0.6");
+            let refused = follow(&[own, b, d, e]).await;
+            assert!(matches!(refused, Err(RouteError::Foreign { .. })), "{refused:?}");
+            assert!(table().contains("10.1.10.0/24 via 172.30.0.6"), "{}", table());
+            assert!(run(&["ip", "route"]).contains("10.1.9.0/24 via 172.30.0.99"));
+        });
     });
 }

@@ -1,0 +1,43 @@
+//! The proxy explains itself: what happens to a connection, and whether the kernel has what it should.
+
+use anyhow::{Context as _, Result, bail, ensure};
+use cluster::programs::programs;
+use orch_tests::wait::until;
+use proto_api::core::v1::Service;
+
+use crate::context::{Context, PATIENCE};
+
+/// Runs the proxy of the first node for a question, with the flags that it forwards with.
+async fn ask(c: &Context, words: &[&str]) -> Result<String> {
+    let all = programs(&c.spec);
+    let proxy = all.iter().find(|program| program.name == "orch-proxy-node-1");
+    let argv = &proxy.context("no proxy")?.argv;
+    let flags = argv.iter().map(String::as_str);
+    c.on_node(&flags.chain(words.iter().copied()).collect::<Vec<_>>()).await
+}
+
+pub async fn the_proxy_explains_itself(c: &Context) -> Result<()> {
+    let web = c.client.within::<Service>("demo").get("web").await?.spec.cluster_ip;
+    let trace = ask(c, &["trace", "tcp", &web, "80", "--from", "10.244.0.250"]).await?;
+    for expected in [
+        "service demo/web, port \"http\": cluster address",
+        "Ready, here",
+        "endpoints: ",
+        "=> to 10.244.",
+    ] {
+        ensure!(trace.contains(expected), "no {expected:?} in\n{trace}");
+    }
+    let nobody = ask(c, &["trace", "tcp", &web, "81"]).await?;
+    ensure!(nobody.contains("=> refused with a TCP reset"), "{nobody}");
+    // What the kernel has follows what the API says, a moment later.
+    until("no difference", PATIENCE, async || {
+        ask(c, &["diff"]).await.map(drop).map_err(|error| format!("{error:#}"))
+    })
+    .await?;
+    // With another block of pods the rules would be others: the comparison can fail.
+    match ask(c, &["--cluster-cidr=10.9.0.0/16", "diff"]).await {
+        Ok(text) => bail!("no difference seen: {text}"),
+        Err(error) => ensure!(format!("{error:#}").contains("chain "), "{error:#}"),
+    }
+    Ok(())
+}

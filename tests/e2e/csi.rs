@@ -109,16 +109,28 @@ async fn describe(c: &Context, driver: &str, spec: Value) -> Result<()> {
 
 /// A claim and its volume, bound to each other by hand.
 async fn bound(c: &Context, ns: &str, name: &str, driver: &str) -> Result<()> {
+    bound_as(c, ns, name, driver, "Filesystem", "").await
+}
+
+/// The same with a mode, and what the claim's metadata says besides.
+async fn bound_as(
+    c: &Context,
+    ns: &str,
+    name: &str,
+    driver: &str,
+    mode: &str,
+    metadata: &str,
+) -> Result<()> {
     c.apply(&format!(
-        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: {ns}}}\n\
-         spec: {{accessModes: [ReadWriteOnce], storageClassName: '', volumeName: {ns}-{name}, resources: {{requests: {{storage: 1Gi}}}}}}\n"
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: {ns}{metadata}}}\n\
+         spec: {{volumeMode: {mode}, accessModes: [ReadWriteOnce], storageClassName: '', volumeName: {ns}-{name}, resources: {{requests: {{storage: 1Gi}}}}}}\n"
     ))
     .await?;
     let claims = c.client.within::<PersistentVolumeClaim>(ns);
     let uid = claims.get(name).await?.metadata.uid;
     c.apply(&format!(
         "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {ns}-{name}}}\n\
-         spec: {{accessModes: [ReadWriteOnce], capacity: {{storage: 1Gi}}, persistentVolumeReclaimPolicy: Retain, \
+         spec: {{volumeMode: {mode}, accessModes: [ReadWriteOnce], capacity: {{storage: 1Gi}}, persistentVolumeReclaimPolicy: Retain, \
          claimRef: {{apiVersion: v1, kind: PersistentVolumeClaim, namespace: {ns}, name: {name}, uid: {uid}}}, \
          csi: {{driver: {driver}, volumeHandle: {ns}-{name}, fsType: ext4}}}}\n"
     ))
@@ -438,5 +450,35 @@ pub async fn what_is_not_attached_is_waited_for(c: &Context) -> Result<()> {
     .await?;
     deleted(c, &ns, "waits").await?;
     api.delete(&attachment, &DeleteParams::default()).await?;
+    c.discard(&ns).await
+}
+
+pub async fn devices_and_claims_of_a_pod_s_own_are_given(c: &Context) -> Result<()> {
+    let ns = c.namespace("drv-kinds").await?;
+    let name = "kinds.csi.test";
+    describe(c, name, json!({"attachRequired": false})).await?;
+    let driver = Driver::start(c, name).await?;
+    bound_as(c, &ns, "disk", name, "Block", "").await?;
+    let device = "    volumeDevices: [{name: v, devicePath: /dev/disk-of-mine}]\n  nodeName: node-1\n  volumes:\n  - {name: v, persistentVolumeClaim: {claimName: disk}}\n";
+    c.apply(&(pod(&ns, "disk", WAIT) + device)).await?;
+    let disk = c.pod_ready(&ns, "disk").await?;
+    let kind = c.in_container(&disk, &["/bin/stat", "-c", "%F %t:%T", "/dev/disk-of-mine"]).await?;
+    ensure!(kind.trim() == "block special file 7:0", "the device is {kind:?}");
+    deleted(c, &ns, "disk").await?;
+    ensure!(driver.count("NodeUnpublishVolume") == 1 && driver.count("NodeUnstageVolume") == 1);
+    let mounts = c.on_node(&["cat", "/proc/self/mounts"]).await?;
+    ensure!(!mounts.contains("volumeDevices"), "mounts are left:\n{mounts}");
+
+    // a claim that a pod brings along: only one that is its own will do
+    let own = "    volumeMounts: [{name: v, mountPath: /v}]\n  nodeName: node-1\n  volumes:\n  - name: v\n    ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], storageClassName: '', volumeName: drv-kinds-owner-v, resources: {requests: {storage: 1Gi}}}}}\n";
+    c.apply(&(pod(&ns, "owner", WAIT) + own)).await?;
+    event(c, &ns, "FailedMount", "error processing PVC drv-kinds/owner-v").await?;
+    let uid = c.client.within::<Pod>(&ns).get("owner").await?.metadata.uid;
+    let owner = format!(
+        ", ownerReferences: [{{apiVersion: v1, kind: Pod, name: owner, uid: {uid}, controller: true}}]"
+    );
+    bound_as(c, &ns, "owner-v", name, "Filesystem", &owner).await?;
+    c.pod_ready(&ns, "owner").await?;
+    deleted(c, &ns, "owner").await?;
     c.discard(&ns).await
 }

@@ -43,6 +43,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(csi::a_drivers_volume_lives_its_life),
         case!(csi::every_fault_of_a_driver_ends_well),
         case!(csi::what_is_not_attached_is_waited_for),
+        case!(csi::devices_and_claims_of_a_pod_s_own_are_given),
         case!(clients::kubectl_does_what_people_do_daily),
         case!(faults::a_killed_agent_restarts_no_container),
         case!(faults::a_killed_proxy_keeps_forwarding),

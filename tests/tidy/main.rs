@@ -240,7 +240,11 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
         "the agent's own directory, and roots that a node's owner names",
     ),
     ("agent/volume/src/host_path.rs", "CWD", "a path of the node is a root itself"),
-    ("agent/volume/src/host_path.rs", "by_name(", "the same"),
+    (
+        "agent/volume/src/host_path.rs",
+        "/proc/self/fd/",
+        "the kernel's own link to an open descriptor",
+    ),
     ("agent/volume/src/pod_volumes.rs", "(&self.pods)", "the agent's own directory"),
     (
         "agent/volume/src/tree.rs",

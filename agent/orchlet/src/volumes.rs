@@ -300,10 +300,12 @@ impl Work {
                 read_only: matches!(volume.kind, VolumeKind::Projected(_)),
                 managed: !matches!(volume.kind, VolumeKind::HostPath { .. }),
                 block: false,
-                checked: matches!(
-                    volume.kind,
-                    VolumeKind::HostPath { kind, .. } if kind != HostPathKind::Unset
-                ),
+                checked: match &volume.kind {
+                    VolumeKind::HostPath { path, kind } => {
+                        *kind != HostPathKind::Unset && !on_disk.lie_below(path)
+                    }
+                    _ => false,
+                },
             };
             done.on_host.insert(volume.name.clone(), here);
             if written == Some(Written::Switched) {

@@ -101,6 +101,19 @@ fn by_name(path: &str) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// Where a path of the node leads, links followed.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn real(path: &str) -> rustix::io::Result<std::path::PathBuf> {
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::ffi::OsStringExt as _;
+    let opened = by_name(path)?;
+    let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    let target = rustix::fs::readlink(link, Vec::new())?;
+    Ok(std::ffi::OsString::from_vec(target.into_bytes()).into())
+}
+
 fn make_directories(path: &str) -> rustix::io::Result<()> {
     for (slash, _) in path.match_indices('/').skip(1).chain([(path.len(), "")]) {
         match rustix::fs::mkdirat(CWD, &path[..slash], Mode::from_raw_mode(0o755)) {

@@ -317,6 +317,13 @@ impl PodVolumes {
         Ok(below.iter().fold(self.pods.clone(), |path, name| path.join(name)))
     }
 
+    /// Whether the pods' own directories lie below a path of the node. A copy of such a path's mounts would hold every copy made before.
+    #[must_use]
+    pub fn lie_below(&self, path: &str) -> bool {
+        let Ok(path) = host_path::real(path) else { return true };
+        self.pods.starts_with(path)
+    }
+
     /// Opens the root of a volume: one of the agent's own without following any link, a path of the node as it is.
     fn open_root(&self, root: &Path) -> rustix::io::Result<OwnedFd> {
         match root.strip_prefix(&self.pods) {

@@ -6,7 +6,7 @@ use proto_api::core::v1::{ConfigMap, Pod, Secret};
 use proto_api::names::Profile;
 
 use super::*;
-use crate::sources::Keys;
+use crate::sources::{HostPathKind, Keys};
 
 struct Fixed(ConfigMap, Secret);
 
@@ -191,4 +191,45 @@ fn a_sweep_after_the_end_makes_nothing() {
     volumes.tear_down("u1").unwrap();
     volumes.sweep("u1", &volume).unwrap();
     assert!(!volumes.exist("u1"));
+}
+
+#[test]
+fn a_path_of_the_node_is_bound_as_what_it_was_checked_to_be() {
+    let Some((dir, volumes)) = root("a_path_of_the_node_is_bound") else { return };
+    let node = tempfile::tempdir().unwrap();
+    let at = |name: &str| node.path().join(name);
+    std::fs::create_dir(at("directory")).unwrap();
+    std::fs::write(at("file"), "text").unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    std::fs::create_dir_all(dir.path().join("pods/u")).unwrap();
+    let bind = |path: &Path, kind: HostPathKind, index: usize| {
+        let on_node = Some(kind);
+        let part = SubPath { volume: "v", root: path, container: "c", index, path: "", on_node };
+        volumes.sub_path("u", &part)
+    };
+    let cases = [
+        (at("directory"), HostPathKind::Directory),
+        (at("file"), HostPathKind::File),
+        (at("socket"), HostPathKind::Socket),
+        ("/dev/null".into(), HostPathKind::CharDevice),
+        (at("made"), HostPathKind::DirectoryOrCreate),
+    ];
+    for (index, (path, kind)) in cases.iter().enumerate() {
+        let bound = bind(path, *kind, index).unwrap();
+        let (one, other) = (bound.metadata().unwrap(), path.metadata().unwrap());
+        assert_eq!((one.dev(), one.ino()), (other.dev(), other.ino()), "{}", path.display());
+        assert_eq!(bind(path, *kind, index).unwrap(), bound, "again is the same");
+    }
+    let wrong = bind(&at("file"), HostPathKind::Directory, 9).unwrap_err();
+    assert!(matches!(wrong.source, crate::sub_path::Why::HostPath(_)), "{wrong}");
+    assert_eq!(mounts_below(dir.path()), cases.len());
+    // the path leads somewhere else by the container's next start: so does the binding
+    std::fs::rename(at("file"), at("old")).unwrap();
+    std::fs::write(at("file"), "new").unwrap();
+    let bound = bind(&at("file"), HostPathKind::File, 1).unwrap();
+    assert_eq!(std::fs::read_to_string(bound).unwrap(), "new");
+    volumes.tear_down("u").unwrap();
+    assert_eq!(mounts_below(dir.path()), 0);
+    assert!(at("directory").exists() && at("made").exists() && at("old").exists());
+    assert!(volumes.lie_below("/") && !volumes.lie_below(node.path().to_str().unwrap()));
 }

@@ -2,7 +2,8 @@
 
 use proxy_kernel::{CommitError, OpenError, Session, Socket};
 use proxy_netfilter::ack::errno;
-use proxy_rules::transaction::clear;
+use proxy_rules::transaction::clear_table;
+use proxy_rules::turn;
 
 use crate::app::{self, BuildError};
 use crate::config::Config;
@@ -29,7 +30,9 @@ pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
     let mut session = Session::new(Socket::open()?);
     let layout = app::layout(&mut session, config)?;
     let mut batch = session.batch(None);
-    layout.families.iter().for_each(|family| clear(&layout, *family, &mut batch));
+    for table in turn::names(&layout.table) {
+        layout.families.iter().for_each(|family| clear_table(&table, *family, &mut batch));
+    }
     app::trap(&layout).close(&mut batch);
     session.commit(batch).map_err(|error| match error.errno() {
         Some(errno::EPERM) => CleanupError::InUse(config.table.clone()),

@@ -65,8 +65,6 @@ pub struct Config {
     pub bind_failure: BindFailure,
     /// Shortest time between two changes of the kernel's tables.
     pub min_sync_period: Duration,
-    /// Whether node ports are served on loopback addresses.
-    pub localhost_node_ports: LocalhostNodePorts,
     /// Score by which the kernel chooses what to kill when memory runs out.
     pub oom_score_adj: i32,
     /// What the user should know about what was told.
@@ -98,15 +96,6 @@ pub enum BindFailure {
     Warn,
     /// The process ends.
     End,
-}
-
-/// Whether node ports are served on loopback addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocalhostNodePorts {
-    /// They are, by listeners of this process.
-    Serve,
-    /// They are not.
-    Leave,
 }
 
 /// Limits and timeouts of connection tracking; 0 and zero leave a value as it is.
@@ -170,7 +159,13 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
     let metrics = file.metrics_bind_address.parse::<BindAddress>();
     let masquerade_all = file.iptables.masquerade_all || file.nftables.masquerade_all;
     let cluster_cidrs: Vec<String> = file.cluster_cidr.split(',').map(str::to_owned).collect();
-    let localhost = file.nftables.localhost_node_ports.or(file.iptables.localhost_node_ports);
+    if file.nftables.localhost_node_ports.or(file.iptables.localhost_node_ports) == Some(true) {
+        warnings.push("node ports are not served on loopback addresses".to_owned());
+    }
+    if matches!(file.detect_local_mode.as_str(), "BridgeInterface" | "InterfaceNamePrefix") {
+        let mode = &file.detect_local_mode;
+        warnings.push(format!("detectLocalMode {mode} is not here yet; the cluster's blocks tell"));
+    }
     let min_sync = file.nftables.min_sync_period.or(file.iptables.min_sync_period);
     let (mode, about_mode) = Mode::from_name(&file.mode).unwrap_or_default();
     warnings.extend(about_mode);
@@ -211,10 +206,6 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
             false => BindFailure::Warn,
         },
         min_sync_period: min_sync.map_or(Duration::ZERO, |period| period.0),
-        localhost_node_ports: match localhost {
-            Some(false) => LocalhostNodePorts::Leave,
-            Some(true) | None => LocalhostNodePorts::Serve,
-        },
         oom_score_adj: file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ),
         warnings,
         table: flags.proxy.nft_table.clone().unwrap_or_else(|| names.component("proxy")),

@@ -18,17 +18,20 @@ use proto_daemon::exit::chain;
 use proto_daemon::ready::ReadyGuard;
 use proto_daemon::statusz::TaskStatus;
 use proxy_kernel::{CommitError, QueryError, Session, Transport};
-use proxy_netfilter::nft::Batch;
+use proxy_netfilter::nft::command::{Command, Existing};
 use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_netfilter::nft::{Batch, Family, Table};
 use proxy_rules::diff::{Difference, diff, differs_in_shape};
 use proxy_rules::layout::{Layout, Map};
 use proxy_rules::stale::{Allowed, stale_flows};
-use proxy_rules::transaction::{Entries, Load, Run};
+use proxy_rules::transaction::{Entries, Load, Run, clear_table};
+use proxy_rules::turn::{self, Standing};
 use proxy_rules::{Pass, Transaction};
 
 use crate::metrics::ProxyMetrics;
 use crate::sources::{Desired, Heard};
 use crate::sweeper::{Sweep, Sweeps};
+use crate::turns::{self, Found};
 
 /// Waits between attempts after a failure.
 const RETRY: Backoff =
@@ -42,6 +45,8 @@ const GLANCE: Duration = Duration::from_millis(500);
 const READ_BACK_SHARE: u32 = 20;
 /// Attempts to commit against others who commit at the same time.
 const CONFLICTS_MAX: u32 = 16;
+/// A packet has left a table after this time: it passes without being interrupted, in microseconds.
+const LEAVE: Duration = Duration::from_millis(10);
 /// Elements of a transaction when the kernel does not take all at once.
 const CHUNK_LEN: usize = 1000;
 /// Failing for so long makes the process unhealthy.
@@ -163,6 +168,8 @@ pub struct Driver<T> {
     ready: Option<ReadyGuard>,
     freshness: Freshness,
     pace: Pace,
+    /// Name of the tables; they have this one and another in turn.
+    name: String,
     /// What no pass has taken along yet.
     heard: Heard,
 }
@@ -187,7 +194,8 @@ impl<T: Transport> Driver<T> {
         ready: ReadyGuard,
         pace: Pace,
     ) -> Self {
-        let ownership = match desired.plane().layout().flags {
+        let layout = desired.plane().layout().clone();
+        let ownership = match layout.flags {
             TableFlags::NONE => Ownership::Anybodys { generation: None },
             _ => Ownership::Ours,
         };
@@ -201,6 +209,7 @@ impl<T: Transport> Driver<T> {
             ready: Some(ready),
             freshness: Freshness::default(),
             pace,
+            name: layout.table.clone(),
             heard: Heard::default(),
         }
     }
@@ -398,18 +407,37 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Makes the tables anew, in one transaction where the kernel takes it.
+    /// Makes the tables anew beside those that packets pass, then takes these away.
     fn load(&mut self) -> Result<(), SyncError> {
+        let loaded = self.load_beside();
+        if loaded.is_err() {
+            self.desired.plane().invalidate();
+        }
+        loaded
+    }
+
+    fn load_beside(&mut self) -> Result<(), SyncError> {
+        let families = self.desired.plane().layout().families.clone();
+        let mut found =
+            turns::find(&mut self.session, &self.name, &families).map_err(SyncError::ReadBack)?;
+        let next = turn::next(found.each_ref().map(Found::standing));
+        if next == 1 {
+            found.swap(0, 1);
+        }
+        let [new, old] = found;
+        self.make_room(&new, &old).map_err(SyncError::Load)?;
         let (mut load, layout) = {
             let mut plane = self.desired.plane();
+            plane.rename(&new.table);
             (plane.load(), plane.layout().clone())
         };
-        self.remember_clients(&mut load, &layout);
-        let committed = self.commit_load(&load, &layout);
-        if let Err(error) = committed {
-            self.desired.plane().invalidate();
-            return Err(SyncError::Load(error));
-        }
+        self.remember_clients(&mut load, &old);
+        self.commit_load(&load, &layout).map_err(SyncError::Load)?;
+        self.put_to_rest(&old).map_err(SyncError::Load)?;
+        self.commit(|batch| {
+            old.shapes.iter().for_each(|(family, _)| clear_table(&old.table, *family, batch));
+        })
+        .map_err(SyncError::Load)?;
         tracing::info!(elements = load.entries.len(), table = layout.table, "loaded the tables");
         self.sweeps.send(Sweep::Except(Allowed::of(load.entries.iter())));
         drop(load);
@@ -418,9 +446,11 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Takes over what packets wrote into the tables that are there, so that clients keep their endpoints.
-    fn remember_clients(&mut self, load: &mut Load, layout: &Layout) {
-        for family in load.remembering() {
-            match self.session.elements(family, &layout.table, Map::Affinity.name()) {
+    fn remember_clients(&mut self, load: &mut Load, old: &Found) {
+        let families = load.remembering();
+        let there = |family: &Family| old.shapes.iter().any(|(f, _)| f == family);
+        for family in families.into_iter().filter(there) {
+            match self.session.elements(family, &old.table, Map::Affinity.name()) {
                 Ok(clients) => load.remember(family, clients),
                 Err(error) => {
                     let error = chain(&error);
@@ -428,6 +458,35 @@ impl<T: Transport> Driver<T> {
                 }
             }
         }
+    }
+
+    /// Sees to it that no packet passes a table that is to be replaced; fails when somebody else owns the one
+    /// that serves.
+    fn make_room(&mut self, new: &Found, old: &Found) -> Result<(), CommitError> {
+        if self.ownership != Ownership::Ours {
+            return self.put_to_rest(new);
+        }
+        // Changes nothing, and is refused all the same.
+        self.commit(|batch| {
+            for (family, _) in &old.shapes {
+                batch.push(*family, &Command::NewTable(Table::named(&old.table), Existing::Keep));
+            }
+        })?;
+        self.put_to_rest(new)
+    }
+
+    /// Takes the rules away by which packets enter, and waits until those inside have left.
+    fn put_to_rest(&mut self, tables: &Found) -> Result<(), CommitError> {
+        if tables.standing() != Standing::Serving {
+            return Ok(());
+        }
+        self.commit(|batch| {
+            for (family, shape) in &tables.shapes {
+                turn::rest(*family, &tables.table, shape, batch);
+            }
+        })?;
+        std::thread::sleep(LEAVE);
+        Ok(())
     }
 
     fn commit_load(&mut self, load: &Load, layout: &Layout) -> Result<(), CommitError> {
@@ -438,15 +497,27 @@ impl<T: Transport> Driver<T> {
         tracing::warn!(
             "the kernel takes no such large transaction from us; loading piece by piece"
         );
-        let empty = Load { tables: load.tables.clone(), entries: Entries::default() };
+        // No packet enters before all is there.
+        let (tables, entrances): (Vec<_>, Vec<_>) = load
+            .tables
+            .iter()
+            .map(|(family, table)| {
+                let (asleep, rules) = turn::asleep(table);
+                ((*family, asleep), (*family, rules))
+            })
+            .unzip();
+        let empty = Load { tables, entries: Entries::default() };
         self.commit(|batch| empty.encode(layout, batch))?;
-        // From the end: endpoints before the frontends that lead to them.
-        for run in load.entries.runs().rev() {
+        for run in load.entries.runs() {
             for entries in run.entries.chunks(CHUNK_LEN) {
                 self.commit(|batch| Run { entries, ..run }.encode(layout, batch))?;
             }
         }
-        Ok(())
+        self.commit(|batch| {
+            for (family, rules) in &entrances {
+                rules.iter().for_each(|rule| batch.push(*family, &Command::NewRule(rule.clone())));
+            }
+        })
     }
 
     /// Commits what `encode` writes; where others may commit too, against the generation that we know.
@@ -459,6 +530,9 @@ impl<T: Transport> Driver<T> {
         loop {
             let mut batch = self.session.batch(based_on);
             encode(&mut batch);
+            if batch.is_empty() {
+                return Ok(());
+            }
             match (self.session.commit(batch), &mut self.ownership) {
                 (Ok(()), Ownership::Ours) => return Ok(()),
                 (Ok(()), Ownership::Anybodys { generation }) => {

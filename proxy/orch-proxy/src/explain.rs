@@ -21,6 +21,7 @@ use crate::addresses;
 use crate::app::{self, BuildError};
 use crate::config::Config;
 use crate::flags::Question;
+use crate::turns;
 use model::{Model, ModelError};
 
 /// Draws that are tried: endpoints beyond so many are not told one by one.
@@ -72,9 +73,11 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
     let packet = packet(question, protocol, &local);
     let mut session = Session::new(Socket::open()?);
     let family = family_of(question.address);
+    let unread = |error| ExplainError::Read(config.table.clone(), error);
+    let serving = turns::serving(&mut session, &config.table, &[family]).map_err(unread)?;
     let table = session
-        .read_table(family, &config.table)
-        .map_err(|error| ExplainError::Read(config.table.clone(), error))?
+        .read_table(family, &serving)
+        .map_err(unread)?
         .ok_or_else(|| ExplainError::NoTable(config.table.clone()))?;
     let mut out = Vec::new();
     let from = if packet.origin == Origin::Host { "this machine" } else { "a pod or from outside" };
@@ -86,7 +89,7 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
         Ok(model) => out.extend(indented(model.explain(protocol, to, &is_local))),
         Err(error) => out.push(format!("  not known: {}", chain(&error))),
     }
-    out.push(format!("what table {} does", config.table));
+    out.push(format!("what table {serving} does"));
     let one = trace::trace(&table, &packet, &is_local, &mut |_| 0);
     for step in &one.steps {
         out.push(format!("  chain {}: {}", step.chain, step.rule));
@@ -109,14 +112,16 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
 pub async fn diff(config: &Config) -> Result<(), ExplainError> {
     let model = Model::fetch(config).await?;
     let mut session = Session::new(Socket::open()?);
-    let layout = app::layout(&mut session, &model.config)
+    let mut layout = app::layout(&mut session, &model.config)
         .map_err(|error| ExplainError::Abilities(Box::new(error)))?;
+    let unread = |error| ExplainError::Read(config.table.clone(), error);
+    let families = layout.families.clone();
+    layout.table = turns::serving(&mut session, &config.table, &families).map_err(unread)?;
+    let serving = layout.table.clone();
     let plane = model.plane(layout);
     let mut out = Vec::new();
     for (family, should) in plane.tables() {
-        let is = session
-            .read_table(family, &config.table)
-            .map_err(|error| ExplainError::Read(config.table.clone(), error))?;
+        let is = session.read_table(family, &serving).map_err(unread)?;
         let found = compare(family, is.as_ref(), &should);
         out.extend(comparison_text(family.name(), &found));
     }

@@ -44,3 +44,5 @@ pub mod sources;
 pub mod sweeper;
 
 pub mod userspace;
+
+pub mod turns;

@@ -111,6 +111,13 @@ impl Dataplane {
         &self.layout
     }
 
+    /// Gives the tables another name, from the next load on.
+    pub fn rename(&mut self, table: &str) {
+        if self.layout.table != table {
+            Arc::make_mut(&mut self.layout).table = table.to_owned();
+        }
+    }
+
     /// Asks for the tables to be made anew: nobody knows what the kernel holds.
     pub fn invalidate(&mut self) {
         self.loaded = false;

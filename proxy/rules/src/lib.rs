@@ -35,4 +35,6 @@ pub mod stale;
 
 pub mod trap;
 
+pub mod turn;
+
 pub mod trace;

@@ -194,9 +194,15 @@ pub struct Load {
 }
 
 impl Load {
-    /// Appends the commands that replace whatever tables there are by these, in one go: packets see the old
-    /// ones until they see the new ones.
+    /// Appends the commands that replace whatever tables of this name there are by these.
     pub fn encode(&self, layout: &Layout, batch: &mut Batch) {
+        self.encode_tables(layout, batch);
+        batch.reserve(self.entries.len() * ENTRY_LEN);
+        self.entries.runs().for_each(|run| run.encode(layout, batch));
+    }
+
+    /// The same without the services' elements.
+    pub fn encode_tables(&self, layout: &Layout, batch: &mut Batch) {
         for ((family, table), first_set_id) in self.tables.iter().zip((1..).step_by(100)) {
             clear(layout, *family, batch);
             batch.extend(*family, &table.commands(&layout.table, first_set_id));
@@ -204,8 +210,6 @@ impl Load {
                 batch.add_elements(*family, &layout.table, name, set.elements.values().cloned());
             }
         }
-        batch.reserve(self.entries.len() * ENTRY_LEN);
-        self.entries.runs().for_each(|run| run.encode(layout, batch));
     }
 
     /// The families that have services which remember their clients.
@@ -246,7 +250,12 @@ impl Load {
 /// Appends the commands that delete our table of a family, whether it is there or not; works on kernels
 /// before 6.3, which know no command for that.
 pub fn clear(layout: &Layout, family: Family, batch: &mut Batch) {
-    let table = || proxy_netfilter::nft::Table::named(&layout.table);
+    clear_table(&layout.table, family, batch);
+}
+
+/// The same for a table of any name.
+pub fn clear_table(table: &str, family: Family, batch: &mut Batch) {
+    let table = || proxy_netfilter::nft::Table::named(table);
     batch.push(family, &Command::NewTable(table(), Existing::Keep));
     batch.push(family, &Command::DelTable(table()));
 }

@@ -1,0 +1,306 @@
+//! Forwarding goes on whatever happens to the program: back-ends roll under load while it is killed and started
+//! again, over and over, and no connection fails.
+//!
+//! `ORCH_NO_GAP_ROLLS` sets how many back-ends are replaced; a handful when it is not set.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
+
+#[path = "support/api.rs"]
+mod api;
+#[path = "support/net.rs"]
+mod net;
+#[path = "../../kernel/tests/support/sys.rs"]
+mod sys;
+
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use api::Api;
+use net::{Net, inside};
+use orch_proxy::turns;
+use proto_api::core::v1::{Service, ServicePort};
+use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
+use proto_api::names::{Names, Profile};
+use proxy_kernel::{Session, Socket};
+use proxy_netfilter::ct::{AddressFamily, FlowFilter, TupleFilter};
+use proxy_netfilter::nft::Family;
+use sys::{in_namespace, run};
+
+const NODE: [&str; 2] = ["192.168.9.1", "fd00:9::1"];
+const CLIENT: [&str; 2] = ["203.0.113.7", "fd00:cc::7"];
+const PODS: [[&str; 2]; 4] = [
+    ["10.244.1.1", "fd00:10:244::1"],
+    ["10.244.1.2", "fd00:10:244::2"],
+    ["10.244.1.3", "fd00:10:244::3"],
+    ["10.244.1.4", "fd00:10:244::4"],
+];
+const SERVICE: &str = "10.96.0.1";
+const PORT: u16 = 80;
+const TARGET: u16 = 8080;
+const TABLE: &str = "orch-proxy";
+/// Back-ends replaced when nobody says how many.
+const ROLLS: usize = 8;
+/// Longer than a busy machine needs to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What becomes of a back-end, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is not there: connections to it are refused.
+    Gone,
+    /// It serves and is sent connections.
+    Ready,
+    /// It serves what it has.
+    Terminating,
+}
+
+/// The back-ends, and the API that tells of them.
+struct Backends {
+    api: Api,
+    stages: [Stage; PODS.len()],
+}
+
+impl Backends {
+    fn set(&mut self, pod: usize, stage: Stage) {
+        let reject = "table inet gone { chain c { type filter hook input priority 0; \
+            meta l4proto { tcp, udp } reject\n}\n}";
+        let namespace = format!("--net=/run/netns/pod{pod}");
+        if self.stages[pod] == Stage::Gone && stage != Stage::Gone {
+            run(&["nsenter", &namespace, "nft", "delete table inet gone"]);
+        }
+        self.stages[pod] = stage;
+        self.api.put_slice(self.slice());
+        if stage == Stage::Gone {
+            // As with a grace period that is long enough: it serves until nobody is sent to it any more.
+            let address = PODS[pod][0].parse().unwrap();
+            let gone =
+                || endpoints().is_some_and(|all| !all.contains(&address)) && !is_used(address);
+            wait_for("nobody is sent to the endpoint any more", gone);
+            // Connections that were begun before are short.
+            thread::sleep(Duration::from_millis(50));
+            run(&["nsenter", &namespace, "nft", reject]);
+        }
+    }
+
+    fn slice(&self) -> EndpointSlice {
+        let mut slice = EndpointSlice { address_type: "IPv4".into(), ..EndpointSlice::default() };
+        slice.metadata.namespace = "ns".into();
+        slice.metadata.name = "web-1".into();
+        slice.metadata.labels.insert("kubernetes.io/service-name".into(), "web".into());
+        let port = |name: &str, protocol: &str| EndpointPort {
+            name: Some(name.into()),
+            protocol: Some(protocol.into()),
+            port: Some(TARGET.into()),
+            ..EndpointPort::default()
+        };
+        slice.ports = vec![port("t", "TCP"), port("u", "UDP")];
+        let there = self.stages.iter().zip(PODS).filter(|(stage, _)| **stage != Stage::Gone);
+        slice.endpoints = there
+            .map(|(stage, [address, _])| {
+                let mut endpoint =
+                    Endpoint { addresses: vec![address.into()], ..Endpoint::default() };
+                endpoint.conditions.ready = Some(*stage == Stage::Ready);
+                endpoint.conditions.serving = Some(true);
+                endpoint.conditions.terminating = Some(*stage == Stage::Terminating);
+                endpoint
+            })
+            .collect();
+        slice
+    }
+}
+
+fn service() -> Service {
+    let mut service = Service::default();
+    service.metadata.namespace = "ns".into();
+    service.metadata.name = "web".into();
+    service.spec.type_ = "ClusterIP".into();
+    service.spec.cluster_ip = SERVICE.into();
+    service.spec.cluster_ips = vec![SERVICE.into()];
+    let port = |name: &str, protocol: &str| ServicePort {
+        name: name.into(),
+        protocol: protocol.into(),
+        port: PORT.into(),
+        ..ServicePort::default()
+    };
+    service.spec.ports = vec![port("t", "TCP"), port("u", "UDP")];
+    service
+}
+
+/// Whether flows lead to an address: a client may open a flow from a port that it had before.
+fn is_used(address: IpAddr) -> bool {
+    let reply = TupleFilter { src: Some(address), proto: Some(17), ..TupleFilter::default() };
+    let filter = FlowFilter { reply, ..FlowFilter::default() };
+    let mut used = false;
+    let mut session = Session::new(Socket::open().unwrap());
+    session.flows(AddressFamily::V4, &filter, |_| used = true).unwrap();
+    used
+}
+
+/// Addresses that the kernel sends connections to; none when they change while they are read.
+fn endpoints() -> Option<Vec<IpAddr>> {
+    let mut session = Session::new(Socket::open().unwrap());
+    let table = turns::serving(&mut session, TABLE, &[Family::Ip]).ok()?;
+    let table = session.read_table(Family::Ip, &table).ok()??;
+    let elements = table.sets.get("endpoints").into_iter().flat_map(|set| set.elements.values());
+    let address = |data: &proxy_netfilter::nft::Data| match data {
+        proxy_netfilter::nft::Data::Value(value) => {
+            value.bytes().first_chunk::<4>().map(|octets| IpAddr::from(*octets))
+        }
+        proxy_netfilter::nft::Data::Verdict(_) => None,
+    };
+    let all: Vec<_> = elements.filter_map(|e| address(e.data.as_ref()?)).collect();
+    (!all.is_empty()).then_some(all)
+}
+
+fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(120), "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts the program and kills it, over and over, until told to stop; returns how often.
+fn kill_in_a_loop(
+    kubeconfig: String,
+    steps: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+) -> thread::JoinHandle<u32> {
+    let start = move || -> Child {
+        Command::new(env!("CARGO_BIN_EXE_orch-proxy"))
+            .args(["--naming=kubernetes", "--hostname-override=node", "--nft-table", TABLE])
+            .args(["--conntrack-max-per-core=0", "--healthz-bind-address=127.0.0.1:0"])
+            .args(["--metrics-bind-address=127.0.0.1:0", "--kubeconfig", &kubeconfig])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    thread::spawn(move || {
+        let mut kills = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let before = steps.load(Ordering::Relaxed);
+            let mut child = start();
+            // Some are killed when they have hardly begun or are at work; every third may finish a step first, so
+            // that machines of any speed get on.
+            let went_on =
+                || stop.load(Ordering::Relaxed) || steps.load(Ordering::Relaxed) != before;
+            if kills % 3 == 2 {
+                wait_for("a step is done", went_on);
+            }
+            thread::sleep(Duration::from_millis(u64::from(kills) * 37 % 200));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            kills += 1;
+        }
+        kills
+    })
+}
+
+/// Calls made so far, and what went wrong with the first that failed.
+#[derive(Default)]
+struct Calls {
+    done: AtomicU64,
+    failure: std::sync::Mutex<Option<String>>,
+}
+
+/// Calls the service until told to stop, each call by a new connection or flow.
+fn load(call: fn() -> std::io::Result<()>, calls: Arc<Calls>, stop: Arc<AtomicBool>) {
+    let work = move || {
+        while !stop.load(Ordering::Relaxed) {
+            match call() {
+                Ok(()) => drop(calls.done.fetch_add(1, Ordering::Relaxed)),
+                Err(error) => {
+                    calls.failure.lock().unwrap().get_or_insert(format!("{error:?}"));
+                    return;
+                }
+            }
+        }
+    };
+    inside("client", move || drop(thread::spawn(work)));
+}
+
+fn tcp() -> std::io::Result<()> {
+    let to = SocketAddr::new(SERVICE.parse().unwrap(), PORT);
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    if text.is_empty() { Err(std::io::ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
+}
+
+fn udp() -> std::io::Result<()> {
+    // Flows are known for long after their only question: thousands a second would be all that is walked through.
+    thread::sleep(Duration::from_millis(2));
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.connect((SERVICE, PORT))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.send(b"?")?;
+    socket.recv(&mut [0; 128]).map(drop)
+}
+
+fn roll_under_fire() {
+    let places = PODS.map(|addresses| addresses);
+    let named: Vec<(&str, [&str; 2])> =
+        ["pod0", "pod1", "pod2", "pod3"].into_iter().zip(places).collect();
+    let net = Net::make(&NODE, &[&[("client", CLIENT)][..], &named].concat());
+    named.iter().for_each(|(pod, _)| net.serve(pod, TARGET));
+    let api = Api::new(Names::new(Profile::Kubernetes));
+    let address = api.serve();
+    let path = std::env::temp_dir().join(format!("orch-no-gap-{}", std::process::id()));
+    std::fs::write(&path, api::kubeconfig(address)).unwrap();
+    api.put_service(service());
+    let mut backends = Backends { api, stages: [Stage::Ready; PODS.len()] };
+    backends.api.put_slice(backends.slice());
+
+    let (stop_kills, stop_load) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let steps = Arc::new(AtomicU64::new(0));
+    let kubeconfig = path.display().to_string();
+    let killer = kill_in_a_loop(kubeconfig, steps.clone(), stop_kills.clone());
+    let complete = || endpoints().is_some_and(|all| all.len() == 2 * PODS.len());
+    wait_for("all endpoints are in the kernel", complete);
+    steps.fetch_add(1, Ordering::Relaxed);
+    let calls = [Arc::new(Calls::default()), Arc::new(Calls::default())];
+    for (call, calls) in [(tcp as fn() -> _, &calls[0]), (udp, &calls[1])] {
+        load(call, calls.clone(), stop_load.clone());
+        load(call, calls.clone(), stop_load.clone());
+    }
+    let rolls = std::env::var("ORCH_NO_GAP_ROLLS").ok().and_then(|n| n.parse().ok());
+    for roll in 0..rolls.unwrap_or(ROLLS) {
+        let pod = roll % PODS.len();
+        let before = calls.each_ref().map(|calls| calls.done.load(Ordering::Relaxed));
+        for stage in [Stage::Terminating, Stage::Gone, Stage::Ready] {
+            backends.set(pod, stage);
+            steps.fetch_add(1, Ordering::Relaxed);
+        }
+        wait_for("calls go on", || {
+            let now = calls.each_ref().map(|calls| calls.done.load(Ordering::Relaxed));
+            let failed = calls.iter().any(|calls| calls.failure.lock().unwrap().is_some());
+            failed || now.iter().zip(before).all(|(now, before)| *now > before + 20)
+        });
+    }
+    stop_load.store(true, Ordering::Relaxed);
+    stop_kills.store(true, Ordering::Relaxed);
+    let kills = killer.join().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let done = calls.each_ref().map(|calls| calls.done.load(Ordering::Relaxed));
+    println!("{} TCP connections, {} UDP flows, {kills} kills", done[0], done[1]);
+    for (protocol, calls) in ["TCP", "UDP"].into_iter().zip(&calls) {
+        assert_eq!(*calls.failure.lock().unwrap(), None, "a call by {protocol} failed");
+    }
+    assert!(kills > 1);
+}
+
+#[test]
+fn backends_roll_and_the_program_is_killed_and_no_connection_fails() {
+    in_namespace(
+        "backends_roll_and_the_program_is_killed_and_no_connection_fails",
+        roll_under_fire,
+    );
+}

@@ -133,9 +133,10 @@ fn clients_keep_their_endpoint_until_it_goes() {
         (0..10).for_each(|_| assert_eq!(served_by(&net), first));
         // The program is killed and starts anew, and so are the tables.
         drop(driver);
-        let (_, mut restarted) = start(10_800, &[0, 1, 2]);
+        let (now, mut restarted) = start(10_800, &[0, 1, 2]);
         (0..10).for_each(|_| assert_eq!(served_by(&net), first));
-        let clients = restarted.session().elements(Family::Ip, TABLE, "affinity").unwrap();
+        let table = now.plane().layout().table.clone();
+        let clients = restarted.session().elements(Family::Ip, &table, "affinity").unwrap();
         assert_eq!(clients.len(), 2, "{clients:?}");
         assert!(clients.iter().all(|c| c.timeout_ms == Some(10_800_000)), "{clients:?}");
         drop((desired, restarted));

@@ -44,6 +44,7 @@ fn set(name: &str, flags: SetFlags, key: &[Type], data: Option<Type>) -> Set {
         timeout_ms: None,
         gc_interval_ms: None,
         userdata: userdata::set(userdata::ByteOrder::Network, None),
+        expr: None,
     }
 }
 

@@ -325,6 +325,8 @@ fn new_elements(table: &mut TableRules, list: Elements, existing: Existing) -> R
                 if full {
                     return Err(errno::ENFILE);
                 }
+                let expr = element.expr.or_else(|| set.set.expr.clone().map(Box::new));
+                let element = Element { expr, ..element };
                 set.elements.insert(element.key.clone(), element);
             }
         }

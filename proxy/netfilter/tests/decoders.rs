@@ -48,6 +48,7 @@ fn set(name: &str, flags: SetFlags, data: Option<u32>) -> Set {
         timeout_ms: Some(5000),
         gc_interval_ms: Some(9),
         userdata: userdata::set(userdata::ByteOrder::Mixed, None),
+        expr: (name == "s").then(|| Counter { bytes: 0, packets: 0 }.into()),
     }
 }
 

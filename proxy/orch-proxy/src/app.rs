@@ -21,9 +21,11 @@ use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
+use proxy_rules::model::Counting;
 use proxy_rules::trap::Trap;
 
 use crate::config::{BindFailure, Config, DetectLocal, PodRoutes};
+use crate::counters::ServiceCounters;
 use crate::dns::{self, Nameserver};
 use crate::driver::{Driver, Pace};
 use crate::health_check::{self, HealthCheckServers};
@@ -278,11 +280,25 @@ impl Bound {
         }
         tokio::spawn(own_node::tell_zone(node, self.desired.clone(), drain.clone()));
         self.start_health_checks(&drain);
+        if self.config.settings.counting == Counting::On {
+            self.start_counters(&drain);
+        }
         if self.config.pod_routes == PodRoutes::Keep {
             let status = self.pages.status.task("pod routes");
             router::start(&self.client, &self.config.node_name, status, &drain);
         }
         self.driver.run(drain).await;
+    }
+
+    fn start_counters(&self, drain: &DrainWatch) {
+        let prefix = self.config.names.metric_prefix("proxy");
+        let status = self.pages.status.task("service counters");
+        match ServiceCounters::register(&self.pages.metrics, &prefix) {
+            Ok(counters) => {
+                drop(tokio::spawn(counters.run(self.desired.clone(), status, drain.clone())));
+            }
+            Err(error) => status.failed(chain(&error)),
+        }
     }
 
     fn start_health_checks(&self, drain: &DrainWatch) {

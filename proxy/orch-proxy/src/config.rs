@@ -8,7 +8,7 @@ use proto_api::names::Names;
 use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
 use proto_daemon::feature_gates::{Gate, GateError, settle};
 use proto_daemon::flags::BindAddress;
-use proxy_rules::model::{Cidr, Leaving, Masquerade, Removed, Settings};
+use proxy_rules::model::{Cidr, Counting, Leaving, Masquerade, Removed, Settings};
 
 use crate::dns::DnsSettings;
 use crate::flags::Flags;
@@ -183,6 +183,7 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
                 true => Removed::Reset,
                 false => Removed::Left,
             },
+            counting: if flags.proxy.service_counters { Counting::On } else { Counting::Off },
             leaving: if flags.proxy.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
         },
         health_address: health

@@ -89,6 +89,11 @@ pub struct ProxyFlags {
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true")]
     pub pod_routes: bool,
+    /// Count the connections to each address and node port of each service; see the metric
+    /// service_connections_total.
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
+          default_value_t = false, default_missing_value = "true")]
+    pub service_counters: bool,
     /// Remove all that this program made, and end.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true")]

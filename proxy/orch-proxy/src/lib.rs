@@ -15,6 +15,8 @@ pub mod cleanup;
 
 pub mod config;
 
+pub mod counters;
+
 pub mod dns;
 
 pub mod driver;

@@ -9,7 +9,7 @@ mod sys;
 #[path = "support/net.rs"]
 mod net;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -17,11 +17,12 @@ use net::{Net, Reply};
 use proxy_kernel::{Session, Socket};
 use proxy_netfilter::ct::{AddressFamily, FlowFilter};
 use proxy_netfilter::nft::numbers::TableFlags;
+use proxy_rules::counters::Counted;
 use proxy_rules::diff::{Difference, diff};
-use proxy_rules::layout::{FAMILIES, Layout};
+use proxy_rules::layout::{FAMILIES, Layout, Map};
 use proxy_rules::model::{
-    Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy,
-    Protocol, ServiceId, Settings, SlicePort, family_of,
+    Choice, Counting, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place,
+    Policy, Protocol, ServiceId, Settings, SlicePort, family_of,
 };
 use proxy_rules::stale::stale_flows;
 use proxy_rules::trace::{Fate, Origin, Packet, Sender, fates};
@@ -280,9 +281,61 @@ fn stale_udp_flows_are_let_go() {
 }
 
 #[test]
+fn connections_to_each_frontend_are_counted_if_asked_for() {
+    in_namespace("connections_to_each_frontend_are_counted_if_asked_for", || {
+        let mut node = Node::start();
+        let mut layout = (**node.plane.layout()).clone();
+        layout.settings.counting = Counting::On;
+        node.plane = Dataplane::new(layout);
+        let mut exposed = service(1, Protocol::Udp);
+        exposed.ports[0].node_port = Some(30053);
+        node.expose("dns", exposed, &[(0, Place::Here), (1, Place::Here)]);
+        node.expose("none", service(2, Protocol::Udp), &[]);
+        node.pass();
+        let frontends = [("10.96.0.1", 80, 3), ("fd00:96::1", 80, 2), (NODE[0], 30053, 4)];
+        for (to, port, calls) in frontends {
+            for _ in 0..calls {
+                node.net.call("client", Protocol::Udp, ip(to), port);
+            }
+        }
+        node.net.call("client", Protocol::Udp, ip("10.96.0.2"), 80);
+        // Endpoints come and go; what was counted stays.
+        let id = ServiceId::new("ns", "dns");
+        let old = slice(&id, &[(0, Place::Here), (1, Place::Here)]);
+        let new = slice(&id, &[(1, Place::Here)]);
+        node.plane.slice_changed("dns", Some(&old), Some(Arc::new(new)));
+        node.pass();
+        let mut counted = BTreeMap::new();
+        for family in FAMILIES {
+            for map in [Map::Counted, Map::NodePortCounted] {
+                let elements = node.session.elements(family, "orch-proxy", map.name()).unwrap();
+                counted.extend(elements.iter().filter_map(|e| Counted::read(family, map, e)));
+            }
+        }
+        let count = |service: &str, address: Option<&str>, v6: bool| -> u64 {
+            let fits = |(c, _): &(&Counted, &u64)| {
+                c.address == address.map(ip)
+                    && (c.family == FAMILIES[1]) == v6
+                    && c.service(&node.plane) == Some(&ServiceId::new("ns", service))
+            };
+            counted.iter().filter(fits).map(|(_, count)| count).sum()
+        };
+        assert_eq!(count("dns", Some("10.96.0.1"), false), 3, "{counted:?}");
+        assert_eq!(count("dns", Some("fd00:96::1"), true), 2, "{counted:?}");
+        assert_eq!(count("dns", None, false), 4, "{counted:?}");
+        assert_eq!(count("dns", None, true), 0, "{counted:?}");
+        assert_eq!(count("none", Some("10.96.0.2"), false), 1, "{counted:?}");
+        assert_eq!(counted.len(), 6, "{counted:?}");
+    });
+}
+
+#[test]
 fn the_tables_can_be_listed_by_others() {
     in_namespace("the_tables_can_be_listed_by_others", || {
         let mut node = Node::start();
+        let mut layout = (**node.plane.layout()).clone();
+        layout.settings.counting = Counting::On;
+        node.plane = Dataplane::new(layout);
         let mut exposed = service(1, Protocol::Tcp);
         exposed.external_ips = [ip("198.51.100.1")].into();
         exposed.external = Policy::Local;

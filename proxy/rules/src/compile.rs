@@ -8,12 +8,12 @@ use proxy_netfilter::nft::{Data, Element, Family, Value};
 use crate::choose::{Backend, choose, consistent, reslot};
 use crate::claims::{Claim, Claims, Rank};
 use crate::layout::{
-    BACKENDS_MAX, Class, Draw, Map, address_value, backend_value, live_key, node_port_key,
+    BACKENDS_MAX, Class, Draw, Layout, Map, address_value, backend_value, live_key, node_port_key,
     service_key, slot_key, source_range_key,
 };
 use crate::model::{
-    Choice, Cidr, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol, ServiceId,
-    Topology, family_of,
+    Choice, Cidr, Counting, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol,
+    ServiceId, Topology, family_of,
 };
 
 /// One element of one of our maps.
@@ -82,6 +82,7 @@ pub struct Compiled {
     hairpin: Box<[IpAddr]>,
     /// Who may use the addresses of load balancers.
     source_ranges: Box<[Cidr]>,
+    counting: Counting,
     ports: Box<[CompiledPort]>,
 }
 
@@ -106,15 +107,16 @@ enum Frontend {
     NodePort(u16),
 }
 
-/// Compiles a service for some families, on a node of `zone` if it has one. Endpoints keep the slots that they
+/// Compiles a service for the families of a layout, on a node of `zone` if it has one. Endpoints keep the slots that they
 /// have in `old` where they can.
 pub fn compile<'a>(
     service: &LocalService,
     slices: impl Iterator<Item = &'a LocalSlice> + Clone,
-    families: &[Family],
+    layout: &Layout,
     old: &Compiled,
     zone: Option<&str>,
 ) -> Compiled {
+    let (families, counting) = (&layout.families, layout.settings.counting);
     let zone = zone.filter(|_| service.topology == Topology::Hints);
     let mut ports = Vec::new();
     // A frontend that two ports of the service ask for, which the API forbids, is the first one's.
@@ -147,7 +149,7 @@ pub fn compile<'a>(
     let ours = |ip: &&IpAddr| families.contains(&family_of(**ip));
     let cluster_ips = service.cluster_ips.iter().filter(ours).copied().collect();
     let source_ranges = service.source_ranges.clone();
-    Compiled { cluster_ips, hairpin: hairpin(&ports), source_ranges, ports: ports.into() }
+    Compiled { cluster_ips, hairpin: hairpin(&ports), source_ranges, counting, ports: ports.into() }
 }
 
 fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {
@@ -230,6 +232,9 @@ impl Compiled {
                 if claims.owns(&port.claim(*frontend).0, id) {
                     port.frontend_entries(*frontend, *policy, entries);
                     port.gate_entries(*frontend, &self.source_ranges, entries);
+                    if self.counting == Counting::On {
+                        entries.push(port.counter(*frontend));
+                    }
                 }
             }
         }
@@ -301,6 +306,16 @@ impl CompiledPort {
                 backends.iter().for_each(|b| push(draw.live(), &self.live_key(frontend, b), None));
             }
         }
+    }
+
+    fn counter(&self, frontend: Frontend) -> Entry {
+        let (map, key) = match frontend {
+            Frontend::NodePort(port) => (Map::NodePortCounted, node_port_key(self.protocol, port)),
+            Frontend::ClusterIp(ip) | Frontend::External(ip) | Frontend::LoadBalancer(ip) => {
+                (Map::Counted, service_key(&ip, self.protocol, self.number))
+            }
+        };
+        Entry { family: self.family, map, key, data: None }
     }
 
     fn live_key(&self, frontend: Frontend, backend: &Backend) -> Value {

@@ -166,6 +166,11 @@ impl Dataplane {
         }
     }
 
+    /// The service that has something.
+    pub fn owner(&self, claim: &Claim) -> Option<&ServiceId> {
+        self.claims.owner(claim)
+    }
+
     /// Notes the zone that this node is in.
     pub fn zone_changed(&mut self, zone: Option<&str>) {
         if self.zone.as_deref() == zone {
@@ -415,7 +420,7 @@ impl Dataplane {
             Some(service) => {
                 let slices = record.slices.iter().map(|(_, slice)| &**slice);
                 let zone = self.zone.as_deref();
-                compile(service, slices, &self.layout.families, &record.compiled, zone)
+                compile(service, slices, &self.layout, &record.compiled, zone)
             }
             None => Compiled::default(),
         })

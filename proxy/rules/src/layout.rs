@@ -16,7 +16,7 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::ruleset::{ChainRules, SetElements};
 use proxy_netfilter::nft::{Chain, Family, Rule, TableRules, Value, userdata};
 
-use crate::model::{Cidr, Protocol, Settings};
+use crate::model::{Cidr, Counting, Protocol, Settings};
 
 mod map;
 pub use map::Map;
@@ -112,7 +112,8 @@ impl Layout {
     /// A table without services: all sets, empty, and all rules that do not depend on a class in use.
     pub fn skeleton(&self, family: Family, size_of: impl Fn(Map) -> u32) -> TableRules {
         let mut table = TableRules::empty(self.flags);
-        for map in Map::ALL {
+        let counting = self.settings.counting == Counting::On;
+        for map in Map::ALL.into_iter().filter(|map| counting || !map.counts()) {
             let set = map.declare(family, &self.table, size_of(map));
             let elements = BTreeMap::new();
             table.sets.insert(map.name().to_owned(), SetElements { set, elements });

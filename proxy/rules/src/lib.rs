@@ -25,6 +25,8 @@ mod dataplane;
 pub use dataplane::{Dataplane, Pass};
 pub use transaction::Transaction;
 
+pub mod counters;
+
 pub mod diff;
 
 pub mod compare;

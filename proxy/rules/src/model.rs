@@ -334,6 +334,8 @@ pub struct Settings {
     pub node_port_cidrs: Vec<Cidr>,
     /// What becomes of the source of pods' traffic to addresses that are no pods'.
     pub leaving: Leaving,
+    /// Whether the connections to each frontend are counted.
+    pub counting: Counting,
     /// What becomes of TCP connections to endpoints that are gone.
     pub removed: Removed,
 }
@@ -346,6 +348,16 @@ pub enum Removed {
     Left,
     /// They are reset. Those to endpoints that terminate stay until these are gone.
     Reset,
+}
+
+/// Whether the connections to each frontend are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Counting {
+    /// No: it costs each new connection a lookup, and the kernel a counter a frontend and core.
+    #[default]
+    Off,
+    /// Yes.
+    On,
 }
 
 /// What becomes of the source of pods' traffic to addresses that are no pods'.

@@ -196,6 +196,7 @@ impl Trap {
             id: Some(id),
             timeout_ms: None,
             gc_interval_ms: None,
+            expr: None,
             userdata: userdata::set(ByteOrder::Mixed, None),
         }
     }

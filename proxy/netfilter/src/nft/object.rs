@@ -75,6 +75,8 @@ attributes! {
         gc_interval_ms: Option<u32> = 12,
         /// Byte orders and such, for listing tools.
         userdata: Vec<u8> = 13,
+        /// Expression that each element gets, such as a counter.
+        expr: Option<Expr> = 17,
     }
     /// One element of a set.
     Element {

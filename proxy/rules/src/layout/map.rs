@@ -1,6 +1,7 @@
 //! The sets and maps of our tables: names, types, declarations.
 
 use proxy_netfilter::nft::datatype::{DATA_TYPE_VERDICT, concat_len, concat_number};
+use proxy_netfilter::nft::expr::Counter;
 use proxy_netfilter::nft::numbers::SetFlags;
 use proxy_netfilter::nft::object::SetSize;
 use proxy_netfilter::nft::userdata::{self, ByteOrder};
@@ -42,11 +43,15 @@ pub enum Map {
     Gated,
     /// Address, protocol, port, block, prefix length: who may.
     SourceRanges,
+    /// Address, protocol, port: counters of connections.
+    Counted,
+    /// Protocol, port: counters of connections to node ports.
+    NodePortCounted,
 }
 
 impl Map {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Services,
         Self::ServicesExternal,
         Self::NodePorts,
@@ -63,6 +68,8 @@ impl Map {
         Self::LiveHere,
         Self::Gated,
         Self::SourceRanges,
+        Self::Counted,
+        Self::NodePortCounted,
     ];
 
     /// Its name in the kernel.
@@ -84,6 +91,8 @@ impl Map {
             Self::LiveHere => "live-here",
             Self::Gated => "gated",
             Self::SourceRanges => "source-ranges",
+            Self::Counted => "counted",
+            Self::NodePortCounted => "node-port-counted",
         }
     }
 
@@ -106,8 +115,8 @@ impl Map {
             Self::NodePortEndpoints => (with_slot(port), vec![address, Type::Port]),
             Self::Hairpin => (vec![address, address], Vec::new()),
             Self::ClusterIps => (vec![address], Vec::new()),
-            Self::Masquerade => (frontend, Vec::new()),
-            Self::NodePortMasquerade => (port, Vec::new()),
+            Self::Masquerade | Self::Counted => (frontend, Vec::new()),
+            Self::NodePortMasquerade | Self::NodePortCounted => (port, Vec::new()),
             // The first word is padding, for the reason told at `Class::data`.
             Self::Affinity => {
                 ([frontend, vec![address]].concat(), vec![Type::Mark, address, Type::Port])
@@ -118,6 +127,11 @@ impl Map {
             Self::Gated => (frontend, Vec::new()),
             Self::SourceRanges => ([frontend, vec![address, Type::Mark]].concat(), Vec::new()),
         }
+    }
+
+    /// Whether its elements count.
+    pub fn counts(self) -> bool {
+        matches!(self, Self::Counted | Self::NodePortCounted)
     }
 
     /// Whether packets write it: what it holds is not ours to compare.
@@ -159,6 +173,7 @@ impl Map {
             timeout_ms: None,
             gc_interval_ms: None,
             userdata: userdata::set(order(&key), is_map.then(|| order(&data))),
+            expr: self.counts().then(|| Counter { bytes: 0, packets: 0 }.into()),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::words::{
     original_address, original_port, port, protocol, remember,
 };
 use super::{Draw, Map, address_value};
-use crate::model::{Choice, Cidr, Leaving, Masquerade, Protocol, Settings};
+use crate::model::{Choice, Cidr, Counting, Leaving, Masquerade, Protocol, Settings};
 
 /// Chain that answers with an error.
 pub const REJECT: &str = "reject";
@@ -120,7 +120,17 @@ fn frontends(family: Family, settings: &Settings) -> Vec<Commented> {
             [service_key(family, KEY), class(Map::Services), act()],
         ),
     ];
+    let counting = settings.counting == Counting::On;
+    if counting {
+        let counted = vec![is_in(Map::Counted, KEY)];
+        rules.insert(0, rule("count the connection", [service_key(family, KEY), counted]));
+    }
     for to_node in node_addresses(family, settings) {
+        if counting {
+            let counted = vec![is_in(Map::NodePortCounted, KEY)];
+            let parts = [node_port_key(KEY), to_node.clone(), counted];
+            rules.push(rule("count the connection to a node port", parts));
+        }
         let map = |map, source: Vec<Expr>| {
             [node_port_key(KEY), class(map), to_node.clone(), source, act()]
         };

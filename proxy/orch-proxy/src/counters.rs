@@ -1,0 +1,174 @@
+//! Connections to each service, as a metric: the kernel counts, a task reads its counters every few seconds.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::{IntCounterVec, Opts};
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use proto_daemon::metrics::Metrics;
+use proto_daemon::statusz::TaskStatus;
+use proxy_kernel::{QueryError, Session, Socket};
+use proxy_rules::counters::Counted;
+use proxy_rules::layout::Map;
+
+use crate::sources::Desired;
+
+/// How often the counters are read: a read walks all of them.
+const READ_EVERY: Duration = Duration::from_secs(10);
+/// What tells the counters apart.
+const LABELS: [&str; 5] = ["namespace", "service", "protocol", "address", "port"];
+
+/// The metric, and what the kernel said last.
+pub struct ServiceCounters {
+    connections: IntCounterVec,
+    last: HashMap<Counted, (u64, [String; 5])>,
+}
+
+/// The counters could not be read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("reach the kernel's netfilter")]
+    Open(#[from] proxy_kernel::OpenError),
+    #[error("read the counters")]
+    Query(#[from] QueryError),
+}
+
+impl ServiceCounters {
+    /// Registers the metric under `prefix`.
+    pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
+        let help = "Connections to the addresses and node ports of services.";
+        let options = Opts::new(format!("{prefix}_service_connections_total"), help);
+        let connections = metrics.register(IntCounterVec::new(options, &LABELS)?)?;
+        Ok(Self { connections, last: HashMap::new() })
+    }
+
+    /// Reads the kernel's counters every few seconds until drained.
+    pub async fn run(mut self, desired: Arc<Desired>, status: TaskStatus, drain: DrainWatch) {
+        loop {
+            status.started("a few seconds passed");
+            let from = desired.clone();
+            // Reading a large table takes a while.
+            let read = tokio::task::spawn_blocking(move || read(&from)).await;
+            match read {
+                Ok(Ok(counted)) => {
+                    status.done(format!("{} counters", counted.len()));
+                    self.take(&desired, counted);
+                }
+                Ok(Err(error)) => status.failed(chain(&error)),
+                Err(error) => status.failed(chain(&error)),
+            }
+            // Both arms are cancel safe.
+            tokio::select! {
+                () = drain.asked() => return,
+                () = tokio::time::sleep(READ_EVERY) => {}
+            }
+        }
+    }
+
+    /// Adds what came since the last time. A counter below what it was has started anew.
+    fn take(&mut self, desired: &Desired, counted: Vec<(Counted, u64)>) {
+        let mut now = HashMap::with_capacity(counted.len());
+        for (frontend, count) in counted {
+            let service = frontend.service(&desired.plane()).cloned();
+            let Some(service) = service else { continue };
+            let labels = [
+                service.namespace().to_owned(),
+                service.name().to_owned(),
+                format!("{:?}", frontend.protocol).to_uppercase(),
+                frontend.address.map_or_else(|| "node".to_owned(), |address| address.to_string()),
+                frontend.port.to_string(),
+            ];
+            let before = match self.last.get(&frontend) {
+                Some((before, known)) if *known == labels => *before,
+                _ => 0,
+            };
+            let came = if count >= before { count - before } else { count };
+            self.connections.with_label_values(&labels.each_ref().map(String::as_str)).inc_by(came);
+            now.insert(frontend, (count, labels));
+        }
+        let before = std::mem::replace(&mut self.last, now);
+        // By labels: the node ports of both families share theirs.
+        let known: HashSet<&[String; 5]> = self.last.values().map(|(_, labels)| labels).collect();
+        for (_, labels) in before.values().filter(|(_, labels)| !known.contains(labels)) {
+            // Gone already when both families had it.
+            let _ = self.connections.remove_label_values(&labels.each_ref().map(String::as_str));
+        }
+    }
+}
+
+fn read(desired: &Desired) -> Result<Vec<(Counted, u64)>, ReadError> {
+    let layout = desired.plane().layout().clone();
+    let mut session = Session::new(Socket::open()?);
+    let mut counted = Vec::new();
+    for family in &layout.families {
+        for map in [Map::Counted, Map::NodePortCounted] {
+            let elements = session.elements(*family, &layout.table, map.name())?;
+            counted.extend(elements.iter().filter_map(|e| Counted::read(*family, map, e)));
+        }
+    }
+    Ok(counted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto_daemon::metrics::BuildInfo;
+    use proxy_netfilter::nft::Family;
+    use proxy_netfilter::nft::numbers::TableFlags;
+    use proxy_rules::Dataplane;
+    use proxy_rules::layout::Layout;
+    use proxy_rules::model::{LocalPort, LocalService, Protocol, ServiceId, Settings};
+
+    fn desired(service: Option<&str>) -> Desired {
+        let mut plane = Dataplane::new(Layout {
+            table: "t".into(),
+            flags: TableFlags::NONE,
+            families: vec![Family::Ip],
+            settings: Settings::default(),
+        });
+        if let Some(name) = service {
+            let port =
+                LocalPort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
+            let service = LocalService {
+                cluster_ips: [[10, 96, 0, 1].into()].into(),
+                ports: [port].into(),
+                ..LocalService::default()
+            };
+            plane.service_changed(&ServiceId::new("ns", name), Some(Arc::new(service)));
+        }
+        plane.load();
+        Desired::new(plane)
+    }
+
+    #[test]
+    fn counts_add_up_across_restarts_of_the_kernels_counters() {
+        let build = BuildInfo { version: "0", commit: "0" };
+        let metrics = Metrics::new("x", build).unwrap();
+        let mut counters = ServiceCounters::register(&metrics, "x").unwrap();
+        let frontend = Counted {
+            family: Family::Ip,
+            address: Some([10, 96, 0, 1].into()),
+            protocol: Protocol::Tcp,
+            port: 80,
+        };
+        let told = |service: &str, count: u64| {
+            format!(
+                "x_service_connections_total{{address=\"10.96.0.1\",namespace=\"ns\",port=\"80\",\
+                 protocol=\"TCP\",service=\"{service}\"}} {count}\n"
+            )
+        };
+        // Five, seven in all, and two after the tables were made anew.
+        for (kernel, sum) in [(5, 5), (7, 7), (2, 9)] {
+            counters.take(&desired(Some("web")), vec![(frontend, kernel)]);
+            assert!(metrics.text().contains(&told("web", sum)), "{}", metrics.text());
+        }
+        // Another service has the address: its own count, and none for the one that is gone.
+        counters.take(&desired(Some("other")), vec![(frontend, 3)]);
+        assert!(metrics.text().contains(&told("other", 3)), "{}", metrics.text());
+        assert!(!metrics.text().contains("service=\"web\""), "{}", metrics.text());
+        counters.take(&desired(None), vec![(frontend, 4)]);
+        assert!(!metrics.text().contains("x_service_connections_total{"), "{}", metrics.text());
+    }
+}

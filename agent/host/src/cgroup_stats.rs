@@ -307,6 +307,7 @@ mod tests {
             cpuacct: at("cpu"),
             memory: at("memory"),
             pids: None,
+            hugetlb: None,
             others: vec![root.path().join("blkio")],
         };
         let cgroups = Cgroups::new(Layout::V1(trees));

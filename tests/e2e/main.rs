@@ -10,6 +10,7 @@ mod explain;
 mod faults;
 mod fields;
 mod names;
+mod node;
 mod pods;
 mod services;
 mod volumes;
@@ -32,6 +33,9 @@ fn cases() -> Vec<Case<Context>> {
         case!(pods::init_containers_run_in_order_before_the_others),
         case!(pods::a_crashing_container_is_restarted_and_counted),
         case!(pods::a_deleted_pod_leaves_nothing),
+        case!(node::a_pod_over_its_storage_limits_is_evicted),
+        case!(node::a_name_that_is_no_image_is_told),
+        case!(node::a_critical_pod_gets_room),
         case!(fields::a_container_finds_what_its_pod_says),
         case!(fields::what_no_node_can_give_is_refused_by_name),
         case!(devices::a_plugins_device_reaches_one_container),

@@ -81,9 +81,14 @@ impl Evictor {
         let stall = stall
             .inspect_err(|error| tracing::info!(%error, "memory is looked at on a period only"))
             .ok();
+        let mut last = Did::Nothing;
         loop {
             page.started("look");
             let (did, wake_at) = self.look().await;
+            if did == Did::Helpless && last != did {
+                tracing::warn!("something is short, and no pod may be evicted for it");
+            }
+            last = did;
             page.done(format!("{did:?}"));
             if matches!(did, Did::Evicted(_)) {
                 // Whether that was enough is to be seen at once.
@@ -186,7 +191,6 @@ impl Evictor {
             })
             .collect();
         let Some(first) = rank::order(&candidates, signal).first().copied() else {
-            tracing::warn!(signal = signal.as_str(), "short, and no pod may be evicted for it");
             return Did::Helpless;
         };
         let uid = first.pod.metadata.uid.clone();

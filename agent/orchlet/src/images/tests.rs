@@ -60,7 +60,7 @@ fn with_secret(address: &str, password: &str) -> (Pod, Sources) {
     let auth = base64::engine::general_purpose::STANDARD.encode(format!("{USER}:{password}"));
     let json = format!(r#"{{"auths": {{"http://{address}/v2/": {{"auth": "{auth}"}}}}}}"#);
     let mut secret = Secret::default();
-    secret.data.insert(".dockerconfigjson".into(), json.into_bytes().into());
+    secret.data.insert(".dockerconfigjson".into(), json.into_bytes());
     let mut pod = Pod::default();
     pod.spec.image_pull_secrets = vec![LocalObjectReference { name: "s".into() }];
     let mut sources = Sources::default();

@@ -221,6 +221,11 @@ impl Zone {
                 Found::Alias(target) => {
                     let data = RData::CNAME(CNAME(target.clone()));
                     records.push(Record::from_rdata(name, TTL_SECS, data));
+                    // Who asks for the alias itself wants nothing else.
+                    if matches!(query.query_type, RecordType::CNAME | RecordType::ANY) {
+                        let reply = Reply { answers: records, ..self.existing(Vec::new()) };
+                        return Outcome::Answered(Reply { authorities: Vec::new(), ..reply });
+                    }
                     name = target;
                 }
                 Found::Elsewhere if records.is_empty() => return Outcome::Elsewhere,

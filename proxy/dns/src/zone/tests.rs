@@ -143,6 +143,8 @@ fn names_lead_where_the_specification_says() {
         ("idle.demo.svc.cluster.local.", A, "none"),
         // Other names.
         ("out.demo.svc.cluster.local.", A, "continues CNAME www.example.com. ? www.example.com."),
+        ("out.demo.svc.cluster.local.", CNAME, "ok CNAME www.example.com."),
+        ("alias.demo.svc.cluster.local.", CNAME, "ok CNAME web.demo.svc.cluster.local."),
         ("x.out.demo.svc.cluster.local.", A, "none"),
         ("alias.demo.svc.cluster.local.", A, "ok CNAME web.demo.svc.cluster.local. A 10.96.0.20"),
         // Pods.

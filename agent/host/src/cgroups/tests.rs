@@ -128,13 +128,21 @@ fn a_real_place_comes_and_goes() {
         cpu_period_us: Some(50_000),
         memory_bytes: Some(64 << 20),
         pids: Some(32),
-        huge_pages: None,
+        huge_pages: Some([(2 << 20, 4 << 20)].into()),
     };
     if let Err(error) = cgroups.make(&place, &limits) {
         eprintln!("SKIPPED a_real_place_comes_and_goes: {error}");
         return;
     }
     cgroups.make(&place, &limits).unwrap();
+    for (root, file) in cgroups
+        .roots()
+        .flat_map(|root| [(root, "hugetlb.2MB.max"), (root, "hugetlb.2MB.limit_in_bytes")])
+    {
+        if let Some(bound) = files::read_value(&below(root, &place).join(file)) {
+            assert_eq!(bound, "4194304", "{file}");
+        }
+    }
     let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
     for root in cgroups.roots() {
         let procs = below(root, &place).join("cgroup.procs");

@@ -183,9 +183,18 @@ pub async fn paths_and_devices_of_the_node_are_what_they_should_be(c: &Context) 
     let pod = c.pod_ready(&ns, "directory").await?;
     ensure!(c.in_container(&pod, &["/bin/cat", "/v/file"]).await? == "of the node\n");
     let volume = format!("{{name: v, hostPath: {{path: {path}/made, type: DirectoryOrCreate}}}}");
-    c.apply(&with_volume(&ns, "made", &volume)).await?;
-    c.pod_ready(&ns, "made").await?;
-    ensure!(dir.join("made").is_dir());
+    let travels = with_volume(&ns, "made", &volume)
+        .replace("mountPath: /v", "mountPath: /v, mountPropagation: HostToContainer");
+    c.apply(&travels).await?;
+    let made = c.pod_ready(&ns, "made").await?;
+    // a mount that the node makes later travels into the pod
+    let inner = dir.join("made/inner");
+    std::fs::create_dir_all(&inner)?;
+    let inner = inner.to_str().context("a path in UTF-8")?;
+    c.on_node(&["mount", "-t", "tmpfs", "travelling", inner]).await?;
+    let mounts = c.in_container(&made, &["/bin/cat", "/proc/mounts"]).await?;
+    c.on_node(&["umount", inner]).await?;
+    ensure!(mounts.contains("travelling /v/inner"), "nothing travelled:\n{mounts}");
     let volume = format!("{{name: v, hostPath: {{path: {path}/here, type: File}}}}");
     c.apply(&with_volume(&ns, "file", &volume)).await?;
     let events = c.client.within::<Event>(&ns);

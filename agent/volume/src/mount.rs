@@ -172,26 +172,47 @@ pub fn bind(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
     }
 }
 
-/// Binds what is open as `source`, with everything that is mounted below it, onto `name` of `parent`. What is mounted there later shows
-/// too; what is taken off the copy stays where it came from.
+/// How much of what lies below something is bound with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// Its own file system.
+    One,
+    /// What is mounted below it too.
+    All,
+}
+
+/// Binds what is open as `source` onto `name` of `parent`, so that mounts made where it comes from show here too, and what is taken off
+/// here stays there. A plain binding would take the other's mounts along when it is taken off.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn bind_all(source: impl AsFd, parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
+pub fn bind_below(
+    source: impl AsFd,
+    parent: impl AsFd,
+    name: &str,
+    extent: Extent,
+) -> rustix::io::Result<()> {
+    let target = beneath::handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
+    match extent {
+        Extent::One => bind(source, target)?,
+        Extent::All => bind_all(source, target)?,
+    }
+    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change(format!("{}/{name}", by_number(&parent)), slave)
+}
+
+fn bind_all(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_RECURSIVE
         | OpenTreeFlags::AT_EMPTY_PATH;
-    let target = beneath::handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
     match rustix::mount::open_tree(source.as_fd(), "", flags) {
-        Ok(tree) => attach(tree, target)?,
+        Ok(tree) => attach(tree, target),
         Err(Errno::NOSYS) => {
-            rustix::mount::mount_bind_recursive(by_number(&source), by_number(&target))?;
+            rustix::mount::mount_bind_recursive(by_number(&source), by_number(&target))
         }
-        Err(error) => return Err(error),
+        Err(error) => Err(error),
     }
-    let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
-    rustix::mount::mount_change(format!("{}/{name}", by_number(&parent)), slave)
 }
 
 fn by_number(fd: &impl AsFd) -> String {

@@ -17,12 +17,12 @@ use rustix::io::Errno;
 
 use crate::fs_group::{self, Change};
 use crate::host_path::{self, HostPathError};
-use crate::mount::{self, SECRETS_BYTES_MAX, Swap, Tmpfs};
+use crate::mount::{self, Extent, SECRETS_BYTES_MAX, Swap, Tmpfs};
 use crate::payload::Payload;
 use crate::sources::{
     self, Inputs, Medium, Plugin, Projected, Projection, SourceError, TokenWant, Volume, VolumeKind,
 };
-use crate::sub_path::{self, Extent, SubPath, SubPathError, Why};
+use crate::sub_path::{self, SubPath, SubPathError, Why};
 use crate::tree::{Ownership, Tree, TreeError, Written};
 use crate::{beneath, empty_dir};
 

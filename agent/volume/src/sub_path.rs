@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::beneath;
 use crate::host_path::HostPathError;
+use crate::mount::{self, Extent};
 use crate::sources::HostPathKind;
-use crate::{beneath, mount};
 
 /// Directory of a pod's bound parts.
 pub(crate) const DIRECTORY: &str = "volume-subpaths";
@@ -132,40 +133,28 @@ pub(crate) fn bind(
         mount::detach(parent, index)?;
     }
     let is_directory = FileType::from_raw_mode(wanted.st_mode) == FileType::Directory;
-    let target = make_target(parent, index, is_directory)?;
-    match extent {
-        Extent::One => mount::bind(part, target),
-        Extent::All => mount::bind_all(part, parent, index),
-    }
-}
-
-/// How much of what lies below a part is bound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// Its own file system.
-    One,
-    /// What is mounted below it too.
-    All,
+    make_target(parent, index, is_directory)?;
+    mount::bind_below(part, parent, index, extent)
 }
 
 fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-fn make_target(parent: &OwnedFd, index: &str, directory: bool) -> rustix::io::Result<OwnedFd> {
+fn make_target(parent: &OwnedFd, index: &str, directory: bool) -> rustix::io::Result<()> {
     if let Some(there) = beneath::handle(parent, index)? {
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&there)?.st_mode);
         if (kind == FileType::Directory) == directory {
-            return Ok(there);
+            return Ok(());
         }
         drop(there);
         beneath::remove(parent, index)?;
     }
     if directory {
-        return beneath::make_directory(parent, index, PRIVATE);
+        return beneath::make_directory(parent, index, PRIVATE).map(drop);
     }
     let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL;
-    beneath::open(parent, index, flags, Mode::from_raw_mode(0o640))
+    beneath::open(parent, index, flags, Mode::from_raw_mode(0o640)).map(drop)
 }
 
 /// Opens the directory of a container's targets, made if need be.

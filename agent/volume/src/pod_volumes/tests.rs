@@ -228,8 +228,20 @@ fn a_path_of_the_node_is_bound_as_what_it_was_checked_to_be() {
     std::fs::write(at("file"), "new").unwrap();
     let bound = bind(&at("file"), HostPathKind::File, 1).unwrap();
     assert_eq!(std::fs::read_to_string(bound).unwrap(), "new");
+    // what is mounted on the node below a path that a pod has outlives the pod
+    std::fs::create_dir(at("made/inner")).unwrap();
+    let tmpfs = Tmpfs { size_bytes: Some(1 << 20), mode: 0o755, swap: Swap::Allowed, exec: false };
+    mount::attach(
+        mount::detached(tmpfs).unwrap(),
+        beneath::open_directory(&at("made/inner")).unwrap(),
+    )
+    .unwrap();
     volumes.tear_down("u").unwrap();
     assert_eq!(mounts_below(dir.path()), 0);
+    let inner = beneath::open_directory(&at("made/inner")).unwrap();
+    assert!(beneath::is_mount_point(&inner).unwrap(), "a mount of the node went with the pod");
+    drop(inner);
+    mount::unmount(beneath::open_directory(&at("made")).unwrap(), "inner").unwrap();
     assert!(at("directory").exists() && at("made").exists() && at("old").exists());
     assert!(volumes.lie_below("/") && !volumes.lie_below(node.path().to_str().unwrap()));
 }

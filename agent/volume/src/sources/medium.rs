@@ -107,7 +107,10 @@ fn memory_limit(pod: &Pod) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn pod(containers: &[&[(&str, &str)]]) -> Pod {
+    /// Limits of one container, by resource.
+    type Limits<'a> = &'a [(&'a str, &'a str)];
+
+    fn pod(containers: &[Limits<'_>]) -> Pod {
         let mut pod = Pod::default();
         for limits in containers {
             let mut container = Container::default();
@@ -122,9 +125,10 @@ mod tests {
     #[test]
     fn the_smallest_bound_holds() {
         let mi = |n: u64| Some(n << 20);
-        let one: &[(&str, &str)] = &[("memory", "64Mi")];
-        let none: &[(&str, &str)] = &[];
-        let cases: [(&[&[(&str, &str)]], Option<&str>, Option<u64>); 6] = [
+        type Case<'a> = (&'a [Limits<'a>], Option<&'a str>, Option<u64>);
+        let one: Limits<'_> = &[("memory", "64Mi")];
+        let none: Limits<'_> = &[];
+        let cases: [Case<'_>; 6] = [
             (&[none], None, None),
             (&[none], Some("10Mi"), mi(10)),
             (&[one], None, mi(64)),
@@ -148,9 +152,10 @@ mod tests {
 
     #[test]
     fn huge_pages_are_those_of_the_pod() {
-        let small: &[(&str, &str)] = &[("hugepages-2Mi", "4Mi")];
-        let both: &[(&str, &str)] = &[("hugepages-2Mi", "4Mi"), ("hugepages-1Gi", "1Gi")];
-        let cases: [(&[(&str, &str)], &str, Option<u64>); 7] = [
+        type Case<'a> = (Limits<'a>, &'a str, Option<u64>);
+        let small: Limits<'_> = &[("hugepages-2Mi", "4Mi")];
+        let both: Limits<'_> = &[("hugepages-2Mi", "4Mi"), ("hugepages-1Gi", "1Gi")];
+        let cases: [Case<'_>; 7] = [
             (small, "HugePages", Some(2 << 20)),
             (small, "HugePages-2Mi", Some(2 << 20)),
             (small, "HugePages-1Gi", None),

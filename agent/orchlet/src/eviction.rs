@@ -144,7 +144,7 @@ impl Evictor {
 
     /// Ends pods that use more local storage than they may; how many.
     async fn keep_limits(&self) -> usize {
-        let mut pods = self.parts.current_pods();
+        let mut pods = self.standing_pods();
         pods.retain(|known| storage::is_limited(&known.pod));
         if pods.is_empty() {
             return 0;
@@ -164,6 +164,13 @@ impl Evictor {
         evicted
     }
 
+    /// Pods that the node has not ended yet. One that does not stop keeps no other from being evicted.
+    fn standing_pods(&self) -> Vec<Known> {
+        let mut pods = self.parts.current_pods();
+        pods.retain(|known| self.parts.verdict(&known.pod.metadata.uid).is_none());
+        pods
+    }
+
     async fn reclaim(
         &mut self,
         reclaim: &Reclaim,
@@ -180,7 +187,7 @@ impl Evictor {
                 return Did::Freed;
             }
         }
-        let pods = self.parts.current_pods();
+        let pods = self.standing_pods();
         let measured = measure(&self.parts, &pods, Extent::of(signal)).await;
         let candidates: Vec<Candidate<'_>> = pods
             .iter()

@@ -9,6 +9,7 @@ mod provider;
 mod rate;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub struct Images {
     rate: Mutex<Rate>,
     under_way: Mutex<BTreeMap<Wanted, Pull>>,
     uses: Mutex<Uses>,
+    /// Where the runtime keeps images, once it has said; it never moves them while it runs.
+    filesystem: Mutex<Option<PathBuf>>,
     /// Names, completed, that were imported for this node and stay while their archive does.
     imported: Mutex<BTreeSet<String>>,
 }
@@ -81,6 +84,7 @@ impl Images {
             rate: Mutex::new(Rate::new(bounds.qps, bounds.burst)),
             under_way: Mutex::default(),
             uses: Mutex::default(),
+            filesystem: Mutex::default(),
             imported: Mutex::default(),
         })
     }

@@ -98,9 +98,12 @@ pub async fn file(
     path: &Path,
     keep: Keep,
 ) -> Result<Vec<String>, ImportError> {
-    let opened = std::fs::File::open(path);
-    let file = opened.map_err(|source| ImportError::Open { path: path.into(), source })?;
-    import(channel, namespace, file, keep).await
+    let path = path.to_owned();
+    let open = move || {
+        let opened = std::fs::File::open(&path);
+        opened.map_err(|source| ImportError::Open { path, source })
+    };
+    import(channel, namespace, open, keep).await
 }
 
 /// Imports an archive in memory; the names of its images.
@@ -113,7 +116,8 @@ pub async fn tar(
     tar: &ImageTar,
     keep: Keep,
 ) -> Result<Vec<String>, ImportError> {
-    import(channel, namespace, Cursor::new(tar.bytes().to_vec()), keep).await
+    let bytes = tar.bytes().to_vec();
+    import(channel, namespace, move || Ok(Cursor::new(bytes)), keep).await
 }
 
 /// Waits until the runtime shows an image that was just imported; whether it did in time.
@@ -146,10 +150,17 @@ pub(crate) fn in_namespace<T>(message: T, namespace: &str) -> Request<T> {
 async fn import<R: Read + Seek + Send + 'static>(
     channel: Channel,
     namespace: &str,
-    mut file: R,
+    open: impl FnOnce() -> Result<R, ImportError> + Send + 'static,
     keep: Keep,
 ) -> Result<Vec<String>, ImportError> {
-    let archive = Archive::read(&mut file).map_err(ImportError::Archive)?;
+    let reading = tokio::task::spawn_blocking(move || {
+        let mut file = open()?;
+        let archive = Archive::read(&mut file).map_err(ImportError::Archive)?;
+        Ok((file, archive))
+    });
+    let broken =
+        |panicked| ImportError::Archive(ArchiveError::Read(std::io::Error::other(panicked)));
+    let (file, archive) = reading.await.map_err(broken)??;
     let lease = Lease::take(channel.clone(), namespace, &archive).await?;
     let import = Import { channel, namespace, lease: &lease.id, file: Arc::new(Mutex::new(file)) };
     let outcome = import.run(&archive, keep).await;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_host::disk_usage::{self, DiskUsage};
 use agent_node::eviction::Signal;
@@ -14,6 +15,9 @@ use tokio::task::spawn_blocking;
 
 use super::empty_dirs;
 use crate::pods::parts::{Known, Parts};
+
+/// How long the runtime may take to say what containers use: a node that runs short does not wait for one that hangs.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// What is measured: walking directories is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +58,8 @@ pub async fn measure(
     pods: &[Known],
     extent: Extent,
 ) -> BTreeMap<String, Measured> {
-    let usages = parts.runtime.usage().await.unwrap_or_else(|error| {
+    let asked = tokio::time::timeout(ANSWER_WITHIN, parts.runtime.usage()).await;
+    let usages = asked.unwrap_or_else(|_| Ok(Vec::new())).unwrap_or_else(|error| {
         tracing::warn!(error = chain(&error), "use of containers is not known");
         Vec::new()
     });

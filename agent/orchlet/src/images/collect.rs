@@ -93,9 +93,14 @@ impl Images {
     /// # Errors
     /// The runtime cannot be asked, or does not know.
     pub async fn filesystem(&self) -> Result<PathBuf, Line> {
+        if let Some(known) = lock(&self.filesystem).clone() {
+            return Ok(known);
+        }
         let found = self.runtime.image_filesystems().await.map_err(|e| chain(&e))?;
         let first = found.into_iter().next().filter(|fs| !fs.mountpoint.is_empty());
-        first.map(|fs| fs.mountpoint.into()).ok_or("the runtime names no image filesystem".into())
+        let path: PathBuf = first.ok_or("the runtime names no image filesystem")?.mountpoint.into();
+        *lock(&self.filesystem) = Some(path.clone());
+        Ok(path)
     }
 
     /// Takes in which images are there and which are used.

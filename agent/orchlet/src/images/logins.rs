@@ -7,6 +7,7 @@ use std::{fs, io};
 use agent_node::keyring::{Keyring, KeyringError, Login};
 use proto_api::core::v1::{Pod, Secret};
 use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 
 use super::provider::Providers;
 use crate::pods::seams::Sources;
@@ -19,9 +20,17 @@ const FILE_LEN_MAX: u64 = 1 << 20;
 pub struct Logins {
     /// Files of the node in the order in which they are looked for; the first that exists counts.
     files: Vec<PathBuf>,
-    /// What was read last, and of which file and change.
-    read: Mutex<Option<(PathBuf, Option<SystemTime>, Keyring)>>,
+    /// What was read last.
+    read: Mutex<Option<File>>,
     providers: Providers,
+}
+
+/// A file of credentials as it was read.
+#[derive(Debug)]
+struct File {
+    path: PathBuf,
+    changed: Option<SystemTime>,
+    keyring: Keyring,
 }
 
 impl Logins {
@@ -50,23 +59,26 @@ impl Logins {
 
     /// The node's file is read again when it has changed.
     async fn of_files(&self, repository: &str) -> Vec<Login> {
-        let Some(path) = self.files.iter().find(|path| path.is_file()) else { return Vec::new() };
-        let changed = fs::metadata(path).and_then(|meta| meta.modified()).ok();
         let mut read = self.read.lock().await;
-        if let Some((known, at, keyring)) = &*read
-            && known == path
-            && *at == changed
-        {
-            return keyring.lookup(repository);
-        }
-        let keyring = read_file(path).unwrap_or_else(|fault| {
-            tracing::warn!(path = %path.display(), fault, "credentials of the node are not used");
-            Keyring::default()
-        });
-        let found = keyring.lookup(repository);
-        *read = Some((path.clone(), changed, keyring));
-        found
+        let (files, before) = (self.files.clone(), read.take());
+        // Broken off only by the end of the program.
+        *read = spawn_blocking(move || newest(&files, before)).await.unwrap_or_default();
+        read.as_ref().map(|file| file.keyring.lookup(repository)).unwrap_or_default()
     }
+}
+
+/// The first file that exists, read again if it has changed.
+fn newest(files: &[PathBuf], before: Option<File>) -> Option<File> {
+    let path = files.iter().find(|path| path.is_file())?;
+    let changed = fs::metadata(path).and_then(|meta| meta.modified()).ok();
+    if let Some(known) = before.filter(|known| known.path == *path && known.changed == changed) {
+        return Some(known);
+    }
+    let keyring = read_file(path).unwrap_or_else(|fault| {
+        tracing::warn!(path = %path.display(), fault, "credentials of the node are not used");
+        Keyring::default()
+    });
+    Some(File { path: path.clone(), changed, keyring })
 }
 
 fn read_file(path: &Path) -> Result<Keyring, String> {

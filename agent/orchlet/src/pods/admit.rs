@@ -26,6 +26,7 @@ pub async fn answer(parts: &Parts, scene: &Scene) -> Admission {
     match decide(parts, scene).await {
         Ok(()) => Admission::Admitted,
         Err(Refusal { reason, message }) => {
+            parts.take_back(&scene.pod.metadata.uid);
             let event = PodEvent {
                 severity: Severity::Warning,
                 reason: word(&reason),
@@ -49,7 +50,7 @@ async fn decide(parts: &Parts, scene: &Scene) -> Result<(), Refusal> {
     support::check(&scene.pod, &parts.provision.abilities)?;
     let fits = || {
         let (node, load) = parts.node_and_load(&scene.pod.metadata.uid);
-        admit(&scene.pod, &node, &load, is_static)
+        admit(&scene.pod, &node, &load, is_static).inspect(|()| parts.promise(&scene.pod))
     };
     match fits() {
         Err(refusal)
@@ -118,4 +119,59 @@ fn word(reason: &str) -> &'static str {
         "UnsupportedField",
     ];
     WORDS.into_iter().find(|word| *word == reason).unwrap_or("UnexpectedAdmissionError")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use agent_runtime::fake::FakeRuntime;
+    use proto_api::core::v1::{Container, Pod};
+
+    use super::*;
+    use crate::pods::bench;
+
+    fn scene(name: &str, cpu: &str, priority: i32) -> Scene {
+        let mut pod = Pod::default();
+        pod.metadata.uid = name.into();
+        pod.spec.priority = Some(priority);
+        let mut container = Container::default();
+        container.resources.requests.insert("cpu".into(), cpu.parse().expect("quantity"));
+        pod.spec.containers = vec![container];
+        Scene {
+            pod: Arc::new(pod),
+            source: Source::Api,
+            sources: Arc::default(),
+            mounted: Arc::default(),
+            pod_ips: Vec::new(),
+            running: Default::default(),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_promised_is_taken_at_once() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let parts = bench::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let (first, second) = (scene("a", "600m", 0), scene("b", "600m", 0));
+        assert_eq!(answer(&parts, &first).await, Admission::Admitted);
+        let refused = answer(&parts, &second).await;
+        assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == "OutOfcpu"));
+        assert_eq!(answer(&parts, &first).await, Admission::Admitted, "not against itself");
+        parts.forget("a");
+        assert_eq!(answer(&parts, &second).await, Admission::Admitted);
+    }
+
+    #[tokio::test]
+    async fn a_node_that_is_short_or_shuts_down_lets_only_few_in() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let parts = bench::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        parts.strain.send_modify(|strain| strain.pressure.disk = true);
+        let refused = answer(&parts, &scene("a", "1m", 0)).await;
+        assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == "Evicted"));
+        let critical = scene("c", "1m", 2_000_000_000);
+        assert_eq!(answer(&parts, &critical).await, Admission::Admitted);
+        parts.strain.send_modify(|strain| strain.shutting_down = true);
+        let refused = answer(&parts, &critical).await;
+        assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == "NodeShutdown"));
+    }
 }

@@ -87,6 +87,8 @@ pub struct Verdicts(Mutex<BTreeMap<String, Sentence>>);
 #[derive(Debug, Default)]
 struct Sentence {
     verdict: Option<Verdict>,
+    /// The pod, from its admission until its task counts it itself.
+    promised: Option<Arc<Pod>>,
     poke: Arc<Notify>,
 }
 
@@ -99,7 +101,28 @@ impl Parts {
         let others =
             pods.iter().filter(|(other, known)| *other != uid && known.counts == Counts::Yes);
         others.for_each(|(_, known)| load.add(&known.pod));
+        let is_counted = |uid: &str| pods.get(uid).is_some_and(|known| known.counts == Counts::Yes);
+        for (other, sentence) in &*self.verdicts.lock() {
+            if let Some(pod) = sentence.promised.as_ref().filter(|_| other != uid)
+                && !is_counted(other)
+            {
+                load.add(pod);
+            }
+        }
         (node, load)
+    }
+
+    /// Takes back what was promised to a pod that was refused after all.
+    pub fn take_back(&self, uid: &str) {
+        if let Some(sentence) = self.verdicts.lock().get_mut(uid) {
+            sentence.promised = None;
+        }
+    }
+
+    /// Notes that a pod was admitted: it takes of the node before its own task has heard of it.
+    pub fn promise(&self, pod: &Arc<Pod>) {
+        let mut sentences = self.verdicts.lock();
+        sentences.entry(pod.metadata.uid.clone()).or_default().promised = Some(pod.clone());
     }
 
     /// Takes in what a pod's task knows now.
@@ -109,6 +132,11 @@ impl Parts {
             self.provision.release(&known.pod.metadata.uid);
         }
         let mut pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.counts == Counts::Yes
+            && let Some(sentence) = self.verdicts.lock().get_mut(&known.pod.metadata.uid)
+        {
+            sentence.promised = None;
+        }
         pods.insert(known.pod.metadata.uid.clone(), known);
     }
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use proto_daemon::tls;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -130,10 +131,8 @@ fn from_files(files: &Credentials) -> Result<Identity, TlsError> {
 
 fn from_text(pair: &Pair) -> Result<Identity, TlsError> {
     let made = |source| TlsError::File { path: PathBuf::from("(generated)"), source };
-    let chain: Result<Vec<_>, _> =
-        CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect();
-    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(made)?;
-    Ok((chain.map_err(made)?, key))
+    let chain = tls::certificates(pair.certificate.as_bytes()).map_err(made)?;
+    Ok((chain, tls::key(pair.key.as_bytes()).map_err(made)?))
 }
 
 fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsError> {
@@ -147,8 +146,8 @@ fn add_roots(roots: &mut RootCertStore, path: &Path) -> Result<(), TlsError> {
 
 fn add_text_roots(roots: &mut RootCertStore, text: &str) -> Result<(), TlsError> {
     let made = |source| TlsError::File { path: PathBuf::from("(generated)"), source };
-    for certificate in CertificateDer::pem_slice_iter(text.as_bytes()) {
-        let added = roots.add(certificate.map_err(made)?);
+    for certificate in tls::certificates(text.as_bytes()).map_err(made)? {
+        let added = roots.add(certificate);
         added.map_err(|source| TlsError::Certificate { what: "an authority", source })?;
     }
     Ok(())

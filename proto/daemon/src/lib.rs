@@ -21,6 +21,7 @@ pub mod ready;
 pub mod reconcile;
 pub mod runtime;
 pub mod statusz;
+pub mod tls;
 pub mod work_queue;
 
 mod sys;

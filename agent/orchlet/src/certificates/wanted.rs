@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use proto_api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use proto_api::meta::v1::ObjectMeta;
+use proto_daemon::tls;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData, SanType};
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -132,7 +132,7 @@ pub fn is_for(pem: &[u8], key: &KeyPair) -> bool {
 }
 
 fn first(pem: &[u8]) -> Option<CertificateDer<'static>> {
-    CertificateDer::pem_slice_iter(pem).next()?.ok()
+    tls::certificates(pem).ok()?.into_iter().next()
 }
 
 impl Life {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use proto_api::authentication::v1::UserInfo;
 use proto_client::rotating::{Changed, Rotating};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use proto_daemon::tls;
+use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::time::Instant;
@@ -262,8 +262,7 @@ fn make(
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let key =
-        PrivateKeyDer::from_pem_slice(key).map_err(|cause| TlsError::Pem { what: "key", cause })?;
+    let key = tls::key(key).map_err(|cause| TlsError::Pem { what: "key", cause })?;
     let mut config = builder
         .with_single_cert(chain("certificate", certificate)?, key)
         .map_err(|cause| TlsError::Unusable { what: "certificate", cause })?;
@@ -272,9 +271,7 @@ fn make(
 }
 
 fn chain(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<_, _>>()
-        .map_err(|cause| TlsError::Pem { what, cause })
+    tls::certificates(pem).map_err(|cause| TlsError::Pem { what, cause })
 }
 
 /// Who a verified client certificate says its owner is: the common name is the user, each

@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use proto_daemon::tls::{self, AnyServer};
+use rustls::RootCertStore;
+use rustls::crypto::ring;
+use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -156,8 +155,8 @@ impl TlsSource {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
                 let chain = certificates("client certificate", certificate)?;
-                let key = PrivateKeyDer::from_pem_slice(key)
-                    .map_err(|cause| TlsError::Pem { what: "client key", cause })?;
+                let key =
+                    tls::key(key).map_err(|cause| TlsError::Pem { what: "client key", cause })?;
                 builder
                     .with_client_auth_cert(chain, key)
                     .map_err(|cause| TlsError::Unusable { what: "client certificate", cause })?
@@ -220,61 +219,5 @@ fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, TlsError> {
 }
 
 fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let wrong = |cause| TlsError::Pem { what, cause };
-    let chain: Vec<_> =
-        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(wrong)?;
-    if chain.is_empty() {
-        Err(wrong(rustls::pki_types::pem::Error::NoItemsFound))
-    } else {
-        Ok(chain)
-    }
-}
-
-/// Accepts whatever the server shows, for `insecure-skip-tls-verify`.
-#[derive(Debug)]
-struct AnyServer(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyServer {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(
-            message,
-            certificate,
-            signature,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(
-            message,
-            certificate,
-            signature,
-            &self.0.signature_verification_algorithms,
-        )
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+    tls::certificates(pem).map_err(|cause| TlsError::Pem { what, cause })
 }

@@ -43,11 +43,14 @@ async fn read<Runs: Future<Output = bool> + Send>(
     is_running: impl Fn() -> Runs + Send,
     to: &Sender<io::Result<Bytes>>,
 ) -> io::Result<()> {
-    let mut part = Part::current(path.to_owned()).await?;
-    if let (Some(lines), Some(file)) = (options.tail_lines, part.plain()) {
-        let start = last_lines(file, lines).await?;
-        file.seek(SeekFrom::Start(start)).await?;
-    }
+    let current = Part::current(path.to_owned()).await?;
+    let (mut part, begun) = match options.tail_lines {
+        Some(lines) => last_lines_of(current, lines).await?,
+        None => (current, Begun::Here),
+    };
+    // A log that is not followed ends with the file that it begins with, unless it began in an earlier one.
+    let goes_on = options.follow || begun == Begun::Earlier;
+    let ends_before_next = if options.follow { ENDS_BEFORE_NEXT } else { 1 };
     let mut cutter = Cutter::new(options.timestamps, since(options), options.limit_bytes);
     let mut block = Vec::new();
     let mut looks = 0;
@@ -59,7 +62,7 @@ async fn read<Runs: Future<Output = bool> + Send>(
             // Asked before reading: what was written before the end is then read after it.
             may_grow = is_running().await;
         }
-        let succeeded = options.follow && part.has_successor().await;
+        let succeeded = goes_on && part.has_successor().await;
         let len = part.read(&mut block).await?;
         if len > 0 {
             let cut = cutter.push(block.get(..len).unwrap_or_default());
@@ -70,7 +73,7 @@ async fn read<Runs: Future<Output = bool> + Send>(
             continue;
         }
         ends = if succeeded { ends + 1 } else { 0 };
-        if ends >= ENDS_BEFORE_NEXT {
+        if ends >= ends_before_next {
             (part, ends) = (part.successor().await?, 0);
             continue;
         }
@@ -85,6 +88,46 @@ async fn read<Runs: Future<Output = bool> + Send>(
         }
         give(to, cutter.finish()).await;
         return Ok(());
+    }
+}
+
+/// In which file the wanted lines begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    /// In the one that is written.
+    Here,
+    /// In the one before.
+    Earlier,
+}
+
+/// Positions at the last lines; when the file that is written has been begun just now, those of the one before count too.
+async fn last_lines_of(mut current: Part, lines: u64) -> io::Result<(Part, Begun)> {
+    let Some(file) = current.plain() else { return Ok((current, Begun::Here)) };
+    let start = last_lines(file, lines).await?;
+    let here = if start > 0 || lines == 0 { lines } else { count_lines(file).await? };
+    file.seek(SeekFrom::Start(start)).await?;
+    if here >= lines {
+        return Ok((current, Begun::Here));
+    }
+    let Some(mut before) = current.predecessor().await? else { return Ok((current, Begun::Here)) };
+    let Some(file) = before.plain() else { return Ok((current, Begun::Here)) };
+    let start = last_lines(file, lines - here).await?;
+    file.seek(SeekFrom::Start(start)).await?;
+    Ok((before, Begun::Earlier))
+}
+
+/// Lines of a file from its beginning on.
+async fn count_lines(file: &mut File) -> io::Result<u64> {
+    file.seek(SeekFrom::Start(0)).await?;
+    let mut block = vec![0; BLOCK];
+    let mut lines = 0;
+    loop {
+        let len = file.read(&mut block).await?;
+        if len == 0 {
+            return Ok(lines);
+        }
+        let read = block.get(..len).unwrap_or_default();
+        lines += read.iter().filter(|byte| **byte == b'\n').count() as u64;
     }
 }
 
@@ -306,6 +349,33 @@ mod tests {
                 assert!(got.lines().eq(expected.iter().map(String::as_str)), "{story:?}: {got}");
             });
         }
+    }
+
+    #[tokio::test]
+    async fn last_lines_reach_back_over_one_rotation() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let path = directory.path().join("0.log");
+        let write = |name: &str, lines: std::ops::Range<usize>| {
+            let text: String = lines.map(|n| entry(&n.to_string())).collect();
+            std::fs::write(directory.path().join(name), text).expect("written");
+        };
+        write("0.log.20240101-000000", 0..5);
+        write("0.log.20240102-000000", 5..10);
+        write("0.log", 10..12);
+        for (lines, expected) in [(1, 11..12), (2, 10..12), (4, 8..12), (7, 5..12), (9, 5..12)] {
+            let (to, from) = channel(4);
+            let options = LogOptions { tail_lines: Some(lines), ..LogOptions::default() };
+            tokio::spawn(send(path.clone(), options, || ready(false), to));
+            let expected: String = expected.map(|n| format!("{n}\n")).collect();
+            assert_eq!(all(from).await, expected, "{lines}");
+        }
+        let (to, from) = channel(4);
+        tokio::spawn(send(path.clone(), LogOptions::default(), || ready(false), to));
+        assert_eq!(
+            all(from).await,
+            "10\n11\n",
+            "without a number of lines, the file that is written"
+        );
     }
 
     #[tokio::test]

@@ -81,6 +81,16 @@ impl Part {
         }
     }
 
+    /// The file before this one, while it is not compressed: the newest rotated one never is.
+    pub async fn predecessor(&self) -> io::Result<Option<Self>> {
+        let Some(stamp) = &self.after else { return Ok(None) };
+        let (_, known) = looked(self.path.clone()).await?;
+        let after = known.range(..stamp.clone()).next_back().cloned();
+        let content = rotated(&self.path, stamp).await?;
+        let plain = content.filter(|content| matches!(content, Content::Plain(_)));
+        Ok(plain.map(|content| Self { content, path: self.path.clone(), after }))
+    }
+
     /// What comes next of this file; 0 at its present end.
     pub async fn read(&mut self, block: &mut Vec<u8>) -> io::Result<usize> {
         match &mut self.content {

@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use proto_api::core::v1::{Node, Service};
 use proto_api::discovery::v1::EndpointSlice;
@@ -23,6 +25,9 @@ struct Shared {
     names: &'static Names,
     state: Mutex<State>,
     changed: Condvar,
+    started: Instant,
+    /// When the last event was about to be written, in nanoseconds after the start.
+    written: AtomicU64,
 }
 
 #[derive(Default)]
@@ -48,7 +53,8 @@ impl Api {
     /// An empty one.
     pub fn new(names: &'static Names) -> Self {
         let state = Mutex::new(State { version: 1, ..State::default() });
-        Self(Arc::new(Shared { names, state, changed: Condvar::new() }))
+        let (started, written) = (Instant::now(), AtomicU64::new(0));
+        Self(Arc::new(Shared { names, state, changed: Condvar::new(), started, written }))
     }
 
     /// Serves in the namespace of the calling thread.
@@ -63,6 +69,12 @@ impl Api {
             }
         });
         address
+    }
+
+    /// Time since the last event was about to be written to a socket.
+    pub fn since_written(&self) -> Duration {
+        let written = Duration::from_nanos(self.0.written.load(Ordering::Acquire));
+        self.0.started.elapsed().saturating_sub(written)
     }
 
     /// Creates or replaces a service.
@@ -166,6 +178,8 @@ impl Api {
             }
             if !chunk.is_empty() {
                 let head = format!("{:x}\r\n", chunk.len());
+                let now = u64::try_from(self.0.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.0.written.store(now, Ordering::Release);
                 writer.write_all(&[head.as_bytes(), &chunk, b"\r\n"].concat())?;
             }
         }

@@ -1,14 +1,5 @@
-//! Measures the proxy from the node-local model to the kernel, in a network namespace of its own:
-//! `unshare -n target/release/examples/bench [services ...]`.
-//!
-//! For each table size it prints one line: loading from nothing, then the kernel's part and the whole of one
+//! From the node-local model to the kernel. For each table size one line: loading from nothing, then the kernel's part and the whole of one
 //! endpoint changing, of an endpoint coming or going, of a service coming or going, of changes in bulk.
-
-#![allow(
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "a program for people, which may end anywhere"
-)]
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -28,11 +19,9 @@ const ENDPOINTS: u32 = 3;
 /// Repetitions of each small change.
 const ROUNDS: u32 = 2000;
 
-fn main() {
-    let mut sizes: Vec<u32> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).collect();
-    if sizes.is_empty() {
-        sizes = vec![1_000, 10_000, 100_000];
-    }
+/// Measures each size.
+pub fn measure_all(sizes: &[u32]) {
+    println!("from the model to the kernel, {ENDPOINTS} endpoints a service");
     println!(
         "{:>9} {:>10} {:>10} {:>16} {:>16} {:>16} {:>16} {:>12} {:>9}",
         "services",
@@ -45,7 +34,7 @@ fn main() {
         "bulk ep/s",
         "RSS MiB"
     );
-    sizes.into_iter().for_each(measure);
+    sizes.iter().for_each(|services| measure(*services));
 }
 
 /// A node under measurement.
@@ -217,11 +206,12 @@ fn slice(n: u32, variant: u32, endpoints: u32) -> Arc<LocalSlice> {
 }
 
 /// Services all over the table.
-fn scatter(round: u32, services: u32) -> u32 {
+pub fn scatter(round: u32, services: u32) -> u32 {
     round.wrapping_mul(2_654_435_761) % services
 }
 
-fn quantiles(mut times: Vec<Duration>) -> String {
+/// Median and 99th percentile.
+pub fn quantiles(mut times: Vec<Duration>) -> String {
     times.sort_unstable();
     let at = |share: f64| {
         let index = (times.len() as f64 * share) as usize;

@@ -2,14 +2,18 @@
 //! go, connects, and passes bytes; upgraded connections go through unchanged. Redirects are never followed.
 
 mod connect;
+mod links;
 mod place;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONNECTION, HOST, UPGRADE};
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
+    HOST, LOCATION, UPGRADE,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -26,6 +30,8 @@ use crate::status::ApiError;
 
 /// Longest wait for the head of a response.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Longest page whose links are rewritten.
+const PAGE_LEN_MAX: usize = 4 << 20;
 
 impl NodeProxy {
     /// Passes a request on and its answer back.
@@ -47,7 +53,12 @@ impl NodeProxy {
         if matches!(resource.subresource.as_str(), "exec" | "attach" | "portforward") {
             return Err(ApiError::bad_request("Upgrade request required"));
         }
-        let (parts, incoming) = request.into_parts();
+        let (mut parts, incoming) = request.into_parts();
+        let proxied = resource.subresource == "proxy";
+        if proxied {
+            // Links in pages are rewritten, and for that they have to be readable.
+            parts.headers.remove(ACCEPT_ENCODING);
+        }
         let mut passed = Request::new(incoming.map_err(BoxError::from).boxed_unsync());
         *passed.method_mut() = parts.method;
         *passed.headers_mut() = passed_headers(&parts.headers);
@@ -55,11 +66,14 @@ impl NodeProxy {
         if resource.subresource == "log" && !response.status().is_success() {
             return Err(no_log(response).await);
         }
-        let (parts, incoming) = response.into_parts();
+        let (head, incoming) = response.into_parts();
         let mut answer = Response::new(incoming.map_err(BoxError::from).boxed_unsync());
-        *answer.status_mut() = parts.status;
-        *answer.headers_mut() = upgrade::end_to_end(&parts.headers);
-        Ok(answer)
+        *answer.status_mut() = head.status;
+        *answer.headers_mut() = upgrade::end_to_end(&head.headers);
+        match proxied {
+            true => move_links(answer, place::prefix(parts.uri.path(), resource)).await,
+            false => Ok(answer),
+        }
     }
 
     /// Asks the other end to switch protocols; when it does, the two connections become one.
@@ -135,6 +149,51 @@ async fn refused(response: Response<Incoming>) -> Result<Response<ResponseBody>,
     let mut answer = Response::new(body::full(text(response).await));
     *answer.status_mut() = status;
     Ok(answer)
+}
+
+/// Makes what a page and a redirect refer to start at the path that the client knows.
+async fn move_links(
+    mut answer: Response<ResponseBody>,
+    prefix: &str,
+) -> Result<Response<ResponseBody>, ApiError> {
+    if let Some(moved) =
+        text_of(answer.headers(), LOCATION).and_then(|location| links::moved(location, prefix))
+        && let Ok(moved) = HeaderValue::from_str(&moved)
+    {
+        answer.headers_mut().insert(LOCATION, moved);
+        return Ok(answer);
+    }
+    let (mut head, mut body) = answer.into_parts();
+    let is_page = text_of(&head.headers, CONTENT_TYPE)
+        .is_some_and(|kind| kind.trim().starts_with("text/html"));
+    if !is_page || head.headers.contains_key(CONTENT_ENCODING) {
+        return Ok(Response::from_parts(head, body));
+    }
+    let mut page = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let broken = |e| ApiError::new(502, "InternalError", format!("the answer broke off: {e}"));
+        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        page.extend_from_slice(&data);
+        if page.len() > PAGE_LEN_MAX {
+            // Too long for a page that people read: the rest goes on as it comes.
+            let rest = body.into_data_stream();
+            let begun = futures_util::stream::iter([Ok(page.freeze())]);
+            let whole = futures_util::StreamExt::chain(begun, rest);
+            let frames = futures_util::TryStreamExt::map_ok(whole, http_body::Frame::data);
+            let body = http_body_util::StreamBody::new(frames).boxed_unsync();
+            return Ok(Response::from_parts(head, body));
+        }
+    }
+    let page = match std::str::from_utf8(&page) {
+        Ok(text) => Bytes::from(links::rewrite(text, prefix)),
+        Err(_) => page.freeze(),
+    };
+    head.headers.remove(CONTENT_LENGTH);
+    Ok(Response::from_parts(head, body::full(page)))
+}
+
+fn text_of(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// A node says in plain text why there is no log; clients want a Status.

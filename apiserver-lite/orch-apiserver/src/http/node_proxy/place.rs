@@ -247,6 +247,14 @@ fn rest(request: &ResourceRequest) -> String {
     if request.rest.is_empty() { "/".to_owned() } else { request.rest.clone() }
 }
 
+/// The part of a request's path up to the subresource `proxy`: where the other end's root is for the client.
+pub fn prefix<'a>(path: &'a str, request: &ResourceRequest) -> &'a str {
+    // `/api/v1/namespaces/NS/pods/NAME/proxy`, or `/api/v1/nodes/NAME/proxy`.
+    let slashes = if request.namespace.is_empty() { 6 } else { 8 };
+    let end = path.match_indices('/').nth(slashes - 1).map_or(path.len(), |(at, _)| at);
+    path.get(..end).unwrap_or(path)
+}
+
 /// `name`, `name:port` or `scheme:name:port`.
 fn target(text: &str) -> Result<(Scheme, &str, &str), ApiError> {
     let bad = || ApiError::bad_request(format!("invalid proxy target {text:?}"));

@@ -7,6 +7,7 @@ mod context;
 mod csi;
 mod devices;
 mod explain;
+mod endpoint;
 mod faults;
 mod fields;
 mod names;
@@ -39,6 +40,8 @@ fn cases() -> Vec<Case<Context>> {
         case!(fields::a_container_finds_what_its_pod_says),
         case!(fields::what_no_node_can_give_is_refused_by_name),
         case!(devices::a_plugins_device_reaches_one_container),
+        case!(endpoint::the_node_tells_what_is_used_and_why),
+        case!(endpoint::a_log_is_rotated_and_stays_readable),
         case!(volumes::a_config_map_change_reaches_the_file),
         case!(volumes::a_missing_config_map_is_waited_for),
         case!(volumes::secrets_tokens_and_downward_fields_are_projected),

@@ -16,6 +16,7 @@ use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
 
+use crate::certificates::{Certificates, Duties};
 use crate::metrics::Counters;
 use crate::settings::{Flags, Settings};
 use crate::work::{Shown, Worker};
@@ -94,6 +95,16 @@ async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     drop(synced);
     trim_heap();
     tracing::info!("caches synced");
+    let certificates = Certificates {
+        client: client.clone(),
+        authority: settings.authority.clone(),
+        duties: Duties {
+            approves: settings.enabled.has("csrapproving"),
+            signs: settings.enabled.has("csrsigning"),
+        },
+    };
+    let page = shown.board.task("certificate requests");
+    let certificates = tokio::spawn(certificates.run(page, drain.clone()));
     let worker = Arc::new(Worker::new(client, world, settings, shown));
     let work = move |task| {
         let worker = worker.clone();
@@ -101,4 +112,5 @@ async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     };
     run_workers(queue, workers, drain, work).await;
     keeping.abort();
+    certificates.abort();
 }

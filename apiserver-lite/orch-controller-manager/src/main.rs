@@ -8,6 +8,7 @@
 //! ```
 
 mod app;
+mod certificates;
 mod controllers;
 mod metrics;
 mod settings;

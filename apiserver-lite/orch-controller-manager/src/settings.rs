@@ -11,6 +11,7 @@ use clap::Parser;
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::go_duration;
 
+use crate::certificates::authority::{Authority, AuthorityError};
 use crate::controllers::node_cidr::{Cidr, NodeRange};
 use crate::task::CONTROLLERS;
 
@@ -65,6 +66,19 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub service_account_private_key_file: Option<PathBuf>,
 
+    /// Certificate of the authority that signs certificate requests; without it none are signed.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub cluster_signing_cert_file: Option<PathBuf>,
+
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub cluster_signing_key_file: Option<PathBuf>,
+
+    /// Longest life of a signed certificate.
+    #[arg(long, alias = "experimental-cluster-signing-duration", value_name = "DURATION",
+          default_value = "8760h", value_parser = go_duration::parse)]
+    pub cluster_signing_duration: Duration,
+
     /// Accepted; all controllers use the one identity of the client configuration.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
           default_value_t = false, action = clap::ArgAction::Set)]
@@ -113,6 +127,8 @@ pub struct Settings {
     pub root_ca: Option<String>,
     /// Signs the tokens in token secrets; none are made without it.
     pub token_key: Option<Arc<SigningKey>>,
+    /// Signs certificate requests; none are signed without it.
+    pub authority: Option<Arc<Authority>>,
     /// Silence after which a node is unreachable.
     pub grace: Duration,
     /// Ended pods that are kept.
@@ -146,6 +162,9 @@ pub enum SettingsError {
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// The authority cannot be used.
+    #[error("--cluster-signing-cert-file, --cluster-signing-key-file")]
+    Authority(#[from] AuthorityError),
     /// The CA cannot be read.
     #[error("--root-ca-file: cannot read {path}")]
     RootCa {
@@ -188,10 +207,20 @@ impl Flags {
                 .as_deref()
                 .map(read_key)
                 .transpose()?,
+            authority: self.authority()?,
             grace: self.node_monitor_grace_period,
             ended_pods_max: self.terminated_pod_gc_threshold,
             endpoints_max: usize::try_from(self.max_endpoints_per_slice).unwrap_or(1000),
         })
+    }
+
+    fn authority(&self) -> Result<Option<Arc<Authority>>, SettingsError> {
+        let pair =
+            self.cluster_signing_cert_file.as_ref().zip(self.cluster_signing_key_file.as_ref());
+        let read = |(certificate, key): (&PathBuf, &PathBuf)| {
+            Authority::read(certificate, key, self.cluster_signing_duration).map(Arc::new)
+        };
+        Ok(pair.map(read).transpose()?)
     }
 
     fn node_ranges(&self) -> Result<Vec<NodeRange>, SettingsError> {
@@ -265,7 +294,7 @@ mod tests {
         assert_eq!(count("*,-podgc,-namespace"), Ok(CONTROLLERS.len() - 2));
         assert_eq!(count("podgc"), Ok(1));
         assert!(
-            count("*,-nothing").unwrap_err().contains("\"nothing\" is not one of deployment, ")
+            count("*,-nothing").unwrap_err().contains("\"nothing\" is not one of csrapproving, ")
         );
     }
 

@@ -131,7 +131,9 @@ impl fmt::Debug for Task {
 }
 
 /// Every controller, by the name that `--controllers` knows.
-pub const CONTROLLERS: [&str; 14] = [
+pub const CONTROLLERS: [&str; 16] = [
+    "csrapproving",
+    "csrsigning",
     "deployment",
     "endpoint",
     "endpointslice",

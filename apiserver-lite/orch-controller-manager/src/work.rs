@@ -406,7 +406,8 @@ impl Worker {
     }
 }
 
-fn now() -> Time {
+/// The time of day.
+pub fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Time::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }

@@ -99,6 +99,8 @@ fn controller_manager(spec: &Spec) -> Program {
         ("allocate-node-cidrs", "true".to_owned()),
         ("service-account-private-key-file", path(spec.pki().join("service-account.key"))),
         ("root-ca-file", path(spec.pki().join("ca.crt"))),
+        ("cluster-signing-cert-file", path(spec.pki().join("ca.crt"))),
+        ("cluster-signing-key-file", path(spec.pki().join("ca.key"))),
         ("bind-address", spec.host_address().to_string()),
     ];
     Program {

@@ -84,6 +84,15 @@ impl<T: Resource> Api<T> {
         self.update_sub(object, Some("status"), params).await
     }
 
+    /// Replaces the part of the object that belongs to the subresource `approval`.
+    pub async fn update_approval(
+        &self,
+        object: &T,
+        params: &WriteParams,
+    ) -> Result<T, ClientError> {
+        self.update_sub(object, Some("approval"), params).await
+    }
+
     async fn update_sub(
         &self,
         object: &T,

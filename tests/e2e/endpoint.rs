@@ -1,0 +1,69 @@
+//! The node's HTTPS endpoint, as its users reach it: through the API server.
+
+use anyhow::{Context as _, Result, ensure};
+use orch_tests::wait::until;
+use proto_client::request;
+use serde_json::Value;
+
+use crate::context::{Context, PATIENCE};
+use crate::pods::{WAIT, pod};
+
+/// A page of the first node.
+async fn page(c: &Context, path: &str) -> Result<String> {
+    let path = format!("/api/v1/nodes/node-1/proxy/{path}");
+    let answer = c.client.call(request::get(path.clone())).await.with_context(|| path.clone())?;
+    Ok(String::from_utf8_lossy(&answer.body).into_owned())
+}
+
+pub async fn the_node_tells_what_is_used_and_why(c: &Context) -> Result<()> {
+    let ns = c.namespace("endpoint").await?;
+    c.apply(&pod(&ns, "used", WAIT)).await?;
+    c.pod_ready(&ns, "used").await?;
+    let agent = c.names.component("let");
+
+    let summary: Value = serde_json::from_str(&page(c, "stats/summary").await?)?;
+    let pods = summary["pods"].as_array().context("pods")?;
+    let used = pods.iter().find(|pod| pod["podRef"]["name"] == "used").context("the pod")?;
+    ensure!(used["memory"]["usageBytes"].as_u64() > Some(0), "memory: {used}");
+    ensure!(used["containers"][0]["rootfs"]["capacityBytes"].as_u64() > Some(0), "disk: {used}");
+    ensure!(used["network"]["interfaces"][0]["name"] == "eth0", "network: {used}");
+    ensure!(summary["node"]["rlimit"]["maxpid"].as_u64() > Some(0), "node: {}", summary["node"]);
+
+    let containers = page(c, "metrics/cadvisor").await?;
+    let is_of_pod =
+        |line: &&str| line.contains("pod=\"used\"") && line.contains("container=\"main\"");
+    let cpu = |line: &&str| line.starts_with("container_cpu_usage_seconds_total{");
+    ensure!(
+        containers.lines().filter(cpu).any(|line| is_of_pod(&line)),
+        "no CPU time of the container"
+    );
+
+    let metrics = page(c, "metrics").await?;
+    for name in ["running_pods", "runtime_operations_total", "pod_start_duration_seconds_count"] {
+        let name = format!("{agent}_{name}");
+        ensure!(metrics.lines().any(|line| line.starts_with(&name)), "no {name}");
+    }
+
+    let why = page(c, &format!("debug/pods/{ns}/used")).await?;
+    ensure!(why.contains("ready") && why.contains("CreateSandbox"), "{why}");
+    let config: Value = serde_json::from_str(&page(c, "configz").await?)?;
+    ensure!(config[format!("{agent}config")]["maxPods"] == 110, "{config}");
+    c.discard(&ns).await
+}
+
+pub async fn a_log_is_rotated_and_stays_readable(c: &Context) -> Result<()> {
+    let ns = c.namespace("rotation").await?;
+    let script =
+        format!("yes a line that fills the log | head -n 500000; echo the last line; {WAIT}");
+    c.apply(&pod(&ns, "chatty", &script)).await?;
+    c.pod_ready(&ns, "chatty").await?;
+    until("the log is rotated", PATIENCE, async || {
+        let list = c.on_node(&["sh", "-c", &format!("ls /var/log/pods/{ns}_chatty_*/main")]).await;
+        let list = list.map_err(|e| e.to_string())?;
+        if list.contains("0.log.") { Ok(()) } else { Err(list) }
+    })
+    .await?;
+    let last = page(c, &format!("containerLogs/{ns}/chatty/main?tailLines=1")).await?;
+    ensure!(last == "the last line\n", "{last:?}");
+    c.discard(&ns).await
+}

@@ -26,10 +26,7 @@ pub async fn a_pod_over_its_storage_limits_is_evicted(c: &Context) -> Result<()>
     c.apply(&[volume, layer, within].join("---\n")).await?;
     for (name, message) in [
         ("volume", "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "),
-        (
-            "layer",
-            "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ",
-        ),
+        ("layer", "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. "),
     ] {
         let pod = c.pod_until(&ns, name, |pod| failed_for(pod, "Evicted")).await?;
         ensure!(pod.status.message == message, "{}", pod.status.message);

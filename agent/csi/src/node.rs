@@ -471,14 +471,15 @@ impl Task<'_> {
         self.pod.group.is_some()
             && self.csi.takes_group()
             && !self.volume.block
+            && !self.csi.read_only
             && !driver.able.mount_group
     }
 
     async fn give(&self, target: &Path) -> Result<(), CsiError> {
         let Some(gid) = self.pod.group else { return Ok(()) };
         let (pods, root) = (self.node.pods.clone(), target.to_owned());
-        let (read_only, change) = (self.csi.read_only, self.pod.change);
-        let give = move || pods.give(&root, gid, read_only, change).map_err(io::Error::from);
+        let change = self.pod.change;
+        let give = move || pods.give(&root, gid, false, change).map_err(io::Error::from);
         blocking(SET_UP, &self.volume.spec_name, "give to the group", give).await
     }
 

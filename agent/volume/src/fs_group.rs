@@ -31,11 +31,11 @@ impl Change {
 /// makes what is made in them later the group's too. Stays on the mount. Safe to repeat; what is right is left alone.
 ///
 /// # Errors
-/// What the kernel says of the first thing that cannot be changed; `ELOOP` for a tree that is too deep.
-pub fn give(top: impl AsFd, gid: u32, read_only: bool, change: Change) -> Result<()> {
+/// What the kernel says of the first thing that cannot be looked at; `ELOOP` for a tree that is too deep.
+pub fn give(top: impl AsFd, gid: u32, read_only: bool, when: Change) -> Result<()> {
     let top = top.as_fd();
     let stat = rustix::fs::fstat(top)?;
-    if change == Change::OnRootMismatch && is_given(&stat, gid, read_only) {
+    if when == Change::OnRootMismatch && is_given(&stat, gid, read_only) {
         return Ok(());
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -93,7 +93,19 @@ fn wanted_mode(stat: &Stat, read_only: bool) -> u32 {
     (stat.st_mode & 0o7777) | access | if directory { 0o2110 } else { 0 }
 }
 
+/// Gives one thing away. File systems that know no owners, or may not be written to, keep theirs: what a pod cannot use there it finds
+/// out itself, as it does elsewhere in this ecosystem.
 fn own(entry: impl AsFd, stat: &Stat, gid: u32, read_only: bool) -> Result<()> {
+    match change(entry, stat, gid, read_only) {
+        Err(error @ (Errno::ROFS | Errno::PERM | Errno::ACCESS | Errno::NOTSUP | Errno::INVAL)) => {
+            tracing::debug!(inode = stat.st_ino, gid, %error, "not given to the group");
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+fn change(entry: impl AsFd, stat: &Stat, gid: u32, read_only: bool) -> Result<()> {
     let entry = entry.as_fd();
     if stat.st_gid != gid {
         rustix::fs::chownat(entry, "", None, Some(Gid::from_raw(gid)), AtFlags::EMPTY_PATH)?;

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use proto_api::core::v1::Service;
 use proto_api::names::{Names, Profile};
+use proto_client::Client;
 
 use crate::apply::apply;
 use crate::commands::Place;
@@ -46,8 +48,7 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
     let client = progress.step("API server ready", demo::connect(&spec, names)).await?;
     let nodes = format!("{} node{} ready", spec.nodes, if spec.nodes == 1 { "" } else { "s" });
     progress.step(&nodes, demo::wait_nodes(&spec, &client)).await?;
-    let dns = dns_service(names);
-    progress.step("Service of the nodes' resolvers", apply(&client, &dns)).await?;
+    progress.step("Service of the nodes' resolvers", ensure_dns_service(&client, names)).await?;
     if !flags.no_demo {
         demo::run(&spec, &client, progress).await?;
     }
@@ -58,6 +59,16 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
         println!("{}", demo::how_to_reach(&spec));
     }
     Ok(spec)
+}
+
+/// Makes the Service of the resolvers if there is none. One that is there stays as it is: lists of ports merge by number,
+/// and it has two ports of one number.
+async fn ensure_dns_service(client: &Client, names: &Names) -> Result<()> {
+    let services = client.within::<Service>(names.system_namespace());
+    match services.find(&names.component("dns")).await? {
+        Some(_) => Ok(()),
+        None => apply(client, &dns_service(names)).await,
+    }
 }
 
 /// The Service at which pods ask for names. It has no endpoints of its own: on each node orch-proxy answers.

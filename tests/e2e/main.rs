@@ -10,6 +10,7 @@ mod explain;
 mod endpoint;
 mod faults;
 mod fields;
+mod health;
 mod names;
 mod node;
 mod pods;
@@ -42,6 +43,11 @@ fn cases() -> Vec<Case<Context>> {
         case!(devices::a_plugins_device_reaches_one_container),
         case!(endpoint::the_node_tells_what_is_used_and_why),
         case!(endpoint::a_log_is_rotated_and_stays_readable),
+        case!(health::a_failing_liveness_probe_restarts_the_container),
+        case!(health::readiness_decides_about_endpoints_and_survives_the_agent),
+        case!(health::hooks_run_after_the_start_and_before_the_stop),
+        case!(health::sidecars_start_in_order_and_stop_last),
+        case!(health::an_ephemeral_container_sees_its_target),
         case!(volumes::a_config_map_change_reaches_the_file),
         case!(volumes::a_missing_config_map_is_waited_for),
         case!(volumes::secrets_tokens_and_downward_fields_are_projected),

@@ -280,6 +280,54 @@ fn commit(
     Ok(())
 }
 
+/// A journal without a file, for tests that say when something is on disk.
+#[cfg(test)]
+pub mod simulated {
+    use super::*;
+
+    /// What is on disk, and what would be next.
+    #[derive(Debug)]
+    pub struct Disk {
+        /// Records that have been written.
+        pub records: BTreeMap<String, Record>,
+        shared: Arc<Shared>,
+        durable: watch::Sender<u64>,
+    }
+
+    impl Disk {
+        /// A journal over these records; what an earlier one had not written is gone.
+        pub fn open(records: BTreeMap<String, Record>) -> (Journal, Self) {
+            let shared = Arc::new(Shared {
+                pending: Mutex::default(),
+                changed: Condvar::new(),
+                notes: Default::default(),
+            });
+            let (durable, receive) = watch::channel(0);
+            let journal = Journal { shared: shared.clone(), durable: receive };
+            (journal, Self { records, shared, durable })
+        }
+
+        /// Writes everything pending.
+        pub fn commit(&mut self) {
+            let (records, number) = {
+                let mut pending = self.shared.pending.lock().expect("lock");
+                (std::mem::take(&mut pending.records), pending.number)
+            };
+            for (uid, record) in records {
+                match record {
+                    Some(record) => {
+                        let stored = serde_json::to_vec(&record).expect("encode");
+                        let record = serde_json::from_slice(&stored).expect("decode");
+                        self.records.insert(uid, record);
+                    }
+                    None => drop(self.records.remove(&uid)),
+                }
+            }
+            self.durable.send_replace(number);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -400,9 +400,15 @@ impl ContainerMemory {
         self.ended.as_ref().is_some_and(|e| !replaced && !doomed && !policy.restarts(e.exit.code))
     }
 
+    /// Whether the newest instance, which runs, does not count as running: its first hook is not done, or has failed.
+    pub(crate) fn awaits_hook(&self) -> bool {
+        let Health { post_start, doomed, .. } = &self.health;
+        *post_start == PostStart::Due || *doomed == Some(Doom::PostStart)
+    }
+
     /// Whether the newest instance, which runs, has come up.
     pub(crate) fn has_come_up(&self, container: &ContainerWant) -> bool {
-        self.health.post_start != PostStart::Due
+        !self.awaits_hook()
             && (container.probes.startup.is_none() || self.health.startup == Some(true))
     }
 

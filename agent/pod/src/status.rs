@@ -10,7 +10,7 @@ use proto_api::core::v1::{
 
 use crate::backoff::{Step, Trouble};
 use crate::lifecycle::{Now, Stage};
-use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, PostStart, Why};
+use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
 use crate::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen};
 use crate::start::{is_backing_off, usable_image};
 use crate::termination;
@@ -380,7 +380,7 @@ pub(crate) fn pull_reason_turns_at(trouble: &Trouble) -> Duration {
 /// When the newest instance was started, if it runs for users: its first hook comes before that.
 fn running(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> Option<i64> {
     match newest?.state {
-        InstanceState::Running { .. } if known.health.post_start == PostStart::Due => None,
+        InstanceState::Running { .. } if known.awaits_hook() => None,
         InstanceState::Running { started_at } => Some(started_at),
         InstanceState::Created | InstanceState::Exited(_) | InstanceState::Unknown => None,
     }

@@ -91,7 +91,12 @@ impl Busy {
     }
 
     fn makes_containers(&self) -> bool {
-        self.under_way.keys().any(|k| matches!(k, Key::Container(_)))
+        self.makes(|_| true)
+    }
+
+    /// Whether something is done to a container whose name fits.
+    pub fn makes(&self, fits: impl Fn(&str) -> bool) -> bool {
+        self.under_way.keys().any(|k| matches!(k, Key::Container(name) if fits(name)))
     }
 
     /// Notes that an operation begins; `deadline` for a stop.

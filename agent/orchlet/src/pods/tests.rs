@@ -1,5 +1,7 @@
 //! Which pods have tasks: static pods that are edited, pods that nobody wants, what events did not tell.
 
+mod simulation;
+
 use std::time::Duration;
 
 use agent_runtime::Runtime as _;

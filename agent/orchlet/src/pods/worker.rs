@@ -11,6 +11,7 @@
 //! Every turn of the loop takes in what has happened, plans from the whole state, begins what the plan admits and nothing is
 //! being done to already, and waits. What an operation brings comes back as a message; no operation touches the state.
 
+mod refresh;
 mod show;
 
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use agent_pod::backoff::Step;
 use agent_pod::events;
-use agent_pod::lifecycle::{Action, Plan, Stage, plan};
+use agent_pod::lifecycle::{Action, Plan, Stage, StopWhy, plan};
 use agent_pod::memory::{Admission, Memory};
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, VolumesSeen};
 use agent_pod::want::{Config, PodWant, Source};
@@ -73,9 +74,6 @@ pub struct Start {
     /// Set by who brings the news when the queue was full and some were lost.
     pub missed: Arc<AtomicBool>,
 }
-
-/// A failed refresh of volumes is tried again after this.
-const REFRESH_RETRY: Duration = Duration::from_secs(2);
 
 /// An operation that ended.
 struct Finished {
@@ -230,7 +228,16 @@ impl Worker {
                 None => std::future::pending().await,
             }
         };
+        // In the order of urgency: what the source says comes first, and one schedule of events is one history.
         tokio::select! {
+            biased;
+            changed = self.order.changed() => {
+                if changed.is_err() {
+                    // The sources are gone: the agent stops, the pod runs on.
+                    std::future::pending::<()>().await;
+                }
+                self.reordered();
+            }
             Some(finished) = self.under_way.join_next(), if !self.under_way.is_empty() => {
                 match finished {
                     Ok(finished) => self.finish(finished),
@@ -242,13 +249,6 @@ impl Worker {
             Some(Verdict { container, id, kind, good }) = self.verdicts.recv() => {
                 // One about an instance that is not the newest any more changes nothing.
                 self.memory.probed(&container, &id, kind, good);
-            }
-            changed = self.order.changed() => {
-                if changed.is_err() {
-                    // The sources are gone: the agent stops, the pod runs on.
-                    std::future::pending::<()>().await;
-                }
-                self.reordered();
             }
             () = self.poke.notified() => {
                 self.volumes_stale = true;
@@ -348,7 +348,7 @@ impl Worker {
     // === operations ===
 
     fn begin(&mut self, want: &PodWant, action: &Action, next: &Plan) {
-        if !self.busy.admits(action) || self.is_held_back(action, next) {
+        if !self.busy.admits(action) || self.is_held_back(want, action, next) {
             return;
         }
         let pod = self.pod();
@@ -387,8 +387,11 @@ impl Worker {
     }
 
     /// Volumes wait until everything they are made from was looked up, the last word until the last status is shown.
-    fn is_held_back(&self, action: &Action, next: &Plan) -> bool {
+    fn is_held_back(&self, want: &PodWant, action: &Action, next: &Plan) -> bool {
         match action {
+            Action::StopContainer { container, why: StopWhy::PodEnds, .. } => {
+                self.is_served(want, container, next)
+            }
             Action::MountVolumes => !self.subscription.is_complete(),
             Action::ReportDeleted => !self.is_shown(&next.status),
             _ => false,
@@ -421,28 +424,6 @@ impl Worker {
                 .map(|c| (c.name.clone(), c.id.clone()))
                 .collect(),
         }
-    }
-
-    /// Brings volumes up to date whose sources have changed, or whose token has aged.
-    fn refresh(&mut self, next: &Plan) -> Option<Duration> {
-        let alive = matches!(next.stage, Stage::Preparing | Stage::Initializing | Stage::Running);
-        if !alive || self.seen.volumes != VolumesSeen::Mounted || self.busy.has(&Key::Volumes) {
-            return None;
-        }
-        let now = clock::boot();
-        let aged = self.mounted.refresh_at.is_some_and(|at| at <= now);
-        if !self.volumes_stale && !aged {
-            return self.mounted.refresh_at;
-        }
-        if now < self.refresh_not_before {
-            return Some(self.refresh_not_before);
-        }
-        self.volumes_stale = false;
-        let (parts, scene) = (self.parts.clone(), self.scene());
-        self.spawn(Key::Volumes, None, async move {
-            Outcome::Mounted(parts.volumes.set_up(&scene.pod, &scene.sources).await)
-        });
-        None
     }
 
     /// Looks at the runtime as a whole when news may have been lost and nothing is being changed.
@@ -553,26 +534,6 @@ impl Worker {
         self.memory.failed(step(action), reason, message, clock::boot());
         if let Action::CreateSandbox { attempt } = action {
             self.memory.sandbox_spoilt(*attempt);
-        }
-    }
-
-    fn mounted(&mut self, want: &PodWant, result: Result<MountedVolumes, Line>) {
-        match result {
-            Ok(mounted) => {
-                self.mounted = Arc::new(mounted);
-                self.worked(want, &Action::MountVolumes, Effect::Nothing, Duration::ZERO);
-            }
-            Err(line) if self.seen.volumes == VolumesSeen::Mounted => {
-                // A refresh that failed leaves the volumes as they are.
-                tracing::warn!(pod = %name(&self.pod()), error = line, "volumes are not up to date");
-                self.volumes_stale = true;
-                self.refresh_not_before = clock::boot() + REFRESH_RETRY;
-            }
-            Err(line) => {
-                let outcome = timeline::Outcome::Failed(line.clone());
-                self.parts.step(&self.pod(), "MountVolumes".to_owned(), Duration::ZERO, outcome);
-                self.failed(want, &Action::MountVolumes, "", &line);
-            }
         }
     }
 

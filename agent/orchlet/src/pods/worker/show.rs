@@ -5,7 +5,7 @@ use std::time::Duration;
 use agent_pod::events;
 use agent_pod::lifecycle::Plan;
 use agent_pod::memory::{Memory, Why};
-use agent_pod::want::PodWant;
+use agent_pod::want::{PodWant, Role};
 use proto_api::core::v1::PodStatus;
 use proto_daemon::backoff::Backoff;
 
@@ -67,6 +67,13 @@ impl Worker {
             let event = events::image_present(want, &container.name, &container.image);
             self.parts.reports.event(&self.pod(), event);
         }
+    }
+
+    /// Whether this is a sidecar of containers that may run and are not seen to yet: a start is under way. Up to the deadline.
+    pub(super) fn is_served(&self, want: &PodWant, container: &str, next: &Plan) -> bool {
+        let is_sidecar = |name: &str| want.container(name).is_some_and(|c| c.role == Role::Sidecar);
+        let in_time = next.memory.ending.as_ref().is_some_and(|e| clock::boot() < e.deadline);
+        in_time && is_sidecar(container) && self.busy.makes(|name| !is_sidecar(name))
     }
 
     /// Tells that the pod was active for too long, once: when that is decided.

@@ -144,6 +144,7 @@ fn a_container_runs_once_its_first_hook_is_done() {
         next.actions.as_slice(),
         [Action::StopContainer { why: StopWhy::Unhealthy(Doom::PostStart), .. }]
     ));
+    assert_eq!((shown(&next), next.status.phase.as_str()), ((false, Some(false)), "Pending"));
 
     // One that another agent has started is taken as it is.
     let adopted = plan(&pod, &seen, &admitted(), at(0));

@@ -1,0 +1,61 @@
+//! The pod's volumes while it lives: brought up to date when what they are made from changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_pod::lifecycle::{Action, Plan, Stage};
+use agent_pod::seen::VolumesSeen;
+use agent_pod::want::PodWant;
+
+use super::{Outcome, Worker, name};
+use crate::pods::busy::Key;
+use crate::pods::effect::Effect;
+use crate::pods::seams::{Line, MountedVolumes};
+use crate::{clock, timeline};
+
+/// A failed refresh of volumes is tried again after this.
+const REFRESH_RETRY: Duration = Duration::from_secs(2);
+
+impl Worker {
+    /// Brings volumes up to date whose sources have changed, or whose token has aged.
+    pub(super) fn refresh(&mut self, next: &Plan) -> Option<Duration> {
+        let alive = matches!(next.stage, Stage::Preparing | Stage::Initializing | Stage::Running);
+        if !alive || self.seen.volumes != VolumesSeen::Mounted || self.busy.has(&Key::Volumes) {
+            return None;
+        }
+        let now = clock::boot();
+        let aged = self.mounted.refresh_at.is_some_and(|at| at <= now);
+        if !self.volumes_stale && !aged {
+            return self.mounted.refresh_at;
+        }
+        if now < self.refresh_not_before {
+            return Some(self.refresh_not_before);
+        }
+        self.volumes_stale = false;
+        let (parts, scene) = (self.parts.clone(), self.scene());
+        self.spawn(Key::Volumes, None, async move {
+            Outcome::Mounted(parts.volumes.set_up(&scene.pod, &scene.sources).await)
+        });
+        None
+    }
+
+    pub(super) fn mounted(&mut self, want: &PodWant, result: Result<MountedVolumes, Line>) {
+        match result {
+            Ok(mounted) => {
+                self.mounted = Arc::new(mounted);
+                self.worked(want, &Action::MountVolumes, Effect::Nothing, Duration::ZERO);
+            }
+            Err(line) if self.seen.volumes == VolumesSeen::Mounted => {
+                // A refresh that failed leaves the volumes as they are.
+                tracing::warn!(pod = %name(&self.pod()), error = line, "volumes are not up to date");
+                self.volumes_stale = true;
+                self.refresh_not_before = clock::boot() + REFRESH_RETRY;
+            }
+            Err(line) => {
+                let outcome = timeline::Outcome::Failed(line.clone());
+                self.parts.step(&self.pod(), "MountVolumes".to_owned(), Duration::ZERO, outcome);
+                self.failed(want, &Action::MountVolumes, "", &line);
+            }
+        }
+    }
+}

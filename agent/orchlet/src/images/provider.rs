@@ -20,9 +20,9 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::clock;
 
 /// Group of the configuration file.
-const CONFIG_GROUP: &str = "kubelet.config.k8s.io"; // CREDENTIAL_PLUGINS
+const CREDENTIAL_PLUGINS_CONFIG: &str = "kubelet.config.k8s.io";
 /// Group of the messages.
-const MESSAGE_GROUP: &str = "credentialprovider.kubelet.k8s.io"; // CREDENTIAL_PLUGINS
+const CREDENTIAL_PLUGINS_MESSAGES: &str = "credentialprovider.kubelet.k8s.io";
 /// Versions of both that are spoken.
 const VERSIONS: [&str; 3] = ["v1alpha1", "v1beta1", "v1"];
 /// How long a plugin may take.
@@ -159,7 +159,9 @@ fn plugins(config: Config, bin_dir: &Path) -> Result<Vec<Arc<Plugin>>, String> {
     let of_group = |version: &str, group: &str| {
         VERSIONS.iter().any(|known| version == format!("{group}/{known}"))
     };
-    if config.kind != "CredentialProviderConfig" || !of_group(&config.api_version, CONFIG_GROUP) {
+    if config.kind != "CredentialProviderConfig"
+        || !of_group(&config.api_version, CREDENTIAL_PLUGINS_CONFIG)
+    {
         return Err(format!("is {} of {}", config.kind, config.api_version));
     }
     let mut plugins: Vec<Arc<Plugin>> = Vec::new();
@@ -175,7 +177,7 @@ fn plugins(config: Config, bin_dir: &Path) -> Result<Vec<Arc<Plugin>>, String> {
         if provider.match_images.is_empty() {
             return Err(format!("{at}.matchImages: must not be empty"));
         }
-        if !of_group(&provider.api_version, MESSAGE_GROUP) {
+        if !of_group(&provider.api_version, CREDENTIAL_PLUGINS_MESSAGES) {
             return Err(format!("{at}.apiVersion: {:?} is not known", provider.api_version));
         }
         let lasts = provider.default_cache_duration.as_deref();

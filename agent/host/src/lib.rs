@@ -4,6 +4,7 @@
 //! - [`cgroups`]: the pods' places in the cgroup tree, on version 1 and 2.
 //! - [`cgroup_stats`], [`net_counters`], [`process`]: what is used, read when somebody asks.
 //! - [`address`]: the node's own addresses.
+//! - [`systemd`]: bounds of slices where systemd manages the cgroups.
 //! - [`topology`]: where its processors and memory lie.
 //! - [`bridge`]: what the pods of the node are plugged into.
 //! - [`dbus`], [`logind`]: the word that the machine shuts down.
@@ -21,4 +22,5 @@ pub mod machine;
 pub mod net_counters;
 pub mod process;
 pub mod stall;
+pub mod systemd;
 pub mod topology;

@@ -191,6 +191,9 @@ impl Bound {
 
     /// Starts every task; what ends pods when the machine shuts down.
     async fn start(&mut self, drain: &Drain) -> Result<Arc<Shutdown>, Failure> {
+        let (capacity, _) = status::capacity(&self.machine.capacity, &self.machine.reserved);
+        let enforced = enforced(&self.settings, &self.machine);
+        self.place.settle(&capacity, &enforced).await.map_err(Failure::run)?;
         self.runtime_ready().await;
         let (node_sender, node) = watch::channel(None);
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));

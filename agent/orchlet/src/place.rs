@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
+use agent_host::systemd;
 use agent_node::cgroup::{
     CgroupLimits, CgroupName, CpuBound, Driver, class_limits, node_limits, pod_limits,
     reserved_limits,
@@ -77,11 +78,7 @@ impl NodePlace {
     /// # Errors
     /// The tree cannot be made.
     pub fn prepare(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), Line> {
-        let mut limits = node_limits(capacity, &enforced.reserved);
-        if enforced.pods == Bounded::No {
-            limits = CgroupLimits { cpu_shares: limits.cpu_shares, ..CgroupLimits::default() };
-        }
-        self.ensure(&CgroupName::pods(&self.root), &limits)?;
+        self.ensure(&CgroupName::pods(&self.root), &self.pods_limits(capacity, enforced))?;
         for class in [QosClass::Burstable, QosClass::BestEffort] {
             self.ensure(
                 &CgroupName::class(&self.root, class),
@@ -97,6 +94,42 @@ impl NodePlace {
         Ok(())
     }
 
+    /// Has systemd know the bounds of the slices above the pods' own, where it manages them.
+    ///
+    /// # Errors
+    /// It cannot be asked, or refuses.
+    pub async fn settle(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), Line> {
+        if self.driver == Driver::Cgroupfs {
+            return Ok(());
+        }
+        self.bound(&CgroupName::pods(&self.root), &self.pods_limits(capacity, enforced)).await?;
+        let class = QosClass::BestEffort;
+        let limits = class_limits(class, std::iter::empty());
+        self.bound(&CgroupName::class(&self.root, class), &limits).await
+    }
+
+    async fn bound(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), Line> {
+        systemd::bound(&name.parent(self.driver), limits).await.map_err(|e| chain(&e))
+    }
+
+    fn pods_limits(&self, capacity: &Amounts, enforced: &Enforced) -> CgroupLimits {
+        let limits = node_limits(capacity, &enforced.reserved);
+        match enforced.pods {
+            Bounded::Yes => limits,
+            Bounded::No => {
+                CgroupLimits { cpu_shares: limits.cpu_shares, ..CgroupLimits::default() }
+            }
+        }
+    }
+
+    /// The bounds of the class of burstable pods, from the pods in it.
+    fn burstable(&self) -> CgroupLimits {
+        let placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let members = placed.values().map(|pod| &**pod);
+        let members = members.filter(|pod| class(pod) == QosClass::Burstable);
+        class_limits(QosClass::Burstable, members)
+    }
+
     fn ensure(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), Line> {
         self.cgroups.make(&name.path(self.driver), limits).map_err(|e| chain(&e))
     }
@@ -107,13 +140,11 @@ impl NodePlace {
 
     /// Brings the weight of a class up to date with the pods in it.
     fn weigh(&self, of: QosClass) -> Result<(), Line> {
-        let placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        let members = placed.values().map(|pod| &**pod).filter(|pod| class(pod) == of);
-        let limits = class_limits(of, members);
-        drop(placed);
         match of {
             QosClass::Guaranteed | QosClass::BestEffort => Ok(()),
-            QosClass::Burstable => self.ensure(&CgroupName::class(&self.root, of), &limits),
+            QosClass::Burstable => {
+                self.ensure(&CgroupName::class(&self.root, of), &self.burstable())
+            }
         }
     }
 }
@@ -138,6 +169,21 @@ impl PodPlace for NodePlace {
         let name = self.name(pod);
         self.ensure(&name, &pod_limits(pod, self.pids).bound_by(self.cpu))?;
         Ok(name.parent(self.driver))
+    }
+
+    fn settle_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+        async move {
+            if self.driver == Driver::Cgroupfs {
+                return Ok(());
+            }
+            if class(pod) == QosClass::Burstable {
+                let name = CgroupName::class(&self.root, QosClass::Burstable);
+                self.bound(&name, &self.burstable()).await?;
+            }
+            let limits = pod_limits(pod, self.pids).bound_by(self.cpu);
+            self.bound(&self.name(pod), &limits).await
+        }
+        .boxed()
     }
 
     fn cgroup_parent(&self, pod: &Pod) -> String {
@@ -172,6 +218,12 @@ impl PodPlace for NodePlace {
             }
             if cgroups.exists(&path) {
                 return Err(format!("processes in cgroup {path} do not end"));
+            }
+            if self.driver == Driver::Systemd
+                && let Err(error) = systemd::forget(&self.name(pod).parent(self.driver)).await
+            {
+                // The cgroup is gone; an empty slice of no use is all that is left.
+                tracing::warn!(pod = pod.metadata.name, error = chain(&error), "slice is left");
             }
             let placed = || self.placed.lock().unwrap_or_else(PoisonError::into_inner);
             placed().remove(&pod.metadata.uid);

@@ -156,6 +156,7 @@ async fn imported(parts: &Parts, scene: &Scene, image: &str, container: &str) ->
 
 async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Effect, Failure> {
     let cgroup = parts.place.make_cgroup(&scene.pod).map_err(|e| Failure::new("", e))?;
+    parts.place.settle_cgroup(&scene.pod).await.map_err(|e| Failure::new("", e))?;
     let facts = parts.provision.facts(&parts.facts);
     let mut config = translate::sandbox(&scene.pod, &facts, &cgroup, attempt)
         .map_err(|e| Failure::new("", e.to_string()))?;

@@ -50,6 +50,10 @@ pub struct ReportError(pub Line);
 pub trait PodPlace: Send + Sync {
     /// Makes the pod's cgroup, or brings its values up to date; what the runtime is given as the parent.
     fn make_cgroup(&self, pod: &Pod) -> Result<String, Line>;
+    /// Has whoever manages the host's cgroups know the pod's bounds. Safe to repeat.
+    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Where the pod's cgroup is or would be, as the runtime is told.
     fn cgroup_parent(&self, pod: &Pod) -> String;
     /// Whether the pod has a cgroup.

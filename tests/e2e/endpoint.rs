@@ -44,8 +44,9 @@ pub async fn the_node_tells_what_is_used_and_why(c: &Context) -> Result<()> {
         ensure!(metrics.lines().any(|line| line.starts_with(&name)), "no {name}");
     }
 
-    let why = page(c, &format!("debug/pods/{ns}/used")).await?;
-    ensure!(why.contains("ready") && why.contains("CreateSandbox"), "{why}");
+    let why: Value = serde_json::from_str(&page(c, &format!("debug/pods/{ns}/used")).await?)?;
+    ensure!(why["pod"]["notReadyBecause"] == Value::Array(Vec::new()), "{why}");
+    ensure!(why["timelines"][0].to_string().contains("CreateSandbox"), "{why}");
     let config: Value = serde_json::from_str(&page(c, "configz").await?)?;
     ensure!(config[format!("{agent}config")]["maxPods"] == 110, "{config}");
     c.discard(&ns).await

@@ -65,6 +65,7 @@ impl AgentMetrics {
     ///
     /// # Errors
     /// A name is not one or stands twice: a fault of this file, shown by its test.
+    #[expect(clippy::too_many_lines, reason = "a flat table of names")]
     pub fn register(
         metrics: &Metrics,
         names: &Names,

@@ -227,11 +227,11 @@ mod tests {
                 let name = request.metadata.name.clone();
                 self.asked.lock().expect("lock").push(name.clone());
                 let mut requests = self.requests.lock().expect("lock");
-                if !requests.contains_key(&name) {
+                requests.entry(name).or_insert_with(|| {
                     let mut request = request.clone();
                     self.settle(&mut request);
-                    requests.insert(name, request);
-                }
+                    request
+                });
                 Ok(())
             })
         }

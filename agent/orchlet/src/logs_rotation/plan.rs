@@ -72,8 +72,8 @@ pub fn plan(
     for (at, (stamp, forms)) in rotated.iter().enumerate() {
         let (plain, packed) = (format!("{log}.{stamp}"), format!("{log}.{stamp}.gz"));
         if at < over {
-            acts.extend(forms.plain.then(|| Act::Remove(plain)));
-            acts.extend(forms.packed.then(|| Act::Remove(packed)));
+            acts.extend(forms.plain.then_some(Act::Remove(plain)));
+            acts.extend(forms.packed.then_some(Act::Remove(packed)));
         } else if forms.packed && forms.plain {
             // A compressed file has its name only when it is whole.
             acts.push(Act::Remove(plain));

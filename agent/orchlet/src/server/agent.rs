@@ -22,6 +22,9 @@ use super::view::{LogFile, NodeView, Run, Session, ViewError};
 use crate::pods::seams::PodVolumes;
 use crate::timeline::Timeline;
 
+/// Timelines by namespace and name of a pod, with their uids.
+type TimelinesOf = dyn Fn(&str, &str) -> Vec<(String, Timeline)> + Send + Sync;
+
 /// What the view is made of.
 pub struct AgentView {
     /// The container runtime.
@@ -39,7 +42,7 @@ pub struct AgentView {
     /// What the machine is, for `/spec/`.
     pub machine: Value,
     /// What was done for a pod, by namespace and name.
-    pub timeline: Box<dyn Fn(&str, &str) -> Vec<(String, Timeline)> + Send + Sync>,
+    pub timeline: Box<TimelinesOf>,
 }
 
 impl NodeView for AgentView {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use agent_node::admission::Load;
 use agent_node::pressure::Pressure;
 use agent_node::qos::qos_class;
+use agent_pod::lifecycle::Action;
 use agent_pod::translate::{NodeFacts, log_directory};
 use agent_pod::want::{Source, Verdict};
 use agent_runtime::Runtime;
@@ -225,8 +226,17 @@ impl Parts {
         self.probes.forget(uid);
     }
 
-    /// Writes down a step that has ended.
-    pub fn step(&self, pod: &Pod, what: String, took: Duration, outcome: Outcome) {
+    /// Writes down a step that has worked.
+    pub fn step_done(&self, pod: &Pod, action: &Action, took: Duration) {
+        self.step(pod, format!("{action:?}"), took, Outcome::Done);
+    }
+
+    /// Writes down a step that has failed, and why.
+    pub fn step_failed(&self, pod: &Pod, action: &Action, took: Duration, why: &str) {
+        self.step(pod, format!("{action:?}"), took, Outcome::Failed(why.to_owned()));
+    }
+
+    fn step(&self, pod: &Pod, what: String, took: Duration, outcome: Outcome) {
         self.metrics.step(&what, took, outcome == Outcome::Done);
         self.timelines.step(pod, what, took, outcome);
     }

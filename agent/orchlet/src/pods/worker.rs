@@ -42,7 +42,6 @@ use super::seams::{Line, MountedVolumes, ReportError, Reported};
 use crate::clock;
 use crate::journal::{Record, Ticket};
 use crate::objects::Subscription;
-use crate::timeline;
 
 /// What a pod's source says of it now.
 #[derive(Clone, Debug)]
@@ -487,9 +486,7 @@ impl Worker {
         match result {
             Ok(effect) => self.worked(want, action, effect, took),
             Err(failure) => {
-                let why = [failure.reason, &failure.message].join(" ");
-                let outcome = timeline::Outcome::Failed(why.trim().to_owned());
-                self.parts.step(&self.pod(), format!("{action:?}"), took, outcome);
+                self.parts.step_failed(&self.pod(), action, took, &failure.message);
                 if let Effect::Instance(instance) = failure.effect {
                     effect::instance_changed(&mut self.seen, *instance);
                 }
@@ -520,7 +517,7 @@ impl Worker {
             self.parts.reports.event(&pod, event);
         }
         effect::done(&mut self.seen, &mut self.memory, action, effect);
-        self.parts.step(&pod, format!("{action:?}"), took, timeline::Outcome::Done);
+        self.parts.step_done(&pod, action, took);
         tracing::debug!(pod = %name(&pod), ?action, ?took, "done");
         self.forgotten |= *action == Action::Forget;
     }

@@ -8,10 +8,10 @@ use agent_pod::seen::VolumesSeen;
 use agent_pod::want::PodWant;
 
 use super::{Outcome, Worker, name};
+use crate::clock;
 use crate::pods::busy::Key;
 use crate::pods::effect::Effect;
 use crate::pods::seams::{Line, MountedVolumes};
-use crate::{clock, timeline};
 
 /// A failed refresh of volumes is tried again after this.
 const REFRESH_RETRY: Duration = Duration::from_secs(2);
@@ -52,8 +52,8 @@ impl Worker {
                 self.refresh_not_before = clock::boot() + REFRESH_RETRY;
             }
             Err(line) => {
-                let outcome = timeline::Outcome::Failed(line.clone());
-                self.parts.step(&self.pod(), "MountVolumes".to_owned(), Duration::ZERO, outcome);
+                let action = Action::MountVolumes;
+                self.parts.step_failed(&self.pod(), &action, Duration::ZERO, &line);
                 self.failed(want, &Action::MountVolumes, "", &line);
             }
         }

@@ -28,6 +28,7 @@ fn cases() -> Vec<Case<Context>> {
     vec![
         case!(services::the_demo_answers_from_the_host_and_from_a_pod),
         case!(services::an_endpoint_that_goes_away_gets_no_traffic),
+        case!(services::a_balancer_service_has_gates_affinity_and_a_health_check),
         case!(explain::the_proxy_explains_itself),
         case!(names::a_pod_resolves_names_of_the_cluster),
         case!(names::names_are_answered_again_after_a_kill),

@@ -7,7 +7,8 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::demo::http_get;
 use orch_tests::wait::until;
 use proto_api::core::v1::{Pod, Service};
-use proto_client::DeleteParams;
+use proto_client::{DeleteParams, Patch, WriteParams};
+use serde_json::json;
 
 use crate::context::{Context, PATIENCE};
 use crate::pods::{WAIT, pod};
@@ -80,6 +81,76 @@ pub async fn an_endpoint_that_goes_away_gets_no_traffic(c: &Context) -> Result<(
     until("refused", PATIENCE, async || match tokio::net::TcpStream::connect(address).await {
         Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => Ok(()),
         other => Err(format!("{other:?}")),
+    })
+    .await?;
+    c.discard(&ns).await
+}
+
+pub async fn a_balancer_service_has_gates_affinity_and_a_health_check(c: &Context) -> Result<()> {
+    let ns = c.namespace("balanced").await?;
+    let mut manifests = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: front, namespace: {ns}}}\nspec:\n  type: LoadBalancer\n  externalTrafficPolicy: Local\n  sessionAffinity: ClientIP\n  loadBalancerSourceRanges: [203.0.113.0/24]\n  selector: {{role: front}}\n  ports: [{{port: 80, targetPort: 8080}}]\n---\n"
+    );
+    for name in ["one", "two"] {
+        let script = format!(
+            "mkdir /www; echo {name} > /www/index.html; exec busybox httpd -f -p 8080 -h /www"
+        );
+        let labelled = pod(&ns, name, &script).replace(&format!("app: {name}"), "role: front");
+        manifests.push_str(&format!("{labelled}---\n"));
+    }
+    manifests.push_str(&pod(&ns, "client", WAIT));
+    c.apply(&manifests).await?;
+    for name in ["one", "two", "client"] {
+        c.pod_ready(&ns, name).await?;
+    }
+    let services = c.client.within::<Service>(&ns);
+    let service = services.get("front").await?;
+    let check = node_port(c, service.spec.health_check_node_port)?;
+    until("the balancer hears of two endpoints", PATIENCE, async || {
+        match http_get(check, "/").await {
+            Ok(answer) if answer.contains("\"localEndpoints\": 2") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    // The host comes from outside, and every time to the same endpoint.
+    let port = service.spec.ports.first().context("a port")?.node_port;
+    let first = http_get(node_port(c, port)?, "/").await?;
+    for _ in 0..8 {
+        let again = http_get(node_port(c, port)?, "/").await?;
+        ensure!(again == first, "first {first:?}, then {again:?}");
+    }
+    let ingress = json!({"status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.77"}]}}});
+    services.patch_status("front", &Patch::Merge(ingress), &WriteParams::default()).await?;
+    let client = c.client.within::<Pod>(&ns).get("client").await?;
+    let ask = async || {
+        let url = "http://198.51.100.77/";
+        c.in_pod_network(&client, &["curl", "-sS", "-m", "2", url]).await
+    };
+    let guard = async |ranges: &[&str]| {
+        let ranges = json!({"spec": {"loadBalancerSourceRanges": ranges}});
+        services.patch("front", &Patch::Merge(ranges), &WriteParams::default()).await
+    };
+    guard(&["203.0.113.0/24", &format!("{}/32", client.status.pod_ip)]).await?;
+    let served = until("a pod in a range is served", PATIENCE, async || {
+        ask().await.map_err(|error| format!("{error:#}"))
+    })
+    .await?;
+    ensure!(["one\n", "two\n"].contains(&served.as_str()), "{served:?}");
+    guard(&["203.0.113.0/24"]).await?;
+    until("a pod in no range is not served", PATIENCE, async || match ask().await {
+        Ok(answer) => Err(answer),
+        Err(_) => Ok(()),
+    })
+    .await?;
+    for name in ["one", "two"] {
+        c.client.within::<Pod>(&ns).delete(name, &DeleteParams::default()).await?;
+    }
+    until("the balancer hears that there is none", PATIENCE, async || {
+        match http_get(check, "/").await {
+            Err(error) if format!("{error:#}").contains("503") => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await?;
     c.discard(&ns).await

@@ -234,10 +234,12 @@ mod tests {
         }
     }
 
+    /// Kind, what is known, thresholds, answers, verdicts after each.
+    type Case = (ProbeKind, Option<bool>, (u32, u32), &'static str, &'static str);
+
     #[test]
     fn a_verdict_takes_as_many_answers_in_a_row_as_the_threshold_says() {
-        // Kind, what is known, thresholds, answers, verdicts after each.
-        let cases: [(ProbeKind, Option<bool>, (u32, u32), &str, &str); 8] = [
+        let cases: [Case; 8] = [
             (ProbeKind::Readiness, None, (1, 3), "+--+---", "T     F"),
             (ProbeKind::Readiness, None, (2, 1), "+-++-", "   TF"),
             (ProbeKind::Readiness, Some(true), (1, 3), "--+---", "     F"),

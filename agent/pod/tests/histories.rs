@@ -382,6 +382,7 @@ impl World {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "one arm for each event")]
     fn happen(&mut self, event: &Event) {
         match event {
             Event::Do(n) => self.act(*n, true),

@@ -20,7 +20,7 @@ const ELSEWHERE: u32 = 0x0ac8_0000;
 pub fn measure() {
     for words in [
         "ip link add va type veth peer name vb",
-        "ip link set va up",
+        "ip link set va arp off up",
         "ip link set vb up",
         "ip addr add 10.199.0.1/32 dev va",
         "ip route add 10.200.0.0/13 dev va",

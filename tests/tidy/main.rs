@@ -31,6 +31,11 @@ const OTHERS_NAMES: &[(&str, &str, &str)] = &[
         "containerd's own name for what its CRI plugin keeps",
     ),
     (
+        "apiserver-lite/orch-apiserver/src/http/websocket.rs",
+        "binary.k8s.io",
+        "subprotocols that WebSocket clients of both profiles offer",
+    ),
+    (
         "apiserver-lite/orch-apiserver/src/registry/versions.rs",
         "METRICS_ANNOTATION",
         "the conversion of autoscalers has no names at hand; one annotation serves both profiles",

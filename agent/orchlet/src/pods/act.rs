@@ -103,7 +103,7 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
             let make = New { name: container, attempt: *attempt, sandbox_id, image_id };
             create_container(parts, scene, make).await
         }
-        Action::StartContainer { id, .. } => start_container(parts, id).await,
+        Action::StartContainer { id, .. } => start_container(parts, scene, id).await,
         Action::RunPostStart { container, id } => {
             let ran = hooks::post_start(parts, scene, container, id).await;
             ran.map(|()| Effect::Nothing).map_err(|e| Failure::new("PostStartHookError", e))
@@ -322,11 +322,12 @@ async fn stop_container(parts: &Parts, scene: &Scene, stop: Stop<'_>) -> Result<
 }
 
 /// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.
-async fn start_container(parts: &Parts, id: &str) -> Result<Effect, Failure> {
+async fn start_container(parts: &Parts, scene: &Scene, id: &str) -> Result<Effect, Failure> {
     let started = parts.runtime.start_container(id).await;
     let now = parts.runtime.container(id).await;
     let effect = match now {
-        Ok(Some(now)) => instance(now),
+        // It may have ended already, and said why.
+        Ok(Some(now)) => instance(last_words::with_message(parts, &scene.pod, now)),
         Ok(None) | Err(_) => Effect::Nothing,
     };
     match started {

@@ -207,7 +207,12 @@ fn check(info: &wire::PluginInfo) -> Result<(), String> {
 }
 
 fn watch(dir: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
-    let tell = move |_: notify::Result<notify::Event>| changed.notify_one();
+    let tell = move |event: notify::Result<notify::Event>| {
+        // Our own reading is an access, and must not call for another.
+        if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
+            changed.notify_one();
+        }
+    };
     let watcher = notify::recommended_watcher(tell).and_then(|mut watcher| {
         watcher.watch(dir, RecursiveMode::NonRecursive)?;
         Ok(watcher)

@@ -29,6 +29,11 @@ pub fn boot() -> Duration {
 #[cfg(test)]
 pub use virtual_time::{boot, now};
 
+/// When a timer has to fire for a point in time since boot.
+pub fn instant(at: Duration) -> Instant {
+    Instant::now() + at.saturating_sub(boot())
+}
+
 #[cfg(test)]
 mod virtual_time {
     use super::{Duration, Instant, Now};
@@ -47,9 +52,4 @@ mod virtual_time {
     pub fn boot() -> Duration {
         Duration::from_secs(1000) + BOOTED.with(Instant::elapsed)
     }
-}
-
-/// When a timer has to fire for a point in time since boot.
-pub fn instant(at: Duration) -> Instant {
-    Instant::now() + at.saturating_sub(boot())
 }

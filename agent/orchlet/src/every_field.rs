@@ -180,7 +180,7 @@ impl agent_pod::env::Objects for Everything {
 
     fn secret(&self, name: &str) -> Option<&Secret> {
         static SECRET: OnceLock<Secret> = OnceLock::new();
-        let data = || [("k".to_owned(), b"from secret".to_vec().into())].into();
+        let data = || [("k".to_owned(), b"from secret".to_vec())].into();
         let made = || Secret { data: data(), ..Secret::default() };
         (name == "s").then(|| SECRET.get_or_init(made))
     }

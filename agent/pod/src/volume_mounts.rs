@@ -205,9 +205,8 @@ mod tests {
 
     #[test]
     fn a_device_is_a_block_volume() {
-        let mut container = Container::default();
-        container.volume_devices =
-            vec![VolumeDevice { name: "v".into(), device_path: "/dev/x".into() }];
+        let device = VolumeDevice { name: "v".into(), device_path: "/dev/x".into() };
+        let container = Container { volume_devices: vec![device], ..Container::default() };
         let block = |block, read_only| {
             let path = "/dev/loop0".into();
             let all = volumes(VolumeOnHost { path, block, read_only, ..Default::default() });

@@ -763,15 +763,13 @@ impl Sim {
                 }
             }
             5 | 6 => self.kill().await,
-            7 => {
-                if self.pod.spec.ephemeral_containers.len() < 2 {
-                    let mut debug = EphemeralContainer::default();
-                    let name = format!("debug{}", self.pod.spec.ephemeral_containers.len());
-                    debug.ephemeral_container_common.name = name;
-                    debug.ephemeral_container_common.image = "image:1".into();
-                    self.pod.spec.ephemeral_containers.push(debug);
-                    self.order();
-                }
+            7 if self.pod.spec.ephemeral_containers.len() < 2 => {
+                let mut debug = EphemeralContainer::default();
+                let name = format!("debug{}", self.pod.spec.ephemeral_containers.len());
+                debug.ephemeral_container_common.name = name;
+                debug.ephemeral_container_common.image = "image:1".into();
+                self.pod.spec.ephemeral_containers.push(debug);
+                self.order();
             }
             _ => {}
         }

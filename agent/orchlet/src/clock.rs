@@ -27,7 +27,7 @@ pub fn boot() -> Duration {
 
 /// The runtime's time instead, which tests may hold and turn.
 #[cfg(test)]
-pub use virtual_time::{boot, now};
+pub use virtual_time::{boot, now, reset};
 
 /// When a timer has to fire for a point in time since boot.
 pub fn instant(at: Duration) -> Instant {
@@ -39,7 +39,12 @@ mod virtual_time {
     use super::{Duration, Instant, Now};
 
     thread_local! {
-        static BOOTED: Instant = Instant::now();
+        static BOOTED: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
+    }
+
+    /// Boots now: what follows is the same each time, down to the last digit of a time.
+    pub fn reset() {
+        BOOTED.set(Some(Instant::now()));
     }
 
     /// Now.
@@ -50,6 +55,8 @@ mod virtual_time {
 
     /// Time since boot.
     pub fn boot() -> Duration {
-        Duration::from_secs(1000) + BOOTED.with(Instant::elapsed)
+        let booted = BOOTED.get().unwrap_or_else(Instant::now);
+        BOOTED.set(Some(booted));
+        Duration::from_secs(1000) + booted.elapsed()
     }
 }

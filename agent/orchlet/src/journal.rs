@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use agent_pod::memory::Memory;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods");
 const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node");
@@ -61,7 +62,7 @@ pub enum JournalError {
 #[derive(Clone, Debug)]
 pub struct Journal {
     shared: Arc<Shared>,
-    durable: watch::Receiver<u64>,
+    durable: Arc<Progress>,
 }
 
 #[derive(Debug)]
@@ -86,16 +87,38 @@ struct Pending {
 #[derive(Clone, Debug)]
 pub struct Ticket {
     number: u64,
-    durable: watch::Receiver<u64>,
+    durable: Arc<Progress>,
+}
+
+/// How much is on disk. Those who wait are woken in the order in which they came, so that one schedule of a test is one history.
+#[derive(Debug, Default)]
+struct Progress {
+    number: AtomicU64,
+    moved: Notify,
+}
+
+impl Progress {
+    fn advance(&self, number: u64) {
+        self.number.store(number, Ordering::Release);
+        self.moved.notify_waiters();
+    }
+
+    async fn reach(&self, number: u64) {
+        loop {
+            // Made before the look: a move between the look and the wait counts.
+            let moved = self.moved.notified();
+            if self.number.load(Ordering::Acquire) >= number {
+                return;
+            }
+            moved.await;
+        }
+    }
 }
 
 impl Ticket {
     /// Returns once the record is on disk. Cancel safe. Never returns if the disk refuses it: what it protects must not happen.
-    pub async fn durable(mut self) {
-        let number = self.number;
-        if self.durable.wait_for(|durable| *durable >= number).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    pub async fn durable(self) {
+        self.durable.reach(self.number).await;
     }
 }
 
@@ -120,12 +143,13 @@ impl Journal {
         mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
         let notes = read_notes(&store).map_err(|source| access("read", source))?;
         let shared = Arc::new(Shared { pending: Mutex::default(), changed: Condvar::new(), notes });
-        let (sender, durable) = watch::channel(0);
+        let durable = Arc::new(Progress::default());
+        let progress = durable.clone();
         let writer = shared.clone();
         std::thread::Builder::new()
             .name("journal".to_owned())
             .stack_size(256 << 10)
-            .spawn(move || write_all(&writer, &store, &sender))
+            .spawn(move || write_all(&writer, &store, &progress))
             .map_err(JournalError::Thread)?;
         Ok((Self { shared, durable }, records))
     }
@@ -216,7 +240,7 @@ fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
 
 /// The thread: everything pending in one transaction, again and again. A commit that fails is tried again with the next one;
 /// until then nobody is told that it is durable.
-fn write_all(shared: &Shared, store: &Database, durable: &watch::Sender<u64>) {
+fn write_all(shared: &Shared, store: &Database, durable: &Progress) {
     let mut failed: BTreeMap<String, Option<Record>> = BTreeMap::new();
     let mut failed_notes: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
     loop {
@@ -236,7 +260,7 @@ fn write_all(shared: &Shared, store: &Database, durable: &watch::Sender<u64>) {
             Ok(()) => {
                 failed.clear();
                 failed_notes.clear();
-                durable.send_replace(number);
+                durable.advance(number);
             }
             Err(error) => tracing::error!(%error, "cannot write the journal"),
         }
@@ -291,7 +315,7 @@ pub mod simulated {
         /// Records that have been written.
         pub records: BTreeMap<String, Record>,
         shared: Arc<Shared>,
-        durable: watch::Sender<u64>,
+        durable: Arc<Progress>,
     }
 
     impl Disk {
@@ -302,8 +326,8 @@ pub mod simulated {
                 changed: Condvar::new(),
                 notes: Default::default(),
             });
-            let (durable, receive) = watch::channel(0);
-            let journal = Journal { shared: shared.clone(), durable: receive };
+            let durable = Arc::new(Progress::default());
+            let journal = Journal { shared: shared.clone(), durable: durable.clone() };
             (journal, Self { records, shared, durable })
         }
 
@@ -323,7 +347,7 @@ pub mod simulated {
                     None => drop(self.records.remove(&uid)),
                 }
             }
-            self.durable.send_replace(number);
+            self.durable.advance(number);
         }
     }
 }

@@ -38,10 +38,11 @@ fn device(path: &Path) -> Option<u64> {
 /// Reads all signals now; `pods_memory` is what pods together may use.
 pub async fn read(parts: &Parts, disks: &Disks, pods_memory: u64) -> Readings {
     let (disks, place) = (disks.clone(), parts.place.clone());
+    let at = clock::boot();
     let read = spawn_blocking(move || {
         let mut readings = Readings::new();
         let mut put = |signal, available, capacity| {
-            readings.insert(signal, Reading { available, capacity, at: clock::boot() });
+            readings.insert(signal, Reading { available, capacity, at });
         };
         match machine::usage() {
             Ok(usage) => {

@@ -14,7 +14,7 @@ use crate::commands::Place;
 use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::supervisor::{Programs, end_supervisor, find_supervisor, start_supervisor};
-use crate::{certificates, demo, network, programs};
+use crate::{certificates, demo, namespaces, network, programs};
 
 /// Flags of `up`; those that are not given keep what the cluster was first started with.
 #[derive(Debug, Args)]
@@ -149,6 +149,10 @@ async fn prepare(spec: &Spec, names: &Names) -> Result<()> {
         }
         let config = programs::containerd_config(spec, &node);
         crate::spec::write_file(&dir.join("containerd/config.toml"), config.as_bytes())?;
+    }
+    // The API server's address answers before anybody asks for it: a host that once found nobody there asks again after a second.
+    if let Some(node) = spec.node_list().first() {
+        namespaces::ensure(spec, node).await?;
     }
     Ok(())
 }

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proxy_netfilter::nft::numbers::TableFlags;
-use proxy_netfilter::nft::ruleset::SetElements;
-use proxy_netfilter::nft::{Data, Family, TableRules, Value};
+use proxy_netfilter::nft::ruleset::{ChainRules, SetElements};
+use proxy_netfilter::nft::{Data, Family, Rule, TableRules, Value};
 
-use crate::layout::{HERE_FIRST_SLOT, Map};
+use crate::layout::{HERE_FIRST_SLOT, Map, SOURCE_RANGES, source_range};
 use crate::trace::text;
 
 /// How a table differs.
@@ -41,7 +41,7 @@ pub fn compare(family: Family, is: Option<&TableRules>, should: &TableRules) -> 
     if flags(is) != flags(should) {
         found.shape.push(format!("flags are {:#x}, not {:#x}", flags(is), flags(should)));
     }
-    compare_chains(is, should, &mut found.shape);
+    compare_chains(family, is, should, &mut found.shape);
     compare_sets(is, should, &mut found.shape);
     for (name, set) in &should.sets {
         let Some(map) = Map::from_name(name).filter(|map| !map.is_learned()) else { continue };
@@ -60,11 +60,13 @@ pub fn compare(family: Family, is: Option<&TableRules>, should: &TableRules) -> 
     found
 }
 
-fn compare_chains(is: &TableRules, should: &TableRules, shape: &mut Vec<String>) {
+fn compare_chains(family: Family, is: &TableRules, should: &TableRules, shape: &mut Vec<String>) {
     for (name, chain) in &should.chains {
         match is.chains.get(name) {
             None => shape.push(format!("chain {name} is missing")),
-            Some(there) if there != chain => shape.push(format!("chain {name} differs")),
+            Some(there) if !is_same(family, name, there, chain) => {
+                shape.push(format!("chain {name} differs"));
+            }
             Some(_) => {}
         }
     }
@@ -82,6 +84,19 @@ fn compare_chains(is: &TableRules, should: &TableRules, shape: &mut Vec<String>)
     let foreign =
         |name: &&String| !should.chains.contains_key(*name) && !classes.contains(name.as_str());
     shape.extend(is.chains.keys().filter(foreign).map(|name| format!("chain {name} is not ours")));
+}
+
+/// Whether a chain says what it should. A length of source ranges that was in use once stays with its rule.
+fn is_same(family: Family, name: &str, there: &ChainRules, chain: &ChainRules) -> bool {
+    if name != SOURCE_RANGES {
+        return there == chain;
+    }
+    let longest = if family == Family::Ip6 { 128 } else { 32 };
+    let is_length =
+        |rule: &Rule| (0..=longest).any(|bits| rule.exprs == source_range(family, bits).exprs);
+    there.chain == chain.chain
+        && chain.rules.iter().all(|rule| there.rules.contains(rule))
+        && there.rules.iter().all(|rule| chain.rules.contains(rule) || is_length(rule))
 }
 
 fn compare_sets(is: &TableRules, should: &TableRules, shape: &mut Vec<String>) {
@@ -149,15 +164,18 @@ mod tests {
         })
     }
 
-    /// The IPv4 table after these endpoints, one list after the other.
-    fn table(histories: &[&[u8]]) -> TableRules {
-        let layout = Layout {
+    fn layout() -> Layout {
+        Layout {
             table: "t".into(),
             flags: TableFlags::NONE,
             families: FAMILIES.to_vec(),
             settings: Settings::default(),
-        };
-        let mut plane = Dataplane::new(layout);
+        }
+    }
+
+    /// The IPv4 table after these endpoints, one list after the other.
+    fn table(histories: &[&[u8]]) -> TableRules {
+        let mut plane = Dataplane::new(layout());
         let port =
             LocalPort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port: None };
         let service = LocalService {
@@ -181,6 +199,19 @@ mod tests {
         let fresh = table(&[&[3, 4, 5]]);
         let old = table(&[&[1, 2, 5], &[2, 4, 5, 3], &[3, 4, 5]]);
         assert_eq!(compare(Family::Ip, Some(&old), &fresh), Comparison::default());
+    }
+
+    #[test]
+    fn a_length_of_source_ranges_stays_and_another_rule_may_not() {
+        let should = table(&[&[1]]);
+        let mut is = should.clone();
+        layout().add_prefix(Family::Ip, &mut is, 24);
+        assert_eq!(compare(Family::Ip, Some(&is), &should), Comparison::default());
+        assert!(!compare(Family::Ip, Some(&should), &is).is_empty(), "one that is needed");
+        if let Some(rule) = is.chains.get_mut(SOURCE_RANGES).and_then(|c| c.rules.last_mut()) {
+            rule.exprs.pop();
+        }
+        assert_eq!(compare(Family::Ip, Some(&is), &should).shape, ["chain source-ranges differs"]);
     }
 
     #[test]

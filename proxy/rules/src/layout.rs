@@ -20,6 +20,7 @@ use crate::model::{Cidr, Counting, Protocol, Settings};
 
 mod map;
 pub use map::Map;
+pub(crate) use rules::{SOURCE_RANGES, source_range};
 
 mod class;
 pub use class::{Class, Draw};

@@ -15,9 +15,19 @@ async fn pods_that_want_the_same_share_a_pull() {
     runtime.offer_image("reg.io/app:1");
     let runtime = Arc::new(runtime);
     let images = images(&runtime);
+    // No pull can begin until all three want one.
+    let slots = images.slots.acquire_many(2).await.expect("open");
     let (pod, sources) = (Pod::default(), Sources::default());
     let pull = || images.pull("reg.io/app:1", &pod, &sources);
-    let (a, b, c) = tokio::join!(pull(), pull(), pull());
+    let all_wait = async {
+        let waiting = || lock(&images.under_way).values().next().and_then(Pull::strong_count);
+        // The three, and the one in the map.
+        while waiting() != Some(4) {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+        drop(slots);
+    };
+    let (a, b, c, ()) = tokio::join!(pull(), pull(), pull(), all_wait);
     assert!(a.is_ok() && a == b && b == c);
     let pulls = runtime.changes().iter().filter(|change| change.call == "PullImage").count();
     assert_eq!(pulls, 1);

@@ -58,6 +58,7 @@ async fn node(bin_dir: &Path, report: &mut Report) -> Result<()> {
         naming: Some("orch".to_owned()),
         no_demo: true,
         bin_dir: Some(bin_dir.to_owned()),
+        ..up::Flags::default()
     };
     let spec = up::up(&flags, &Progress::new()).await?;
     let measured = measure_node(&spec, report).await;

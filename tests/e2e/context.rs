@@ -44,6 +44,7 @@ impl Context {
             naming: Some(naming.to_owned()),
             no_demo: false,
             bin_dir: Some(bin_dir.clone()),
+            ..up::Flags::default()
         };
         match up::up(&flags, &Progress::new()).await {
             Ok(spec) => {
@@ -88,6 +89,7 @@ impl Context {
             naming: None,
             no_demo: false,
             bin_dir: Some(self.spec.bin_dir.clone()),
+            ..up::Flags::default()
         };
         up::up(&flags, &Progress::new()).await.map(drop)
     }

@@ -39,7 +39,7 @@ enum Verb {
 }
 
 /// Where a cluster's files lie.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct Place {
     /// Directory of the cluster; another directory is another cluster.
     #[arg(long, env = "ORCH_CLUSTER_DIR", default_value = "/var/tmp/orch")]

@@ -162,10 +162,18 @@ fn orchlet(spec: &Spec, node: &Node) -> Program {
     ];
     Program {
         name: format!("orchlet-{}", node.name),
-        argv: ours(spec, "orchlet", &flags),
+        argv: with_own(ours(spec, "orchlet", &flags), &spec.agent_flags),
         place: Place::Node(node.name.clone()),
         ready: Ready::Started,
     }
+}
+
+/// Flags with those that somebody chose in the place of ours of the same name.
+fn with_own(mut argv: Vec<String>, own: &[String]) -> Vec<String> {
+    let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+    argv.retain(|flag| !own.iter().any(|chosen| name(chosen) == name(flag)));
+    argv.extend_from_slice(own);
+    argv
 }
 
 fn proxy(spec: &Spec, node: &Node) -> Program {
@@ -237,6 +245,7 @@ mod tests {
             naming: "kubernetes".into(),
             nodes: 2,
             subnet: 1,
+            agent_flags: vec!["--root-dir=/mnt/small".into()],
         };
         let all = programs(&spec);
         let names: Vec<&str> = all.iter().map(|program| program.name.as_str()).collect();
@@ -259,5 +268,7 @@ mod tests {
         assert_eq!(all[8].place, Place::Node("node-2".into()));
         assert!(all[4].argv.contains(&"--naming=kubernetes".to_owned()));
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));
+        let roots = all[7].argv.iter().filter(|flag| flag.starts_with("--root-dir"));
+        assert_eq!(roots.collect::<Vec<_>>(), ["--root-dir=/mnt/small"]);
     }
 }

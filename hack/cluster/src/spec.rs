@@ -23,6 +23,9 @@ pub struct Spec {
     pub nodes: u8,
     /// Third octet of the bridge's /24 below 172.30.0.0/16, chosen free at first start.
     pub subnet: u8,
+    /// More flags of every node's orchlet.
+    #[serde(default)]
+    pub agent_flags: Vec<String>,
 }
 
 /// One node: its name, its place in the cluster and its address on the cluster's bridge.
@@ -177,7 +180,14 @@ mod tests {
     use super::*;
 
     fn spec(dir: &str) -> Spec {
-        Spec { dir: dir.into(), bin_dir: "/bin".into(), naming: "orch".into(), nodes: 2, subnet: 7 }
+        Spec {
+            dir: dir.into(),
+            bin_dir: "/bin".into(),
+            naming: "orch".into(),
+            nodes: 2,
+            subnet: 7,
+            agent_flags: Vec::new(),
+        }
     }
 
     #[test]

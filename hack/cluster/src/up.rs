@@ -17,7 +17,7 @@ use crate::supervisor::{Programs, end_supervisor, find_supervisor, start_supervi
 use crate::{certificates, demo, namespaces, network, programs};
 
 /// Flags of `up`; those that are not given keep what the cluster was first started with.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub struct Flags {
     /// Where the cluster lies.
     #[command(flatten)]
@@ -31,6 +31,9 @@ pub struct Flags {
     /// Start the cluster only.
     #[arg(long)]
     pub no_demo: bool,
+    /// A flag more for each orchlet, such as `--max-pods=300`; may be given several times.
+    #[arg(long = "agent-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    pub agent_flags: Vec<String>,
     /// Directory of our programs, this one among them; that of this program when not given.
     #[arg(long)]
     pub bin_dir: Option<PathBuf>,
@@ -118,6 +121,7 @@ async fn plan(flags: &Flags) -> Result<Spec> {
             naming: flags.naming.clone().unwrap_or_else(|| "orch".to_owned()),
             nodes: flags.nodes.unwrap_or(1),
             subnet: network::free_subnet().await?,
+            agent_flags: flags.agent_flags.clone(),
         },
     };
     spec.validate()?;
@@ -134,7 +138,11 @@ fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
     if nodes < old.nodes {
         bail!("--nodes {nodes}: this cluster has {} and cannot shrink", old.nodes);
     }
-    Ok(Spec { nodes, bin_dir, ..old })
+    let agent_flags = match flags.agent_flags.as_slice() {
+        [] => old.agent_flags.clone(),
+        given => given.to_vec(),
+    };
+    Ok(Spec { nodes, bin_dir, agent_flags, ..old })
 }
 
 async fn prepare(spec: &Spec, names: &Names) -> Result<()> {

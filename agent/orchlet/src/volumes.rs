@@ -25,7 +25,7 @@ use tokio::task::spawn_blocking;
 
 use crate::clock;
 use crate::csi::{self, NodePersistent, REPUBLISH_PERIOD};
-use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources, VolumeFill};
+use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources, VolumeFill, WantedPart};
 
 /// A token is renewed after this share of its life, in percent, or after [`TOKEN_AGE_MAX`].
 const TOKEN_LIFE_PERCENT: u32 = 80;
@@ -329,7 +329,7 @@ impl PodVolumes for NodeVolumes {
         &'a self,
         pod: &'a Pod,
         container: &'a str,
-        parts: Vec<(usize, VolumeOnHost, String, String)>,
+        parts: Vec<WantedPart>,
     ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         let container = container.to_owned();
@@ -343,13 +343,18 @@ impl PodVolumes for NodeVolumes {
         async move {
             let bind = move || {
                 let mut bound = BTreeMap::new();
-                for (index, volume, name, path) in &parts {
-                    let root = Path::new(&volume.path);
-                    let (index, container) = (*index, container.as_str());
-                    let on_node = on_node(name);
-                    let part = SubPath { volume: name, root, container, index, path, on_node };
-                    let at = on_disk.sub_path(&uid, &part).map_err(|e| chain(&e))?;
-                    bound.insert(index, at.to_string_lossy().into_owned());
+                for part in &parts {
+                    let wanted = SubPath {
+                        volume: &part.name,
+                        root: Path::new(&part.volume.path),
+                        container: &container,
+                        index: part.index,
+                        path: &part.path,
+                        on_node: on_node(&part.name),
+                        all_read_only: part.all_read_only,
+                    };
+                    let at = on_disk.sub_path(&uid, &wanted).map_err(|e| chain(&e))?;
+                    bound.insert(part.index, at.to_string_lossy().into_owned());
                 }
                 Ok(bound)
             };

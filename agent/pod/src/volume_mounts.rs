@@ -23,8 +23,30 @@ pub struct VolumeOnHost {
     pub checked: bool,
 }
 
-/// Parts of volumes that a container mounts, as `(number of the mount, name of the volume, path below it)`; the whole of one that is
-/// checked when it is bound has no path. Variables in a `subPathExpr` are replaced from the container's environment.
+/// Whether a mount has to be read-only also where something else is mounted below it (`recursiveReadOnly`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllReadOnly {
+    /// It has to.
+    Enabled,
+    /// Where the kernel can do that.
+    IfPossible,
+}
+
+/// What a container is given through a binding of the agent's: a part of a volume, or all of one that has no path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Number of the mount among the container's.
+    pub index: usize,
+    /// Name of the volume.
+    pub volume: &'a str,
+    /// Path below its root.
+    pub path: String,
+    /// Whether what is mounted below is read-only too.
+    pub all_read_only: Option<AllReadOnly>,
+}
+
+/// What a container is given through bindings of the agent's: parts of volumes, volumes that are checked when they are bound, and those
+/// that are read-only all the way down. Variables in a `subPathExpr` are replaced from the container's environment.
 ///
 /// # Errors
 /// A variable that the environment does not have, or a path that leads upwards.
@@ -32,7 +54,7 @@ pub fn sub_paths<'a>(
     container: &'a Container,
     env: &[(String, String)],
     volumes: &BTreeMap<String, VolumeOnHost>,
-) -> Result<Vec<(usize, &'a str, String)>, TranslateError> {
+) -> Result<Vec<Part<'a>>, TranslateError> {
     let mut found = Vec::new();
     for (index, mount) in container.volume_mounts.iter().enumerate() {
         let failed = || TranslateError::SubPath {
@@ -45,15 +67,27 @@ pub fn sub_paths<'a>(
             expanded(&mount.sub_path_expr, env).ok_or_else(failed)?
         };
         let checked = volumes.get(&mount.name).is_some_and(|volume| volume.checked);
-        if path.is_empty() && (!checked || propagates(mount)) {
+        let all_read_only = all_read_only(mount);
+        let bound = all_read_only.is_some() || (checked && !propagates(mount));
+        if path.is_empty() && !bound {
             continue;
         }
         if path.starts_with('/') || path.split('/').any(|name| name == "..") {
             return Err(failed());
         }
-        found.push((index, mount.name.as_str(), path));
+        found.push(Part { index, volume: mount.name.as_str(), path, all_read_only });
     }
     Ok(found)
+}
+
+/// Only of a mount that is read-only and through which nothing travels; the API takes no other.
+fn all_read_only(mount: &VolumeMount) -> Option<AllReadOnly> {
+    let wanted = match mount.recursive_read_only.as_deref() {
+        Some("Enabled") => AllReadOnly::Enabled,
+        Some("IfPossible") => AllReadOnly::IfPossible,
+        _ => return None,
+    };
+    (mount.read_only && !propagates(mount)).then_some(wanted)
 }
 
 /// Whether mounts made later travel through a mount. A binding of the agent's would be one more place that they travel to.
@@ -167,7 +201,8 @@ mod tests {
         for (path, expr, wanted) in cases {
             let container = container(&[("", ""), (path, expr)]);
             let got = sub_paths(&container, &env, &BTreeMap::new()).ok();
-            let got = got.map(|all| all.into_iter().map(|(i, v, p)| (i, v.to_owned(), p)));
+            let got =
+                got.map(|all| all.into_iter().map(|p| (p.index, p.volume.to_owned(), p.path)));
             let wanted = wanted.map(|all| all.iter().map(|p| (1, "v".into(), (*p).into())));
             assert_eq!(
                 got.map(Iterator::collect::<Vec<_>>),
@@ -183,7 +218,32 @@ mod tests {
         container.volume_mounts[1].mount_propagation = Some("Bidirectional".into());
         let on_host = VolumeOnHost { checked: true, ..Default::default() };
         let got = sub_paths(&container, &[], &volumes(on_host)).expect("parts");
-        assert_eq!(got, [(0, "v", String::new()), (2, "v", "a".to_owned())]);
+        let got: Vec<_> = got.into_iter().map(|part| (part.index, part.path)).collect();
+        assert_eq!(got, [(0, String::new()), (2, "a".to_owned())]);
+    }
+
+    #[test]
+    fn what_is_read_only_all_the_way_down_is_bound() {
+        use AllReadOnly::{Enabled, IfPossible};
+        let cases = [
+            (None, true, None, None),
+            (Some("Disabled"), true, None, None),
+            (Some("Enabled"), true, None, Some(Enabled)),
+            (Some("IfPossible"), true, Some("None"), Some(IfPossible)),
+            // what the API does not take
+            (Some("Enabled"), false, None, None),
+            (Some("Enabled"), true, Some("HostToContainer"), None),
+        ];
+        for (mode, read_only, propagation, wanted) in cases {
+            let mut container = container(&[("", "")]);
+            let mount = &mut container.volume_mounts[0];
+            mount.recursive_read_only = mode.map(Into::into);
+            mount.read_only = read_only;
+            mount.mount_propagation = propagation.map(Into::into);
+            let got = sub_paths(&container, &[], &volumes(VolumeOnHost::default())).expect("parts");
+            let got = got.first().map(|part| (part.path.as_str(), part.all_read_only));
+            assert_eq!(got, wanted.map(|wanted| ("", Some(wanted))), "{mode:?} {propagation:?}");
+        }
     }
 
     #[test]

@@ -106,9 +106,16 @@ fn by_name(path: &str) -> rustix::io::Result<OwnedFd> {
 /// # Errors
 /// What the kernel says.
 pub(crate) fn real(path: &str) -> rustix::io::Result<std::path::PathBuf> {
+    real_of(&by_name(path)?)
+}
+
+/// Where something that is open lies.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn real_of(opened: &OwnedFd) -> rustix::io::Result<std::path::PathBuf> {
     use std::os::fd::AsRawFd as _;
     use std::os::unix::ffi::OsStringExt as _;
-    let opened = by_name(path)?;
     let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
     let target = rustix::fs::readlink(link, Vec::new())?;
     Ok(std::ffi::OsString::from_vec(target.into_bytes()).into())

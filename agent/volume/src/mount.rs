@@ -3,6 +3,8 @@
 //! A new file system is complete before anyone can see it: it is made detached, written to if need be, and then moved onto its
 //! directory, which is named by a descriptor and not by a path that could be something else by then.
 
+mod sys;
+
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 
 use rustix::fs::FsWord;
@@ -179,6 +181,8 @@ pub enum Extent {
     One,
     /// What is mounted below it too.
     All,
+    /// The same, read-only all the way down. Nothing that is mounted there later shows.
+    AllReadOnly,
 }
 
 /// Binds what is open as `source` onto `name` of `parent`, so that mounts made where it comes from show here too, and what is taken off
@@ -196,6 +200,7 @@ pub fn bind_below(
     match extent {
         Extent::One => bind(source, target)?,
         Extent::All => bind_all(source, target)?,
+        Extent::AllReadOnly => return bind_read_only(source, target),
     }
     let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     rustix::mount::mount_change(format!("{}/{name}", by_number(&parent)), slave)
@@ -213,6 +218,17 @@ fn bind_all(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
         }
         Err(error) => Err(error),
     }
+}
+
+/// Read-only before anybody can see it: there is no moment in which something below could be written to.
+fn bind_read_only(source: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = rustix::mount::open_tree(source.as_fd(), "", flags)?;
+    sys::freeze(&tree)?;
+    attach(tree, target)
 }
 
 fn by_number(fd: &impl AsFd) -> String {

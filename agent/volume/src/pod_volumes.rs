@@ -11,6 +11,7 @@ use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use agent_pod::volume_mounts::AllReadOnly;
 use proto_api::names::Names;
 use rustix::fs::{Gid, Mode};
 use rustix::io::Errno;
@@ -296,25 +297,61 @@ impl PodVolumes {
             None => self.open_root(want.root).map_err(Why::from),
         };
         let root = root.map_err(failed("open the volume"))?;
-        let (part, extent) = match (want.path, want.on_node) {
-            ("", Some(_)) => (root, Extent::All),
+        let part = match (want.path, want.on_node) {
+            ("", Some(_)) => root,
             (path, _) => {
-                let part = sub_path::open(root, path);
-                (part.map_err(|e| failed("open below the volume")(e.into()))?, Extent::One)
+                sub_path::open(root, path).map_err(|e| failed("open below the volume")(e.into()))?
             }
         };
-        let failed = |what| {
-            let failed = failed(what);
-            move |error: Errno| failed(error.into())
+        let extent = match (want.path, want.on_node, want.all_read_only) {
+            (_, _, Some(_)) => Extent::AllReadOnly,
+            ("", Some(_), None) => Extent::All,
+            _ => Extent::One,
         };
+        if extent == Extent::AllReadOnly && self.lie_in(&part) {
+            let refused = failed("mount")(Why::HoldsAgent);
+            return self.give_up(want, refused);
+        }
+        match self.bind_part(uid, want, &part, extent) {
+            Err((_, Errno::NOSYS)) if want.all_read_only == Some(AllReadOnly::IfPossible) => {
+                let refused = failed("mount")(Errno::NOSYS.into());
+                self.give_up(want, refused)
+            }
+            done => done.map_err(|(what, error)| failed(what)(error.into())),
+        }
+    }
+
+    /// What a container gets that would like everything read-only, where that cannot be: all of the volume as it is, which the runtime
+    /// mounts read-only at its top.
+    fn give_up(&self, want: &SubPath<'_>, why: SubPathError) -> Result<PathBuf, SubPathError> {
+        if want.all_read_only == Some(AllReadOnly::IfPossible) && want.path.is_empty() {
+            tracing::debug!(volume = want.volume, %why, "read-only at its top only");
+            return Ok(want.root.to_owned());
+        }
+        Err(why)
+    }
+
+    fn bind_part(
+        &self,
+        uid: &str,
+        want: &SubPath<'_>,
+        part: &OwnedFd,
+        extent: Extent,
+    ) -> Result<PathBuf, (&'static str, Errno)> {
+        let failed = |what: &'static str| move |error: Errno| (what, error);
         let pods = beneath::open_directory(&self.pods).map_err(failed("open the pod"))?;
         let pod = beneath::make_directory(pods, uid, PRIVATE).map_err(failed("open the pod"))?;
         let targets = sub_path::targets(pod, want.volume, want.container);
         let targets = targets.map_err(failed("prepare the mount"))?;
         let index = want.index.to_string();
-        sub_path::bind(&part, &targets, &index, extent).map_err(failed("mount"))?;
+        sub_path::bind(part, &targets, &index, extent).map_err(failed("mount"))?;
         let below = [uid, sub_path::DIRECTORY, want.volume, want.container, &index];
         Ok(below.iter().fold(self.pods.clone(), |path, name| path.join(name)))
+    }
+
+    /// Whether the pods' own directories lie in what is open as `part`.
+    fn lie_in(&self, part: &OwnedFd) -> bool {
+        host_path::real_of(part).map_or(true, |path| self.pods.starts_with(path))
     }
 
     /// Whether the pods' own directories lie below a path of the node. A copy of such a path's mounts would hold every copy made before.

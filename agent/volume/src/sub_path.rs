@@ -12,6 +12,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use agent_pod::volume_mounts::AllReadOnly;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
@@ -40,6 +41,8 @@ pub struct SubPath<'a> {
     pub path: &'a str,
     /// What the root has to be, when it is a path of the node; with everything mounted below it when `path` is empty.
     pub on_node: Option<HostPathKind>,
+    /// Whether it is given read-only with everything that is mounted below it.
+    pub all_read_only: Option<AllReadOnly>,
 }
 
 /// Why a part of a volume cannot be given.
@@ -66,6 +69,9 @@ pub enum Why {
     /// The path of the node is not what it should be.
     #[error(transparent)]
     HostPath(#[from] HostPathError),
+    /// A copy of everything below would hold every copy made before.
+    #[error("recursive read-only is not possible for what the agent's own directory lies in")]
+    HoldsAgent,
 }
 
 /// Opens the part below `root`; directories that are missing are made with the root's own mode.

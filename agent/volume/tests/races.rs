@@ -108,7 +108,15 @@ impl Ground {
 
     fn part(&self, path: &str) -> Option<PathBuf> {
         let root = self.volume.path();
-        let part = SubPath { volume: "v", root, container: "c", index: 0, path, on_node: None };
+        let part = SubPath {
+            volume: "v",
+            root,
+            container: "c",
+            index: 0,
+            path,
+            on_node: None,
+            all_read_only: None,
+        };
         self.pods.sub_path("u", &part).ok()
     }
 

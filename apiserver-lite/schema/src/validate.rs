@@ -11,12 +11,14 @@ mod cluster;
 mod config;
 mod metadata;
 pub mod names;
+mod persistent;
 mod pod;
 mod pod_update;
 mod service;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod volume_source;
 mod workload;
 
 /// What kind of rule a field breaks. The names are the ecosystem's (`reason` of a status cause).
@@ -230,8 +232,8 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("", "ConfigMap") => config::check_config_map(object, errors),
         ("", "Secret") => config::check_secret(names, object, errors),
         ("", "Node") => cluster::check_node(object, errors),
-        ("", "PersistentVolume") => cluster::check_persistent_volume(object, errors),
-        ("", "PersistentVolumeClaim") => cluster::check_claim(object, errors),
+        ("", "PersistentVolume") => persistent::check_volume(object, errors),
+        ("", "PersistentVolumeClaim") => persistent::check_claim(object, errors),
         ("discovery", "EndpointSlice") => service::check_slice(object, errors),
         ("coordination", "Lease") => cluster::check_lease(object, errors),
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet") => {
@@ -253,7 +255,8 @@ fn check_kind_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
             config::check_type(old, new, errors);
         }
         ("", "Node") => cluster::check_node_update(old, new, errors),
-        ("", "PersistentVolumeClaim") => cluster::check_claim_update(old, new, errors),
+        ("", "PersistentVolume") => persistent::check_volume_update(old, new, errors),
+        ("", "PersistentVolumeClaim") => persistent::check_claim_update(old, new, errors),
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet") => {
             workload::check_selector_unchanged(old, new, errors);
         }

@@ -13,7 +13,7 @@ use agent_pod::lifecycle::Action;
 use agent_pod::security::{self, ImageUser};
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
 use agent_pod::translate::{self, ContainerInputs};
-use agent_pod::volume_mounts::sub_paths;
+use agent_pod::volume_mounts::{Part, sub_paths};
 use agent_pod::want::{Source, container_of, instance_hash};
 use agent_runtime::RuntimeError;
 use agent_runtime::runtime::RuntimeHealth;
@@ -23,7 +23,7 @@ use proto_daemon::exit::chain;
 use super::admit::answer;
 use super::effect::Effect;
 use super::parts::Parts;
-use super::seams::{Line, MountedVolumes, Sources};
+use super::seams::{Line, MountedVolumes, Sources, WantedPart};
 use super::{hooks, last_words};
 use crate::provision::hosts_mount;
 use crate::{clock, images};
@@ -268,12 +268,12 @@ async fn bind_parts(
     env: &[(String, String)],
 ) -> Result<BTreeMap<usize, String>, Line> {
     let mut wanted = Vec::new();
-    for (index, name, path) in
-        sub_paths(container, env, &scene.mounted.on_host).map_err(|e| e.to_string())?
-    {
+    for part in sub_paths(container, env, &scene.mounted.on_host).map_err(|e| e.to_string())? {
+        let name = part.volume;
         let volume = scene.mounted.on_host.get(name);
-        let volume = volume.ok_or_else(|| format!("no volume {name:?} to mount"))?;
-        wanted.push((index, volume.clone(), name.to_owned(), path));
+        let volume = volume.ok_or_else(|| format!("no volume {name:?} to mount"))?.clone();
+        let Part { index, path, all_read_only, .. } = part;
+        wanted.push(WantedPart { index, name: name.to_owned(), volume, path, all_read_only });
     }
     if wanted.is_empty() {
         return Ok(BTreeMap::new());

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use agent_pod::events::PodEvent;
-use agent_pod::volume_mounts::VolumeOnHost;
 use agent_runtime::Runtime;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -101,7 +100,7 @@ impl PodVolumes for Place {
         &'a self,
         _: &'a Pod,
         _: &'a str,
-        _: Vec<(usize, VolumeOnHost, String, String)>,
+        _: Vec<crate::pods::seams::WantedPart>,
     ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
         std::future::ready(Ok(BTreeMap::new())).boxed()
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_host::cgroups::CgroupUsage;
 use agent_pod::env::ServiceEnv;
 use agent_pod::events::PodEvent;
-use agent_pod::volume_mounts::VolumeOnHost;
+use agent_pod::volume_mounts::{AllReadOnly, VolumeOnHost};
 use agent_volume::persistent::Known;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{ConfigMap, Pod, PodStatus, Secret};
@@ -79,13 +79,12 @@ pub trait PodVolumes: Send + Sync {
         pod: &'a Arc<Pod>,
         sources: &'a Sources,
     ) -> BoxFuture<'a, Result<MountedVolumes, Line>>;
-    /// Binds the parts of volumes that a container mounts, `(number of its mount, the volume, its name, path below it)` each; where they
-    /// are bound, by number.
+    /// Binds what a container is given through bindings of the agent's; where each is, by number of its mount.
     fn bind_parts<'a>(
         &'a self,
         pod: &'a Pod,
         container: &'a str,
-        parts: Vec<(usize, VolumeOnHost, String, String)>,
+        parts: Vec<WantedPart>,
     ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>>;
     /// How full the volumes of a pod are whose drivers tell.
     fn fill<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
@@ -99,6 +98,21 @@ pub trait PodVolumes: Send + Sync {
     fn exist(&self, pod: &Pod) -> bool;
     /// Takes all volumes down.
     fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>>;
+}
+
+/// A volume, or a part of one, that a container is given through a binding of the agent's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedPart {
+    /// Number of the mount among the container's.
+    pub index: usize,
+    /// Name of the volume.
+    pub name: String,
+    /// The volume.
+    pub volume: VolumeOnHost,
+    /// Path below its root; empty for all of it.
+    pub path: String,
+    /// Whether what is mounted below is read-only too.
+    pub all_read_only: Option<AllReadOnly>,
 }
 
 /// How full a volume is, as its driver tells.

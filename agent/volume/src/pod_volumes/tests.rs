@@ -204,7 +204,15 @@ fn a_path_of_the_node_is_bound_as_what_it_was_checked_to_be() {
     std::fs::create_dir_all(dir.path().join("pods/u")).unwrap();
     let bind = |path: &Path, kind: HostPathKind, index: usize| {
         let on_node = Some(kind);
-        let part = SubPath { volume: "v", root: path, container: "c", index, path: "", on_node };
+        let part = SubPath {
+            volume: "v",
+            root: path,
+            container: "c",
+            index,
+            path: "",
+            on_node,
+            all_read_only: None,
+        };
         volumes.sub_path("u", &part)
     };
     let cases = [

@@ -72,3 +72,41 @@ fn what_is_missing_is_made_as_the_volume_is() {
     assert!(open(root(dir.path()), "dangling").is_err());
     assert!(!dir.path().join("nowhere").exists());
 }
+
+#[test]
+fn read_only_goes_all_the_way_down() {
+    use agent_pod::volume_mounts::AllReadOnly;
+    use proto_api::names::{Names, Profile};
+    let (agent, volume) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    if volume.path().metadata().unwrap().uid() != 0 {
+        eprintln!("SKIPPED read_only_goes_all_the_way_down: needs root");
+        return;
+    }
+    std::fs::create_dir_all(agent.path().join("pods/u")).unwrap();
+    let tmpfs =
+        mount::Tmpfs { size_bytes: None, mode: 0o755, swap: mount::Swap::Allowed, exec: false };
+    mount::tmpfs_on(root(volume.path()), "below", tmpfs, |_| Ok::<(), Errno>(())).unwrap();
+    let pods = crate::PodVolumes::new(agent.path(), Names::new(Profile::Kubernetes));
+    let give = |root: &Path, index, all_read_only| {
+        let on_node = Some(HostPathKind::Directory);
+        let part =
+            SubPath { volume: "v", root, container: "c", index, path: "", on_node, all_read_only };
+        pods.sub_path("u", &part)
+    };
+    let bound = give(volume.path(), 0, Some(AllReadOnly::Enabled)).unwrap();
+    let plain = give(volume.path(), 1, None).unwrap();
+    let write = |at: &Path| std::fs::write(at.join("f"), "x").map_err(|e| e.raw_os_error());
+    let read_only = Err(Some(Errno::ROFS.raw_os_error()));
+    let frozen = [write(&bound), write(&bound.join("below"))];
+    let free = [write(&plain), write(&plain.join("below")), write(&volume.path().join("below"))];
+    // the agent's own directory lies in its parent: all of that is not copied
+    let above = agent.path().parent().unwrap();
+    let refused = give(above, 2, Some(AllReadOnly::Enabled)).map_err(|e| e.source.to_string());
+    let given = give(above, 2, Some(AllReadOnly::IfPossible)).unwrap();
+    pods.tear_down("u").unwrap();
+    mount::unmount(root(volume.path()), "below").unwrap();
+    assert_eq!(frozen, [read_only, read_only]);
+    assert_eq!(free, [Ok(()); 3]);
+    assert!(refused.unwrap_err().contains("the agent's own directory"));
+    assert_eq!(given, above);
+}

@@ -1,4 +1,4 @@
-//! Rules for nodes, leases, volumes and claims.
+//! Rules for nodes and leases.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,6 @@ use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
 const EFFECTS: &[&str] = &["NoExecute", "NoSchedule", "PreferNoSchedule"];
-const ACCESS_MODES: &[&str] =
-    &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
 pub(super) fn check_node(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
@@ -68,84 +66,5 @@ pub(super) fn check_lease(object: &Object, errors: &mut FieldErrors) {
             count,
             "must be greater than or equal to 0",
         );
-    }
-}
-
-pub(super) fn check_persistent_volume(object: &Object, errors: &mut FieldErrors) {
-    let path = Path::ROOT;
-    let path = path.field("spec");
-    let empty = Map::new();
-    let spec = object.spec().unwrap_or(&empty);
-    check_access_modes(spec, &path, errors);
-    if spec.map("capacity").is_none_or(|capacity| !capacity.contains("storage")) {
-        let capacity = path.field("capacity");
-        errors.required(&capacity.key("storage"), "");
-    }
-    let policies = &["Delete", "Recycle", "Retain"];
-    let field = "persistentVolumeReclaimPolicy";
-    errors.one_of(&path.field(field), spec.str(field), policies);
-    let sources = spec.iter().filter(|(key, _)| {
-        !matches!(
-            *key,
-            "accessModes"
-                | "capacity"
-                | "claimRef"
-                | "mountOptions"
-                | "nodeAffinity"
-                | "persistentVolumeReclaimPolicy"
-                | "storageClassName"
-                | "volumeMode"
-        )
-    });
-    match sources.count() {
-        0 => errors.required(&path, "must specify a volume type"),
-        1 => {}
-        _ => errors.forbidden(&path, "may not specify more than 1 volume type"),
-    }
-}
-
-pub(super) fn check_claim(object: &Object, errors: &mut FieldErrors) {
-    let path = Path::ROOT;
-    let path = path.field("spec");
-    let empty = Map::new();
-    let spec = object.spec().unwrap_or(&empty);
-    check_access_modes(spec, &path, errors);
-    if spec.at(&["resources", "requests", "storage"]).is_none() {
-        let resources = path.field("resources");
-        errors.required(&resources.key("storage"), "");
-    }
-    let class = spec.str("storageClassName");
-    if !class.is_empty() {
-        errors.complaints(&path.field("storageClassName"), class, names::dns_subdomain(class));
-    }
-}
-
-fn check_access_modes(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    let list = path.field("accessModes");
-    if spec.list("accessModes").is_empty() {
-        errors.required(&list, "at least 1 access mode is required");
-    }
-    for (at, mode) in spec.list("accessModes").iter().filter_map(Value::as_str).enumerate() {
-        if !ACCESS_MODES.contains(&mode) {
-            errors.not_supported(&list.index(at), mode, ACCESS_MODES);
-        }
-    }
-}
-
-/// A bound claim changes its request only; an unbound one may be bound.
-pub(super) fn check_claim_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
-    let fixed = |object: &Object| {
-        let mut spec = object.spec().cloned().unwrap_or_default();
-        spec.remove("resources");
-        spec
-    };
-    let (before, mut after) = (fixed(old), fixed(new));
-    if before.str("volumeName").is_empty() {
-        after.remove("volumeName");
-    }
-    if before != after {
-        let path = Path::ROOT;
-        let detail = "spec is immutable after creation except resources.requests for bound claims";
-        errors.forbidden(&path.field("spec"), detail);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proto_api::Quantity;
 
-use super::volume::{VolumeNames, check_volumes};
+use super::volume::{VolumeNames, check_ephemeral_names, check_volumes};
 use super::{FieldErrors, metadata, names};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
@@ -17,7 +17,11 @@ const TERMINATION_POLICIES: &[&str] = &["FallbackToLogsOnError", "File"];
 
 pub(super) fn check_pod(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
-    check_spec(object.spec(), &path.field("spec"), errors);
+    let here = path.field("spec");
+    check_spec(object.spec(), &here, errors);
+    if let Some(spec) = object.spec() {
+        check_ephemeral_names(object.name(), spec, &here, errors);
+    }
 }
 
 /// A pod template: labels of the pods, and their spec.
@@ -111,7 +115,7 @@ fn check_container(
     errors.one_of(&path.field("terminationMessagePolicy"), policy, TERMINATION_POLICIES);
     check_ports(container, path, errors);
     check_env(container, path, errors);
-    volumes.check_mounts(container, path, errors);
+    volumes.check_mounts(container, field, path, errors);
     check_resources(container, path, errors);
     let policy = container.str("restartPolicy");
     // An init container that always restarts is a sidecar: it runs beside the containers and may be probed like them.

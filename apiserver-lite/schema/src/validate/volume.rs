@@ -1,8 +1,9 @@
 //! Rules for the volumes of a pod and for the places where containers mount them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{FieldErrors, names};
+use super::volume_source::{self, Place, check_relative};
+use super::{FieldErrors, names, persistent};
 use crate::value::{Map, Path, Value};
 
 /// Shortest lifetime of a projected token, in seconds.
@@ -10,15 +11,45 @@ const TOKEN_SECONDS_MIN: i64 = 600;
 /// Longest lifetime of a projected token, in seconds.
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
-/// Names of the volumes that a pod has.
-pub(super) struct VolumeNames<'a>(BTreeSet<&'a str>);
+/// Fields of the pod that a volume can show.
+const POD_FIELDS: &[&str] = &[
+    "metadata.annotations",
+    "metadata.labels",
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+];
+/// Fields of the pod with a key of their own: `metadata.labels['app']`.
+const POD_MAPS: &[&str] = &["metadata.annotations", "metadata.labels"];
+/// Resources of a container that a volume can show; sizes of huge pages come after their prefix.
+const CONTAINER_RESOURCES: &[&str] = &[
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+const HUGE_PAGES: [&str; 2] = ["limits.hugepages-", "requests.hugepages-"];
+
+/// What a volume can be used as.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// A mount.
+    Mount,
+    /// A mount or a device, as its claim says.
+    Either,
+}
+
+/// The volumes that a pod has, by name.
+pub(super) struct VolumeNames<'a>(BTreeMap<&'a str, Use>);
 
 pub(super) fn check_volumes<'a>(
     spec: &'a Map,
     path: &Path<'_>,
     errors: &mut FieldErrors,
 ) -> VolumeNames<'a> {
-    let mut seen = VolumeNames(BTreeSet::new());
+    let mut seen = VolumeNames(BTreeMap::new());
     let list = path.field("volumes");
     for (at, volume) in spec.maps("volumes").enumerate() {
         let here = list.index(at);
@@ -28,7 +59,9 @@ pub(super) fn check_volumes<'a>(
         } else {
             errors.complaints(&here.field("name"), name, names::dns_label(name));
         }
-        if !seen.0.insert(name) {
+        let claimed = ["persistentVolumeClaim", "ephemeral"].iter().any(|s| volume.contains(s));
+        let usable = if claimed { Use::Either } else { Use::Mount };
+        if seen.0.insert(name, usable).is_some() {
             errors.duplicate(&here.field("name"), name);
         }
         check_source(volume, &here, errors);
@@ -36,51 +69,90 @@ pub(super) fn check_volumes<'a>(
     seen
 }
 
+/// A claim that is made for a pod bears the names of the pod and of the volume: together they have to be a name, and one that no other
+/// volume of the pod has.
+pub(super) fn check_ephemeral_names(
+    pod: &str,
+    spec: &Map,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
+    let list = path.field("volumes");
+    let made = spec.maps("volumes").filter(|volume| volume.contains("ephemeral"));
+    let made: BTreeSet<String> =
+        made.map(|volume| format!("{pod}-{}", volume.str("name"))).collect();
+    for (at, volume) in spec.maps("volumes").enumerate() {
+        let here = list.index(at);
+        let (name, here) = (volume.str("name"), here.field("name"));
+        if volume.contains("ephemeral") {
+            let claim = format!("{pod}-{name}");
+            for wrong in names::dns_subdomain(&claim) {
+                errors.invalid(&here, name, &format!("PVC name {claim:?}: {wrong}"));
+            }
+        }
+        if made.contains(volume.str_at(&["persistentVolumeClaim", "claimName"])) {
+            let detail = "must not reference a PVC that gets created for an ephemeral volume";
+            errors.invalid(&here, name, detail);
+        }
+    }
+}
+
 fn check_source(volume: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let mut sources = volume.iter().filter(|(key, _)| *key != "name");
-    if sources.next().is_none() {
-        errors.required(path, "must specify a volume type");
+    let empty = Map::new();
+    match sources.next() {
+        None => errors.required(path, "must specify a volume type"),
+        Some((name, source)) => {
+            let source = source.as_map().unwrap_or(&empty);
+            let here = path.field(name);
+            volume_source::check(name, source, Place::Pod, &here, errors);
+            check_projection(name, source, &here, errors);
+        }
     }
     for (key, _) in sources {
         errors.forbidden(&path.field(key), "may not specify more than 1 volume type");
     }
-    if let Some(host) = volume.map("hostPath") {
-        let here = path.field("hostPath");
-        let target = host.str("path");
-        if target.is_empty() {
-            errors.required(&here.field("path"), "");
-        } else if target.split('/').any(|part| part == "..") {
-            errors.invalid(&here.field("path"), target, "must not contain '..'");
+}
+
+/// The sources that only pods have: files made from objects, and claims that are made for the pod.
+fn check_projection(name: &str, source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    match name {
+        "secret" | "configMap" => {
+            check_mode(source, "defaultMode", path, errors);
+            check_items(source, path, errors);
+        }
+        "downwardAPI" => {
+            check_mode(source, "defaultMode", path, errors);
+            check_downward(source, path, errors);
+        }
+        "projected" => check_projected(source, path, errors),
+        "ephemeral" => check_ephemeral(source, path, errors),
+        _ => {}
+    }
+}
+
+/// Of a template's metadata only labels and annotations are the claim's.
+fn check_ephemeral(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let here = path.field("volumeClaimTemplate");
+    let Some(template) = source.map("volumeClaimTemplate") else {
+        errors.required(&here, "");
+        return;
+    };
+    let metadata = here.field("metadata");
+    for (key, _) in template.map("metadata").into_iter().flat_map(Map::iter) {
+        if !matches!(key, "labels" | "annotations") {
+            errors.forbidden(&metadata.field(key), "cannot be set for an ephemeral volume");
         }
     }
-    if let Some(source) = volume.map("secret") {
-        let here = path.field("secret");
-        require(source, "secretName", &here, errors);
-        check_mode(source, "defaultMode", &here, errors);
-        check_items(source, &here, errors);
-    }
-    if let Some(source) = volume.map("configMap") {
-        let here = path.field("configMap");
-        require(source, "name", &here, errors);
-        check_mode(source, "defaultMode", &here, errors);
-        check_items(source, &here, errors);
-    }
-    if let Some(source) = volume.map("downwardAPI") {
-        let here = path.field("downwardAPI");
-        check_mode(source, "defaultMode", &here, errors);
-        check_downward(source, &here, errors);
-    }
-    if let Some(source) = volume.map("projected") {
-        check_projected(source, &path.field("projected"), errors);
-    }
-    if let Some(source) = volume.map("persistentVolumeClaim") {
-        require(source, "claimName", &path.field("persistentVolumeClaim"), errors);
-    }
+    let empty = Map::new();
+    let spec = template.map("spec").unwrap_or(&empty);
+    persistent::check_claim_spec(spec, &here.field("spec"), errors);
 }
 
 fn check_projected(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     check_mode(source, "defaultMode", path, errors);
     let list = path.field("sources");
+    let mut places = BTreeSet::new();
     for (at, projection) in source.maps("sources").enumerate() {
         let here = list.index(at);
         if projection.len() > 1 {
@@ -88,15 +160,40 @@ fn check_projected(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         }
         for kind in ["configMap", "secret"] {
             if let Some(map) = projection.map(kind) {
-                require(map, "name", &here.field(kind), errors);
-                check_items(map, &here.field(kind), errors);
+                let here = here.field(kind);
+                require(map, "name", &here, errors);
+                check_items(map, &here, errors);
+                check_overlap(map, &mut places, map.str("name"), &here, errors);
             }
         }
         if let Some(map) = projection.map("downwardAPI") {
-            check_downward(map, &here.field("downwardAPI"), errors);
+            let here = here.field("downwardAPI");
+            check_downward(map, &here, errors);
+            check_overlap(map, &mut places, "downwardAPI", &here, errors);
         }
         if let Some(map) = projection.map("serviceAccountToken") {
-            check_token(map, &here.field("serviceAccountToken"), errors);
+            let here = here.field("serviceAccountToken");
+            check_token(map, &here, errors);
+            if !map.str("path").is_empty() && !places.insert(map.str("path")) {
+                errors.invalid(&here, map.str("path"), CONFLICT);
+            }
+        }
+    }
+}
+
+const CONFLICT: &str = "conflicting duplicate paths";
+
+/// No two files that are named have one path. Files that have their keys' names may hide each other, the last one wins.
+fn check_overlap<'a>(
+    source: &'a Map,
+    places: &mut BTreeSet<&'a str>,
+    name: &str,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
+    for item in source.maps("items") {
+        if !item.str("path").is_empty() && !places.insert(item.str("path")) {
+            errors.invalid(path, name, CONFLICT);
         }
     }
 }
@@ -129,8 +226,44 @@ fn check_downward(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
                     "fieldRef and resourceFieldRef can not be specified simultaneously",
                 );
             }
-            _ => {}
+            (Some(field), None) => check_pod_field(field, &here.field("fieldRef"), errors),
+            (None, Some(resource)) => {
+                check_resource(resource, &here.field("resourceFieldRef"), errors);
+            }
         }
+    }
+}
+
+fn check_pod_field(field: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let (name, here) = (field.str("fieldPath"), path.field("fieldPath"));
+    if name.is_empty() {
+        errors.required(&here, "");
+        return;
+    }
+    let keyed = name.strip_suffix("']").and_then(|name| name.split_once("['"));
+    match keyed {
+        Some((map, key)) if POD_MAPS.contains(&map) => {
+            // annotations are written with capitals too
+            let key = if map == "metadata.labels" { key.to_owned() } else { key.to_lowercase() };
+            errors.complaints(path, &key, names::qualified_name(&key));
+        }
+        Some((map, _)) => {
+            let detail = format!("does not support subscript for {map}");
+            errors.invalid(path, name, &detail);
+        }
+        None if !POD_FIELDS.contains(&name) => errors.not_supported(&here, name, POD_FIELDS),
+        None => {}
+    }
+}
+
+fn check_resource(resource: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    require(resource, "containerName", path, errors);
+    let (name, here) = (resource.str("resource"), path.field("resource"));
+    let huge = |name: &str| HUGE_PAGES.iter().any(|prefix| name.starts_with(prefix));
+    if name.is_empty() {
+        errors.required(&here, "");
+    } else if !CONTAINER_RESOURCES.contains(&name) && !huge(name) {
+        errors.not_supported(&here, name, CONTAINER_RESOURCES);
     }
 }
 
@@ -175,17 +308,26 @@ fn require(source: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors)
     }
 }
 
+const PROPAGATION: &[&str] = &["Bidirectional", "HostToContainer", "None"];
+const RECURSIVE: &[&str] = &["Disabled", "Enabled", "IfPossible"];
+
 impl VolumeNames<'_> {
-    /// Every mount names a volume of the pod, and no two share a place.
-    pub(super) fn check_mounts(&self, container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-        let list = path.field("volumeMounts");
+    /// Every mount and every device names a volume of the pod, and no two share a place. `list` is the list that the container is in.
+    pub(super) fn check_mounts(
+        &self,
+        container: &Map,
+        list: &str,
+        path: &Path<'_>,
+        errors: &mut FieldErrors,
+    ) {
         let mut places = BTreeSet::new();
+        let mounts = path.field("volumeMounts");
         for (at, mount) in container.maps("volumeMounts").enumerate() {
-            let here = list.index(at);
+            let here = mounts.index(at);
             let (name, place) = (mount.str("name"), mount.str("mountPath"));
             if name.is_empty() {
                 errors.required(&here.field("name"), "");
-            } else if !self.0.contains(name) {
+            } else if !self.0.contains_key(name) {
                 errors.not_found(&here.field("name"), name);
             }
             if place.is_empty() {
@@ -193,19 +335,104 @@ impl VolumeNames<'_> {
             } else if !places.insert(place) {
                 errors.invalid(&here.field("mountPath"), place, "must be unique");
             }
-            let sub_path = mount.str("subPath");
-            if !sub_path.is_empty() {
-                check_local_path(sub_path, &here.field("subPath"), errors);
+            check_part(mount, list, &here, errors);
+            let privileged = container.at(&["securityContext", "privileged"]);
+            let privileged = privileged.and_then(Value::as_bool) == Some(true);
+            check_travel(mount, privileged, &here, errors);
+            check_recursive(mount, &here, errors);
+        }
+        self.check_devices(container, &places, path, errors);
+    }
+
+    /// Devices come from claims, and each is one thing: not also a mount, and at a place of its own.
+    fn check_devices(
+        &self,
+        container: &Map,
+        mounts: &BTreeSet<&str>,
+        path: &Path<'_>,
+        errors: &mut FieldErrors,
+    ) {
+        let list = path.field("volumeDevices");
+        let (mut seen, mut places) = (BTreeSet::new(), BTreeSet::new());
+        let mounted = |name: &str| container.maps("volumeMounts").any(|m| m.str("name") == name);
+        for (at, device) in container.maps("volumeDevices").enumerate() {
+            let here = list.index(at);
+            let (name, place) = (device.str("name"), device.str("devicePath"));
+            let (name_at, place_at) = (here.field("name"), here.field("devicePath"));
+            match self.0.get(name) {
+                _ if name.is_empty() => errors.required(&name_at, ""),
+                None => errors.not_found(&name_at, name),
+                Some(Use::Mount) => {
+                    let detail = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+                    errors.invalid(&name_at, name, detail);
+                }
+                Some(Use::Either) if mounted(name) => {
+                    errors.invalid(&name_at, name, "must not already exist in volumeMounts");
+                }
+                Some(Use::Either) if !seen.insert(name) => {
+                    errors.invalid(&name_at, name, "must be unique");
+                }
+                Some(Use::Either) => {}
             }
-            if mount
-                .get("mountPropagation")
-                .and_then(Value::as_str)
-                .is_some_and(|mode| !["None", "HostToContainer", "Bidirectional"].contains(&mode))
-            {
-                let mode = mount.str("mountPropagation");
-                let modes = &["Bidirectional", "HostToContainer", "None"];
-                errors.not_supported(&here.field("mountPropagation"), mode, modes);
+            if place.is_empty() {
+                errors.required(&place_at, "");
+            } else if mounts.contains(place) {
+                let detail = "must not already exist as a path in volumeMounts";
+                errors.invalid(&place_at, place, detail);
+            } else if !places.insert(place) {
+                errors.invalid(&place_at, place, "must be unique");
+            } else if place.split('/').any(|part| part == "..") {
+                errors.invalid(&place_at, place, "must not contain '..'");
             }
         }
+    }
+}
+
+/// A part of a volume is named by one path, and led to downwards.
+fn check_part(mount: &Map, list: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    for field in ["subPath", "subPathExpr"] {
+        let part = mount.str(field);
+        if part.is_empty() {
+            continue;
+        }
+        check_relative(part, &path.field(field), errors);
+        if list == "ephemeralContainers" {
+            errors.forbidden(&path.field(field), "cannot be set for an Ephemeral Container");
+        }
+    }
+    let both = !mount.str("subPath").is_empty() && !mount.str("subPathExpr").is_empty();
+    if both {
+        let detail = "subPathExpr and subPath are mutually exclusive";
+        errors.invalid(&path.field("subPathExpr"), mount.str("subPathExpr"), detail);
+    }
+}
+
+/// Mounts that travel out of a container reach the node: only who may do everything anyway may do that.
+fn check_travel(mount: &Map, privileged: bool, path: &Path<'_>, errors: &mut FieldErrors) {
+    let (mode, here) = (mount.str("mountPropagation"), path.field("mountPropagation"));
+    if !mode.is_empty() && !PROPAGATION.contains(&mode) {
+        errors.not_supported(&here, mode, PROPAGATION);
+    }
+    if mode == "Bidirectional" && !privileged {
+        let detail = "Bidirectional mount propagation is available only to privileged containers";
+        errors.forbidden(&here, detail);
+    }
+}
+
+/// What is read-only all the way down is read-only, and nothing travels through it.
+fn check_recursive(mount: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let (mode, here) = (mount.str("recursiveReadOnly"), path.field("recursiveReadOnly"));
+    match mode {
+        "" | "Disabled" => {}
+        "Enabled" | "IfPossible" => {
+            if !mount.is_true("readOnly") {
+                errors.forbidden(&here, "may only be specified when readOnly is true");
+            }
+            if !matches!(mount.str("mountPropagation"), "" | "None") {
+                let detail = "may only be specified when mountPropagation is None or not specified";
+                errors.forbidden(&here, detail);
+            }
+        }
+        other => errors.not_supported(&here, other, RECURSIVE),
     }
 }

@@ -1,0 +1,252 @@
+//! Rules for persistent volumes and for claims to them.
+
+use proto_api::Quantity;
+
+use super::volume_source::{self, Place};
+use super::{FieldErrors, names};
+use crate::object::Object;
+use crate::value::{Map, Path, Value};
+
+const ACCESS_MODES: &[&str] =
+    &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
+const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
+
+/// Fields of a persistent volume's spec that are not its source.
+const BESIDE_SOURCES: &[&str] = &[
+    "accessModes",
+    "capacity",
+    "claimRef",
+    "mountOptions",
+    "nodeAffinity",
+    "persistentVolumeReclaimPolicy",
+    "storageClassName",
+    "volumeMode",
+];
+
+pub(super) fn check_volume(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("spec");
+    let empty = Map::new();
+    let spec = object.spec().unwrap_or(&empty);
+    check_access_modes(spec, &path, errors);
+    check_capacity(spec, &path, errors);
+    let field = "persistentVolumeReclaimPolicy";
+    errors.one_of(&path.field(field), spec.str(field), RECLAIM_POLICIES);
+    check_mode(spec, &path, errors);
+    check_class(spec, &path, errors);
+    check_affinity(spec, &path, errors);
+    let mut sources = sources(spec);
+    match sources.next() {
+        None => errors.required(&path, "must specify a volume type"),
+        Some((name, source)) => {
+            let empty = Map::new();
+            let source = source.as_map().unwrap_or(&empty);
+            volume_source::check(name, source, Place::Persistent, &path.field(name), errors);
+        }
+    }
+    for (name, _) in sources {
+        errors.forbidden(&path.field(name), "may not specify more than 1 volume type");
+    }
+    let recycled = spec.str(field) == "Recycle";
+    if recycled
+        && spec.str_at(&["hostPath", "path"]).trim_end_matches('/').is_empty()
+        && spec.contains("hostPath")
+    {
+        let detail = "may not be 'recycle' for a hostPath mount of '/'";
+        errors.forbidden(&path.field(field), detail);
+    }
+}
+
+fn sources(spec: &Map) -> impl Iterator<Item = (&str, &Value)> {
+    spec.iter().filter(|(key, _)| !BESIDE_SOURCES.contains(key))
+}
+
+/// What a volume is made from never changes, nor its mode, nor the nodes that can reach it.
+pub(super) fn check_volume_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("spec");
+    let empty = Map::new();
+    let (before, after) = (old.spec().unwrap_or(&empty), new.spec().unwrap_or(&empty));
+    let own = |spec: &Map| {
+        let mut own = Map::new();
+        sources(spec).for_each(|(name, source)| {
+            own.insert(name.to_owned(), source.clone());
+        });
+        // who makes a volume larger may be given another secret
+        if let Some(csi) = own.map_mut("csi") {
+            csi.remove("controllerExpandSecretRef");
+        }
+        own
+    };
+    if own(before) != own(after) {
+        let detail = "spec.persistentvolumesource is immutable after creation";
+        errors.forbidden(&path.field("persistentvolumesource"), detail);
+    }
+    if before.get("volumeMode") != after.get("volumeMode") {
+        let value = after.get("volumeMode").cloned().unwrap_or_default();
+        errors.invalid(&path.field("volumeMode"), value, "field is immutable");
+    }
+    if before.contains("nodeAffinity") && before.get("nodeAffinity") != after.get("nodeAffinity") {
+        let value = after.get("nodeAffinity").cloned().unwrap_or_default();
+        errors.invalid(&path.field("nodeAffinity"), value, "field is immutable");
+    }
+}
+
+fn check_capacity(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let here = path.field("capacity");
+    let Some(capacity) = spec.map("capacity").filter(|capacity| !capacity.is_empty()) else {
+        errors.required(&here.key("storage"), "");
+        return;
+    };
+    for (name, _) in capacity.iter().filter(|(name, _)| *name != "storage") {
+        errors.not_supported(&here, name, &["storage"]);
+    }
+    match capacity.get("storage") {
+        None => errors.required(&here.key("storage"), ""),
+        Some(size) => check_size(size, &here.key("storage"), errors),
+    }
+}
+
+/// A size is more than nothing.
+fn check_size(size: &Value, path: &Path<'_>, errors: &mut FieldErrors) {
+    let parsed = size.as_str().and_then(|text| text.parse::<Quantity>().ok());
+    if parsed.is_some_and(|size| size.is_negative() || size.is_zero()) {
+        errors.invalid(path, size.clone(), "must be greater than zero");
+    }
+}
+
+fn check_mode(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let mode = spec.str("volumeMode");
+    if !mode.is_empty() && !VOLUME_MODES.contains(&mode) {
+        errors.not_supported(&path.field("volumeMode"), mode, VOLUME_MODES);
+    }
+}
+
+fn check_class(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let class = spec.str("storageClassName");
+    if !class.is_empty() {
+        errors.complaints(&path.field("storageClassName"), class, names::dns_subdomain(class));
+    }
+}
+
+/// Which nodes reach a volume; one that is a node's own has to say so.
+fn check_affinity(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let here = path.field("nodeAffinity");
+    let Some(affinity) = spec.map("nodeAffinity") else {
+        if spec.contains("local") {
+            errors.required(&here, "Local volume requires node affinity");
+        }
+        return;
+    };
+    let required = here.field("required");
+    match affinity.map("required") {
+        None => errors.required(&required, "must specify required node constraints"),
+        Some(selector) if selector.list("nodeSelectorTerms").is_empty() => {
+            let detail = "must have at least one node selector term";
+            errors.required(&required.field("nodeSelectorTerms"), detail);
+        }
+        Some(_) => {}
+    }
+}
+
+pub(super) fn check_claim(object: &Object, errors: &mut FieldErrors) {
+    let empty = Map::new();
+    let path = Path::ROOT;
+    check_claim_spec(object.spec().unwrap_or(&empty), &path.field("spec"), errors);
+}
+
+/// A claim's spec, in a claim or in a template of one.
+pub(super) fn check_claim_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    check_access_modes(spec, path, errors);
+    let resources = path.field("resources");
+    match spec.at(&["resources", "requests", "storage"]) {
+        None => errors.required(&resources.key("storage"), ""),
+        Some(size) => {
+            let requests = resources.field("requests");
+            check_size(size, &requests.key("storage"), errors);
+        }
+    }
+    check_class(spec, path, errors);
+    check_mode(spec, path, errors);
+    check_data_source(spec, path, errors);
+}
+
+/// Both names for what a claim starts with say the same.
+fn check_data_source(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    for field in ["dataSource", "dataSourceRef"] {
+        let Some(source) = spec.map(field) else { continue };
+        let here = path.field(field);
+        for part in ["kind", "name"].into_iter().filter(|part| source.str(part).is_empty()) {
+            errors.required(&here.field(part), "");
+        }
+        let core = source.str("apiGroup").is_empty();
+        if core && !source.str("kind").is_empty() && source.str("kind") != "PersistentVolumeClaim" {
+            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            errors.invalid(&here, source.str("kind"), detail);
+        }
+    }
+    let (one, other) = (spec.get("dataSource"), spec.get("dataSourceRef"));
+    if one.is_some() && other.is_some() && one != other {
+        let detail = "must match dataSourceRef";
+        errors.invalid(&path.field("dataSource"), one.cloned().unwrap_or_default(), detail);
+    }
+}
+
+fn check_access_modes(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("accessModes");
+    let modes = spec.list("accessModes");
+    if modes.is_empty() {
+        errors.required(&list, "at least 1 access mode is required");
+    }
+    for (at, mode) in modes.iter().filter_map(Value::as_str).enumerate() {
+        if !ACCESS_MODES.contains(&mode) {
+            errors.not_supported(&list.index(at), mode, ACCESS_MODES);
+        }
+    }
+    let alone = modes.iter().any(|mode| mode.as_str() == Some("ReadWriteOncePod"));
+    if alone && modes.len() > 1 {
+        let detail = "may not use ReadWriteOncePod with other access modes";
+        errors.forbidden(&list, detail);
+    }
+}
+
+/// A bound claim may ask for more room; an unbound one may be bound, and be given a class if it names none.
+pub(super) fn check_claim_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("spec");
+    let empty = Map::new();
+    let (before, after) = (old.spec().unwrap_or(&empty), new.spec().unwrap_or(&empty));
+    let bound = old.fields.str_at(&["status", "phase"]) == "Bound";
+    let fixed = |spec: &Map| {
+        let mut spec = spec.clone();
+        if bound && let Some(resources) = spec.map_mut("resources") {
+            resources.remove("requests");
+        }
+        spec
+    };
+    let (mut was, mut is) = (fixed(before), fixed(after));
+    for (field, free) in [
+        ("volumeName", before.str("volumeName").is_empty()),
+        ("storageClassName", !before.contains("storageClassName")),
+    ] {
+        if free {
+            was.remove(field);
+            is.remove(field);
+        }
+    }
+    if was != is {
+        let detail = "spec is immutable after creation except resources.requests for bound claims";
+        errors.forbidden(&path, detail);
+        return;
+    }
+    let size =
+        |spec: &Map| spec.str_at(&["resources", "requests", "storage"]).parse::<Quantity>().ok();
+    if let (Some(had), Some(wants)) = (size(before), size(after))
+        && wants < had
+    {
+        let here = path.field("resources");
+        let here = here.field("requests");
+        errors.forbidden(&here.field("storage"), "field can not be less than previous value");
+    }
+}

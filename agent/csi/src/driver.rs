@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use proto_grpc::csi::v1 as wire;
 use proto_grpc::csi::v1::node_client::NodeClient;
 use tonic::transport::{Channel, Endpoint};
@@ -26,8 +28,65 @@ pub struct Driver {
     pub able: Capabilities,
     /// What it says of the node.
     pub info: NodeInfo,
-    client: NodeClient<Channel>,
+    service: Arc<dyn NodeService>,
     change: Duration,
+}
+
+/// The future of a driver's answer.
+pub type Answer<A> = BoxFuture<'static, Result<Response<A>, Status>>;
+
+/// A driver's node service, as far as volumes are concerned. The driver's socket is one; tests have one in memory.
+pub trait NodeService: Send + Sync + std::fmt::Debug {
+    /// `NodeStageVolume`
+    fn stage(
+        &self,
+        asked: Request<wire::NodeStageVolumeRequest>,
+    ) -> Answer<wire::NodeStageVolumeResponse>;
+    /// `NodeUnstageVolume`
+    fn unstage(
+        &self,
+        asked: Request<wire::NodeUnstageVolumeRequest>,
+    ) -> Answer<wire::NodeUnstageVolumeResponse>;
+    /// `NodePublishVolume`
+    fn publish(
+        &self,
+        asked: Request<wire::NodePublishVolumeRequest>,
+    ) -> Answer<wire::NodePublishVolumeResponse>;
+    /// `NodeUnpublishVolume`
+    fn unpublish(
+        &self,
+        asked: Request<wire::NodeUnpublishVolumeRequest>,
+    ) -> Answer<wire::NodeUnpublishVolumeResponse>;
+    /// `NodeExpandVolume`
+    fn expand(
+        &self,
+        asked: Request<wire::NodeExpandVolumeRequest>,
+    ) -> Answer<wire::NodeExpandVolumeResponse>;
+    /// `NodeGetVolumeStats`
+    fn stats(
+        &self,
+        asked: Request<wire::NodeGetVolumeStatsRequest>,
+    ) -> Answer<wire::NodeGetVolumeStatsResponse>;
+}
+
+macro_rules! over_a_socket {
+    ($($name:ident = $call:ident($question:ident) -> $answer:ident;)*) => {
+        impl NodeService for NodeClient<Channel> {
+            $(fn $name(&self, asked: Request<wire::$question>) -> Answer<wire::$answer> {
+                let mut client = self.clone();
+                Box::pin(async move { client.$call(asked).await })
+            })*
+        }
+    };
+}
+
+over_a_socket! {
+    stage = node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse;
+    unstage = node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse;
+    publish = node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse;
+    unpublish = node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse;
+    expand = node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse;
+    stats = node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse;
 }
 
 /// What a driver can do beside publishing.
@@ -168,9 +227,18 @@ impl Driver {
                 volumes_max: info.max_volumes_per_node,
                 topology: topology.into_iter().collect(),
             },
-            client,
+            service: Arc::new(client),
             change,
         })
+    }
+
+    /// A driver that is not behind a socket, for tests.
+    #[cfg(feature = "testing")]
+    #[must_use]
+    pub fn of_service(name: &str, able: Capabilities, service: Arc<dyn NodeService>) -> Self {
+        let info = NodeInfo { node_id: "node".to_owned(), ..NodeInfo::default() };
+        let (name, endpoint) = (name.to_owned(), PathBuf::new());
+        Self { name, endpoint, able, info, service, change: CHANGE }
     }
 
     /// Prepares a volume for the node.
@@ -178,8 +246,7 @@ impl Driver {
     /// # Errors
     /// What the driver says, or that it says nothing in time; the same for all calls below.
     pub async fn stage(&self, asked: wire::NodeStageVolumeRequest) -> Result<(), CallError> {
-        let mut client = self.client.clone();
-        call(self.change, asked, |r| client.node_stage_volume(r)).await.map(drop)
+        call(self.change, asked, |r| self.service.stage(r)).await.map(drop)
     }
 
     /// Undoes [`Driver::stage`].
@@ -191,8 +258,7 @@ impl Driver {
             volume_id: handle.to_owned(),
             staging_target_path: text(path),
         };
-        let mut client = self.client.clone();
-        call(self.change, asked, |r| client.node_unstage_volume(r)).await.map(drop)
+        call(self.change, asked, |r| self.service.unstage(r)).await.map(drop)
     }
 
     /// Puts a volume where a pod has it.
@@ -200,8 +266,7 @@ impl Driver {
     /// # Errors
     /// As above.
     pub async fn publish(&self, asked: wire::NodePublishVolumeRequest) -> Result<(), CallError> {
-        let mut client = self.client.clone();
-        call(self.change, asked, |r| client.node_publish_volume(r)).await.map(drop)
+        call(self.change, asked, |r| self.service.publish(r)).await.map(drop)
     }
 
     /// Undoes [`Driver::publish`].
@@ -213,8 +278,7 @@ impl Driver {
             volume_id: handle.to_owned(),
             target_path: text(path),
         };
-        let mut client = self.client.clone();
-        call(self.change, asked, |r| client.node_unpublish_volume(r)).await.map(drop)
+        call(self.change, asked, |r| self.service.unpublish(r)).await.map(drop)
     }
 
     /// Makes a volume's file system grow.
@@ -222,8 +286,7 @@ impl Driver {
     /// # Errors
     /// As above.
     pub async fn expand(&self, asked: wire::NodeExpandVolumeRequest) -> Result<(), CallError> {
-        let mut client = self.client.clone();
-        call(self.change, asked, |r| client.node_expand_volume(r)).await.map(drop)
+        call(self.change, asked, |r| self.service.expand(r)).await.map(drop)
     }
 
     /// How full a volume is.
@@ -234,8 +297,7 @@ impl Driver {
         &self,
         asked: wire::NodeGetVolumeStatsRequest,
     ) -> Result<wire::NodeGetVolumeStatsResponse, CallError> {
-        let mut client = self.client.clone();
-        call(ASK, asked, |r| client.node_get_volume_stats(r)).await
+        call(ASK, asked, |r| self.service.stats(r)).await
     }
 }
 

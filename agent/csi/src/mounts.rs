@@ -15,6 +15,10 @@ impl MountTable {
     /// # Errors
     /// When it cannot be read.
     pub fn read() -> std::io::Result<Self> {
+        #[cfg(feature = "testing")]
+        if let Some(table) = simulated::table() {
+            return Ok(table);
+        }
         std::fs::read("/proc/self/mountinfo").map(|table| Self::parse(&table))
     }
 
@@ -27,6 +31,29 @@ impl MountTable {
     #[must_use]
     pub fn has(&self, path: &Path) -> bool {
         self.0.contains(path)
+    }
+}
+
+/// A table that tests write themselves.
+#[cfg(feature = "testing")]
+pub mod simulated {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    use super::MountTable;
+
+    thread_local! {
+        static TABLE: RefCell<Option<MountTable>> = const { RefCell::new(None) };
+    }
+
+    /// Has this thread read this table instead of the kernel's.
+    pub fn set(table: Option<BTreeSet<PathBuf>>) {
+        TABLE.set(table.map(MountTable));
+    }
+
+    pub(super) fn table() -> Option<MountTable> {
+        TABLE.with_borrow(Clone::clone)
     }
 }
 

@@ -24,11 +24,11 @@ use agent_volume::persistent::{CsiVolume, Persistent};
 use proto_api::core::v1::Secret;
 use proto_api::names::Names;
 use proto_grpc::csi::v1 as wire;
-use tokio::task::spawn_blocking;
 
 use crate::driver::{CallError, Driver, text};
 use crate::drivers::Drivers;
 use crate::mounts::MountTable;
+use crate::offload::offload;
 use crate::record::{Record, gone};
 use crate::request::{self, PodFacts, Token};
 use paths::Paths;
@@ -535,7 +535,7 @@ async fn blocking<T: Send + 'static>(
     what: &str,
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, CsiError> {
-    let done = spawn_blocking(work).await.map_err(io::Error::other).and_then(|done| done);
+    let done = offload(work).await.and_then(|done| done);
     let (volume, what) = (volume.to_owned(), what.to_owned());
     done.map_err(|source| CsiError::Node { step, volume, what, source })
 }

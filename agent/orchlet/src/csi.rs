@@ -6,9 +6,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_csi::CsiNode;
 use agent_csi::node::{Material, Published, carried};
 use agent_csi::request::{PodFacts, Token};
+use agent_csi::{CsiNode, offload};
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::fs_group::Change;
@@ -19,7 +19,6 @@ use proto_api::core::v1::{PersistentVolumeClaim, Pod};
 use proto_client::{Client, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use serde_json::json;
-use tokio::task::spawn_blocking;
 
 use crate::pods::seams::{Line, Reports};
 
@@ -277,5 +276,5 @@ async fn run(program: &str, argv: &[String]) -> Result<(), Line> {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Line> + Send + 'static,
 ) -> Result<T, Line> {
-    spawn_blocking(work).await.map_err(|e| format!("setting a volume up broke off: {e}"))?
+    offload(work).await.map_err(|e| format!("setting a volume up broke off: {e}"))?
 }

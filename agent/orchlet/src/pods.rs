@@ -121,8 +121,10 @@ impl Pods {
         mut happened: mpsc::Receiver<Happened>,
     ) {
         loop {
-            // All arms are cancel safe: a message not taken now is taken in the next turn.
+            // All arms are cancel safe: a message not taken now is taken in the next turn. In one order, so that one schedule
+            // of a test is one history.
             tokio::select! {
+                biased;
                 Some(ended) = self.ended.join_next(), if !self.ended.is_empty() => {
                     if let Ok(uid) = ended {
                         self.tasks.remove(&uid);

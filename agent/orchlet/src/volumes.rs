@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use agent_csi::offload;
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::persistent::Backing;
 use agent_volume::pod_volumes::SetUp;
@@ -21,7 +22,6 @@ use proto_api::{Quantity, Time};
 use proto_client::Client;
 use proto_daemon::exit::chain;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
 
 use crate::clock;
 use crate::csi::{self, NodePersistent, REPUBLISH_PERIOD};
@@ -116,7 +116,7 @@ impl NodeVolumes {
             allocatable: allocatable.unwrap_or_default(),
         };
         let on_disk = self.volumes.clone();
-        let done = spawn_blocking(move || work.set_up(&on_disk)).await;
+        let done = offload(move || work.set_up(&on_disk)).await;
         let done = done.map_err(|e| format!("setting volumes up broke off: {e}"))??;
         self.sweep_later(pod, done.switched);
         on_host.extend(done.on_host);
@@ -166,7 +166,7 @@ impl NodeVolumes {
     /// The tokens that a pod held before this process started and that are still good.
     async fn held(&self, uid: &str, volumes: &[Volume]) -> BTreeMap<TokenWant, Token> {
         let (on_disk, of, volumes) = (self.volumes.clone(), uid.to_owned(), volumes.to_vec());
-        let found = spawn_blocking(move || on_disk.tokens(&of, &volumes)).await;
+        let found = offload(move || on_disk.tokens(&of, &volumes)).await;
         let now = clock::now();
         let good = found.unwrap_or_default().into_iter().filter_map(|(want, text)| {
             let life = Life::of(&text).filter(|life| life.expires_at > now.unix_seconds)?;
@@ -244,7 +244,7 @@ impl NodeVolumes {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         tokio::spawn(async move {
             tokio::time::sleep(SWEEP_AFTER).await;
-            let swept = spawn_blocking(move || {
+            let swept = offload(move || {
                 for volume in &switched {
                     if let Err(error) = on_disk.sweep(&uid, volume) {
                         tracing::debug!(uid, error = chain(&error), "volume is not swept");
@@ -358,7 +358,7 @@ impl PodVolumes for NodeVolumes {
                 }
                 Ok(bound)
             };
-            let done = spawn_blocking(bind).await;
+            let done = offload(bind).await;
             done.map_err(|e| format!("binding parts of volumes broke off: {e}"))?
         }
         .boxed()
@@ -383,12 +383,12 @@ impl PodVolumes for NodeVolumes {
             self.all_tokens().remove(&uid);
             self.in_pods().remove(&uid);
             let (parts, of) = (on_disk.clone(), uid.clone());
-            let freed = spawn_blocking(move || parts.tear_down_parts(&of)).await;
+            let freed = offload(move || parts.tear_down_parts(&of)).await;
             freed
                 .map_err(|e| format!("taking volumes down broke off: {e}"))?
                 .map_err(|e| chain(&e))?;
             self.persistent.csi.tear_down(&uid).await.map_err(|e| e.to_string())?;
-            let done = spawn_blocking(move || on_disk.tear_down(&uid)).await;
+            let done = offload(move || on_disk.tear_down(&uid)).await;
             done.map_err(|e| format!("taking volumes down broke off: {e}"))?.map_err(|e| chain(&e))
         }
         .boxed()

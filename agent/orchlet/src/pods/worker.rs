@@ -17,7 +17,7 @@ mod show;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agent_pod::backoff::Step;
 use agent_pod::events;
@@ -31,6 +31,7 @@ use proto_api::core::v1::{Container, Pod, PodStatus};
 use proto_daemon::statusz::TaskStatus;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::act::{Failure, Scene, act};
 use super::busy::{Busy, Key, key};

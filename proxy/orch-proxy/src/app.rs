@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proto_api::core::v1::Node;
 use proto_client::config::file;
-use proto_client::{Client, ClientConfig, events};
+use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
@@ -23,14 +23,16 @@ use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::Counting;
 use proxy_rules::trap::Trap;
+use proxy_userspace::ForwardMetrics;
 
-use crate::config::{BindFailure, Config, DetectLocal, PodRoutes};
+use crate::config::{BindFailure, Config, DetectLocal, LoopbackNodePorts, PodRoutes};
 use crate::counters::ServiceCounters;
 use crate::dns::{self, Nameserver};
 use crate::driver::{Driver, Pace};
-use crate::health_check::{self, HealthCheckServers};
+use crate::health_check;
 use crate::health_page::HealthPage;
 use crate::host;
+use crate::loopback;
 use crate::metrics::ProxyMetrics;
 use crate::own_node;
 use crate::router;
@@ -208,7 +210,7 @@ pub(crate) async fn with_node_blocks(
     };
     let blocks = tokio::time::timeout(NODE_PATIENCE, blocks).await;
     let blocks = blocks.map_err(|_| BuildError::NodeBlocks(config.node_name.clone()))?;
-    config.settings.cluster_cidrs = blocks.iter().filter_map(|text| text.parse().ok()).collect();
+    config.settings.local_traffic = own_node::local_traffic(&blocks);
     Ok(config)
 }
 
@@ -271,6 +273,7 @@ impl Bound {
             tracing::error!(%error, "names are not answered: no thread for it");
         }
         let listeners = Listeners { forwards: self.desired.clone(), names };
+        self.start_loopback(&drain);
         sources::start(&self.client, &self.config, &listeners, &drain);
         let node = own_node::follow(&self.client, &self.config.node_name, &drain);
         if let Some(server) = self.health_server.take() {
@@ -278,8 +281,12 @@ impl Bound {
             let page = HealthPage { pages, freshness, node: node.clone() };
             tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
         }
-        tokio::spawn(own_node::tell_zone(node, self.desired.clone(), drain.clone()));
-        self.start_health_checks(&drain);
+        let detect = self.config.detect_local;
+        tokio::spawn(own_node::tell(node, detect, self.desired.clone(), drain.clone()));
+        let checks = self.desired.health_checks();
+        let (freshness, status) =
+            (self.driver.freshness(), self.pages.status.task("health checks"));
+        health_check::start(&self.client, &self.config, checks, freshness, status, &drain);
         if self.config.settings.counting == Counting::On {
             self.start_counters(&drain);
         }
@@ -288,6 +295,22 @@ impl Bound {
             router::start(&self.client, &self.config.node_name, status, &drain);
         }
         self.driver.run(drain).await;
+    }
+
+    fn start_loopback(&self, drain: &DrainWatch) {
+        if self.config.loopback_node_ports == LoopbackNodePorts::Leave {
+            return;
+        }
+        let prefix = self.config.names.metric_prefix("proxy");
+        let status = self.pages.status.task("node ports at loopback addresses");
+        match ForwardMetrics::register(&self.pages.metrics, &prefix) {
+            Ok(metrics) => {
+                let settings = self.config.settings.clone();
+                let forwarder = loopback::start(settings, metrics, status, drain.clone());
+                self.desired.serve_loopback(forwarder);
+            }
+            Err(error) => status.failed(chain(&error)),
+        }
     }
 
     fn start_counters(&self, drain: &DrainWatch) {
@@ -299,22 +322,5 @@ impl Bound {
             }
             Err(error) => status.failed(chain(&error)),
         }
-    }
-
-    fn start_health_checks(&self, drain: &DrainWatch) {
-        let component = self.config.names.component("proxy");
-        let node_name = self.config.node_name.clone();
-        let (recorder, writer) = events::recorder(self.client.clone(), &component, &node_name);
-        tokio::spawn(writer.run(drain.clone()));
-        let servers = HealthCheckServers {
-            checks: self.desired.health_checks(),
-            freshness: self.driver.freshness(),
-            blocks: self.config.settings.node_port_cidrs.clone(),
-            node_name,
-            recorder,
-            status: self.pages.status.task("health checks"),
-            retry: health_check::RETRY,
-        };
-        tokio::spawn(servers.run(drain.clone()));
     }
 }

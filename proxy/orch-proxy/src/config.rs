@@ -61,6 +61,8 @@ pub struct Config {
     pub dns: Option<DnsSettings>,
     /// What tells traffic of this node's pods, where `settings` cannot say it before the node is asked.
     pub detect_local: DetectLocal,
+    /// Whether node ports answer at loopback addresses.
+    pub loopback_node_ports: LoopbackNodePorts,
     /// What a server's address that cannot be bound means.
     pub bind_failure: BindFailure,
     /// Shortest time between two changes of the kernel's tables.
@@ -87,6 +89,15 @@ pub enum DetectLocal {
     Settled,
     /// The node's own blocks of pod addresses, which its object has.
     NodeBlocks,
+}
+
+/// Whether node ports answer at loopback addresses, to processes of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopbackNodePorts {
+    /// They do, where the blocks of node port addresses have these.
+    Serve,
+    /// They do not.
+    Leave,
 }
 
 /// What a server's address that cannot be bound means.
@@ -159,13 +170,8 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
     let metrics = file.metrics_bind_address.parse::<BindAddress>();
     let masquerade_all = file.iptables.masquerade_all || file.nftables.masquerade_all;
     let cluster_cidrs: Vec<String> = file.cluster_cidr.split(',').map(str::to_owned).collect();
-    if file.nftables.localhost_node_ports.or(file.iptables.localhost_node_ports) == Some(true) {
-        warnings.push("node ports are not served on loopback addresses".to_owned());
-    }
-    if matches!(file.detect_local_mode.as_str(), "BridgeInterface" | "InterfaceNamePrefix") {
-        let mode = &file.detect_local_mode;
-        warnings.push(format!("detectLocalMode {mode} is not here yet; the cluster's blocks tell"));
-    }
+    let local_traffic = file.local_traffic();
+    let loopback = file.nftables.localhost_node_ports.or(file.iptables.localhost_node_ports);
     let min_sync = file.nftables.min_sync_period.or(file.iptables.min_sync_period);
     let (mode, about_mode) = Mode::from_name(&file.mode).unwrap_or_default();
     warnings.extend(about_mode);
@@ -176,6 +182,7 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
         node_name: node_name(&file.hostname_override),
         settings: Settings {
             cluster_cidrs: blocks(&cluster_cidrs),
+            local_traffic,
             masquerade: if masquerade_all { Masquerade::All } else { Masquerade::FromOutside },
             node_port_cidrs: blocks(&file.node_port_addresses.unwrap_or_default()),
             // Whoever makes the pods' routes knows that nobody beyond has one back.
@@ -201,6 +208,10 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
         detect_local: match file.detect_local_mode.as_str() {
             "NodeCIDR" => DetectLocal::NodeBlocks,
             _ => DetectLocal::Settled,
+        },
+        loopback_node_ports: match loopback {
+            Some(false) => LoopbackNodePorts::Leave,
+            Some(true) | None => LoopbackNodePorts::Serve,
         },
         bind_failure: match file.bind_address_hard_fail {
             true => BindFailure::End,

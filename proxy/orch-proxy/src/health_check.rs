@@ -10,7 +10,8 @@ use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
 use proto_api::core::v1::ObjectReference;
-use proto_client::events::{EventKind, Recorder};
+use proto_client::Client;
+use proto_client::events::{self, EventKind, Recorder};
 use proto_daemon::admin::AdminServer;
 use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::{Drain, DrainWatch};
@@ -20,6 +21,7 @@ use proxy_rules::health::{HealthCheck, HealthChecks};
 use proxy_rules::model::{Cidr, ServiceId};
 use tokio::sync::watch;
 
+use crate::config::Config;
 use crate::driver::Freshness;
 
 /// Tells how many endpoints there are, for balancers that weigh nodes.
@@ -48,6 +50,24 @@ pub struct HealthCheckServers {
     pub status: TaskStatus,
     /// Waits between attempts to take a port.
     pub retry: Backoff,
+}
+
+/// Starts the servers of a proxy: events about ports that cannot be taken are written until drained.
+pub fn start(
+    client: &Client,
+    config: &Config,
+    checks: watch::Receiver<Arc<HealthChecks>>,
+    freshness: Freshness,
+    status: TaskStatus,
+    drain: &DrainWatch,
+) {
+    let (component, node_name) = (config.names.component("proxy"), config.node_name.clone());
+    let (recorder, writer) = events::recorder(client.clone(), &component, &node_name);
+    tokio::spawn(writer.run(drain.clone()));
+    let blocks = config.settings.node_port_cidrs.clone();
+    let servers =
+        HealthCheckServers { checks, freshness, blocks, node_name, recorder, status, retry: RETRY };
+    tokio::spawn(servers.run(drain.clone()));
 }
 
 /// A port could not be taken.

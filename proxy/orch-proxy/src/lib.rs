@@ -31,6 +31,8 @@ pub mod health_page;
 
 pub mod host;
 
+pub mod loopback;
+
 pub mod metrics;
 
 pub mod mode;

@@ -6,8 +6,10 @@ use proto_api::core::v1::Node;
 use proto_api::names::Names;
 use proto_client::{Change, Client, ListParams, Reflector};
 use proto_daemon::drain::DrainWatch;
+use proxy_rules::model::LocalTraffic;
 use tokio::sync::watch;
 
+use crate::config::DetectLocal;
 use crate::sources::Desired;
 
 /// Taint by which the ecosystem's autoscaler announces that it is about to delete a node.
@@ -78,15 +80,28 @@ pub fn follow(
     receiver
 }
 
-/// Tells the dataplane which zone it is in, until drained.
-pub async fn tell_zone(
+/// What tells the traffic of pods, where that is the node's own blocks.
+pub fn local_traffic(blocks: &[String]) -> LocalTraffic {
+    LocalTraffic::Blocks(blocks.iter().filter_map(|text| text.parse().ok()).collect())
+}
+
+/// Tells the dataplane which zone it is in and, where they tell the traffic of pods, the node's blocks; until drained.
+pub async fn tell(
     mut node: watch::Receiver<Option<Arc<OwnNode>>>,
+    detect: DetectLocal,
     desired: Arc<Desired>,
     drain: DrainWatch,
 ) {
     loop {
-        let zone = node.borrow_and_update().as_ref().and_then(|node| node.zone.clone());
-        desired.plane().zone_changed(zone.as_deref());
+        let now = node.borrow_and_update().clone().unwrap_or_default();
+        {
+            let mut plane = desired.plane();
+            plane.zone_changed(now.zone.as_deref());
+            // A node without blocks is one that is being made or deleted: what was known of it stays.
+            if detect == DetectLocal::NodeBlocks && !now.pod_cidrs.is_empty() {
+                plane.local_traffic_changed(local_traffic(&now.pod_cidrs));
+            }
+        }
         desired.notify();
         // Both arms are cancel safe.
         tokio::select! {

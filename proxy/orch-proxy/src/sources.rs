@@ -1,7 +1,7 @@
 //! What the API says should be forwarded. Changes are marked in the one [`Dataplane`] as they arrive, so
 //! nothing queues up: a thousand changes of a service are one mark.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proto_api::MicroTime;
@@ -15,6 +15,7 @@ use proxy_rules::Dataplane;
 use proxy_rules::health::HealthChecks;
 use proxy_rules::localise::{is_forwarded, localise_service, localise_slice, selector};
 use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
+use proxy_userspace::Forwarder;
 use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
@@ -30,6 +31,8 @@ pub struct Desired {
     complete: watch::Sender<usize>,
     /// What load balancers are told.
     health_checks: watch::Sender<Arc<HealthChecks>>,
+    /// Who serves node ports at loopback addresses, if somebody does.
+    loopback: OnceLock<Arc<Forwarder>>,
 }
 
 /// Times of one pass that are remembered, at most.
@@ -68,7 +71,15 @@ impl Desired {
             heard: Mutex::default(),
             complete: watch::Sender::new(0),
             health_checks: watch::Sender::new(Arc::default()),
+            loopback: OnceLock::new(),
         }
+    }
+
+    /// Has node ports served at loopback addresses too; asked for before anything has been heard.
+    pub fn serve_loopback(&self, forwarder: Arc<Forwarder>) {
+        self.plane().follow_node_ports();
+        // Told once: a second one would have nothing to tell.
+        let _ = self.loopback.set(forwarder);
     }
 
     /// What load balancers are told, as of the last [`Desired::publish`].
@@ -78,8 +89,18 @@ impl Desired {
 
     /// Makes known what the last pass has changed beside the kernel's tables.
     pub fn publish(&self) {
-        let changed = self.plane().changed_health_checks();
-        if let Some(checks) = changed {
+        let (checks, node_ports) = {
+            let mut plane = self.plane();
+            let node_ports = plane.changed_node_ports();
+            let zone = plane.zone().filter(|_| !node_ports.is_empty()).map(str::to_owned);
+            (plane.changed_health_checks(), (zone, node_ports))
+        };
+        if let (Some(loopback), (zone, changed)) = (self.loopback.get(), node_ports)
+            && !changed.is_empty()
+        {
+            loopback.node_ports_changed(zone.as_deref(), changed);
+        }
+        if let Some(checks) = checks {
             self.health_checks.send_replace(Arc::new(checks));
         }
     }

@@ -1,5 +1,5 @@
 //! The proxy in the mode userspace: the same sources, health and names, and [`proxy_userspace`] in place of the driver
-//! and the kernel. Not here: health check node ports, SCTP, and metrics about passes.
+//! and the kernel. Not here: metrics about passes.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::dns::{self, Nameserver};
 use crate::driver::Freshness;
 use crate::health_page::HealthPage;
 use crate::sources::{self, Follower, Listeners};
-use crate::{cleanup, own_node, router};
+use crate::{cleanup, health_check, own_node, router};
 
 /// Open files beside those of connections.
 const FILES_BESIDE: u64 = 1024;
@@ -69,7 +69,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     limits.idle = config.udp_timeout.unwrap_or(limits.idle);
     let options = Options {
         limits,
-        link: config.names.component("proxy"),
+        link: Some(config.names.component("proxy")),
         metrics: ForwardMetrics::register(&registry, &prefix)?,
         status: status.task("forwarding"),
     };
@@ -98,7 +98,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
 }
 
 /// Connections for which there are files: as many as the host lets us have, within our own bound.
-fn connections() -> usize {
+pub(crate) fn connections() -> usize {
     let most = Limits::default().connections;
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
     if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
@@ -124,6 +124,10 @@ impl Bound {
         let listeners = Listeners { forwards: self.forwarder.clone(), names };
         sources::start(&self.client, &self.config, &listeners, &drain);
         let mut node = own_node::follow(&self.client, &self.config.node_name, &drain);
+        let (checks, status) =
+            (self.forwarder.health_checks(), self.pages.status.task("health checks"));
+        let freshness = self.freshness.clone();
+        health_check::start(&self.client, &self.config, checks, freshness, status, &drain);
         if let Some(server) = self.health_server {
             let (pages, freshness) = (self.pages.clone(), self.freshness.clone());
             let page = HealthPage { pages, freshness, node: node.clone() };

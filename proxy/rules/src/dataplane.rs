@@ -16,8 +16,10 @@ use crate::hash::FastMap;
 use crate::health::{HealthCheck, HealthChecks, local_endpoints};
 use crate::layout::{Class, Layout, Map};
 use crate::model::{
-    Choice, LocalService, LocalSlice, Protocol, Removed, ServiceId, Topology, family_of,
+    Choice, LocalService, LocalSlice, LocalTraffic, Protocol, Removed, ServiceId, Topology,
+    family_of,
 };
+use crate::node_ports::{NodePortService, NodePorts};
 use crate::stale::{StaleFlows, connections};
 use crate::transaction::{Entries, Load, Transaction};
 
@@ -45,6 +47,7 @@ pub struct Dataplane {
     zone: Option<Box<str>>,
     health_checks: HealthChecks,
     health_checks_changed: bool,
+    node_ports: NodePorts,
     fill: BTreeMap<(Family, Map), Fill>,
     /// Whether the tables have been loaded once.
     loaded: bool,
@@ -101,6 +104,7 @@ impl Dataplane {
             zone: None,
             health_checks: HealthChecks::new(),
             health_checks_changed: false,
+            node_ports: NodePorts::default(),
             fill: BTreeMap::new(),
             loaded: false,
         }
@@ -183,6 +187,37 @@ impl Dataplane {
         for (id, record) in self.services.iter_mut().filter(|(_, record)| near(record)) {
             record.mark(id, &mut self.marked);
         }
+    }
+
+    /// Notes what tells the traffic of pods. Rules depend on it: where it is new the tables are made anew.
+    pub fn local_traffic_changed(&mut self, local_traffic: LocalTraffic) {
+        if self.layout.settings.local_traffic != local_traffic {
+            Arc::make_mut(&mut self.layout).settings.local_traffic = local_traffic;
+            self.loaded = false;
+        }
+    }
+
+    /// From now on [`Dataplane::changed_node_ports`] has something to tell.
+    pub fn follow_node_ports(&mut self) {
+        self.node_ports.follow();
+    }
+
+    /// Services with node ports that the passes since this was asked last have compiled, as they are now; those that
+    /// have none any more with nothing.
+    pub fn changed_node_ports(&mut self) -> Vec<(ServiceId, Option<NodePortService>)> {
+        let changed = self.node_ports.take_changed().into_iter();
+        let now = |id: ServiceId| {
+            let record = self.services.get(&id);
+            let now = record
+                .and_then(|record| NodePortService::of(record.service.as_ref()?, &record.slices));
+            (id, now)
+        };
+        changed.map(now).collect()
+    }
+
+    /// The zone that this node is in, where it is known.
+    pub fn zone(&self) -> Option<&str> {
+        self.zone.as_deref()
     }
 
     /// What load balancers are told as of the last pass, if it changed since this was asked last.
@@ -416,6 +451,7 @@ impl Dataplane {
             None => self.health_checks.remove(id).map(drop),
         };
         self.health_checks_changed |= was.is_some();
+        self.node_ports.compiled(id, record.service.as_deref());
         Some(match &record.service {
             Some(service) => {
                 let slices = record.slices.iter().map(|(_, slice)| &**slice);

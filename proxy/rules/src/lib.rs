@@ -33,6 +33,8 @@ pub mod compare;
 
 pub mod health;
 
+pub mod node_ports;
+
 pub mod stale;
 
 pub mod trap;

@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use proxy_netfilter::nft::Family;
 
+mod local_traffic;
+pub use local_traffic::{InterfaceName, LocalTraffic};
+
 /// Namespace and name of a service, `default/web`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceId(Arc<str>);
@@ -325,9 +328,10 @@ pub fn family_of(address: IpAddr) -> Family {
 /// What the whole node is told once, by flags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Addresses of the cluster's pods, at most one block per family. Traffic to a cluster address from
-    /// elsewhere is masqueraded; without a block none is.
+    /// Addresses of the cluster's pods, at most one block per family.
     pub cluster_cidrs: Vec<Cidr>,
+    /// What tells the traffic of pods. Where nothing does, nothing is masqueraded on its way to a cluster address.
+    pub local_traffic: LocalTraffic,
     /// Whether all traffic to cluster addresses is masqueraded.
     pub masquerade: Masquerade,
     /// Blocks that limit which of the node's addresses serve node ports; none for no limit.
@@ -374,6 +378,16 @@ impl Settings {
     /// The block of pod addresses of a family.
     pub fn cluster_cidr(&self, family: Family) -> Option<Cidr> {
         self.cluster_cidrs.iter().copied().find(|cidr| cidr.family() == family)
+    }
+
+    /// Blocks by which the traffic of pods is told, as far as it is told by blocks at all; else those of the cluster.
+    pub fn local_blocks(&self) -> &[Cidr] {
+        match &self.local_traffic {
+            LocalTraffic::Blocks(blocks) => blocks,
+            LocalTraffic::Cluster
+            | LocalTraffic::Interface(_)
+            | LocalTraffic::InterfacePrefix(_) => &self.cluster_cidrs,
+        }
     }
 }
 

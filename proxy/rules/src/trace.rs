@@ -10,7 +10,7 @@ use proxy_netfilter::nft::numbers::HookPoint;
 use proxy_netfilter::nft::{Data, Element, TableRules, Value};
 
 use crate::layout::address_value;
-use crate::model::Protocol;
+use crate::model::{InterfaceName, Protocol};
 
 mod jhash;
 
@@ -39,8 +39,10 @@ pub struct Packet {
 /// Where a packet enters this machine's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// It comes in by an interface, from a pod or from outside.
+    /// It comes in by an interface, from a pod or from outside; by which one is not known.
     Network,
+    /// It comes in by this interface.
+    Interface(InterfaceName),
     /// A process of this machine sends it.
     Host,
 }
@@ -147,7 +149,7 @@ pub fn trace(
 ) -> Trace {
     let mut machine = Machine::new(table, is_local, draw);
     let entry = match packet.origin {
-        Origin::Network => HookPoint::PREROUTING,
+        Origin::Network | Origin::Interface(_) => HookPoint::PREROUTING,
         Origin::Host => HookPoint::OUTPUT,
     };
     let original = Connection { original: *packet, dnat: false };
@@ -163,7 +165,7 @@ pub fn trace(
         Stop::Fate(fate) => return machine.end(fate),
     };
     // What comes in for this machine is delivered; only what leaves it passes postrouting.
-    if packet.origin == Origin::Network && is_local(to) {
+    if packet.origin != Origin::Host && is_local(to) {
         return machine.end(Fate::Sent { to, port, from: Sender::Itself });
     }
     let rewritten = Packet { dst: to, dst_port: port, ..*packet };

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::{MsgFlags, send};
 use tokio::net::UdpSocket;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -80,21 +82,23 @@ pub async fn forward(socket: Arc<UdpSocket>, mut lead: watch::Receiver<Lead>, sh
         tasks: JoinSet::new(),
         numbers: 0,
     };
-    let mut buffer = vec![0; DATAGRAM_LEN];
     loop {
         // All arms are cancel safe.
         tokio::select! {
-            received = socket.recv_from(&mut buffer) => match received {
-                Ok((len, client)) => {
-                    let datagram = buffer.get(..len).unwrap_or_default();
-                    let lead = lead.borrow().clone();
-                    sessions.hand_on(datagram, client, &lead).await;
-                }
-                // An earlier answer came back as unreachable.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
-                Err(error) => {
-                    tracing::debug!(%error, "cannot read datagrams");
-                    tokio::time::sleep(PAUSE).await;
+            ready = socket.readable() => {
+                let lead = lead.borrow().clone();
+                match ready.and_then(|()| sessions.take_one(&lead)) {
+                    // Nothing was there after all, or an earlier answer came back as unreachable.
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            ErrorKind::WouldBlock | ErrorKind::ConnectionRefused
+                        ) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "cannot read datagrams");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                    Ok(()) => {}
                 }
             },
             changed = lead.changed() => match changed {
@@ -114,13 +118,24 @@ pub async fn forward(socket: Arc<UdpSocket>, mut lead: watch::Receiver<Lead>, sh
 }
 
 impl Sessions {
-    async fn hand_on(&mut self, datagram: &[u8], client: SocketAddr, lead: &Lead) {
-        if !self.open.contains_key(&client) && !self.begin(client, lead).await {
+    /// Takes a datagram from the socket and hands it on; fails when none can be taken. The buffer is on the stack, so
+    /// that thousands of silent frontends hold none.
+    fn take_one(&mut self, lead: &Lead) -> std::io::Result<()> {
+        let mut buffer = [0; DATAGRAM_LEN];
+        let (len, client) = self.near.try_recv_from(&mut buffer)?;
+        self.hand_on(buffer.get(..len).unwrap_or_default(), client, lead);
+        Ok(())
+    }
+
+    fn hand_on(&mut self, datagram: &[u8], client: SocketAddr, lead: &Lead) {
+        if !self.open.contains_key(&client) && !self.begin(client, lead) {
             return;
         }
         let Some(session) = self.open.get(&client) else { return };
         session.last.said();
-        if let Err(error) = session.socket.send(datagram).await {
+        // The runtime does not know yet that a new socket can be written to.
+        let sent = send(session.socket.as_raw_fd(), datagram, MsgFlags::MSG_DONTWAIT);
+        if let Err(error) = sent {
             tracing::debug!(backend = %session.backend, %error, "an endpoint takes no datagram");
             let number = session.number;
             // The next datagram gets the next endpoint.
@@ -129,7 +144,7 @@ impl Sessions {
     }
 
     /// Begins a session; says whether there is one.
-    async fn begin(&mut self, client: SocketAddr, lead: &Lead) -> bool {
+    fn begin(&mut self, client: SocketAddr, lead: &Lead) -> bool {
         let Some(backend) = lead.pick(&self.shared, client.ip(), &[]) else {
             return self.refused("none");
         };
@@ -139,7 +154,7 @@ impl Sessions {
         let Ok(place) = self.shared.room.clone().try_acquire_owned() else {
             return self.refused("bound");
         };
-        let socket = match connected(backend).await {
+        let socket = match connected(backend) {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
                 tracing::debug!(%backend, %error, "no way to an endpoint");
@@ -211,14 +226,15 @@ impl Drop for Sessions {
     }
 }
 
-async fn connected(backend: SocketAddr) -> std::io::Result<UdpSocket> {
+fn connected(backend: SocketAddr) -> std::io::Result<UdpSocket> {
     let any: IpAddr = match backend {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let socket = UdpSocket::bind((any, 0)).await?;
-    socket.connect(backend).await?;
-    Ok(socket)
+    let socket = std::net::UdpSocket::bind((any, 0))?;
+    socket.connect(backend)?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
 }
 
 /// The way back of one session.

@@ -8,13 +8,16 @@ use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
+use proxy_rules::health::HealthChecks;
 use proxy_rules::model::{LocalService, LocalSlice, ServiceId, Settings};
+use proxy_rules::node_ports::NodePortService;
 use tokio::sync::{Notify, watch};
 
 use crate::addresses::{Found, ServiceAddresses};
 use crate::metrics::ForwardMetrics;
 use crate::plan::{Changes, Frontend, Plan, Target};
 use crate::ports::{Ports, Shared};
+use crate::sockets;
 
 /// Services, and slices of endpoints.
 const SOURCES: usize = 2;
@@ -27,6 +30,8 @@ const RETRY: Backoff =
 /// Bounds and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// Addresses and ports that are listened at.
+    pub frontends: usize,
     /// Connections and sessions, of all frontends together. A connection takes two open files, a session one.
     pub connections: usize,
     /// Sessions of one UDP frontend; beyond that the one that was silent longest ends.
@@ -40,6 +45,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
+            frontends: 65_536,
             connections: 16_384,
             sessions: 4096,
             dial: Duration::from_secs(2),
@@ -54,8 +60,8 @@ impl Default for Limits {
 pub struct Options {
     /// Bounds and times.
     pub limits: Limits,
-    /// Name of the link that gets the services' addresses; at most 13 bytes.
-    pub link: String,
+    /// Name of the link that gets the services' addresses, at most 13 bytes; none where no address is needed.
+    pub link: Option<String>,
     /// What is counted.
     pub metrics: ForwardMetrics,
     /// What it does.
@@ -69,13 +75,57 @@ pub struct Forwarder {
     changed: Notify,
     /// How many of the two sources have been heard completely.
     heard: watch::Sender<usize>,
+    /// What load balancers are told.
+    health_checks: watch::Sender<Arc<HealthChecks>>,
 }
 
 impl Forwarder {
     /// With nothing heard yet.
     pub fn new(settings: Settings) -> Self {
-        let plan = Mutex::new(Plan::new(settings));
-        Self { plan, changed: Notify::new(), heard: watch::Sender::new(0) }
+        Self::with(Plan::new(settings).with_sctp(sockets::find_sctp()))
+    }
+
+    /// For node ports at the loopback addresses of this machine, as far as the blocks of node port addresses have them,
+    /// of services that are told by [`Forwarder::node_ports_changed`].
+    pub fn of_node_ports(settings: Settings) -> Self {
+        let at = sockets::loopback_addresses().collect();
+        Self::with(Plan::of_node_ports(settings, at).with_sctp(sockets::find_sctp()))
+    }
+
+    fn with(plan: Plan) -> Self {
+        Self {
+            plan: Mutex::new(plan),
+            changed: Notify::new(),
+            heard: watch::Sender::new(0),
+            health_checks: watch::Sender::new(Arc::default()),
+        }
+    }
+
+    /// What load balancers are told, as of the last pass.
+    pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
+        self.health_checks.subscribe()
+    }
+
+    /// Notes services with node ports as they are now, or that they have none any more; with the first of them
+    /// everything has been heard.
+    pub fn node_ports_changed(
+        &self,
+        zone: Option<&str>,
+        changed: Vec<(ServiceId, Option<NodePortService>)>,
+    ) {
+        {
+            let mut plan = self.plan();
+            plan.zone_changed(zone);
+            changed.into_iter().for_each(|(id, now)| plan.service_replaced(&id, now));
+        }
+        self.heard.send_replace(SOURCES);
+        self.changed.notify_one();
+    }
+
+    /// Returns once everything has been heard. Cancel safe.
+    pub async fn complete(&self) {
+        // The sender lives in self: the channel cannot close.
+        let _ = self.heard.subscribe().wait_for(|heard| *heard >= SOURCES).await;
     }
 
     /// Notes a service as it is now, or that there is none.
@@ -112,27 +162,31 @@ impl Forwarder {
 
     /// Forwards until drained, from when everything has been heard of. `passed` is called after each pass.
     pub async fn run(&self, options: Options, mut passed: impl FnMut() + Send, drain: DrainWatch) {
-        // Both arms are cancel safe; the sender lives in self.
-        let mut heard = self.heard.subscribe();
+        // Both arms are cancel safe.
         tokio::select! {
             () = drain.asked() => return,
-            _ = heard.wait_for(|heard| *heard >= SOURCES) => {}
+            () = self.complete() => {}
         }
         let shared = Arc::new(Shared::new(options.limits, options.metrics, drain.clone()));
         let mut work = Work {
             ports: Ports::new(shared.clone()),
             shared,
-            addresses: ServiceAddresses::open(&options.link)
-                .inspect_err(|error| tracing::warn!(error = %chain(error), "no addresses"))
-                .ok(),
+            addresses: options.link.as_deref().and_then(|link| {
+                ServiceAddresses::open(link)
+                    .inspect_err(|error| tracing::warn!(error = %chain(error), "no addresses"))
+                    .ok()
+            }),
             failed: BTreeMap::new(),
+            unserved: 0,
+            problem: None,
             status: options.status,
         };
+        let idle = if options.link.is_some() { LOOK_EVERY } else { Duration::MAX };
         let mut failures = 0;
         loop {
             failures = if work.pass(self).await { 0 } else { failures + 1 };
             passed();
-            let pause = if failures > 0 { RETRY.delay(failures, 1.0) } else { LOOK_EVERY };
+            let pause = if failures > 0 { RETRY.delay(failures, 1.0) } else { idle };
             // All arms are cancel safe.
             tokio::select! {
                 () = drain.asked() => return,
@@ -150,6 +204,10 @@ struct Work {
     addresses: Option<ServiceAddresses>,
     /// Frontends that could not be opened, and where they should lead.
     failed: BTreeMap<Frontend, Arc<Target>>,
+    /// Ports for whose protocol this host has no sockets.
+    unserved: usize,
+    /// What could not be done the last time.
+    problem: Option<String>,
     status: TaskStatus,
 }
 
@@ -158,14 +216,22 @@ impl Work {
     async fn pass(&mut self, forwarder: &Forwarder) -> bool {
         self.status.started("something changed, or time passed");
         let found = self.find().await;
-        let (changes, wanted, inside, services) = {
+        let (changes, wanted, inside, services, unserved, checks) = {
             let mut plan = forwarder.plan();
             // Once before, so that addresses of services are known as such.
             let mut changes = plan.pass();
-            plan.node_changed(found.node.clone());
-            changes.merge(plan.pass());
-            (changes, plan.addresses(), plan.inside(), plan.services_len())
+            if self.addresses.is_some() {
+                plan.node_changed(found.node.clone());
+                changes.merge(plan.pass());
+            }
+            let checks = plan.changed_health_checks();
+            let (addresses, unserved) = (plan.addresses(), plan.unserved_len());
+            (changes, addresses, plan.inside(), plan.services_len(), unserved, checks)
         };
+        self.note_unserved(unserved);
+        if let Some(checks) = checks {
+            forwarder.health_checks.send_replace(Arc::new(checks));
+        }
         self.shared.set_inside(inside);
         // Addresses come before the sockets on them and go after them.
         let mut problem = None;
@@ -180,14 +246,32 @@ impl Work {
         let problem = problem.or(refused);
         match &problem {
             None => {
-                self.status.done(format!("{services} services, {} frontends", self.ports.len()));
+                let open = self.ports.len();
+                self.status.done(match unserved {
+                    0 => format!("{services} services, {open} frontends"),
+                    _ => format!(
+                        "{services} services, {open} frontends; {unserved} ports of SCTP are not \
+                         served: this host has no such sockets"
+                    ),
+                });
             }
             Some(problem) => {
-                tracing::warn!(problem, waiting = self.failed.len(), "not all is forwarded");
+                // Who holds a port may hold it for long: said once, not at each attempt.
+                if self.problem.as_ref() != Some(problem) {
+                    tracing::warn!(problem, waiting = self.failed.len(), "not all is forwarded");
+                }
                 self.status.failed(problem.clone());
             }
         }
-        problem.is_none()
+        self.problem = problem;
+        self.problem.is_none()
+    }
+
+    fn note_unserved(&mut self, unserved: usize) {
+        if unserved > self.unserved {
+            tracing::warn!(unserved, "this host has no sockets for SCTP: such ports are refused");
+        }
+        self.unserved = unserved;
     }
 
     async fn find(&self) -> Found {

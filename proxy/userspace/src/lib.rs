@@ -11,7 +11,12 @@
 //!
 //! What is not as with the kernel: endpoints see the node as their client; when this process goes, so do all
 //! connections; when a service goes, its addresses go, and connections to them; traffic that a policy would drop is
-//! refused; SCTP is not forwarded.
+//! refused; interfaces do not tell whose traffic it is (`BridgeInterface`, `InterfaceNamePrefix`: the cluster's blocks
+//! do); of SCTP, messages arrive each for itself and in order, by the first stream, and it takes a host with sockets of
+//! that kind: without them such ports are not served, which is said in the log and on `/statusz`.
+//!
+//! Beside the kernel's tables the same sockets serve node ports at loopback addresses ([`Forwarder::of_node_ports`]):
+//! what comes from there the kernel sends nowhere else, unless `route_localnet` opens the host.
 
 mod addresses;
 mod balance;
@@ -20,11 +25,12 @@ mod forwarder;
 mod metrics;
 mod plan;
 mod ports;
+mod sockets;
 mod streams;
 
 pub use addresses::{AddressError, ServiceAddresses};
 pub use balance::Balance;
 pub use forwarder::{Forwarder, Limits, Options};
 pub use metrics::ForwardMetrics;
-pub use plan::{Frontend, Plan, Target};
+pub use plan::{Frontend, Plan, Sctp, Target};
 pub use ports::Ports;

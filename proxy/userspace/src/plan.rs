@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use proxy_netfilter::nft::Family;
 use proxy_rules::choose::{Backend, choose};
+use proxy_rules::health::{HealthCheck, HealthChecks, local_endpoints};
 use proxy_rules::model::{
     Choice, Cidr, LocalPort, LocalService, LocalSlice, Policy, Protocol, ServiceId, Settings,
     Topology, family_of,
 };
+use proxy_rules::node_ports::NodePortService;
 
 /// What clients connect to: an address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Frontend {
-    /// The protocol; never SCTP.
+    /// The protocol.
     pub protocol: Protocol,
     /// Address and port.
     pub at: SocketAddr,
@@ -123,10 +125,20 @@ impl Changes {
     }
 }
 
+/// Which frontends are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// All.
+    All,
+    /// Node ports: the kernel does the rest.
+    NodePorts,
+}
+
 /// The services of this node and what they need. Cost follows the services that change.
 #[derive(Debug)]
 pub struct Plan {
     settings: Settings,
+    reach: Reach,
     /// This node's own addresses.
     node: BTreeSet<IpAddr>,
     /// The zone that it is in.
@@ -136,6 +148,19 @@ pub struct Plan {
     claims: HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<Target>>>,
     /// How many services have an address.
     addresses: BTreeMap<IpAddr, usize>,
+    health_checks: HealthChecks,
+    health_checks_changed: bool,
+    sctp: Sctp,
+}
+
+/// Whether this host has sockets for SCTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sctp {
+    /// It has not: ports of this protocol are not served.
+    #[default]
+    Absent,
+    /// It has.
+    Present,
 }
 
 #[derive(Debug, Default)]
@@ -149,15 +174,52 @@ struct Record {
 impl Plan {
     /// A node without services.
     pub fn new(settings: Settings) -> Self {
+        Self::with(settings, Reach::All, BTreeSet::new())
+    }
+
+    /// Of services that will be noted, their node ports at these addresses, and nothing else.
+    pub fn of_node_ports(settings: Settings, at: BTreeSet<IpAddr>) -> Self {
+        Self::with(settings, Reach::NodePorts, at)
+    }
+
+    fn with(settings: Settings, reach: Reach, node: BTreeSet<IpAddr>) -> Self {
         Self {
             settings,
-            node: BTreeSet::new(),
+            reach,
+            node,
             zone: None,
             services: HashMap::new(),
             marked: HashSet::new(),
             claims: HashMap::new(),
             addresses: BTreeMap::new(),
+            health_checks: HealthChecks::new(),
+            health_checks_changed: false,
+            sctp: Sctp::default(),
         }
+    }
+
+    /// The same on a host that has sockets for SCTP, or has not.
+    #[must_use]
+    pub fn with_sctp(self, sctp: Sctp) -> Self {
+        Self { sctp, ..self }
+    }
+
+    /// What load balancers are told as of the last pass, if it changed since this was asked last.
+    pub fn changed_health_checks(&mut self) -> Option<HealthChecks> {
+        std::mem::take(&mut self.health_checks_changed).then(|| self.health_checks.clone())
+    }
+
+    /// Ports of services that are not served because this host has no sockets for their protocol.
+    pub fn unserved_len(&self) -> usize {
+        let unserved = |service: &LocalService| {
+            let ports = service.ports.iter().filter(|port| !self.serves(port.protocol));
+            ports.filter(|port| self.reach == Reach::All || port.node_port.is_some()).count()
+        };
+        self.services.values().filter_map(|record| record.service.as_deref()).map(unserved).sum()
+    }
+
+    fn serves(&self, protocol: Protocol) -> bool {
+        protocol != Protocol::Sctp || self.sctp == Sctp::Present
     }
 
     /// Number of services.
@@ -173,7 +235,7 @@ impl Plan {
     /// Who is part of the cluster.
     pub fn inside(&self) -> Inside {
         let own = self.node.iter().chain(self.addresses.keys()).copied();
-        Inside { pods: self.settings.cluster_cidrs.clone(), addresses: own.collect() }
+        Inside { pods: self.settings.local_blocks().to_vec(), addresses: own.collect() }
     }
 
     /// Notes the zone that this node is in.
@@ -201,6 +263,19 @@ impl Plan {
         self.marked.insert(id.clone());
     }
 
+    /// Notes a service with all its slices as they are now, or that there is none.
+    pub fn service_replaced(&mut self, id: &ServiceId, now: Option<NodePortService>) {
+        if now.is_none() && !self.services.contains_key(id) {
+            return;
+        }
+        let record = self.services.entry(id.clone()).or_default();
+        (record.service, record.slices) = match now {
+            Some(NodePortService { service, slices }) => (Some(service), slices),
+            None => (None, Vec::new()),
+        };
+        self.marked.insert(id.clone());
+    }
+
     /// Notes a slice as it is now, or that there is none, and what it was before.
     pub fn slice_changed(
         &mut self,
@@ -224,6 +299,7 @@ impl Plan {
     pub fn pass(&mut self) -> Changes {
         let mut touched: BTreeMap<Frontend, Option<Arc<Target>>> = BTreeMap::new();
         for id in std::mem::take(&mut self.marked) {
+            self.check_health(&id);
             self.replan(&id, &mut touched);
         }
         let mut changes = Changes::default();
@@ -240,13 +316,28 @@ impl Plan {
         changes
     }
 
+    /// Notes what load balancers are told of a service.
+    fn check_health(&mut self, id: &ServiceId) {
+        let Some(record) = self.services.get(id) else { return };
+        let port = record.service.as_ref().and_then(|service| service.health_check_port);
+        self.health_checks_changed |= match port {
+            Some(port) => {
+                let slices = record.slices.iter().map(|(_, slice)| &**slice);
+                let check = HealthCheck { port, local_endpoints: local_endpoints(slices) };
+                self.health_checks.insert(id.clone(), check) != Some(check)
+            }
+            None => self.health_checks.remove(id).is_some(),
+        };
+    }
+
     fn replan(&mut self, id: &ServiceId, touched: &mut BTreeMap<Frontend, Option<Arc<Target>>>) {
         let Some(record) = self.services.get(id) else { return };
         let wanted = match &record.service {
             Some(service) => self.targets(id, service, &record.slices),
             None => Vec::new(),
         };
-        let addresses = record.service.as_ref().map(|service| all_addresses(service));
+        let all = record.service.as_ref().filter(|_| self.reach == Reach::All);
+        let addresses = all.map(|service| all_addresses(service));
         let addresses = addresses.unwrap_or_default();
         let before = record.claims.clone();
         let all = before.iter().map(|(f, _)| *f).chain(wanted.iter().map(|(f, ..)| *f));
@@ -285,7 +376,7 @@ impl Plan {
         }
     }
 
-    /// All frontends of a service with their targets. SCTP is left out: sockets of that kind are rare.
+    /// All frontends of a service with their targets.
     fn targets(
         &self,
         id: &ServiceId,
@@ -299,7 +390,7 @@ impl Plan {
         let families = [Family::Ip, Family::Ip6].into_iter();
         let has = |family: &Family| service.cluster_ips.iter().any(|ip| family_of(*ip) == *family);
         for family in families.filter(has) {
-            for port in service.ports.iter().filter(|port| port.protocol != Protocol::Sctp) {
+            for port in service.ports.iter().filter(|port| self.serves(port.protocol)) {
                 let chosen = choose(slices.clone(), family, port, zone);
                 let endpoints =
                     Endpoints { all: sockets(&chosen.all), here: sockets(&chosen.here) };
@@ -319,14 +410,13 @@ impl Plan {
                         found.push((frontend, rank, target.clone()));
                     }
                 };
-                for ip in &service.cluster_ips {
-                    add(*ip, port.port, Rank::Cluster, &internal);
-                }
-                for ip in &service.external_ips {
-                    add(*ip, port.port, Rank::External, &external);
-                }
-                for ip in &service.load_balancer_ips {
-                    add(*ip, port.port, Rank::External, &balanced);
+                let lists = [
+                    (&service.cluster_ips, Rank::Cluster, &internal),
+                    (&service.external_ips, Rank::External, &external),
+                    (&service.load_balancer_ips, Rank::External, &balanced),
+                ];
+                for (list, rank, target) in lists.iter().filter(|_| self.reach == Reach::All) {
+                    list.iter().for_each(|ip| add(*ip, port.port, *rank, target));
                 }
                 for (ip, number) in node_ports(port, &self.settings, &self.node) {
                     add(ip, number, Rank::External, &external);

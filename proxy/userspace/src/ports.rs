@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use proto_daemon::drain::DrainWatch;
 use proxy_rules::model::Protocol;
-use tokio::net::{TcpSocket, UdpSocket};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
 
@@ -17,10 +16,7 @@ use crate::datagrams;
 use crate::forwarder::Limits;
 use crate::metrics::ForwardMetrics;
 use crate::plan::{Changes, Frontend, Inside, Stem, Target};
-use crate::streams;
-
-/// Connections that the kernel keeps ready for a listener.
-const BACKLOG: u32 = 1024;
+use crate::{sockets, streams};
 
 /// What all listeners share.
 #[derive(Debug)]
@@ -126,6 +122,11 @@ impl Ports {
                 port.lead.send_replace(lead);
                 continue;
             }
+            if self.open.len() >= self.shared.limits.frontends {
+                let bound = format!("{} frontends are open already", self.open.len());
+                failed.push((frontend, target, std::io::Error::other(bound)));
+                continue;
+            }
             match self.listen(frontend, lead) {
                 Ok(port) => drop(self.open.insert(frontend, port)),
                 Err(error) => failed.push((frontend, target, error)),
@@ -147,24 +148,16 @@ impl Ports {
     fn listen(&self, frontend: Frontend, lead: Lead) -> std::io::Result<Port> {
         let (lead, receiver) = watch::channel(lead);
         let shared = self.shared.clone();
-        let task = match frontend.protocol {
-            Protocol::Tcp => {
-                let socket = match frontend.at {
-                    SocketAddr::V4(_) => TcpSocket::new_v4()?,
-                    SocketAddr::V6(_) => TcpSocket::new_v6()?,
-                };
-                // Connections of an earlier process may linger.
-                socket.set_reuseaddr(true)?;
-                socket.bind(frontend.at)?;
-                tokio::spawn(streams::forward(socket.listen(BACKLOG)?, receiver, shared))
+        let Frontend { protocol, at } = frontend;
+        let task = match protocol {
+            Protocol::Tcp | Protocol::Sctp => {
+                let listener = sockets::listen(protocol, at)?;
+                tokio::spawn(streams::forward(listener, protocol, receiver, shared))
             }
             Protocol::Udp => {
-                let socket = std::net::UdpSocket::bind(frontend.at)?;
-                socket.set_nonblocking(true)?;
-                let socket = Arc::new(UdpSocket::from_std(socket)?);
+                let socket = Arc::new(sockets::datagrams(at)?);
                 tokio::spawn(datagrams::forward(socket, receiver, shared))
             }
-            Protocol::Sctp => return Err(std::io::ErrorKind::Unsupported.into()),
         };
         Ok(Port { lead, task: task.abort_handle() })
     }

@@ -157,7 +157,7 @@ fn with_forwarder<F: Future<Output = ()>>(test: &str, body: impl FnOnce(Arc<Forw
             let metrics = Metrics::new("test", BuildInfo { version: "0", commit: "0" }).unwrap();
             let options = Options {
                 limits: Limits::default(),
-                link: LINK.into(),
+                link: Some(LINK.into()),
                 metrics: ForwardMetrics::register(&metrics, "test").unwrap(),
                 status: StatusBoard::default().task("forwarding"),
             };

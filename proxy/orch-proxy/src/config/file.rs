@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto_daemon::config::{Configuration, FieldError};
 use proto_daemon::flags::BindAddress;
 use proto_daemon::go_duration;
-use proxy_rules::model::Cidr;
+use proxy_rules::model::{Cidr, InterfaceName, LocalTraffic};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -129,6 +129,21 @@ impl Default for ProxyConfiguration {
             winkernel: Value::Null,
             windows_run_as_service: false,
         }
+    }
+}
+
+impl ProxyConfiguration {
+    /// What tells the traffic of pods, as far as that does not take asking for the node.
+    pub fn local_traffic(&self) -> LocalTraffic {
+        let DetectLocalFile { bridge_interface, interface_name_prefix } = &self.detect_local;
+        let told = match self.detect_local_mode.as_str() {
+            "BridgeInterface" => InterfaceName::new(bridge_interface).map(LocalTraffic::Interface),
+            "InterfaceNamePrefix" => {
+                InterfaceName::new(interface_name_prefix).map(LocalTraffic::InterfacePrefix)
+            }
+            _ => None,
+        };
+        told.unwrap_or_default()
     }
 }
 

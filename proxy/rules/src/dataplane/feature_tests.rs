@@ -5,7 +5,7 @@ use super::tests::{
 };
 use super::*;
 use crate::layout::FAMILIES;
-use crate::model::{EndpointState, Place, Policy, Protocol};
+use crate::model::{EndpointState, InterfaceName, LocalTraffic, Place, Policy, Protocol};
 use crate::trace::{Fate, Learned, Origin, Packet, Sender, fates, trace};
 use Origin::{Host, Network};
 use Place::{Elsewhere, Here};
@@ -309,4 +309,47 @@ fn every_family_has_every_feature() {
     let outside = memory.connect(&node, "fd00:2::7", ("fd00:51::1", 80), 0);
     assert_eq!(outside, Fate::Dropped);
     assert_eq!(FAMILIES.len(), 2);
+}
+
+#[test]
+fn what_tells_the_traffic_of_pods_decides_what_is_masqueraded_and_who_is_outside() {
+    let by = |name: &str| Origin::Interface(InterfaceName::new(name).unwrap());
+    let blocks = |text: &str| LocalTraffic::Blocks(vec![text.parse().unwrap()]);
+    let name = |text: &str| InterfaceName::new(text).unwrap();
+    let interface = |text: &str| LocalTraffic::Interface(name(text));
+    let prefix = |text: &str| LocalTraffic::InterfacePrefix(name(text));
+    for (local_traffic, origin, from, is_pod) in [
+        (LocalTraffic::Cluster, by("veth7"), "10.244.2.9", true),
+        (LocalTraffic::Cluster, by("cbr0"), CLIENT, false),
+        (blocks("10.244.1.0/24"), by("veth7"), POD_HERE, true),
+        (blocks("10.244.1.0/24"), by("veth7"), "10.244.2.9", false),
+        (blocks("10.244.1.0/24"), Host, NODE, false),
+        (interface("cbr0"), by("cbr0"), CLIENT, true),
+        (interface("cbr0"), by("cbr01"), POD_HERE, false),
+        (interface("cbr0"), by("cbr"), POD_HERE, false),
+        (interface("cbr0"), Host, NODE, false),
+        (prefix("veth"), by("veth7"), CLIENT, true),
+        (prefix("veth"), by("veth"), POD_HERE, true),
+        (prefix("veth"), by("eth0"), POD_HERE, false),
+        (prefix("veth"), Host, NODE, false),
+    ] {
+        let id = ServiceId::new("ns", "web");
+        let mut node = node(with_node_port(Policy::Local), &ENDPOINTS);
+        let told = format!("{local_traffic:?}: {origin:?} {from}");
+        node.local_traffic_changed(local_traffic.clone());
+        assert_eq!(node.pass() == Pass::Reload, local_traffic != LocalTraffic::Cluster);
+        node.load();
+        let all: Vec<&str> = ENDPOINTS.iter().map(|(address, _)| *address).collect();
+        let sender = if is_pod { Itself } else { Masqueraded };
+        assert_eq!(ask(&node, origin, from, "10.96.0.1", 80), sent(&all, sender), "{told}");
+        // From outside the policy Local counts; this machine passes it by as pods do.
+        let outside = sent(&all[..1], Itself);
+        let expected = match (is_pod, origin) {
+            (true, _) => sent(&all, Itself),
+            (false, Host) => sent(&all, Masqueraded),
+            (false, _) => outside,
+        };
+        assert_eq!(ask(&node, origin, from, "198.51.100.1", 80), expected, "{told}");
+        assert_eq!(node.owner(&Claim::ClusterIp(ip("10.96.0.1"))), Some(&id));
+    }
 }

@@ -4,12 +4,12 @@ use proxy_netfilter::nft::numbers::{CmpOp, HookPoint};
 use proxy_netfilter::nft::{Chain, Expr, Family, Reg, Verdict};
 
 use super::words::{
-    self, End, address, address_words, constant, decide, decide_class, dnat, draw, find, forget,
-    hash, in_block, is_dnat, is_in, is_local, is_not_dnat, is_protocol, mask, masquerade,
-    original_address, original_port, port, protocol, remember,
+    self, End, address, address_words, by_interface, constant, decide, decide_class, dnat, draw,
+    find, forget, hash, in_block, is_dnat, is_in, is_local, is_not_dnat, is_protocol, mask,
+    masquerade, original_address, original_port, port, protocol, remember,
 };
 use super::{Draw, Map, address_value};
-use crate::model::{Choice, Cidr, Counting, Leaving, Masquerade, Protocol, Settings};
+use crate::model::{Choice, Cidr, Counting, Leaving, LocalTraffic, Masquerade, Protocol, Settings};
 
 /// Chain that answers with an error.
 pub const REJECT: &str = "reject";
@@ -150,10 +150,22 @@ fn frontends(family: Family, settings: &Settings) -> Vec<Commented> {
 
 /// Goes on for packets that neither this machine nor a pod sent.
 fn from_outside(family: Family, settings: &Settings) -> Vec<Expr> {
-    let pods = settings.cluster_cidr(family);
-    let not_pods = pods.map(|block| in_block(family, End::Source, CmpOp::NEQ, &block, SCRATCH));
     let not_host = is_local(End::Source, CmpOp::NEQ, SCRATCH);
-    [not_host, not_pods.unwrap_or_default()].concat()
+    [not_host, not_from_pods(family, settings).unwrap_or_default()].concat()
+}
+
+/// Goes on for packets that no pod sent; none where nothing tells them.
+fn not_from_pods(family: Family, settings: &Settings) -> Option<Vec<Expr>> {
+    match &settings.local_traffic {
+        LocalTraffic::Interface(name) => Some(by_interface(CmpOp::NEQ, name.padded(), SCRATCH)),
+        LocalTraffic::InterfacePrefix(prefix) => {
+            Some(by_interface(CmpOp::NEQ, prefix.as_bytes(), SCRATCH))
+        }
+        LocalTraffic::Cluster | LocalTraffic::Blocks(_) => {
+            let block = settings.local_blocks().iter().find(|block| block.family() == family)?;
+            Some(in_block(family, End::Source, CmpOp::NEQ, block, SCRATCH))
+        }
+    }
 }
 
 /// Ways for a destination to be a node address that serves node ports; each gets its own rules.
@@ -204,11 +216,9 @@ fn sources(family: Family, settings: &Settings) -> Vec<Commented> {
     let found = |map| vec![find(map, KEY, DATA)];
     let local = [original(), found(Map::ServicesExternal), from_host(), act()];
     rules.push(rule("this machine to external addresses, policy Local", local));
-    let block = settings.cluster_cidr(family);
-    match (settings.masquerade, block) {
+    match (settings.masquerade, not_from_pods(family, settings)) {
         (Masquerade::All, _) => rules.push(rule("cluster addresses", [to_cluster_ip, act()])),
-        (Masquerade::FromOutside, Some(block)) => {
-            let outside = in_block(family, End::Source, CmpOp::NEQ, &block, SCRATCH);
+        (Masquerade::FromOutside, Some(outside)) => {
             rules.push(rule("cluster addresses from outside", [to_cluster_ip, outside, act()]));
         }
         (Masquerade::FromOutside, None) => {}

@@ -125,6 +125,16 @@ pub fn in_block(family: Family, end: End, op: CmpOp, block: &Cidr, scratch: Reg)
     ]
 }
 
+/// Goes on when the name of the interface that the packet came in by begins with these bytes, or when it does not. Of
+/// 16 bytes, zeros at the end included, the whole name is compared. What this machine sends came in by none. After
+/// routing the name is known from Linux 5.7 on.
+pub fn by_interface(op: CmpOp, name: &[u8], scratch: Reg) -> Vec<Expr> {
+    vec![
+        Meta { dreg: Some(scratch), key: MetaKey::IIFNAME, sreg: None }.into(),
+        Cmp { sreg: scratch, op, data: Value::new(name) }.into(),
+    ]
+}
+
 /// Keeps the bits of a register that `mask` has.
 pub fn mask(reg: Reg, mask: Value) -> Expr {
     let zero = Value::new(&vec![0; mask.bytes().len()]);

@@ -12,8 +12,9 @@ use proxy_netfilter::nft::numbers::{
 use proxy_netfilter::nft::{Data, Reg, Rule, TableRules, Value, Verdict};
 
 use super::jhash::{jhash, scale};
-use super::{Fate, Learned, Looked, Packet, Step, Trace, headers};
+use super::{Fate, Learned, Looked, Origin, Packet, Step, Trace, headers};
 use crate::layout::address_value;
+use crate::model::InterfaceName;
 
 /// Chains entered from chains, as the kernel allows (`NFT_JUMP_STACK_SIZE`).
 const DEPTH_MAX: usize = 16;
@@ -174,6 +175,14 @@ impl<'a> Machine<'a> {
         match expr {
             Expr::Meta(meta) if meta.key == MetaKey::L4PROTO => {
                 at.load(meta.dreg, &[at.packet.protocol.number()])?;
+            }
+            Expr::Meta(meta) if meta.key == MetaKey::IIFNAME => {
+                let name = match at.packet.origin {
+                    Origin::Interface(name) => *name.padded(),
+                    // The kernel has no name for it either.
+                    Origin::Host | Origin::Network => [0; InterfaceName::LEN],
+                };
+                at.load(meta.dreg, &name)?;
             }
             Expr::Payload(payload) => at.load_payload(payload)?,
             Expr::Ct(ct) => at.load_connection(ct)?,

@@ -13,8 +13,8 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    Choice, Cidr, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy,
-    Protocol, ServiceId, Settings, SlicePort, Topology, family_of,
+    Choice, Cidr, EndpointState, InterfaceName, LocalEndpoint, LocalPort, LocalService, LocalSlice,
+    LocalTraffic, Place, Policy, Protocol, ServiceId, Settings, SlicePort, Topology, family_of,
 };
 use proxy_rules::trace::{Fate, Origin, Packet, Sender};
 
@@ -34,9 +34,10 @@ pub fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-pub fn layout(table: &str) -> Layout {
+fn layout(table: &str, local_traffic: &LocalTraffic) -> Layout {
     let settings = Settings {
         cluster_cidrs: POD_BLOCKS.map(|block| block.parse().unwrap()).into(),
+        local_traffic: local_traffic.clone(),
         ..Settings::default()
     };
     Layout { table: table.into(), flags: TableFlags::NONE, families: FAMILIES.into(), settings }
@@ -53,6 +54,8 @@ pub struct World {
     pub services: Vec<(LocalService, Vec<LocalSlice>)>,
     /// Where each pod runs, as the API has it.
     pub places: [Option<Place>; 2],
+    /// What tells the traffic of pods.
+    pub local_traffic: LocalTraffic,
 }
 
 /// Who sends.
@@ -61,6 +64,17 @@ pub enum Asker {
     Node,
     Client,
     Pod(usize),
+}
+
+impl Asker {
+    /// The interface of the node by which its packets come in.
+    pub fn interface(self) -> Option<InterfaceName> {
+        match self {
+            Self::Node => None,
+            Self::Client => InterfaceName::new("v0"),
+            Self::Pod(n) => InterfaceName::new(&format!("v{}", n + 1)),
+        }
+    }
 }
 
 /// A connection to ask about.
@@ -83,7 +97,7 @@ impl Question {
     }
 
     pub fn packet(&self, src_port: u16) -> Packet {
-        let origin = if self.from == Asker::Node { Origin::Host } else { Origin::Network };
+        let origin = self.from.interface().map_or(Origin::Host, Origin::Interface);
         let (src, dst, dst_port, protocol) = (self.source(), self.to, self.port, self.protocol);
         Packet { src, src_port, dst, dst_port, protocol, origin }
     }
@@ -96,7 +110,7 @@ pub fn id(index: usize) -> ServiceId {
 impl World {
     /// A dataplane that has heard of everything.
     pub fn plane(&self, table: &str) -> Dataplane {
-        let mut plane = Dataplane::new(layout(table));
+        let mut plane = Dataplane::new(layout(table, &self.local_traffic));
         plane.zone_changed(Some(ZONE));
         for (n, (service, slices)) in self.services.iter().enumerate() {
             plane.service_changed(&id(n), Some(Arc::new(service.clone())));
@@ -112,6 +126,20 @@ impl World {
         match from {
             Asker::Pod(n) => self.places[n] == Some(Place::Here),
             Asker::Node | Asker::Client => true,
+        }
+    }
+}
+
+/// Whether a connection is told to be a pod's.
+fn is_from_pod(world: &World, question: &Question) -> bool {
+    let within = |blocks: &[Cidr]| blocks.iter().any(|block| block.contains(question.source()));
+    let interface = question.from.interface();
+    match &world.local_traffic {
+        LocalTraffic::Cluster => within(&POD_BLOCKS.map(|block| block.parse().unwrap())),
+        LocalTraffic::Blocks(blocks) => within(blocks),
+        LocalTraffic::Interface(name) => interface == Some(*name),
+        LocalTraffic::InterfacePrefix(prefix) => {
+            interface.is_some_and(|name| name.to_string().starts_with(&prefix.to_string()))
         }
     }
 }
@@ -172,8 +200,7 @@ pub fn expected(world: &World, question: &Question) -> Expected {
     if kind == Kind::LoadBalancer && !may {
         return each(Fate::Dropped);
     }
-    let pods = POD_BLOCKS.map(|block| block.parse::<Cidr>().unwrap());
-    let from_pod = pods.iter().any(|block| block.contains(source));
+    let from_pod = is_from_pod(world, question);
     let inside = question.from == Asker::Node || from_pod;
     let only_here = match kind {
         Kind::ClusterIp => service.internal == Policy::Local,
@@ -422,11 +449,26 @@ fn slice(of: usize, (pods, ports, _): &Pieces, places: [Place; 2], family: usize
     }
 }
 
+fn local_traffic() -> impl Strategy<Value = LocalTraffic> {
+    let name = |text| InterfaceName::new(text).unwrap();
+    let own_pod = ["10.244.1.5/32", "fd00:10:244::5/128"].map(|block| block.parse().unwrap());
+    prop_oneof![
+        4 => Just(LocalTraffic::Cluster),
+        1 => Just(LocalTraffic::Blocks(own_pod.into())),
+        1 => Just(LocalTraffic::Interface(name("v1"))),
+        // The beginning of a name is none.
+        1 => Just(LocalTraffic::Interface(name("v"))),
+        1 => Just(LocalTraffic::InterfacePrefix(name("v2"))),
+        1 => Just(LocalTraffic::InterfacePrefix(name("v"))),
+    ]
+}
+
 /// Random services.
 pub fn worlds() -> impl Strategy<Value = World> {
     let one = (service(), proptest::collection::vec(pieces(), 0..5));
     let place = || prop_oneof![3 => Just(Place::Here), 1 => Just(Place::Elsewhere)];
-    (proptest::collection::vec(one, 1..5), [place(), place()]).prop_map(|(services, places)| {
+    let services = proptest::collection::vec(one, 1..5);
+    (services, [place(), place()], local_traffic()).prop_map(|(services, places, local_traffic)| {
         let services = services.into_iter().enumerate().map(|(n, (service, pieces))| {
             let slices = pieces.iter().flat_map(|pieces| {
                 let families = [0, 1].into_iter().filter(|family| pieces.2 & 1 << family != 0);
@@ -435,7 +477,7 @@ pub fn worlds() -> impl Strategy<Value = World> {
             let slices = slices.collect();
             (service, slices)
         });
-        World { services: services.collect(), places: places.map(Some) }
+        World { services: services.collect(), places: places.map(Some), local_traffic }
     })
 }
 

@@ -232,3 +232,71 @@ proptest! {
         prop_assert_eq!(plan.addresses(), fresh.addresses());
     }
 }
+
+#[test]
+fn beside_the_kernel_only_node_ports_are_served_and_only_where_asked() {
+    let settings = |blocks: &[&str]| Settings {
+        node_port_cidrs: blocks.iter().map(|block| block.parse().unwrap()).collect(),
+        ..Settings::default()
+    };
+    let loopback = || ["127.0.0.1", "::1"].map(ip).into();
+    let id = ServiceId::new("ns", "web");
+    let service = Arc::new(LocalService { external: Policy::Local, ..service() });
+    let elsewhere = slice(&[("10.244.1.5", Place::Elsewhere)]);
+    let v6 = slice(&[("fd00::5", Place::Here)]);
+    let told = || {
+        let slices = vec![("a".into(), elsewhere.clone()), ("b".into(), v6.clone())];
+        NodePortService::of(&service, &slices)
+    };
+    for (blocks, expected) in [
+        (&[][..], &["127.0.0.1:30080", "[::1]:30080"][..]),
+        (&["127.0.0.0/8"], &["127.0.0.1:30080"]),
+        (&["192.0.2.0/24"], &[]),
+    ] {
+        let mut plan = Plan::of_node_ports(settings(blocks), loopback());
+        plan.service_replaced(&id, told());
+        let opened = plan.pass().open;
+        let at: Vec<String> = opened.iter().map(|(f, _)| f.at.to_string()).collect();
+        assert_eq!(at, expected);
+        assert!(plan.addresses().is_empty());
+        // This machine passes the external policy by.
+        for (frontend, target) in &opened {
+            let client = frontend.at.ip();
+            assert_eq!(target.backends(client, plan.inside().contains(client)).len(), 1);
+        }
+        plan.service_replaced(&id, None);
+        assert_eq!(plan.pass().close.len(), expected.len());
+        assert!(plan.services.is_empty());
+    }
+}
+
+#[test]
+fn sctp_is_served_where_the_host_has_sockets_for_it() {
+    for (sctp, unserved, count) in [(Sctp::Absent, 1, 0), (Sctp::Present, 0, 1)] {
+        let mut plan = plan().with_sctp(sctp);
+        plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service())));
+        let mut all = (*slice(&[("10.244.0.5", Place::Here)])).clone();
+        all.ports = [SlicePort { name: "sctp".into(), protocol: Protocol::Sctp, port: 9 }].into();
+        plan.slice_changed("a", None, Some(Arc::new(all)));
+        assert_eq!((plan.pass().open.len(), plan.unserved_len()), (count, unserved));
+    }
+}
+
+#[test]
+fn balancers_are_told_of_ready_endpoints_here() {
+    let mut plan = plan();
+    let id = ServiceId::new("ns", "web");
+    let asked = LocalService { health_check_port: Some(32_000), ..service() };
+    plan.service_changed(&id, Some(Arc::new(asked)));
+    let two = slice(&[("10.244.0.5", Place::Here), ("10.244.1.5", Place::Elsewhere)]);
+    plan.slice_changed("a", None, Some(two.clone()));
+    plan.pass();
+    let check = HealthCheck { port: 32_000, local_endpoints: 1 };
+    assert_eq!(plan.changed_health_checks(), Some(HealthChecks::from([(id.clone(), check)])));
+    plan.slice_changed("a", Some(&two), Some(two.clone()));
+    plan.pass();
+    assert_eq!(plan.changed_health_checks(), None);
+    plan.service_changed(&id, None);
+    plan.pass();
+    assert_eq!(plan.changed_health_checks(), Some(HealthChecks::new()));
+}

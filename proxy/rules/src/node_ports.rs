@@ -1,0 +1,96 @@
+//! Which services have node ports, and when they changed: for those who serve such ports where the kernel's tables do
+//! not, at loopback addresses.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use crate::model::{LocalService, LocalSlice, ServiceId};
+
+/// A service with node ports, and its endpoints.
+#[derive(Clone, Debug)]
+pub struct NodePortService {
+    /// The service.
+    pub service: Arc<LocalService>,
+    /// Its slices, by name.
+    pub slices: Vec<(Box<str>, Arc<LocalSlice>)>,
+}
+
+impl NodePortService {
+    /// The service, if it has node ports.
+    pub fn of(service: &Arc<LocalService>, slices: &[(Box<str>, Arc<LocalSlice>)]) -> Option<Self> {
+        has_some(service).then(|| Self { service: service.clone(), slices: slices.to_vec() })
+    }
+}
+
+fn has_some(service: &LocalService) -> bool {
+    service.ports.iter().any(|port| port.node_port.is_some())
+}
+
+/// What is known of services with node ports. Nothing where nobody asks: most nodes have few such services, and
+/// other services cost one look at their ports.
+#[derive(Clone, Debug, Default)]
+pub struct NodePorts {
+    followed: bool,
+    known: HashSet<ServiceId>,
+    changed: BTreeSet<ServiceId>,
+}
+
+impl NodePorts {
+    /// From now on somebody asks.
+    pub fn follow(&mut self) {
+        self.followed = true;
+    }
+
+    /// A service was compiled, and is this now.
+    pub fn compiled(&mut self, id: &ServiceId, service: Option<&LocalService>) {
+        if !self.followed {
+            return;
+        }
+        let changed = match service.is_some_and(has_some) {
+            true => {
+                self.known.insert(id.clone());
+                true
+            }
+            false => self.known.remove(id),
+        };
+        if changed {
+            self.changed.insert(id.clone());
+        }
+    }
+
+    /// Those that changed since this was asked last.
+    pub fn take_changed(&mut self) -> BTreeSet<ServiceId> {
+        std::mem::take(&mut self.changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{LocalPort, Protocol};
+
+    #[test]
+    fn services_are_told_of_while_they_have_node_ports_and_once_more() {
+        let port =
+            |node_port| LocalPort { name: "".into(), protocol: Protocol::Tcp, port: 80, node_port };
+        let with =
+            |node_port| LocalService { ports: [port(node_port)].into(), ..LocalService::default() };
+        let id = ServiceId::new("ns", "web");
+        let mut ports = NodePorts::default();
+        let mut told = |service: Option<LocalService>| {
+            ports.compiled(&id, service.as_ref());
+            ports.take_changed().len()
+        };
+        assert_eq!(told(Some(with(Some(30_000)))), 0, "nobody asks");
+        ports.follow();
+        let mut told = |service: Option<LocalService>| {
+            ports.compiled(&id, service.as_ref());
+            ports.take_changed().len()
+        };
+        assert_eq!(told(Some(with(None))), 0);
+        assert_eq!(told(Some(with(Some(30_000)))), 1);
+        assert_eq!(told(Some(with(Some(30_000)))), 1, "its endpoints may be others");
+        assert_eq!(told(Some(with(None))), 1);
+        assert_eq!(told(None), 0);
+    }
+}

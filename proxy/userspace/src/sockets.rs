@@ -1,0 +1,69 @@
+//! Sockets of frontends and towards endpoints. Associations of SCTP are, to the runtime, streams like any other: only
+//! how the socket is made differs.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+use proxy_rules::model::Protocol;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
+
+use crate::plan::Sctp;
+
+/// Connections that the kernel keeps ready for a listener.
+const BACKLOG: u32 = 1024;
+/// The addresses by which processes of a machine reach each other.
+const LOOPBACK: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+
+/// Whether this host has sockets for SCTP: many kernels are without, or load them on demand only.
+pub fn find_sctp() -> Sctp {
+    match sctp_socket(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)) {
+        Ok(_) => Sctp::Present,
+        Err(error) => {
+            tracing::debug!(%error, "no sockets for SCTP");
+            Sctp::Absent
+        }
+    }
+}
+
+/// The loopback addresses that this machine has: one without IPv6 has one.
+pub fn loopback_addresses() -> impl Iterator<Item = IpAddr> {
+    LOOPBACK.into_iter().filter(|address| std::net::UdpSocket::bind((*address, 0)).is_ok())
+}
+
+/// Listens for connections of a protocol.
+pub fn listen(protocol: Protocol, at: SocketAddr) -> io::Result<TcpListener> {
+    let socket = stream_socket(protocol, at)?;
+    // Connections of an earlier process may linger.
+    socket.set_reuseaddr(true)?;
+    socket.bind(at)?;
+    socket.listen(BACKLOG)
+}
+
+/// Connects by a protocol.
+pub async fn connect(protocol: Protocol, to: SocketAddr) -> io::Result<TcpStream> {
+    stream_socket(protocol, to)?.connect(to).await
+}
+
+/// A socket for datagrams.
+pub fn datagrams(at: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = std::net::UdpSocket::bind(at)?;
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
+fn stream_socket(protocol: Protocol, at: SocketAddr) -> io::Result<TcpSocket> {
+    match (protocol, at) {
+        (Protocol::Tcp, SocketAddr::V4(_)) => TcpSocket::new_v4(),
+        (Protocol::Tcp, SocketAddr::V6(_)) => TcpSocket::new_v6(),
+        (Protocol::Sctp, _) => Ok(TcpSocket::from_std_stream(sctp_socket(at)?.into())),
+        (Protocol::Udp, _) => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+fn sctp_socket(at: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if at.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    Ok(socket(family, SockType::Stream, flags, SockProtocol::Sctp)?)
+}

@@ -15,4 +15,7 @@ pub use session::{CommitError, QueryError, Session};
 mod packet_log;
 pub use packet_log::{LogError, PacketLog};
 
+mod notices;
+pub use notices::Notices;
+
 pub mod sysctl;

@@ -64,6 +64,18 @@ impl Socket {
     }
 }
 
+impl Socket {
+    /// Begins to hear what the kernel tells a group of nfnetlink.
+    pub(crate) fn join(&self, group: u32) -> io::Result<()> {
+        self.socket.add_membership(group)
+    }
+
+    /// Stops hearing it.
+    pub(crate) fn leave(&self, group: u32) -> io::Result<()> {
+        self.socket.drop_membership(group)
+    }
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()

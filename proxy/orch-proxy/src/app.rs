@@ -15,7 +15,7 @@ use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proxy_dns::ZoneError;
-use proxy_kernel::{Abilities, CommitError, OpenError, Session, Socket};
+use proxy_kernel::{Abilities, CommitError, Notices, OpenError, Session, Socket};
 use proxy_nameserver::NameMetrics;
 use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::numbers::TableFlags;
@@ -127,7 +127,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let desired = Arc::new(Desired::new(Dataplane::new(layout)));
     let sweeps = sweeper::start(metrics.clone(), Some(trap), sweeper::SETTLE)
         .map_err(BuildError::Sweeper)?;
-    let driver = Driver::new(
+    let mut driver = Driver::new(
         desired.clone(),
         session,
         sweeps,
@@ -136,6 +136,10 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         readiness.guard("forwarding"),
         Pace { read_back: config.sync_period, between: config.min_sync_period },
     );
+    match Notices::open() {
+        Ok(notices) => driver.be_told(notices),
+        Err(error) => tracing::debug!(error = %chain(&error), "others' changes are not told"),
+    }
     let freshness = driver.freshness();
     let health =
         Health::new(readiness).with("forwarding-current", Scope::Live, move || freshness.check());

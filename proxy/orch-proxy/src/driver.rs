@@ -17,7 +17,7 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::ready::ReadyGuard;
 use proto_daemon::statusz::TaskStatus;
-use proxy_kernel::{CommitError, QueryError, Session, Transport};
+use proxy_kernel::{CommitError, Notices, QueryError, Session, Transport};
 use proxy_netfilter::nft::command::{Command, Existing};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::{Batch, Family, Table};
@@ -33,13 +33,13 @@ use crate::sources::{Desired, Heard};
 use crate::sweeper::{Sweep, Sweeps};
 use crate::turns::{self, Found};
 
+mod sys;
+mod vigil;
+use vigil::Vigil;
+
 /// Waits between attempts after a failure.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(30) };
-/// How often the ruleset's generation is compared while others may change our tables: a question of
-/// microseconds. A listener to the ruleset's notifications would be quicker, but the kernel then tells it of each
-/// of our own elements as well, which makes our transactions several times as expensive.
-const GLANCE: Duration = Duration::from_millis(500);
 /// Reading all elements back takes at most one part in so many of the time, whatever others commit. What they
 /// most likely do, delete or flush tables, chains and rules, shows without reading elements.
 const READ_BACK_SHARE: u32 = 20;
@@ -172,6 +172,8 @@ pub struct Driver<T> {
     name: String,
     /// What no pass has taken along yet.
     heard: Heard,
+    /// What the kernel tells of others.
+    notices: Option<Notices>,
 }
 
 /// How often the driver does what.
@@ -211,6 +213,15 @@ impl<T: Transport> Driver<T> {
             pace,
             name: layout.table.clone(),
             heard: Heard::default(),
+            notices: None,
+        }
+    }
+
+    /// Has others' changes told by the kernel, where others can make any. A driver that is not told looks for them
+    /// twice a second.
+    pub fn be_told(&mut self, notices: Notices) {
+        if self.ownership != Ownership::Ours {
+            self.notices = Some(notices);
         }
     }
 
@@ -237,18 +248,20 @@ impl<T: Transport> Driver<T> {
         let mut read_back = ReadBack::new(self.pace.read_back);
         self.status.started("everything has been heard");
         let mut result = self.pass();
+        let mut vigil = Vigil::new(self.notices.take());
         loop {
             let earliest = Instant::now() + self.pace.between;
             failures = self.publish(result, failures);
             let pause = match (failures, self.ownership) {
                 (0, Ownership::Ours) => read_back.pause(),
-                (0, Ownership::Anybodys { .. }) => read_back.pause().min(GLANCE),
+                (0, Ownership::Anybodys { .. }) => read_back.pause().min(vigil.glance()),
                 _ => RETRY.delay(failures, 1.0),
             };
             // All arms are cancel safe. After a failure changes wait for the retry, which takes them along.
             tokio::select! {
                 () = drain.asked() => return,
                 () = desired.changed(), if failures == 0 => {
+                    vigil.rest();
                     self.note_queued();
                     let rest = earliest.saturating_duration_since(Instant::now());
                     if !rest.is_zero() {
@@ -257,9 +270,11 @@ impl<T: Transport> Driver<T> {
                     self.status.started("services or endpoints changed");
                     result = self.pass();
                 }
-                () = tokio::time::sleep(pause) => {
+                () = vigil.keep(pause, || self.was_changed()) => {
+                    vigil.rest();
                     self.status.started(if failures > 0 { "trying again" } else { "periodic" });
                     result = self.pass().and_then(|()| self.look(&mut read_back));
+                    vigil.looked();
                 }
             }
         }

@@ -62,8 +62,8 @@ fn service() -> Service {
 
 /// Its one endpoint in a family, on this node.
 fn slice(family: usize) -> EndpointSlice {
-    let mut slice = EndpointSlice::default();
-    slice.address_type = ["IPv4", "IPv6"][family].into();
+    let address_type = ["IPv4", "IPv6"][family].into();
+    let mut slice = EndpointSlice { address_type, ..EndpointSlice::default() };
     slice.metadata.namespace = "ns".into();
     slice.metadata.name = format!("web-{family}");
     slice.metadata.labels.insert("kubernetes.io/service-name".into(), "web".into());

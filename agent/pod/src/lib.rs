@@ -31,6 +31,7 @@ pub mod termination;
 pub mod env;
 pub mod expand;
 pub mod hosts;
+pub mod predecessor;
 pub mod security;
 pub mod spec;
 pub mod translate;

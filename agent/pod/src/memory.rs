@@ -6,12 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use proto_api::Time;
-use proto_api::core::v1::{ContainerState, ContainerStatus, PodStatus};
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::{CrashBackoff, Step, Trouble};
 use crate::lifecycle::Now;
+use crate::predecessor::TakenOver;
 use crate::probe::ProbeKind;
 use crate::seen::{ContainerSeen, Exit, InstanceState, PodSeen};
 use crate::want::{ContainerWant, PodWant, RestartPolicy, Role};
@@ -161,6 +160,8 @@ pub struct ContainerMemory {
     pub came_up_in: Option<u32>,
     /// What probes and hooks found of the newest instance.
     pub health: Health,
+    /// The newest instance that another agent created.
+    pub taken_over: Option<TakenOver>,
 }
 
 /// What probes and hooks found of one instance.
@@ -221,30 +222,6 @@ pub struct Ended {
 const VANISHED_CODE: i32 = 137;
 
 impl Memory {
-    /// What can be told of a pod from the status that its API object already has. Used when there is no journal record:
-    /// the first start on a node that another agent served.
-    pub fn adopt(status: &PodStatus) -> Self {
-        let started_at = status.start_time.as_ref().map_or(0, |t| t.unix().unwrap_or(0));
-        let mut memory =
-            Self { accepted_at: started_at, phase: Phase::parse(&status.phase), ..Self::default() };
-        if started_at != 0 {
-            memory.admission = Some(Admission::Admitted);
-        }
-        for condition in &status.conditions {
-            let since = condition.last_transition_time.unix().unwrap_or(0);
-            memory.conditions.insert(condition.type_.clone(), (condition.status.clone(), since));
-        }
-        let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
-        let statuses = statuses.chain(&status.ephemeral_container_statuses);
-        for status in statuses.filter(|s| !s.container_id.is_empty()) {
-            memory.containers.insert(status.name.clone(), ContainerMemory::adopt(status));
-        }
-        if memory.phase.is_terminal() {
-            memory.ending = Some(Ending { why: Why::Completed, deadline: Duration::ZERO });
-        }
-        memory
-    }
-
     /// The memory as it holds after the machine was booted again: points in time since boot mean nothing any more.
     pub fn after_reboot(mut self) -> Self {
         self.accepted_boot = Duration::ZERO;
@@ -418,34 +395,6 @@ impl ContainerMemory {
         self.has_come_up(container) && probed
     }
 
-    fn adopt(status: &ContainerStatus) -> Self {
-        let ended = |state: &ContainerState| {
-            let terminated = state.terminated.as_ref()?;
-            let exit = Exit {
-                code: terminated.exit_code,
-                reason: terminated.reason.clone(),
-                message: terminated.message.clone(),
-                started_at: nanoseconds(&terminated.started_at),
-                finished_at: nanoseconds(&terminated.finished_at),
-            };
-            let id = terminated.container_id.rsplit("://").next().unwrap_or_default();
-            let (image, image_id) = (status.image.clone(), status.image_id.clone());
-            Some(Ended { id: id.to_owned(), image, image_id, exit })
-        };
-        Self {
-            attempt: Some(u32::try_from(status.restart_count).unwrap_or(0)),
-            ended: ended(&status.state),
-            previous: ended(&status.last_state),
-            health: Health {
-                id: status.container_id.rsplit("://").next().unwrap_or_default().to_owned(),
-                startup: status.started.filter(|started| *started),
-                readiness: Some(status.ready),
-                ..Health::default()
-            },
-            ..Self::default()
-        }
-    }
-
     fn observe(&mut self, container: &ContainerWant, seen: &PodSeen, now: Now) {
         let newest = seen.newest(&container.name);
         if let Some(instance) = newest
@@ -458,7 +407,8 @@ impl ContainerMemory {
                 if let Some(exit) = instance.exit() {
                     self.end(ended(instance, exit), now.boot);
                 }
-                if instance.is_live() && instance.hash != container.hash {
+                self.take_over(container, instance);
+                if instance.is_live() && !self.is_made_from(instance, container) {
                     self.replaced = Some(instance.attempt);
                 }
                 self.observe_health(container, instance, seen, now);
@@ -513,11 +463,6 @@ impl ContainerMemory {
             }
         }
     }
-}
-
-/// Nanoseconds since 1970; 0 for a time that is not set.
-fn nanoseconds(time: &Time) -> i64 {
-    time.unix().unwrap_or(0).saturating_mul(1_000_000_000)
 }
 
 fn ended(instance: &ContainerSeen, exit: &Exit) -> Ended {

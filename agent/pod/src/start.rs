@@ -161,13 +161,13 @@ fn drive(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant, sandbo
         InstanceState::Running { .. } if newest.sandbox_id != sandbox.id => {
             retire(next, memory, newest, StopWhy::SandboxLost);
         }
-        InstanceState::Running { .. } if newest.hash != container.hash => {
+        InstanceState::Running { .. } if !known.is_made_from(newest, container) => {
             retire(next, memory, newest, StopWhy::DefinitionChanged);
         }
         InstanceState::Running { .. } => tend(next, memory, newest, &known),
         InstanceState::Unknown => retire(next, memory, newest, StopWhy::StateUnknown),
         InstanceState::Created
-            if newest.sandbox_id == sandbox.id && newest.hash == container.hash =>
+            if newest.sandbox_id == sandbox.id && known.is_made_from(newest, container) =>
         {
             if next.may_try(&Step::Container(container.name.clone()), memory) {
                 let hook = container.post_start.is_some();

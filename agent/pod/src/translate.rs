@@ -9,6 +9,7 @@ use proto_api::core::v1::{Container, Pod};
 use proto_api::names::{self, Names};
 
 use crate::expand::expand;
+use crate::predecessor::whole_hash;
 use crate::security::ImageUser;
 use crate::spec::{
     ContainerConfig, ContainerResources, DnsConfig, Mount, NamespaceScope, Namespaces, PortMapping,
@@ -325,7 +326,8 @@ fn container_annotations(
 ) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     let mut set = |key: &str, value: String| all.insert(key.to_owned(), value);
-    set(labels::CONTAINER_HASH, instance_hash(container));
+    set(labels::DEFINITION_HASH, instance_hash(container));
+    set(labels::CONTAINER_HASH, whole_hash(container));
     set(labels::RESTART_COUNT, attempt.to_string());
     set(labels::TERMINATION_MESSAGE_PATH, container.termination_message_path.clone());
     set(labels::TERMINATION_MESSAGE_POLICY, container.termination_message_policy.clone());

@@ -399,7 +399,7 @@ pub fn instance_hash(container: &Container) -> String {
 }
 
 /// FNV-1a over 32 bits.
-struct Fnv32(u32);
+pub(crate) struct Fnv32(u32);
 
 impl Default for Fnv32 {
     fn default() -> Self {

@@ -521,6 +521,7 @@ impl World {
                     image: image_id.clone(),
                     image_id,
                     hash,
+                    message_file: None,
                     state: InstanceState::Created,
                 });
                 self.next_id += 1;

@@ -220,7 +220,7 @@ impl Contract<'_> {
             image: self.image.into(),
             command: vec!["/bin/sh".into(), "-c".into(), script.into()],
             labels: [(labels::CONTAINER_NAME.to_owned(), "main".to_owned())].into(),
-            annotations: [(labels::CONTAINER_HASH.to_owned(), "cafe0123".to_owned())].into(),
+            annotations: [(labels::DEFINITION_HASH.to_owned(), "cafe0123".to_owned())].into(),
             log_path: "main/3.log".into(),
             ..ContainerConfig::default()
         }

@@ -246,7 +246,8 @@ impl State {
             sandbox_id: sandbox_id.into(),
             image: config.image.clone(),
             image_id: image.id,
-            hash: config.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+            hash: config.annotations.get(labels::DEFINITION_HASH).cloned().unwrap_or_default(),
+            message_file: None,
             state: InstanceState::Created,
         };
         self.containers.insert(id.clone(), FakeContainer { config: config.clone(), seen });

@@ -256,6 +256,7 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
         image: container.image.clone(),
         image_id: make.image_id.to_owned(),
         hash: instance_hash(container),
+        message_file: None,
         state: InstanceState::Created,
     }))
 }

@@ -129,6 +129,7 @@ mod tests {
             image: "i".into(),
             image_id: "i".into(),
             hash: "h".into(),
+            message_file: None,
             state,
         }
     }

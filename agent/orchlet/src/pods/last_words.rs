@@ -52,7 +52,9 @@ pub fn with_message(parts: &Parts, pod: &Pod, mut instance: ContainerSeen) -> Co
     {
         let (name, attempt) = (&instance.name, instance.attempt);
         let container = container_of(pod, name);
-        let path = parts.termination_file(&pod.metadata.uid, name, attempt);
+        // Another agent's instances have theirs elsewhere.
+        let path = instance.message_file.as_ref().map(PathBuf::from);
+        let path = path.unwrap_or_else(|| parts.termination_file(&pod.metadata.uid, name, attempt));
         exit.message = beginning(&path);
         let falls_back = container
             .is_some_and(|container| container.termination_message_policy == FALLBACK_TO_LOGS);

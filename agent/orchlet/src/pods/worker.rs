@@ -142,7 +142,13 @@ impl Worker {
         let poke = parts.poke(&pod.metadata.uid);
         let subscription = parts.objects.subscribe(&pod, poke.clone());
         let recorded = start.memory.clone();
-        let memory = start.memory.unwrap_or_else(|| Memory::adopt(&pod.status));
+        let memory = match start.memory {
+            Some(mut memory) => {
+                memory.heed(&pod.status);
+                memory
+            }
+            None => Memory::adopt(&pod.status),
+        };
         let volumes =
             if parts.volumes.exist(&pod) { VolumesSeen::Unverified } else { VolumesSeen::Absent };
         let on_node = start.on_node.containers.into_iter();

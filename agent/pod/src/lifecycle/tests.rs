@@ -4,6 +4,7 @@ use proto_api::core::v1::{ContainerStatus, PodCondition};
 
 mod health;
 mod sidecars;
+mod taken_over;
 
 use super::*;
 use crate::memory::Phase;
@@ -90,6 +91,7 @@ fn instance(name: &str, attempt: u32, state: InstanceState) -> ContainerSeen {
         image: "image:1".into(),
         image_id: "sha256:1".into(),
         hash: "h".into(),
+        message_file: None,
         state,
     }
 }

@@ -43,6 +43,11 @@ pub(crate) fn container(sandbox_id: String, status: wire::ContainerStatus) -> Co
         wire::ContainerState::ContainerUnknown => InstanceState::Unknown,
     };
     let metadata = status.metadata.unwrap_or_default();
+    let message_path = status.annotations.get(labels::TERMINATION_MESSAGE_PATH);
+    let message_file = message_path.and_then(|path| {
+        let mount = status.mounts.iter().find(|mount| mount.container_path == *path)?;
+        Some(mount.host_path.clone())
+    });
     ContainerSeen {
         id: status.id,
         name: metadata.name,
@@ -50,7 +55,8 @@ pub(crate) fn container(sandbox_id: String, status: wire::ContainerStatus) -> Co
         sandbox_id,
         image: status.image.unwrap_or_default().image,
         image_id: status.image_ref,
-        hash: status.annotations.get(labels::CONTAINER_HASH).cloned().unwrap_or_default(),
+        hash: status.annotations.get(labels::DEFINITION_HASH).cloned().unwrap_or_default(),
+        message_file,
         state,
     }
 }

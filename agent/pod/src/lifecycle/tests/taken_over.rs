@@ -1,0 +1,117 @@
+//! Instances that another agent created.
+
+use super::*;
+use crate::predecessor::TakenOver;
+use crate::seen::VolumesSeen;
+
+fn foreign(state: InstanceState) -> ContainerSeen {
+    ContainerSeen { hash: String::new(), ..instance("c", 0, state) }
+}
+
+fn newer() -> PodWant {
+    let containers = vec![ContainerWant { hash: "h2".into(), ..container("c") }];
+    PodWant { containers, ..want() }
+}
+
+#[test]
+fn an_instance_of_another_agent_runs_on_until_its_definition_changes() {
+    let seen = with(vec![foreign(running())]);
+    // Nothing is known of it but what the API shows, or a journal of before the other agent's time.
+    let memories = [admitted(), Memory { phase: Phase::Running, ..admitted() }];
+    for memory in memories {
+        let first = plan(&want(), &seen, &memory, at(0));
+        assert_eq!(first.actions, []);
+        let taken = Some(TakenOver { id: "c-0".into(), hash: "h".into() });
+        assert_eq!(first.memory.containers["c"].taken_over, taken);
+        let again = plan(&want(), &seen, &first.memory, at(1));
+        assert_eq!((again.actions.as_slice(), &again.memory), ([].as_slice(), &first.memory));
+        let changed = plan(&newer(), &seen, &first.memory, at(2));
+        assert!(
+            matches!(
+                changed.actions[..],
+                [Action::StopContainer { why: StopWhy::DefinitionChanged, .. }]
+            ),
+            "{:?}",
+            changed.actions
+        );
+    }
+}
+
+#[test]
+fn what_another_agent_began_is_taken_where_it_stands() {
+    let create = Action::CreateContainer {
+        container: "c".into(),
+        attempt: 1,
+        sandbox_id: "s".into(),
+        image_id: "sha256:1".into(),
+    };
+    let start = Action::StartContainer { container: "c".into(), id: "c-0".into(), hook: false };
+    let cases =
+        [(InstanceState::Created, vec![start]), (running(), vec![]), (exited(1), vec![create])];
+    for (state, expect) in cases {
+        let next = plan(&want(), &with(vec![foreign(state.clone())]), &admitted(), at(0));
+        assert_eq!(next.actions, expect, "{state:?}");
+    }
+}
+
+#[test]
+fn an_instance_of_ours_after_one_of_theirs_is_judged_by_its_own_hash() {
+    let seen = with(vec![foreign(exited(1)), instance("c", 1, running())]);
+    let first = plan(&want(), &seen, &admitted(), at(0));
+    assert_eq!(first.actions, []);
+    let changed = plan(&newer(), &seen, &first.memory, at(1));
+    assert!(matches!(changed.actions[..], [Action::StopContainer { .. }]), "{:?}", changed.actions);
+}
+
+#[test]
+fn a_pod_that_was_over_before_keeps_all_that_it_showed() {
+    let pod = PodWant { restart_policy: RestartPolicy::Never, ..want() };
+    let over = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &admitted(), at(0));
+    assert_eq!(
+        (over.status.phase.as_str(), over.status.pod_ip.as_str()),
+        ("Succeeded", "10.1.0.2")
+    );
+    let gone = PodSeen { volumes: VolumesSeen::Absent, ..PodSeen::default() };
+    let next = plan(&pod, &gone, &Memory::adopt(&over.status), at(9));
+    assert_eq!((&next.status, next.actions.as_slice()), (&over.status, [].as_slice()));
+}
+
+#[test]
+fn what_another_agent_has_shown_since_is_not_taken_back() {
+    let seen = with(vec![instance("c", 0, running())]);
+    let first = plan(&want(), &seen, &admitted(), at(0));
+    let own = first.memory;
+    let unchanged = |memory: &Memory, status: &PodStatus| {
+        let mut heeded = memory.clone();
+        heeded.heed(status);
+        heeded == *memory
+    };
+    assert!(unchanged(&own, &first.status), "its own words change nothing");
+    let older = plan(&want(), &prepared(), &admitted(), Now { unix_seconds: 1, ..at(0) }).status;
+    let mut newer = own.clone();
+    newer.conditions.insert("Ready".into(), ("True".into(), 1_700_000_100));
+    assert!(unchanged(&newer, &older), "what it has not shown yet stays");
+
+    // The other agent had the pod not ready for a while.
+    let mut theirs = first.status.clone();
+    let later = proto_api::Time::from_unix(1_700_000_500);
+    for condition in theirs.conditions.iter_mut().filter(|c| c.type_.ends_with("Ready")) {
+        condition.last_transition_time = later;
+    }
+    let mut heeded = own.clone();
+    heeded.heed(&theirs);
+    let next = plan(&want(), &seen, &heeded, at(900));
+    assert_eq!((&next.status, next.actions.as_slice()), (&theirs, [].as_slice()));
+
+    // It restarted a container, or ended the pod.
+    let again = with(vec![instance("c", 0, exited(1)), instance("c", 3, running())]);
+    let theirs = plan(&want(), &again, &Memory::adopt(&first.status), at(9)).status;
+    let mut heeded = own.clone();
+    heeded.heed(&theirs);
+    assert_eq!(heeded.containers["c"].attempt, Some(3));
+    let mut failed = first.status.clone();
+    failed.phase = "Failed".into();
+    let mut heeded = own;
+    heeded.heed(&failed);
+    assert_eq!(plan(&want(), &prepared(), &heeded, at(9)).memory.phase, Phase::Failed);
+}

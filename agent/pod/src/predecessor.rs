@@ -1,0 +1,219 @@
+//! Pods that another agent served before: what is taken from what the runtime and the API show of them, and what such agents look for on
+//! containers, so that either can take pods over from the other without restarting anything.
+
+use std::hash::Hasher as _;
+use std::time::Duration;
+
+use proto_api::Time;
+use proto_api::core::v1::{Container, ContainerState, ContainerStatus, PodStatus};
+use serde::{Deserialize, Serialize};
+
+use crate::memory::{Admission, ContainerMemory, Ended, Ending, Health, Memory, Phase, Why};
+use crate::seen::{ContainerSeen, Exit};
+use crate::want::{ContainerWant, Fnv32};
+
+impl Memory {
+    /// What can be told of a pod from the status that its API object already has. Used when there is no journal record:
+    /// the first start on a node that another agent served.
+    pub fn adopt(status: &PodStatus) -> Self {
+        let started_at = status.start_time.as_ref().map_or(0, |t| t.unix().unwrap_or(0));
+        let mut memory =
+            Self { accepted_at: started_at, phase: Phase::parse(&status.phase), ..Self::default() };
+        // A pod that is over may have no sandbox left to tell.
+        memory.ips = status.pod_ips.iter().map(|ip| ip.ip.clone()).collect();
+        if started_at != 0 {
+            memory.admission = Some(Admission::Admitted);
+        }
+        for condition in &status.conditions {
+            let since = condition.last_transition_time.unix().unwrap_or(0);
+            memory.conditions.insert(condition.type_.clone(), (condition.status.clone(), since));
+        }
+        let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
+        let statuses = statuses.chain(&status.ephemeral_container_statuses);
+        for status in statuses.filter(|s| !s.container_id.is_empty()) {
+            memory.containers.insert(status.name.clone(), ContainerMemory::adopt(status));
+        }
+        if memory.phase.is_terminal() {
+            memory.ending = Some(Ending { why: Why::Completed, deadline: Duration::ZERO });
+        }
+        memory
+    }
+
+    /// Takes in what the API object has shown since this was remembered: another agent may have served the pod meanwhile. Whatever
+    /// changed last is true; what this agent has not shown yet stays.
+    pub fn heed(&mut self, status: &PodStatus) {
+        let shown = Self::adopt(status);
+        let mut overtaken = false;
+        for (kind, (status, since)) in shown.conditions {
+            let known = self.conditions.get(&kind);
+            if known.is_some_and(|(_, before)| *before < since) {
+                overtaken = true;
+                self.conditions.insert(kind, (status, since));
+            }
+        }
+        self.phase = self.phase.advance(shown.phase);
+        if self.ending.is_none() {
+            self.ending = shown.ending;
+        }
+        for (name, theirs) in shown.containers {
+            let known = self.containers.entry(name).or_default();
+            if known.attempt < theirs.attempt {
+                *known = ContainerMemory { backoff: known.backoff, ..theirs };
+            } else if overtaken && known.health.id == theirs.health.id {
+                known.health.readiness = theirs.health.readiness;
+                known.health.startup = known.health.startup.or(theirs.health.startup);
+            }
+        }
+    }
+}
+
+/// An instance that another agent created. Which definition it was made from cannot be read off it: it counts as made from the
+/// one that was in force when this agent saw it first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenOver {
+    /// The runtime's id of the instance.
+    pub id: String,
+    /// Hash of that definition; see [`crate::want::instance_hash`].
+    pub hash: String,
+}
+
+impl ContainerMemory {
+    /// Whether an instance was made from the container's present definition.
+    pub(crate) fn is_made_from(&self, instance: &ContainerSeen, container: &ContainerWant) -> bool {
+        match &self.taken_over {
+            _ if !instance.hash.is_empty() => instance.hash == container.hash,
+            Some(taken) if taken.id == instance.id => taken.hash == container.hash,
+            // Seen for the first time now.
+            _ => true,
+        }
+    }
+
+    /// Remembers the definition of an instance that another agent created, once.
+    pub(crate) fn take_over(&mut self, container: &ContainerWant, instance: &ContainerSeen) {
+        let known = self.taken_over.as_ref().is_some_and(|taken| taken.id == instance.id);
+        if instance.hash.is_empty() && !known {
+            let (id, hash) = (instance.id.clone(), container.hash.clone());
+            self.taken_over = Some(TakenOver { id, hash });
+        }
+    }
+
+    fn adopt(status: &ContainerStatus) -> Self {
+        let ended = |state: &ContainerState| {
+            let terminated = state.terminated.as_ref()?;
+            let exit = Exit {
+                code: terminated.exit_code,
+                reason: terminated.reason.clone(),
+                message: terminated.message.clone(),
+                started_at: nanoseconds(&terminated.started_at),
+                finished_at: nanoseconds(&terminated.finished_at),
+            };
+            let id = terminated.container_id.rsplit("://").next().unwrap_or_default();
+            let (image, image_id) = (status.image.clone(), status.image_id.clone());
+            Some(Ended { id: id.to_owned(), image, image_id, exit })
+        };
+        Self {
+            attempt: Some(u32::try_from(status.restart_count).unwrap_or(0)),
+            ended: ended(&status.state),
+            previous: ended(&status.last_state),
+            health: Health {
+                id: status.container_id.rsplit("://").next().unwrap_or_default().to_owned(),
+                startup: status.started.filter(|started| *started),
+                readiness: Some(status.ready),
+                ..Health::default()
+            },
+            ..Self::default()
+        }
+    }
+}
+
+/// Nanoseconds since 1970; 0 for a time that is not set.
+fn nanoseconds(time: &Time) -> i64 {
+    time.unix().unwrap_or(0).saturating_mul(1_000_000_000)
+}
+
+/// The hash by which the ecosystem's own agent tells that a container was made from the definition that it has, in its
+/// releases 1.16 to 1.30: FNV-1a over 32 bits of a listing of the bytes of the container's JSON, in hexadecimal without leading zeros.
+/// An instance whose annotation differs is restarted by it.
+pub fn whole_hash(container: &Container) -> String {
+    let mut hasher = Fnv32::default();
+    hasher.write(listing(&json(container)).as_bytes());
+    format!("{:x}", hasher.finish())
+}
+
+/// Bytes as the language of that agent prints a slice of them with its type.
+fn listing(bytes: &[u8]) -> String {
+    let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
+    format!("([]uint8)[{}]", bytes.join(" "))
+}
+
+/// A container's JSON as that language's own encoder writes it: the fields in the order of declaration, characters that mean something
+/// to HTML or to scripts escaped. Control characters have one form for all but line feed, return and tab.
+fn json(container: &Container) -> Vec<u8> {
+    // A container holds no bytes of foreign JSON, the only thing that cannot be encoded.
+    let text = serde_json::to_string(container).unwrap_or_default();
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.push_str(&format!("\\u{:04x}", u32::from(char)));
+            }
+            '\\' => match chars.next() {
+                Some('b') => out.push_str("\\u0008"),
+                Some('f') => out.push_str("\\u000c"),
+                escaped => out.extend(std::iter::once(char).chain(escaped)),
+            },
+            _ => out.push(char),
+        }
+    }
+    out.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_json_is_that_of_the_ecosystems_encoder() {
+        let container = Container {
+            name: "a".into(),
+            args: vec!["<&>\u{2028}\u{8}\u{c}\n\u{1}\"\\".into()],
+            tty: true,
+            ..Container::default()
+        };
+        let expect = concat!(
+            r#"{"name":"a","args":["\u003c\u0026\u003e\u2028\u0008\u000c\n\u0001\"\\"],"#,
+            r#""resources":{},"tty":true}"#
+        );
+        assert_eq!(String::from_utf8(json(&container)).expect("text"), expect);
+    }
+
+    #[test]
+    fn bytes_are_listed_with_their_type() {
+        assert_eq!(listing(b"{}"), "([]uint8)[123 125]");
+    }
+
+    /// Containers as an API server of the ecosystem gave them to its own agent (1.20), and the annotations that this agent wrote.
+    const GOLDEN: [(&str, &str); 3] = [
+        (
+            r#"{"name":"i","image":"docker.io/library/busybox:1.29","command":["true"],"resources":{},"volumeMounts":[{"name":"default-token-qfckk","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}"#,
+            "4d9cf8c7",
+        ),
+        (
+            r#"{"name":"a","image":"docker.io/library/busybox:1.29","command":["sh","-c","trap 'echo bye > /dev/termination-log; exit 3' TERM; while true; do cat /cfg/key; sleep 1; done"],"args":["<&>","tab\there"],"ports":[{"name":"http","containerPort":80,"protocol":"TCP"},{"hostPort":5353,"containerPort":53,"protocol":"UDP"}],"envFrom":[{"prefix":"P_","configMapRef":{"name":"cfg"}}],"env":[{"name":"X","value":"a&b"},{"name":"POD","valueFrom":{"fieldRef":{"apiVersion":"v1","fieldPath":"metadata.name"}}},{"name":"CPU","valueFrom":{"resourceFieldRef":{"resource":"limits.cpu","divisor":"0"}}},{"name":"W","valueFrom":{"secretKeyRef":{"name":"sec","key":"word","optional":true}}}],"resources":{"limits":{"cpu":"1","memory":"64Mi"},"requests":{"cpu":"100m","memory":"32Mi"}},"volumeMounts":[{"name":"cfg","mountPath":"/cfg"},{"name":"sec","readOnly":true,"mountPath":"/sec"},{"name":"empty","mountPath":"/e","subPath":"sub"},{"name":"mem","mountPath":"/m"},{"name":"proj","mountPath":"/proj"},{"name":"down","mountPath":"/down"},{"name":"host","mountPath":"/h"},{"name":"default-token-qfckk","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"livenessProbe":{"exec":{"command":["true"]},"initialDelaySeconds":1,"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":5},"readinessProbe":{"exec":{"command":["cat","/cfg/key"]},"timeoutSeconds":1,"periodSeconds":2,"successThreshold":1,"failureThreshold":3},"startupProbe":{"exec":{"command":["true"]},"timeoutSeconds":1,"periodSeconds":1,"successThreshold":1,"failureThreshold":3},"lifecycle":{"postStart":{"exec":{"command":["true"]}},"preStop":{"exec":{"command":["true"]}}},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent","securityContext":{"capabilities":{"add":["NET_ADMIN"],"drop":["MKNOD"]},"seLinuxOptions":{"level":"s0"},"runAsUser":0,"runAsNonRoot":false,"readOnlyRootFilesystem":false,"allowPrivilegeEscalation":true},"stdin":true}"#,
+            "ede4579e",
+        ),
+        (
+            r#"{"name":"b","image":"docker.io/library/nginx:1.14-alpine","workingDir":"/","resources":{},"volumeMounts":[{"name":"default-token-qfckk","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"livenessProbe":{"httpGet":{"path":"/","port":80,"scheme":"HTTP","httpHeaders":[{"name":"H","value":"v"}]},"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":3},"readinessProbe":{"tcpSocket":{"port":80},"timeoutSeconds":1,"periodSeconds":10,"successThreshold":1,"failureThreshold":3},"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}"#,
+            "dc933124",
+        ),
+    ];
+
+    #[test]
+    fn the_hash_is_the_one_that_the_other_agent_wrote() {
+        for (json, expect) in GOLDEN {
+            let container: Container = serde_json::from_str(json).expect("container");
+            assert_eq!(whole_hash(&container), expect, "{}", container.name);
+        }
+    }
+}

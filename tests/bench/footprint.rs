@@ -22,6 +22,17 @@ pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
 
 /// One row a program, and their sum.
 pub async fn measure(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
+    let (kb, share) = rows(programs, report).await?;
+    report.text("idle: all on one node", row(kb, share));
+    Ok(())
+}
+
+/// One row a program.
+pub async fn each(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
+    rows(programs, report).await.map(drop)
+}
+
+async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(u64, f64)> {
     let began = Instant::now();
     let before: Vec<Duration> = programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
     tokio::time::sleep(IDLE).await;
@@ -34,21 +45,22 @@ pub async fn measure(programs: &[(String, i32)], report: &mut Report) -> Result<
         all_cpu += share;
         report.text(&format!("idle: {name}"), row(kb, share));
     }
-    report.text("idle: all on one node", row(all_kb, all_cpu));
-    Ok(())
+    Ok((all_kb, all_cpu))
 }
 
 fn row(kb: u64, share: f64) -> String {
     format!("RSS {:6.1} MB   CPU {share:5.2} % of a core", kb as f64 / 1000.0)
 }
 
-fn resident_kb(pid: i32) -> Result<u64> {
+/// Resident memory of a process.
+pub fn resident_kb(pid: i32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
     line.split_whitespace().nth(1).context("no value")?.parse().context("a number")
 }
 
-fn cpu(pid: i32) -> Result<Duration> {
+/// Time on a CPU that a process has had.
+pub fn cpu(pid: i32) -> Result<Duration> {
     // Nanoseconds on a CPU, from the scheduler: finer than the ticks of stat. Threads that end take theirs along.
     let mut nanos = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {

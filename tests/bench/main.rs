@@ -1,10 +1,12 @@
 //! Prints the budgets' figures with their floor from the same run. `hack/bench` builds and runs it; nothing here is a test.
 
+mod agent;
 mod api_load;
 mod api_server;
 mod footprint;
 mod node;
 mod peer;
+mod probes;
 mod report;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +28,8 @@ enum What {
     Api,
     /// A cluster of one node.
     Node,
+    /// The node agent under load: bursts, a restart, probes, memory.
+    Agent,
     /// A cluster that runs already, for comparison.
     Peer(peer::Flags),
 }
@@ -39,9 +43,11 @@ async fn main() -> Result<()> {
         What::All => {
             api_server::measure(&bin_dir, &mut report).await?;
             node(&bin_dir, &mut report).await?;
+            agent::measure(&bin_dir, &mut report).await?;
         }
         What::Api => api_server::measure(&bin_dir, &mut report).await?,
         What::Node => node(&bin_dir, &mut report).await?,
+        What::Agent => agent::measure(&bin_dir, &mut report).await?,
         What::Peer(flags) => peer::measure(flags, &mut report).await?,
     }
     print!("{report}");

@@ -217,7 +217,8 @@ pub async fn floor(spec: &Spec, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-fn sandbox(round: usize, host: bool, cgroup: &str) -> SandboxConfig {
+/// A sandbox of the direct calls.
+pub fn sandbox(round: usize, host: bool, cgroup: &str) -> SandboxConfig {
     let network = if host { NamespaceScope::Node } else { NamespaceScope::Pod };
     SandboxConfig {
         name: format!("floor{round}"),
@@ -231,9 +232,10 @@ fn sandbox(round: usize, host: bool, cgroup: &str) -> SandboxConfig {
 }
 
 /// What the watch shows: the pod, or nothing when it is gone, and when it was seen.
-type Seen = (String, Option<Pod>, Instant);
+pub type Seen = (String, Option<Pod>, Instant);
 
-async fn observe(api: Api<Pod>, sender: mpsc::Sender<Seen>) {
+/// Tells what a watch shows, until nobody listens any more.
+pub async fn observe(api: Api<Pod>, sender: mpsc::Sender<Seen>) {
     watch(&api, &ListParams::default(), |observed| {
         let seen = match observed {
             Observed::Listed(pod) | Observed::Applied(pod) => {

@@ -14,7 +14,7 @@ use crate::context::{Context, PATIENCE, shown};
 use crate::pods::{WAIT, pod};
 
 /// A driver that runs on the first node. Ends with the case.
-struct Driver {
+pub struct Driver {
     name: String,
     dir: PathBuf,
     registry: PathBuf,
@@ -22,7 +22,8 @@ struct Driver {
 }
 
 impl Driver {
-    async fn start(c: &Context, name: &str) -> Result<Driver> {
+    /// Starts it and waits until the cluster shows it.
+    pub async fn start(c: &Context, name: &str) -> Result<Driver> {
         let dir = c.spec.dir.join(format!("csi-{name}"));
         let registry = c.spec.node_dir("node-1").join("orchlet/plugins_registry");
         std::fs::create_dir_all(&dir)?;
@@ -57,7 +58,8 @@ impl Driver {
         self.registered(c).await.map(drop)
     }
 
-    fn fault(&self, lines: &str) -> Result<()> {
+    /// What goes wrong from now on, in the words of the driver's `faults`.
+    pub fn fault(&self, lines: &str) -> Result<()> {
         Ok(std::fs::write(self.dir.join("faults"), lines)?)
     }
 
@@ -66,7 +68,8 @@ impl Driver {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    fn count(&self, call: &str) -> usize {
+    /// How often it was asked that.
+    pub fn count(&self, call: &str) -> usize {
         self.calls().iter().filter(|line| line["call"] == call).count()
     }
 
@@ -99,7 +102,7 @@ fn spawn(c: &Context, name: &str, dir: &PathBuf, registry: &PathBuf) -> Result<C
 }
 
 /// The driver's object.
-async fn describe(c: &Context, driver: &str, spec: Value) -> Result<()> {
+pub async fn describe(c: &Context, driver: &str, spec: Value) -> Result<()> {
     let mut object = CSIDriver::default();
     object.metadata.name = driver.to_owned();
     object.spec = serde_json::from_value(spec)?;
@@ -108,7 +111,7 @@ async fn describe(c: &Context, driver: &str, spec: Value) -> Result<()> {
 }
 
 /// A claim and its volume, bound to each other by hand.
-async fn bound(c: &Context, ns: &str, name: &str, driver: &str) -> Result<()> {
+pub async fn bound(c: &Context, ns: &str, name: &str, driver: &str) -> Result<()> {
     bound_as(c, ns, name, driver, "Filesystem", "").await
 }
 
@@ -140,14 +143,16 @@ async fn bound_as(
     Ok(())
 }
 
-fn claiming(ns: &str, name: &str, claim: &str) -> String {
+/// A pod that mounts a claim.
+pub fn claiming(ns: &str, name: &str, claim: &str) -> String {
     let base = pod(ns, name, WAIT);
     format!(
         "{base}    volumeMounts: [{{name: v, mountPath: /v}}]\n  securityContext: {{fsGroup: 1234}}\n  nodeName: node-1\n  volumes:\n  - {{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}\n"
     )
 }
 
-async fn deleted(c: &Context, ns: &str, name: &str) -> Result<()> {
+/// Deletes a pod and waits until it is gone.
+pub async fn deleted(c: &Context, ns: &str, name: &str) -> Result<()> {
     let api = c.client.within::<Pod>(ns);
     api.delete(name, &DeleteParams::default()).await?;
     until(&format!("pod {name} is gone"), PATIENCE, async || match api.find(name).await {

@@ -12,7 +12,7 @@ use crate::context::{Context, PATIENCE};
 use crate::pods::{WAIT, pod};
 
 /// Container id and restart count of every container in a namespace.
-async fn containers(c: &Context, namespace: &str) -> Result<BTreeMap<String, i32>> {
+pub async fn containers(c: &Context, namespace: &str) -> Result<BTreeMap<String, i32>> {
     let pods = c.client.within::<Pod>(namespace).list(&ListParams::default()).await?;
     let statuses = pods.items.into_iter().flat_map(|pod| pod.status.container_statuses);
     Ok(statuses.map(|status| (status.container_id, status.restart_count)).collect())
@@ -58,6 +58,20 @@ async fn mutations(c: &Context) -> Result<BTreeMap<&'static str, u64>> {
         }
     }
     ensure!(seen, "the runtime does not count calls: {text}");
+    Ok(sums)
+}
+
+/// How often each call of the runtime has worked, by its own count.
+pub async fn calls(c: &Context) -> Result<BTreeMap<String, u64>> {
+    let text = c.on_node(&["curl", "-sf", "http://127.0.0.1:1338/v1/metrics"]).await?;
+    let mut sums = BTreeMap::new();
+    let handled = text.lines().filter(|line| line.starts_with("grpc_server_handled_total{"));
+    for line in handled.filter(|line| line.contains("grpc_code=\"OK\"")) {
+        let (labels, value) = line.rsplit_once(' ').context("a sample")?;
+        let (_, rest) = labels.split_once("grpc_method=\"").context("a method")?;
+        let method = rest.split('"').next().unwrap_or_default().to_owned();
+        *sums.entry(method).or_default() += value.parse::<f64>()? as u64;
+    }
     Ok(sums)
 }
 

@@ -2,6 +2,7 @@
 //!
 //! `cargo test -p orch-tests --test e2e -- [FILTER]`; needs root, containerd and the built programs (`ORCH_BIN_DIR`).
 
+mod churn;
 mod clients;
 mod context;
 mod csi;
@@ -11,6 +12,7 @@ mod explain;
 mod faults;
 mod fields;
 mod health;
+mod inventory;
 mod names;
 mod node;
 mod pods;
@@ -67,10 +69,15 @@ fn cases() -> Vec<Case<Context>> {
     ]
 }
 
+/// Cases about the machine and not about names, which are asked once.
+fn machine_cases() -> Vec<Case<Context>> {
+    vec![case!(churn::an_agent_killed_again_and_again_is_not_noticed)]
+}
+
 fn main() -> ExitCode {
     let filter = std::env::args().skip(1).find(|arg| !arg.starts_with('-')).unwrap_or_default();
     if std::env::args().any(|arg| arg == "--list") {
-        cases().iter().for_each(|case| println!("{}: test", case.name));
+        cases().iter().chain(&machine_cases()).for_each(|case| println!("{}: test", case.name));
         return ExitCode::SUCCESS;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -90,6 +97,9 @@ async fn run_all(filter: &str) -> ExitCode {
         match Context::start(naming).await {
             Ok(context) => {
                 // The second profile runs what depends on names.
+                if naming == "kubernetes" {
+                    run(&context, &machine_cases(), filter, &mut tally).await;
+                }
                 run(&context, &cases(), filter, &mut tally).await;
                 if let Err(e) = context.finish(tally.failed > 0).await {
                     println!("test teardown_leaves_nothing ... FAILED\n    {e:#}");

@@ -20,3 +20,4 @@ pub mod shutdown;
 pub mod status;
 pub mod support;
 pub mod sysctls;
+pub mod width;

@@ -77,7 +77,7 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let identity = machine::identity();
     let machine = node::describe(&settings, &identity)?;
     let runtime =
-        CriRuntime::new(&settings.file.container_runtime_endpoint).map_err(Failure::usage)?;
+        CriRuntime::held(&settings.file.container_runtime_endpoint).map_err(Failure::usage)?;
     let (journal, records) =
         Journal::open(&root.join("journal.redb"), &identity.boot_id).map_err(Failure::run)?;
     let cgroups = Cgroups::detect().map_err(Failure::run)?;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use agent_pod::memory::Memory;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -20,6 +21,8 @@ const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 const BOOT_ID: &str = "boot-id";
 /// Memory for pages of the store; the whole store of a full node is smaller.
 const CACHE_BYTES: usize = 1 << 20;
+/// Pause before what could not be written is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The record of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -135,21 +138,18 @@ impl Journal {
             path: path.to_owned(),
             source: Box::new(source),
         };
-        let store = redb::Builder::new()
-            .set_cache_size(CACHE_BYTES)
-            .create(path)
-            .map_err(|e| open(e.into()))?;
+        let store = open_store(path).map_err(open)?;
         let records = read(&store, boot_id).map_err(|source| access("read", source))?;
         mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
         let notes = read_notes(&store).map_err(|source| access("read", source))?;
         let shared = Arc::new(Shared { pending: Mutex::default(), changed: Condvar::new(), notes });
         let durable = Arc::new(Progress::default());
         let progress = durable.clone();
-        let writer = shared.clone();
+        let (writer, path) = (shared.clone(), path.to_owned());
         std::thread::Builder::new()
             .name("journal".to_owned())
             .stack_size(256 << 10)
-            .spawn(move || write_all(&writer, &store, &progress))
+            .spawn(move || write_all(&writer, &path, store, &progress))
             .map_err(JournalError::Thread)?;
         Ok((Self { shared, durable }, records))
     }
@@ -195,6 +195,10 @@ fn access(verb: &'static str, source: redb::Error) -> JournalError {
     JournalError::Access { verb, source: Box::new(source) }
 }
 
+fn open_store(path: &Path) -> Result<Database, redb::Error> {
+    Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).create(path)?)
+}
+
 /// A record that cannot be read is left out: the pod is adopted from what the runtime and the API show.
 fn read(store: &Database, boot_id: &str) -> Result<BTreeMap<String, Record>, redb::Error> {
     let transaction = store.begin_read()?;
@@ -229,7 +233,16 @@ fn read_notes(store: &Database) -> Result<BTreeMap<String, Vec<u8>>, redb::Error
     Ok(notes)
 }
 
+/// Notes the boot, if it is another than before: a start in the same boot needs no room on the disk.
 fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
+    let known = match store.begin_read()?.open_table(NODE) {
+        Ok(node) => node.get(BOOT_ID)?.is_some_and(|known| known.value() == boot_id),
+        Err(redb::TableError::TableDoesNotExist(_)) => false,
+        Err(error) => return Err(error.into()),
+    };
+    if known {
+        return Ok(());
+    }
     let transaction = store.begin_write()?;
     transaction.open_table(PODS)?;
     transaction.open_table(NOTES)?;
@@ -238,28 +251,26 @@ fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// The thread: everything pending in one transaction, again and again. A commit that fails is tried again with the next one;
-/// until then nobody is told that it is durable.
-fn write_all(shared: &Shared, store: &Database, durable: &Progress) {
-    let mut failed: BTreeMap<String, Option<Record>> = BTreeMap::new();
-    let mut failed_notes: BTreeMap<String, Option<Vec<u8>>> = BTreeMap::new();
+/// The thread: everything pending in one transaction, again and again. What could not be committed is tried again after a pause
+/// with all that has come meanwhile; until then nobody is told that it is durable.
+fn write_all(shared: &Shared, path: &Path, store: Database, durable: &Progress) {
+    let mut store = Some(store);
+    let mut failed = Batch::default();
     loop {
-        let (records, notes, number, closed) = {
-            let pending = shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut pending = shared
-                .changed
-                .wait_while(pending, |p| p.records.is_empty() && p.notes.is_empty() && !p.closed)
-                .unwrap_or_else(PoisonError::into_inner);
-            let (records, notes) =
-                (std::mem::take(&mut pending.records), std::mem::take(&mut pending.notes));
-            (records, notes, pending.number, pending.closed)
+        let (number, closed) = wait(shared, &mut failed);
+        // A store that has failed once refuses everything until it is opened anew.
+        let written = match store.take() {
+            Some(store) => Ok(store),
+            None => open_store(path),
         };
-        failed.extend(records);
-        failed_notes.extend(notes);
-        match commit(store, &failed, &failed_notes) {
-            Ok(()) => {
-                failed.clear();
-                failed_notes.clear();
+        let written = written.and_then(|open| {
+            commit(&open, &failed)?;
+            Ok(open)
+        });
+        match written {
+            Ok(open) => {
+                store = Some(open);
+                failed = Batch::default();
                 durable.advance(number);
             }
             Err(error) => tracing::error!(%error, "cannot write the journal"),
@@ -270,14 +281,41 @@ fn write_all(shared: &Shared, store: &Database, durable: &Progress) {
     }
 }
 
-fn commit(
-    store: &Database,
-    records: &BTreeMap<String, Option<Record>>,
-    notes: &BTreeMap<String, Option<Vec<u8>>>,
-) -> Result<(), redb::Error> {
-    if records.is_empty() && notes.is_empty() {
+/// What is written together.
+#[derive(Debug, Default)]
+struct Batch {
+    records: BTreeMap<String, Option<Record>>,
+    notes: BTreeMap<String, Option<Vec<u8>>>,
+}
+
+impl Batch {
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.notes.is_empty()
+    }
+}
+
+/// Waits until there is something to write, after a failure no longer than a pause, and adds it to `batch`; its number, and whether
+/// the journal is closed.
+fn wait(shared: &Shared, batch: &mut Batch) -> (u64, bool) {
+    let idle = |p: &mut Pending| p.records.is_empty() && p.notes.is_empty() && !p.closed;
+    let pending = shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pending = if batch.is_empty() {
+        shared.changed.wait_while(pending, idle).unwrap_or_else(PoisonError::into_inner)
+    } else {
+        let closed = |p: &mut Pending| !p.closed;
+        let waited = shared.changed.wait_timeout_while(pending, RETRY, closed);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    };
+    batch.records.append(&mut pending.records);
+    batch.notes.append(&mut pending.notes);
+    (pending.number, pending.closed)
+}
+
+fn commit(store: &Database, batch: &Batch) -> Result<(), redb::Error> {
+    if batch.is_empty() {
         return Ok(());
     }
+    let Batch { records, notes } = batch;
     let transaction = store.begin_write()?;
     {
         let mut pods = transaction.open_table(PODS)?;
@@ -354,8 +392,6 @@ pub mod simulated {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn record(name: &str) -> Record {

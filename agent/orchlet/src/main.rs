@@ -35,10 +35,14 @@ mod volumes;
 
 use std::process::ExitCode;
 
+use agent_runtime::hold;
 use proto_daemon::exit::{Failure, conclude, parse_flags};
 use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == hold::ARGUMENT) {
+        return hold::run();
+    }
     let flags: config::Flags = match parse_flags() {
         Ok(flags) => flags,
         Err(code) => return code,

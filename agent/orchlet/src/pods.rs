@@ -11,11 +11,13 @@ pub mod parts;
 pub mod probing;
 pub mod publish;
 pub mod seams;
+pub mod turns;
 pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use agent_pod::want::Source;
 use agent_runtime::events::Happened;
@@ -32,6 +34,15 @@ use worker::{Held, Order, Start, Worker};
 
 /// News of one pod's runtime objects that wait for its task. More than a pod has containers; a full queue becomes one look.
 const NEWS_LEN: usize = 64;
+
+/// When the whole runtime is looked at after the start, beside the usual: a call that an earlier agent left under way may make
+/// something of a pod that is gone by then.
+const EARLY_LOOKS: [Duration; 4] = [
+    Duration::from_secs(2),
+    Duration::from_secs(10),
+    Duration::from_secs(40),
+    Duration::from_secs(125),
+];
 
 /// What a source says of its pods.
 #[derive(Clone, Debug)]
@@ -120,7 +131,10 @@ impl Pods {
         mut said: mpsc::Receiver<Said>,
         mut happened: mpsc::Receiver<Happened>,
     ) {
+        let began = tokio::time::Instant::now();
+        let mut early = EARLY_LOOKS.into_iter().map(|after| began + after).peekable();
         loop {
+            let due = early.peek().copied();
             // All arms are cancel safe: a message not taken now is taken in the next turn. In one order, so that one schedule
             // of a test is one history.
             tokio::select! {
@@ -141,6 +155,10 @@ impl Pods {
                 }
                 Some(said) = said.recv() => self.hear(said),
                 Some(happened) = happened.recv() => self.pass_on(happened),
+                () = tokio::time::sleep_until(due.unwrap_or(began)), if due.is_some() => {
+                    early.next();
+                    self.look();
+                }
                 else => return,
             }
         }

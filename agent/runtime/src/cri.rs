@@ -22,6 +22,7 @@ use proto_grpc::cri::v1::image_service_client::ImageServiceClient;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::hold::{Held, hold};
 use crate::observe::{self, Ended};
 use crate::runtime::{PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
 
@@ -31,6 +32,12 @@ const READ: Duration = Duration::from_secs(20);
 const CHANGE: Duration = Duration::from_secs(120);
 /// Deadline of an image pull: long, since its progress cannot be seen over CRI, but not for ever.
 const PULL: Duration = Duration::from_secs(3600);
+/// Between two attempts at what an earlier call is still doing.
+const UNDER_WAY_LOOK: Duration = Duration::from_millis(50);
+/// How long an earlier call is waited for; one that takes longer is left to itself.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(30);
+/// What containerd says of a name or state that a call under way has taken. Other runtimes wait or fail in their own words.
+const UNDER_WAY: [&str; 2] = ["is reserved for", "is already in starting state"];
 /// Largest answer: a list of all containers of a full node. The size that containerd allows itself.
 const ANSWER_LEN_MAX: usize = 16 << 20;
 
@@ -74,16 +81,27 @@ impl CriRuntime {
     /// # Errors
     /// When the endpoint is of another form.
     pub fn new(endpoint: &str) -> Result<Self, RuntimeError> {
-        let path = socket_path(endpoint)?;
-        let channel = connect(path);
-        Ok(Self {
+        Ok(Self::over(connect(socket_path(endpoint)?, Calls::EndWithUs)))
+    }
+
+    /// The same for a program that hands itself to [`crate::hold::run`] when it is started with [`crate::hold::ARGUMENT`]: calls that
+    /// are under way when it dies come to their end.
+    ///
+    /// # Errors
+    /// When the endpoint is of another form.
+    pub fn held(endpoint: &str) -> Result<Self, RuntimeError> {
+        Ok(Self::over(connect(socket_path(endpoint)?, Calls::OutliveUs)))
+    }
+
+    fn over(channel: Channel) -> Self {
+        Self {
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(ANSWER_LEN_MAX),
             images: ImageServiceClient::new(channel.clone())
                 .max_decoding_message_size(ANSWER_LEN_MAX),
             channel,
             told: ToldExits::default(),
-        })
+        }
     }
 
     /// The connection, for what the runtime offers beside CRI on the same socket.
@@ -181,12 +199,19 @@ impl CriRuntime {
         Ok(pods)
     }
 
-    async fn adopted_sandbox(&self, config: &SandboxConfig) -> Option<SandboxSeen> {
-        let pod = self.pod(&config.uid).await.ok()?;
-        pod.sandboxes.into_iter().find(|s| s.attempt == config.attempt && s.ready)
+    /// Whether somebody's earlier call is still at it, which may be a call that an agent before this one has made.
+    fn is_under_way(error: &RuntimeError) -> bool {
+        let RuntimeError::Refused { source, .. } = error else { return false };
+        UNDER_WAY.iter().any(|text| source.message.contains(text))
     }
 
-    async fn adopted_container(
+    /// The sandbox that stands in the way of making this one, whatever its state.
+    async fn same_sandbox(&self, config: &SandboxConfig) -> Option<SandboxSeen> {
+        let pod = self.pod(&config.uid).await.ok()?;
+        pod.sandboxes.into_iter().find(|s| s.attempt == config.attempt)
+    }
+
+    async fn same_container(
         &self,
         config: &ContainerConfig,
         sandbox: &SandboxConfig,
@@ -196,6 +221,34 @@ impl CriRuntime {
             .into_iter()
             .find(|c| c.name == config.name && c.attempt == config.attempt)
             .map(|c| c.id)
+    }
+}
+
+/// Whether a start was refused because the container has been started, in containerd's words.
+fn says_started(error: &RuntimeError) -> bool {
+    let RuntimeError::Refused { source, .. } = error else { return false };
+    ["is in CONTAINER_RUNNING state", "is in CONTAINER_EXITED state"]
+        .iter()
+        .any(|text| source.message.contains(text))
+}
+
+/// Patience with an earlier call that is at the same thing.
+struct Earlier {
+    until: tokio::time::Instant,
+}
+
+impl Earlier {
+    fn new() -> Self {
+        Self { until: tokio::time::Instant::now() + UNDER_WAY_MAX }
+    }
+
+    /// After a refusal: whether to ask again, once a moment has passed.
+    async fn is_at_it(&self, error: &RuntimeError) -> bool {
+        let waits = CriRuntime::is_under_way(error) && tokio::time::Instant::now() < self.until;
+        if waits {
+            tokio::time::sleep(UNDER_WAY_LOOK).await;
+        }
+        waits
     }
 }
 
@@ -308,13 +361,26 @@ fn socket_path(endpoint: &str) -> Result<PathBuf, RuntimeError> {
     }
 }
 
-fn connect(socket: PathBuf) -> Channel {
+/// What becomes of calls under way when this process dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Calls {
+    EndWithUs,
+    OutliveUs,
+}
+
+fn connect(socket: PathBuf, calls: Calls) -> Channel {
+    // The holder of the connection that is in use; one of an earlier connection may go.
+    let held = Arc::<Mutex<Option<Held>>>::default();
     // The address is never used: the connector below opens the socket instead.
     Endpoint::from_static("http://runtime").connect_with_connector_lazy(tower::service_fn(
         move |_| {
-            let socket = socket.clone();
+            let (socket, held) = (socket.clone(), held.clone());
             async move {
                 let stream = tokio::net::UnixStream::connect(socket).await?;
+                if calls == Calls::OutliveUs {
+                    let holder = hold(&stream);
+                    held.lock().unwrap_or_else(PoisonError::into_inner).replace(holder);
+                }
                 Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
             }
         },

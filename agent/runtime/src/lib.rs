@@ -2,12 +2,14 @@
 //!
 //! [`Runtime`] is what a pod's task needs; [`cri::CriRuntime`] gives it over CRI v1 and so works with any runtime of that
 //! interface. What CRI lacks comes from containerd itself where it is the runtime: [`events`] and [`import`].
-//! No call here retries: whoever calls knows whether trying again makes sense.
+//! No call here retries: whoever calls knows whether trying again makes sense. A call that an earlier agent has left under way is
+//! waited for ([`hold`]).
 
 pub mod runtime;
 
 pub mod cri;
 pub mod events;
+pub mod hold;
 
 pub mod image;
 pub mod import;

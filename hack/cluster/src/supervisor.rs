@@ -122,10 +122,16 @@ impl Running {
 }
 
 async fn adopt_or_start(spec: &Spec, program: &Program) -> Result<Running> {
-    let record = record(spec, &program.name);
     if let Some(handle) = find(spec, &program.name) {
         return Ok(Running { handle, child: None });
     }
+    let (handle, child) = start(spec, program).await?;
+    Ok(Running { handle, child: Some(child) })
+}
+
+/// Starts one program and records it, so that a supervisor adopts it. Who starts it without one reaps it.
+pub async fn start(spec: &Spec, program: &Program) -> Result<(Handle, Child)> {
+    let record = record(spec, &program.name);
     let mut command = Command::new(&program.argv[0]);
     command.args(&program.argv[1..]).stdin(Stdio::null());
     let log = open_log(spec, &program.name)?;
@@ -141,7 +147,7 @@ async fn adopt_or_start(spec: &Spec, program: &Program) -> Result<Running> {
     let identity = Identity::of(i32::try_from(child.id())?)?;
     write_file(&record, &serde_json::to_vec(&identity)?)?;
     match identity.open() {
-        Some(handle) => Ok(Running { handle, child: Some(child) }),
+        Some(handle) => Ok((handle, child)),
         None => anyhow::bail!("ended at once, {}", child.wait()?),
     }
 }

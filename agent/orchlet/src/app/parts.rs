@@ -16,6 +16,7 @@ use crate::objects::{NoObjects, Subscribe};
 use crate::pods::parts::{Parts, Verdicts};
 use crate::pods::probing::NodeProbes;
 use crate::pods::seams::Reports;
+use crate::pods::turns::Turns;
 use crate::provision::{Provision, RuntimeClasses};
 use crate::reports::NoReports;
 use crate::timeline::Timelines;
@@ -92,6 +93,7 @@ impl Bound {
             timelines: Timelines::default(),
             metrics: self.metrics.clone(),
             probes: NodeProbes::new(format!("{}/1.25", settings.names.component("probe"))),
+            turns: Turns::new(std::thread::available_parallelism().map_or(1, Into::into)),
         }
     }
 }

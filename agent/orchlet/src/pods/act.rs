@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_node::width::Turn;
 use agent_pod::dns;
 use agent_pod::env::{Inputs, environment, skipped};
 use agent_pod::events::{PodEvent, Severity};
@@ -166,7 +167,7 @@ async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Ef
     let handler = parts.provision.classes.handler(&scene.pod).await;
     config.runtime_handler = handler.map_err(|e| Failure::new("", e))?;
     make_directory(config.log_directory.clone().into())?;
-    match parts.runtime.run_sandbox(&config).await {
+    match parts.turns.take(Turn::Sandbox, parts.runtime.run_sandbox(&config)).await {
         Ok(sandbox) => Ok(Effect::Sandbox(sandbox)),
         Err(error) => {
             tell_network(parts, &scene.pod).await;
@@ -246,7 +247,8 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
         .map_err(|e| config_error(e.to_string()))?;
     let logs = PathBuf::from(&sandbox.log_directory).join(&container.name);
     make_directory(logs)?;
-    let created = parts.runtime.create_container(make.sandbox_id, &config, &sandbox).await;
+    let create = parts.runtime.create_container(make.sandbox_id, &config, &sandbox);
+    let created = parts.turns.take(Turn::Create, create).await;
     let id = created.map_err(|e| Failure::runtime(CREATE_ERROR, &e))?;
     Ok(instance(ContainerSeen {
         id,
@@ -324,7 +326,7 @@ async fn stop_container(parts: &Parts, scene: &Scene, stop: Stop<'_>) -> Result<
 
 /// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.
 async fn start_container(parts: &Parts, scene: &Scene, id: &str) -> Result<Effect, Failure> {
-    let started = parts.runtime.start_container(id).await;
+    let started = parts.turns.take(Turn::Start, parts.runtime.start_container(id)).await;
     let now = parts.runtime.container(id).await;
     let effect = match now {
         // It may have ended already, and said why.
@@ -333,8 +335,15 @@ async fn start_container(parts: &Parts, scene: &Scene, id: &str) -> Result<Effec
     };
     match started {
         Ok(()) => Ok(effect),
+        // A call that an agent before this one has made was faster.
+        Err(_) if runs(&effect) => Ok(effect),
         Err(error) => Err(Failure { effect, ..Failure::runtime("RunContainerError", &error) }),
     }
+}
+
+fn runs(effect: &Effect) -> bool {
+    let Effect::Instance(instance) = effect else { return false };
+    matches!(instance.state, InstanceState::Running { .. })
 }
 
 fn make_directory(path: PathBuf) -> Result<(), Failure> {

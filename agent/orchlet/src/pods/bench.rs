@@ -162,6 +162,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         timelines: crate::timeline::Timelines::default(),
         metrics: crate::metrics::AgentMetrics::default(),
         probes: crate::pods::probing::NodeProbes::new("agent/1".into()),
+        turns: crate::pods::turns::Turns::new(2),
     }
 }
 

@@ -19,6 +19,7 @@ use tokio::sync::{Notify, watch};
 
 use super::probing::NodeProbes;
 use super::seams::{Line, PodPlace, PodVolumes, Reports};
+use super::turns::Turns;
 use crate::images::Images;
 use crate::journal::Journal;
 use crate::metrics::AgentMetrics;
@@ -70,6 +71,8 @@ pub struct Parts {
     pub metrics: AgentMetrics,
     /// What probes share.
     pub probes: NodeProbes,
+    /// Turns at the runtime.
+    pub turns: Turns,
 }
 
 /// What keeps pods from beginning on the node.

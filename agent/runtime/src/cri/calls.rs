@@ -7,7 +7,9 @@ use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig, labels
 use futures_util::FutureExt as _;
 use proto_grpc::cri::v1 as wire;
 
-use super::{CHANGE, CriRuntime, PULL, READ, call, config, gone, incomplete, seen};
+use super::{
+    CHANGE, CriRuntime, Earlier, PULL, READ, call, config, gone, incomplete, says_started, seen,
+};
 use crate::runtime::{
     Answer, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RegistryLogin, Runtime,
     RuntimeHealth, RuntimeVersion, StreamRequest,
@@ -55,14 +57,24 @@ impl Runtime for CriRuntime {
                 runtime_handler: config.runtime_handler.clone(),
             };
             let object = format!("{}/{}", config.namespace, config.name);
-            let mut client = self.service();
-            let run =
-                call("RunPodSandbox", &object, CHANGE, request, |r| client.run_pod_sandbox(r))
-                    .await;
-            match run {
-                Ok(answer) => Ok(seen::sandbox(self.sandbox_status(&answer.pod_sandbox_id).await?)),
-                // The name may be taken by the same sandbox, created by a call whose answer was lost.
-                Err(error) => self.adopted_sandbox(config).await.ok_or(error),
+            let earlier = Earlier::new();
+            loop {
+                let (mut client, request) = (self.service(), request.clone());
+                let ran =
+                    call("RunPodSandbox", &object, CHANGE, request, |r| client.run_pod_sandbox(r));
+                let error = match ran.await {
+                    Ok(made) => {
+                        let status = self.sandbox_status(&made.pod_sandbox_id).await?;
+                        return Ok(seen::sandbox(status));
+                    }
+                    Err(error) => error,
+                };
+                // The name may be taken by the same sandbox, made by a call whose answer was lost or is still to come.
+                match self.same_sandbox(config).await {
+                    Some(sandbox) if sandbox.ready => return Ok(sandbox),
+                    None if earlier.is_at_it(&error).await => {}
+                    _ => return Err(error),
+                }
             }
         }
         .boxed()
@@ -102,13 +114,20 @@ impl Runtime for CriRuntime {
                 sandbox_config: Some(config::sandbox(sandbox)),
             };
             let object = format!("{}/{}/{}", sandbox.namespace, sandbox.name, config.name);
-            let mut client = self.service();
-            let created =
-                call("CreateContainer", &object, CHANGE, request, |r| client.create_container(r))
-                    .await;
-            match created {
-                Ok(answer) => Ok(answer.container_id),
-                Err(error) => self.adopted_container(config, sandbox).await.ok_or(error),
+            let earlier = Earlier::new();
+            loop {
+                let (mut client, request) = (self.service(), request.clone());
+                let name = "CreateContainer";
+                let created = call(name, &object, CHANGE, request, |r| client.create_container(r));
+                let error = match created.await {
+                    Ok(answer) => return Ok(answer.container_id),
+                    Err(error) => error,
+                };
+                match self.same_container(config, sandbox).await {
+                    Some(id) => return Ok(id),
+                    None if earlier.is_at_it(&error).await => {}
+                    None => return Err(error),
+                }
             }
         }
         .boxed()
@@ -117,9 +136,19 @@ impl Runtime for CriRuntime {
     fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         async move {
             let request = wire::StartContainerRequest { container_id: id.into() };
-            let mut client = self.service();
-            call("StartContainer", id, CHANGE, request, |r| client.start_container(r)).await?;
-            Ok(())
+            let (earlier, mut waited) = (Earlier::new(), false);
+            loop {
+                let (mut client, request) = (self.service(), request.clone());
+                let started =
+                    call("StartContainer", id, CHANGE, request, |r| client.start_container(r));
+                match started.await {
+                    Ok(_) => return Ok(()),
+                    // An earlier call has started it.
+                    Err(error) if waited && says_started(&error) => return Ok(()),
+                    Err(error) if earlier.is_at_it(&error).await => waited = true,
+                    Err(error) => return Err(error),
+                }
+            }
         }
         .boxed()
     }

@@ -170,7 +170,12 @@ impl TaskEvent {
                         reason: if code == 0 { "Completed" } else { "Error" }.into(),
                         message: String::new(),
                         started_at: 0,
-                        finished_at: at.seconds * 1_000_000_000 + i64::from(at.nanos),
+                        // The runtime may not know when, and says so by a time before all times.
+                        finished_at: at
+                            .seconds
+                            .saturating_mul(1_000_000_000)
+                            .saturating_add(at.nanos.into())
+                            .max(0),
                     },
                 })
             }
@@ -226,6 +231,17 @@ mod tests {
         assert_eq!(read(kind, exit("exec-1")), None);
         assert_eq!(read("containerd.events.TaskStart", exit("c")), None);
         assert_eq!(read(kind, vec![0xff]), None);
+        let never = prost_types::Timestamp { seconds: -62_135_596_800, nanos: 0 };
+        let cut_off = TaskExit {
+            container_id: "c".into(),
+            id: "c".into(),
+            exited_at: Some(never),
+            ..Default::default()
+        };
+        let Some(TaskEvent::Exit { exit, .. }) = read(kind, cut_off.encode_to_vec()) else {
+            panic!("no exit");
+        };
+        assert_eq!(exit.finished_at, 0, "a time that the runtime does not know");
         let oom = TaskOom { container_id: "c".into() }.encode_to_vec();
         let expect = TaskEvent::OutOfMemory { id: "c".into() };
         assert_eq!(read("containerd.events.TaskOOM", oom), Some(expect));

@@ -1,0 +1,113 @@
+//! A thousand questions a second: what they cost the agent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::images::BUSYBOX_IMAGE;
+use cluster::spec::Spec;
+use cluster::supervisor;
+use proto_api::core::v1::Pod;
+use proto_client::{Client, WriteParams};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::footprint;
+use crate::report::Report;
+
+/// Pods, containers in each, and probes of each container: a thousand a second together.
+const PODS: usize = 50;
+const CONTAINERS: usize = 10;
+const NAMESPACE: &str = "burst";
+const MEASURED: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Longest head of a request that is read.
+const HEAD_MAX: usize = 4096;
+
+/// Counts what a server of this program is asked by the probes of many containers, and what that costs.
+pub async fn measure(spec: &Spec, client: &Client, report: &mut Report) -> Result<()> {
+    let listener = TcpListener::bind((spec.host_address(), 0)).await?;
+    let address = listener.local_addr()?;
+    let asked = Arc::<AtomicU64>::default();
+    let server = tokio::spawn(serve(listener, asked.clone()));
+    let api = client.within::<Pod>(NAMESPACE);
+    for number in 0..PODS {
+        let pod = pod(number, &address.ip().to_string(), address.port())?;
+        api.create(&pod, &WriteParams::default()).await?;
+    }
+    let began = Instant::now();
+    let enough = (PODS * CONTAINERS * 2) as f64 * 0.97;
+    loop {
+        let before = asked.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let rate = (asked.load(Ordering::Relaxed) - before) as f64 / 2.0;
+        if rate >= enough {
+            break;
+        }
+        ensure!(began.elapsed() < PATIENCE, "{rate} questions a second in {PATIENCE:?}");
+    }
+    let agent = supervisor::find(spec, "orchlet-node-1").context("the agent does not run")?;
+    let pid = agent.identity.pid;
+    let (before, cpu, began) =
+        (asked.load(Ordering::Relaxed), footprint::cpu(pid)?, Instant::now());
+    tokio::time::sleep(MEASURED).await;
+    let took = began.elapsed().as_secs_f64();
+    let rate = (asked.load(Ordering::Relaxed) - before) as f64 / took;
+    let share = footprint::cpu(pid)?.saturating_sub(cpu).as_secs_f64() / took * 100.0;
+    let resident = footprint::resident_kb(pid)? as f64 / 1000.0;
+    server.abort();
+    let row = format!(
+        "{rate:.0} a second   CPU {share:.1} % of a core, {:.0} us each   RSS {resident:.1} MB",
+        share * 1e4 / rate
+    );
+    report.text(&format!("http probes, {PODS} pods of {CONTAINERS} containers"), row);
+    Ok(())
+}
+
+async fn serve(listener: TcpListener, asked: Arc<AtomicU64>) {
+    loop {
+        if let Ok((stream, _)) = listener.accept().await {
+            let asked = asked.clone();
+            // Whoever asks and goes away before the answer is no concern of the measurement.
+            tokio::spawn(async move { answer(stream, &asked).await.ok() });
+        }
+    }
+}
+
+async fn answer(mut stream: TcpStream, asked: &AtomicU64) -> std::io::Result<()> {
+    let mut head = vec![0; HEAD_MAX];
+    let mut len = 0;
+    while !head[..len].ends_with(b"\r\n\r\n") && len < HEAD_MAX {
+        match stream.read(&mut head[len..]).await? {
+            0 => return Ok(()),
+            read => len += read,
+        }
+    }
+    asked.fetch_add(1, Ordering::Relaxed);
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").await
+}
+
+fn pod(number: usize, host: &str, port: u16) -> Result<Pod> {
+    let probe = json!({
+        "httpGet": {"host": host, "port": port, "path": "/"},
+        "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 10,
+    });
+    let container = |n: usize| {
+        json!({
+            "name": format!("c{n}"), "image": BUSYBOX_IMAGE, "imagePullPolicy": "IfNotPresent",
+            "command": ["/bin/sh", "-c", "trap 'exit 0' TERM; while true; do sleep 1000 & wait; done"],
+            "livenessProbe": probe, "readinessProbe": probe,
+        })
+    };
+    let containers: Vec<Value> = (0..CONTAINERS).map(container).collect();
+    let value = json!({
+        "metadata": {"name": format!("probed{number}"), "namespace": NAMESPACE},
+        "spec": {
+            "hostNetwork": true, "automountServiceAccountToken": false, "enableServiceLinks": false,
+            "containers": containers,
+        }
+    });
+    Ok(serde_json::from_value(value)?)
+}

@@ -6,7 +6,9 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, statat,
+};
 use rustix::io::{Errno, Result};
 
 /// Deepest directory that is looked into.
@@ -35,10 +37,17 @@ impl std::ops::AddAssign for DiskUsage {
 /// # Errors
 /// The directory cannot be opened.
 pub fn of(directory: &Path) -> Result<DiskUsage> {
-    let opened = match openat(CWD, directory, FLAGS, Mode::empty()) {
-        Err(Errno::NOENT) => return Ok(DiskUsage::default()),
-        opened => opened?,
-    };
+    match openat(CWD, directory, FLAGS, Mode::empty()) {
+        Err(Errno::NOENT) => Ok(DiskUsage::default()),
+        opened => of_open(opened?),
+    }
+}
+
+/// The same for a directory that is open.
+///
+/// # Errors
+/// The kernel does not say what it is.
+pub fn of_open(opened: OwnedFd) -> Result<DiskUsage> {
     let stat = fstat(&opened)?;
     let mut walk = Walk { device: stat.st_dev, seen: HashSet::new(), sum: DiskUsage::default() };
     walk.count(&stat);
@@ -86,8 +95,7 @@ impl Walk {
         }
         self.count(&stat);
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let opened = is_directory.then(|| openat(directory, name, FLAGS, Mode::empty()).ok());
-        opened.flatten()
+        is_directory.then(|| below(directory, name).ok()).flatten()
     }
 
     fn count(&mut self, stat: &Stat) {
@@ -98,6 +106,16 @@ impl Walk {
         // Blocks are of 512 bytes, whatever the file system's own are.
         let bytes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
         self.sum += DiskUsage { bytes, inodes: 1 };
+    }
+}
+
+/// Opens a directory that was just seen in another: that one and no other, whatever its name leads to by now.
+fn below(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    match openat2(directory, name, FLAGS, Mode::empty(), resolve) {
+        // before Linux 5.6; the name is a plain one, and no link is followed
+        Err(Errno::NOSYS) => openat(directory, name, FLAGS, Mode::empty()),
+        opened => opened,
     }
 }
 

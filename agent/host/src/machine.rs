@@ -155,14 +155,25 @@ pub fn usage() -> Result<Usage, MachineError> {
 /// # Errors
 /// When the kernel cannot be asked.
 pub fn disk(path: &Path) -> Result<Disk, MachineError> {
-    let stat = rustix::fs::statvfs(path)
-        .map_err(|source| MachineError::Disk { path: path.into(), source })?;
-    Ok(Disk {
+    let stat = rustix::fs::statvfs(path);
+    stat.map(room).map_err(|source| MachineError::Disk { path: path.into(), source })
+}
+
+/// The same for a directory that is open.
+///
+/// # Errors
+/// What the kernel says.
+pub fn disk_of_open(directory: impl std::os::fd::AsFd) -> rustix::io::Result<Disk> {
+    rustix::fs::fstatvfs(directory).map(room)
+}
+
+fn room(stat: rustix::fs::StatVfs) -> Disk {
+    Disk {
         total_bytes: stat.f_blocks * stat.f_frsize,
         available_bytes: stat.f_bavail * stat.f_frsize,
         inodes: stat.f_files,
         inodes_free: stat.f_ffree,
-    })
+    }
 }
 
 /// Asks the kernel to spare this process when memory runs out. Best effort: without CAP_SYS_RESOURCE a lower score than the

@@ -6,7 +6,7 @@
 mod measure;
 mod signals;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -261,12 +261,6 @@ async fn stalls(stall: Option<&Stall>) {
         Some(stall) if stall.happens().await.is_ok() => {}
         _ => std::future::pending().await,
     }
-}
-
-/// The directory of a pod's volumes of one kind.
-fn empty_dirs(parts: &Parts, uid: &str) -> PathBuf {
-    let plugin = format!("{}~empty-dir", parts.names.label_domain());
-    parts.pod_dir(uid).join("volumes").join(plugin)
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ pub fn image_present(want: &PodWant, container: &str, image: &str) -> PodEvent {
 pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> {
     use Severity::Warning;
     let event = match action {
-        Action::MountVolumes => PodEvent::new(Warning, mount_reason(error), error.to_owned()),
+        Action::MountVolumes => mount_failed(error),
         Action::CreateSandbox { .. } => PodEvent::new(
             Warning,
             "FailedCreatePodSandBox",
@@ -197,6 +197,11 @@ pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> 
         _ => return None,
     };
     Some(event)
+}
+
+/// The event of volumes that could not be set up, or not be brought up to date.
+pub fn mount_failed(error: &str) -> PodEvent {
+    PodEvent::new(Severity::Warning, mount_reason(error), error.to_owned())
 }
 
 /// The reason of a failure to set volumes up, by the step that its text names.

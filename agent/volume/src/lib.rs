@@ -21,8 +21,10 @@ pub mod tree;
 pub mod empty_dir;
 pub mod fs_group;
 pub mod host_path;
+pub mod look;
 pub mod mount;
 pub mod pod_volumes;
+pub mod renewals;
 pub mod sub_path;
 
 mod beneath;

@@ -22,17 +22,23 @@ pub const SECRETS_BYTES_MAX: u64 = 64 << 20;
 
 /// Magic number of tmpfs in `statfs` (linux/magic.h).
 const TMPFS_MAGIC: FsWord = 0x0102_1994;
+/// Magic number of ramfs in `statfs` (linux/magic.h).
+const RAMFS_MAGIC: FsWord = 0x8584_58f6;
 /// Magic number of hugetlbfs in `statfs` (linux/magic.h).
-const HUGETLBFS_MAGIC: FsWord = 0x958458f6;
+const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 
 /// Whether memory of a file system may be written to swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swap {
     /// As the kernel likes.
     Allowed,
-    /// Never, where the kernel can promise that (6.4).
+    /// Never. Kernels before 6.4 cannot promise that of a bounded file system: there it is one that has no bound, which only the agent
+    /// writes to.
     Never,
 }
+
+/// Kind of file system whose pages stay where they are.
+const UNSWAPPABLE: &str = "ramfs";
 
 /// What a file system in memory is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,17 +78,27 @@ pub fn detached(tmpfs: Tmpfs) -> rustix::io::Result<OwnedFd> {
     }
     if tmpfs.swap == Swap::Never {
         match rustix::mount::fsconfig_set_flag(&context, "noswap") {
-            // EINVAL: an older kernel; EPERM: a user namespace may not pin memory
-            Ok(()) | Err(Errno::INVAL | Errno::PERM) => {}
+            Ok(()) => {}
+            // EINVAL: an older kernel; EPERM: a user namespace may not say so
+            Err(Errno::INVAL | Errno::PERM) => return detached_unswappable(tmpfs),
             Err(error) => return Err(error),
         }
     }
     rustix::mount::fsconfig_create(&context)?;
-    let mut attributes = MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID;
-    if !tmpfs.exec {
-        attributes |= MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    }
-    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(tmpfs))
+}
+
+/// A file system whose pages are never swapped, on any kernel. It has no bound of its own.
+fn detached_unswappable(tmpfs: Tmpfs) -> rustix::io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen(UNSWAPPABLE, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "mode", format!("{:o}", tmpfs.mode))?;
+    rustix::mount::fsconfig_create(&context)?;
+    rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(tmpfs))
+}
+
+fn attributes(tmpfs: Tmpfs) -> MountAttrFlags {
+    let exec = if tmpfs.exec { MountAttrFlags::empty() } else { MountAttrFlags::MOUNT_ATTR_NOEXEC };
+    MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOSUID | exec
 }
 
 /// Opens the top directory of a detached file system.
@@ -275,12 +291,15 @@ pub fn unmount(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
 /// # Errors
 /// What the kernel says.
 pub fn is_in_memory(directory: impl AsFd) -> rustix::io::Result<bool> {
-    Ok(matches!(rustix::fs::fstatfs(directory)?.f_type, TMPFS_MAGIC | HUGETLBFS_MAGIC))
+    let kind = rustix::fs::fstatfs(directory)?.f_type;
+    Ok(matches!(kind, TMPFS_MAGIC | RAMFS_MAGIC | HUGETLBFS_MAGIC))
 }
 
 /// The older way, for kernels before 5.2.
 fn mount_by_path(directory: &OwnedFd, tmpfs: Tmpfs) -> rustix::io::Result<()> {
-    let size = tmpfs.size_bytes.map(|size| format!(",size={size}")).unwrap_or_default();
+    let kind = if tmpfs.swap == Swap::Never { UNSWAPPABLE } else { "tmpfs" };
+    let size = tmpfs.size_bytes.filter(|_| tmpfs.swap == Swap::Allowed);
+    let size = size.map(|size| format!(",size={size}")).unwrap_or_default();
     let data = std::ffi::CString::new(format!("mode={:o}{size}", tmpfs.mode));
     let path = by_number(directory);
     let mut flags = MountFlags::NODEV | MountFlags::NOSUID;
@@ -288,5 +307,38 @@ fn mount_by_path(directory: &OwnedFd, tmpfs: Tmpfs) -> rustix::io::Result<()> {
         flags |= MountFlags::NOEXEC;
     }
     let data = data.map_err(|_| Errno::INVAL)?;
-    rustix::mount::mount("tmpfs", path, "tmpfs", flags, Some(data.as_c_str()))
+    rustix::mount::mount(kind, path, kind, flags, Some(data.as_c_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+    use super::*;
+
+    #[test]
+    fn where_swap_cannot_be_ruled_out_another_kind_of_memory_serves() {
+        let dir = tempfile::tempdir().unwrap();
+        if dir.path().metadata().unwrap().uid() != 0 {
+            eprintln!("SKIPPED where_swap_cannot_be_ruled_out: needs root");
+            return;
+        }
+        let tmpfs =
+            Tmpfs { size_bytes: Some(1 << 20), mode: 0o750, swap: Swap::Never, exec: false };
+        // what newer kernels, what older ones, and what the oldest ones make
+        let new = detached(tmpfs).unwrap();
+        let old = detached_unswappable(tmpfs).unwrap();
+        let directory = beneath::open_directory(dir.path()).unwrap();
+        mount_by_path(&directory, tmpfs).unwrap();
+        let oldest = beneath::open_directory(dir.path()).unwrap();
+        let kinds = [&new, &old, &oldest].map(|fd| rustix::fs::fstatfs(fd).unwrap().f_type);
+        let memory = [&new, &old, &oldest].map(|fd| is_in_memory(fd).unwrap());
+        let mode = dir.path().metadata().unwrap().permissions().mode() & 0o7777;
+        std::fs::write(dir.path().join("f"), "x").unwrap();
+        drop((directory, oldest));
+        rustix::mount::unmount(dir.path(), UnmountFlags::DETACH).unwrap();
+        assert!(matches!(kinds[0], TMPFS_MAGIC | RAMFS_MAGIC));
+        assert_eq!(kinds[1..], [RAMFS_MAGIC; 2]);
+        assert_eq!((memory, mode), ([true; 3], 0o750));
+    }
 }

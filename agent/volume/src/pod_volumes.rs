@@ -201,6 +201,17 @@ impl PodVolumes {
         found
     }
 
+    /// Opens a pod's directory, if it is there.
+    pub(crate) fn open_pod(&self, uid: &str) -> rustix::io::Result<Option<OwnedFd>> {
+        if !is_plain(uid) {
+            return Err(Errno::INVAL);
+        }
+        match beneath::open_directory(&self.pods) {
+            Err(Errno::NOENT) => Ok(None),
+            pods => beneath::directory(pods?, uid),
+        }
+    }
+
     /// Whether anything of a pod is on disk.
     #[must_use]
     pub fn exist(&self, uid: &str) -> bool {

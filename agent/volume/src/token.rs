@@ -1,18 +1,72 @@
-//! How long a token is good, read from the token itself, and when it is to be renewed.
+//! How long a token is good, and when it is to be renewed.
 //!
-//! A restarted agent goes on with the tokens that its pods hold, instead of asking for all of them anew. Nothing is trusted
-//! here that matters: the signature is the API server's to check.
+//! The API server counts a token's life by its own clock; the node has two, one that runs since boot and that nobody sets, and one that
+//! people read and set. A token is renewed when either says so. What the first says is written down beside the pod's volumes, so that a
+//! restarted agent goes on with the tokens that its pods hold instead of asking for all of them anew, and goes on by the same clock.
+//! Where nothing is written down the token itself tells its life. Nothing is trusted here that matters: the signature is the API server's
+//! to check.
 
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A token older than this is renewed however long it lives.
 const AGE_MAX_SECS: i64 = 24 * 3600;
 /// A token is renewed after this share of its life, in percent.
 const LIFE_PERCENT: i64 = 80;
+/// A renewal that failed is tried again after this.
+pub const RETRY: Duration = Duration::from_secs(10);
+/// Tokens are renewed earlier by up to this share of their wait, in percent: those that were asked for together are not renewed
+/// together.
+const SPREAD_PERCENT: u64 = 5;
+
+/// A moment by both clocks of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Since boot.
+    pub boot: Duration,
+    /// Seconds since 1970, as the node believes.
+    pub unix: i64,
+}
+
+/// When a token is renewed, by each clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Renewal {
+    /// Since boot.
+    pub boot: Duration,
+    /// Seconds since 1970.
+    pub unix: i64,
+}
+
+impl Renewal {
+    /// For a token with a life of `life` that was asked for at `asked`, which was before it began. `spread` is any number that differs
+    /// between tokens.
+    #[must_use]
+    pub fn of(life: Duration, asked: Moment, spread: u64) -> Self {
+        let age_max = Duration::from_secs(AGE_MAX_SECS.unsigned_abs());
+        let wait = (life / 100 * u32::try_from(LIFE_PERCENT).unwrap_or(0)).min(age_max);
+        let share = u32::try_from(spread % (SPREAD_PERCENT * 10)).unwrap_or(0);
+        let wait = wait - wait / 1000 * share;
+        let secs = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
+        Self { boot: asked.boot.saturating_add(wait), unix: asked.unix.saturating_add(secs) }
+    }
+
+    /// For a token that was found, of which nothing is written down: by the clock that people set, as there is no other.
+    #[must_use]
+    pub fn of_found(life: Life, now: Moment) -> Self {
+        let wait = life.renew_in(now.unix);
+        let secs = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
+        Self { boot: now.boot.saturating_add(wait), unix: now.unix.saturating_add(secs) }
+    }
+
+    /// Whether it is time, by one clock or the other. A clock that was set back does not put it off.
+    #[must_use]
+    pub fn is_due(&self, now: Moment) -> bool {
+        now.boot >= self.boot || now.unix >= self.unix
+    }
+}
 
 /// From when to when a token is good, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -51,34 +105,4 @@ impl Life {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn claims_are_read() {
-        let token = |claims: &str| format!("e30.{}.c2ln", BASE64_URL_SAFE_NO_PAD.encode(claims));
-        let life = Life { issued_at: 100, expires_at: 3707 };
-        assert_eq!(Life::of(&token(r#"{"iss":"x","iat":100,"exp":3707}"#)), Some(life));
-        assert_eq!(Life::of(&token(r#"{"iat":100}"#)), None);
-        for bad in ["", "a.b", "e30.%.x", "e30.e30.x"] {
-            assert_eq!(Life::of(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn renewal_is_due_after_four_fifths_or_a_day() {
-        let life = |issued_at, expires_at| Life { issued_at, expires_at };
-        for (life, now, secs) in [
-            (life(0, 1000), 0, 800),
-            (life(0, 1000), 700, 100),
-            (life(0, 1000), 800, 0),
-            (life(0, 1000), 5000, 0),
-            (life(0, 30 * AGE_MAX_SECS), 0, 24 * 3600),
-            (life(500, 1500), 499, 0),
-            (life(500, 500), 500, 0),
-            (life(i64::MIN, i64::MAX), 0, 0),
-        ] {
-            assert_eq!(life.renew_in(now).as_secs(), secs, "{life:?} at {now}");
-        }
-    }
-}
+mod tests;

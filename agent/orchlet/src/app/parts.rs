@@ -42,7 +42,7 @@ impl Bound {
             client: client.clone(),
             reports,
         };
-        let volumes = NodeVolumes::new(on_disk, persistent, client, node);
+        let volumes = NodeVolumes::new(on_disk, persistent, client, node, self.boot_id.clone());
         let (_, allocatable) = status::capacity(&machine.capacity, &machine.reserved);
         let mut own = Node::default();
         own.metadata.name.clone_from(&machine.name);

@@ -10,10 +10,11 @@ use agent_node::eviction::Signal;
 use agent_node::eviction::rank::{ContainerUse, PodUse};
 use agent_pod::translate::log_directory;
 use agent_runtime::runtime::ContainerUsage;
+use agent_volume::look;
+use agent_volume::sources::Plugin;
 use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
 
-use super::empty_dirs;
 use crate::pods::parts::{Known, Parts};
 
 /// How long the runtime may take to say what containers use: a node that runs short does not wait for one that hangs.
@@ -114,10 +115,12 @@ fn of_pod(
         }
         uses.containers.push(use_);
     }
-    let directory = empty_dirs(parts, &pod.metadata.uid);
     for volume in &pod.spec.volumes {
         let Some(source) = &volume.volume_source.empty_dir else { continue };
-        let used = size(directory.join(&volume.name));
+        let used = match extent {
+            Extent::Memory => DiskUsage::default(),
+            Extent::Disk => in_empty_dir(parts, &pod.metadata.uid, &volume.name),
+        };
         measured.volumes.insert(volume.name.clone(), used.bytes);
         if source.medium.is_empty() {
             uses.volumes += used.bytes;
@@ -125,4 +128,11 @@ fn of_pod(
         }
     }
     Some(measured)
+}
+
+/// What an empty directory holds. One that is not there yet holds nothing.
+fn in_empty_dir(parts: &Parts, uid: &str, volume: &str) -> DiskUsage {
+    let top = look::top(&parts.root_dir, uid, volume, Some(Plugin::EmptyDir));
+    let found = top.ok().flatten().map(|top| disk_usage::of_open(top.directory));
+    found.and_then(Result::ok).unwrap_or_default()
 }

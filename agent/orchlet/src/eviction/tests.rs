@@ -1,5 +1,7 @@
 //! A node that runs short, on the runtime in memory: readings of the real machine, thresholds that it is always or never below.
 
+use std::path::PathBuf;
+
 use agent_node::eviction::thresholds::Amount;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
@@ -140,4 +142,10 @@ async fn a_volume_over_its_limit_ends_its_pod_alone() {
     let verdict = world.parts.verdict("small").expect("evicted");
     assert_eq!(verdict.message, "Usage of EmptyDir volume \"v\" exceeds the limit \"4Ki\". ");
     assert_eq!(world.parts.verdict("large"), None);
+}
+
+/// The directory of a pod's volumes of one kind.
+fn empty_dirs(parts: &Parts, uid: &str) -> PathBuf {
+    let plugin = format!("{}~empty-dir", parts.names.label_domain());
+    parts.pod_dir(uid).join("volumes").join(plugin)
 }

@@ -119,6 +119,8 @@ pub struct Worker {
     fields: (BTreeMap<String, String>, BTreeMap<String, String>),
     volumes_stale: bool,
     refresh_not_before: Duration,
+    /// Refreshes that failed since the last that did not.
+    refresh_failures: u32,
 
     /// The status that the API shows.
     shown: PodStatus,
@@ -185,6 +187,7 @@ impl Worker {
             fields: (pod.metadata.labels.clone(), pod.metadata.annotations.clone()),
             volumes_stale: false,
             refresh_not_before: Duration::ZERO,
+            refresh_failures: 0,
             status_failures: 0,
             status_not_before: Duration::ZERO,
             told: BTreeMap::new(),
@@ -257,7 +260,7 @@ impl Worker {
                 self.memory.probed(&container, &id, kind, good);
             }
             () = self.poke.notified() => {
-                self.volumes_stale = true;
+                self.sources_changed();
                 // What was missing may be there now.
                 self.memory.forget_trouble(&Step::Volumes);
                 self.forget_imported();

@@ -2,7 +2,6 @@
 //! call to the runtime, the rest off the async threads.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,6 +15,7 @@ use agent_node::qos::{QosClass, qos_class};
 use agent_pod::translate::log_directory;
 use agent_runtime::Runtime;
 use agent_runtime::runtime::ContainerUsage;
+use agent_volume::look::{self, Top};
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 
@@ -173,7 +173,11 @@ impl Measure {
     }
 
     /// What a directory takes, looked at again when the last look is too old.
-    fn disk(&self, directory: &Path) -> DiskUsage {
+    fn disk(
+        &self,
+        directory: &Path,
+        look: impl FnOnce() -> rustix::io::Result<DiskUsage>,
+    ) -> DiskUsage {
         let known =
             self.disks.lock().unwrap_or_else(PoisonError::into_inner).get(directory).copied();
         if let Some((at, known)) = known
@@ -182,7 +186,7 @@ impl Measure {
             return known;
         }
         // One that cannot be opened counts as empty.
-        let found = disk_usage::of(directory).unwrap_or_default();
+        let found = look().unwrap_or_default();
         let mut disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
         disks.insert(directory.to_owned(), (Instant::now(), found));
         found
@@ -269,7 +273,7 @@ impl Looked<'_> {
         };
         let logs = PathBuf::from(log_directory(&sites.pod_logs_dir.to_string_lossy(), pod))
             .join(&layer.name);
-        let logs = self.disk(logs);
+        let logs = self.disk(logs.clone(), || disk_usage::of(&logs));
         let of_node = self.fs.unwrap_or_default();
         let statuses =
             pod.status.container_statuses.iter().chain(&pod.status.init_container_statuses);
@@ -309,23 +313,20 @@ impl Looked<'_> {
     }
 
     fn volumes(&mut self, pod: &Pod) -> Vec<VolumeStats> {
-        let below =
-            self.measure.sites.root_dir.join("pods").join(&pod.metadata.uid).join("volumes");
-        let plugins: Vec<_> = std::fs::read_dir(below).into_iter().flatten().flatten().collect();
-        let found = |name: &str| {
-            plugins.iter().map(|plugin| plugin.path().join(name)).find(|path| path.is_dir())
-        };
+        let root = self.measure.sites.root_dir.clone();
+        let uid = &pod.metadata.uid;
         let mut stats = Vec::new();
         for volume in &pod.spec.volumes {
-            let Some(path) = found(&volume.name) else { continue };
-            // Of CSI the mount is one level below.
-            let path = Some(path.join("mount")).filter(|mount| mount.is_dir()).unwrap_or(path);
-            let Some(fs) = file_system(&path) else { continue };
-            let own_fs = is_mount(&path);
+            let Ok(Some(Top { directory, own_fs })) = look::top(&root, uid, &volume.name, None)
+            else {
+                continue;
+            };
+            let Ok(fs) = machine::disk_of_open(&directory).map(usage_of) else { continue };
             let used = if own_fs {
                 DiskUsage { bytes: fs.used_bytes, inodes: fs.inodes_used }
             } else {
-                self.disk(path)
+                let remembered_as = root.join("pods").join(uid).join(&volume.name);
+                self.disk(remembered_as, || disk_usage::of_open(directory))
             };
             let claim = volume
                 .volume_source
@@ -361,8 +362,12 @@ impl Looked<'_> {
         Some(of_containers.chain(of_volumes).fold(none, add))
     }
 
-    fn disk(&mut self, directory: PathBuf) -> DiskUsage {
-        let found = self.measure.disk(&directory);
+    fn disk(
+        &mut self,
+        directory: PathBuf,
+        look: impl FnOnce() -> rustix::io::Result<DiskUsage>,
+    ) -> DiskUsage {
+        let found = self.measure.disk(&directory, look);
         self.seen.push(directory);
         found
     }
@@ -402,21 +407,18 @@ fn class(pod: &Pod) -> QosClass {
 }
 
 fn file_system(path: &Path) -> Option<FsUsage> {
-    let disk = machine::disk(path).ok()?;
-    Some(FsUsage {
+    machine::disk(path).ok().map(usage_of)
+}
+
+fn usage_of(disk: machine::Disk) -> FsUsage {
+    FsUsage {
         capacity_bytes: disk.total_bytes,
         available_bytes: disk.available_bytes,
         used_bytes: disk.total_bytes.saturating_sub(disk.available_bytes),
         inodes: disk.inodes,
         inodes_free: disk.inodes_free,
         inodes_used: disk.inodes.saturating_sub(disk.inodes_free),
-    })
-}
-
-/// Whether a directory is the root of a file system of its own.
-fn is_mount(path: &Path) -> bool {
-    let device = |path: &Path| std::fs::metadata(path).ok().map(|metadata| metadata.dev());
-    path.parent().is_some_and(|parent| device(parent) != device(path))
+    }
 }
 
 fn processors() -> u32 {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_pod::events;
 use agent_pod::lifecycle::{Action, Plan, Stage};
 use agent_pod::seen::VolumesSeen;
 use agent_pod::want::PodWant;
@@ -13,10 +14,19 @@ use crate::pods::busy::Key;
 use crate::pods::effect::Effect;
 use crate::pods::seams::{Line, MountedVolumes};
 
-/// A failed refresh of volumes is tried again after this.
+/// A failed refresh of volumes is tried again after this, and after twice as long each time it fails again.
 const REFRESH_RETRY: Duration = Duration::from_secs(2);
+/// The longest wait for another try.
+const REFRESH_RETRY_MAX: Duration = Duration::from_secs(60);
 
 impl Worker {
+    /// What volumes are made from may have changed: a failure of before says nothing about what is there now.
+    pub(super) fn sources_changed(&mut self) {
+        self.volumes_stale = true;
+        let soon = clock::boot() + REFRESH_RETRY;
+        self.refresh_not_before = self.refresh_not_before.min(soon);
+    }
+
     /// Brings volumes up to date whose sources have changed, or whose token has aged.
     pub(super) fn refresh(&mut self, next: &Plan) -> Option<Duration> {
         let alive = matches!(next.stage, Stage::Preparing | Stage::Initializing | Stage::Running);
@@ -42,14 +52,18 @@ impl Worker {
     pub(super) fn mounted(&mut self, want: &PodWant, result: Result<MountedVolumes, Line>) {
         match result {
             Ok(mounted) => {
+                self.refresh_failures = 0;
                 self.mounted = Arc::new(mounted);
                 self.worked(want, &Action::MountVolumes, Effect::Nothing, Duration::ZERO);
             }
             Err(line) if self.seen.volumes == VolumesSeen::Mounted => {
                 // A refresh that failed leaves the volumes as they are.
                 tracing::warn!(pod = %name(&self.pod()), error = line, "volumes are not up to date");
+                self.parts.reports.event(&self.pod(), events::mount_failed(&line));
                 self.volumes_stale = true;
-                self.refresh_not_before = clock::boot() + REFRESH_RETRY;
+                let wait = REFRESH_RETRY * 2_u32.saturating_pow(self.refresh_failures.min(8));
+                self.refresh_failures = self.refresh_failures.saturating_add(1);
+                self.refresh_not_before = clock::boot() + wait.min(REFRESH_RETRY_MAX);
             }
             Err(line) => {
                 let action = Action::MountVolumes;

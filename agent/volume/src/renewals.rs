@@ -1,0 +1,125 @@
+//! When a pod's tokens are renewed, written down beside its volumes for the next start of the agent:
+//! `<root>/pods/<uid>/tokens.json`. Times, audiences and lives; never a token.
+
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use crate::beneath;
+use crate::pod_volumes::PodVolumes;
+use crate::sources::TokenWant;
+use crate::token::Renewal;
+
+const FILE: &str = "tokens.json";
+const FILE_NEW: &str = ".tokens.json.new";
+/// Longest file that is read back, in bytes.
+const LEN_MAX: u64 = 256 << 10;
+
+/// A token that a pod holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    /// Whom it is meant for.
+    audience: String,
+    /// The life that was asked for, in seconds.
+    expiration_secs: i64,
+    /// When it was issued, in seconds since 1970 by the server's clock: tells it from its successor.
+    pub issued_at: i64,
+    /// When it is renewed.
+    pub renewal: Renewal,
+}
+
+impl Held {
+    /// The token that was given for `want`.
+    #[must_use]
+    pub fn of(want: &TokenWant, issued_at: i64, renewal: Renewal) -> Self {
+        let audience = want.audience.clone();
+        Self { audience, expiration_secs: want.expiration_secs, issued_at, renewal }
+    }
+
+    /// Whether it was given for `want`.
+    #[must_use]
+    pub fn is_for(&self, want: &TokenWant) -> bool {
+        self.audience == want.audience && self.expiration_secs == want.expiration_secs
+    }
+}
+
+/// What is in the file. Times since boot mean nothing after another boot.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    boot: String,
+    tokens: Vec<Held>,
+}
+
+impl PodVolumes {
+    /// What was written down of a pod's tokens since the boot called `boot`; nothing when that cannot be read.
+    #[must_use]
+    pub fn renewals(&self, uid: &str, boot: &str) -> Vec<Held> {
+        let record = self.open_pod(uid).ok().flatten().and_then(|pod| read(&pod));
+        record.filter(|record| record.boot == boot).map(|record| record.tokens).unwrap_or_default()
+    }
+
+    /// Writes down when a pod's tokens are renewed, unless it says so already. To be called after the tokens are in their files: what
+    /// is written down for an older token only renews the newer one too early.
+    ///
+    /// # Errors
+    /// What the kernel says; the file is as it was then.
+    pub fn write_renewals(
+        &self,
+        uid: &str,
+        boot: &str,
+        tokens: Vec<Held>,
+    ) -> rustix::io::Result<()> {
+        let Some(pod) = self.open_pod(uid)? else { return Ok(()) };
+        let record = Record { boot: boot.to_owned(), tokens };
+        if read(&pod).as_ref() == Some(&record) {
+            return Ok(());
+        }
+        let text = serde_json::to_vec(&record).map_err(|_| Errno::INVAL)?;
+        beneath::remove(&pod, FILE_NEW)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+        let file = beneath::open(&pod, FILE_NEW, flags, Mode::from_raw_mode(0o600))?;
+        let written = std::fs::File::from(file).write_all(&text);
+        written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        rustix::fs::renameat(&pod, FILE_NEW, &pod, FILE)
+    }
+}
+
+fn read(pod: &OwnedFd) -> Option<Record> {
+    let file = beneath::open(pod, FILE, OFlags::RDONLY, Mode::empty()).ok()?;
+    let mut text = Vec::new();
+    std::fs::File::from(file).take(LEN_MAX).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_down_is_of_this_boot_and_goes_with_the_pod() {
+        let root = tempfile::tempdir().unwrap();
+        let pods = PodVolumes::new(root.path(), Names::new(Profile::Kubernetes));
+        let want = TokenWant { audience: "vault".into(), expiration_secs: 600 };
+        let renewal = Renewal { boot: Duration::from_millis(1500), unix: 99 };
+        let held = vec![Held::of(&want, 7, renewal)];
+        pods.write_renewals("u", "b", held.clone()).unwrap();
+        assert!(pods.renewals("u", "b").is_empty(), "nothing is made for a pod that is not there");
+        std::fs::create_dir_all(root.path().join("pods/u")).unwrap();
+        std::fs::write(root.path().join("pods/u/.tokens.json.new"), "half").unwrap();
+        pods.write_renewals("u", "b", held.clone()).unwrap();
+        assert_eq!(pods.renewals("u", "b"), held);
+        assert!(held[0].is_for(&want));
+        assert!(pods.renewals("u", "another").is_empty());
+        std::fs::write(root.path().join("pods/u/tokens.json"), "{").unwrap();
+        assert!(pods.renewals("u", "b").is_empty(), "a damaged file says nothing");
+        pods.tear_down("u").unwrap();
+        assert!(!root.path().join("pods/u").exists());
+    }
+}

@@ -260,6 +260,11 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
         "a type; what it is made from was opened beneath",
     ),
     (
+        "agent/volume/src/renewals.rs",
+        "std::fs::File",
+        "a type; what it is made from was opened beneath",
+    ),
+    (
         "agent/volume/src/fs_group.rs",
         "/proc/self/fd/",
         "the kernel's own link to an open descriptor",

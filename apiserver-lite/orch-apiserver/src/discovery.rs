@@ -153,13 +153,16 @@ fn paths(names: &Names) -> Value {
     json!({ "paths": paths })
 }
 
+/// What clients that expect a hash are shown when the build was not told its commit.
+const NO_COMMIT: &str = "0000000000000000000000000000000000000000";
+
 fn version() -> Value {
     let (major, minor) = RELEASE;
     json!({
         "major": major,
         "minor": minor,
         "gitVersion": format!("v{major}.{minor}.0+orch-{}", env!("CARGO_PKG_VERSION")),
-        "gitCommit": option_env!("ORCH_COMMIT").unwrap_or("unknown"),
+        "gitCommit": option_env!("ORCH_COMMIT").unwrap_or(NO_COMMIT),
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",
         "goVersion": "",

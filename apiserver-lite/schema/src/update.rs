@@ -17,7 +17,7 @@ pub enum Subresource {
     EphemeralContainers,
     /// `finalize` of a namespace: only `spec.finalizers`.
     Finalize,
-    /// `approval` of a certificate signing request: only its conditions.
+    /// `approval` of a certificate signing request: only its conditions (and metadata, as with the status).
     Approval,
 }
 
@@ -144,12 +144,22 @@ fn main_update(old: &Object, request: &Object) -> Object {
 fn status_update(old: &Object, request: &Object) -> Object {
     let mut new = old.clone();
     copy(&request.fields, &mut new.fields, "status");
+    copy_writable_metadata(request, &mut new);
+    if old.kind.is("apps", "Deployment") {
+        // Its labels belong to who writes the deployment.
+        let labels = old.metadata().cloned().unwrap_or_default();
+        copy(&labels, new.metadata_mut(), "labels");
+    }
+    new
+}
+
+/// Metadata that writers of a status use too.
+fn copy_writable_metadata(request: &Object, new: &mut Object) {
     let empty = Map::new();
     let metadata = request.metadata().unwrap_or(&empty);
     for field in ["labels", "annotations", "managedFields", "finalizers"] {
         copy(metadata, new.metadata_mut(), field);
     }
-    new
 }
 
 /// `old` with one field of its spec as the request has it.
@@ -164,6 +174,7 @@ fn approval_update(old: &Object, request: &Object) -> Object {
     let mut new = old.clone();
     let empty = Map::new();
     copy(request.status().unwrap_or(&empty), new.fields.map_or_insert("status"), "conditions");
+    copy_writable_metadata(request, &mut new);
     new
 }
 

@@ -23,7 +23,9 @@ impl Bound {
         let pods = api::reflector(client, &self.machine.name);
         let services =
             Reflector::projected(client.all::<v1::Service>(), ListParams::default(), service_env);
-        let (events, writer) = recorder(client.clone(), "orchlet", &self.machine.name);
+        // Who asks for the agent's events asks by the name that its profile gives it.
+        let component = self.names.component("let");
+        let (events, writer) = recorder(client.clone(), &component, &self.machine.name);
         let (pods_store, changed) = (pods.store(), Arc::new(Notify::new()));
         let mirrors_changed = Arc::new(Notify::new());
         let mirrors_kept = Arc::new(Notify::new());

@@ -8,14 +8,15 @@ use std::collections::BTreeMap;
 
 use proto_api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use proto_api::core::v1::PodTemplateSpec;
-use proto_api::meta::v1::ObjectMeta;
+use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
+use proto_api::selectors::Selector;
 use proto_api::{Kind, Time};
 use proto_client::ObjectKey;
 use serde_json::json;
 
 use super::Plan;
-use super::owners::controlled_by;
+use super::owners::{adopt, controlled_by, release};
 use crate::write::{ObjectKind, Part, Write};
 use rollout::{Scale, Sizes};
 
@@ -35,9 +36,12 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     if deployment.metadata.deletion_timestamp.is_some() {
         return Plan::default();
     }
-    let uid = &deployment.metadata.uid;
-    let owned = |set: &&ReplicaSet| set.metadata.owner_references.iter().any(|o| o.uid == *uid);
-    let mut sets: Vec<&ReplicaSet> = sets.iter().map(AsRef::as_ref).filter(owned).collect();
+    let mut plan = Plan::default();
+    let mut sets = claim(names, deployment, sets, &mut plan);
+    if !plan.writes.is_empty() {
+        // Whose sets they are is settled before their sizes are.
+        return plan;
+    }
     sets.sort_by_key(|set| (set.metadata.creation_timestamp.unix(), set.metadata.name.clone()));
     let newest = sets.iter().copied().find(|set| same_template(&set.spec.template, deployment));
     let old: Vec<&ReplicaSet> = sets
@@ -47,7 +51,6 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         .collect();
 
     let revision = Revision::of(names, deployment, newest, &old);
-    let mut plan = Plan::default();
     match newest {
         None if deployment.spec.paused => {}
         None => {
@@ -71,6 +74,43 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         plan.writes.push(Write::UpdateStatus(Deployment { status, ..deployment.clone() }.into()));
     }
     plan
+}
+
+/// The sets that are the deployment's: those that it controls and selects, and those that it selects and nobody controls.
+fn claim<'a, S: AsRef<ReplicaSet>>(
+    names: &Names,
+    deployment: &Deployment,
+    sets: &'a [S],
+    plan: &mut Plan,
+) -> Vec<&'a ReplicaSet> {
+    let selector = deployment.spec.selector.as_ref();
+    let selector = selector.map(|s| Selector::from_label_selector(s, "spec.selector"));
+    // One that cannot be read, which validation keeps out, tells nothing about whose a set is.
+    let Some(Ok(selector)) = selector else { return Vec::new() };
+    let selects = |set: &ReplicaSet| selector.matches(&set.metadata.labels);
+    let mut claimed = Vec::new();
+    for set in sets.iter().map(AsRef::as_ref) {
+        let (kind, metadata) = (ObjectKind::ReplicaSet, &set.metadata);
+        let controller = metadata.owner_references.iter().find(|o| o.controller == Some(true));
+        match controller {
+            Some(owner) if owner.uid != deployment.metadata.uid => {}
+            Some(owner) if !selects(set) => {
+                plan.writes.push(release(kind, metadata, &owner.uid));
+            }
+            None if !selects(set) || metadata.deletion_timestamp.is_some() => {}
+            None => {
+                plan.writes.push(adopt(kind, metadata, reference(names, deployment)));
+                claimed.push(set);
+            }
+            Some(_) => claimed.push(set),
+        }
+    }
+    claimed
+}
+
+fn reference(names: &Names, deployment: &Deployment) -> OwnerReference {
+    let api_version = names.api_version(Deployment::GROUP, Deployment::VERSION);
+    controlled_by(api_version, Deployment::KIND, &deployment.metadata)
 }
 
 // === Templates ===
@@ -109,18 +149,13 @@ fn new_set(
     let mut annotations = deployment.metadata.annotations.clone();
     annotations.retain(|key, _| !key.ends_with("/last-applied-configuration"));
     annotations.insert(revision.annotation.clone(), revision.newest.to_string());
-    let api_version = names.api_version(Deployment::GROUP, Deployment::VERSION);
     ReplicaSet {
         metadata: ObjectMeta {
             name: format!("{}-{hash}", deployment.metadata.name),
             namespace: deployment.metadata.namespace.clone(),
             labels: template.metadata.labels.clone(),
             annotations,
-            owner_references: vec![controlled_by(
-                api_version,
-                Deployment::KIND,
-                &deployment.metadata,
-            )],
+            owner_references: vec![reference(names, deployment)],
             ..ObjectMeta::default()
         },
         spec: ReplicaSetSpec {

@@ -2,9 +2,10 @@
 
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_client::ObjectKey;
+use serde_json::json;
 
 use super::Plan;
-use crate::write::{ObjectKind, Write};
+use crate::write::{ObjectKind, Part, Write};
 
 /// What is known of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,30 @@ pub fn controlled_by(api_version: String, kind: &str, owner: &ObjectMeta) -> Own
         controller: Some(true),
         block_owner_deletion: Some(true),
     }
+}
+
+/// Makes an object that nobody controls one of this owner's; conditional on nobody having changed it.
+pub fn adopt(kind: ObjectKind, metadata: &ObjectMeta, owner: OwnerReference) -> Write {
+    let mut owners = metadata.owner_references.clone();
+    owners.push(owner);
+    set_owners(kind, metadata, owners)
+}
+
+/// Takes the owner of this uid off an object; conditional on nobody having changed it.
+pub fn release(kind: ObjectKind, metadata: &ObjectMeta, owner_uid: &str) -> Write {
+    let mut owners = metadata.owner_references.clone();
+    owners.retain(|owner| owner.uid != owner_uid);
+    set_owners(kind, metadata, owners)
+}
+
+fn set_owners(kind: ObjectKind, metadata: &ObjectMeta, owners: Vec<OwnerReference>) -> Write {
+    let metadata_patch = json!({
+        "uid": metadata.uid,
+        "resourceVersion": metadata.resource_version,
+        "ownerReferences": owners,
+    });
+    let patch = json!({ "metadata": metadata_patch });
+    Write::Patch { kind, key: ObjectKey::of(metadata), part: Part::Main, patch }
 }
 
 #[cfg(test)]

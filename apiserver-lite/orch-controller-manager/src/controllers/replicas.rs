@@ -8,12 +8,11 @@ use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
 use proto_client::ObjectKey;
-use serde_json::json;
 
 use super::Plan;
 use super::addresses::{has_ended, is_terminating};
-use super::owners::controlled_by;
-use crate::write::{ObjectKind, Part, Write};
+use super::owners::{adopt, controlled_by, release};
+use crate::write::{ObjectKind, Write};
 
 /// Most pods made or removed by one plan; what is missing then is for the next.
 const BURST_MAX: usize = 500;
@@ -62,9 +61,16 @@ pub fn plan<P: AsRef<Pod>>(
     {
         let controller = pod.metadata.owner_references.iter().find(|o| o.controller == Some(true));
         match controller {
-            Some(owner) if owner.uid == asked.metadata.uid => active.push(pod),
+            Some(owner) if owner.uid == asked.metadata.uid => {
+                match asked.selector.matches(&pod.metadata.labels) || asked.is_deleting() {
+                    true => active.push(pod),
+                    false => {
+                        plan.writes.push(release(ObjectKind::Pod, &pod.metadata, &owner.uid));
+                    }
+                }
+            }
             None if asked.selector.matches(&pod.metadata.labels) && !asked.is_deleting() => {
-                plan.writes.push(asked.adopt(pod));
+                plan.writes.push(adopt(ObjectKind::Pod, &pod.metadata, asked.reference()));
                 active.push(pod);
             }
             _ => {}
@@ -115,23 +121,6 @@ impl Asked<'_> {
             },
             spec: template.spec.clone(),
             ..Pod::default()
-        }
-    }
-
-    /// Makes a pod that the selector selects, and that nobody controls, one of these.
-    fn adopt(&self, pod: &Pod) -> Write {
-        let mut owners = pod.metadata.owner_references.clone();
-        owners.push(self.reference());
-        let metadata = json!({
-            "uid": pod.metadata.uid,
-            "resourceVersion": pod.metadata.resource_version,
-            "ownerReferences": owners,
-        });
-        Write::Patch {
-            kind: ObjectKind::Pod,
-            key: ObjectKey::of(&pod.metadata),
-            part: Part::Main,
-            patch: json!({ "metadata": metadata }),
         }
     }
 

@@ -39,7 +39,6 @@ fn the_status_subresource_writes_nothing_but_the_status_and_some_metadata() {
     let new = merge_for_update(&old, &deployment(2, 9, "b"), Subresource::Status);
     assert_eq!(replicas(&new), (Some(1), Some(9)));
     assert_eq!(new.generation(), 3);
-    assert_eq!(new.labels()["l"], "b");
 }
 
 #[test]
@@ -116,4 +115,21 @@ fn a_new_object_starts_without_status() {
     prepare_for_create(&mut job);
     assert_eq!(job.str_at(&["spec", "selector", "matchLabels", "controller-uid"]), "u");
     assert_eq!(job.str_at(&["spec", "template", "metadata", "labels", "job-name"]), "j");
+}
+
+#[test]
+fn writers_of_a_status_or_an_approval_use_metadata_too_but_a_deployments_labels_are_its_own() {
+    let request = |annotation: &str, label: &str| {
+        object(&json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+            "metadata": {"name": "x", "annotations": {"a": annotation}, "labels": {"l": label}},
+            "spec": {"request": "eA==", "signerName": "a/b", "usages": ["client auth"]}}))
+    };
+    for subresource in [Subresource::Status, Subresource::Approval] {
+        let new = merge_for_update(&request("1", "x"), &request("2", "y"), subresource);
+        assert_eq!(new.labels()["l"], "y");
+        let annotations = new.metadata().and_then(|m| m.map("annotations"));
+        assert_eq!(annotations.map(|a| a.str("a")), Some("2"));
+    }
+    let new = merge_for_update(&deployment(1, 1, "a"), &deployment(1, 2, "b"), Subresource::Status);
+    assert_eq!((new.labels()["l"].as_ref(), replicas(&new).1), ("a", Some(2)));
 }

@@ -74,6 +74,11 @@ impl Cluster {
             }
             Write::Patch { kind, key, patch, .. } => {
                 let annotations = patch["metadata"]["annotations"].as_object().cloned();
+                if let Some(owners) = patch["metadata"].get("ownerReferences") {
+                    let set = self.sets.get_mut(&key.name).unwrap();
+                    set.metadata.owner_references = serde_json::from_value(owners.clone()).unwrap();
+                    return;
+                }
                 let metadata = match kind {
                     ObjectKind::Deployment => &mut self.deployment.metadata,
                     _ => &mut self.sets.get_mut(&key.name).unwrap().metadata,
@@ -177,6 +182,26 @@ fn an_undo_uses_the_old_set_under_a_new_number() {
     let set = &cluster.sets[&first];
     assert_eq!(set.spec.replicas, Some(2));
     assert_eq!(set.metadata.annotations["deployment.kubernetes.io/revision"], "3");
+}
+
+#[test]
+fn sets_that_nobody_controls_are_adopted_and_others_given_up() {
+    let mut cluster = Cluster::new(deployment(1));
+    cluster.settle();
+    let mine = cluster.sets.keys().next().unwrap().clone();
+    let before = cluster.sets[&mine].metadata.owner_references.clone();
+    cluster.sets.get_mut(&mine).unwrap().metadata.owner_references.clear();
+    let mut foreign = cluster.sets[&mine].clone();
+    foreign.metadata.name = "foreign".into();
+    foreign.metadata.owner_references = before.clone();
+    foreign.metadata.owner_references[0].uid = "another".into();
+    cluster.sets.insert("foreign".into(), foreign);
+    assert_eq!(cluster.step(), 1, "ownership comes before everything else");
+    assert_eq!(cluster.sets[&mine].metadata.owner_references, before);
+    assert_eq!(cluster.sets["foreign"].metadata.owner_references[0].uid, "another");
+    cluster.sets.get_mut(&mine).unwrap().metadata.labels.clear();
+    assert_eq!(cluster.step(), 1);
+    assert_eq!(cluster.sets[&mine].metadata.owner_references, []);
 }
 
 #[test]

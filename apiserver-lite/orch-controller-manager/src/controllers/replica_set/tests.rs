@@ -99,6 +99,19 @@ fn a_pod_that_nobody_controls_is_adopted() {
 }
 
 #[test]
+fn a_pod_that_is_not_selected_any_more_is_given_up_and_replaced() {
+    let mut strayed = pod(1);
+    strayed.metadata.labels.insert("app".into(), "other".into());
+    let plan = planned(&set(1), vec![strayed.clone()]);
+    assert_eq!(acts(&plan), ["=web-1", "+"]);
+    let Write::Patch { patch, .. } = &plan.writes[0] else { unreachable!("a patch") };
+    assert_eq!(patch["metadata"]["ownerReferences"], serde_json::json!([]));
+    let mut gone = set(1);
+    gone.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    assert_eq!(acts(&planned(&gone, vec![strayed])), [] as [&str; 0]);
+}
+
+#[test]
 fn the_least_valuable_pod_goes_first() {
     let mut unscheduled = pod(1);
     unscheduled.spec.node_name.clear();

@@ -24,7 +24,7 @@ impl Bound {
         let services =
             Reflector::projected(client.all::<v1::Service>(), ListParams::default(), service_env);
         // Who asks for the agent's events asks by the name that its profile gives it.
-        let component = self.names.component("let");
+        let component = self.settings.names.component("let");
         let (events, writer) = recorder(client.clone(), &component, &self.machine.name);
         let (pods_store, changed) = (pods.store(), Arc::new(Notify::new()));
         let mirrors_changed = Arc::new(Notify::new());

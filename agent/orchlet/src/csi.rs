@@ -1,8 +1,10 @@
 //! A pod's persistent volumes on this node: whatever is behind each, it ends as a path that containers are given.
 
+pub mod disks;
+pub mod helpers;
+
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,23 +13,24 @@ use agent_csi::request::{PodFacts, Token};
 use agent_csi::{CsiNode, offload};
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::volume_mounts::VolumeOnHost;
+use agent_volume::disk::Run;
 use agent_volume::fs_group::Change;
 use agent_volume::persistent::{self, Backing, CsiVolume, Known, Persistent};
 use agent_volume::sources::{HostPathKind, Plugin, TokenWant, fs_group};
 use agent_volume::{PodVolumes, host_path};
-use proto_api::core::v1::{PersistentVolumeClaim, Pod};
+use proto_api::core::v1::{PersistentVolumeClaim, Pod, Secret};
 use proto_client::{Client, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use serde_json::json;
 
+use self::disks::{Disks, OnDisk, Source};
+use self::helpers::Helpers;
 use crate::pods::seams::{Line, Reports};
 
 /// How often a driver that asked for it is called again for a volume that it has published.
 pub const REPUBLISH_PERIOD: Duration = Duration::from_secs(60);
-/// Deadline of a mount helper.
-const HELPER: Duration = Duration::from_secs(120);
-/// The helper that mounts directories of other machines. By its absolute path: no search and no shell.
-const MOUNT_NFS: &str = "/sbin/mount.nfs";
+/// The helper that mounts directories of other machines.
+const MOUNT_NFS: &str = "mount.nfs";
 
 /// Persistent volumes of this node's pods.
 pub struct NodePersistent {
@@ -41,6 +44,10 @@ pub struct NodePersistent {
     pub client: Option<Client>,
     /// Where events go.
     pub reports: Arc<dyn Reports>,
+    /// Volumes that lie on disks.
+    pub disks: Disks,
+    /// Programs of the node.
+    pub helpers: Arc<dyn Helpers>,
 }
 
 /// Tokens that were asked for, each with the time when it expires.
@@ -76,14 +83,23 @@ impl NodePersistent {
     ) -> Result<VolumeOnHost, Line> {
         let path = match &volume.backing {
             Backing::HostPath { path, kind } => self.on_node(volume, path, *kind).await?,
-            Backing::Local { path } => self.local(pod, volume, path).await?,
+            Backing::Local { path, fs_type } if !volume.block && is_device(path).await? => {
+                let source = Source::Device(path);
+                self.on_disk(pod, volume, source, fs_type, None).await?
+            }
+            Backing::Local { path, .. } => self.local(pod, volume, path).await?,
+            Backing::Disk { disk, fs_type } => {
+                let secret = disk.secret().and_then(|key| known.secrets.get(key)?.as_deref());
+                let source = Source::Attached(disk);
+                self.on_disk(pod, volume, source, fs_type, secret).await?
+            }
             Backing::Nfs { server, path } => self.nfs(pod, volume, server, path).await?,
             Backing::Csi(csi) => self.driven(pod, volume, csi, known, tokens).await?,
         };
         Ok(VolumeOnHost {
             path: path.to_string_lossy().into_owned(),
             read_only: volume.read_only,
-            managed: matches!(volume.backing, Backing::Csi(_) | Backing::Local { .. }),
+            managed: !matches!(volume.backing, Backing::HostPath { .. } | Backing::Nfs { .. }),
             block: volume.block,
             checked: false,
         })
@@ -124,6 +140,46 @@ impl NodePersistent {
         .await
     }
 
+    /// What lies on a disk, or the disk itself.
+    async fn on_disk(
+        &self,
+        pod: &Pod,
+        volume: &Persistent,
+        source: Source<'_>,
+        fs_type: &str,
+        secret: Option<&Secret>,
+    ) -> Result<PathBuf, Line> {
+        let told = |step: &str, why: Line| {
+            format!("{step} failed for volume {:?} : {why}", volume.spec_name)
+        };
+        let wanted = OnDisk {
+            name: &volume.spec_name,
+            source,
+            fs_type,
+            read_only: volume.read_only,
+            options: &volume.mount_options,
+            secret,
+        };
+        let uid = &pod.metadata.uid;
+        if volume.block {
+            let device = self.disks.device(&self.volumes, uid, wanted).await;
+            return device.map_err(|why| told("MapVolume.WaitForAttach", why));
+        }
+        let bound = self.disks.bind(&self.volumes, uid, wanted).await;
+        let (path, fresh) = bound.map_err(|why| told("MountVolume.MountDevice", why))?;
+        let given = fs_group(pod).filter(|_| fresh && !volume.read_only);
+        if let Some(group) = given {
+            let (volumes, at) = (self.volumes.clone(), path.clone());
+            let (name, change) = (volume.spec_name.clone(), change_of(pod));
+            blocking(move || {
+                let given = volumes.give(&at, group, false, change);
+                given.map_err(|e| failed(&name, &format!("give to the group: {e}")))
+            })
+            .await?;
+        }
+        Ok(path)
+    }
+
     async fn nfs(
         &self,
         pod: &Pod,
@@ -146,11 +202,12 @@ impl NodePersistent {
             options.push("ro".to_owned());
         }
         let server = if server.contains(':') { format!("[{server}]") } else { server.to_owned() };
-        let mut argv = vec![format!("{server}:{path}"), target.to_string_lossy().into_owned()];
+        let mut run =
+            Run::new(MOUNT_NFS, &[&format!("{server}:{path}"), &*target.to_string_lossy()]);
         if !options.is_empty() {
-            argv.extend(["-o".to_owned(), options.join(",")]);
+            run.args.extend(["-o".to_owned(), options.join(",")]);
         }
-        run(MOUNT_NFS, &argv).await.map_err(|why| failed(&volume.spec_name, &why))?;
+        self.helpers.run(&run).await.map_err(|why| failed(&volume.spec_name, &why))?;
         Ok(target)
     }
 
@@ -254,23 +311,10 @@ fn unmounted(pod: &Pod, why: &str) -> Line {
     )
 }
 
-/// Runs a helper to its end; what it says when it fails.
-async fn run(program: &str, argv: &[String]) -> Result<(), Line> {
-    if !Path::new(program).exists() {
-        return Err(format!("{program} is not on this node"));
-    }
-    let mut command = tokio::process::Command::new(program);
-    command.args(argv).env_clear().stdin(Stdio::null()).kill_on_drop(true);
-    match tokio::time::timeout(HELPER, command.output()).await {
-        Err(_) => Err(format!("{program} did not end within {} s", HELPER.as_secs())),
-        Ok(Err(error)) => Err(format!("start {program}: {error}")),
-        Ok(Ok(output)) if output.status.success() => Ok(()),
-        Ok(Ok(output)) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let said: String = said.trim().chars().take(512).collect();
-            Err(format!("{program}: {}: {said}", output.status))
-        }
-    }
+/// Whether a path of the node is a block device; what is not there is none.
+async fn is_device(path: &str) -> Result<bool, Line> {
+    let at = path.to_owned();
+    blocking(move || Ok(host_path::check(&at, HostPathKind::BlockDevice).is_ok())).await
 }
 
 async fn blocking<T: Send + 'static>(

@@ -383,7 +383,9 @@ impl PodVolumes for NodeVolumes {
                 .map_err(|e| chain(&e))?;
             self.persistent.csi.tear_down(&uid).await.map_err(|e| e.to_string())?;
             let done = offload(move || on_disk.tear_down(&uid)).await;
-            done.map_err(|e| format!("taking volumes down broke off: {e}"))?.map_err(|e| chain(&e))
+            let done = done.map_err(|e| format!("taking volumes down broke off: {e}"))?;
+            done.map_err(|e| chain(&e))?;
+            self.persistent.disks.let_go(&self.volumes).await
         }
         .boxed()
     }

@@ -11,6 +11,7 @@
 //! `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`, so that nothing a container can write leads elsewhere. Everything here blocks
 //! and belongs on a thread that may.
 
+pub mod disk;
 pub mod payload;
 pub mod persistent;
 pub mod sources;
@@ -25,6 +26,7 @@ pub mod look;
 pub mod mount;
 pub mod pod_volumes;
 pub mod renewals;
+pub mod shared_mounts;
 pub mod sub_path;
 
 mod beneath;

@@ -8,6 +8,7 @@
 //!
 //! Each step names what the next one needs ([`wanted`]); the caller looks that up and asks again until nothing new is named.
 
+pub mod attached;
 mod csi;
 pub mod migration;
 
@@ -22,6 +23,7 @@ use proto_api::storage::v1::{CSIDriver, VolumeAttachment};
 
 use crate::sources::{self, HostPathKind};
 
+pub use attached::Attached;
 pub use csi::{CsiVolume, FsGroupPolicy, attachment_name};
 
 /// Objects of the cluster by name, as far as they have been looked up; `None` is known not to exist.
@@ -89,6 +91,15 @@ pub enum Backing {
     Local {
         /// Absolute path.
         path: String,
+        /// Type of the file system on a device; the default when empty.
+        fs_type: String,
+    },
+    /// A disk that the node attaches.
+    Disk {
+        /// Which one.
+        disk: Attached,
+        /// Type of the file system on it; the default when empty.
+        fs_type: String,
     },
     /// A directory of another machine.
     Nfs {
@@ -171,9 +182,15 @@ pub fn wanted(pod: &Pod, node: &str, known: &Known) -> Wanted {
                 let Some(Some(found)) = known.volumes.get(&claim.spec.volume_name) else {
                     continue;
                 };
+                let disk = attached::of_volume(found);
+                wanted.secrets.extend(disk.and_then(|(disk, ..)| disk.secret().cloned()));
                 csi::of_volume(found)
             }
-            None => csi::of_pod(pod, volume),
+            None => {
+                let disk = attached::of_pod(pod, volume);
+                wanted.secrets.extend(disk.and_then(|(disk, ..)| disk.secret().cloned()));
+                csi::of_pod(pod, volume)
+            }
         };
         let Ok(Some(source)) = source else { continue };
         wanted.drivers.insert(source.driver.clone());
@@ -239,8 +256,12 @@ fn inline(
 ) -> Result<Option<Persistent>, PersistentError> {
     let refused = |why| PersistentError::Volume { volume: volume.name.clone(), why };
     let source = &volume.volume_source;
+    let mut frozen = source.nfs.as_ref().is_some_and(|nfs| nfs.read_only);
     let backing = if let Some(nfs) = &source.nfs {
         Backing::Nfs { server: nfs.server.clone(), path: nfs.path.clone() }
+    } else if let Some((disk, fs_type, read_only)) = attached::of_pod(pod, volume) {
+        frozen = read_only;
+        Backing::Disk { disk, fs_type }
     } else if let Some(csi) = csi::of_pod(pod, volume).map_err(refused)? {
         Backing::Csi(Box::new(csi::complete(csi, &volume.name, node, known)?))
     } else {
@@ -248,7 +269,7 @@ fn inline(
     };
     let read_only = match &backing {
         Backing::Csi(csi) => csi.read_only,
-        _ => source.nfs.as_ref().is_some_and(|nfs| nfs.read_only),
+        _ => frozen,
     };
     Ok(Some(Persistent {
         name: volume.name.clone(),
@@ -370,7 +391,11 @@ fn backing(
         return Ok(Backing::HostPath { path: host_path.path.clone(), kind });
     }
     if let Some(local) = &source.local {
-        return Ok(Backing::Local { path: local.path.clone() });
+        let fs_type = local.fs_type.clone().unwrap_or_default();
+        return Ok(Backing::Local { path: local.path.clone(), fs_type });
+    }
+    if let Some((disk, fs_type, _)) = attached::of_volume(volume) {
+        return Ok(Backing::Disk { disk, fs_type });
     }
     if let Some(nfs) = &source.nfs {
         return Ok(Backing::Nfs { server: nfs.server.clone(), path: nfs.path.clone() });
@@ -379,7 +404,11 @@ fn backing(
         Some(csi) => Ok(Backing::Csi(Box::new(csi::complete(csi, name, node, known)?))),
         None => Err(PersistentError::Volume {
             volume: name.clone(),
-            why: format!("{} volumes are not supported by this node agent", kind_of(source)),
+            why: format!(
+                "{kind} volumes are not supported by this node agent: {}",
+                sources::why_not(kind_of(source)),
+                kind = kind_of(source)
+            ),
         }),
     }
 }
@@ -387,8 +416,6 @@ fn backing(
 /// The name of a source that is none of those above.
 fn kind_of(source: &PersistentVolumeSource) -> &'static str {
     [
-        ("iscsi", source.iscsi.is_some()),
-        ("fc", source.fc.is_some()),
         ("glusterfs", source.glusterfs.is_some()),
         ("cephfs", source.cephfs.is_some()),
         ("flocker", source.flocker.is_some()),
@@ -409,6 +436,7 @@ fn is_read_only(volume: &ApiVolume, found: &PersistentVolume) -> bool {
     claim.is_some_and(|claim| claim.read_only)
         || source.csi.as_ref().is_some_and(|csi| csi.read_only)
         || source.nfs.as_ref().is_some_and(|nfs| nfs.read_only)
+        || attached::of_volume(found).is_some_and(|(_, _, read_only)| read_only)
 }
 
 /// The size to which a file system has to grow: the volume's, when the claim does not show it yet.

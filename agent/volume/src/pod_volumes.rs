@@ -512,6 +512,11 @@ impl PodVolumes {
         self.pods.join(uid).join("volumes").join(self.plugin_directory(plugin)).join(volume)
     }
 
+    /// Where a volume lies below its pod's directory.
+    pub(crate) fn below(&self, plugin: Plugin, volume: &str) -> String {
+        format!("volumes/{}/{volume}", self.plugin_directory(plugin))
+    }
+
     fn plugin_directory(&self, plugin: Plugin) -> String {
         format!("{}~{}", self.domain, plugin.name())
     }

@@ -227,7 +227,10 @@ pub struct Inputs<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The node agent cannot set this kind up.
-    #[error("volume {volume:?}: {source_kind} volumes are not supported by this node agent")]
+    #[error(
+        "volume {volume:?}: {source_kind} volumes are not supported by this node agent: {}",
+        why_not(source_kind)
+    )]
     Unsupported {
         /// Name of the volume.
         volume: String,
@@ -481,6 +484,8 @@ fn is_persistent(source: &VolumeSource) -> bool {
         || source.csi.is_some()
         || source.ephemeral.is_some()
         || source.nfs.is_some()
+        || source.iscsi.is_some()
+        || source.fc.is_some()
         || source.rbd.is_some()
         || source.cinder.is_some()
         || source.gce_persistent_disk.is_some()
@@ -495,8 +500,6 @@ fn is_persistent(source: &VolumeSource) -> bool {
 /// vendor's script makes are refused for good: both ran programs of others with the agent's rights.
 fn other_source(source: &VolumeSource) -> Option<&'static str> {
     [
-        ("iscsi", source.iscsi.is_some()),
-        ("fc", source.fc.is_some()),
         ("gitRepo", source.git_repo.is_some()),
         ("glusterfs", source.glusterfs.is_some()),
         ("cephfs", source.cephfs.is_some()),
@@ -509,6 +512,17 @@ fn other_source(source: &VolumeSource) -> Option<&'static str> {
     ]
     .into_iter()
     .find_map(|(name, there)| there.then_some(name))
+}
+
+/// Why a source is not set up, and what serves instead.
+pub(crate) fn why_not(source: &str) -> &'static str {
+    match source {
+        "gitRepo" => {
+            "it runs programs that a repository brings with the agent's rights; clone in an init container"
+        }
+        "flexVolume" => "its drivers run with the agent's rights on the node; use a CSI driver",
+        _ => "nothing on the node serves it; use a CSI driver",
+    }
 }
 
 fn mode(mode: Option<i32>, default: u32) -> Result<u32, SourceError> {

@@ -5,12 +5,15 @@ use std::sync::{Arc, Mutex, RwLock};
 use agent_node::status;
 use agent_node::support::Abilities;
 use agent_pod::translate::NodeFacts;
+use agent_volume::shared_mounts::SharedMounts;
 use proto_api::core::v1::Node;
 use tokio::sync::watch;
 
 use super::Bound;
 use super::cluster::Cluster;
 use crate::csi::NodePersistent;
+use crate::csi::disks::Disks;
+use crate::csi::helpers::{Helpers, OnNode};
 use crate::images::Images;
 use crate::objects::{NoObjects, Subscribe};
 use crate::pods::parts::{Parts, Verdicts};
@@ -35,12 +38,15 @@ impl Bound {
         let on_disk = agent_volume::PodVolumes::new(&self.root_dir, settings.names);
         let reports =
             cluster.map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone());
+        let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
         let persistent = NodePersistent {
             csi: self.csi.clone(),
             volumes: on_disk.clone(),
             node: machine.name.clone(),
             client: client.clone(),
             reports,
+            disks: Disks::new(SharedMounts::new(&self.root_dir, settings.names), helpers.clone()),
+            helpers,
         };
         let volumes = NodeVolumes::new(on_disk, persistent, client, node, self.boot_id.clone());
         let (_, allocatable) = status::capacity(&machine.capacity, &machine.reserved);

@@ -156,8 +156,11 @@ fn every_source_is_honoured_or_refused_with_its_reason() {
         ("vsphereVolume: {volumePath: x}", "csi.vsphere.vmware.com x"),
         ("portworxVolume: {volumeID: x}", "pxd.portworx.com x"),
         ("rbd: {image: x, monitors: [m]}", "rbd.csi.ceph.com and its cluster id"),
-        ("iscsi: {targetPortal: p, iqn: i, lun: 0}", "iscsi volumes are not supported"),
-        ("fc: {}", "fc volumes are not supported"),
+        (
+            "iscsi: {targetPortal: p, iqn: i, lun: 1, fsType: xfs}",
+            "by-path/ip-p:3260-iscsi-i-lun-1 xfs",
+        ),
+        ("fc: {wwids: [w]}", "by-id/scsi-w "),
         ("glusterfs: {endpoints: e, path: p}", "glusterfs volumes are not supported"),
         ("cephfs: {monitors: [m]}", "cephfs volumes are not supported"),
         ("flocker: {}", "flocker volumes are not supported"),
@@ -180,19 +183,82 @@ fn every_source_is_honoured_or_refused_with_its_reason() {
                 Backing::HostPath { .. } => "hostPath".into(),
                 Backing::Local { .. } => "local".into(),
                 Backing::Nfs { .. } => "nfs".into(),
+                Backing::Disk { disk, fs_type } => format!("{} {fs_type}", disk.links().join(" ")),
                 Backing::Csi(csi) => format!("{} {}", csi.driver, csi.handle),
             },
         };
         assert!(shown.contains(expect), "{source}: {shown}");
     }
-    for (source, expect) in [
-        ("gitRepo: {repository: r}", "gitRepo volumes are not supported"),
-        ("flexVolume: {driver: d}", "flexVolume volumes are not supported"),
-        ("iscsi: {targetPortal: p, iqn: i, lun: 0}", "iscsi volumes are not supported"),
+    assert_eq!(names(cases.map(|case| case.0)), sources_of("PersistentVolumeSource"));
+}
+
+/// The fields of a message of the schema.
+fn sources_of(message: &str) -> BTreeSet<&'static str> {
+    let schema = include_str!("../../../../proto/api/schema/core_v1.tsv");
+    let rows = schema.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+    rows.filter(|row| row[0] == message && row[1] != "{}").map(|row| row[1]).collect()
+}
+
+fn names<'a>(cases: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
+    cases.into_iter().filter_map(|source| source.split(':').next()).collect()
+}
+
+/// The same in a pod: the agent's own, a driver's, or refused.
+#[test]
+fn every_source_of_a_pod_is_honoured_or_refused_with_its_reason() {
+    let cases = [
+        ("hostPath: {path: /x}", "HostPath"),
+        ("emptyDir: {}", "EmptyDir(Disk)"),
+        ("secret: {secretName: s}", "Secret"),
+        ("configMap: {name: m}", "ConfigMap"),
+        ("downwardAPI: {}", "DownwardApi"),
+        ("projected: {sources: []}", "Projected"),
+        ("persistentVolumeClaim: {claimName: data}", "Local { path: \"/mnt\""),
+        ("ephemeral: {volumeClaimTemplate: {spec: {}}}", "Local { path: \"/mnt\""),
+        ("csi: {driver: d}", "driver: \"d\""),
+        ("nfs: {server: s, path: /p}", "Nfs"),
+        ("iscsi: {targetPortal: p, iqn: i, lun: 0}", "Iscsi"),
+        ("fc: {wwids: [w]}", "FibreChannel"),
+        ("gcePersistentDisk: {pdName: x}", "pd.csi.storage.gke.io"),
+        ("awsElasticBlockStore: {volumeID: vol-1}", "ebs.csi.aws.com"),
+        ("azureDisk: {diskName: x, diskURI: /sub/x}", "disk.csi.azure.com"),
+        ("azureFile: {secretName: s, shareName: x}", "file.csi.azure.com"),
+        ("cinder: {volumeID: x}", "cinder.csi.openstack.org"),
+        ("vsphereVolume: {volumePath: x}", "csi.vsphere.vmware.com"),
+        ("portworxVolume: {volumeID: x}", "pxd.portworx.com"),
+        ("rbd: {image: x, monitors: [m]}", "rbd.csi.ceph.com and its cluster id"),
+        ("gitRepo: {repository: r}", "gitRepo volumes are not supported by this node agent: "),
+        ("flexVolume: {driver: d}", "flexVolume volumes are not supported by this node agent: "),
         ("glusterfs: {endpoints: e, path: p}", "glusterfs volumes are not supported"),
-    ] {
-        let refused = sources::volumes(&pod(&format!("{{name: v, {source}}}"))).unwrap_err();
-        assert!(refused.to_string().contains(expect), "{source}: {refused}");
+        ("cephfs: {monitors: [m]}", "cephfs volumes are not supported"),
+        ("flocker: {}", "flocker volumes are not supported"),
+        ("quobyte: {registry: r, volume: v}", "quobyte volumes are not supported"),
+        ("photonPersistentDisk: {pdID: x}", "photonPersistentDisk volumes are not supported"),
+        ("scaleIO: {gateway: g, system: s}", "scaleIO volumes are not supported"),
+        ("storageos: {}", "storageos volumes are not supported"),
+    ];
+    assert_eq!(names(cases.map(|case| case.0)), sources_of("VolumeSource"));
+    for (source, expect) in cases {
+        let mut known = claimed(CLAIM, &volume("local: {path: /mnt}"));
+        let own =
+            CLAIM.replace("uid: c1", "uid: c1, ownerReferences: [{uid: u1, controller: true}]");
+        known.claims.insert("web-v".into(), Some(Arc::new(from_yaml(&own))));
+        let both = "{spec: {attachRequired: false, volumeLifecycleModes: [Persistent, Ephemeral]}}";
+        for driver in migration::migrated().values().chain(&["d"]) {
+            known.drivers.insert((*driver).into(), Some(Arc::new(from_yaml(both))));
+        }
+        let pod = pod(&format!("{{name: v, {source}}}"));
+        let shown = match sources::volumes(&pod) {
+            Err(refused) => refused.to_string(),
+            Ok(volumes) if volumes[0].kind == sources::VolumeKind::Persistent => {
+                match resolve(&pod, &pod.spec.volumes[0], "n", &known) {
+                    Err(refused) => refused.to_string(),
+                    Ok(found) => format!("{:?}", found.map(|found| found.backing)),
+                }
+            }
+            Ok(volumes) => format!("{:?}", volumes[0].kind),
+        };
+        assert!(shown.contains(expect), "{source}: {shown}");
     }
 }
 

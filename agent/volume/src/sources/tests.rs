@@ -165,7 +165,10 @@ fn other_kinds() {
     );
     check(
         "{name: v, gitRepo: {repository: x}}",
-        &[r#"volume "v": gitRepo volumes are not supported by this node agent"#],
+        &[concat!(
+            "volume \"v\": gitRepo volumes are not supported by this node agent: it runs programs that a repository brings ",
+            "with the agent's rights; clone in an init container"
+        )],
     );
 }
 

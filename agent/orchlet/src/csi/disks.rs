@@ -1,0 +1,294 @@
+//! Disks that bear a persistent volume: attached if need be, given a file system if they have none, mounted once a node and bound into
+//! each pod that has the volume. The last pod's end undoes it.
+//!
+//! ```text
+//! <root>/plugins/<domain>/<kind>/mounts/<spec name>          the mount
+//! <root>/plugins/<domain>/<kind>/mounts/<spec name>.json     what has to be undone; written before it is done
+//! <root>/pods/<uid>/volumes/<domain>~<kind>/<spec name>      a pod's; while one is there, the volume is in use
+//! ```
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use agent_csi::offload;
+use agent_volume::PodVolumes;
+use agent_volume::disk::{self, Step};
+use agent_volume::host_path;
+use agent_volume::persistent::Attached;
+use agent_volume::persistent::attached::Iscsi;
+use agent_volume::shared_mounts::{Pending, SharedMounts};
+use agent_volume::sources::{HostPathKind, Plugin};
+use proto_api::core::v1::Secret;
+use tokio::sync::Mutex as Turn;
+
+use super::helpers::Helpers;
+use crate::pods::seams::Line;
+
+/// How long the kernel is given to show a disk after it was attached.
+const APPEARS: Duration = Duration::from_secs(10);
+/// How often it is looked for meanwhile.
+const LOOK: Duration = Duration::from_millis(200);
+/// Where the kernel's disks have their names.
+const BY_NAME: &str = "/dev/disk";
+
+/// The disk of a volume.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// A device of the node, by its path.
+    Device(&'a str),
+    /// One that is attached.
+    Attached(&'a Attached),
+}
+
+impl Source<'_> {
+    /// The kind of volume.
+    pub fn plugin(self) -> Plugin {
+        match self {
+            Self::Device(_) => Plugin::Local,
+            Self::Attached(Attached::Iscsi(_)) => Plugin::Iscsi,
+            Self::Attached(Attached::FibreChannel(_)) => Plugin::Fc,
+        }
+    }
+}
+
+/// A volume on a disk.
+#[derive(Clone, Copy, Debug)]
+pub struct OnDisk<'a> {
+    /// Name of the persistent volume.
+    pub name: &'a str,
+    /// The disk.
+    pub source: Source<'a>,
+    /// Type of its file system; the default when empty.
+    pub fs_type: &'a str,
+    /// Whether nobody may write to it.
+    pub read_only: bool,
+    /// Options of its mount.
+    pub options: &'a [String],
+    /// What attaching it needs.
+    pub secret: Option<&'a Secret>,
+}
+
+/// Disks of this node's pods.
+pub struct Disks {
+    mounts: SharedMounts,
+    helpers: Arc<dyn Helpers>,
+    /// Where disks have their names.
+    by_name: PathBuf,
+    /// Calls for one volume take turns.
+    turns: Mutex<BTreeMap<String, Arc<Turn<()>>>>,
+}
+
+impl Disks {
+    /// Disks whose mounts lie below the agent's directory.
+    pub fn new(mounts: SharedMounts, helpers: Arc<dyn Helpers>) -> Self {
+        Self { mounts, helpers, by_name: BY_NAME.into(), turns: Mutex::default() }
+    }
+
+    /// Binds a volume into a pod, after mounting it if no other pod has it; where, and whether this call has bound it.
+    ///
+    /// # Errors
+    /// What is wrong with the disk, or which program is missing.
+    pub async fn bind(
+        &self,
+        pods: &PodVolumes,
+        uid: &str,
+        volume: OnDisk<'_>,
+    ) -> Result<(PathBuf, bool), Line> {
+        let plugin = volume.source.plugin();
+        let turn = self.turn(volume.name);
+        let _mine = turn.lock().await;
+        let (pods_of, of, name) = (pods.clone(), uid.to_owned(), volume.name.to_owned());
+        // the pod's place first: whoever undoes the mount looks for those
+        let place = move || pods_of.place(&of, plugin, &name);
+        let (path, bound) = work(place).await?;
+        if bound {
+            return Ok((path, false));
+        }
+        self.mounted(plugin, volume).await?;
+        let (mounts, pods_of) = (self.mounts.clone(), pods.clone());
+        let (of, name) = (uid.to_owned(), volume.name.to_owned());
+        work(move || {
+            let source = mounts.open(plugin, &name)?;
+            pods_of.bind(&of, plugin, &name, &source)
+        })
+        .await
+    }
+
+    /// The device of a volume that a pod has as a device.
+    ///
+    /// # Errors
+    /// See [`Disks::bind`].
+    pub async fn device(
+        &self,
+        pods: &PodVolumes,
+        uid: &str,
+        volume: OnDisk<'_>,
+    ) -> Result<PathBuf, Line> {
+        let plugin = volume.source.plugin();
+        let turn = self.turn(volume.name);
+        let _mine = turn.lock().await;
+        let (pods_of, of, name) = (pods.clone(), uid.to_owned(), volume.name.to_owned());
+        work(move || pods_of.place(&of, plugin, &name)).await?;
+        self.note(plugin, volume).await?;
+        self.attach(volume).await.map(PathBuf::from)
+    }
+
+    /// Undoes what no pod needs any more.
+    ///
+    /// # Errors
+    /// The first that could not be undone; the others are.
+    pub async fn let_go(&self, pods: &PodVolumes) -> Result<(), Line> {
+        let mut outcome = Ok(());
+        for plugin in [Plugin::Local, Plugin::Iscsi, Plugin::Fc] {
+            let mounts = self.mounts.clone();
+            for pending in work(move || mounts.pending(plugin)).await? {
+                let done = self.undo(pods, plugin, &pending).await;
+                outcome = outcome.and(done.map_err(|e| format!("let go of {}: {e}", pending.name)));
+            }
+        }
+        outcome
+    }
+
+    async fn undo(&self, pods: &PodVolumes, plugin: Plugin, pending: &Pending) -> Result<(), Line> {
+        let turn = self.turn(&pending.name);
+        let _mine = turn.lock().await;
+        let (pods_of, name) = (pods.clone(), pending.name.clone());
+        if work(move || pods_of.is_used(plugin, &name)).await? {
+            return Ok(());
+        }
+        let (mounts, name) = (self.mounts.clone(), pending.name.clone());
+        work(move || mounts.unmount(plugin, &name)).await?;
+        if let Some(disk) = &pending.session {
+            for run in disk.log_out() {
+                self.helpers.run(&run).await?;
+            }
+        }
+        let (mounts, name) = (self.mounts.clone(), pending.name.clone());
+        work(move || mounts.forget(plugin, &name)).await?;
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner).remove(&pending.name);
+        Ok(())
+    }
+
+    async fn mounted(&self, plugin: Plugin, volume: OnDisk<'_>) -> Result<(), Line> {
+        let (mounts, name) = (self.mounts.clone(), volume.name.to_owned());
+        self.note(plugin, volume).await?;
+        let (target, there) = work(move || mounts.place(plugin, &name)).await?;
+        if there {
+            return Ok(());
+        }
+        let device = self.attach(volume).await?;
+        let answer = self.helpers.run(&disk::probe(&device)).await?;
+        let found = disk::content(&answer);
+        let (step, fs_type) = disk::step(&device, &found, volume.fs_type, volume.read_only)?;
+        match step {
+            Step::Format(run) => {
+                tracing::info!(device, fs_type, volume = volume.name, "makes a file system");
+                self.helpers.run(&run).await?;
+            }
+            Step::Check(run) => {
+                self.helpers.run(&run).await.map_err(|error| {
+                    format!("errors on device {device} could not be corrected: {error}")
+                })?;
+            }
+            Step::None => {}
+        }
+        let mut options = volume.options.to_vec();
+        if volume.read_only {
+            options.push("ro".to_owned());
+        }
+        let run = disk::mount(&device, &fs_type, &options, &target.to_string_lossy());
+        self.helpers.run(&run).await.map(drop)
+    }
+
+    async fn note(&self, plugin: Plugin, volume: OnDisk<'_>) -> Result<(), Line> {
+        let session: Option<Iscsi> = match volume.source {
+            Source::Attached(Attached::Iscsi(disk)) => Some(disk.clone()),
+            _ => None,
+        };
+        let pending = Pending { name: volume.name.to_owned(), session };
+        let mounts = self.mounts.clone();
+        work(move || mounts.note(plugin, &pending)).await
+    }
+
+    /// The path of the device, attached.
+    async fn attach(&self, volume: OnDisk<'_>) -> Result<String, Line> {
+        match volume.source {
+            Source::Device(path) => {
+                let path = path.to_owned();
+                let checked = path.clone();
+                let check = move || host_path::check(&checked, HostPathKind::BlockDevice);
+                let done = offload(check).await.map_err(|e| e.to_string())?;
+                done.map_err(|e| proto_daemon::exit::chain(&e)).map(|()| path)
+            }
+            Source::Attached(disk) => self.attach_disk(disk, volume.secret).await,
+        }
+    }
+
+    async fn attach_disk(&self, disk: &Attached, secret: Option<&Secret>) -> Result<String, Line> {
+        if let Some(path) = self.shown(disk).await? {
+            return Ok(path);
+        }
+        match disk {
+            Attached::Iscsi(iscsi) => self.log_in(iscsi, secret).await?,
+            Attached::FibreChannel(_) => work(agent_volume::shared_mounts::rescan).await?,
+        }
+        let deadline = tokio::time::Instant::now() + APPEARS;
+        loop {
+            if let Some(path) = self.shown(disk).await? {
+                return Ok(path);
+            }
+            if tokio::time::Instant::now() > deadline {
+                let links = disk.links().join(", ");
+                return Err(format!("no disk has appeared as {links}"));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// A session by one portal is enough; the others are ways beside it.
+    async fn log_in(&self, disk: &Iscsi, secret: Option<&Secret>) -> Result<(), Line> {
+        let mut outcome = Err("no portal".to_owned());
+        for portal in disk.log_in(secret)? {
+            let mut done = Ok(());
+            for run in portal {
+                done = self.helpers.run(&run).await.map(drop);
+                if done.is_err() {
+                    break;
+                }
+            }
+            outcome = if outcome.is_ok() { outcome } else { done };
+        }
+        outcome
+    }
+
+    async fn shown(&self, disk: &Attached) -> Result<Option<String>, Line> {
+        let (root, links) = (self.by_name.clone(), disk.links());
+        work(move || Ok(agent_volume::shared_mounts::device_of(&root, &links))).await
+    }
+
+    fn turn(&self, volume: &str) -> Arc<Turn<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.entry(volume.to_owned()).or_default().clone()
+    }
+}
+
+/// What the kernel is asked, off the threads that must not block.
+async fn work<T: Send + 'static>(
+    work: impl FnOnce() -> rustix::io::Result<T> + Send + 'static,
+) -> Result<T, Line> {
+    let done = offload(work).await.map_err(|e| format!("work on a disk broke off: {e}"))?;
+    done.map_err(|error| error.to_string())
+}
+
+/// For tests: where disks have their names.
+#[cfg(test)]
+impl Disks {
+    fn with_names_at(self, root: &Path) -> Self {
+        Self { by_name: root.to_owned(), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests;

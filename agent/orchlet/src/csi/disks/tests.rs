@@ -1,0 +1,202 @@
+use std::os::unix::fs::symlink;
+
+use agent_volume::disk::{Answer, Run};
+use agent_volume::persistent::attached::FibreChannel;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use proto_api::names::{Names, Profile};
+
+use super::super::helpers::OnNode;
+use super::*;
+
+/// Programs that are not run. What is asked of them is written down; one that is missing says so.
+#[derive(Default)]
+struct Fake {
+    said: Mutex<Vec<String>>,
+    missing: &'static str,
+    /// A disk appears under this name when a session begins.
+    appears: Mutex<Option<PathBuf>>,
+}
+
+impl Helpers for Fake {
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, Line>> {
+        let line = format!("{} {}", run.program, run.args.join(" "));
+        self.said.lock().expect("lock").push(line);
+        let answer = match run.program.as_str() {
+            missing if missing == self.missing => Err(format!("{missing} is not on this node")),
+            // as if nothing were on the disk
+            "blkid" => Ok(Answer { exit: Some(2), out: String::new() }),
+            _ => Ok(Answer { exit: Some(0), out: String::new() }),
+        };
+        if run.args.iter().any(|arg| arg == "--login")
+            && let Some(link) = self.appears.lock().expect("lock").take()
+        {
+            std::fs::create_dir_all(link.parent().expect("parent")).expect("made");
+            symlink("/dev/null", link).expect("linked");
+        }
+        std::future::ready(answer).boxed()
+    }
+}
+
+struct World {
+    root: tempfile::TempDir,
+    pods: PodVolumes,
+    mounts: SharedMounts,
+}
+
+impl World {
+    fn new() -> Self {
+        let root = tempfile::tempdir().expect("tempdir");
+        std::fs::create_dir(root.path().join("pods")).expect("pods");
+        let names = Names::new(Profile::Kubernetes);
+        let pods = PodVolumes::new(root.path(), names);
+        let mounts = SharedMounts::new(root.path(), names);
+        Self { root, pods, mounts }
+    }
+
+    fn disks(&self, helpers: Arc<dyn Helpers>) -> Disks {
+        Disks::new(self.mounts.clone(), helpers).with_names_at(self.root.path())
+    }
+}
+
+fn on_disk(source: Source<'_>) -> OnDisk<'_> {
+    OnDisk { name: "pv", source, fs_type: "", read_only: false, options: &[], secret: None }
+}
+
+fn iscsi() -> Attached {
+    Attached::Iscsi(Iscsi {
+        portals: vec!["10.0.0.1:3260".into()],
+        iqn: "iqn.2003-04.com.example:x".into(),
+        interface: "default".into(),
+        ..Iscsi::default()
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_lasts_as_long_as_a_pod_has_the_disk() {
+    let world = World::new();
+    let link = "by-path/ip-10.0.0.1:3260-iscsi-iqn.2003-04.com.example:x-lun-0";
+    let fake = Arc::new(Fake {
+        appears: Mutex::new(Some(world.root.path().join(link))),
+        ..Fake::default()
+    });
+    let disks = world.disks(fake.clone());
+    let disk = iscsi();
+    let wanted = on_disk(Source::Attached(&disk));
+    for uid in ["u1", "u2"] {
+        let device = disks.device(&world.pods, uid, wanted).await;
+        assert_eq!(device, Ok(PathBuf::from("/dev/null")));
+    }
+    let logins = |end: &str| {
+        fake.said.lock().expect("lock").iter().filter(|line| line.ends_with(end)).count()
+    };
+    assert_eq!((logins("--login"), logins("--discover")), (1, 1));
+    world.pods.tear_down("u1").expect("torn down");
+    disks.let_go(&world.pods).await.expect("let go");
+    assert_eq!(logins("--logout"), 0, "another pod has it");
+    world.pods.tear_down("u2").expect("torn down");
+    // what an agent began another one ends
+    let disks = world.disks(fake.clone());
+    disks.let_go(&world.pods).await.expect("let go");
+    assert_eq!(logins("--logout"), 1);
+    assert_eq!(world.mounts.pending(Plugin::Iscsi), Ok(vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_missing_is_told() {
+    let world = World::new();
+    let disks = world.disks(Arc::new(Fake { missing: "iscsiadm", ..Fake::default() }));
+    let disk = iscsi();
+    let told = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await;
+    assert_eq!(told, Err("iscsiadm is not on this node".to_owned()));
+    let disks = world.disks(Arc::new(Fake::default()));
+    let told = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await.unwrap_err();
+    assert!(told.starts_with("no disk has appeared as by-path/ip-10.0.0.1:3260"), "{told}");
+    let fc = Attached::FibreChannel(FibreChannel { ids: vec!["w".into()], ..Default::default() });
+    let told = disks.bind(&world.pods, "u", on_disk(Source::Attached(&fc))).await.unwrap_err();
+    assert!(told.contains("no disk has appeared") || told.contains("No such device"), "{told}");
+    let told = disks.bind(&world.pods, "u", on_disk(Source::Device("/dev/null"))).await;
+    assert!(told.unwrap_err().contains("is not a block device"));
+}
+
+/// A file that is a disk, for as long as this lives.
+struct Loop(String, tempfile::NamedTempFile);
+
+impl Loop {
+    /// `None` where there are no such devices, or no tools for them.
+    fn new() -> Option<Self> {
+        let file = tempfile::NamedTempFile::new().ok()?;
+        file.as_file().set_len(16 << 20).ok()?;
+        let mut tool = std::process::Command::new("losetup");
+        let output = tool.arg("-f").arg("--show").arg(file.path()).output().ok()?;
+        let output = Some(output).filter(|output| output.status.success())?;
+        let device = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+        std::path::Path::new("/sbin/mkfs.ext4").exists().then_some(Self(device, file))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("losetup").arg("-d").arg(&self.0).status();
+    }
+}
+
+/// On a real device, with the real programs.
+#[tokio::test]
+async fn a_disk_is_given_a_file_system_once_and_kept() {
+    let Some(device) = Loop::new() else {
+        eprintln!(
+            "SKIPPED a_disk_is_given_a_file_system_once_and_kept: no loop devices or mkfs.ext4"
+        );
+        return;
+    };
+    let world = World::new();
+    let disks = world.disks(Arc::new(OnNode));
+    let wanted = on_disk(Source::Device(&device.0));
+    let (one, fresh) = disks.bind(&world.pods, "u1", wanted).await.expect("bound");
+    let again = disks.bind(&world.pods, "u1", wanted).await.expect("there");
+    let (two, _) = disks.bind(&world.pods, "u2", wanted).await.expect("bound");
+    let written = std::fs::write(one.join("f"), "kept");
+    let read = std::fs::read_to_string(two.join("f"));
+    world.pods.tear_down("u1").expect("torn down");
+    disks.let_go(&world.pods).await.expect("let go");
+    let still = std::fs::read_to_string(two.join("f"));
+    world.pods.tear_down("u2").expect("torn down");
+    // a new agent finds what is to be undone
+    let disks = world.disks(Arc::new(OnNode));
+    disks.let_go(&world.pods).await.expect("let go");
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("table");
+    let left = table.contains(world.root.path().to_str().expect("a path"));
+    // what is on it is never made anew, nor read as something else
+    let other = disks.bind(&world.pods, "u3", OnDisk { fs_type: "xfs", ..wanted }).await;
+    let (three, _) =
+        disks.bind(&world.pods, "u3", OnDisk { read_only: true, ..wanted }).await.expect("bound");
+    let kept = std::fs::read_to_string(three.join("f"));
+    let refused = std::fs::write(three.join("g"), "");
+    world.pods.tear_down("u3").expect("torn down");
+    disks.let_go(&world.pods).await.expect("let go");
+    // a table of partitions is somebody's
+    let partitioned = {
+        use std::os::unix::fs::FileExt as _;
+        let blank = vec![0; 1 << 20];
+        device.1.as_file().write_all_at(&blank, 0).expect("blank");
+        let mut table = [0_u8; 512];
+        table[446..450].copy_from_slice(&[0, 1, 1, 0]);
+        table[450] = 0x83;
+        table[454..458].copy_from_slice(&2048_u32.to_le_bytes());
+        table[458..462].copy_from_slice(&4096_u32.to_le_bytes());
+        table[510..].copy_from_slice(&[0x55, 0xaa]);
+        device.1.as_file().write_all_at(&table, 0).expect("a table");
+        disks.bind(&world.pods, "u4", wanted).await
+    };
+    world.pods.tear_down("u4").expect("torn down");
+    disks.let_go(&world.pods).await.expect("let go");
+    assert!(fresh && !again.1 && again.0 == one);
+    assert!(written.is_ok());
+    assert_eq!((read.ok().as_deref(), still.ok().as_deref()), (Some("kept"), Some("kept")));
+    assert!(!left, "a mount is left: {table}");
+    assert!(other.unwrap_err().contains("it already contains ext4"));
+    assert_eq!(kept.ok().as_deref(), Some("kept"));
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert!(partitioned.unwrap_err().contains("probably partitions"));
+}

@@ -290,6 +290,13 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
     ("agent/csi/src/node.rs", "fs::create_dir_all", "parents of mount points"),
     ("agent/csi/src/node/paths.rs", "fs::read_dir", "directories of records"),
     ("agent/csi/src/registration.rs", "fs::", "the directory of sockets"),
+    ("agent/csi/src/registration.rs", "symlink_metadata", "the same; a link is not followed"),
+    ("agent/csi/src/node.rs", "root.canonicalize()", "the agent's own directory"),
+    (
+        "agent/volume/src/pod_volumes.rs",
+        "join(uid).symlink_metadata()",
+        "the agent's own directory",
+    ),
     ("agent/orchlet/src/csi/helpers.rs", "place.exists()", "a helper of the node"),
     ("agent/orchlet/src/server/measure.rs", "/proc/stat", "the kernel's numbers"),
     ("agent/host/src/disk_usage.rs", "CWD", "tops that the agent names: of logs"),

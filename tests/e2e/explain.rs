@@ -40,6 +40,14 @@ pub async fn the_proxy_explains_itself(c: &Context) -> Result<()> {
         ask(c, &["diff"]).await.map(drop).map_err(|error| format!("{error:#}"))
     })
     .await?;
+    // Told nothing, the program asks the one that runs.
+    let all = programs(&c.spec);
+    let proxy = all.iter().find(|program| program.name == "orch-proxy-node-1");
+    let program = proxy.and_then(|proxy| proxy.argv.first()).context("no proxy")?;
+    until("no difference without any flag", PATIENCE, async || {
+        c.on_node(&[program, "diff"]).await.map(drop).map_err(|error| format!("{error:#}"))
+    })
+    .await?;
     // With another block of pods the rules would be others: the comparison can fail.
     let other = |flag: &str| flag.replace("--cluster-cidr=10.244.", "--cluster-cidr=10.9.");
     match ask_with(c, &["diff"], other).await {

@@ -6,7 +6,7 @@
 use std::io;
 
 use proxy_netfilter::ack::{Ack, errno};
-use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, TableUse, Tuple};
+use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, FlowState, TableUse, Tuple};
 use proxy_netfilter::nft::batch::{Answer, Encoded, Query};
 use proxy_netfilter::nft::{Batch, Element, Family, Ruleset, TableRules};
 use proxy_netfilter::wire::{self, Message, Messages, TooLong, WireError};
@@ -230,6 +230,25 @@ impl<T: Transport> Session<T> {
             let flow = ct::read_flow(message)?;
             if filter.matches(&flow) {
                 visit(flow);
+            }
+            Ok(())
+        })
+        .map(drop)
+    }
+
+    /// The same with all that is told of each flow.
+    pub fn flow_states(
+        &mut self,
+        family: AddressFamily,
+        filter: &FlowFilter,
+        mut visit: impl FnMut(Flow, FlowState),
+    ) -> Result<(), QueryError> {
+        let seq = self.next_seq();
+        let request = ct::dump(seq, family, filter).map_err(QueryError::Encode)?;
+        self.ask(seq, &request, true, |message| {
+            let flow = ct::read_flow(message)?;
+            if filter.matches(&flow) {
+                visit(flow, ct::read_flow_state(message)?);
             }
             Ok(())
         })

@@ -5,8 +5,12 @@
 #[path = "support/sys.rs"]
 mod sys;
 
-use std::net::{IpAddr, UdpSocket};
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
 use proxy_kernel::{Session, Socket};
 use proxy_netfilter::ct::{AddressFamily, Flow, FlowFilter, TupleFilter};
 use sys::{in_namespace, run};
@@ -75,5 +79,99 @@ fn flows_are_found_told_apart_and_deleted() {
         }
         let used = session.flow_table_use().unwrap();
         assert!(used.entries >= 4 && used.entries_max >= used.entries, "{used:?}");
+    });
+}
+
+#[test]
+fn a_connection_tells_its_state_and_its_traffic() {
+    in_namespace("a_connection_tells_its_state_and_its_traffic", || {
+        track();
+        std::fs::write("/proc/sys/net/netfilter/nf_conntrack_acct", "1").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:4005").unwrap();
+        let mut client = TcpStream::connect("127.0.0.1:4005").unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"hello").unwrap();
+        server.read_exact(&mut [0; 5]).unwrap();
+        let state = |session: &mut Session<Socket>| {
+            let orig = TupleFilter { proto: Some(6), dst_port: Some(4005), ..Default::default() };
+            let filter = FlowFilter { orig, ..FlowFilter::default() };
+            let mut found = Vec::new();
+            session
+                .flow_states(AddressFamily::V4, &filter, |flow, state| {
+                    assert_eq!(flow.orig.dst_port, 4005);
+                    found.push(state);
+                })
+                .unwrap();
+            assert_eq!(found.len(), 1);
+            found[0]
+        };
+        let mut session = Session::new(Socket::open().unwrap());
+        let now = state(&mut session);
+        assert_eq!((now.name(6), now.name(17)), (Some("ESTABLISHED"), None));
+        let [there, back] = now.counters.unwrap();
+        assert!(there.packets >= 3 && there.bytes > 5 && back.packets >= 2, "{now:?}");
+        drop((client, server));
+        let listed = run(&["conntrack", "-L", "-p", "tcp", "--dport", "4005"]);
+        let name = state(&mut session).name(6).unwrap();
+        assert!(listed.contains(name), "{name} is not in {listed}");
+    });
+}
+
+/// What is known of the flows to these ports, as `conntrack` lists it and as we read it.
+fn both_views(session: &mut Session<Socket>) -> [BTreeSet<(u16, u16)>; 2] {
+    let udp = TupleFilter { proto: Some(UDP), ..TupleFilter::default() };
+    let filter = FlowFilter { orig: udp, ..FlowFilter::default() };
+    let read = dump(session, AddressFamily::V4, &filter);
+    let read = read.iter().map(|flow| (flow.orig.src_port, flow.orig.dst_port)).collect();
+    let listed = run(&["conntrack", "-L", "-f", "ipv4", "-p", "udp"]);
+    let number = |line: &str, key: &str| -> u16 {
+        let word = line.split_whitespace().find_map(|word| word.strip_prefix(key));
+        word.unwrap().parse().unwrap()
+    };
+    let listed = listed.lines().map(|line| (number(line, "sport="), number(line, "dport=")));
+    [read, listed.collect()]
+}
+
+/// Flows begin and are let go of at random; after each change our view and that of `conntrack` are the same, and what we
+/// let go of is gone.
+#[test]
+fn we_and_conntrack_see_the_same_after_random_changes() {
+    in_namespace("we_and_conntrack_see_the_same_after_random_changes", || {
+        track();
+        let mut session = Session::new(Socket::open().unwrap());
+        let sockets: Vec<_> = (0..4).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        let begin = (0usize..4, 5000u16..5008).prop_map(|(from, to)| (true, from, to));
+        let end = (0usize..4, 5000u16..5008).prop_map(|(from, to)| (false, from, to));
+        let changes = proptest::collection::vec(prop_oneof![3 => begin, 2 => end], 1..25);
+        let config = Config { cases: 12, failure_persistence: None, ..Config::default() };
+        let session = std::cell::RefCell::new(&mut session);
+        let ran = TestRunner::new(config).run(&changes, |changes| {
+            let session = &mut **session.borrow_mut();
+            run(&["conntrack", "-F"]);
+            let mut believed = BTreeSet::new();
+            for (begins, from, to) in changes {
+                let port = sockets[from].local_addr().unwrap().port();
+                if begins {
+                    sockets[from].send_to(b"x", ("127.0.0.1", to)).unwrap();
+                    believed.insert((port, to));
+                } else {
+                    let orig = TupleFilter {
+                        proto: Some(UDP),
+                        src_port: Some(port),
+                        dst_port: Some(to),
+                        ..TupleFilter::default()
+                    };
+                    let filter = FlowFilter { orig, ..FlowFilter::default() };
+                    let found = dump(session, AddressFamily::V4, &filter);
+                    let deleted = session.delete_flows(&found).unwrap();
+                    prop_assert_eq!(deleted, u64::from(believed.remove(&(port, to))));
+                }
+                let [read, listed] = both_views(session);
+                prop_assert_eq!(&read, &listed);
+                prop_assert_eq!(&read, &believed);
+            }
+            Ok(())
+        });
+        ran.unwrap();
     });
 }

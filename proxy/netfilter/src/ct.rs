@@ -23,8 +23,11 @@ const GET_STATS: u8 = 5;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_MARK: u16 = 8;
+const CTA_COUNTERS_ORIG: u16 = 9;
+const CTA_COUNTERS_REPLY: u16 = 10;
 const CTA_ID: u16 = 12;
 const CTA_FILTER: u16 = 25;
 const CTA_STATUS_MASK: u16 = 26;
@@ -279,6 +282,109 @@ pub fn read_flow(message: &Message<'_>) -> Result<Flow, WireError> {
         timeout_secs,
         id,
     })
+}
+
+/// What is told of a flow beside what it is: read apart, as walks through all flows need none of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowState {
+    /// The number of the protocol's state, of protocols that have states.
+    pub state: Option<u8>,
+    /// What went each way, where the kernel counts (`net.netfilter.nf_conntrack_acct`).
+    pub counters: Option<[Traffic; 2]>,
+}
+
+/// What went one way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// States of TCP, in the order of `enum tcp_conntrack`.
+const TCP_STATES: [&str; 10] = [
+    "NONE",
+    "SYN_SENT",
+    "SYN_RECV",
+    "ESTABLISHED",
+    "FIN_WAIT",
+    "CLOSE_WAIT",
+    "LAST_ACK",
+    "TIME_WAIT",
+    "CLOSE",
+    "SYN_SENT2",
+];
+/// States of SCTP, in the order of `enum sctp_conntrack`.
+const SCTP_STATES: [&str; 9] = [
+    "NONE",
+    "CLOSED",
+    "COOKIE_WAIT",
+    "COOKIE_ECHOED",
+    "ESTABLISHED",
+    "SHUTDOWN_SENT",
+    "SHUTDOWN_RECD",
+    "SHUTDOWN_ACK_SENT",
+    "HEARTBEAT_SENT",
+];
+
+impl FlowState {
+    /// The name of the state that a flow of this protocol is in, as `conntrack` has it.
+    pub fn name(&self, proto: u8) -> Option<&'static str> {
+        let names: &[&str] = match proto {
+            6 => &TCP_STATES,
+            132 => &SCTP_STATES,
+            _ => return None,
+        };
+        names.get(usize::from(self.state?)).copied()
+    }
+}
+
+/// Reads the rest of one flow of a dump.
+pub fn read_flow_state(message: &Message<'_>) -> Result<FlowState, WireError> {
+    let mut read = FlowState::default();
+    let mut counters = [None, None];
+    for attribute in message.attributes()? {
+        let attribute = attribute?;
+        match attribute.kind {
+            CTA_PROTOINFO => read.state = read_state(attribute.nested())?,
+            CTA_COUNTERS_ORIG => counters[0] = Some(read_traffic(attribute.nested())?),
+            CTA_COUNTERS_REPLY => counters[1] = Some(read_traffic(attribute.nested())?),
+            _ => {}
+        }
+    }
+    if let [Some(orig), Some(reply)] = counters {
+        read.counters = Some([orig, reply]);
+    }
+    Ok(read)
+}
+
+/// The state is the first attribute of TCP's (1) and SCTP's (3).
+fn read_state(protocols: Attributes<'_>) -> Result<Option<u8>, WireError> {
+    for protocol in protocols {
+        let protocol = protocol?;
+        for inner in protocol.nested() {
+            let inner = inner?;
+            if matches!(protocol.kind, 1 | 3) && inner.kind == 1 {
+                return Ok(inner.payload.first().copied());
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn read_traffic(attributes: Attributes<'_>) -> Result<Traffic, WireError> {
+    let mut read = Traffic::default();
+    for attribute in attributes {
+        let attribute = attribute?;
+        let number = || attribute.array("traffic of a flow").map(u64::from_be_bytes);
+        match attribute.kind {
+            1 => read.packets = number()?,
+            2 => read.bytes = number()?,
+            _ => {}
+        }
+    }
+    Ok(read)
 }
 
 /// Reads the answer to [`table_use`].

@@ -303,6 +303,7 @@ fn decode(bytes: &[u8]) {
             rules.absorb(answer);
         }
         let _ = (Ack::read(&message), ct::read_flow(&message), ct::read_table_use(&message));
+        let _ = ct::read_flow_state(&message);
         let _ = nflog::read_packet(&message);
     }
     let elements: usize = rules.tables.values().map(|table| table.elements_len()).sum();

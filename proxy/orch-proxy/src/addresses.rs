@@ -3,7 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
+use futures_util::TryStreamExt;
+use netlink_packet_route::route::{RouteAttribute, RouteMessage};
 use nix::ifaddrs::getifaddrs;
+use nix::net::if_::if_indextoname;
+use proxy_rules::model::InterfaceName;
+use rtnetlink::RouteMessageBuilder;
 
 /// Addresses that stand for the rest of the world: they are reserved for documentation, and nothing is sent.
 const WORLD: [IpAddr; 2] = [
@@ -30,6 +35,27 @@ pub fn source_towards(to: IpAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect((to, 9)).ok()?;
     socket.local_addr().ok().map(|local| local.ip())
+}
+
+/// The interface by which this machine sends to an address, and expects packets from there.
+pub async fn interface_towards(to: IpAddr) -> Option<InterfaceName> {
+    let (connection, handle, _) = rtnetlink::new_connection().ok()?;
+    let driver = tokio::spawn(connection);
+    let question: RouteMessage = match to {
+        IpAddr::V4(v4) => RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(v4, 32).build(),
+        IpAddr::V6(v6) => {
+            RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(v6, 128).build()
+        }
+    };
+    let answer = handle.route().get(question).execute().try_next().await;
+    driver.abort();
+    let attributes = answer.ok()??.attributes.into_iter();
+    let index = attributes.filter_map(|attribute| match attribute {
+        RouteAttribute::Oif(index) => Some(index),
+        _ => None,
+    });
+    let name = if_indextoname(index.last()?).ok()?;
+    InterfaceName::new(name.to_str().ok()?)
 }
 
 /// This machine's own address of each family that it has: the one it speaks to the world from, else any that others

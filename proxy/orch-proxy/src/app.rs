@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proto_api::core::v1::Node;
 use proto_client::config::file;
+use proto_client::metrics::RequestMetrics;
 use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::DrainWatch;
@@ -33,7 +34,8 @@ use crate::health_check;
 use crate::health_page::HealthPage;
 use crate::host;
 use crate::loopback;
-use crate::metrics::ProxyMetrics;
+use crate::metrics::{HealthMetrics, ProxyMetrics};
+use crate::metrics_page::MetricsPage;
 use crate::own_node;
 use crate::router;
 use crate::sources::{self, Desired, Follower, Listeners};
@@ -101,6 +103,7 @@ pub struct Bound {
     driver: Driver<Socket>,
     nameserver: Option<Nameserver>,
     pages: AdminPages,
+    health_counts: HealthMetrics,
     health_server: Option<AdminServer>,
     metrics_server: Option<AdminServer>,
 }
@@ -121,6 +124,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let prefix = config.names.metric_prefix("proxy");
     let registry = Metrics::new(&prefix, BUILD)?;
     let metrics = ProxyMetrics::register(&registry, &prefix)?;
+    let client = client.with_metrics(RequestMetrics::register(&registry)?);
     let mut session = Session::new(Socket::open()?);
     let layout = layout(&mut session, &config)?;
     let trap = trap(&layout);
@@ -146,9 +150,20 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let forwards = desired.clone();
     let nameserver = nameserver(&config, forwards, &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };
+    let health_counts = HealthMetrics::register(&pages.metrics, &prefix)?;
     let health_server = bind(config.health_address, &config).await?;
     let metrics_server = bind(config.metrics_address, &config).await?;
-    Ok(Bound { client, config, desired, driver, nameserver, pages, health_server, metrics_server })
+    Ok(Bound {
+        client,
+        config,
+        desired,
+        driver,
+        nameserver,
+        pages,
+        health_counts,
+        health_server,
+        metrics_server,
+    })
 }
 
 /// Takes a server's address, or does without, as the configuration has it.
@@ -268,7 +283,8 @@ impl Bound {
     /// Forwards until drained. What the kernel holds stays.
     pub async fn run(mut self, drain: DrainWatch) {
         if let Some(server) = self.metrics_server.take() {
-            tokio::spawn(server.run(self.pages.clone(), drain.clone()));
+            let page = MetricsPage::new(self.pages.clone(), &self.config, "nftables");
+            tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
         }
         let names = self.nameserver.as_ref().map(|nameserver| nameserver.zone.clone());
         if let Some(nameserver) = self.nameserver.take()
@@ -282,7 +298,12 @@ impl Bound {
         let node = own_node::follow(&self.client, &self.config.node_name, &drain);
         if let Some(server) = self.health_server.take() {
             let (pages, freshness) = (self.pages.clone(), self.driver.freshness());
-            let page = HealthPage { pages, freshness, node: node.clone() };
+            let page = HealthPage {
+                pages,
+                freshness,
+                node: node.clone(),
+                counts: self.health_counts.clone(),
+            };
             tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
         }
         let detect = self.config.detect_local;

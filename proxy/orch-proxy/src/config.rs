@@ -1,10 +1,10 @@
 //! What the proxy is told: defaults, overridden by the configuration file, overridden by flags.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use proto_api::names::Names;
+use proto_api::names::{Names, Profile};
 use proto_daemon::config::{ConfigError, Configuration, FieldError, FileType};
 use proto_daemon::feature_gates::{Gate, GateError, settle};
 use proto_daemon::flags::BindAddress;
@@ -69,6 +69,8 @@ pub struct Config {
     pub min_sync_period: Duration,
     /// Score by which the kernel chooses what to kill when memory runs out.
     pub oom_score_adj: i32,
+    /// All this as `/configz` shows it.
+    pub configz: String,
     /// What the user should know about what was told.
     pub warnings: Vec<String>,
 }
@@ -155,7 +157,45 @@ pub enum LoadError {
 
 /// Reads the file, if there is one, and puts the flags over it.
 pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
-    let file = load_file(flags, names)?;
+    settled(load_file(flags, names)?, flags, names)
+}
+
+/// Takes the configuration that a running proxy tells ([`crate::running`]), with its names, and puts the flags over it.
+pub fn load_running(flags: &Flags, told: &str) -> Result<Config, LoadError> {
+    let names = names_of(told).unwrap_or_else(|| flags.common.names());
+    let told = proto_daemon::config::parse(Path::new("/configz"), told, &[file_type(names)])?;
+    settled(checked(overridden(told, flags))?, flags, names)
+}
+
+/// The names of the profile that a configuration is written in.
+fn names_of(told: &str) -> Option<&'static Names> {
+    let told = serde_json::from_str::<serde_json::Value>(told).ok()?;
+    let version = told.get("apiVersion")?.as_str()?;
+    let domain = version.split_once(".config.")?.1.split_once('/')?.0.to_owned();
+    let profiles = [Profile::Kubernetes, Profile::Orch { domain }];
+    profiles.into_iter().map(Names::new).find(|names| file_type(names).api_version == version)
+}
+
+/// The configuration as `/configz` shows it: below its group, with what was found out.
+fn configz(file: &ProxyConfiguration, node_name: &str, names: &Names) -> String {
+    let mut file = file.clone();
+    node_name.clone_into(&mut file.hostname_override);
+    let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+    file.client_connection.kubeconfig = file.client_connection.kubeconfig.map(absolute);
+    let version = file_type(names).api_version;
+    let group = version.split('/').next().unwrap_or_default().to_owned();
+    let inner = document(&file, names);
+    format!("{}\n", serde_json::Value::Object([(group, inner)].into_iter().collect()))
+}
+
+/// What flags and file say, with what follows from it.
+fn settled(
+    file: ProxyConfiguration,
+    flags: &Flags,
+    names: &'static Names,
+) -> Result<Config, LoadError> {
+    let node_name = node_name(&file.hostname_override);
+    let configz = configz(&file, &node_name, names);
     let settled = settle(GATES, CONSULTED, &file.feature_gates.clone().unwrap_or_default());
     let settled = settled.map_err(|faults| {
         let fault = |fault: &GateError| FieldError::new("featureGates", fault.to_string());
@@ -178,20 +218,21 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
     Ok(Config {
         names,
         kubeconfig: file.client_connection.kubeconfig.filter(|path| !path.as_os_str().is_empty()),
-        master: flags.proxy.master.clone(),
-        node_name: node_name(&file.hostname_override),
+        master: file.client_connection.server.filter(|server| !server.is_empty()),
+        node_name,
+        configz,
         settings: Settings {
             cluster_cidrs: blocks(&cluster_cidrs),
             local_traffic,
             masquerade: if masquerade_all { Masquerade::All } else { Masquerade::FromOutside },
             node_port_cidrs: blocks(&file.node_port_addresses.unwrap_or_default()),
             // Whoever makes the pods' routes knows that nobody beyond has one back.
-            removed: match flags.node.reset_removed_endpoints {
+            removed: match file.dataplane.reset_removed_endpoints {
                 true => Removed::Reset,
                 false => Removed::Left,
             },
-            counting: if flags.proxy.service_counters { Counting::On } else { Counting::Off },
-            leaving: if flags.proxy.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
+            counting: if file.dataplane.service_counters { Counting::On } else { Counting::Off },
+            leaving: if file.dataplane.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
         },
         health_address: health
             .map_or(SocketAddr::new(bind, HEALTH_PORT), |address| address.socket(HEALTH_PORT)),
@@ -202,9 +243,9 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
         conntrack: file.conntrack.effective(),
         sync_period: file.config_sync_period,
         mode,
-        udp_timeout: flags.mode.udp_timeout.filter(|time| !time.is_zero()),
+        udp_timeout: file.udp_idle_timeout.map(|time| time.0).filter(|time| !time.is_zero()),
         dns: file.dns.settings(),
-        pod_routes: if flags.proxy.pod_routes { PodRoutes::Keep } else { PodRoutes::Leave },
+        pod_routes: if file.dataplane.pod_routes { PodRoutes::Keep } else { PodRoutes::Leave },
         detect_local: match file.detect_local_mode.as_str() {
             "NodeCIDR" => DetectLocal::NodeBlocks,
             _ => DetectLocal::Settled,
@@ -220,7 +261,10 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
         min_sync_period: min_sync.map_or(Duration::ZERO, |period| period.0),
         oom_score_adj: file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ),
         warnings,
-        table: flags.proxy.nft_table.clone().unwrap_or_else(|| names.component("proxy")),
+        table: match file.dataplane.table.as_str() {
+            "" => names.component("proxy"),
+            told => told.to_owned(),
+        },
     })
 }
 
@@ -230,7 +274,10 @@ fn load_file(flags: &Flags, names: &Names) -> Result<ProxyConfiguration, LoadErr
         Some(path) => proto_daemon::config::load(path, &[file_type(names)])?,
         None => ProxyConfiguration::default(),
     };
-    let file = overridden(file, flags);
+    checked(overridden(file, flags))
+}
+
+fn checked(file: ProxyConfiguration) -> Result<ProxyConfiguration, LoadError> {
     match file.validate() {
         faults if faults.is_empty() => Ok(file),
         faults => Err(LoadError::Invalid(faults)),
@@ -239,15 +286,19 @@ fn load_file(flags: &Flags, names: &Names) -> Result<ProxyConfiguration, LoadErr
 
 /// The configuration as flags and file make it, as a file that can be given again: JSON, which is YAML.
 pub fn written(flags: &Flags, names: &Names) -> Result<String, LoadError> {
-    let file = load_file(flags, names)?;
+    Ok(format!("{:#}\n", document(&load_file(flags, names)?, names)))
+}
+
+/// The file with its type, without what is not said.
+fn document(file: &ProxyConfiguration, names: &Names) -> serde_json::Value {
     let FileType { api_version, kind } = file_type(names);
     let mut fields = serde_json::Map::new();
     fields.insert("apiVersion".into(), api_version.into());
     fields.insert("kind".into(), kind.into());
-    if let Ok(serde_json::Value::Object(object)) = serde_json::to_value(&file) {
+    if let Ok(serde_json::Value::Object(object)) = serde_json::to_value(file) {
         fields.extend(object.into_iter().filter(|(_, value)| !value.is_null()));
     }
-    Ok(format!("{:#}\n", serde_json::Value::Object(fields)))
+    serde_json::Value::Object(fields)
 }
 
 /// `apiVersion` and `kind` of the file, as the profile names them.
@@ -292,8 +343,14 @@ fn overridden(mut file: ProxyConfiguration, flags: &Flags) -> ProxyConfiguration
     over(&mut file.conntrack.tcp_close_wait_timeout, close_wait);
     over(&mut file.config_sync_period, proxy.config_sync_period);
     over(&mut file.mode, flags.mode.proxy_mode.clone());
+    over(&mut file.udp_idle_timeout, timeout(flags.mode.udp_timeout));
+    over(&mut file.client_connection.server, proxy.master.map(Some));
+    over(&mut file.dataplane.table, proxy.nft_table);
+    over(&mut file.dataplane.pod_routes, proxy.pod_routes);
+    over(&mut file.dataplane.service_counters, proxy.service_counters);
     file.dns = file.dns.overridden(&flags.dns);
     let node = flags.node.clone();
+    over(&mut file.dataplane.reset_removed_endpoints, node.reset_removed_endpoints);
     let conntrack = &mut file.conntrack;
     over(&mut conntrack.tcp_be_liberal, node.conntrack_tcp_be_liberal.map(Some));
     over(&mut conntrack.udp_timeout, timeout(node.conntrack_udp_timeout));

@@ -452,6 +452,7 @@ impl<T: Transport> Driver<T> {
         self.commit(|batch| {
             old.shapes.iter().for_each(|(family, _)| clear_table(&old.table, *family, batch));
         })
+        .inspect_err(|_| self.metrics.cleanup_failures.inc())
         .map_err(SyncError::Load)?;
         tracing::info!(elements = load.entries.len(), table = layout.table, "loaded the tables");
         self.sweeps.send(Sweep::Except(Allowed::of(load.entries.iter())));
@@ -576,6 +577,11 @@ impl<T: Transport> Driver<T> {
             Ok(()) => {
                 let services = self.desired.plane().services_len();
                 self.metrics.services.set(i64::try_from(services).unwrap_or(i64::MAX));
+                let bare = self.desired.plane().without_local_endpoints();
+                for (policy, count) in ["internal", "external"].into_iter().zip(bare) {
+                    let gauge = self.metrics.without_local_endpoints.with_label_values(&[policy]);
+                    gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+                }
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 self.metrics.last_sync.set(now.as_secs_f64());
                 self.status.done(format!("{services} services"));

@@ -1,6 +1,6 @@
 //! `orch-proxy trace` and `orch-proxy diff`: what should happen to a connection, what the kernel's tables, as they are
-//! now, do to it, what it remembers of it; and where the two disagree. Both are told by the same flags or file as the
-//! proxy that runs here: what the rules depend on is read from them.
+//! now, do to it, what it remembers of it; and where the two disagree. What the rules depend on is asked of the proxy that
+//! runs here, or told by the same flags or file.
 
 mod model;
 
@@ -11,15 +11,18 @@ use std::net::{IpAddr, SocketAddr};
 use proto_daemon::exit::chain;
 use proxy_kernel::{OpenError, QueryError, Session, Socket};
 use proxy_netfilter::ct::{
-    AddressFamily, Flow, FlowFilter, STATUS_DNAT, STATUS_SEEN_REPLY, TupleFilter,
+    AddressFamily, Flow, FlowFilter, FlowState, STATUS_DNAT, STATUS_SEEN_REPLY, TupleFilter,
 };
+use proxy_netfilter::nft::{Family, TableRules};
 use proxy_rules::compare::{Comparison, compare};
+use proxy_rules::counters::Counted;
+use proxy_rules::layout::Map;
 use proxy_rules::model::{Protocol, family_of};
-use proxy_rules::trace::{self, Fate, Origin, Packet, Sender, text};
+use proxy_rules::trace::{self, Fate, Origin, Packet, Sender, Trace, text};
 
 use crate::addresses;
 use crate::app::{self, BuildError};
-use crate::config::Config;
+use crate::config::{Config, LoopbackNodePorts};
 use crate::flags::Question;
 use crate::turns;
 use model::{Model, ModelError};
@@ -70,7 +73,7 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
         .ok_or_else(|| ExplainError::Protocol(question.protocol.clone()))?;
     let local = addresses::local().map_err(ExplainError::Addresses)?;
     let is_local = |address: IpAddr| address.is_loopback() || local.contains(&address);
-    let packet = packet(question, protocol, &local);
+    let packet = packet(question, protocol, &local).await;
     let mut session = Session::new(Socket::open()?);
     let family = family_of(question.address);
     let unread = |error| ExplainError::Read(config.table.clone(), error);
@@ -80,13 +83,23 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
         .map_err(unread)?
         .ok_or_else(|| ExplainError::NoTable(config.table.clone()))?;
     let mut out = Vec::new();
-    let from = if packet.origin == Origin::Host { "this machine" } else { "a pod or from outside" };
+    let from = match packet.origin {
+        Origin::Host => "this machine".to_owned(),
+        Origin::Interface(name) => format!("interface {name}"),
+        Origin::Network => "a pod or from outside".to_owned(),
+    };
     let (to, name) = (SocketAddr::new(packet.dst, packet.dst_port), name_of(protocol));
     out.push(format!("{name} {} -> {to}, from {from}", packet.src));
     out.push("what the API says".to_owned());
     // Half an answer is better than none: the kernel's half needs nobody.
     match Model::fetch(config).await {
-        Ok(model) => out.extend(indented(model.explain(protocol, to, &is_local))),
+        Ok(model) => {
+            out.extend(indented(model.explain(protocol, to, &is_local)));
+            let by_socket = model.config.loopback_node_ports == LoopbackNodePorts::Serve;
+            if to.ip().is_loopback() && by_socket && model.has_node_port(protocol, to.port()) {
+                out.push("  served by a socket of the proxy, not by the tables".to_owned());
+            }
+        }
         Err(error) => out.push(format!("  not known: {}", chain(&error))),
     }
     out.push(format!("what table {serving} does"));
@@ -98,6 +111,7 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
             format!("    {}", text::element(family, &looked.set, &looked.key, looked.data.as_ref()))
         }));
     }
+    out.extend(counted(family, &table, &one).into_iter().map(|line| format!("  {line}")));
     let fates = trace::fates(&table, &packet, &is_local, DRAWS_MAX);
     out.extend(fates.iter().map(|fate| format!("=> {}", fate_text(fate))));
     out.push("connections that are known".to_owned());
@@ -139,9 +153,11 @@ fn comparison_text(family: &str, found: &Comparison) -> Vec<String> {
     shape.chain(surplus).chain(found.missing.iter().map(line("+"))).collect()
 }
 
-fn packet(question: &Question, protocol: Protocol, local: &BTreeSet<IpAddr>) -> Packet {
+async fn packet(question: &Question, protocol: Protocol, local: &BTreeSet<IpAddr>) -> Packet {
     let origin = match question.from {
-        Some(from) if !local.contains(&from) => Origin::Network,
+        Some(from) if !local.contains(&from) => {
+            addresses::interface_towards(from).await.map_or(Origin::Network, Origin::Interface)
+        }
         _ => Origin::Host,
     };
     let source = || addresses::source_towards(question.address).unwrap_or(question.address);
@@ -169,12 +185,24 @@ fn fate_text(fate: &Fate) -> String {
     }
 }
 
+/// What the kernel has counted at the elements that a packet meets.
+fn counted(family: Family, table: &TableRules, trace: &Trace) -> Vec<String> {
+    let looked = trace.steps.iter().flat_map(|step| &step.found);
+    let counted = looked.filter_map(|looked| {
+        let element = table.sets.get(&looked.set)?.elements.get(&looked.key)?;
+        let map = Map::from_name(&looked.set).filter(|map| map.counts())?;
+        let (_, connections) = Counted::read(family, map, element)?;
+        Some(format!("connections counted by {}: {connections}", looked.set))
+    });
+    counted.collect()
+}
+
 /// Connections that were opened to this address and port.
 fn flows(
     session: &mut Session<Socket>,
     protocol: Protocol,
     to: SocketAddr,
-) -> Result<Vec<Flow>, QueryError> {
+) -> Result<Vec<(Flow, FlowState)>, QueryError> {
     let orig = TupleFilter {
         dst: Some(to.ip()),
         proto: Some(protocol.number()),
@@ -183,12 +211,13 @@ fn flows(
     };
     let filter = FlowFilter { orig, ..FlowFilter::default() };
     let mut found = Vec::new();
-    session.flows(AddressFamily::of(to.ip()), &filter, |flow| found.push(flow))?;
+    let family = AddressFamily::of(to.ip());
+    session.flow_states(family, &filter, |flow, state| found.push((flow, state)))?;
     Ok(found)
 }
 
-fn flows_text(flows: &[Flow], name: &str) -> Vec<String> {
-    let text = |flow: &Flow| {
+fn flows_text(flows: &[(Flow, FlowState)], name: &str) -> Vec<String> {
+    let text = |(flow, state): &(Flow, FlowState)| {
         let (orig, reply) = (&flow.orig, &flow.reply);
         let mut line = format!("{name} {} port {}", orig.src, orig.src_port);
         if flow.status & STATUS_DNAT != 0 {
@@ -200,6 +229,15 @@ fn flows_text(flows: &[Flow], name: &str) -> Vec<String> {
             line += &format!(", as {} port {}", reply.dst, reply.dst_port);
         }
         line += if flow.status & STATUS_SEEN_REPLY != 0 { ", answered" } else { ", unanswered" };
+        if let Some(state) = state.name(orig.proto) {
+            line += &format!(", {state}");
+        }
+        if let Some([there, back]) = state.counters {
+            line += &format!(
+                ", {} packets of {} bytes there, {} of {} back",
+                there.packets, there.bytes, back.packets, back.bytes
+            );
+        }
         match flow.timeout_secs {
             Some(secs) => line + &format!(", forgotten in {secs} s"),
             None => line,
@@ -234,7 +272,7 @@ fn print(lines: &[String]) -> Result<(), ExplainError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proxy_netfilter::ct::Tuple;
+    use proxy_netfilter::ct::{Traffic, Tuple};
 
     #[test]
     fn connections_are_told_with_their_endpoint() {
@@ -255,9 +293,16 @@ mod tests {
         };
         let expected = "tcp 10.244.0.9 port 4000 -> 10.244.0.5 port 8080, as 192.0.2.1 port 5000, answered, \
                         forgotten in 100 s";
-        assert_eq!(flows_text(&[flow], "tcp"), [expected]);
+        let silent = FlowState::default();
+        assert_eq!(flows_text(&[(flow, silent)], "tcp"), [expected]);
+        let traffic = |packets| Traffic { packets, bytes: packets * 100 };
+        let counters = Some([traffic(2), traffic(1)]);
+        let told = flows_text(&[(flow, FlowState { state: Some(3), counters })], "tcp");
+        let expected =
+            "answered, ESTABLISHED, 2 packets of 200 bytes there, 1 of 100 back, forgotten";
+        assert!(told[0].contains(expected), "{told:?}");
         assert_eq!(flows_text(&[], "tcp"), ["none"]);
-        let many = vec![flow; FLOWS_MAX + 3];
+        let many = vec![(flow, silent); FLOWS_MAX + 3];
         assert_eq!(flows_text(&many, "tcp").last().unwrap(), "and 3 more");
     }
 

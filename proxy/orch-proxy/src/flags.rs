@@ -86,14 +86,12 @@ pub struct ProxyFlags {
     /// Keep routes to the pods of other nodes, by way of those nodes' addresses, and give what pods send to
     /// beyond --cluster-cidr the node's address. For networks on which the nodes are neighbours and nothing
     /// else does this.
-    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
-          default_value_t = false, default_missing_value = "true")]
-    pub pod_routes: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub pod_routes: Option<bool>,
     /// Count the connections to each address and node port of each service; see the metric
     /// service_connections_total.
-    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
-          default_value_t = false, default_missing_value = "true")]
-    pub service_counters: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub service_counters: Option<bool>,
     /// Remove all that this program made, and end.
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
           default_value_t = false, default_missing_value = "true")]
@@ -105,11 +103,11 @@ pub struct ProxyFlags {
 pub enum Command {
     /// Remove all that this program made in the kernel, and end.
     Cleanup,
-    /// Tell what should happen to a connection and what the kernel's tables do to it. Takes the flags of the proxy
-    /// that runs here.
+    /// Tell what should happen to a connection and what the kernel's tables do to it. Asks the proxy that runs here how
+    /// it is configured; flags go before its answer.
     Trace(Question),
-    /// Tell what the kernel has that it should not have, and the reverse; ends with 1 if there is anything. Takes the
-    /// flags of the proxy that runs here.
+    /// Tell what the kernel has that it should not have, and the reverse; ends with 1 if there is anything. Asks the
+    /// proxy that runs here how it is configured; flags go before its answer.
     Diff,
 }
 

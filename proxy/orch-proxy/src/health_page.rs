@@ -11,6 +11,7 @@ use proto_daemon::admin::{AdminPages, page_of};
 use tokio::sync::watch;
 
 use crate::driver::Freshness;
+use crate::metrics::HealthMetrics;
 use crate::own_node::OwnNode;
 
 /// What the health server serves.
@@ -22,11 +23,24 @@ pub struct HealthPage {
     pub freshness: Freshness,
     /// The node that this is about.
     pub node: watch::Receiver<Option<Arc<OwnNode>>>,
+    /// Counts of answers.
+    pub counts: HealthMetrics,
 }
 
 impl HealthPage {
     /// The answer to a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
+        let answer = self.page(request);
+        let counter = match request.uri().path() {
+            "/healthz" => &self.counts.healthz,
+            "/livez" => &self.counts.livez,
+            _ => return answer,
+        };
+        counter.with_label_values(&[answer.status().as_str()]).inc();
+        answer
+    }
+
+    fn page<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         if request.uri().path() == "/healthz" {
             let leaving = self.node.borrow().as_ref().is_some_and(|node| node.is_leaving);
             let (last, fresh) = (self.freshness.last(), self.freshness.check().is_ok());

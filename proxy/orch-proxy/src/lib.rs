@@ -35,6 +35,8 @@ pub mod loopback;
 
 pub mod metrics;
 
+pub mod metrics_page;
+
 pub mod mode;
 
 pub mod own_node;
@@ -42,6 +44,8 @@ pub mod own_node;
 pub mod router;
 
 pub mod routes;
+
+pub mod running;
 
 pub mod sources;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use orch_proxy::flags::{Act, Flags};
 use orch_proxy::mode::Mode;
-use orch_proxy::{app, cleanup, config, explain, host, userspace};
+use orch_proxy::{app, cleanup, config, explain, host, running, userspace};
 use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
@@ -23,24 +23,38 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     proto_daemon::log::init(flags.common.log());
-    let names = flags.common.names();
-    let end =
-        config::load(&flags, names).map_err(Failure::usage).and_then(|config| match flags.act() {
-            Act::WriteConfig(path) => write_config(&flags, names, &path),
-            Act::Prepare => {
-                host::prepare(&config.conntrack);
-                Ok(())
-            }
-            Act::Forward => runtime::run(Threads::One, forward(config)),
-            Act::CleanUp => clean_up(&config),
-            Act::Trace(question) => runtime::run(Threads::One, async {
-                explain::trace(&config, &question).await.map_err(Failure::run)
-            }),
-            Act::Diff => runtime::run(Threads::One, async {
-                explain::diff(&config).await.map_err(Failure::run)
-            }),
-        });
+    let end = config_for(&flags).and_then(|config| match flags.act() {
+        Act::WriteConfig(path) => write_config(&flags, flags.common.names(), &path),
+        Act::Prepare => {
+            host::prepare(&config.conntrack);
+            Ok(())
+        }
+        Act::Forward => runtime::run(Threads::One, forward(config)),
+        Act::CleanUp => clean_up(&config),
+        Act::Trace(question) => runtime::run(Threads::One, async {
+            explain::trace(&config, &question).await.map_err(Failure::run)
+        }),
+        Act::Diff => {
+            runtime::run(Threads::One, async { explain::diff(&config).await.map_err(Failure::run) })
+        }
+    });
     exit::conclude("orch-proxy", end)
+}
+
+/// What the flags say; for those who explain a proxy that runs here, over what it says of itself.
+fn config_for(flags: &Flags) -> Result<config::Config, Failure> {
+    let told = config::load(flags, flags.common.names()).map_err(Failure::usage)?;
+    let explains = matches!(flags.act(), Act::Trace(_) | Act::Diff);
+    if !explains || flags.common.config.is_some() {
+        return Ok(told);
+    }
+    match running::ask(told.metrics_address) {
+        Ok(running) => config::load_running(flags, &running).map_err(Failure::usage),
+        Err(error) => {
+            tracing::warn!(error = %exit::chain(&error), "only the flags tell how the proxy is configured");
+            Ok(told)
+        }
+    }
 }
 
 fn clean_up(config: &config::Config) -> Result<(), Failure> {

@@ -1,6 +1,9 @@
 //! The proxy's metrics, by the names that dashboards of the ecosystem know.
 
-use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntGauge, exponential_buckets};
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    exponential_buckets,
+};
 use proto_daemon::metrics::Metrics;
 
 /// All metrics of the proxy. Cheap to clone.
@@ -24,12 +27,16 @@ pub struct ProxyMetrics {
     pub programming_seconds: Histogram,
     /// Passes that failed.
     pub failures: IntCounter,
+    /// Tables of before that could not be taken away.
+    pub cleanup_failures: IntCounter,
     /// Elements added or removed.
     pub elements_changed: IntCounter,
     /// Times that the kernel's tables were not as they should be.
     pub repairs: IntCounter,
     /// Services that are forwarded.
     pub services: IntGauge,
+    /// Ports of services whose traffic is dropped for want of endpoints on this node, by the policy that asks for them.
+    pub without_local_endpoints: IntGaugeVec,
     /// Stale flows that were let go.
     pub flows_deleted: IntCounter,
     /// Seconds of each search for stale flows.
@@ -86,6 +93,10 @@ impl ProxyMetrics {
                 "sync_proxy_rules_nftables_sync_failures_total",
                 "Passes that failed.",
             )?,
+            cleanup_failures: count(
+                "sync_proxy_rules_nftables_cleanup_failures_total",
+                "Tables of before that could not be taken away.",
+            )?,
             elements_changed: count(
                 "nftables_elements_changed_total",
                 "Elements added or removed.",
@@ -96,6 +107,13 @@ impl ProxyMetrics {
             )?,
             services: metrics
                 .register(IntGauge::new(name("services"), "Services that are forwarded.")?)?,
+            without_local_endpoints: metrics.register(IntGaugeVec::new(
+                Opts::new(
+                    name("sync_proxy_rules_no_local_endpoints_total"),
+                    "Ports of services with a policy Local and no endpoint on this node.",
+                ),
+                &["traffic_policy"],
+            )?)?,
             flows_deleted: count(
                 "conntrack_reconciler_deleted_entries_total",
                 "Stale flows that were let go.",
@@ -108,9 +126,74 @@ impl ProxyMetrics {
     }
 }
 
+/// Questions for the health of the proxy, by the code of the answer. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct HealthMetrics {
+    /// Of balancers.
+    pub healthz: IntCounterVec,
+    /// Of whoever restarts the proxy.
+    pub livez: IntCounterVec,
+}
+
+impl HealthMetrics {
+    /// Registers them under `prefix`.
+    pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
+        let count = |page: &str| {
+            let options = Opts::new(
+                format!("{prefix}_proxy_{page}_total"),
+                format!("Answers to questions for /{page}, by code."),
+            );
+            metrics.register(IntCounterVec::new(options, &["code"])?)
+        };
+        Ok(Self { healthz: count("healthz")?, livez: count("livez")? })
+    }
+}
+
 /// Those of the ecosystem's proxy, and some below its smallest.
 fn programming_buckets() -> Vec<f64> {
     let small = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5].into_iter();
     let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
     small.chain(seconds.map(f64::from)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto_daemon::metrics::BuildInfo;
+
+    /// What the ecosystem's proxy has on Linux whatever its mode, and in the mode nftables, by release 1.33.
+    const THEIRS: [&str; 17] = [
+        "kubeproxy_conntrack_reconciler_deleted_entries_total",
+        "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+        "kubeproxy_network_programming_duration_seconds",
+        "kubeproxy_proxy_healthz_total",
+        "kubeproxy_proxy_livez_total",
+        "kubeproxy_sync_full_proxy_rules_duration_seconds",
+        "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+        "kubeproxy_sync_proxy_rules_duration_seconds",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+        "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+        "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+        "kubeproxy_sync_proxy_rules_service_changes_pending",
+        "kubeproxy_sync_proxy_rules_service_changes_total",
+    ];
+
+    #[test]
+    fn dashboards_of_the_ecosystem_find_what_they_look_for() {
+        let build = BuildInfo { version: "0", commit: "0" };
+        let registry = Metrics::new("kubeproxy", build).unwrap();
+        let metrics = ProxyMetrics::register(&registry, "kubeproxy").unwrap();
+        metrics.without_local_endpoints.with_label_values(&["internal"]).set(0);
+        let health = HealthMetrics::register(&registry, "kubeproxy").unwrap();
+        health.healthz.with_label_values(&["200"]).inc();
+        health.livez.with_label_values(&["200"]).inc();
+        let text = registry.text();
+        let missing: Vec<_> =
+            THEIRS.iter().filter(|name| !text.contains(&format!("# TYPE {name} "))).collect();
+        assert!(missing.is_empty(), "{missing:?} in\n{text}");
+    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use proto_client::Client;
+use proto_client::metrics::RequestMetrics;
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
@@ -20,6 +21,8 @@ use crate::config::{Config, PodRoutes};
 use crate::dns::{self, Nameserver};
 use crate::driver::Freshness;
 use crate::health_page::HealthPage;
+use crate::metrics::HealthMetrics;
+use crate::metrics_page::MetricsPage;
 use crate::sources::{self, Follower, Listeners};
 use crate::{cleanup, health_check, own_node, router};
 
@@ -50,6 +53,7 @@ pub struct Bound {
     ready: ReadyGuard,
     nameserver: Option<Nameserver>,
     pages: AdminPages,
+    health_counts: HealthMetrics,
     health_server: Option<AdminServer>,
     metrics_server: Option<AdminServer>,
 }
@@ -65,6 +69,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let (readiness, status) = (Readiness::default(), StatusBoard::default());
     let prefix = config.names.metric_prefix("proxy");
     let registry = Metrics::new(&prefix, app::BUILD)?;
+    let client = client.with_metrics(RequestMetrics::register(&registry)?);
     let mut limits = Limits { connections: connections(), ..Limits::default() };
     limits.idle = config.udp_timeout.unwrap_or(limits.idle);
     let options = Options {
@@ -81,6 +86,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         Health::new(readiness).with("forwarding-current", Scope::Live, move || fresh.check());
     let nameserver = app::nameserver(&config, forwarder.clone(), &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };
+    let health_counts = HealthMetrics::register(&pages.metrics, &prefix)?;
     let health_server = app::bind(config.health_address, &config).await?;
     let metrics_server = app::bind(config.metrics_address, &config).await?;
     Ok(Bound {
@@ -92,6 +98,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         ready,
         nameserver,
         pages,
+        health_counts,
         health_server,
         metrics_server,
     })
@@ -113,7 +120,8 @@ impl Bound {
     /// Forwards until drained. Connections end with the process.
     pub async fn run(self, drain: DrainWatch) {
         if let Some(server) = self.metrics_server {
-            tokio::spawn(server.run(self.pages.clone(), drain.clone()));
+            let page = MetricsPage::new(self.pages.clone(), &self.config, "userspace");
+            tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
         }
         let names = self.nameserver.as_ref().map(|nameserver| nameserver.zone.clone());
         if let Some(nameserver) = self.nameserver
@@ -130,7 +138,8 @@ impl Bound {
         health_check::start(&self.client, &self.config, checks, freshness, status, &drain);
         if let Some(server) = self.health_server {
             let (pages, freshness) = (self.pages.clone(), self.freshness.clone());
-            let page = HealthPage { pages, freshness, node: node.clone() };
+            let page =
+                HealthPage { pages, freshness, node: node.clone(), counts: self.health_counts };
             tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
         }
         if self.config.pod_routes == PodRoutes::Keep {

@@ -219,3 +219,67 @@ fn sockets_forward_where_the_kernel_is_not_wanted() {
         node.program.end();
     });
 }
+
+/// Trace and diff are told nothing: they ask the program that runs.
+#[test]
+fn the_program_says_how_it_is_configured_and_what_it_does() {
+    in_namespace("the_program_says_how_it_is_configured_and_what_it_does", || {
+        let flags = [
+            "--cluster-cidr=10.244.0.0/16,fd00:10:244::/64",
+            "--nft-table=other",
+            "--service-counters",
+            "--detect-local-mode=InterfaceNamePrefix",
+            "--pod-interface-name-prefix=v1",
+            "--nodeport-addresses=192.168.0.0/16,fd00:9::/64,127.0.0.0/8",
+        ];
+        let node = Node::start(&flags);
+        node.serves("client", NODE, NODE_PORT);
+        node.serves("client", SERVICE, PORT);
+        let answered = |reply: &Reply| matches!(reply, Reply::Answer { .. });
+        node.until(answered, "node", Protocol::Tcp, (ip(LOOPBACK[0]), NODE_PORT));
+        let metrics = node.program.metrics;
+        assert_eq!(get(metrics, "/proxyMode"), (200, "nftables".to_owned()));
+        let (status, text) = get(metrics, "/configz");
+        assert_eq!(status, 200);
+        let told: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let told = &told["kubeproxy.config.k8s.io"];
+        assert_eq!(told["kind"], "KubeProxyConfiguration");
+        assert_eq!(told["dataplane"]["table"], "other");
+        assert_eq!(told["hostnameOverride"], "node");
+        let ask = |words: &[&str]| {
+            let at = format!("--metrics-bind-address={metrics}");
+            let program = env!("CARGO_BIN_EXE_orch-proxy");
+            sys::run(&[&[program, at.as_str()], words].concat())
+        };
+        assert_eq!(ask(&["diff"]), "the tables are as they should be\n");
+        let trace = ask(&["trace", "tcp", SERVICE[0], "80", "--from", CLIENT[0]]);
+        for expected in [
+            "from interface v0",
+            "service ns/web, port \"tcp\": cluster address",
+            "connections counted by counted: ",
+            "=> to 10.244.1.1 port 8080, masqueraded",
+            "answered, TIME_WAIT",
+        ] {
+            assert!(trace.contains(expected), "no {expected:?} in\n{trace}");
+        }
+        let pod = ask(&["trace", "tcp", SERVICE[0], "80", "--from", POD[0]]);
+        assert!(pod.contains("from interface v1"), "{pod}");
+        let loopback = ask(&["trace", "tcp", LOOPBACK[0], "30080"]);
+        assert!(loopback.contains("served by a socket of the proxy"), "{loopback}");
+        // A flag goes before what the program says: the comparison can fail.
+        let at = format!("--metrics-bind-address={metrics}");
+        let mut other = std::process::Command::new(env!("CARGO_BIN_EXE_orch-proxy"));
+        let other = other.args([&at, "--masquerade-all", "diff"]).output().unwrap();
+        assert!(!other.status.success());
+        assert!(String::from_utf8_lossy(&other.stdout).contains("postrouting"), "{other:?}");
+        let text = get(metrics, "/metrics").1;
+        for name in [
+            "rest_client_requests_total",
+            "rest_client_request_duration_seconds_count",
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\"} 0",
+            "kubeproxy_userspace_connections_total{protocol=\"tcp\"}",
+        ] {
+            assert!(text.contains(name), "no {name} in\n{text}");
+        }
+    });
+}

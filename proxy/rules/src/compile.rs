@@ -240,6 +240,22 @@ impl Compiled {
         }
     }
 
+    /// Ports of which some traffic is dropped because the policy asks for endpoints of this node and all are elsewhere:
+    /// to cluster addresses, and to external addresses and node ports. A port with two families counts once.
+    pub fn without_local_endpoints(&self) -> [usize; 2] {
+        let mut found = [BTreeSet::new(), BTreeSet::new()];
+        let bare = self.ports.iter().filter(|port| port.here.is_empty() && !port.all.is_empty());
+        for port in bare {
+            for (frontend, _) in port.frontends.iter().filter(|(_, p)| *p == Policy::Local) {
+                let external = !matches!(frontend, Frontend::ClusterIp(_));
+                let [inside, outside] = &mut found;
+                let found = if external { outside } else { inside };
+                found.insert((port.protocol, port.number));
+            }
+        }
+        found.map(|ports| ports.len())
+    }
+
     fn port(&self, family: Family, port: &LocalPort) -> Option<&CompiledPort> {
         self.ports
             .iter()

@@ -48,6 +48,8 @@ pub struct Dataplane {
     health_checks: HealthChecks,
     health_checks_changed: bool,
     node_ports: NodePorts,
+    /// Ports whose traffic under a policy Local is dropped here, inside and outside.
+    without_local_endpoints: [usize; 2],
     fill: BTreeMap<(Family, Map), Fill>,
     /// Whether the tables have been loaded once.
     loaded: bool,
@@ -105,6 +107,7 @@ impl Dataplane {
             health_checks: HealthChecks::new(),
             health_checks_changed: false,
             node_ports: NodePorts::default(),
+            without_local_endpoints: [0; 2],
             fill: BTreeMap::new(),
             loaded: false,
         }
@@ -213,6 +216,12 @@ impl Dataplane {
             (id, now)
         };
         changed.map(now).collect()
+    }
+
+    /// Ports of services whose traffic to cluster addresses, and to external addresses and node ports, is dropped here
+    /// for want of endpoints on this node.
+    pub fn without_local_endpoints(&self) -> [usize; 2] {
+        self.without_local_endpoints
     }
 
     /// The zone that this node is in, where it is known.
@@ -465,6 +474,11 @@ impl Dataplane {
     fn install(&mut self, id: &ServiceId, new: Compiled) {
         let Some(record) = self.services.get_mut(id) else { return };
         let old = std::mem::replace(&mut record.compiled, new);
+        let (before, now) =
+            (old.without_local_endpoints(), record.compiled.without_local_endpoints());
+        for ((sum, before), now) in self.without_local_endpoints.iter_mut().zip(before).zip(now) {
+            *sum = *sum + now - before;
+        }
         if !old.claims().eq(record.compiled.claims()) {
             old.claims().for_each(|(claim, rank)| self.claims.remove(&claim, rank, id));
             record.compiled.claims().for_each(|(claim, rank)| self.claims.add(claim, rank, id));

@@ -42,11 +42,12 @@ pub struct ProxyConfiguration {
     pub detect_local_mode: String,
     pub oom_score_adj: Option<i32>,
     pub show_hidden_metrics_for_version: String,
+    pub dataplane: DataplaneFile,
+    pub udp_idle_timeout: Option<GoDuration>,
     enable_profiling: bool,
     ipvs: Value,
     logging: Value,
     port_range: String,
-    udp_idle_timeout: Value,
     winkernel: Value,
     windows_run_as_service: bool,
 }
@@ -57,6 +58,17 @@ pub struct ProxyConfiguration {
 pub struct DetectLocalFile {
     pub bridge_interface: String,
     pub interface_name_prefix: String,
+}
+
+/// What the ecosystem's proxy does not have.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DataplaneFile {
+    /// Name of the tables; the program's when empty.
+    pub table: String,
+    pub pod_routes: bool,
+    pub service_counters: bool,
+    pub reset_removed_endpoints: bool,
 }
 
 /// Connection tracking.
@@ -77,6 +89,8 @@ pub struct ConntrackFile {
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientConnection {
     pub kubeconfig: Option<PathBuf>,
+    /// Address of the API server, if it overrides that of the file.
+    pub server: Option<String>,
     accept_content_types: String,
     content_type: String,
     burst: Option<i32>,
@@ -121,11 +135,12 @@ impl Default for ProxyConfiguration {
             detect_local_mode: String::new(),
             oom_score_adj: None,
             show_hidden_metrics_for_version: String::new(),
+            dataplane: DataplaneFile::default(),
+            udp_idle_timeout: None,
             enable_profiling: false,
             ipvs: Value::Null,
             logging: Value::Null,
             port_range: String::new(),
-            udp_idle_timeout: Value::Null,
             winkernel: Value::Null,
             windows_run_as_service: false,
         }

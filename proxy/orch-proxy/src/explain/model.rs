@@ -126,6 +126,12 @@ impl Model {
         lines
     }
 
+    /// Whether a service has this node port.
+    pub fn has_node_port(&self, protocol: Protocol, number: u16) -> bool {
+        let mut ports = self.services.iter().flat_map(|(_, service)| &service.ports);
+        ports.any(|port| port.protocol == protocol && port.node_port == Some(number))
+    }
+
     fn endpoints(&self, id: &ServiceId, port: &str, protocol: Protocol) -> Vec<String> {
         let mut lines = Vec::new();
         for (name, slice) in self.slices.iter().filter(|(_, slice)| slice.service == *id) {

@@ -41,9 +41,8 @@ pub struct NodeFlags {
     pub conntrack_udp_timeout_stream: Option<Duration>,
     /// Reset TCP connections to endpoints that are gone, instead of leaving them to their timeouts. Endpoints that
     /// terminate keep theirs until they are gone.
-    #[arg(long, action = ArgAction::Set, num_args = 0..=1, require_equals = true,
-          default_value_t = false, default_missing_value = "true")]
-    pub reset_removed_endpoints: bool,
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub reset_removed_endpoints: Option<bool>,
     /// Features by name, as A=true,B=false.
     #[arg(long, value_name = "LIST", value_parser = parse_gates)]
     pub feature_gates: Option<BTreeMap<String, bool>>,

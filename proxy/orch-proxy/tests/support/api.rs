@@ -119,6 +119,7 @@ impl Api {
                 (_, true) => self.watch("", query, &mut writer),
                 (SERVICES, false) => self.list(query, &mut writer, |state| &state.services),
                 (SLICES, false) => self.list(query, &mut writer, |state| &state.slices),
+                _ if path.contains("/nodes/") => not_found(&mut writer),
                 _ => {
                     self.list(query, &mut writer, |_: &State| const { &BTreeMap::<_, Node>::new() })
                 }
@@ -184,6 +185,17 @@ impl Api {
             }
         }
     }
+}
+
+/// There are no nodes.
+fn not_found(writer: &mut TcpStream) -> std::io::Result<()> {
+    let body = serde_json::json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
+    });
+    let (body, json) = (body.to_string(), "content-type: application/json");
+    let head =
+        format!("HTTP/1.1 404 Not Found\r\n{json}\r\ncontent-length: {}\r\n\r\n", body.len());
+    writer.write_all(&[head.as_bytes(), body.as_bytes()].concat())
 }
 
 /// The target of the next request; its headers are read and forgotten.

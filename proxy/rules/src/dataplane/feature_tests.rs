@@ -353,3 +353,26 @@ fn what_tells_the_traffic_of_pods_decides_what_is_masqueraded_and_who_is_outside
         assert_eq!(node.owner(&Claim::ClusterIp(ip("10.96.0.1"))), Some(&id));
     }
 }
+
+#[test]
+fn ports_without_endpoints_here_are_counted_by_policy() {
+    let with =
+        |internal, external| LocalService { internal, external, ..with_node_port(Policy::Cluster) };
+    let id = ServiceId::new("ns", "web");
+    let (cluster, local) = (Policy::Cluster, Policy::Local);
+    for (internal, external, endpoints, expected) in [
+        (local, local, &ENDPOINTS[1..], [1, 1]),
+        (local, cluster, &ENDPOINTS[1..], [1, 0]),
+        (cluster, local, &ENDPOINTS[1..], [0, 1]),
+        (cluster, cluster, &ENDPOINTS[1..], [0, 0]),
+        (local, local, &ENDPOINTS[..], [0, 0]),
+        // Refused for want of any.
+        (local, local, &[], [0, 0]),
+    ] {
+        let mut node = node(with(internal, external), endpoints);
+        assert_eq!(node.without_local_endpoints(), expected, "{internal:?} {external:?}");
+        node.service_changed(&id, None);
+        node.pass();
+        assert_eq!(node.without_local_endpoints(), [0, 0]);
+    }
+}

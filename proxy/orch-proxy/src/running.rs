@@ -1,0 +1,91 @@
+//! The configuration of the proxy that runs on this machine, asked of itself: whoever explains what it does need not be
+//! told what it was told.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// How long it has to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A longer answer is no configuration.
+const ANSWER_LEN_MAX: u64 = 1 << 20;
+
+/// Nobody says what the configuration is.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody answers there.
+    #[error("ask the proxy at {0}")]
+    Ask(SocketAddr, #[source] std::io::Error),
+    /// Whoever answers there is no proxy, or one that does not say.
+    #[error("{0} does not tell a configuration")]
+    Answer(SocketAddr),
+}
+
+/// The document that the proxy with metrics at this address serves as `/configz`, without its outer object.
+pub fn ask(metrics: SocketAddr) -> Result<String, AskError> {
+    let at = reachable(metrics);
+    let text = get(at, "/configz").map_err(|error| AskError::Ask(at, error))?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or(AskError::Answer(at))?;
+    let is_found = head.split(' ').nth(1) == Some("200");
+    let document = serde_json::from_str::<Value>(body).ok().filter(|_| is_found);
+    let inner = document.and_then(|document| document.as_object()?.values().next().cloned());
+    inner.filter(Value::is_object).map(|inner| inner.to_string()).ok_or(AskError::Answer(at))
+}
+
+/// Who listens everywhere is asked at loopback.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip: IpAddr = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn get(at: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.take(ANSWER_LEN_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    fn answered(text: &'static str) -> Result<String, AskError> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = [0; 512];
+            let len = stream.read(&mut request).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+            String::from_utf8_lossy(&request[..len]).into_owned()
+        });
+        let answer = ask(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+        assert!(server.join().unwrap().starts_with("GET /configz HTTP/1.1\r\n"));
+        answer
+    }
+
+    #[test]
+    fn a_document_is_taken_and_nothing_else() {
+        let told = answered("HTTP/1.1 200 OK\r\n\r\n{\"group\": {\"kind\": \"K\"}}");
+        assert_eq!(told.unwrap(), "{\"kind\":\"K\"}");
+        for text in [
+            "HTTP/1.1 404 Not Found\r\n\r\n{\"group\": {}}",
+            "HTTP/1.1 200 OK\r\n\r\n{\"group\": 1}",
+            "HTTP/1.1 200 OK\r\n\r\nhello",
+            "HTTP/1.1 200 OK\r\n\r\n{}",
+            "",
+        ] {
+            assert!(matches!(answered(text), Err(AskError::Answer(_))), "{text}");
+        }
+    }
+}

@@ -49,12 +49,11 @@ pub async fn interface_towards(to: IpAddr) -> Option<InterfaceName> {
     };
     let answer = handle.route().get(question).execute().try_next().await;
     driver.abort();
-    let attributes = answer.ok()??.attributes.into_iter();
-    let index = attributes.filter_map(|attribute| match attribute {
+    let index = answer.ok()??.attributes.into_iter().find_map(|attribute| match attribute {
         RouteAttribute::Oif(index) => Some(index),
         _ => None,
     });
-    let name = if_indextoname(index.last()?).ok()?;
+    let name = if_indextoname(index?).ok()?;
     InterfaceName::new(name.to_str().ok()?)
 }
 

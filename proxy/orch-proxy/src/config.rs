@@ -204,13 +204,10 @@ fn settled(
     let mut warnings = settled.warnings;
     let unused = flags.node.unused.given();
     warnings.extend(unused.iter().map(|name| format!("--{name} has no effect here")));
-    let blocks = |texts: &[String]| texts.iter().filter_map(|text| text.parse().ok()).collect();
+    let settings = settings(&file);
     let bind = file.bind_address.parse().unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     let health = file.healthz_bind_address.parse::<BindAddress>();
     let metrics = file.metrics_bind_address.parse::<BindAddress>();
-    let masquerade_all = file.iptables.masquerade_all || file.nftables.masquerade_all;
-    let cluster_cidrs: Vec<String> = file.cluster_cidr.split(',').map(str::to_owned).collect();
-    let local_traffic = file.local_traffic();
     let loopback = file.nftables.localhost_node_ports.or(file.iptables.localhost_node_ports);
     let min_sync = file.nftables.min_sync_period.or(file.iptables.min_sync_period);
     let (mode, about_mode) = Mode::from_name(&file.mode).unwrap_or_default();
@@ -221,19 +218,7 @@ fn settled(
         master: file.client_connection.server.filter(|server| !server.is_empty()),
         node_name,
         configz,
-        settings: Settings {
-            cluster_cidrs: blocks(&cluster_cidrs),
-            local_traffic,
-            masquerade: if masquerade_all { Masquerade::All } else { Masquerade::FromOutside },
-            node_port_cidrs: blocks(&file.node_port_addresses.unwrap_or_default()),
-            // Whoever makes the pods' routes knows that nobody beyond has one back.
-            removed: match file.dataplane.reset_removed_endpoints {
-                true => Removed::Reset,
-                false => Removed::Left,
-            },
-            counting: if file.dataplane.service_counters { Counting::On } else { Counting::Off },
-            leaving: if file.dataplane.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
-        },
+        settings,
         health_address: health
             .map_or(SocketAddr::new(bind, HEALTH_PORT), |address| address.socket(HEALTH_PORT)),
         metrics_address: metrics
@@ -254,9 +239,10 @@ fn settled(
             Some(false) => LoopbackNodePorts::Leave,
             Some(true) | None => LoopbackNodePorts::Serve,
         },
-        bind_failure: match file.bind_address_hard_fail {
-            true => BindFailure::End,
-            false => BindFailure::Warn,
+        bind_failure: if file.bind_address_hard_fail {
+            BindFailure::End
+        } else {
+            BindFailure::Warn
         },
         min_sync_period: min_sync.map_or(Duration::ZERO, |period| period.0),
         oom_score_adj: file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ),
@@ -266,6 +252,27 @@ fn settled(
             told => told.to_owned(),
         },
     })
+}
+
+/// What the rules depend on.
+fn settings(file: &ProxyConfiguration) -> Settings {
+    let block = |text: &str| text.parse::<Cidr>().ok();
+    let masquerade_all = file.iptables.masquerade_all || file.nftables.masquerade_all;
+    let node_ports = file.node_port_addresses.iter().flatten();
+    let dataplane = &file.dataplane;
+    Settings {
+        cluster_cidrs: file.cluster_cidr.split(',').filter_map(block).collect(),
+        local_traffic: file.local_traffic(),
+        masquerade: if masquerade_all { Masquerade::All } else { Masquerade::FromOutside },
+        node_port_cidrs: node_ports.filter_map(|text| block(text)).collect(),
+        removed: match dataplane.reset_removed_endpoints {
+            true => Removed::Reset,
+            false => Removed::Left,
+        },
+        counting: if dataplane.service_counters { Counting::On } else { Counting::Off },
+        // Whoever makes the pods' routes knows that nobody beyond has one back.
+        leaving: if dataplane.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
+    }
 }
 
 /// Reads the file, if there is one, puts the flags over it, and checks all of it.

@@ -55,9 +55,12 @@ impl ProxyMetrics {
         };
         let count =
             |suffix: &str, help: &str| metrics.register(IntCounter::new(name(suffix), help)?);
+        let moment = |suffix: &str, help: &str| metrics.register(Gauge::new(name(suffix), help)?);
+        let number =
+            |suffix: &str, help: &str| metrics.register(IntGauge::new(name(suffix), help)?);
         let pending = |what: &str| {
-            let name = name(&format!("sync_proxy_rules_{what}_changes_pending"));
-            metrics.register(IntGauge::new(name, "Changes that no pass has taken along.")?)
+            let suffix = format!("sync_proxy_rules_{what}_changes_pending");
+            number(&suffix, "Changes that no pass has taken along.")
         };
         Ok(Self {
             sync_seconds: seconds("sync_proxy_rules_duration_seconds", "Seconds of each pass.")?,
@@ -69,14 +72,11 @@ impl ProxyMetrics {
                 "sync_full_proxy_rules_duration_seconds",
                 "Seconds of each pass that made the tables anew.",
             )?,
-            last_sync: metrics.register(Gauge::new(
-                name("sync_proxy_rules_last_timestamp_seconds"),
-                "When the last pass succeeded.",
-            )?)?,
-            last_queued: metrics.register(Gauge::new(
-                name("sync_proxy_rules_last_queued_timestamp_seconds"),
+            last_sync: moment("sync_proxy_rules_last_timestamp_seconds", "The last success.")?,
+            last_queued: moment(
+                "sync_proxy_rules_last_queued_timestamp_seconds",
                 "When a change was last heard of.",
-            )?)?,
+            )?,
             pending: [pending("service")?, pending("endpoint")?],
             changes: [
                 count("sync_proxy_rules_service_changes_total", "Changes of services.")?,
@@ -105,8 +105,7 @@ impl ProxyMetrics {
                 "nftables_repairs_total",
                 "Times that the kernel's tables were not as they should be.",
             )?,
-            services: metrics
-                .register(IntGauge::new(name("services"), "Services that are forwarded.")?)?,
+            services: number("services", "Services that are forwarded.")?,
             without_local_endpoints: metrics.register(IntGaugeVec::new(
                 Opts::new(
                     name("sync_proxy_rules_no_local_endpoints_total"),

@@ -5,8 +5,10 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::wait::until;
+use proto_api::Resource;
 use proto_api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use proto_api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
+use proto_api::names::Profile;
+use proto_api::storage::v1::{CSIDriver, CSINode, StorageClass, VolumeAttachment};
 use proto_client::{DeleteParams, ListParams, Patch, WriteParams};
 use serde_json::{Value, json};
 
@@ -74,12 +76,12 @@ impl Driver {
     }
 
     /// What the last call of that name carried.
-    fn last(&self, call: &str) -> Value {
+    pub fn last(&self, call: &str) -> Value {
         let last = self.calls().into_iter().rev().find(|line| line["call"] == call);
         last.map(|line| line["what"].clone()).unwrap_or_default()
     }
 
-    fn volume(&self, id: &str) -> PathBuf {
+    pub fn volume(&self, id: &str) -> PathBuf {
         self.dir.join("volumes").join(id)
     }
 }
@@ -96,13 +98,19 @@ fn spawn(c: &Context, name: &str, dir: &PathBuf, registry: &PathBuf) -> Result<C
     let log = std::fs::File::create(c.spec.dir.join("logs").join(format!("csi-{name}.log")))?;
     let mut command = Command::new(c.spec.bin_dir.join("csi-driver"));
     command.args(["--name", name, "--dir"]).arg(dir).arg("--registry").arg(registry);
+    let naming = match c.names.profile() {
+        Profile::Kubernetes => "kubernetes",
+        Profile::Orch { .. } => "orch",
+    };
+    command.args(["--naming", naming, "--kubeconfig"]).arg(c.spec.client_config("admin"));
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     cluster::namespaces::enter(&c.spec, "node-1", &mut command)?;
     command.spawn().context("starting csi-driver")
 }
 
-/// The driver's object.
+/// The driver's object, and a class of its name that makes volumes at once and lets them grow.
 pub async fn describe(c: &Context, driver: &str, spec: Value) -> Result<()> {
+    class(c, driver, driver, "Immediate").await?;
     let mut object = CSIDriver::default();
     object.metadata.name = driver.to_owned();
     object.spec = serde_json::from_value(spec)?;
@@ -110,36 +118,75 @@ pub async fn describe(c: &Context, driver: &str, spec: Value) -> Result<()> {
     Ok(())
 }
 
-/// A claim and its volume, bound to each other by hand.
-pub async fn bound(c: &Context, ns: &str, name: &str, driver: &str) -> Result<()> {
-    bound_as(c, ns, name, driver, "Filesystem", "").await
+/// A claim and a volume that name each other; both are bound when this returns. The volume's name.
+pub async fn bound(c: &Context, ns: &str, name: &str, driver: &str) -> Result<String> {
+    bound_as(c, ns, name, driver, "Filesystem").await
 }
 
-/// The same with a mode, and what the claim's metadata says besides.
-async fn bound_as(
-    c: &Context,
-    ns: &str,
-    name: &str,
-    driver: &str,
-    mode: &str,
-    metadata: &str,
-) -> Result<()> {
+/// The same with a mode.
+async fn bound_as(c: &Context, ns: &str, name: &str, driver: &str, mode: &str) -> Result<String> {
+    let id = format!("{ns}-{name}");
     c.apply(&format!(
-        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: {ns}{metadata}}}\n\
-         spec: {{volumeMode: {mode}, accessModes: [ReadWriteOnce], storageClassName: '', volumeName: {ns}-{name}, resources: {{requests: {{storage: 1Gi}}}}}}\n"
-    ))
-    .await?;
-    let claims = c.client.within::<PersistentVolumeClaim>(ns);
-    let uid = claims.get(name).await?.metadata.uid;
-    c.apply(&format!(
-        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {ns}-{name}}}\n\
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {id}}}\n\
          spec: {{volumeMode: {mode}, accessModes: [ReadWriteOnce], capacity: {{storage: 1Gi}}, persistentVolumeReclaimPolicy: Retain, \
-         claimRef: {{apiVersion: v1, kind: PersistentVolumeClaim, namespace: {ns}, name: {name}, uid: {uid}}}, \
-         csi: {{driver: {driver}, volumeHandle: {ns}-{name}, fsType: ext4}}}}\n"
+         claimRef: {{namespace: {ns}, name: {name}}}, csi: {{driver: {driver}, volumeHandle: {id}, fsType: ext4}}}}\n"
     ))
     .await?;
-    let status = json!({"status": {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}});
-    claims.patch_status(name, &Patch::Merge(status), &WriteParams::default()).await?;
+    c.apply(&format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: {ns}}}\n\
+         spec: {{volumeMode: {mode}, accessModes: [ReadWriteOnce], storageClassName: '', volumeName: {id}, resources: {{requests: {{storage: 1Gi}}}}}}\n"
+    ))
+    .await?;
+    claim_bound(c, ns, name).await
+}
+
+/// A claim for which the driver makes a volume. The volume's name.
+async fn made(c: &Context, ns: &str, name: &str, class: &str) -> Result<String> {
+    c.apply(&claim(ns, name, class)).await?;
+    claim_bound(c, ns, name).await
+}
+
+/// A claim of 1 GiB.
+pub fn claim(ns: &str, name: &str, class: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, namespace: {ns}}}\n\
+         spec: {{accessModes: [ReadWriteOnce], storageClassName: {class:?}, resources: {{requests: {{storage: 1Gi}}}}}}\n"
+    )
+}
+
+/// Waits until a claim is bound; the name of its volume.
+pub async fn claim_bound(c: &Context, ns: &str, name: &str) -> Result<String> {
+    let api = c.client.within::<PersistentVolumeClaim>(ns);
+    until(&format!("claim {name} is bound"), PATIENCE, async || {
+        let claim = api.get(name).await.map_err(|e| e.to_string())?;
+        match claim.status.phase.as_str() {
+            "Bound" => Ok(claim.spec.volume_name),
+            phase => Err(format!("{phase} {:?}", claim.metadata.annotations)),
+        }
+    })
+    .await
+}
+
+/// Waits until an object is gone.
+pub async fn gone<T: Resource>(c: &Context, ns: &str, name: &str) -> Result<()> {
+    let api = c.client.within::<T>(ns);
+    until(&format!("{} {name} is gone", T::PLURAL), PATIENCE, async || match api.find(name).await {
+        Ok(None) => Ok(()),
+        Ok(Some(found)) => Err(format!("{:?}", found.metadata())),
+        Err(e) => Err(e.to_string()),
+    })
+    .await
+}
+
+/// A class of a driver's volumes.
+pub async fn class(c: &Context, name: &str, driver: &str, mode: &str) -> Result<()> {
+    let mut class = StorageClass::default();
+    class.metadata.name = name.to_owned();
+    class.provisioner = driver.to_owned();
+    class.reclaim_policy = Some("Delete".to_owned());
+    class.volume_binding_mode = Some(mode.to_owned());
+    class.allow_volume_expansion = Some(true);
+    c.client.all::<StorageClass>().create(&class, &WriteParams::default()).await?;
     Ok(())
 }
 
@@ -163,7 +210,7 @@ pub async fn deleted(c: &Context, ns: &str, name: &str) -> Result<()> {
     .await
 }
 
-async fn event(c: &Context, ns: &str, reason: &str, text: &str) -> Result<()> {
+pub async fn event(c: &Context, ns: &str, reason: &str, text: &str) -> Result<()> {
     let events = c.client.within::<Event>(ns);
     until(&format!("event {reason} {text}"), PATIENCE, async || {
         let all = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
@@ -225,26 +272,33 @@ async fn check_summary(c: &Context) -> Result<()> {
         let mut volumes = volumes.flat_map(|pod| pod["volume"].as_array().into_iter().flatten());
         let own = volumes.find(|volume| volume["pvcRef"]["name"] == "data");
         match own.map(|volume| volume["capacityBytes"].as_i64()) {
-            Some(Some(1_048_576)) => Ok(()),
+            Some(Some(1_073_741_824)) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await
 }
 
-/// A volume that is made larger shows so in its claim.
+/// A claim that asks for more gets it: the volume is made larger, then its file system.
 async fn it_grows(c: &Context, ns: &str, driver: &Driver) -> Result<()> {
-    let id = format!("{ns}-data");
-    let patch = Patch::Merge(json!({"spec": {"capacity": {"storage": "2Gi"}}}));
-    c.client.all::<PersistentVolume>().patch(&id, &patch, &WriteParams::default()).await?;
+    let patch = Patch::Merge(json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}}));
     let claims = c.client.within::<PersistentVolumeClaim>(ns);
+    claims.patch("data", &patch, &WriteParams::default()).await?;
     until("the claim shows its size", PATIENCE, async || {
         let claim = claims.get("data").await.map_err(|e| e.to_string())?;
         let size = claim.status.capacity.get("storage").map(ToString::to_string);
-        if size.as_deref() == Some("2Gi") { Ok(()) } else { Err(format!("{size:?}")) }
+        let left = claim.status.conditions.len();
+        if size.as_deref() == Some("2Gi") && left == 0 {
+            Ok(())
+        } else {
+            Err(format!("{size:?}, {:?}", claim.status.conditions))
+        }
     })
     .await?;
+    ensure!(driver.last("ControllerExpandVolume")["bytes"] == 2_i64 << 30);
     ensure!(driver.last("NodeExpandVolume")["bytes"] == 2_i64 << 30);
+    event(c, ns, "ExternalExpanding", "waiting for an external controller").await?;
+    event(c, ns, "FileSystemResizeRequired", "Require file system resize").await?;
     event(c, ns, "FileSystemResizeSuccessful", "succeeded for volume").await
 }
 
@@ -259,10 +313,10 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     describe(c, name, spec).await?;
     let mut driver = Driver::start(c, name).await?;
     check_shown(c, &driver).await?;
-    bound(c, &ns, "data", name).await?;
+    let id = made(c, &ns, "data", name).await?;
+    event(c, &ns, "ExternalProvisioning", "waiting for a volume to be created").await?;
     c.apply(&claiming(&ns, "one", "data")).await?;
     let one = c.pod_ready(&ns, "one").await?;
-    let id = format!("{ns}-data");
     c.in_container(&one, &["/bin/sh", "-c", "echo kept > /v/file"]).await?;
     ensure!(std::fs::read_to_string(driver.volume(&id).join("file"))? == "kept\n");
     let group = said(c, &one, &["/bin/stat", "-c", "%g %a", "/v"]).await?;
@@ -308,6 +362,12 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     let plugins = c.spec.node_dir("node-1").join("orchlet/plugins");
     let left = c.on_node(&["find", plugins.to_str().context("a path")?, "-name", "*.json"]).await?;
     ensure!(left.is_empty(), "records are left: {left}");
+    // the claim goes, and with it what was made for it
+    let claims = c.client.within::<PersistentVolumeClaim>(&ns);
+    claims.delete("data", &DeleteParams::default()).await?;
+    gone::<PersistentVolumeClaim>(c, &ns, "data").await?;
+    gone::<PersistentVolume>(c, "", &id).await?;
+    ensure!(!driver.volume(&id).exists() && driver.count("DeleteVolume") == 1);
     drop(driver);
     let api = c.client.all::<CSINode>();
     until("the cluster shows the driver no more", PATIENCE, async || {
@@ -431,44 +491,50 @@ pub async fn what_is_not_attached_is_waited_for(c: &Context) -> Result<()> {
         "the volume outlives the pod"
     );
 
-    bound(c, &ns, "data", name).await?;
-    let handle = format!("{ns}-data");
-    let attachment = {
-        use sha2::Digest as _;
-        let digest = sha2::Sha256::digest(format!("{handle}{name}node-1").as_bytes());
-        format!("csi-{}", digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-    };
-    let api = c.client.all::<VolumeAttachment>();
+    let handle = bound(c, &ns, "data", name).await?;
+    driver.fault("ControllerPublishVolume fail no such shelf")?;
     c.apply(&claiming(&ns, "waits", "data")).await?;
-    let mut object = VolumeAttachment::default();
-    object.metadata.name = attachment.clone();
-    object.spec.attacher = name.to_owned();
-    object.spec.node_name = "node-1".to_owned();
-    object.spec.source.persistent_volume_name = Some(handle.clone());
-    if api.find(&attachment).await?.is_none() {
-        // a controller may have been faster
-        let _ = api.create(&object, &WriteParams::default()).await;
-    }
-    let failed =
-        json!({"status": {"attached": false, "attachError": {"message": "no such shelf"}}});
-    api.patch_status(&attachment, &Patch::Merge(failed), &WriteParams::default()).await?;
-    let text = format!("AttachVolume.Attach failed for volume \"{handle}\" : no such shelf");
-    event(c, &ns, "FailedAttachVolume", &text).await?;
-    let done = json!({"status": {"attached": true, "attachError": null, "attachmentMetadata": {"shelf": "7"}}});
-    api.patch_status(&attachment, &Patch::Merge(done), &WriteParams::default()).await?;
+    let failed = format!(
+        "AttachVolume.Attach failed for volume \"{handle}\" : rpc error: code = Internal desc = no such shelf"
+    );
+    event(c, &ns, "FailedAttachVolume", &failed).await?;
+    driver.fault("")?;
     c.pod_ready(&ns, "waits").await?;
     ensure!(driver.last("NodePublishVolume")["attached"]["shelf"] == "7");
+    let done = format!("AttachVolume.Attach succeeded for volume \"{handle}\"");
+    event(c, &ns, "SuccessfulAttachVolume", &done).await?;
     let unique = format!("{}^{handle}", c.names.label(&format!("csi/{name}")));
-    let nodes = c.client.all::<Node>();
-    until("the node says that it uses the volume", PATIENCE, async || {
-        let node = nodes.get("node-1").await.map_err(|e| e.to_string())?;
-        let used = node.status.volumes_in_use;
-        if used.contains(&unique) { Ok(()) } else { Err(format!("{used:?}")) }
+    node_shows(c, &unique, true).await?;
+
+    // whoever decides dies: what is attached stays so, what is not needed any more goes
+    c.kill("orch-controller-manager").await?;
+    deleted(c, &ns, "waits").await?;
+    node_shows(c, &unique, false).await?;
+    let attachments = c.client.all::<VolumeAttachment>();
+    until("nothing is attached", PATIENCE, async || {
+        let list = attachments.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let left = list.items.iter().filter(|attachment| attachment.spec.attacher == name).count();
+        if left == 0 { Ok(()) } else { Err(format!("{left}")) }
     })
     .await?;
-    deleted(c, &ns, "waits").await?;
-    api.delete(&attachment, &DeleteParams::default()).await?;
+    ensure!(driver.count("ControllerUnpublishVolume") == 1);
     c.discard(&ns).await
+}
+
+/// Waits until the node says that it uses a volume and the controller that it is attached, or neither.
+async fn node_shows(c: &Context, unique: &str, there: bool) -> Result<()> {
+    let nodes = c.client.all::<Node>();
+    until(&format!("the node shows {unique}: {there}"), PATIENCE, async || {
+        let status = nodes.get("node-1").await.map_err(|e| e.to_string())?.status;
+        let used = status.volumes_in_use.iter().any(|name| name == unique);
+        let attached = status.volumes_attached.iter().any(|volume| volume.name == unique);
+        if used == there && attached == there {
+            Ok(())
+        } else {
+            Err(format!("used {used}, attached {attached}"))
+        }
+    })
+    .await
 }
 
 pub async fn devices_and_claims_of_a_pod_s_own_are_given(c: &Context) -> Result<()> {
@@ -476,7 +542,7 @@ pub async fn devices_and_claims_of_a_pod_s_own_are_given(c: &Context) -> Result<
     let name = "kinds.csi.test";
     describe(c, name, json!({"attachRequired": false})).await?;
     let driver = Driver::start(c, name).await?;
-    bound_as(c, &ns, "disk", name, "Block", "").await?;
+    bound_as(c, &ns, "disk", name, "Block").await?;
     let device = "    volumeDevices: [{name: v, devicePath: /dev/disk-of-mine}]\n  nodeName: node-1\n  volumes:\n  - {name: v, persistentVolumeClaim: {claimName: disk}}\n";
     c.apply(&(pod(&ns, "disk", WAIT) + device)).await?;
     let disk = c.pod_ready(&ns, "disk").await?;
@@ -488,15 +554,24 @@ pub async fn devices_and_claims_of_a_pod_s_own_are_given(c: &Context) -> Result<
     ensure!(!mounts.contains("volumeDevices"), "mounts are left:\n{mounts}");
 
     // a claim that a pod brings along: only one that is its own will do
-    let own = "    volumeMounts: [{name: v, mountPath: /v}]\n  nodeName: node-1\n  volumes:\n  - name: v\n    ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], storageClassName: '', volumeName: drv-kinds-owner-v, resources: {requests: {storage: 1Gi}}}}}\n";
-    c.apply(&(pod(&ns, "owner", WAIT) + own)).await?;
-    event(c, &ns, "FailedMount", "error processing PVC drv-kinds/owner-v").await?;
-    let uid = c.client.within::<Pod>(&ns).get("owner").await?.metadata.uid;
-    let owner = format!(
-        ", ownerReferences: [{{apiVersion: v1, kind: Pod, name: owner, uid: {uid}, controller: true}}]"
+    c.apply(&claim(&ns, "owner-v", name)).await?;
+    let own = format!(
+        "    volumeMounts: [{{name: v, mountPath: /v}}]\n  nodeName: node-1\n  volumes:\n  - name: v\n    ephemeral: {{volumeClaimTemplate: {{metadata: {{labels: {{made: here}}}}, spec: {{accessModes: [ReadWriteOnce], storageClassName: {name}, resources: {{requests: {{storage: 1Gi}}}}}}}}}}\n"
     );
-    bound_as(c, &ns, "owner-v", name, "Filesystem", &owner).await?;
+    c.apply(&(pod(&ns, "owner", WAIT) + &own)).await?;
+    let stranger =
+        "PVC drv-kinds/owner-v was not created for pod drv-kinds/owner (pod is not owner)";
+    event(c, &ns, "FailedBinding", stranger).await?;
+    event(c, &ns, "FailedMount", "error processing PVC drv-kinds/owner-v").await?;
+    let claims = c.client.within::<PersistentVolumeClaim>(&ns);
+    claims.delete("owner-v", &DeleteParams::default()).await?;
     c.pod_ready(&ns, "owner").await?;
+    let theirs = claims.get("owner-v").await?;
+    ensure!(theirs.metadata.labels.get("made").is_some_and(|made| made == "here"));
+    let volume = theirs.spec.volume_name;
     deleted(c, &ns, "owner").await?;
+    gone::<PersistentVolumeClaim>(c, &ns, "owner-v").await?;
+    gone::<PersistentVolume>(c, "", &volume).await?;
+    ensure!(!driver.volume(&volume).exists(), "the volume outlives the pod");
     c.discard(&ns).await
 }

@@ -3,6 +3,7 @@
 //! `cargo test -p orch-tests --test e2e -- [FILTER]`; needs root, containerd and the built programs (`ORCH_BIN_DIR`).
 
 mod churn;
+mod claims;
 mod clients;
 mod context;
 mod csi;
@@ -60,6 +61,9 @@ fn cases() -> Vec<Case<Context>> {
         case!(csi::every_fault_of_a_driver_ends_well),
         case!(csi::what_is_not_attached_is_waited_for),
         case!(csi::devices_and_claims_of_a_pod_s_own_are_given),
+        case!(claims::a_claim_gets_the_volume_that_fits_and_keeps_it),
+        case!(claims::a_claim_that_goes_leaves_its_volume_as_told),
+        case!(claims::a_volume_is_made_where_the_pod_goes),
         case!(clients::kubectl_does_what_people_do_daily),
         case!(faults::a_killed_agent_restarts_no_container),
         case!(faults::a_killed_proxy_keeps_forwarding),

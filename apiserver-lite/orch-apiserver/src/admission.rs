@@ -4,6 +4,7 @@
 mod namespaces;
 mod pods;
 mod service_accounts;
+mod storage;
 
 use apiserver_schema::Object;
 
@@ -33,6 +34,7 @@ pub async fn admit(
 ) -> Result<(), ApiError> {
     if operation == Operation::Create {
         namespaces::admit_create(call, object)?;
+        storage::admit_create(call, object);
     }
     if object.kind.is("", "Pod") && operation == Operation::Create {
         service_accounts::admit(call, object).await?;
@@ -40,6 +42,11 @@ pub async fn admit(
     }
     if let (true, Some(old)) = (object.kind.is("", "Pod") && operation == Operation::Update, old) {
         pods::admit_update(call.server.names, object, old);
+    }
+    if let (true, Operation::Update, Some(old)) =
+        (object.kind.is("", "PersistentVolumeClaim"), operation, old)
+    {
+        storage::admit_update(call, object, old)?;
     }
     Ok(())
 }

@@ -1,9 +1,11 @@
 //! Puts the parts together: client, maps, queue, workers, health.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto_client::config::file;
+use proto_client::events::recorder;
 use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
@@ -26,6 +28,14 @@ use crate::world::{Sink, World};
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VERSION"));
+
+/// The controllers that tell people something, and the names under which they do.
+const VOICES: [(&str, &str); 4] = [
+    ("attachdetach", "attachdetach-controller"),
+    ("ephemeral-volume", "ephemeral_volume"),
+    ("persistentvolume-binder", "persistentvolume-controller"),
+    ("persistentvolume-expander", "volume_expand"),
+];
 
 /// Runs until told to stop.
 ///
@@ -56,7 +66,13 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let drain = Drain::default();
     let admin = tokio::spawn(admin.run(pages, drain.watch()));
     let workers = usize::try_from(flags.concurrent_tasks).unwrap_or(1);
-    let shown = Shown { board, counters };
+    let mut voices = BTreeMap::new();
+    for (controller, component) in VOICES {
+        let (voice, writer) = recorder(client.clone(), component, "");
+        tokio::spawn(writer.run(drain.watch()));
+        voices.insert(controller, voice);
+    }
+    let shown = Shown { board, counters, voices };
     let parts = Parts { client, settings, workers, shown };
     let control = tokio::spawn(control(parts, readiness, drain.watch()));
     let signal = stop_signal().await.map_err(Failure::run)?;

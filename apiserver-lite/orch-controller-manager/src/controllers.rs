@@ -16,8 +16,11 @@ pub mod replicas;
 pub mod replication_controller;
 pub mod root_ca;
 pub mod service_account;
+pub mod volumes;
 
 use std::time::Duration;
+
+use proto_client::events::correlate::Said;
 
 use crate::write::Write;
 
@@ -28,12 +31,21 @@ pub struct Plan {
     pub writes: Vec<Write>,
     /// When to look again even if nothing changes.
     pub again_in: Option<Duration>,
+    /// What people are told.
+    pub said: Vec<Said>,
 }
 
 impl Plan {
     /// These writes and nothing later.
     pub fn of(writes: impl IntoIterator<Item = Write>) -> Self {
-        Self { writes: writes.into_iter().collect(), again_in: None }
+        Self { writes: writes.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Does what another plan does as well, afterwards.
+    pub fn absorb(&mut self, other: Self) {
+        self.writes.extend(other.writes);
+        self.said.extend(other.said);
+        other.again_in.into_iter().for_each(|delay| self.look_again_in(delay));
     }
 
     /// Asks to look again in `delay`, or earlier if that was asked before.

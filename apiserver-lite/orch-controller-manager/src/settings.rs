@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(count("*,-podgc,-namespace"), Ok(CONTROLLERS.len() - 2));
         assert_eq!(count("podgc"), Ok(1));
         assert!(
-            count("*,-nothing").unwrap_err().contains("\"nothing\" is not one of csrapproving, ")
+            count("*,-nothing").unwrap_err().contains("\"nothing\" is not one of attachdetach, ")
         );
     }
 

@@ -3,6 +3,8 @@
 //! A task names an object; it never says what happened to it. Every task can be done at any time, any number
 //! of times: it looks at what is, and does what is missing.
 
+mod volumes;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ use crate::controllers::owners;
 use crate::controllers::service_account;
 use crate::world::World;
 use crate::write::ObjectKind;
+
+pub(crate) use volumes::users;
 
 /// One thing to look at.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,6 +62,20 @@ pub enum Task {
     Deployment(ObjectKey),
     /// Whether an object's owners are still there.
     Owned(ObjectKind, ObjectKey),
+    /// The volume of a claim.
+    Claim(ObjectKey),
+    /// The phase of a volume, and what becomes of it.
+    Volume(String),
+    /// Whether a claim may go.
+    ClaimProtection(ObjectKey),
+    /// Whether a volume may go.
+    VolumeProtection(String),
+    /// The claims that a pod brings along.
+    OwnClaims(ObjectKey),
+    /// What is attached to a node.
+    Attachments(String),
+    /// A claim that asks for more than it has.
+    Growth(ObjectKey),
 }
 
 impl Task {
@@ -78,6 +96,12 @@ impl Task {
             Self::ReplicationController(_) => "replicationcontroller",
             Self::Deployment(_) => "deployment",
             Self::Owned(..) => "garbagecollector",
+            Self::Claim(_) | Self::Volume(_) => "persistentvolume-binder",
+            Self::ClaimProtection(_) => "pvc-protection",
+            Self::VolumeProtection(_) => "pv-protection",
+            Self::OwnClaims(_) => "ephemeral-volume",
+            Self::Attachments(_) => "attachdetach",
+            Self::Growth(_) => "persistentvolume-expander",
         }
     }
 
@@ -93,8 +117,17 @@ impl Task {
             | Self::ReplicaSet(key)
             | Self::ReplicationController(key)
             | Self::Deployment(key)
+            | Self::Claim(key)
+            | Self::ClaimProtection(key)
+            | Self::OwnClaims(key)
+            | Self::Growth(key)
             | Self::Owned(_, key) => Some(&key.namespace),
-            Self::EndedPods | Self::NodeHealth(_) | Self::NodeCidr(_) => None,
+            Self::EndedPods
+            | Self::NodeHealth(_)
+            | Self::NodeCidr(_)
+            | Self::Volume(_)
+            | Self::VolumeProtection(_)
+            | Self::Attachments(_) => None,
         }
     }
 }
@@ -108,7 +141,10 @@ impl fmt::Display for Task {
             | Self::RootCa(name)
             | Self::Namespace(name)
             | Self::NodeHealth(name)
-            | Self::NodeCidr(name) => write!(f, " {name}"),
+            | Self::NodeCidr(name)
+            | Self::Volume(name)
+            | Self::VolumeProtection(name)
+            | Self::Attachments(name) => write!(f, " {name}"),
             Self::AccountToken(key)
             | Self::Endpoints(key)
             | Self::Slices(key)
@@ -116,7 +152,11 @@ impl fmt::Display for Task {
             | Self::PodCleanup(key)
             | Self::ReplicaSet(key)
             | Self::ReplicationController(key)
-            | Self::Deployment(key) => write!(f, " {key}"),
+            | Self::Deployment(key)
+            | Self::Claim(key)
+            | Self::ClaimProtection(key)
+            | Self::OwnClaims(key)
+            | Self::Growth(key) => write!(f, " {key}"),
             Self::EndedPods => f.write_str(" ended pods"),
             Self::Owned(kind, key) => write!(f, " {kind:?} {key}"),
         }
@@ -131,18 +171,24 @@ impl fmt::Debug for Task {
 }
 
 /// Every controller, by the name that `--controllers` knows.
-pub const CONTROLLERS: [&str; 16] = [
+pub const CONTROLLERS: [&str; 22] = [
+    "attachdetach",
     "csrapproving",
     "csrsigning",
     "deployment",
     "endpoint",
     "endpointslice",
     "endpointslicemirroring",
+    "ephemeral-volume",
     "garbagecollector",
     "namespace",
     "nodeipam",
     "nodelifecycle",
+    "persistentvolume-binder",
+    "persistentvolume-expander",
     "podgc",
+    "pv-protection",
+    "pvc-protection",
     "replicaset",
     "replicationcontroller",
     "root-ca-cert-publisher",
@@ -261,6 +307,7 @@ impl Watched for Pod {
         } else if world.is_ending(&key.namespace) {
             tasks.push(Task::Namespace(key.namespace.clone()));
         }
+        tasks.extend(volumes::of_pod(world, key, new, old));
         for pod in [new, old].into_iter().flatten() {
             match pod.metadata.owner_references.iter().find(|o| o.controller == Some(true)) {
                 Some(owner) => {
@@ -338,6 +385,7 @@ impl Watched for Node {
     fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
         let mut tasks = vec![Task::NodeHealth(key.name.clone()), Task::NodeCidr(key.name.clone())];
+        tasks.extend(volumes::of_changed_node(key, new, old));
         let by_pods = |node: Option<&Arc<Self>>| node.map(|node| seen_by_pods(node).clone());
         let zone = world.names.sub_label("topology", "zone");
         let zone =

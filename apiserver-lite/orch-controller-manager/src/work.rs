@@ -1,6 +1,7 @@
 //! Doing a task: take what the maps show, let the controller decide, make its writes.
 
 mod ending;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proto_api::core::v1::{Namespace, Pod};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
-use proto_api::{Resource, Time};
+use proto_api::{Quantity, Resource, Time};
+use proto_client::events::Recorder;
 use proto_client::{Client, ClientError, ObjectKey, Store};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
@@ -18,6 +20,7 @@ use crate::controllers::node_cidr::{self, Cidr};
 use crate::controllers::node_health::{self, Clocks, Heard};
 use crate::controllers::owners::{self, Presence};
 use crate::controllers::pod_cleanup::{self, Place};
+use crate::controllers::volumes::{Marks, attach};
 use crate::controllers::{
     Plan, account_token, deployment, endpoint_slices, endpoints, mirror, replica_set,
     replication_controller, root_ca, service_account,
@@ -38,9 +41,11 @@ pub struct Worker {
     client: Client,
     world: World,
     settings: Settings,
+    marks: Marks,
     memory: Memory,
     status: BTreeMap<&'static str, TaskStatus>,
     counters: Counters,
+    voices: BTreeMap<&'static str, Recorder>,
 }
 
 /// Where the work is shown.
@@ -50,6 +55,8 @@ pub struct Shown {
     pub board: StatusBoard,
     /// All runs.
     pub counters: Counters,
+    /// By controller, who tells people.
+    pub voices: BTreeMap<&'static str, Recorder>,
 }
 
 /// What has to be remembered from one task to the next. Losing it costs time, never correctness.
@@ -63,6 +70,10 @@ struct Memory {
     vanished: Mutex<BTreeMap<String, Instant>>,
     /// By uid of a node, the ranges given to it; held while one is given, so that no two nodes get the same.
     given: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
+    /// What is waited for and was told about attached volumes.
+    attaching: Mutex<attach::Memory>,
+    /// By uid of a claim, the last wish for more that was told.
+    wishes: Mutex<BTreeMap<String, Quantity>>,
 }
 
 /// Why a task is not done; it is tried again.
@@ -85,9 +96,10 @@ pub enum WorkError {
 impl Worker {
     /// A worker that knows nothing yet.
     pub fn new(client: Client, world: World, settings: Settings, shown: Shown) -> Self {
-        let Shown { board, counters } = shown;
+        let Shown { board, counters, voices } = shown;
         let status = CONTROLLERS.iter().map(|name| (*name, board.task(*name))).collect();
-        Self { client, world, settings, memory: Memory::default(), status, counters }
+        let (marks, memory) = (Marks::new(world.names), Memory::default());
+        Self { client, world, settings, marks, memory, status, counters, voices }
     }
 
     /// Does the task and says when to look again, if nothing changes before.
@@ -119,6 +131,13 @@ impl Worker {
             Task::Namespace(name) => return self.end_namespace(name).await,
             Task::NodeCidr(name) => return self.give_ranges(name).await,
             Task::Owned(kind, key) => return self.collect_garbage(task, *kind, key).await,
+            Task::Claim(_)
+            | Task::Volume(_)
+            | Task::ClaimProtection(_)
+            | Task::VolumeProtection(_)
+            | Task::OwnClaims(_)
+            | Task::Attachments(_)
+            | Task::Growth(_) => return self.work_volumes(task).await,
             _ => {}
         }
         let plan = match task {
@@ -179,9 +198,8 @@ impl Worker {
                 }
                 None => Plan::default(),
             },
-            Task::AccountToken(_) | Task::Namespace(_) | Task::NodeCidr(_) | Task::Owned(..) => {
-                Plan::default()
-            }
+            // Those that ask the server before they plan, see `work`.
+            _ => Plan::default(),
         }
     }
 
@@ -291,6 +309,13 @@ impl Worker {
             tracing::debug!(%task, writes = effects.len(), "written");
             lock(&self.memory.awaited).insert(task.clone(), (Instant::now(), effects));
         }
+        if failure.is_none()
+            && let Some(voice) = self.voices.get(task.controller())
+        {
+            for said in plan.said {
+                voice.event(&said.about, said.kind, said.reason, said.message);
+            }
+        }
         match failure {
             // Somebody was faster; the event of that change brings the task back.
             Some(error) if error.is_conflict() => Ok(Some(CATCH_UP)),
@@ -353,6 +378,9 @@ impl Worker {
             ObjectKind::Pod => self.world.pods.get(key).map(|pod| pod.metadata.clone()),
             ObjectKind::ReplicaSet => {
                 self.world.replica_sets.get(key).map(|set| set.metadata.clone())
+            }
+            ObjectKind::PersistentVolumeClaim => {
+                self.world.claims.get(key).map(|claim| claim.metadata.clone())
             }
             _ => None,
         };

@@ -7,12 +7,14 @@ use proto_api::Resource;
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{
-    ConfigMap, Container, Endpoints, Namespace, Node, NodeStatus, Pod, PodSpec, PodStatus,
-    ReplicationController, Secret, Service, ServiceAccount,
+    ConfigMap, Container, Endpoints, Namespace, Node, NodeStatus, PersistentVolume,
+    PersistentVolumeClaim, Pod, PodSpec, PodStatus, ReplicationController, Secret, Service,
+    ServiceAccount, Volume,
 };
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
+use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Client, ListParams, ObjectKey, Reflector, Store};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::work_queue::WorkQueue;
@@ -55,6 +57,16 @@ pub struct World {
     pub replication_controllers: Store<ReplicationController>,
     /// All deployments.
     pub deployments: Store<Deployment>,
+    /// All claims.
+    pub claims: Store<PersistentVolumeClaim>,
+    /// All volumes.
+    pub volumes: Store<PersistentVolume>,
+    /// All classes of storage.
+    pub classes: Store<StorageClass>,
+    /// All drivers that say something of themselves.
+    pub drivers: Store<CSIDriver>,
+    /// All attachments.
+    pub attachments: Store<VolumeAttachment>,
 }
 
 /// The tasks that keep the maps, ready to run.
@@ -72,6 +84,11 @@ pub struct Keepers {
     replica_sets: Reflector<ReplicaSet, ReplicaSet>,
     replication_controllers: Reflector<ReplicationController, ReplicationController>,
     deployments: Reflector<Deployment, Deployment>,
+    claims: Reflector<PersistentVolumeClaim, PersistentVolumeClaim>,
+    volumes: Reflector<PersistentVolume, PersistentVolume>,
+    classes: Reflector<StorageClass, StorageClass>,
+    drivers: Reflector<CSIDriver, CSIDriver>,
+    attachments: Reflector<VolumeAttachment, VolumeAttachment>,
 }
 
 impl World {
@@ -95,6 +112,11 @@ impl World {
             replica_sets: Reflector::whole(client.all(), all()),
             replication_controllers: Reflector::whole(client.all(), all()),
             deployments: Reflector::whole(client.all(), all()),
+            claims: Reflector::projected(client.all(), all(), slim),
+            volumes: Reflector::projected(client.all(), all(), slim),
+            classes: Reflector::projected(client.all(), all(), slim),
+            drivers: Reflector::projected(client.all(), all(), slim),
+            attachments: Reflector::projected(client.all(), all(), slim),
         };
         let world = Self {
             names,
@@ -111,6 +133,11 @@ impl World {
             replica_sets: keepers.replica_sets.store(),
             replication_controllers: keepers.replication_controllers.store(),
             deployments: keepers.deployments.store(),
+            claims: keepers.claims.store(),
+            volumes: keepers.volumes.store(),
+            classes: keepers.classes.store(),
+            drivers: keepers.drivers.store(),
+            attachments: keepers.attachments.store(),
         };
         (world, keepers)
     }
@@ -130,6 +157,11 @@ impl World {
         self.replica_sets.synced().await;
         self.replication_controllers.synced().await;
         self.deployments.synced().await;
+        self.claims.synced().await;
+        self.volumes.synced().await;
+        self.classes.synced().await;
+        self.drivers.synced().await;
+        self.attachments.synced().await;
     }
 
     /// Whether the maps show what a write of ours has done. Until they do, a plan made from them would do it
@@ -143,11 +175,14 @@ impl World {
             ObjectKind::Endpoints => metadata(&self.endpoints, key),
             ObjectKind::Namespace => metadata(&self.namespaces, key),
             ObjectKind::Node => metadata(&self.nodes, key),
+            ObjectKind::PersistentVolume => metadata(&self.volumes, key),
+            ObjectKind::PersistentVolumeClaim => metadata(&self.claims, key),
             ObjectKind::Pod => metadata(&self.pods, key),
             ObjectKind::ReplicaSet => metadata(&self.replica_sets, key),
             ObjectKind::ReplicationController => metadata(&self.replication_controllers, key),
             ObjectKind::Secret => metadata(&self.token_secrets, key),
             ObjectKind::ServiceAccount => metadata(&self.service_accounts, key),
+            ObjectKind::VolumeAttachment => metadata(&self.attachments, key),
         };
         shows(&effect.state, metadata.as_ref())
     }
@@ -209,7 +244,12 @@ impl Keepers {
             leases,
             replica_sets,
             replication_controllers,
-            deployments
+            deployments,
+            claims,
+            volumes,
+            classes,
+            drivers,
+            attachments
         );
         drop(drain);
         running.join_all().await;
@@ -260,6 +300,7 @@ fn slim_pod(pod: Pod) -> Pod {
             subdomain: spec.subdomain,
             restart_policy: spec.restart_policy,
             tolerations: spec.tolerations,
+            volumes: spec.volumes.into_iter().filter(is_claim).collect(),
             ..PodSpec::default()
         },
         status: PodStatus {
@@ -270,6 +311,17 @@ fn slim_pod(pod: Pod) -> Pod {
             ..PodStatus::default()
         },
     }
+}
+
+fn is_claim(volume: &Volume) -> bool {
+    let source = &volume.volume_source;
+    source.persistent_volume_claim.is_some() || source.ephemeral.is_some()
+}
+
+/// An object without what no controller reads of any.
+fn slim<T: Resource>(mut object: T) -> T {
+    object.metadata_mut().managed_fields.clear();
+    object
 }
 
 /// A token secret as its controller needs it: what is there, and none of what it says.
@@ -285,7 +337,7 @@ fn slim_secret(secret: Secret) -> Secret {
     }
 }
 
-/// A node as controllers need it: its labels, taints, ranges and conditions.
+/// A node as controllers need it: its labels, taints, ranges, conditions and volumes.
 fn slim_node(node: Node) -> Node {
     let Node { metadata, spec, status } = node;
     Node {
@@ -295,7 +347,12 @@ fn slim_node(node: Node) -> Node {
             ..metadata
         },
         spec,
-        status: NodeStatus { conditions: status.conditions, ..NodeStatus::default() },
+        status: NodeStatus {
+            conditions: status.conditions,
+            volumes_attached: status.volumes_attached,
+            volumes_in_use: status.volumes_in_use,
+            ..NodeStatus::default()
+        },
     }
 }
 

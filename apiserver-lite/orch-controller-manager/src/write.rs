@@ -2,9 +2,11 @@
 
 use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::core::v1::{
-    ConfigMap, Endpoints, Namespace, Node, Pod, ReplicationController, Secret, ServiceAccount,
+    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Secret, ServiceAccount,
 };
 use proto_api::discovery::v1::EndpointSlice;
+use proto_api::storage::v1::VolumeAttachment;
 use proto_api::{Kind, Resource};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, WriteParams};
 use serde_json::Value;
@@ -134,11 +136,14 @@ objects!(
     Endpoints,
     Namespace,
     Node,
+    PersistentVolume,
+    PersistentVolumeClaim,
     Pod,
     ReplicaSet,
     ReplicationController,
     Secret,
-    ServiceAccount
+    ServiceAccount,
+    VolumeAttachment
 );
 
 async fn create<T: Resource>(

@@ -24,6 +24,8 @@ use proto_daemon::statusz::StatusBoard;
 use crate::facts::{NodeFacts, PodFacts};
 use crate::metrics::Counters;
 use crate::pass::{Scheduler, Signal};
+use crate::stores::Stores;
+use crate::volumes::Marks;
 use crate::waiting::Waiting;
 
 /// Gives every pod a node.
@@ -131,6 +133,7 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     let pods = tokio::spawn(pods.run(drain.clone(), move |change| told.pod(&change)));
     let told = signal.clone();
     let nodes = tokio::spawn(nodes.run(drain.clone(), move |change| told.node(&change)));
+    let (stores, mut storage) = Stores::keep(&client, &signal, &drain);
     let (events, writer) = recorder(client.clone(), &name, "");
     let writer = tokio::spawn(writer.run(drain.clone()));
     // Without all pods and nodes, room that is taken would look free.
@@ -140,12 +143,15 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
             pods_store.synced().await;
             nodes_store.synced().await;
             namespaces_store.synced().await;
+            stores.synced().await;
         } => {}
     }
     drop(syncing);
     trim_heap();
     tracing::info!("caches synced");
     let scheduler = Scheduler {
+        marks: Marks::new(names),
+        stores,
         client,
         pods: pods_store,
         nodes: nodes_store,
@@ -155,10 +161,10 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
         counters,
         status: board.task("schedule"),
         assumed: BTreeMap::new(),
+        held: BTreeMap::new(),
         waiting: Waiting::default(),
     };
     scheduler.run(signal, drain).await;
-    for task in [pods, nodes, namespaces, writer] {
-        task.abort();
-    }
+    storage.extend([pods, nodes, namespaces, writer]);
+    storage.iter().for_each(tokio::task::JoinHandle::abort);
 }

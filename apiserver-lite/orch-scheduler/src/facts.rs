@@ -11,6 +11,8 @@ use proto_api::{Quantity, Resource as _};
 use proto_client::ObjectKey;
 
 use crate::company::Company;
+use crate::volumes::disks::{self, Disk};
+use crate::volumes::{ClaimUse, claims_of};
 
 /// Amounts by resource: processor time in thousandths, everything else in whole units or bytes.
 pub type Amounts = BTreeMap<String, i64>;
@@ -64,6 +66,10 @@ pub struct PodFacts {
     pub labels: BTreeMap<String, String>,
     /// What it says about other pods.
     pub company: Company,
+    /// The claims that it uses.
+    pub claims: Vec<ClaimUse>,
+    /// The disks that it names itself.
+    pub disks: Vec<Disk>,
     /// The uid of what controls it; pods of one controller are spread.
     pub controller: Option<String>,
     /// Its condition `PodScheduled`, if that is not true.
@@ -124,6 +130,8 @@ impl PodFacts {
             tolerations: spec.tolerations.clone(),
             labels: metadata.labels.clone(),
             company: Company::of(pod),
+            claims: claims_of(pod),
+            disks: disks::of_pod(pod),
             controller: controller.map(|owner| owner.uid.clone()),
             unscheduled: status.conditions.iter().find(is_unscheduled).cloned(),
         }

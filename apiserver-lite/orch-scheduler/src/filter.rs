@@ -7,6 +7,7 @@ use proto_api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Tole
 
 use crate::facts::{Admission, CPU, HostPort, MEMORY, NodeFacts, PODS, PodFacts};
 use crate::nodes::NodeLoad;
+use crate::volumes::disks;
 
 /// Why a node is none for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +39,22 @@ pub enum Refusal {
     Uneven,
     /// The node lacks the label over whose values pods are to be spread.
     NoPlace,
+    /// A disk that the pod names is another pod's there.
+    Disk,
+    /// The pod's claims cannot be used, wherever it runs.
+    Claims(String),
+    /// A claim is bound to a volume that does not exist.
+    NoSuchVolume,
+    /// A volume of the pod cannot be reached from there.
+    VolumeElsewhere,
+    /// A volume of the pod is in another zone.
+    VolumeZone,
+    /// The node has as many volumes of a driver as it may.
+    TooManyVolumes,
+    /// A claim of the pod gets no volume there.
+    NoVolume,
+    /// There is nothing left to make a volume of.
+    NoRoomForVolume,
 }
 
 impl fmt::Display for Refusal {
@@ -62,6 +79,18 @@ impl fmt::Display for Refusal {
             Self::NoPlace => f.write_str(
                 "node(s) didn't match pod topology spread constraints (missing required label)",
             ),
+            Self::Disk => f.write_str("node(s) had no available disk"),
+            Self::Claims(why) => f.write_str(why),
+            Self::NoSuchVolume => f.write_str(
+                "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+            ),
+            Self::VolumeElsewhere => f.write_str("node(s) had volume node affinity conflict"),
+            Self::VolumeZone => f.write_str("node(s) had no available volume zone"),
+            Self::TooManyVolumes => f.write_str("node(s) exceed max volume count"),
+            Self::NoVolume => {
+                f.write_str("node(s) didn't find available persistent volumes to bind")
+            }
+            Self::NoRoomForVolume => f.write_str("node(s) did not have enough free storage"),
         }
     }
 }
@@ -84,6 +113,10 @@ pub fn check(pod: &PodFacts, load: &NodeLoad) -> Result<(), Vec<Refusal>> {
     }
     if pod.host_ports.iter().any(|wanted| load.ports.iter().any(|taken| collide(wanted, taken))) {
         return Err(vec![Refusal::Ports]);
+    }
+    let theirs = || load.residents.iter().flat_map(|other| &other.disks);
+    if pod.disks.iter().any(|disk| theirs().any(|other| disks::conflict(disk, other))) {
+        return Err(vec![Refusal::Disk]);
     }
     let refusals = lacking(pod, load);
     if refusals.is_empty() { Ok(()) } else { Err(refusals) }

@@ -15,6 +15,8 @@ mod metrics;
 mod nodes;
 mod pass;
 mod score;
+mod stores;
+mod volumes;
 mod waiting;
 
 use std::process::ExitCode;

@@ -1,6 +1,8 @@
 //! A pass: every pod that waits for a node, most important first, is given the best node that it fits on, or is
 //! told why there is none.
 
+mod volumes;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +25,8 @@ use crate::filter::{Refusal, check, summary};
 use crate::metrics::{Attempt, Counters};
 use crate::nodes::{NodeLoad, load};
 use crate::score::best;
+use crate::stores::Stores;
+use crate::volumes::{Choice, Marks, Needs, Storage};
 use crate::waiting::{Due, Failure, Waiting};
 
 /// How long a binding counts before the watch has shown it. Longer means that it was undone.
@@ -68,7 +72,8 @@ impl Signal {
         }
     }
 
-    fn helpful(&self) {
+    /// Something has changed that could help a pod that waits.
+    pub fn helpful(&self) {
         self.0.helpful.store(true, Ordering::Relaxed);
         self.0.poked.notify_one();
     }
@@ -89,6 +94,10 @@ fn asks_anew(old: &PodFacts, new: &PodFacts) -> bool {
 pub struct Scheduler {
     /// Where bindings go.
     pub client: Client,
+    /// All about storage.
+    pub stores: Stores,
+    /// The annotations of claims.
+    pub marks: Marks,
     /// All pods.
     pub pods: Store<PodFacts>,
     /// All nodes.
@@ -105,8 +114,19 @@ pub struct Scheduler {
     pub status: TaskStatus,
     /// By uid, pods bound by us that the watch does not show with their node yet.
     pub assumed: BTreeMap<String, (Arc<PodFacts>, Instant)>,
+    /// By uid, pods whose node is chosen and whose volumes are not bound yet: their place is kept.
+    pub held: BTreeMap<String, Held>,
     /// Pods that have failed.
     pub waiting: Waiting,
+}
+
+/// A pod that keeps a place.
+#[derive(Clone, Debug)]
+pub struct Held {
+    /// The pod, on its node.
+    pod: Arc<PodFacts>,
+    /// Since when.
+    since: Instant,
 }
 
 impl Scheduler {
@@ -144,22 +164,29 @@ impl Scheduler {
         let namespaces: NamespaceLabels = self.namespaces.list().into_iter().map(labels).collect();
         let mut next: Option<Instant> = None;
         let (mut bound, mut failed) = (0, 0);
+        let mut due = Vec::new();
         for pod in self.pending(&pods) {
             match self.waiting.due(&pod.key, &pod.uid, Instant::now()) {
-                Due::Now => {}
+                Due::Now => due.push(pod),
                 Due::At(at) => {
                     next = Some(next.map_or(at, |earlier| earlier.min(at)));
-                    continue;
+                    self.keep_place(&pod, &mut loads);
                 }
             }
+        }
+        // Who has a place already comes first: nobody is to take it meanwhile.
+        due.sort_by_key(|pod| !self.held.contains_key(&pod.uid));
+        let claims = due.iter().any(|pod| !pod.claims.is_empty());
+        let mut storage = if claims { self.stores.snapshot() } else { Storage::default() };
+        for pod in due {
             if bound + failed == 0 {
                 self.status.started(format!("pod {}", pod.key));
             }
             let begun = Instant::now();
-            let outcome = self.schedule(&pod, &mut loads, &namespaces).await;
+            let outcome = self.schedule(&pod, &mut loads, &namespaces, &mut storage).await;
             let attempt = match outcome {
                 Ok(()) => Attempt::Scheduled,
-                Err(Failure::Unschedulable) => Attempt::Unschedulable,
+                Err(Failure::Unschedulable | Failure::Volumes) => Attempt::Unschedulable,
                 Err(Failure::Error) => Attempt::Error,
             };
             self.counters.attempt(attempt, begun.elapsed());
@@ -190,6 +217,10 @@ impl Scheduler {
             let undecided =
                 found.is_some_and(|found| found.uid == pod.uid && found.node.is_empty());
             undecided && now.saturating_duration_since(*since) < ASSUMED
+        });
+        self.held.retain(|uid, held| {
+            let found = self.pods.get(&held.pod.key);
+            found.is_some_and(|found| found.uid == *uid && found.node.is_empty())
         });
         self.waiting.retain(|key, uid| {
             self.pods.get(key).is_some_and(|pod| pod.uid == uid && pod.node.is_empty())
@@ -222,16 +253,27 @@ impl Scheduler {
         pod: &Arc<PodFacts>,
         loads: &mut [NodeLoad],
         namespaces: &NamespaceLabels,
+        storage: &mut Storage,
     ) -> Result<(), Failure> {
-        let nth = match place(pod, loads, namespaces) {
-            Ok(nth) => nth,
-            Err(why) => {
-                self.tell(pod, &why).await;
-                return Err(Failure::Unschedulable);
-            }
-        };
+        let Place { nth, choices } =
+            match place(pod, loads, namespaces, Shelves { storage, marks: &self.marks }) {
+                Ok(place) => place,
+                Err(why) => {
+                    self.held.remove(&pod.uid);
+                    self.tell(pod, &why).await;
+                    return Err(Failure::Unschedulable);
+                }
+            };
         let Some(load) = loads.get_mut(nth) else { return Err(Failure::Error) };
         let node = load.node.name.clone();
+        if !choices.is_empty() {
+            let held = self.bind_volumes(pod, &node, &choices, storage).await;
+            if let Some(held) = held {
+                load.add(held);
+            }
+            return Err(Failure::Volumes);
+        }
+        self.held.remove(&pod.uid);
         if let Err(error) = self.bind(pod, &node).await {
             tracing::warn!(pod = %pod.key, node, error = chain(&error), "not bound");
             return Err(Failure::Error);
@@ -290,27 +332,55 @@ impl Scheduler {
     }
 }
 
-/// The best node for the pod by its place in `loads`, or why there is none.
+/// A node for a pod.
+#[derive(Clone, Debug, PartialEq)]
+struct Place {
+    /// Which, by its place among the loads.
+    nth: usize,
+    /// How the claims that wait for the node get their volumes; empty when none waits.
+    choices: Vec<Choice>,
+}
+
+/// The volumes that there are.
+#[derive(Clone, Copy)]
+struct Shelves<'a> {
+    storage: &'a Storage,
+    marks: &'a Marks,
+}
+
+/// The best node for the pod, or why there is none.
 fn place(
     pod: &PodFacts,
     loads: &[NodeLoad],
     namespaces: &NamespaceLabels,
-) -> Result<usize, String> {
+    shelves: Shelves<'_>,
+) -> Result<Place, String> {
+    let Shelves { storage, marks } = shelves;
+    let nowhere =
+        |refusal: Refusal| summary(loads.len(), loads.iter().map(|_| vec![refusal.clone()]));
+    let needs = Needs::of(pod, storage, marks).map_err(nowhere)?;
+    if needs.is_shared(pod, loads) {
+        let why = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
+        return Err(nowhere(Refusal::Claims(why.to_owned())));
+    }
     let neighbours = Neighbours::of(pod, loads, namespaces);
-    let mut fitting: Vec<(usize, &NodeLoad)> = Vec::new();
+    let mut fitting: Vec<(Place, &NodeLoad)> = Vec::new();
     let mut refusals: Vec<Vec<Refusal>> = Vec::new();
     for (nth, load) in loads.iter().enumerate() {
-        let room = check(pod, load);
-        let checked =
-            room.and_then(|()| neighbours.refusal(&load.node).map_or(Ok(()), |r| Err(vec![r])));
+        let checked = check(pod, load).and_then(|()| {
+            let choices = needs.check(pod, load, storage, marks).map_err(|r| vec![r])?;
+            neighbours.refusal(&load.node).map_or(Ok(choices), |r| Err(vec![r]))
+        });
         match checked {
-            Ok(()) => fitting.push((nth, load)),
+            Ok(choices) => fitting.push((Place { nth, choices }, load)),
             Err(refusal) => refusals.push(refusal),
         }
     }
     let candidates: Vec<&NodeLoad> = fitting.iter().map(|(_, load)| *load).collect();
-    let chosen = best(pod, &candidates).and_then(|nth| fitting.get(nth));
-    chosen.map(|(nth, _)| *nth).ok_or_else(|| summary(loads.len(), refusals))
+    match best(pod, &candidates) {
+        Some(nth) if nth < fitting.len() => Ok(fitting.swap_remove(nth).0),
+        _ => Err(summary(loads.len(), refusals)),
+    }
 }
 
 fn now() -> Time {
@@ -330,6 +400,13 @@ mod tests {
         NamespaceLabels::new()
     }
 
+    /// Where a pod without claims is put.
+    fn put(pod: &PodFacts, loads: &[NodeLoad]) -> Result<usize, String> {
+        let marks = Marks::new(crate::facts::examples::names());
+        let shelves = Shelves { storage: &Storage::default(), marks: &marks };
+        place(pod, loads, &none(), shelves).map(|place| place.nth)
+    }
+
     fn loads(count: usize) -> Vec<NodeLoad> {
         (0..count).map(|nth| NodeLoad::empty(Arc::new(node(&format!("n{nth}"))))).collect()
     }
@@ -338,15 +415,12 @@ mod tests {
     fn says_why_there_is_no_node() {
         let mut loads = loads(2);
         loads[0].add(pod("x", 4000, 0));
-        assert_eq!(place(&pod("p", 100, 0), &loads, &none()), Ok(1));
+        assert_eq!(put(&pod("p", 100, 0), &loads), Ok(1));
         assert_eq!(
-            place(&pod("p", 5000, 0), &loads, &none()).unwrap_err(),
+            put(&pod("p", 5000, 0), &loads).unwrap_err(),
             "0/2 nodes are available: 2 Insufficient cpu."
         );
-        assert_eq!(
-            place(&pod("p", 1, 0), &[], &none()).unwrap_err(),
-            "no nodes available to schedule pods"
-        );
+        assert_eq!(put(&pod("p", 1, 0), &[]).unwrap_err(), "no nodes available to schedule pods");
     }
 
     #[test]
@@ -367,7 +441,7 @@ mod tests {
             let mut loads = loads(4);
             for (nth, (cpu, gib)) in asked.into_iter().enumerate() {
                 let pod = pod(&nth.to_string(), cpu, gib << 30);
-                match place(&pod, &loads, &none()) {
+                match put(&pod, &loads) {
                     Ok(nth) => loads[nth].add(pod),
                     Err(_) => prop_assert!(loads.iter().all(|load| check(&pod, load).is_err())),
                 }

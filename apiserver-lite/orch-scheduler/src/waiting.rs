@@ -26,8 +26,9 @@ struct Wait {
     uid: String,
     failures: u32,
     since: Instant,
-    /// What `changes` was when it failed; `None` if it is to be tried again in any case.
-    seen: Option<u64>,
+    why: Failure,
+    /// What `changes` was when it failed.
+    seen: u64,
 }
 
 /// Why a pod has no node yet.
@@ -37,6 +38,8 @@ pub enum Failure {
     Unschedulable,
     /// It could not be bound.
     Error,
+    /// Its node is chosen; its volumes are not bound yet.
+    Volumes,
 }
 
 impl Waiting {
@@ -51,8 +54,9 @@ impl Waiting {
             Some(wait) if wait.uid == uid => wait.failures + 1,
             _ => 1,
         };
-        let seen = (failure == Failure::Unschedulable).then_some(self.changes);
-        self.pods.insert(key.clone(), Wait { uid: uid.to_owned(), failures, since: now, seen });
+        let seen = self.changes;
+        let wait = Wait { uid: uid.to_owned(), failures, since: now, why: failure, seen };
+        self.pods.insert(key.clone(), wait);
     }
 
     /// A pod has a node.
@@ -73,8 +77,14 @@ impl Waiting {
     /// When the pod may be tried: now, or not before a time.
     pub fn due(&self, key: &ObjectKey, uid: &str, now: Instant) -> Due {
         let Some(wait) = self.pods.get(key).filter(|wait| wait.uid == uid) else { return Due::Now };
-        let changed = wait.seen.is_none_or(|seen| seen != self.changes);
-        let pause = if changed { backoff(wait.failures) } else { UNASKED };
+        let changed = wait.seen != self.changes;
+        let pause = match wait.why {
+            Failure::Error => backoff(wait.failures),
+            Failure::Unschedulable if changed => backoff(wait.failures),
+            // What it waits for is not in its own hands: nothing is gained by waiting longer.
+            Failure::Volumes if changed => Duration::ZERO,
+            Failure::Unschedulable | Failure::Volumes => UNASKED,
+        };
         let at = wait.since + pause;
         if at <= now { Due::Now } else { Due::At(at) }
     }
@@ -117,6 +127,18 @@ mod tests {
         }
         waiting.something_changed();
         assert_eq!(waiting.due(&key, "u", at(4)), Due::At(at(14)), "1, 2, 4, 8, then 10");
+    }
+
+    #[test]
+    fn volumes_that_are_bound_are_seen_at_once() {
+        let (start, key) = (Instant::now(), ObjectKey::new("ns", "a"));
+        let mut waiting = Waiting::default();
+        for _ in 0..5 {
+            waiting.failed(&key, "u", Failure::Volumes, start);
+        }
+        assert_eq!(waiting.due(&key, "u", start), Due::At(start + UNASKED));
+        waiting.something_changed();
+        assert_eq!(waiting.due(&key, "u", start), Due::Now);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A driver of volumes that are directories of the host, for tests: it stages, publishes, expands and counts, tells where it is, says in a
-//! file what it was asked, and fails in the ways that a file beside it names.
+//! file what it was asked, and fails in the ways that a file beside it names. With a client configuration it is its own provisioner,
+//! attacher and resizer too ([`cluster`]).
 //!
 //! ```text
 //! <dir>/csi.sock          its service           <dir>/volumes/<id>/   a volume
@@ -8,6 +9,7 @@
 //! <registry>/<name>-reg.sock   where it makes itself known
 //! ```
 
+mod cluster;
 mod faults;
 mod node;
 mod store;
@@ -53,6 +55,12 @@ pub struct Flags {
     /// Leave staging out.
     #[arg(long)]
     pub no_stage: bool,
+    /// Client configuration of the cluster whose claims it serves; without it, it is a node's driver only.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// How the cluster names things.
+    #[arg(long, default_value = "kubernetes")]
+    pub naming: String,
     /// Most volumes on the node.
     #[arg(long, default_value_t = 16)]
     pub volumes_max: i64,
@@ -135,6 +143,11 @@ async fn main() -> Result<()> {
     let registration = Server::builder()
         .add_service(RegistrationServer::new(known()))
         .serve_with_incoming(register);
-    tokio::try_join!(service, registration)?;
+    let served = cluster::serve(&flags, store.clone());
+    let transport = async {
+        tokio::try_join!(service, registration)?;
+        anyhow::Ok(())
+    };
+    tokio::try_join!(transport, served)?;
     Ok(())
 }

@@ -47,9 +47,14 @@ impl Store {
         Ok(path)
     }
 
-    /// Removes a volume.
+    /// Removes a volume and its size.
     pub fn remove(&self, id: &str) -> io::Result<()> {
-        fs::remove_dir_all(self.volume(id)?)
+        let path = self.volume(id)?;
+        match fs::remove_file(path.with_extension("size")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::remove_dir_all(path)
     }
 
     /// Notes the size of a volume.

@@ -1,0 +1,183 @@
+//! Which volume a claim gets: of those that will do, one with the fewest access modes, and of these the smallest.
+
+use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use proto_api::selectors::Selector;
+
+use super::{Marks, is_promised, mode, storage};
+
+/// Who chooses the volume of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Any volume that fits.
+    Any,
+    /// The scheduler, together with a node: only a volume that is promised already.
+    Scheduler,
+}
+
+/// The best of `volumes` for a claim. One that is promised to it comes before all others.
+pub fn best<'a>(
+    marks: &Marks,
+    claim: &PersistentVolumeClaim,
+    volumes: impl IntoIterator<Item = &'a PersistentVolume>,
+    choice: Choice,
+) -> Option<&'a PersistentVolume> {
+    let wanted = Wanted::of(marks, claim)?;
+    let mut best: Option<&PersistentVolume> = None;
+    for volume in volumes {
+        if is_promised(volume, claim) {
+            if wanted.takes_promised(volume) {
+                return Some(volume);
+            }
+            continue;
+        }
+        if choice == Choice::Any && wanted.takes(volume) && best.is_none_or(|b| better(volume, b)) {
+            best = Some(volume);
+        }
+    }
+    best
+}
+
+fn better(volume: &PersistentVolume, than: &PersistentVolume) -> bool {
+    let rank = |v: &PersistentVolume| (v.spec.access_modes.len(), storage(&v.spec.capacity));
+    let (a, b) = (rank(volume), rank(than));
+    (a.0, a.1, &volume.metadata.name) < (b.0, b.1, &than.metadata.name)
+}
+
+/// What a claim asks of a volume.
+struct Wanted<'a> {
+    marks: &'a Marks,
+    claim: &'a PersistentVolumeClaim,
+    selector: Option<Selector>,
+}
+
+impl<'a> Wanted<'a> {
+    /// `None` when the selector is none.
+    fn of(marks: &'a Marks, claim: &'a PersistentVolumeClaim) -> Option<Self> {
+        let selector = match &claim.spec.selector {
+            Some(selector) => Some(Selector::from_label_selector(selector, "spec.selector").ok()?),
+            None => None,
+        };
+        Some(Self { marks, claim, selector })
+    }
+
+    /// A promise holds only for a volume that is large enough and of the right mode.
+    fn takes_promised(&self, volume: &PersistentVolume) -> bool {
+        fault_of_size(volume, self.claim).is_none()
+            && fault_of_mode(volume, self.claim).is_none()
+            && (volume.metadata.deletion_timestamp.is_none() || is_theirs(volume, self.claim))
+    }
+
+    fn takes(&self, volume: &PersistentVolume) -> bool {
+        volume.spec.claim_ref.is_none()
+            && volume.status.phase == "Available"
+            && fault(self.marks, volume, self.claim).is_none()
+            && self.selector.as_ref().is_none_or(|s| s.matches(&volume.metadata.labels))
+    }
+}
+
+/// Whether the volume is this very claim's.
+fn is_theirs(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    volume.spec.claim_ref.as_ref().is_some_and(|of| of.uid == claim.metadata.uid)
+}
+
+/// Why a volume that a claim names is none for it, in the ecosystem's words.
+pub fn fault(
+    marks: &Marks,
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Option<&'static str> {
+    let class = marks.class_of_claim(claim).unwrap_or_default();
+    let offers = |mode: &String| volume.spec.access_modes.contains(mode);
+    if volume.metadata.deletion_timestamp.is_some() {
+        return Some("the volume is marked for deletion");
+    }
+    fault_of_size(volume, claim)
+        .or_else(|| {
+            (class != marks.class_of_volume(volume)).then_some("storageClassName does not match")
+        })
+        .or_else(|| fault_of_mode(volume, claim))
+        .or_else(|| {
+            (!claim.spec.access_modes.iter().all(offers)).then_some("incompatible accessMode")
+        })
+}
+
+fn fault_of_size(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
+    let small = storage(&claim.spec.resources.requests) > storage(&volume.spec.capacity);
+    small.then_some("requested PV is too small")
+}
+
+/// Why the volume's mode is not the claim's.
+pub fn fault_of_mode(
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Option<&'static str> {
+    let (has, wants) =
+        (mode(volume.spec.volume_mode.as_ref()), mode(claim.spec.volume_mode.as_ref()));
+    (has != wants).then_some("incompatible volumeMode")
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::Time;
+    use proto_api::meta::v1::LabelSelector;
+
+    use super::super::examples::*;
+    use super::*;
+
+    fn chosen(claim: &PersistentVolumeClaim, volumes: &[PersistentVolume]) -> Option<String> {
+        let best = best(&Marks::new(names()), claim, volumes, Choice::Any);
+        best.map(|volume| volume.metadata.name.clone())
+    }
+
+    #[test]
+    fn the_smallest_that_fits() {
+        let all = [volume("big", "10Gi"), volume("small", "512Mi"), volume("right", "2Gi")];
+        assert_eq!(chosen(&claim("c"), &all).as_deref(), Some("right"));
+        let mut shared = volume("shared", "1Gi");
+        shared.spec.access_modes.push("ReadWriteMany".into());
+        let all = [shared, volume("plain", "10Gi")];
+        assert_eq!(chosen(&claim("c"), &all).as_deref(), Some("plain"), "few modes first");
+        assert_eq!(chosen(&claim("c"), &[volume("small", "512Mi")]), None);
+    }
+
+    #[test]
+    fn only_what_the_claim_asks_for() {
+        let taken = |change: &dyn Fn(&mut PersistentVolume)| {
+            let mut volume = volume("v", "1Gi");
+            change(&mut volume);
+            chosen(&claim("c"), &[volume]).is_some()
+        };
+        assert!(taken(&|_| ()));
+        assert!(!taken(&|v| v.status.phase = "Released".into()));
+        assert!(!taken(&|v| v.status.phase = "Pending".into()));
+        assert!(!taken(&|v| v.spec.storage_class_name = "fast".into()));
+        assert!(!taken(&|v| v.spec.volume_mode = Some("Block".into())));
+        assert!(!taken(&|v| v.spec.access_modes = vec!["ReadOnlyMany".into()]));
+        assert!(!taken(&|v| v.metadata.deletion_timestamp = Some(Time::from_unix(1))));
+        assert!(!taken(&|v| v.spec.claim_ref = Some(refer_to(&claim("other")))));
+        let mut picky = claim("c");
+        let labels = [("tier".to_owned(), "gold".to_owned())];
+        picky.spec.selector =
+            Some(LabelSelector { match_labels: labels.clone().into(), ..Default::default() });
+        let mut gold = volume("gold", "9Gi");
+        gold.metadata.labels = labels.into();
+        assert_eq!(chosen(&picky, &[volume("v", "1Gi"), gold]).as_deref(), Some("gold"));
+    }
+
+    fn refer_to(claim: &PersistentVolumeClaim) -> proto_api::core::v1::ObjectReference {
+        super::super::refer(names(), claim)
+    }
+
+    #[test]
+    fn a_promised_volume_comes_first() {
+        let wanted = claim("c");
+        let all = [volume("v", "1Gi"), promised("mine", &wanted, false)];
+        assert_eq!(chosen(&wanted, &all).as_deref(), Some("mine"));
+        let marks = Marks::new(names());
+        assert!(best(&marks, &wanted, &all[..1], Choice::Scheduler).is_none());
+        assert!(best(&marks, &wanted, &all, Choice::Scheduler).is_some());
+        let mut small = promised("mine", &wanted, true);
+        small.spec.capacity.insert("storage".into(), "1Mi".parse().unwrap());
+        assert_eq!(chosen(&wanted, &[small]), None);
+    }
+}

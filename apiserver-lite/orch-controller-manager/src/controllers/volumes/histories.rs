@@ -1,0 +1,412 @@
+//! Random histories of claims, volumes, pods and a provisioner, against a server that checks versions as the real one
+//! does. The controllers see maps that are behind, lose their memory at any point, and stop between any two writes.
+//!
+//! What may never happen: two claims with one volume, a claim that loses the volume that it has, a volume or claim that
+//! goes while it is used. What has to happen in the end: a claim has a volume if one fits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use proto_api::object::{from_json_value, to_json_value};
+use proto_api::storage::v1::StorageClass;
+use proto_api::{Resource, Time};
+use serde_json::Value;
+
+use super::claim::Around;
+use super::examples::*;
+use super::*;
+use crate::controllers::Plan;
+
+/// Objects by name, each with its version.
+#[derive(Clone, Default)]
+struct Objects {
+    claims: BTreeMap<String, PersistentVolumeClaim>,
+    volumes: BTreeMap<String, PersistentVolume>,
+    pods: BTreeMap<String, Pod>,
+    class: Option<StorageClass>,
+}
+
+/// The server, and what the controllers have seen of it.
+struct Cluster {
+    marks: Marks,
+    now: Objects,
+    /// Older states; the controllers look at one of them.
+    before: Vec<Objects>,
+    version: u64,
+    made: u32,
+    /// By claim's uid, the volume that it was seen bound with.
+    pairs: BTreeMap<String, String>,
+}
+
+/// RFC 7386.
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    let Some(target) = into.as_object_mut() else { return };
+    for (key, value) in fields {
+        if value.is_null() {
+            target.remove(key);
+        } else {
+            merge(target.entry(key.clone()).or_insert(Value::Null), value);
+        }
+    }
+}
+
+/// Changes an object as a server would: not one of another version or uid, and of it only the part that is meant.
+fn patched<T: Resource>(old: &T, part: Part, patch: &Value, version: u64) -> Option<T> {
+    let metadata = old.metadata();
+    let asked = &patch["metadata"];
+    let same = |key: &str, is: &str| asked.get(key).is_none_or(|said| said == is);
+    if !same("uid", &metadata.uid) || !same("resourceVersion", &metadata.resource_version) {
+        return None;
+    }
+    let mut json = to_json_value(old, names()).unwrap();
+    let before = json.clone();
+    merge(&mut json, patch);
+    match part {
+        Part::Main => json["status"] = before["status"].clone(),
+        Part::Status => json["spec"] = before["spec"].clone(),
+    }
+    let mut new: T = from_json_value(json, names()).unwrap();
+    new.metadata_mut().resource_version = version.to_string();
+    Some(new)
+}
+
+/// Puts a changed object back; one that is to go and that nothing holds is gone.
+fn put<T: Resource>(map: &mut BTreeMap<String, T>, object: T) {
+    let metadata = object.metadata();
+    let name = metadata.name.clone();
+    if metadata.deletion_timestamp.is_some() && metadata.finalizers.is_empty() {
+        map.remove(&name);
+    } else {
+        map.insert(name, object);
+    }
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let now = Objects {
+            class: Some(class("made", "disk.csi.test", "Immediate")),
+            ..Objects::default()
+        };
+        let marks = Marks::new(names());
+        Self { marks, now, before: Vec::new(), version: 10, made: 0, pairs: BTreeMap::new() }
+    }
+
+    fn next(&mut self) -> String {
+        self.version += 1;
+        self.version.to_string()
+    }
+
+    fn uid(&mut self) -> String {
+        self.made += 1;
+        format!("u{}", self.made)
+    }
+
+    /// Does a write, or refuses it.
+    fn write(&mut self, write: &Write) -> bool {
+        self.version += 1;
+        let version = self.version;
+        let Write::Patch { kind, key, part, patch } = write else {
+            unreachable!("these controllers only patch: {write:?}")
+        };
+        let done = match kind {
+            ObjectKind::PersistentVolume => {
+                let old = self.now.volumes.get(&key.name);
+                let new = old.and_then(|old| patched(old, *part, patch, version));
+                new.map(|new| {
+                    self.check_volume_goes(&new);
+                    put(&mut self.now.volumes, new);
+                })
+            }
+            _ => {
+                let old = self.now.claims.get(&key.name);
+                let new = old.and_then(|old| patched(old, *part, patch, version));
+                new.map(|new| {
+                    self.check_claim_goes(&new);
+                    put(&mut self.now.claims, new);
+                })
+            }
+        };
+        self.check();
+        done.is_some()
+    }
+
+    // === What may never happen ===
+
+    fn check(&mut self) {
+        let mut owners: BTreeMap<&str, &str> = BTreeMap::new();
+        for claim in self.now.claims.values() {
+            let volume = &claim.spec.volume_name;
+            if volume.is_empty() || !has(&claim.metadata, &self.marks.bind_completed) {
+                continue;
+            }
+            let other = owners.insert(volume, &claim.metadata.uid);
+            assert_eq!(other, None, "two claims have {volume}");
+            let had = self.pairs.entry(claim.metadata.uid.clone()).or_insert(volume.clone());
+            assert_eq!(had, volume, "a claim has changed its volume");
+            let of = self.now.volumes.get(volume).and_then(|v| v.spec.claim_ref.clone());
+            assert_eq!(
+                of.map(|of| of.uid).as_deref(),
+                Some(claim.metadata.uid.as_str()),
+                "{volume} is no more the volume of {}",
+                claim.metadata.name
+            );
+            assert_ne!(claim.status.phase, "Lost");
+        }
+    }
+
+    fn check_volume_goes(&self, new: &PersistentVolume) {
+        if new.metadata.deletion_timestamp.is_none() || !new.metadata.finalizers.is_empty() {
+            return;
+        }
+        let name = &new.metadata.name;
+        let user = self.now.claims.values().find(|claim| {
+            claim.spec.volume_name == *name && has(&claim.metadata, &self.marks.bind_completed)
+        });
+        assert!(user.is_none(), "{name} goes while a claim has it");
+    }
+
+    fn check_claim_goes(&self, new: &PersistentVolumeClaim) {
+        if new.metadata.deletion_timestamp.is_none() || !new.metadata.finalizers.is_empty() {
+            return;
+        }
+        let used = self.now.pods.values().any(|pod| protection::uses(pod, new));
+        assert!(!used, "{} goes while a pod uses it", new.metadata.name);
+    }
+
+    // === The controllers ===
+
+    /// What the maps of the controllers show: some state of the past for volumes, and one for claims.
+    fn seen(&self, age: (usize, usize)) -> Objects {
+        let back = |age: usize| {
+            let at = self.before.len().checked_sub(age % 4);
+            at.and_then(|at| self.before.get(at)).unwrap_or(&self.now)
+        };
+        Objects { volumes: back(age.0).volumes.clone(), ..back(age.1).clone() }
+    }
+
+    fn plan_claim(&self, seen: &Objects, name: &str) -> Plan {
+        let Some(claim) = seen.claims.get(name) else { return Plan::default() };
+        let volume = |name: &str| {
+            // As the worker does: a bound claim's volume is asked for before it is called lost.
+            let found = seen.volumes.get(name).or_else(|| self.now.volumes.get(name));
+            found.cloned().map(Arc::new)
+        };
+        let around = Around {
+            names: names(),
+            marks: &self.marks,
+            volume: &volume,
+            volumes: &|| seen.volumes.values().cloned().map(Arc::new).collect(),
+            class: &|_| seen.class.clone().map(Arc::new),
+            default_class: &|| None,
+            pods: &Vec::new,
+        };
+        super::claim::plan(claim, &around)
+    }
+
+    /// The claim behind a volume: the map's, or the server's if the map has none of that uid.
+    fn behind(&self, seen: &Objects, volume: &PersistentVolume) -> Option<PersistentVolumeClaim> {
+        let of = volume.spec.claim_ref.as_ref()?;
+        let shown = seen.claims.get(&of.name);
+        if shown.is_some_and(|claim| claim.metadata.uid == of.uid) {
+            return shown.cloned();
+        }
+        self.now.claims.get(&of.name).cloned()
+    }
+
+    /// One look of every controller at everything, each plan cut short after `writes` writes.
+    fn look(&mut self, age: (usize, usize), writes: usize) -> bool {
+        let seen = self.seen(age);
+        let mut plans = Vec::new();
+        for (name, claim) in &seen.claims {
+            plans.push(self.plan_claim(&seen, name));
+            let held = protection::is_held(&claim.metadata, &self.marks.claim_protection);
+            let pods = seen.pods.values().chain(self.now.pods.values());
+            let used = held && pods.into_iter().any(|pod| protection::uses(pod, claim));
+            plans.push(protection::plan_claim(&self.marks, claim, used));
+        }
+        for volume in seen.volumes.values() {
+            let claim = self.behind(&seen, volume);
+            plans.push(super::volume::plan(names(), &self.marks, volume, claim.as_ref()));
+            plans.push(protection::plan_volume(&self.marks, volume, claim.as_ref()));
+        }
+        let mut changed = false;
+        for plan in plans {
+            for write in plan.writes.iter().take(writes) {
+                if !self.write(write) {
+                    break;
+                }
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    // === Everybody else ===
+
+    fn make_claim(&mut self, nth: u8, gib: u8, made: bool) {
+        let name = format!("c{}", nth % 3);
+        if self.now.claims.contains_key(&name) {
+            return;
+        }
+        let mut claim = claim(&name);
+        claim.metadata.uid = self.uid();
+        claim.metadata.resource_version = self.next();
+        claim.metadata.finalizers = vec![self.marks.claim_protection.clone()];
+        claim.spec.storage_class_name = Some(if made { "made" } else { "" }.into());
+        let size = format!("{}Gi", 1 + gib % 3).parse().unwrap();
+        claim.spec.resources.requests.insert("storage".into(), size);
+        self.now.claims.insert(name, claim);
+    }
+
+    fn make_volume(&mut self, nth: u8, gib: u8, promise: Option<u8>) {
+        let name = format!("v{}", nth % 4);
+        if self.now.volumes.contains_key(&name) {
+            return;
+        }
+        let mut volume = volume(&name, &format!("{}Gi", 1 + gib % 3));
+        volume.metadata.uid = self.uid();
+        volume.metadata.resource_version = self.next();
+        volume.metadata.finalizers = vec![self.marks.volume_protection.clone()];
+        volume.status.phase = "Pending".into();
+        if let Some(to) = promise {
+            let mut of = refer(names(), &claim(&format!("c{}", to % 3)));
+            of.uid.clear();
+            volume.spec.claim_ref = Some(of);
+        }
+        self.now.volumes.insert(name, volume);
+    }
+
+    /// Makes volumes for claims that ask for them, and deletes those that are released.
+    fn provision(&mut self) {
+        for claim in self.now.claims.clone().into_values() {
+            let asked = has(&claim.metadata, &self.marks.provisioners[0]);
+            let name = format!("pvc-{}", claim.metadata.uid);
+            if !asked || !claim.spec.volume_name.is_empty() || self.now.volumes.contains_key(&name)
+            {
+                continue;
+            }
+            let mut volume = promised(&name, &claim, true);
+            volume.metadata.resource_version = self.next();
+            volume.metadata.finalizers = vec![self.marks.volume_protection.clone()];
+            let by = self.marks.provisioned_by.clone();
+            volume.metadata.annotations.insert(by, "disk.csi.test".into());
+            volume.spec.storage_class_name = "made".into();
+            volume.spec.capacity = claim.spec.resources.requests.clone();
+            volume.spec.persistent_volume_reclaim_policy = "Delete".into();
+            volume.status.phase = "Pending".into();
+            self.now.volumes.insert(name, volume);
+        }
+        for mut volume in self.now.volumes.clone().into_values() {
+            let made = has(&volume.metadata, &self.marks.provisioned_by);
+            if made && volume.status.phase == "Released" {
+                volume.metadata.deletion_timestamp = Some(Time::from_unix(1));
+                volume.metadata.resource_version = self.next();
+                self.check_volume_goes(&volume);
+                put(&mut self.now.volumes, volume);
+            }
+        }
+    }
+
+    fn delete_claim(&mut self, nth: u8) {
+        let Some(claim) = self.now.claims.get(&format!("c{}", nth % 3)) else { return };
+        let mut claim = claim.clone();
+        claim.metadata.deletion_timestamp = Some(Time::from_unix(1));
+        claim.metadata.resource_version = self.next();
+        put(&mut self.now.claims, claim);
+    }
+
+    fn delete_volume(&mut self, nth: u8) {
+        let Some(volume) = self.now.volumes.get(&format!("v{}", nth % 4)) else { return };
+        let mut volume = volume.clone();
+        volume.metadata.deletion_timestamp = Some(Time::from_unix(1));
+        volume.metadata.resource_version = self.next();
+        self.check_volume_goes(&volume);
+        put(&mut self.now.volumes, volume);
+    }
+
+    /// A pod comes to a node or goes. It does not come with a claim that is to go: no agent would start it.
+    fn toggle_pod(&mut self, nth: u8) {
+        let (name, claim) = (format!("p{}", nth % 3), format!("c{}", nth % 3));
+        let going = |claim: &PersistentVolumeClaim| claim.metadata.deletion_timestamp.is_some();
+        if self.now.pods.remove(&name).is_none()
+            && self.now.claims.get(&claim).is_some_and(|claim| !going(claim))
+        {
+            self.now.pods.insert(name.clone(), user(&name, &claim, "n"));
+        }
+    }
+}
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+enum Step {
+    Claim(u8, u8, bool),
+    Volume(u8, u8, Option<u8>),
+    DeleteClaim(u8),
+    DeleteVolume(u8),
+    Pod(u8),
+    Provision,
+    /// The controllers look at maps of such ages, and stop after so many writes of each plan.
+    Look((usize, usize), usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        2 => (any::<u8>(), any::<u8>(), any::<bool>()).prop_map(|(n, g, m)| Step::Claim(n, g, m)),
+        2 => (any::<u8>(), any::<u8>(), proptest::option::weighted(0.3, any::<u8>()))
+            .prop_map(|(n, g, p)| Step::Volume(n, g, p)),
+        1 => any::<u8>().prop_map(Step::DeleteClaim),
+        1 => any::<u8>().prop_map(Step::DeleteVolume),
+        1 => any::<u8>().prop_map(Step::Pod),
+        2 => Just(Step::Provision),
+        8 => ((0usize..4, 0usize..4), 0usize..3).prop_map(|(age, writes)| Step::Look(age, writes)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn nothing_bound_is_broken_and_what_fits_is_found(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut cluster = Cluster::new();
+        for step in steps {
+            let state = cluster.now.clone();
+            match step {
+                Step::Claim(nth, gib, made) => cluster.make_claim(nth, gib, made),
+                Step::Volume(nth, gib, promise) => cluster.make_volume(nth, gib, promise),
+                Step::DeleteClaim(nth) => cluster.delete_claim(nth),
+                Step::DeleteVolume(nth) => cluster.delete_volume(nth),
+                Step::Pod(nth) => cluster.toggle_pod(nth),
+                Step::Provision => cluster.provision(),
+                Step::Look(age, writes) => drop(cluster.look(age, writes)),
+            }
+            cluster.before.push(state);
+        }
+        // In the end the controllers are left alone.
+        for round in 0.. {
+            cluster.provision();
+            if !cluster.look((0, 0), usize::MAX) {
+                break;
+            }
+            prop_assert!(round < 40, "the controllers never rest");
+        }
+        let free: Vec<&PersistentVolume> = cluster.now.volumes.values().collect();
+        for claim in cluster.now.claims.values() {
+            let going = claim.metadata.deletion_timestamp.is_some();
+            let made = claim.spec.storage_class_name.as_deref() == Some("made");
+            let open = claim.spec.volume_name.is_empty() && !going;
+            let fits = fit::best(&cluster.marks, claim, free.iter().copied(), fit::Choice::Any);
+            prop_assert!(!open || fits.is_none() && !made, "{} could have a volume", claim.metadata.name);
+            let done = claim.status.phase == "Bound" || going || open;
+            prop_assert!(done, "{} is {}", claim.metadata.name, claim.status.phase);
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Which changes make us look at claims, volumes and what is attached.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use proto_api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
+use proto_client::{Change, ObjectKey};
+
+use super::{Task, Watched, parts};
+use crate::controllers::volumes::{attach, claim_of, claims_of, ephemeral};
+use crate::world::World;
+use crate::write::ObjectKind;
+
+impl Watched for PersistentVolumeClaim {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let mut tasks = Vec::new();
+        if let Some(claim) = new {
+            tasks.push(Task::Claim(key.clone()));
+            tasks.push(Task::ClaimProtection(key.clone()));
+            tasks.push(Task::Growth(key.clone()));
+            if old.is_none() && !claim.metadata.owner_references.is_empty() {
+                tasks.push(Task::Owned(ObjectKind::PersistentVolumeClaim, key.clone()));
+            }
+        }
+        for claim in [new, old].into_iter().flatten() {
+            tasks.extend(of_volume(&claim.spec.volume_name));
+        }
+        let named = |claim: Option<&Arc<Self>>| claim.map(|claim| claim.spec.volume_name.clone());
+        if named(new) != named(old) {
+            let promised = world.volumes.list().into_iter();
+            let promised = promised.filter(|(_, volume)| claim_of(volume).as_ref() == Some(key));
+            tasks.extend(promised.flat_map(|(volume, _)| of_volume(&volume.name)));
+        }
+        for pod in users(world, key) {
+            tasks.extend(of_node(&pod));
+            if new.is_none() && ephemeral::has_own(&pod) {
+                tasks.push(Task::OwnClaims(ObjectKey::of(&pod.metadata)));
+            }
+        }
+        tasks
+    }
+}
+
+impl Watched for PersistentVolume {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let mut tasks = if new.is_some() { of_volume(&key.name) } else { Vec::new() };
+        let claims: BTreeSet<ObjectKey> =
+            [new, old].into_iter().flatten().filter_map(|volume| claim_of(volume)).collect();
+        for claim in claims {
+            tasks.extend(users(world, &claim).iter().filter_map(of_node));
+            tasks.push(Task::Claim(claim));
+        }
+        let is_free = |volume: &Arc<Self>| {
+            volume.spec.claim_ref.is_none() && volume.status.phase == "Available"
+        };
+        if new.is_some_and(is_free) {
+            tasks.extend(unbound(world));
+        }
+        // A claim that names a volume waits for it under its name.
+        if new.is_some() && old.is_none() {
+            let waiting = world.claims.list().into_iter();
+            let waiting = waiting.filter(|(_, claim)| claim.spec.volume_name == key.name);
+            tasks.extend(waiting.map(|(claim, _)| Task::Claim(claim)));
+        }
+        tasks
+    }
+}
+
+fn of_volume(name: &str) -> Vec<Task> {
+    if name.is_empty() {
+        return Vec::new();
+    }
+    vec![Task::Volume(name.to_owned()), Task::VolumeProtection(name.to_owned())]
+}
+
+/// The claims that have no volume yet.
+fn unbound(world: &World) -> impl Iterator<Item = Task> {
+    let claims = world.claims.list().into_iter();
+    let free = claims.filter(|(_, claim)| claim.spec.volume_name.is_empty());
+    free.map(|(key, _)| Task::Claim(key))
+}
+
+/// The pods that use a claim.
+pub(crate) fn users(world: &World, claim: &ObjectKey) -> Vec<Arc<Pod>> {
+    let mut pods = world.pods.within(&claim.namespace);
+    pods.retain(|pod| claims_of(pod).any(|name| name == claim.name));
+    pods
+}
+
+fn of_node(pod: &Arc<Pod>) -> Option<Task> {
+    let node = &pod.spec.node_name;
+    (!node.is_empty()).then(|| Task::Attachments(node.clone()))
+}
+
+impl Watched for StorageClass {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        match parts(change) {
+            Some((_, Some(_), _)) => unbound(world).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Watched for CSIDriver {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        if parts(change).is_none() {
+            return Vec::new();
+        }
+        let nodes = world.nodes.list().into_iter();
+        nodes.map(|(key, _)| Task::Attachments(key.name)).collect()
+    }
+}
+
+impl Watched for VolumeAttachment {
+    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+        let Some((_, new, old)) = parts(change) else { return Vec::new() };
+        let Some(attachment) = new.or(old) else { return Vec::new() };
+        let mut tasks = vec![Task::Attachments(attachment.spec.node_name.clone())];
+        if new.is_none() {
+            // Another node may have it now.
+            let volume = attach::volume_of(attachment);
+            let volume = volume.and_then(|name| world.volumes.get(&ObjectKey::new("", name)));
+            let claim = volume.as_deref().and_then(claim_of);
+            let waiting = claim.map(|claim| users(world, &claim)).unwrap_or_default();
+            tasks.extend(waiting.iter().filter_map(of_node));
+        }
+        tasks
+    }
+}
+
+/// What a change of a pod means for its claims and its node.
+pub(super) fn of_pod(
+    world: &World,
+    key: &ObjectKey,
+    new: Option<&Arc<Pod>>,
+    old: Option<&Arc<Pod>>,
+) -> Vec<Task> {
+    let mut tasks = Vec::new();
+    let Some(pod) = new.or(old) else { return tasks };
+    if pod.spec.volumes.is_empty() || new.map(seen) == old.map(seen) {
+        return tasks;
+    }
+    if new.is_some() && ephemeral::has_own(pod) {
+        tasks.push(Task::OwnClaims(key.clone()));
+    }
+    for name in claims_of(pod) {
+        let claim = ObjectKey::new(&key.namespace, name);
+        let known = world.claims.get(&claim);
+        if known.as_ref().is_some_and(|claim| claim.spec.volume_name.is_empty()) {
+            tasks.push(Task::Claim(claim.clone()));
+        }
+        if new.is_none()
+            && known.is_some_and(|claim| super::is_owned(&claim.metadata, &pod.metadata))
+        {
+            tasks.push(Task::Owned(ObjectKind::PersistentVolumeClaim, claim.clone()));
+        }
+        tasks.push(Task::ClaimProtection(claim));
+    }
+    tasks.extend(of_node(pod));
+    tasks
+}
+
+/// What of a pod decides whether it uses its claims, and where.
+fn seen(pod: &Arc<Pod>) -> impl PartialEq + use<> {
+    let (spec, status) = (&pod.spec, &pod.status);
+    let going = pod.metadata.deletion_timestamp.is_some();
+    (pod.metadata.uid.clone(), spec.node_name.clone(), status.phase.clone(), going)
+}
+
+/// What a change of a node means for what is attached to it.
+pub(super) fn of_changed_node(
+    key: &ObjectKey,
+    new: Option<&Arc<Node>>,
+    old: Option<&Arc<Node>>,
+) -> Option<Task> {
+    let seen = |node: &Arc<Node>| {
+        let status = &node.status;
+        let ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let volumes = (status.volumes_in_use.clone(), status.volumes_attached.clone());
+        (node.spec.taints.clone(), volumes, ready)
+    };
+    (new.map(seen) != old.map(seen)).then(|| Task::Attachments(key.name.clone()))
+}

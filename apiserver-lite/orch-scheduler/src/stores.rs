@@ -1,0 +1,115 @@
+//! The maps of storage, kept by watches, and what one pass takes from them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proto_api::Resource;
+use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus};
+use proto_api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use proto_client::{Change, Client, ListParams, Reflector, Store};
+use proto_daemon::drain::DrainWatch;
+use tokio::task::JoinHandle;
+
+use crate::pass::Signal;
+use crate::volumes::{Storage, limits};
+
+/// The maps. Cheap to clone.
+#[derive(Clone)]
+pub struct Stores {
+    claims: Store<PersistentVolumeClaim>,
+    volumes: Store<PersistentVolume>,
+    classes: Store<StorageClass>,
+    drivers: Store<CSIDriver>,
+    capacities: Store<CSIStorageCapacity>,
+    limits: Store<BTreeMap<String, usize>>,
+}
+
+impl Stores {
+    /// Starts to keep the maps; each change that a pod may wait for is signalled.
+    pub fn keep(
+        client: &Client,
+        signal: &Signal,
+        drain: &DrainWatch,
+    ) -> (Self, Vec<JoinHandle<()>>) {
+        let all = ListParams::default;
+        let claims = Reflector::projected(client.all(), all(), slim_claim);
+        let volumes = Reflector::projected(client.all(), all(), slim);
+        let classes = Reflector::projected(client.all(), all(), slim);
+        let drivers = Reflector::projected(client.all(), all(), slim);
+        let capacities = Reflector::projected(client.all(), all(), slim);
+        let limits =
+            Reflector::projected(client.all(), all(), |node: CSINode| limits::of_node(&node));
+        let stores = Self {
+            claims: claims.store(),
+            volumes: volumes.store(),
+            classes: classes.store(),
+            drivers: drivers.store(),
+            capacities: capacities.store(),
+            limits: limits.store(),
+        };
+        let tasks = vec![
+            run(claims, signal, drain),
+            run(volumes, signal, drain),
+            run(classes, signal, drain),
+            run(drivers, signal, drain),
+            run(capacities, signal, drain),
+            run(limits, signal, drain),
+        ];
+        (stores, tasks)
+    }
+
+    /// Returns once the maps are complete without which pods would be sent to the wrong nodes. Not every server has
+    /// capacities.
+    pub async fn synced(&self) {
+        self.claims.synced().await;
+        self.volumes.synced().await;
+        self.classes.synced().await;
+        self.drivers.synced().await;
+        self.limits.synced().await;
+    }
+
+    /// What there is now.
+    pub fn snapshot(&self) -> Storage {
+        Storage {
+            claims: self.claims.list().into_iter().collect(),
+            volumes: by_name(&self.volumes),
+            classes: by_name(&self.classes),
+            drivers: by_name(&self.drivers),
+            capacities: self.capacities.list().into_iter().map(|(_, found)| found).collect(),
+            limits: self
+                .limits
+                .list()
+                .into_iter()
+                .map(|(key, limits)| (key.name, (*limits).clone()))
+                .collect(),
+            taken: BTreeSet::new(),
+        }
+    }
+}
+
+fn by_name<T>(store: &Store<T>) -> BTreeMap<String, std::sync::Arc<T>> {
+    store.list().into_iter().map(|(key, found)| (key.name, found)).collect()
+}
+
+fn run<T, U>(reflector: Reflector<T, U>, signal: &Signal, drain: &DrainWatch) -> JoinHandle<()>
+where
+    T: Resource,
+    U: Clone + PartialEq + Send + Sync + 'static,
+{
+    let signal = signal.clone();
+    tokio::spawn(reflector.run(drain.clone(), move |change: Change<U>| match &change {
+        Change::Applied { new, old: Some(old), .. } if new == old => {}
+        Change::Synced => {}
+        _ => signal.helpful(),
+    }))
+}
+
+fn slim<T: Resource>(mut object: T) -> T {
+    object.metadata_mut().managed_fields.clear();
+    object
+}
+
+fn slim_claim(claim: PersistentVolumeClaim) -> PersistentVolumeClaim {
+    let PersistentVolumeClaim { metadata, spec, status } = slim(claim);
+    let status = PersistentVolumeClaimStatus { phase: status.phase, ..Default::default() };
+    PersistentVolumeClaim { metadata, spec, status }
+}

@@ -1,0 +1,281 @@
+//! Tables of claims, volumes and nodes.
+
+use proto_api::Time;
+use proto_api::core::v1::{
+    CSIPersistentVolumeSource, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    TopologySelectorLabelRequirement, TopologySelectorTerm, VolumeNodeAffinity,
+};
+use proto_api::meta::v1::LabelSelector;
+
+use super::*;
+use crate::facts::examples::{names, node, pod};
+
+/// A pod that uses claims.
+fn user(name: &str, claims: &[&str]) -> PodFacts {
+    let mut pod = pod(name, 0, 0);
+    let claim = |name: &&str| ClaimUse { name: (*name).to_owned(), own: false };
+    pod.claims = claims.iter().map(claim).collect();
+    pod
+}
+
+fn claim(name: &str, class: &str) -> PersistentVolumeClaim {
+    let mut claim = PersistentVolumeClaim::default();
+    claim.metadata.name = name.into();
+    claim.metadata.namespace = "ns".into();
+    claim.metadata.uid = format!("uid-{name}");
+    claim.metadata.resource_version = "7".into();
+    claim.spec.access_modes = vec!["ReadWriteOnce".into()];
+    claim.spec.storage_class_name = Some(class.into());
+    claim.spec.resources.requests.insert("storage".into(), "1Gi".parse().unwrap());
+    claim
+}
+
+fn bound(name: &str, volume: &str) -> PersistentVolumeClaim {
+    let mut claim = claim(name, "late");
+    claim.spec.volume_name = volume.into();
+    claim.metadata.annotations.insert("pv.kubernetes.io/bind-completed".into(), "yes".into());
+    claim
+}
+
+/// A volume of the driver that the node `a` reaches.
+fn volume(name: &str, size: &str) -> PersistentVolume {
+    let mut volume = PersistentVolume::default();
+    volume.metadata.name = name.into();
+    volume.metadata.uid = format!("uid-{name}");
+    volume.spec.access_modes = vec!["ReadWriteOnce".into()];
+    volume.spec.storage_class_name = "late".into();
+    volume.spec.capacity.insert("storage".into(), size.parse().unwrap());
+    volume.spec.persistent_volume_source.csi = Some(CSIPersistentVolumeSource {
+        driver: "disk.csi.test".into(),
+        volume_handle: name.into(),
+        ..Default::default()
+    });
+    let zone = NodeSelectorRequirement {
+        key: "zone".into(),
+        operator: "In".into(),
+        values: vec!["zone-a".into()],
+    };
+    let term = NodeSelectorTerm { match_expressions: vec![zone], ..Default::default() };
+    let required = Some(NodeSelector { node_selector_terms: vec![term] });
+    volume.spec.node_affinity = Some(VolumeNodeAffinity { required });
+    volume.status.phase = "Available".into();
+    volume
+}
+
+fn class(name: &str, provisioner: &str, mode: &str) -> StorageClass {
+    let mut class = StorageClass::default();
+    class.metadata.name = name.into();
+    class.provisioner = provisioner.into();
+    class.volume_binding_mode = Some(mode.into());
+    class
+}
+
+fn storage(claims: Vec<PersistentVolumeClaim>, volumes: Vec<PersistentVolume>) -> Storage {
+    let classes = [
+        class("late", "disk.csi.test", "WaitForFirstConsumer"),
+        class("local", "kubernetes.io/no-provisioner", "WaitForFirstConsumer"),
+        class("now", "disk.csi.test", "Immediate"),
+    ];
+    let by_name = |class: StorageClass| (class.metadata.name.clone(), Arc::new(class));
+    Storage {
+        claims: claims.into_iter().map(|c| (ObjectKey::of(&c.metadata), Arc::new(c))).collect(),
+        volumes: volumes.into_iter().map(|v| (v.metadata.name.clone(), Arc::new(v))).collect(),
+        classes: classes.into_iter().map(by_name).collect(),
+        ..Storage::default()
+    }
+}
+
+/// What is said of a node, or what is chosen there.
+fn at(place: &str, pod: &PodFacts, storage: &Storage) -> String {
+    let marks = Marks::new(names());
+    let load = NodeLoad::empty(Arc::new(node(place)));
+    let checked =
+        Needs::of(pod, storage, &marks).and_then(|needs| needs.check(pod, &load, storage, &marks));
+    match checked {
+        Err(refusal) => refusal.to_string(),
+        Ok(choices) => {
+            let short = |choice: &Choice| match choice {
+                Choice::Take(claim, volume) => {
+                    format!("{} takes {}", claim.metadata.name, volume.metadata.name)
+                }
+                Choice::Make(claim) => format!("{} is made one", claim.metadata.name),
+            };
+            choices.iter().map(short).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+#[test]
+fn claims_that_no_node_can_serve() {
+    let (mut lost, mut going) = (claim("lost", "late"), claim("going", "late"));
+    lost.status.phase = "Lost".into();
+    lost.spec.volume_name = "v".into();
+    going.metadata.deletion_timestamp = Some(Time::from_unix(1));
+    let storage = storage(vec![lost, going, claim("now", "now"), claim("none", "")], vec![]);
+    let said = |name: &str| at("a", &user("p", &[name]), &storage);
+    assert_eq!(said("absent"), "persistentvolumeclaim \"absent\" not found");
+    assert_eq!(
+        said("lost"),
+        "persistentvolumeclaim \"lost\" bound to non-existent persistentvolume \"v\""
+    );
+    assert_eq!(said("going"), "persistentvolumeclaim \"going\" is being deleted");
+    let unbound = "pod has unbound immediate PersistentVolumeClaims";
+    assert_eq!((said("now").as_str(), said("none").as_str()), (unbound, unbound));
+    let mut own = user("p", &["p-v", "now"]);
+    own.claims[0].own = true;
+    assert_eq!(
+        at("a", &own, &storage),
+        "waiting for ephemeral volume controller to create the persistentvolumeclaim \"p-v\""
+    );
+    own.claims.remove(0);
+    own.claims[0].own = true;
+    assert_eq!(
+        at("a", &own, &storage),
+        "PVC ns/now was not created for pod ns/p (pod is not owner)"
+    );
+}
+
+#[test]
+fn a_bound_claim_leads_to_its_volume() {
+    let storage = storage(vec![bound("c", "v"), bound("d", "gone")], vec![volume("v", "1Gi")]);
+    let pod = user("p", &["c"]);
+    assert_eq!(at("a", &pod, &storage), "");
+    assert_eq!(at("b", &pod, &storage), "node(s) had volume node affinity conflict");
+    assert_eq!(
+        at("a", &user("p", &["d"]), &storage),
+        "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+    );
+}
+
+#[test]
+fn zones_of_volumes() {
+    let key = "topology.kubernetes.io/zone";
+    let mut labelled = volume("v", "1Gi");
+    labelled.spec.node_affinity = None;
+    labelled.metadata.labels.insert(key.into(), "x__y".into());
+    let marks = Marks::new(names());
+    let reaches = |zone: Option<&str>| {
+        let mut node = node("a");
+        node.labels.extend(zone.map(|zone| (key.to_owned(), zone.to_owned())));
+        is_in_zone(&labelled, &node, &marks)
+    };
+    assert!(reaches(Some("x")) && reaches(Some("y")) && !reaches(Some("z")));
+    assert!(reaches(None), "a cluster without zones");
+}
+
+#[test]
+fn a_claim_that_waits_takes_the_smallest_or_is_made_one() {
+    let volumes = || vec![volume("big", "9Gi"), volume("right", "2Gi"), volume("small", "1Mi")];
+    let two = user("p", &["c", "d"]);
+    let claims = || vec![claim("c", "late"), claim("d", "late")];
+    assert_eq!(at("a", &two, &storage(claims(), volumes())), "c takes right, d takes big");
+    assert_eq!(at("b", &two, &storage(claims(), volumes())), "c is made one, d is made one");
+    let mut taken = storage(claims(), volumes());
+    taken.taken.insert("right".into());
+    assert_eq!(at("a", &two, &taken), "c takes big, d is made one");
+    let none = "node(s) didn't find available persistent volumes to bind";
+    let local = || vec![claim("c", "local")];
+    assert_eq!(at("a", &user("p", &["c"]), &storage(local(), vec![])), none);
+    let mut disk = volume("disk", "1Gi");
+    disk.spec.storage_class_name = "local".into();
+    let with_disk = storage(local(), vec![disk]);
+    assert_eq!(at("a", &user("p", &["c"]), &with_disk), "c takes disk");
+    assert_eq!(at("b", &user("p", &["c"]), &with_disk), none);
+}
+
+#[test]
+fn what_was_chosen_before_a_crash_stays_chosen() {
+    let mut decided = claim("c", "late");
+    decided.metadata.annotations.insert("volume.kubernetes.io/selected-node".into(), "a".into());
+    let one = storage(vec![decided.clone()], vec![volume("v", "1Gi")]);
+    let pod = user("p", &["c"]);
+    assert_eq!(at("a", &pod, &one), "c is made one", "its provisioner is at work");
+    assert_eq!(at("b", &pod, &one), "node(s) didn't find available persistent volumes to bind");
+    let (marks, mut promised) = (Marks::new(names()), volume("v", "1Gi"));
+    let open = claim("c", "late");
+    promised.spec.claim_ref = Some(reference(&open, names()));
+    let half = storage(vec![open.clone()], vec![promised.clone(), volume("w", "1Gi")]);
+    assert_eq!(at("a", &pod, &half), "c takes v");
+    let again = Choice::Take(Arc::new(open.clone()), Arc::new(promised));
+    assert_eq!(again.write(names(), &marks, "a"), None, "it is written");
+    assert_eq!(Choice::Make(Arc::new(decided)).write(names(), &marks, "a"), None);
+    let Some(Write::Volume(name, patch)) = Choice::Take(
+        Arc::new(open.clone()),
+        Arc::new(volume("v", "1Gi")),
+    )
+    .write(names(), &marks, "a") else {
+        unreachable!("a write of the volume")
+    };
+    assert_eq!((name.as_str(), &patch["spec"]["claimRef"]["uid"]), ("v", &json!("uid-c")));
+    let Some(Write::Claim(_, patch)) = Choice::Make(Arc::new(open)).write(names(), &marks, "a")
+    else {
+        unreachable!("a write of the claim")
+    };
+    assert_eq!(patch["metadata"]["annotations"]["volume.kubernetes.io/selected-node"], "a");
+    assert_eq!(patch["metadata"]["resourceVersion"], "7");
+}
+
+#[test]
+fn provisioners_have_places_and_room() {
+    let pod = user("p", &["c"]);
+    let mut storage = storage(vec![claim("c", "late")], vec![]);
+    let mut limited = class("late", "disk.csi.test", "WaitForFirstConsumer");
+    let requirement =
+        TopologySelectorLabelRequirement { key: "zone".into(), values: vec!["zone-b".into()] };
+    limited.allowed_topologies =
+        vec![TopologySelectorTerm { match_label_expressions: vec![requirement] }];
+    storage.classes.insert("late".into(), Arc::new(limited));
+    assert_eq!(at("a", &pod, &storage), "node(s) didn't find available persistent volumes to bind");
+    assert_eq!(at("b", &pod, &storage), "c is made one");
+
+    let mut driver = CSIDriver::default();
+    driver.spec.storage_capacity = Some(true);
+    storage.drivers.insert("disk.csi.test".into(), Arc::new(driver));
+    let full = "node(s) did not have enough free storage";
+    assert_eq!(at("b", &pod, &storage), full);
+    let room = |size: &str| {
+        let capacity = CSIStorageCapacity {
+            storage_class_name: "late".into(),
+            node_topology: Some(LabelSelector::default()),
+            capacity: Some(size.parse().unwrap()),
+            ..CSIStorageCapacity::default()
+        };
+        vec![Arc::new(capacity)]
+    };
+    storage.capacities = room("1Mi");
+    assert_eq!(at("b", &pod, &storage), full);
+    storage.capacities = room("1Gi");
+    assert_eq!(at("b", &pod, &storage), "c is made one");
+}
+
+#[test]
+fn a_node_has_so_many_volumes_of_a_driver() {
+    let claims = vec![bound("c", "v"), bound("d", "w"), claim("e", "late")];
+    let mut storage = storage(claims, vec![volume("v", "1Gi"), volume("w", "1Gi")]);
+    storage.limits =
+        [("a".to_owned(), BTreeMap::from([("disk.csi.test".to_owned(), 1)]))].into_iter().collect();
+    let marks = Marks::new(names());
+    let mut load = NodeLoad::empty(Arc::new(node("a")));
+    load.add(user("first", &["c"]));
+    let said = |pod: PodFacts| {
+        let needs = Needs::of(&pod, &storage, &marks).unwrap();
+        needs.check(&pod, &load, &storage, &marks).err().map(|refusal| refusal.to_string())
+    };
+    let full = Some("node(s) exceed max volume count".to_owned());
+    assert_eq!(said(user("p", &["d"])), full);
+    assert_eq!(said(user("p", &["e"])), full, "one that is yet to be made");
+    assert_eq!(said(user("p", &["c"])), None, "it is there already");
+}
+
+#[test]
+fn a_claim_for_one_pod_is_not_given_to_two() {
+    let mut alone = bound("c", "v");
+    alone.spec.access_modes = vec!["ReadWriteOncePod".into()];
+    let storage = storage(vec![alone], vec![volume("v", "1Gi")]);
+    let pod = user("p", &["c"]);
+    let needs = Needs::of(&pod, &storage, &Marks::new(names())).unwrap();
+    let mut loads = [NodeLoad::empty(Arc::new(node("a")))];
+    assert!(!needs.is_shared(&pod, &loads));
+    loads[0].add(user("other", &["c"]));
+    assert!(needs.is_shared(&pod, &loads));
+}

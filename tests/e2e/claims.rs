@@ -1,0 +1,198 @@
+//! Claims and volumes as users see them: bound, protected, reclaimed, made where a pod goes, and larger where that is allowed.
+
+use anyhow::{Context as _, Result, ensure};
+use orch_tests::wait::until;
+use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use proto_api::storage::v1::StorageClass;
+use proto_client::{ClientError, DeleteParams, Patch, WriteParams};
+use serde_json::json;
+
+use crate::context::{Context, PATIENCE};
+use crate::csi::{Driver, claim, claim_bound, class, deleted, event, gone};
+use crate::pods::{WAIT, pod};
+
+/// A volume that is a directory of the node.
+async fn volume(c: &Context, name: &str, size: &str, policy: &str) -> Result<()> {
+    let path = c.spec.dir.join(format!("volume-{name}"));
+    c.apply(&format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\n\
+         spec: {{accessModes: [ReadWriteOnce], storageClassName: by-hand, capacity: {{storage: {size}}}, persistentVolumeReclaimPolicy: {policy}, \
+         hostPath: {{path: {path:?}, type: DirectoryOrCreate}}}}\n"
+    ))
+    .await
+}
+
+/// A pod that has a claim; the scheduler gives it its node.
+fn user(ns: &str, name: &str, claim: &str) -> String {
+    let base = pod(ns, name, WAIT);
+    format!(
+        "{base}    volumeMounts: [{{name: v, mountPath: /v}}]\n  volumes:\n  - {{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}\n"
+    )
+}
+
+async fn phase(c: &Context, volume: &str, wanted: &str) -> Result<()> {
+    let api = c.client.all::<PersistentVolume>();
+    until(&format!("volume {volume} is {wanted}"), PATIENCE, async || {
+        let volume = api.get(volume).await.map_err(|e| e.to_string())?;
+        let phase = volume.status.phase;
+        if phase == wanted { Ok(()) } else { Err(phase) }
+    })
+    .await
+}
+
+async fn delete_claim(c: &Context, ns: &str, name: &str) -> Result<()> {
+    let api = c.client.within::<PersistentVolumeClaim>(ns);
+    Ok(api.delete(name, &DeleteParams::default()).await?)
+}
+
+async fn delete_volume(c: &Context, name: &str) -> Result<()> {
+    c.client.all::<PersistentVolume>().delete(name, &DeleteParams::default()).await?;
+    gone::<PersistentVolume>(c, "", name).await
+}
+
+/// What the scheduler says of a pod.
+async fn unschedulable(c: &Context, ns: &str, name: &str, why: &str) -> Result<()> {
+    let told = |pod: &Pod| {
+        let condition = pod.status.conditions.iter().find(|c| c.type_ == "PodScheduled");
+        match condition {
+            Some(condition) if condition.message.contains(why) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    c.pod_until(ns, name, told).await.map(drop)
+}
+
+pub async fn a_claim_gets_the_volume_that_fits_and_keeps_it(c: &Context) -> Result<()> {
+    let ns = c.namespace("claims").await?;
+    c.apply(&user(&ns, "early", "data")).await?;
+    unschedulable(c, &ns, "early", "persistentvolumeclaim \"data\" not found").await?;
+    c.apply(&claim(&ns, "data", "by-hand")).await?;
+    unschedulable(c, &ns, "early", "pod has unbound immediate PersistentVolumeClaims").await?;
+    event(c, &ns, "ProvisioningFailed", "\"by-hand\" not found").await?;
+    c.apply(&claim(&ns, "plain", "")).await?;
+    let none = "no persistent volumes available for this claim and no storage class is set";
+    event(c, &ns, "FailedBinding", none).await?;
+
+    // of three that come, the smallest that fits; whoever binds dies meanwhile
+    for (name, size) in [("claims-small", "1Mi"), ("claims-large", "5Gi"), ("claims-right", "2Gi")]
+    {
+        volume(c, name, size, "Retain").await?;
+    }
+    c.kill("orch-controller-manager").await?;
+    let bound = claim_bound(c, &ns, "data").await?;
+    ensure!(bound != "claims-small", "bound to {bound}");
+    phase(c, &bound, "Bound").await?;
+    c.pod_ready(&ns, "early").await?;
+    let claims = c.client.within::<PersistentVolumeClaim>(&ns);
+    let data = claims.get("data").await?;
+    let marks = &data.metadata.annotations;
+    for mark in ["bind-completed", "bound-by-controller"] {
+        let mark = c.names.sub_label("pv", mark);
+        ensure!(marks.get(&mark).is_some_and(|yes| yes == "yes"), "{mark} is missing: {marks:?}");
+    }
+
+    // used: neither goes
+    delete_claim(c, &ns, "data").await?;
+    c.client.all::<PersistentVolume>().delete(&bound, &DeleteParams::default()).await?;
+    c.apply(&user(&ns, "late", "data")).await?;
+    unschedulable(c, &ns, "late", "persistentvolumeclaim \"data\" is being deleted").await?;
+    ensure!(claims.find("data").await?.is_some(), "the claim went under its pod");
+    phase(c, &bound, "Bound").await?;
+    deleted(c, &ns, "early").await?;
+    gone::<PersistentVolumeClaim>(c, &ns, "data").await?;
+    gone::<PersistentVolume>(c, "", &bound).await?;
+    for volume in ["claims-small", "claims-large", "claims-right"] {
+        if volume != bound {
+            delete_volume(c, volume).await?;
+        }
+    }
+    c.discard(&ns).await
+}
+
+pub async fn a_claim_that_goes_leaves_its_volume_as_told(c: &Context) -> Result<()> {
+    let ns = c.namespace("reclaim").await?;
+    for (name, policy, after, reason) in [
+        ("kept", "Retain", "Released", ""),
+        ("deleted", "Delete", "Failed", "VolumeFailedDelete"),
+        ("recycled", "Recycle", "Failed", "VolumeFailedRecycle"),
+    ] {
+        let of = format!("reclaim-{name}");
+        volume(c, &of, "1Gi", policy).await?;
+        c.apply(&claim(&ns, name, "by-hand")).await?;
+        claim_bound(c, &ns, name).await?;
+        phase(c, &of, "Bound").await?;
+        delete_claim(c, &ns, name).await?;
+        phase(c, &of, after).await?;
+        if !reason.is_empty() {
+            // words about objects without a namespace are kept in this one
+            event(c, "default", reason, "").await?;
+        }
+        delete_volume(c, &of).await?;
+    }
+
+    // a claim whose volume is taken away is lost, and gets no other
+    volume(c, "reclaim-lost", "1Gi", "Retain").await?;
+    c.apply(&claim(&ns, "lost", "by-hand")).await?;
+    claim_bound(c, &ns, "lost").await?;
+    phase(c, "reclaim-lost", "Bound").await?;
+    let volumes = c.client.all::<PersistentVolume>();
+    volumes.delete("reclaim-lost", &DeleteParams::default()).await?;
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    volumes.patch("reclaim-lost", &free, &WriteParams::default()).await?;
+    event(c, &ns, "ClaimLost", "Bound claim has lost its PersistentVolume").await?;
+    c.discard(&ns).await
+}
+
+pub async fn a_volume_is_made_where_the_pod_goes(c: &Context) -> Result<()> {
+    let ns = c.namespace("made").await?;
+    let name = "made.csi.test";
+    class(c, name, name, "WaitForFirstConsumer").await?;
+    let mark = Patch::Merge(json!({"metadata": {"annotations": {
+        c.names.sub_label("storageclass", "is-default-class"): "true"}}}));
+    let classes = c.client.all::<StorageClass>();
+    classes.patch(name, &mark, &WriteParams::default()).await?;
+    let driver = Driver::start(c, name).await?;
+    // no class is named: the default one is given
+    c.apply(&claim(&ns, "data", name).replace(&format!("storageClassName: {name:?}, "), ""))
+        .await?;
+    let claims = c.client.within::<PersistentVolumeClaim>(&ns);
+    let given = claims.get("data").await?.spec.storage_class_name;
+    ensure!(given.as_deref() == Some(name), "the class is {given:?}");
+    event(c, &ns, "WaitForFirstConsumer", "waiting for first consumer to be created").await?;
+    ensure!(driver.count("CreateVolume") == 0, "a volume was made before there was a pod");
+
+    driver.fault("CreateVolume fail no space")?;
+    c.apply(&user(&ns, "first", "data")).await?;
+    event(c, &ns, "ProvisioningFailed", "desc = no space").await?;
+    let selected = c.names.sub_label("volume", "selected-node");
+    let claim = claims.get("data").await?;
+    ensure!(claim.metadata.annotations.get(&selected).is_some_and(|node| node == "node-1"));
+    ensure!(c.client.within::<Pod>(&ns).get("first").await?.spec.node_name.is_empty());
+    driver.fault("")?;
+    let first = c.pod_ready(&ns, "first").await?;
+    c.in_container(&first, &["/bin/sh", "-c", "echo kept > /v/file"]).await?;
+    let volume = claims.get("data").await?.spec.volume_name;
+    ensure!(std::fs::read_to_string(driver.volume(&volume).join("file"))? == "kept\n");
+
+    // more only where the class allows it, and never less
+    let ask = async |size: &str| {
+        let patch = Patch::Merge(json!({"spec": {"resources": {"requests": {"storage": size}}}}));
+        claims.patch("data", &patch, &WriteParams::default()).await
+    };
+    let refused = |answer: Result<PersistentVolumeClaim, ClientError>, why: &str| {
+        let error = answer.err().map(|error| error.to_string()).context("it was not refused")?;
+        ensure!(error.contains(why), "{error}");
+        Ok(())
+    };
+    refused(ask("1Mi").await, "field can not be less than previous value")?;
+    let never = Patch::Merge(json!({"allowVolumeExpansion": false}));
+    classes.patch(name, &never, &WriteParams::default()).await?;
+    refused(ask("2Gi").await, "only dynamically provisioned pvc can be resized")?;
+
+    deleted(c, &ns, "first").await?;
+    delete_claim(c, &ns, "data").await?;
+    gone::<PersistentVolume>(c, "", &volume).await?;
+    ensure!(driver.count("CreateVolume") >= 2 && driver.count("DeleteVolume") == 1);
+    classes.delete(name, &DeleteParams::default()).await?;
+    c.discard(&ns).await
+}

@@ -34,8 +34,13 @@ pub struct Context {
 impl Context {
     /// Starts a cluster with the demo in a directory of its own.
     pub async fn start(naming: &str) -> Result<Context> {
-        let bin_dir = bin_dir()?;
         let dir = PathBuf::from(format!("/var/tmp/orch-e2e-{naming}"));
+        Self::start_in(dir, naming, Vec::new()).await
+    }
+
+    /// Starts a cluster with the demo in `dir`, whose agents get more flags.
+    pub async fn start_in(dir: PathBuf, naming: &str, agent_flags: Vec<String>) -> Result<Context> {
+        let bin_dir = bin_dir()?;
         // What a run that was cut off left behind.
         down::down(&dir, &Progress::new()).await?;
         let flags = up::Flags {
@@ -44,7 +49,7 @@ impl Context {
             naming: Some(naming.to_owned()),
             no_demo: false,
             bin_dir: Some(bin_dir.clone()),
-            ..up::Flags::default()
+            agent_flags,
         };
         match up::up(&flags, &Progress::new()).await {
             Ok(spec) => {

@@ -43,7 +43,7 @@ const MUTATIONS: &[&str] = &[
 ];
 
 /// How often the runtime was asked for each of them, by its own count.
-async fn mutations(c: &Context) -> Result<BTreeMap<&'static str, u64>> {
+pub async fn mutations(c: &Context) -> Result<BTreeMap<&'static str, u64>> {
     let text = c.on_node(&["curl", "-sf", "http://127.0.0.1:1338/v1/metrics"]).await?;
     let counts = text.lines().filter(|line| line.starts_with("grpc_server_started_total{"));
     let mut sums: BTreeMap<&str, u64> = MUTATIONS.iter().map(|call| (*call, 0)).collect();

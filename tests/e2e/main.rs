@@ -2,17 +2,22 @@
 //!
 //! `cargo test -p orch-tests --test e2e -- [FILTER]`; needs root, containerd and the built programs (`ORCH_BIN_DIR`).
 
+mod away;
+mod between;
 mod churn;
 mod claims;
 mod clients;
+mod clock;
 mod context;
 mod csi;
 mod devices;
 mod endpoint;
+mod exhausted;
 mod explain;
 mod faults;
 mod fields;
 mod health;
+mod hung;
 mod inventory;
 mod names;
 mod node;
@@ -75,7 +80,17 @@ fn cases() -> Vec<Case<Context>> {
 
 /// Cases about the machine and not about names, which are asked once.
 fn machine_cases() -> Vec<Case<Context>> {
-    vec![case!(churn::an_agent_killed_again_and_again_is_not_noticed)]
+    vec![
+        case!(churn::an_agent_killed_again_and_again_is_not_noticed),
+        case!(hung::a_call_of_the_runtime_that_hangs_harms_one_pod),
+        case!(hung::a_shim_that_hangs_harms_one_pod),
+        case!(hung::a_runtime_that_hangs_is_told),
+        case!(exhausted::descriptors_that_run_out_are_told_and_come_back),
+        case!(exhausted::a_full_disk_is_lived_through),
+        case!(away::pods_live_without_the_api_server),
+        case!(away::a_runtime_that_is_killed_is_found_again),
+        case!(clock::a_clock_that_is_set_starts_and_ends_nothing),
+    ]
 }
 
 fn main() -> ExitCode {

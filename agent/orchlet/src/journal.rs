@@ -3,6 +3,8 @@
 //! Writers hand in the newest record and go on; a thread of its own commits whatever is pending in one transaction. Who is
 //! about to do something that the record protects waits for [`Ticket::durable`] first.
 
+mod reserve;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +15,8 @@ use agent_pod::memory::Memory;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
+
+use reserve::Reserve;
 
 const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods");
 const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node");
@@ -138,7 +142,13 @@ impl Journal {
             path: path.to_owned(),
             source: Box::new(source),
         };
-        let store = open_store(path).map_err(open)?;
+        let mut reserve = Reserve::beside(path);
+        // A journal that was not closed may need room to be opened.
+        let store = match open_store(path) {
+            Err(_) if reserve.give() => open_store(path),
+            opened => opened,
+        };
+        let store = store.map_err(open)?;
         let records = read(&store, boot_id).map_err(|source| access("read", source))?;
         mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
         let notes = read_notes(&store).map_err(|source| access("read", source))?;
@@ -149,7 +159,9 @@ impl Journal {
         std::thread::Builder::new()
             .name("journal".to_owned())
             .stack_size(256 << 10)
-            .spawn(move || write_all(&writer, &path, store, &progress))
+            .spawn(move || {
+                write_all(&writer, Open { store: Some(store), path, reserve }, &progress)
+            })
             .map_err(JournalError::Thread)?;
         Ok((Self { shared, durable }, records))
     }
@@ -253,23 +265,17 @@ fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
 
 /// The thread: everything pending in one transaction, again and again. What could not be committed is tried again after a pause
 /// with all that has come meanwhile; until then nobody is told that it is durable.
-fn write_all(shared: &Shared, path: &Path, store: Database, durable: &Progress) {
-    let mut store = Some(store);
+fn write_all(shared: &Shared, mut open: Open, durable: &Progress) {
     let mut failed = Batch::default();
     loop {
         let (number, closed) = wait(shared, &mut failed);
-        // A store that has failed once refuses everything until it is opened anew.
-        let written = match store.take() {
-            Some(store) => Ok(store),
-            None => open_store(path),
-        };
-        let written = written.and_then(|open| {
-            commit(&open, &failed)?;
-            Ok(open)
-        });
+        let mut written = open.write(&failed);
+        if written.is_err() && open.reserve.give() {
+            written = open.write(&failed);
+        }
         match written {
-            Ok(open) => {
-                store = Some(open);
+            Ok(()) => {
+                open.reserve.take();
                 failed = Batch::default();
                 durable.advance(number);
             }
@@ -278,6 +284,26 @@ fn write_all(shared: &Shared, path: &Path, store: Database, durable: &Progress) 
         if closed {
             return;
         }
+    }
+}
+
+/// The store, as the thread has it.
+struct Open {
+    store: Option<Database>,
+    path: PathBuf,
+    reserve: Reserve,
+}
+
+impl Open {
+    /// One commit. A store that has failed once refuses everything until it is opened anew.
+    fn write(&mut self, batch: &Batch) -> Result<(), redb::Error> {
+        let store = match self.store.take() {
+            Some(store) => store,
+            None => open_store(&self.path)?,
+        };
+        commit(&store, batch)?;
+        self.store = Some(store);
+        Ok(())
     }
 }
 

@@ -1,0 +1,164 @@
+//! Nothing is left: no room on the disk, no descriptors. What runs runs on, what cannot be done is told, and is done once there is some.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use cluster::supervisor;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use orch_tests::wait::until;
+use proto_api::core::v1::{ConfigMap, Event, Pod};
+use proto_client::{ListParams, Patch, WriteParams};
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::context::{Context, PATIENCE, output};
+use crate::csi::deleted;
+use crate::faults::containers;
+use crate::hung::{another_comes_and_goes, node_says, ready_condition};
+use crate::pods::{WAIT, pod};
+
+/// Size of the agent's disk.
+const DISK: &str = "size=24m,mode=700";
+
+pub async fn descriptors_that_run_out_are_told_and_come_back(c: &Context) -> Result<()> {
+    let ns = c.namespace("descriptors").await?;
+    c.apply(&pod(&ns, "runs", WAIT)).await?;
+    c.pod_ready(&ns, "runs").await?;
+    let before = (containers(c, &ns).await?, containers(c, "demo").await?);
+    let agent = supervisor::find(&c.spec, "orchlet-node-1").context("no agent")?;
+    let pid = agent.identity.pid;
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+    limit(pid, &open.to_string()).await?;
+    let volume = "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes:\n  - {name: v, emptyDir: {medium: Memory}}\n";
+    let tried = async {
+        c.apply(&(pod(&ns, "starved", WAIT) + volume)).await?;
+        told(c, &ns, "starved", "Too many open files").await?;
+        let ready = ready_condition(c).await?;
+        ensure!(ready.status == "True" || !ready.message.is_empty(), "not ready, and no reason");
+        Ok(())
+    }
+    .await;
+    limit(pid, "1048576").await.or(limit(pid, "20000").await)?;
+    tried?;
+    c.pod_ready(&ns, "starved").await?;
+    another_comes_and_goes(c, &ns, "after").await?;
+    node_says(c, "True", "").await?;
+    let now = supervisor::find(&c.spec, "orchlet-node-1").context("no agent")?;
+    ensure!(now.identity == agent.identity, "the agent did not live through it");
+    let after = containers(c, &ns).await?;
+    ensure!(before.0.iter().all(|(id, n)| after.get(id) == Some(n)), "a container was replaced");
+    ensure!(containers(c, "demo").await? == before.1, "a container was replaced");
+    c.discard(&ns).await
+}
+
+/// How many descriptors a process may have, from now on.
+async fn limit(pid: i32, count: &str) -> Result<()> {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--pid={pid}")).arg(format!("--nofile={count}:"));
+    output(command).await.map(drop)
+}
+
+/// Waits until an event of a pod has these words.
+async fn told(c: &Context, ns: &str, name: &str, words: &str) -> Result<()> {
+    let events = c.client.within::<Event>(ns);
+    until(&format!("an event of {name} says {words:?}"), PATIENCE, async || {
+        let all = events.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let own = all.items.iter().filter(|event| event.involved_object.name == name);
+        let texts: Vec<&str> = own.map(|event| event.message.as_str()).collect();
+        if texts.iter().any(|text| text.contains(words)) { Ok(()) } else { Err(texts.join("\n")) }
+    })
+    .await
+}
+
+pub async fn a_full_disk_is_lived_through(_: &Context) -> Result<()> {
+    let root = PathBuf::from("/var/tmp/orch-e2e-small");
+    std::fs::create_dir_all(&root)?;
+    mount(Some("tmpfs"), &root, Some("tmpfs"), MsFlags::empty(), Some(DISK)).context("tmpfs")?;
+    let tried = on_small_disk(&root).await;
+    umount2(&root, MntFlags::MNT_DETACH).context("the small disk")?;
+    std::fs::remove_dir(&root)?;
+    tried
+}
+
+async fn on_small_disk(root: &Path) -> Result<()> {
+    let dir = PathBuf::from("/var/tmp/orch-e2e-disk");
+    let flags = vec![format!("--root-dir={}", root.display())];
+    let c = Context::start_in(dir, "kubernetes", flags).await?;
+    let tried = fill_and_free(&c, root).await;
+    c.finish(tried.is_err()).await?;
+    tried
+}
+
+/// Takes what is left of a disk, to the last byte.
+fn fill(root: &Path) -> Result<()> {
+    let mut file = File::create(root.join("filler"))?;
+    for size in [1 << 16, 1 << 12, 1] {
+        while file.write(&vec![0; size]).is_ok_and(|written| written > 0) {}
+    }
+    ensure!(std::fs::write(root.join("more"), "x").is_err(), "there is room left");
+    Ok(())
+}
+
+async fn fill_and_free(c: &Context, root: &Path) -> Result<()> {
+    let ns = c.namespace("full").await?;
+    c.apply(&format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: settings, namespace: {ns}}}\ndata: {{key: old}}\n"
+    ))
+    .await?;
+    let volume = "    volumeMounts: [{name: v, mountPath: /v}]\n  volumes:\n  - {name: v, configMap: {name: settings}}\n";
+    c.apply(&(pod(&ns, "reads", WAIT) + volume)).await?;
+    c.apply(&pod(&ns, "goes", WAIT)).await?;
+    let reads = c.pod_ready(&ns, "reads").await?;
+    c.pod_ready(&ns, "goes").await?;
+    let before = containers(c, &ns).await?;
+    let agent = supervisor::find(&c.spec, "orchlet-node-1").context("no agent")?;
+    fill(root)?;
+
+    // What is shown is the old or the new, and never nothing.
+    let maps = c.client.within::<ConfigMap>(&ns);
+    let text = "x".repeat(200_000);
+    let patch = Patch::Merge(json!({"data": {"key": text}}));
+    maps.patch("settings", &patch, &WriteParams::default()).await?;
+    c.apply(&(pod(&ns, "new", WAIT) + volume)).await?;
+    told(c, &ns, "new", "No space left on device").await?;
+    let seen = c.in_container(&reads, &["/bin/cat", "/v/key"]).await?;
+    ensure!(seen == "old" || seen == text, "the file holds {} bytes", seen.len());
+    // A pod can be ended, which is how room comes back.
+    deleted(c, &ns, "goes").await.context("ending a pod on a full disk")?;
+    ensure!(cluster::demo::is_pod_ready(&c.client.within::<Pod>(&ns).get("reads").await?));
+    let ready = ready_condition(c).await?;
+    ensure!(ready.status == "True" || !ready.message.is_empty(), "not ready, and no reason");
+    let now = supervisor::find(&c.spec, "orchlet-node-1").context("no agent")?;
+    ensure!(now.identity == agent.identity, "the agent did not live through it");
+
+    // Killed meanwhile, it starts on the full disk and finds what it had.
+    fill(root)?;
+    c.kill("orchlet-node-1").await?;
+    until("the agent has heard its sources", PATIENCE, async || {
+        let page = c.on_node(&["curl", "-sf", "http://127.0.0.1:10248/readyz"]).await;
+        page.map_err(|e| format!("{e:#}"))
+    })
+    .await
+    .context("a start on a full disk")?;
+    let after = containers(c, &ns).await?;
+    let kept = after.iter().filter(|(id, _)| before.contains_key(*id)).count();
+    ensure!(kept == 1, "{after:?} after {before:?}");
+
+    std::fs::remove_file(root.join("filler"))?;
+    c.pod_ready(&ns, "new").await?;
+    until("the new value is in the file", PATIENCE, async || {
+        let seen = c.in_container(&reads, &["/bin/cat", "/v/key"]).await;
+        match seen.map_err(|e| format!("{e:#}"))? {
+            seen if seen == text => Ok(()),
+            seen => Err(format!("{} bytes", seen.len())),
+        }
+    })
+    .await?;
+    another_comes_and_goes(c, &ns, "after").await?;
+    if !containers(c, &ns).await?.keys().any(|id| before.contains_key(id)) {
+        bail!("a container was replaced");
+    }
+    c.discard(&ns).await
+}

@@ -82,13 +82,7 @@ impl ProxyMetrics {
                 count("sync_proxy_rules_service_changes_total", "Changes of services.")?,
                 count("sync_proxy_rules_endpoint_changes_total", "Changes of endpoints.")?,
             ],
-            programming_seconds: metrics.register(Histogram::with_opts(
-                HistogramOpts::new(
-                    name("network_programming_duration_seconds"),
-                    "Seconds from what changed endpoints to the kernel's having them.",
-                )
-                .buckets(programming_buckets()),
-            )?)?,
+            programming_seconds: programming(metrics, prefix)?,
             failures: count(
                 "sync_proxy_rules_nftables_sync_failures_total",
                 "Passes that failed.",
@@ -106,13 +100,7 @@ impl ProxyMetrics {
                 "Times that the kernel's tables were not as they should be.",
             )?,
             services: number("services", "Services that are forwarded.")?,
-            without_local_endpoints: metrics.register(IntGaugeVec::new(
-                Opts::new(
-                    name("sync_proxy_rules_no_local_endpoints_total"),
-                    "Ports of services with a policy Local and no endpoint on this node.",
-                ),
-                &["traffic_policy"],
-            )?)?,
+            without_local_endpoints: by_policy(metrics, prefix)?,
             flows_deleted: count(
                 "conntrack_reconciler_deleted_entries_total",
                 "Stale flows that were let go.",
@@ -123,6 +111,19 @@ impl ProxyMetrics {
             )?,
         })
     }
+}
+
+fn programming(metrics: &Metrics, prefix: &str) -> Result<Histogram, prometheus::Error> {
+    let name = format!("{prefix}_network_programming_duration_seconds");
+    let help = "Seconds from what changed endpoints to the kernel's having them.";
+    let options = HistogramOpts::new(name, help).buckets(programming_buckets());
+    metrics.register(Histogram::with_opts(options)?)
+}
+
+fn by_policy(metrics: &Metrics, prefix: &str) -> Result<IntGaugeVec, prometheus::Error> {
+    let name = format!("{prefix}_sync_proxy_rules_no_local_endpoints_total");
+    let help = "Ports of services with a policy Local and no endpoint on this node.";
+    metrics.register(IntGaugeVec::new(Opts::new(name, help), &["traffic_policy"])?)
 }
 
 /// Questions for the health of the proxy, by the code of the answer. Cheap to clone.

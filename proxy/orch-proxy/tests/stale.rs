@@ -4,6 +4,8 @@
 
 #[path = "support/net.rs"]
 mod net;
+#[path = "support/sctp.rs"]
+mod sctp;
 #[path = "../../kernel/tests/support/sys.rs"]
 mod sys;
 
@@ -92,9 +94,10 @@ impl Node {
         };
         let tcp =
             LocalPort { name: "tcp".into(), protocol: Protocol::Tcp, port: PORT, node_port: None };
+        let sctp = LocalPort { name: "sctp".into(), protocol: Protocol::Sctp, ..tcp.clone() };
         let service = LocalService {
             cluster_ips: SERVICE.map(ip).into(),
-            ports: [port, tcp].into(),
+            ports: [port, tcp, sctp].into(),
             ..LocalService::default()
         };
         node.desired.plane().service_changed(&id(), Some(Arc::new(service)));
@@ -141,6 +144,7 @@ fn slice(pod: usize, family: usize) -> LocalSlice {
         ports: [
             SlicePort { name: "".into(), protocol: Protocol::Udp, port: TARGET },
             SlicePort { name: "tcp".into(), protocol: Protocol::Tcp, port: TARGET + 1 },
+            SlicePort { name: "sctp".into(), protocol: Protocol::Sctp, port: TARGET },
         ]
         .into(),
         endpoints: [endpoint].into(),
@@ -189,6 +193,38 @@ fn a_flow_in_use_loses_one_packet_without_any_walk() {
             assert!(lost <= 1, "{lost} packets were lost, {:?}", socket.peer_addr());
         }
         assert_eq!(node.metrics.flows_deleted.get(), sockets.len() as u64);
+    });
+}
+
+/// The packet that opens an association, sent again and again from the same port, belongs to one flow: by hand, as this
+/// machine may have no sockets for SCTP.
+#[test]
+fn an_association_is_led_to_another_pod_at_its_second_packet() {
+    in_namespace("an_association_is_led_to_another_pod_at_its_second_packet", || {
+        let mut node = Node::start(NEVER, true);
+        let setting = "/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_cookie_wait";
+        std::fs::write(setting, "300").unwrap();
+        let places = [("client", CLIENT), ("pod1", PODS[0]), ("pod2", PODS[1])];
+        let mut associations = sctp::Associations::open(&places);
+        let mut server = |family: usize| {
+            let to = (ip(SERVICE[family]), PORT);
+            match associations.call(("client", 40_000), to, Duration::from_secs(20)) {
+                Reply::Answer { server, .. } => server,
+                other => panic!("{other:?}"),
+            }
+        };
+        for family in 0..2 {
+            // The same flow each time, as long as nobody lets go of it.
+            assert_eq!([server(family), server(family)], [ip(PODS[0][family]); 2]);
+        }
+        node.lead_to(Some(0), Some(1));
+        wait_for("the trap is set", trap_is_set);
+        for family in 0..2 {
+            assert_eq!(server(family), ip(PODS[0][family]), "reported, and passed on");
+            let let_go = || node.metrics.flows_deleted.get() == family as u64 + 1;
+            wait_for("the flow is let go of", let_go);
+            assert_eq!(server(family), ip(PODS[1][family]));
+        }
     });
 }
 

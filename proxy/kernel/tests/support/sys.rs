@@ -66,6 +66,14 @@ fn leave(unprivileged: bool, maps: &[(CString, String)]) -> std::io::Result<()> 
     Ok(())
 }
 
+/// Has a program killed when the thread that started it is gone: no test leaves one behind, however it ends.
+pub fn die_with_us(command: &mut Command) -> &mut Command {
+    // SAFETY: between fork and exec the child makes one system call, on nothing of ours.
+    unsafe {
+        command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?))
+    }
+}
+
 /// A raw IPv4 socket of a transport protocol that this machine has no sockets for. What it receives begins
 /// with the IP header; ports of addresses mean nothing to it.
 pub fn raw_socket(protocol: i32) -> std::net::UdpSocket {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::api;
+use crate::{api, sys};
 
 /// Tells the files of the programs of one process apart.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -34,16 +34,16 @@ impl Program {
         let files = [path("kubeconfig"), path("log")];
         std::fs::write(&files[0], api::kubeconfig(api)).unwrap();
         let metrics = free_address();
-        let child = Command::new(env!("CARGO_BIN_EXE_orch-proxy"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orch-proxy"));
+        let command = command
             .args(["--naming=kubernetes", "--hostname-override=node"])
             .args(["--conntrack-max-per-core=0", "--healthz-bind-address=127.0.0.1:0"])
             .arg(format!("--metrics-bind-address={metrics}"))
             .arg(format!("--kubeconfig={}", files[0].display()))
             .args(flags)
             .stdout(Stdio::null())
-            .stderr(File::create(&files[1]).unwrap())
-            .spawn()
-            .unwrap();
+            .stderr(File::create(&files[1]).unwrap());
+        let child = sys::die_with_us(command).spawn().unwrap();
         Self { child, metrics, files }
     }
 

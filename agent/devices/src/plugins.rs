@@ -122,6 +122,11 @@ impl Plugins {
         self.lock().iter().map(|(name, plugin)| (name.clone(), plugin.devices.clone())).collect()
     }
 
+    /// How often each resource's plugin has registered since the start.
+    pub fn registrations(&self) -> BTreeMap<String, u64> {
+        self.lock().iter().map(|(name, plugin)| (name.clone(), plugin.generation)).collect()
+    }
+
     /// Changes with every change of the inventory.
     pub fn changed(&self) -> watch::Receiver<u64> {
         self.shared.version.subscribe()

@@ -21,6 +21,7 @@ use proto_api::core::v1::Pod;
 use tokio::sync::watch;
 
 use crate::journal::Journal;
+use crate::metrics::Acts;
 
 /// What starts the keys of pods' shares in the journal.
 const SHARE: &str = "share/";
@@ -38,16 +39,23 @@ pub struct Allocator {
     holdings: Mutex<Holdings>,
     /// Counts changes of the holdings.
     version: watch::Sender<u64>,
+    acts: Acts,
 }
 
 impl Allocator {
     /// An allocator that remembers what the journal has.
-    pub fn new(rules: Rules, machine: Machine, plugins: Plugins, journal: Journal) -> Self {
+    pub fn new(
+        rules: Rules,
+        machine: Machine,
+        plugins: Plugins,
+        journal: Journal,
+        acts: Acts,
+    ) -> Self {
         let holdings = remembered(&journal);
         let (version, _) = watch::channel(0);
         let deciding = tokio::sync::Mutex::default();
         let holdings = Mutex::new(holdings);
-        Self { rules, machine, plugins, journal, deciding, holdings, version }
+        Self { rules, machine, plugins, journal, deciding, holdings, version, acts }
     }
 
     /// The resources that had a plugin before the agent was started.
@@ -87,7 +95,9 @@ impl Allocator {
             let mut share = draft.grant;
             for ask in draft.asks {
                 let chosen = devices::settle(&ask, &self.plugins.prefer(&ask).await);
+                let began = std::time::Instant::now();
                 let outfit = self.plugins.allocate(&ask.resource, &chosen).await;
+                self.acts.devices(&ask.resource, began.elapsed());
                 share.outfits.insert(ask.resource.clone(), outfit.map_err(unexpected)?);
                 share.devices.insert(ask.resource, chosen);
             }

@@ -25,6 +25,7 @@ use serde_json::json;
 
 use self::disks::{Disks, OnDisk, Source};
 use self::helpers::Helpers;
+use crate::metrics::Acts;
 use crate::pods::seams::{Line, Reports};
 
 /// How often a driver that asked for it is called again for a volume that it has published.
@@ -48,6 +49,8 @@ pub struct NodePersistent {
     pub disks: Disks,
     /// Programs of the node.
     pub helpers: Arc<dyn Helpers>,
+    /// What is done, counted.
+    pub acts: Acts,
 }
 
 /// Tokens that were asked for, each with the time when it expires.
@@ -287,6 +290,17 @@ fn material(
         expand: secret(&csi.expand_secret)?,
         tokens: csi.tokens.iter().filter_map(|want| tokens.get(want).cloned()).collect(),
     })
+}
+
+/// The ecosystem's name of what makes a persistent volume.
+pub fn plugin(backing: &Backing, domain: &str) -> String {
+    match backing {
+        Backing::HostPath { .. } => format!("{domain}/host-path"),
+        Backing::Local { .. } => format!("{domain}/local-volume"),
+        Backing::Nfs { .. } => format!("{domain}/nfs"),
+        Backing::Disk { disk, .. } => format!("{domain}/{}", disk.plugin()),
+        Backing::Csi(csi) => format!("{domain}/csi:{}", csi.driver),
+    }
 }
 
 fn change_of(pod: &Pod) -> Change {

@@ -107,6 +107,7 @@ impl Evictor {
 
     async fn look(&mut self) -> (Did, Option<Duration>) {
         let disks = signals::disks(&self.parts).await;
+        let read_at = std::time::Instant::now();
         let readings = self.read(&disks).await;
         let now = clock::boot();
         let decision = self.state.decide(&self.thresholds, &readings, self.transition, now);
@@ -117,10 +118,14 @@ impl Evictor {
                 return (Did::Evicted(evicted), decision.wake_at);
             }
         }
-        let did = match decision.reclaim {
+        let did = match &decision.reclaim {
             None => Did::Nothing,
-            Some(reclaim) => self.reclaim(&reclaim, &readings, &disks).await,
+            Some(reclaim) => self.reclaim(reclaim, &readings, &disks).await,
         };
+        if let (Did::Evicted(_), Some(reclaim)) = (did, &decision.reclaim) {
+            let signal = reclaim.signal.as_str();
+            self.parts.metrics.acts.acted_on_readings(signal, read_at.elapsed());
+        }
         (did, decision.wake_at)
     }
 

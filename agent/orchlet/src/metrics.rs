@@ -1,32 +1,31 @@
 //! What the agent counts, with the names that the ecosystem's dashboards use: the prefix follows the naming profile, the rest is
 //! theirs. What can be seen is read when somebody asks; only what happens is counted as it happens.
 
+mod acts;
 mod collect;
+mod register;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use agent_runtime::observe::Ended;
-use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Opts,
-};
+use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 use proto_api::core::v1::{Pod, PodStatus};
 use proto_api::names::Names;
 use proto_daemon::exit::chain;
 use proto_daemon::metrics::Metrics;
 
-pub use collect::PodGauges;
+pub(crate) use acts::{Acts, plugin};
+pub use collect::{PodGauges, Registrations};
+use register::{BUCKETS, Register};
 
-/// Upper ends in seconds, those of the ecosystem's own histograms of this kind.
-const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 /// For pods, whose images may have to be pulled.
 const LONG_BUCKETS: [f64; 12] =
     [0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0];
 
 /// What happens, counted.
 #[derive(Clone, Debug)]
-#[allow(dead_code, reason = "some are counted by parts that are being built beside this one")]
 pub struct AgentMetrics {
     runtime_operations: IntCounterVec,
     runtime_errors: IntCounterVec,
@@ -56,6 +55,8 @@ pub struct AgentMetrics {
     pub server_renew_errors: IntCounter,
     /// Log files rotated, by outcome.
     pub log_rotations: IntCounterVec,
+    /// What is done to the node.
+    pub acts: Acts,
     /// When pods were first seen here, until they run.
     waiting: Arc<Mutex<BTreeMap<String, Instant>>>,
 }
@@ -68,122 +69,102 @@ impl AgentMetrics {
     #[expect(clippy::too_many_lines, reason = "a flat table of names")]
     pub fn register(
         metrics: &Metrics,
-        names: &Names,
+        names: &'static Names,
         node: &str,
     ) -> Result<Self, prometheus::Error> {
-        let prefix = names.component("let");
-        let named = |name: &str| format!("{prefix}_{name}");
-        let counters = |name: &str, help: &str, labels: &[&str]| {
-            metrics.register(IntCounterVec::new(Opts::new(named(name), help), labels)?)
-        };
-        let counter =
-            |name: &str, help: &str| metrics.register(IntCounter::new(named(name), help)?);
-        let seconds = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
-            let options = HistogramOpts::new(named(name), help).buckets(buckets.to_vec());
-            metrics.register(HistogramVec::new(options, labels)?)
-        };
-        let histogram = |name: &str, help: &str| {
-            let options = HistogramOpts::new(named(name), help).buckets(LONG_BUCKETS.to_vec());
-            metrics.register(Histogram::with_opts(options)?)
-        };
-        let gauge = |name: &str, help: &str| {
-            let gauge = metrics.register(Gauge::new(named(name), help)?)?;
+        let with = Register { metrics, prefix: names.component("let") };
+        let own = with.gauges("node_name", "The node's name. The count is always 1.", &["node"])?;
+        own.with_label_values(&[node]).set(1);
+        let far = |name: &str, help: &str| {
+            let gauge = with.gauge(name, help)?;
             // Unknown, as the ecosystem has it, is infinitely far.
             gauge.set(f64::INFINITY);
             Ok::<_, prometheus::Error>(gauge)
         };
-        let own = metrics.register(IntGaugeVec::new(
-            Opts::new(named("node_name"), "The node's name. The count is always 1."),
-            &["node"],
-        )?)?;
-        own.with_label_values(&[node]).set(1);
         Ok(Self {
-            runtime_operations: counters(
+            runtime_operations: with.counters(
                 "runtime_operations_total",
                 "Cumulative number of runtime operations by operation type.",
                 &["operation_type"],
             )?,
-            runtime_errors: counters(
+            runtime_errors: with.counters(
                 "runtime_operations_errors_total",
                 "Cumulative number of runtime operation errors by operation type.",
                 &["operation_type"],
             )?,
-            runtime_seconds: seconds(
+            runtime_seconds: with.seconds(
                 "runtime_operations_duration_seconds",
                 "Duration in seconds of runtime operations. Broken down by operation type.",
                 &["operation_type"],
-                &BUCKETS,
             )?,
-            started_pods: counter("started_pods_total", "Cumulative number of pods started")?,
-            started_pod_errors: counter(
+            started_pods: with.counter("started_pods_total", "Cumulative number of pods started")?,
+            started_pod_errors: with.counter(
                 "started_pods_errors_total",
                 "Cumulative number of errors when starting pods",
             )?,
-            started_containers: counters(
+            started_containers: with.counters(
                 "started_containers_total",
                 "Cumulative number of containers started",
                 &["container_type"],
             )?,
-            started_container_errors: counters(
+            started_container_errors: with.counters(
                 "started_containers_errors_total",
                 "Cumulative number of errors when starting containers",
                 &["container_type"],
             )?,
-            pod_start_seconds: histogram(
+            pod_start_seconds: with.histogram(
                 "pod_start_duration_seconds",
                 "Duration in seconds from the agent seeing a pod for the first time to the pod starting to run",
+                &LONG_BUCKETS,
             )?,
-            pod_worker_seconds: seconds(
+            pod_worker_seconds: with.seconds(
                 "pod_worker_duration_seconds",
                 "Duration in seconds of one step of a pod. Broken down by operation type.",
                 &["operation_type"],
-                &BUCKETS,
             )?,
-            pod_worker_start_seconds: histogram(
+            pod_worker_start_seconds: with.histogram(
                 "pod_worker_start_duration_seconds",
                 "Duration in seconds from the agent seeing a pod to starting a worker.",
+                &BUCKETS,
             )?,
-            evictions: counters(
+            evictions: with.counters(
                 "evictions",
                 "Cumulative number of pod evictions by eviction signal",
                 &["eviction_signal"],
             )?,
-            http_requests: counters(
+            http_requests: with.counters(
                 "http_requests_total",
                 "Number of the http requests received since the server started",
                 &["method", "path", "server_type", "long_running"],
             )?,
-            http_seconds: seconds(
+            http_seconds: with.seconds(
                 "http_requests_duration_seconds",
                 "Duration in seconds to serve http requests",
                 &["method", "path", "server_type", "long_running"],
-                &BUCKETS,
             )?,
-            http_inflight: metrics.register(IntGaugeVec::new(
-                Opts::new(named("http_inflight_requests"), "Number of the inflight http requests"),
-                &["method", "path", "server_type", "long_running"],
-            )?)?,
-            client_certificate_ttl: gauge(
+            http_inflight: with.gauges("http_inflight_requests", "Number of the inflight http requests", &["method", "path", "server_type", "long_running"])?,
+            client_certificate_ttl: far(
                 "certificate_manager_client_ttl_seconds",
                 "Gauge of the TTL (time-to-live) of the client certificate, in seconds; negative when it has ended.",
             )?,
-            server_certificate_ttl: gauge(
+            server_certificate_ttl: far(
                 "certificate_manager_server_ttl_seconds",
                 "Gauge of the shortest TTL (time-to-live) of the serving certificate, in seconds; negative when it has ended.",
             )?,
-            client_renew_errors: counter(
+            client_renew_errors: with.counter(
                 "certificate_manager_client_expiration_renew_errors",
                 "Counter of certificate renewal errors.",
             )?,
-            server_renew_errors: counter(
+            server_renew_errors: with.counter(
                 "server_expiration_renew_errors",
                 "Counter of certificate renewal errors.",
             )?,
-            log_rotations: counters(
+            log_rotations: with.counters(
                 "log_rotations_total",
                 "Container logs rotated, by outcome.",
                 &["outcome"],
             )?,
+            acts: Acts::register(&with, names)?,
             waiting: Arc::default(),
         })
     }
@@ -201,6 +182,9 @@ impl AgentMetrics {
     /// Counts a step of a pod by what it begins with: `CreateSandbox { .. }` is `CreateSandbox`.
     pub fn step(&self, what: &str, took: Duration, worked: bool) {
         let name = what.split([' ', '(', '{']).next().unwrap_or_default();
+        if name == "RemoveCgroup" {
+            self.acts.cgroup("destroy", took);
+        }
         self.pod_worker_seconds.with_label_values(&[name]).observe(took.as_secs_f64());
         match (name, worked) {
             ("CreateSandbox", true) => {
@@ -221,6 +205,11 @@ impl AgentMetrics {
         }
     }
 
+    /// The task of a pod runs, so long after its source had said that the pod is wanted.
+    pub fn worker_started(&self, after: Duration) {
+        self.pod_worker_start_seconds.observe(after.as_secs_f64());
+    }
+
     /// A pod's task knows this now: how long it took to run is measured once.
     pub fn know(&self, pod: &Pod, status: &PodStatus) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -228,7 +217,7 @@ impl AgentMetrics {
             "Pending" | "" => {
                 if !waiting.contains_key(&pod.metadata.uid) {
                     waiting.insert(pod.metadata.uid.clone(), Instant::now());
-                    self.pod_worker_start_seconds.observe(0.0);
+                    self.acts.new_pod(pod);
                 }
             }
             phase => {
@@ -244,6 +233,7 @@ impl AgentMetrics {
     /// Nothing is left of a pod.
     pub fn gone(&self, uid: &str) {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.acts.unmounted(uid);
     }
 }
 

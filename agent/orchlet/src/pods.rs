@@ -17,7 +17,7 @@ pub mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_pod::want::Source;
 use agent_runtime::events::Happened;
@@ -69,8 +69,9 @@ pub struct Pods {
     silent: Vec<Source>,
     /// Held until all of them have.
     unready: Option<ReadyGuard>,
-    /// Static pods that begin once another of their name, or themselves from before, has ended; by uid.
-    waiting: BTreeMap<String, Order>,
+    /// Static pods that begin once another of their name, or themselves from before, has ended; by uid, with
+    /// the moment at which they were asked for.
+    waiting: BTreeMap<String, (Instant, Order)>,
     /// A look at the whole runtime, for pods that have no task.
     looks: JoinSet<Option<Vec<PodOnNode>>>,
     /// Whether something was missed since that look began.
@@ -166,7 +167,9 @@ impl Pods {
 
     fn hear(&mut self, said: Said) {
         match said {
-            Said::Wants(source, pod) => self.wants(Order { pod, source, held: Held::Yes }),
+            Said::Wants(source, pod) => {
+                self.wants(Order { pod, source, held: Held::Yes }, Instant::now());
+            },
             Said::Dropped(uid) => {
                 self.waiting.remove(&uid);
                 if let Some(task) = self.tasks.get(&uid) {
@@ -183,13 +186,14 @@ impl Pods {
         }
     }
 
-    fn wants(&mut self, order: Order) {
+    fn wants(&mut self, order: Order, asked: Instant) {
         let uid = order.pod.metadata.uid.clone();
         if order.source == Source::Static {
             self.retire_namesakes(&order.pod);
         }
         if self.has_to_wait(&order) {
-            self.waiting.insert(uid, order);
+            let asked = self.waiting.get(&uid).map_or(asked, |(since, _)| *since);
+            self.waiting.insert(uid, (asked, order));
             return;
         }
         match self.tasks.get(&uid) {
@@ -202,7 +206,7 @@ impl Pods {
                     news
                 });
             }
-            None => self.begin(order),
+            None => self.begin(order, asked),
         }
     }
 
@@ -236,12 +240,12 @@ impl Pods {
     }
 
     fn begin_waiting(&mut self) {
-        for (_, order) in std::mem::take(&mut self.waiting) {
-            self.wants(order);
+        for (asked, order) in std::mem::take(&mut self.waiting).into_values() {
+            self.wants(order, asked);
         }
     }
 
-    fn begin(&mut self, order: Order) {
+    fn begin(&mut self, order: Order, asked: Instant) {
         let uid = order.pod.metadata.uid.clone();
         let start = Start {
             on_node: self.unclaimed.remove(&uid).unwrap_or_default(),
@@ -256,8 +260,9 @@ impl Pods {
         let (order, orders) = watch::channel(order);
         let (news, receive) = mpsc::channel(NEWS_LEN);
         let worker = Worker::new(self.parts.clone(), orders, receive, page, start);
-        let done = uid.clone();
+        let (done, metrics) = (uid.clone(), self.parts.metrics.clone());
         self.ended.spawn(async move {
+            metrics.worker_started(asked.elapsed());
             worker.run().await;
             done
         });
@@ -280,7 +285,8 @@ impl Pods {
             _ => remains_of(uid, "", "", &[]),
         };
         tracing::info!(uid, name = pod.metadata.name, "nobody wants this pod any more");
-        self.begin(Order { pod: Arc::new(pod), source: Source::Api, held: Held::No });
+        let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::No };
+        self.begin(order, Instant::now());
     }
 
     /// Looks at the whole runtime: what was missed may be about a pod that has no task.
@@ -289,10 +295,14 @@ impl Pods {
             self.look_again = true;
             return;
         }
-        let runtime = self.parts.runtime.clone();
+        let (runtime, metrics) = (self.parts.runtime.clone(), self.parts.metrics.clone());
         self.looks.spawn(async move {
+            let began = Instant::now();
             match runtime.list().await {
-                Ok(found) => Some(found),
+                Ok(found) => {
+                    metrics.acts.looked(began.elapsed());
+                    Some(found)
+                }
                 Err(error) => {
                     tracing::warn!(error = proto_daemon::exit::chain(&error), "cannot list pods");
                     None
@@ -316,23 +326,35 @@ impl Pods {
     fn pass_on(&mut self, happened: Happened) {
         let uid = match &happened {
             Happened::Missed => {
-                self.tasks.values().for_each(|task| tell(task, Happened::Missed));
+                self.tasks.values().for_each(|task| _ = tell(task, Happened::Missed));
                 self.look();
                 return;
             }
             Happened::Container { pod_uid, .. } | Happened::Sandbox { pod_uid, .. } => pod_uid,
         };
         if let Some(task) = self.tasks.get(uid) {
-            tell(task, happened);
+            self.parts.metrics.acts.heard();
+            if tell(task, happened) == Told::Lost {
+                self.parts.metrics.acts.lost_event();
+            }
         }
     }
 }
 
 /// News that a full queue does not take are lost; the task looks at everything when it gets to what the queue holds.
-fn tell(task: &Task, news: Happened) {
+fn tell(task: &Task, news: Happened) -> Told {
     if let Err(mpsc::error::TrySendError::Full(_)) = task.news.try_send(news) {
         task.missed.store(true, Ordering::Relaxed);
+        return Told::Lost;
     }
+    Told::Taken
+}
+
+/// What became of news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Taken,
+    Lost,
 }
 
 fn container_names(found: &PodOnNode) -> Vec<String> {

@@ -132,6 +132,7 @@ impl Shutdown {
         let message = "Shutdown manager detected shutdown event";
         self.events.tell(EventKind::Normal, "NodeShutdown", message);
         self.parts.strain.send_modify(|strain| strain.shutting_down = true);
+        self.parts.metrics.acts.shutdown_began();
         let pods = self.parts.current_pods();
         for round in self.groups.plan(pods.iter().map(|known| &*known.pod)) {
             let mut uids = Vec::new();
@@ -149,6 +150,7 @@ impl Shutdown {
                 tracing::warn!(within = ?round.within, "not all pods of a group have ended in time");
             }
         }
+        self.parts.metrics.acts.shutdown_ended();
         tokio::time::sleep(TELL_WITHIN).await;
     }
 }

@@ -6,7 +6,7 @@ mod tokens;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_csi::offload;
 use agent_pod::events;
@@ -29,6 +29,7 @@ use self::again::Again;
 use self::tokens::{OfPod, Token, Tokens};
 use crate::clock;
 use crate::csi::{self, NodePersistent, REPUBLISH_PERIOD};
+use crate::metrics::{Acts, plugin};
 use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources, VolumeFill, WantedPart};
 
 /// How long a reader that has opened the generation before a switch is given to finish.
@@ -120,7 +121,9 @@ impl NodeVolumes {
         // What fails first for a pod that has nothing yet is what it waits for.
         resolved.and(asked)?;
         on_host.extend(there?);
-        outcome.map(|()| MountedVolumes { on_host, refresh_at })
+        outcome?;
+        self.persistent.acts.mounted(pod);
+        Ok(MountedVolumes { on_host, refresh_at })
     }
 
     /// Sets persistent volumes up. Those that the pod has already are brought up to date by and by.
@@ -174,6 +177,7 @@ impl NodeVolumes {
             sources: sources.clone(),
             tokens: tokens.iter().map(text).collect(),
             allocatable: allocatable.unwrap_or_default(),
+            acts: self.persistent.acts.clone(),
         };
         let on_disk = self.volumes.clone();
         let done = offload(move || work.set_up(&on_disk)).await;
@@ -231,7 +235,11 @@ async fn set_up_each(
 ) -> (BTreeMap<String, VolumeOnHost>, Result<(), Line>) {
     let (mut on_host, mut outcome) = (BTreeMap::new(), Ok(()));
     for volume in &driven.volumes {
-        match persistent.set_up(&driven.pod, volume, &driven.known, &driven.tokens).await {
+        let began = Instant::now();
+        let done = persistent.set_up(&driven.pod, volume, &driven.known, &driven.tokens).await;
+        let plugin = csi::plugin(&volume.backing, persistent.acts.domain());
+        persistent.acts.volume("volume_mount", &plugin, began.elapsed(), done.is_ok());
+        match done {
             Ok(there) => {
                 on_host.insert(volume.name.clone(), there);
             }
@@ -258,6 +266,7 @@ struct Work {
     sources: Sources,
     tokens: BTreeMap<TokenWant, String>,
     allocatable: BTreeMap<String, Quantity>,
+    acts: Acts,
 }
 
 struct Done {
@@ -278,7 +287,14 @@ impl Work {
         let mut done = Done { on_host: BTreeMap::new(), switched: Vec::new(), outcome: Ok(()) };
         let persistent = |volume: &Volume| volume.kind == VolumeKind::Persistent;
         for volume in self.volumes.into_iter().filter(|volume| !persistent(volume)) {
-            match on_disk.set_up(&inputs, &volume) {
+            let began = Instant::now();
+            let made = on_disk.set_up(&inputs, &volume);
+            let mut named = self.pod.spec.volumes.iter();
+            if let Some(named) = named.find(|named| named.name == volume.name) {
+                let plugin = plugin(named, self.acts.domain());
+                self.acts.volume("volume_mount", &plugin, began.elapsed(), made.is_ok());
+            }
+            match made {
                 Ok(SetUp { path, written, .. }) => {
                     let path = path.to_string_lossy().into_owned();
                     done.on_host.insert(volume.name.clone(), given(on_disk, &volume, path));
@@ -385,6 +401,7 @@ impl PodVolumes for NodeVolumes {
             let done = offload(move || on_disk.tear_down(&uid)).await;
             let done = done.map_err(|e| format!("taking volumes down broke off: {e}"))?;
             done.map_err(|e| chain(&e))?;
+            self.persistent.acts.unmounted(&pod.metadata.uid);
             self.persistent.disks.let_go(&self.volumes).await
         }
         .boxed()

@@ -19,6 +19,7 @@ pub mod log;
 pub mod metrics;
 pub mod ready;
 pub mod reconcile;
+pub mod resident;
 pub mod runtime;
 pub mod statusz;
 pub mod tls;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::Failure;
-use crate::sys;
+use crate::{resident, sys};
 
 /// How many threads a program may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,11 @@ pub enum Threads {
 /// its stack does not stay resident.
 const BLOCKING_THREADS_MAX: usize = 8;
 
+/// After this much time a program has started, and what only its start ran is let go of ...
+const STARTED_AFTER: Duration = Duration::from_secs(10);
+/// ... and this often what a burst has made resident since.
+const LET_GO_EVERY: Duration = Duration::from_secs(300);
+
 /// Runs a program to its end.
 pub fn run<F>(threads: Threads, program: F) -> Result<(), Failure>
 where
@@ -32,6 +37,7 @@ where
         Threads::Workers(_) => 2,
     });
     let runtime = build(threads).map_err(Failure::run)?;
+    runtime.spawn(let_go());
     let end = runtime.block_on(program);
     // A blocking call that hangs (a dead mount) must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -42,6 +48,23 @@ where
 /// a hot path.
 pub fn trim_heap() {
     sys::trim_heap();
+}
+
+/// Lets go of code that has not run lately, for as long as the program runs.
+async fn let_go() {
+    tokio::time::sleep(STARTED_AFTER).await;
+    loop {
+        // Reading the table walks what is resident: about a millisecond, and not on the thread that serves.
+        let _ = tokio::task::spawn_blocking(let_go_of_code).await;
+        tokio::time::sleep(LET_GO_EVERY).await;
+    }
+}
+
+/// Unmaps the code and constants of the program's files; what runs on comes back by itself. Without `/proc` nothing is done.
+fn let_go_of_code() {
+    let program = std::fs::read_link("/proc/self/exe").unwrap_or_default();
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    resident::droppable(&smaps, &program.to_string_lossy()).iter().for_each(sys::unmap_clean);
 }
 
 fn build(threads: Threads) -> std::io::Result<Runtime> {
@@ -75,5 +98,27 @@ mod tests {
             Ok(())
         })
         .expect("runs");
+    }
+
+    /// What is resident of the program's own code, in kB.
+    fn resident_code() -> u64 {
+        let program = std::fs::read_link("/proc/self/exe").expect("a program");
+        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("smaps");
+        let mut lines = smaps.lines().skip_while(|line| {
+            !(line.contains(" r-xp ") && line.ends_with(&*program.to_string_lossy()))
+        });
+        let line = lines.find(|line| line.starts_with("Rss:")).expect("a mapping of code");
+        line.split_ascii_whitespace().nth(1).and_then(|kb| kb.parse().ok()).expect("a number")
+    }
+
+    #[test]
+    fn code_that_is_let_go_of_runs_again() {
+        // Something that is in no other test's way: formats, parses, allocates.
+        let work = || (0..2000).map(|n| format!("{n:?}").parse::<u64>().expect("a number")).sum::<u64>();
+        let (before, sum) = (resident_code(), work());
+        let_go_of_code();
+        let after = resident_code();
+        assert!(after < before, "{after} kB of {before} kB");
+        assert_eq!(work(), sum);
     }
 }

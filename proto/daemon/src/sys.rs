@@ -1,5 +1,7 @@
-//! The C library's allocator settings, which have no safe wrapper.
-#![allow(unsafe_code, reason = "mallopt and malloc_trim are plain C functions")]
+//! What is kept resident: the C library's allocator settings and advice on mapped code, which have no safe wrapper.
+#![allow(unsafe_code, reason = "mallopt, malloc_trim and madvise are plain C functions")]
+
+use std::ops::Range;
 
 use nix::libc;
 
@@ -26,5 +28,16 @@ pub(crate) fn trim_heap() {
     // free lists.
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Unmaps what the kernel has mapped of a range; what is touched again comes back from its file. The range has to be one that
+/// [`crate::resident::droppable`] found in this process.
+pub(crate) fn unmap_clean(range: &Range<usize>) {
+    let start = std::ptr::with_exposed_provenance_mut::<libc::c_void>(range.start);
+    // SAFETY: the range is a private mapping of a file that is not writable and of which no page was ever written: MADV_DONTNEED drops
+    // page table entries only, and every later read or jump finds the same bytes again. A failure changes nothing.
+    unsafe {
+        libc::madvise(start, range.len(), libc::MADV_DONTNEED);
     }
 }

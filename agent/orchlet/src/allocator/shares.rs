@@ -21,6 +21,7 @@ pub struct Shown {
 
 impl Shares for Shown {
     fn pods(&self) -> Vec<PodShare> {
+        self.parts.metrics.acts.monitor_asked();
         let pods = self.parts.shown_pods();
         let share = |pod: proto_api::core::v1::Pod| PodShare {
             name: pod.metadata.name.clone(),

@@ -13,6 +13,7 @@ use super::{Bound, until};
 use crate::allocator::{Allocator, pool, settings, shares};
 use crate::config::Settings;
 use crate::journal::Journal;
+use crate::metrics::Acts;
 use crate::pods::parts::Parts;
 
 /// Directory of the plugins' sockets below the agent's.
@@ -25,6 +26,7 @@ pub(super) fn allocator(
     settings: &Settings,
     machine: &Machine,
     journal: &Journal,
+    acts: Acts,
 ) -> Result<Arc<Allocator>, Failure> {
     let topology = topology::machine(machine.capacity.memory_bytes);
     let evicted_below = machine.reserved.eviction_memory_bytes;
@@ -33,7 +35,7 @@ pub(super) fn allocator(
     let known = Allocator::known_resources(journal);
     let directory = settings.flags.root_dir.join(PLUGINS_DIR);
     let plugins = Plugins::new(directory, settings.names, known);
-    Ok(Arc::new(Allocator::new(rules, topology, plugins, journal.clone())))
+    Ok(Arc::new(Allocator::new(rules, topology, plugins, journal.clone(), acts)))
 }
 
 impl Bound {

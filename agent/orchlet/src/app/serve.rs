@@ -32,7 +32,11 @@ impl Bound {
         drain: &Drain,
     ) -> Result<(), Failure> {
         let shown = parts.clone();
-        let gauges = PodGauges::new(self.settings.names, Arc::new(move || shown.shown_pods()));
+        let gauges = PodGauges::new(
+            self.settings.names,
+            self.metrics.acts.clone(),
+            Arc::new(move || shown.shown_pods()),
+        );
         gauges.and_then(|gauges| self.registry.register(gauges)).map_err(Failure::run)?;
         let pages = AdminPages {
             health: Health::new(readiness),

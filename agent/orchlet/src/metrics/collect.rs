@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use agent_devices::Plugins;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntGauge, IntGaugeVec, Opts};
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use proto_api::core::v1::{ContainerStatus, Pod};
 use proto_api::names::Names;
+
+use super::Acts;
 
 /// Gives the pods as they are shown now.
 pub type Shown = Arc<dyn Fn() -> Vec<Pod> + Send + Sync>;
@@ -18,14 +21,16 @@ pub struct PodGauges {
     pods: IntGauge,
     containers: IntGaugeVec,
     ephemeral: IntGauge,
+    volumes: IntGaugeVec,
+    acts: Acts,
 }
 
 impl PodGauges {
-    /// Gauges over what `shown` gives.
+    /// Gauges over what `shown` gives and what was done.
     ///
     /// # Errors
     /// A name is not one.
-    pub fn new(names: &Names, shown: Shown) -> Result<Self, prometheus::Error> {
+    pub fn new(names: &Names, acts: Acts, shown: Shown) -> Result<Self, prometheus::Error> {
         let named = |name: &str| format!("{}_{name}", names.component("let"));
         let containers =
             Opts::new(named("running_containers"), "Number of containers currently running");
@@ -40,13 +45,19 @@ impl PodGauges {
                 named("managed_ephemeral_containers"),
                 "Current number of ephemeral containers in pods managed by this agent.",
             )?,
+            volumes: IntGaugeVec::new(
+                Opts::new("volume_manager_total_volumes", "Number of volumes in Volume Manager"),
+                &["plugin_name", "state"],
+            )?,
+            acts,
         })
     }
 }
 
 impl Collector for PodGauges {
     fn desc(&self) -> Vec<&Desc> {
-        [self.pods.desc(), self.containers.desc(), self.ephemeral.desc()].concat()
+        [self.pods.desc(), self.containers.desc(), self.ephemeral.desc(), self.volumes.desc()]
+            .concat()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
@@ -58,7 +69,52 @@ impl Collector for PodGauges {
             self.containers.with_label_values(&[state]).inc();
         }
         self.ephemeral.set(count(pods.iter().map(|pod| pod.spec.ephemeral_containers.len()).sum()));
-        [self.pods.collect(), self.containers.collect(), self.ephemeral.collect()].concat()
+        self.volumes.reset();
+        let wanted = self.acts.wanted_count(pods.iter().filter(|pod| !is_over(pod)));
+        for (state, counts) in [
+            ("desired_state_of_world", wanted),
+            ("actual_state_of_world", self.acts.mounted_count()),
+        ] {
+            for (plugin, count) in counts {
+                self.volumes.with_label_values(&[plugin.as_str(), state]).set(count);
+            }
+        }
+        let [pods, volumes] = [self.pods.collect(), self.volumes.collect()];
+        [pods, self.containers.collect(), self.ephemeral.collect(), volumes].concat()
+    }
+}
+
+/// How often device plugins have registered, by resource.
+#[derive(Clone)]
+pub struct Registrations {
+    plugins: Plugins,
+    total: IntCounterVec,
+}
+
+impl Registrations {
+    /// A counter over what `plugins` knows.
+    ///
+    /// # Errors
+    /// A name is not one.
+    pub fn new(names: &Names, plugins: Plugins) -> Result<Self, prometheus::Error> {
+        let name = format!("{}_device_plugin_registration_total", names.component("let"));
+        let help =
+            "Cumulative number of device plugin registrations. Broken down by resource name.";
+        Ok(Self { plugins, total: IntCounterVec::new(Opts::new(name, help), &["resource_name"])? })
+    }
+}
+
+impl Collector for Registrations {
+    fn desc(&self) -> Vec<&Desc> {
+        self.total.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        for (resource, total) in self.plugins.registrations() {
+            let counter = self.total.with_label_values(&[&resource]);
+            counter.inc_by(total.saturating_sub(counter.get()));
+        }
+        self.total.collect()
     }
 }
 
@@ -69,6 +125,10 @@ fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
         .iter()
         .chain(&status.container_statuses)
         .chain(&status.ephemeral_container_statuses)
+}
+
+fn is_over(pod: &Pod) -> bool {
+    matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
 /// Whether something of the pod runs.
@@ -109,8 +169,12 @@ mod tests {
         let mut pod = Pod::default();
         pod.status.container_statuses = vec![status(running.clone()), status(running)];
         pod.status.init_container_statuses = vec![status(ended)];
+        pod.spec.volumes = vec![Default::default(), Default::default()];
+        let acts = crate::metrics::AgentMetrics::default().acts;
+        acts.mounted(&pod);
         let gauges = PodGauges::new(
             Names::new(Profile::Kubernetes),
+            acts,
             Arc::new(move || vec![pod.clone(), Pod::default()]),
         )
         .expect("names");
@@ -120,6 +184,8 @@ mod tests {
             "kubelet_running_pods 1\n",
             "kubelet_running_containers{container_state=\"running\"} 2\n",
             "{container_state=\"exited\"} 1\n",
+            "plugin_name=\"orch.io/empty-dir\",state=\"actual_state_of_world\"} 2\n",
+            "plugin_name=\"orch.io/empty-dir\",state=\"desired_state_of_world\"} 2\n",
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

@@ -156,8 +156,10 @@ async fn imported(parts: &Parts, scene: &Scene, image: &str, container: &str) ->
 }
 
 async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Effect, Failure> {
+    let began = std::time::Instant::now();
     let cgroup = parts.place.make_cgroup(&scene.pod).map_err(|e| Failure::new("", e))?;
     parts.place.settle_cgroup(&scene.pod).await.map_err(|e| Failure::new("", e))?;
+    parts.metrics.acts.cgroup("create", began.elapsed());
     let facts = parts.provision.facts(&parts.facts);
     let mut config = translate::sandbox(&scene.pod, &facts, &cgroup, attempt)
         .map_err(|e| Failure::new("", e.to_string()))?;
@@ -167,7 +169,13 @@ async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Ef
     let handler = parts.provision.classes.handler(&scene.pod).await;
     config.runtime_handler = handler.map_err(|e| Failure::new("", e))?;
     make_directory(config.log_directory.clone().into())?;
-    match parts.turns.take(Turn::Sandbox, parts.runtime.run_sandbox(&config)).await {
+    let asked = async {
+        let began = std::time::Instant::now();
+        let ran = parts.runtime.run_sandbox(&config).await;
+        parts.metrics.acts.sandbox(&config.runtime_handler, began.elapsed(), ran.is_ok());
+        ran
+    };
+    match parts.turns.take(Turn::Sandbox, asked).await {
         Ok(sandbox) => Ok(Effect::Sandbox(sandbox)),
         Err(error) => {
             tell_network(parts, &scene.pod).await;

@@ -56,7 +56,7 @@ async fn decide(parts: &Parts, scene: &Scene) -> Result<(), Refusal> {
         Err(refusal)
             if refusal.reason.starts_with("OutOf") && is_critical(&scene.pod, is_static) =>
         {
-            if !make_room(parts, scene, is_static).await {
+            if !make_room(parts, scene, is_static, &refusal).await {
                 return Err(refusal);
             }
             fits()?;
@@ -68,7 +68,7 @@ async fn decide(parts: &Parts, scene: &Scene) -> Result<(), Refusal> {
 }
 
 /// Ends pods so that a critical one fits; whether they have ended.
-async fn make_room(parts: &Parts, scene: &Scene, is_static: bool) -> bool {
+async fn make_room(parts: &Parts, scene: &Scene, is_static: bool, short: &Refusal) -> bool {
     let own = &scene.pod.metadata.uid;
     let others = parts.current_pods().into_iter().filter(|known| known.pod.metadata.uid != *own);
     let running: Vec<Victim> = others
@@ -94,6 +94,7 @@ async fn make_room(parts: &Parts, scene: &Scene, is_static: bool) -> bool {
             grace: None,
         };
         parts.end(&victim.pod.metadata.uid, verdict);
+        parts.metrics.acts.preempted(short.reason.trim_start_matches("OutOf"));
     }
     let wait = (slowest + PREEMPTION_EXTRA).min(PREEMPTION_MAX);
     parts.ended(&chosen, tokio::time::Instant::now() + wait).await

@@ -1,0 +1,297 @@
+//! What the agent does to the node: cgroups, looks at the runtime, sandboxes, volumes, devices, pods that have to go.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus::{Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec};
+use proto_api::core::v1::{Pod, Volume};
+use proto_api::names::Names;
+
+use super::register::Register;
+
+/// Upper ends of the count of a pod's containers.
+const CONTAINERS: [f64; 5] = [1.0, 2.0, 4.0, 8.0, 16.0];
+/// Upper ends in seconds for what may take minutes, those of the ecosystem's own.
+const STORAGE: [f64; 11] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0];
+/// Between two looks at the whole runtime lie minutes.
+const INTERVALS: [f64; 9] = [0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 600.0, 1800.0];
+
+/// Counts what is done. Cheap to clone; all clones count together.
+#[derive(Clone, Debug)]
+pub struct Acts {
+    cgroup_seconds: HistogramVec,
+    look_seconds: Histogram,
+    look_interval_seconds: Histogram,
+    last_seen: Gauge,
+    lost_events: IntCounter,
+    sandbox_seconds: HistogramVec,
+    sandbox_errors: IntCounterVec,
+    preemptions: IntCounterVec,
+    readings_age: HistogramVec,
+    volume_seconds: HistogramVec,
+    device_seconds: HistogramVec,
+    device_asks: IntCounterVec,
+    shutdown_start: Gauge,
+    shutdown_end: Gauge,
+    containers: Histogram,
+    domain: &'static str,
+    last_look: Arc<Mutex<Option<Instant>>>,
+    /// Plugins of the volumes that are set up, by uid of the pod.
+    mounted: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
+}
+
+impl Acts {
+    #[expect(clippy::too_many_lines, reason = "a flat table of names")]
+    pub(super) fn register(
+        with: &Register<'_>,
+        names: &'static Names,
+    ) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            cgroup_seconds: with.seconds(
+                "cgroup_manager_duration_seconds",
+                "Duration in seconds for cgroup manager operations. Broken down by method.",
+                &["operation_type"],
+            )?,
+            look_seconds: with.histogram(
+                "pleg_relist_duration_seconds",
+                "Duration in seconds of one look at all pods of the runtime.",
+                &super::register::BUCKETS,
+            )?,
+            look_interval_seconds: with.histogram(
+                "pleg_relist_interval_seconds",
+                "Interval in seconds between two looks at all pods of the runtime; in between its events are followed.",
+                &INTERVALS,
+            )?,
+            last_seen: with.gauge(
+                "pleg_last_seen_seconds",
+                "Timestamp in seconds when the runtime last told something, or was last looked at.",
+            )?,
+            lost_events: with.counter(
+                "pleg_discard_events",
+                "The number of events that found a full queue; a look at the pod takes their place.",
+            )?,
+            sandbox_seconds: with.seconds(
+                "run_podsandbox_duration_seconds",
+                "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
+                &["runtime_handler"],
+            )?,
+            sandbox_errors: with.counters(
+                "run_podsandbox_errors_total",
+                "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
+                &["runtime_handler"],
+            )?,
+            preemptions: with.counters(
+                "preemptions",
+                "Cumulative number of pod preemptions by preemption resource",
+                &["preemption_signal"],
+            )?,
+            readings_age: with.seconds(
+                "eviction_stats_age_seconds",
+                "Time between when stats are collected, and when pod is evicted based on those stats by eviction signal",
+                &["eviction_signal"],
+            )?,
+            volume_seconds: with.metrics.register(HistogramVec::new(
+                HistogramOpts::new("storage_operation_duration_seconds", "Storage operation duration")
+                    .buckets(STORAGE.to_vec()),
+                &["migrated", "operation_name", "status", "volume_plugin"],
+            )?)?,
+            device_seconds: with.seconds(
+                "device_plugin_alloc_duration_seconds",
+                "Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.",
+                &["resource_name"],
+            )?,
+            device_asks: with.counters(
+                "pod_resources_endpoint_requests_total",
+                "Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
+                &["server_api_version"],
+            )?,
+            shutdown_start: with.gauge(
+                "graceful_shutdown_start_time_seconds",
+                "Last graceful shutdown start time since unix epoch in seconds",
+            )?,
+            shutdown_end: with.gauge(
+                "graceful_shutdown_end_time_seconds",
+                "Last graceful shutdown end time since unix epoch in seconds",
+            )?,
+            containers: with.histogram(
+                "containers_per_pod_count",
+                "The number of containers per pod.",
+                &CONTAINERS,
+            )?,
+            domain: names.label_domain(),
+            last_look: Arc::default(),
+            mounted: Arc::default(),
+        })
+    }
+
+    /// A pod's cgroup was made (`create`), changed (`update`) or removed (`destroy`).
+    pub fn cgroup(&self, operation: &str, took: Duration) {
+        self.cgroup_seconds.with_label_values(&[operation]).observe(took.as_secs_f64());
+    }
+
+    /// All pods of the runtime were looked at.
+    pub fn looked(&self, took: Duration) {
+        self.look_seconds.observe(took.as_secs_f64());
+        let last = lock(&self.last_look).replace(Instant::now());
+        if let Some(last) = last {
+            self.look_interval_seconds.observe(last.elapsed().as_secs_f64());
+        }
+        self.heard();
+    }
+
+    /// The runtime told something.
+    pub fn heard(&self) {
+        self.last_seen.set(unix_secs());
+    }
+
+    /// An event found a full queue.
+    pub fn lost_event(&self) {
+        self.lost_events.inc();
+    }
+
+    /// A sandbox was asked for; the empty handler is the runtime's own choice.
+    pub fn sandbox(&self, handler: &str, took: Duration, worked: bool) {
+        self.sandbox_seconds.with_label_values(&[handler]).observe(took.as_secs_f64());
+        if !worked {
+            self.sandbox_errors.with_label_values(&[handler]).inc();
+        }
+    }
+
+    /// A pod has to go for a critical one, for want of a resource.
+    pub fn preempted(&self, resource: &str) {
+        self.preemptions.with_label_values(&[resource]).inc();
+    }
+
+    /// A pod is evicted for a signal that was read so long ago.
+    pub fn acted_on_readings(&self, signal: &str, age: Duration) {
+        self.readings_age.with_label_values(&[signal]).observe(age.as_secs_f64());
+    }
+
+    /// A volume was set up (`volume_mount`), or a pod's volumes were taken down (`volume_unmount`).
+    pub fn volume(&self, operation: &str, plugin: &str, took: Duration, worked: bool) {
+        let status = if worked { "success" } else { "fail-unknown" };
+        let labels = ["false", operation, status, plugin];
+        self.volume_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+
+    /// What names of plugins begin with.
+    pub fn domain(&self) -> &'static str {
+        self.domain
+    }
+
+    /// The volumes of a pod are set up.
+    pub fn mounted(&self, pod: &Pod) {
+        let plugins = self.plugins_of(pod).collect();
+        lock(&self.mounted).insert(pod.metadata.uid.clone(), plugins);
+    }
+
+    /// The volumes of a pod are taken down.
+    pub fn unmounted(&self, uid: &str) {
+        lock(&self.mounted).remove(uid);
+    }
+
+    /// How many volumes of each plugin are set up.
+    pub(super) fn mounted_count(&self) -> BTreeMap<String, i64> {
+        counted(lock(&self.mounted).values().flatten().cloned())
+    }
+
+    /// How many volumes of each plugin pods want.
+    pub(super) fn wanted_count<'a>(
+        &self,
+        pods: impl Iterator<Item = &'a Pod>,
+    ) -> BTreeMap<String, i64> {
+        counted(pods.flat_map(|pod| self.plugins_of(pod)))
+    }
+
+    fn plugins_of<'a>(&self, pod: &'a Pod) -> impl Iterator<Item = String> + use<'a> {
+        let domain = self.domain;
+        pod.spec.volumes.iter().map(move |volume| plugin(volume, domain))
+    }
+
+    /// Devices were asked of a plugin.
+    pub fn devices(&self, resource: &str, took: Duration) {
+        self.device_seconds.with_label_values(&[resource]).observe(took.as_secs_f64());
+    }
+
+    /// A monitor asked who has which devices.
+    pub fn monitor_asked(&self) {
+        self.device_asks.with_label_values(&["v1"]).inc();
+    }
+
+    /// The machine shuts down, and pods are ended from now on.
+    pub fn shutdown_began(&self) {
+        self.shutdown_start.set(unix_secs());
+        self.shutdown_end.set(0.0);
+    }
+
+    /// All pods have been ended.
+    pub fn shutdown_ended(&self) {
+        self.shutdown_end.set(unix_secs());
+    }
+
+    /// A pod was heard of for the first time.
+    pub fn new_pod(&self, pod: &Pod) {
+        // A count of containers is exact in a double.
+        self.containers.observe(pod.spec.containers.len() as f64);
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For people who compare it with their clock, so the clock that can be set.
+fn unix_secs() -> f64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+fn counted(plugins: impl Iterator<Item = String>) -> BTreeMap<String, i64> {
+    let mut counts = BTreeMap::new();
+    plugins.for_each(|plugin| *counts.entry(plugin).or_default() += 1);
+    counts
+}
+
+/// The ecosystem's name of what makes a volume. A claim is called so: what is behind it is not in the pod.
+pub(crate) fn plugin(volume: &Volume, domain: &str) -> String {
+    let source = &volume.volume_source;
+    let kind = if source.config_map.is_some() {
+        "configmap"
+    } else if source.secret.is_some() {
+        "secret"
+    } else if source.projected.is_some() {
+        "projected"
+    } else if source.downward_api.is_some() {
+        "downward-api"
+    } else if source.host_path.is_some() {
+        "host-path"
+    } else if source.nfs.is_some() {
+        "nfs"
+    } else if let Some(csi) = &source.csi {
+        return format!("{domain}/csi:{}", csi.driver);
+    } else if source.persistent_volume_claim.is_some() || source.ephemeral.is_some() {
+        "persistent-claim"
+    } else {
+        "empty-dir"
+    };
+    format!("{domain}/{kind}")
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::{ConfigMapVolumeSource, CSIVolumeSource};
+
+    use super::*;
+
+    #[test]
+    fn volumes_have_the_ecosystem_s_plugin_names() {
+        let mut volume = Volume::default();
+        assert_eq!(plugin(&volume, "kubernetes.io"), "kubernetes.io/empty-dir");
+        volume.volume_source.csi =
+            Some(CSIVolumeSource { driver: "d.io".into(), ..CSIVolumeSource::default() });
+        assert_eq!(plugin(&volume, "kubernetes.io"), "kubernetes.io/csi:d.io");
+        volume.volume_source.config_map = Some(ConfigMapVolumeSource::default());
+        assert_eq!(plugin(&volume, "kubernetes.io"), "kubernetes.io/configmap");
+    }
+}

@@ -19,6 +19,7 @@ mod fields;
 mod health;
 mod hung;
 mod inventory;
+mod identity;
 mod names;
 mod node;
 mod pods;
@@ -73,6 +74,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(faults::a_killed_agent_restarts_no_container),
         case!(faults::a_killed_proxy_keeps_forwarding),
         case!(faults::a_killed_api_server_loses_no_write),
+        case!(identity::a_node_joins_by_token_and_renews_its_certificates),
         // Last: the cases before it look at the only node.
         case!(services::a_cluster_grows_and_pods_reach_each_other),
     ]

@@ -24,7 +24,7 @@ use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use tokio::sync::Semaphore;
 
-pub use logins::Logins;
+pub use logins::{Logins, missing_secrets};
 pub use provider::Providers;
 
 use crate::clock;

@@ -210,12 +210,19 @@ pub async fn observe(
     name: String,
     parts: Arc<Parts>,
     sender: watch::Sender<Option<Arc<Node>>>,
+    events: NodeEvents,
     drain: DrainWatch,
 ) {
     let api = client.all::<Node>();
     let select = ListParams::name(&name);
     let follow = watch_objects(&api, &select, |observed| match observed {
-        Observed::Listed(node) | Observed::Applied(node) => publish(&parts, &sender, Some(node)),
+        Observed::Listed(node) | Observed::Applied(node) => {
+            if let Some(reason) = cordoned(sender.borrow().as_deref(), &node) {
+                let message = format!("Node {name} status is now: {reason}");
+                events.tell(EventKind::Normal, reason, message);
+            }
+            publish(&parts, &sender, Some(node));
+        }
         Observed::Deleted(_) => publish(&parts, &sender, None),
         Observed::ListBegan | Observed::ListEnded => {}
     });
@@ -223,6 +230,15 @@ pub async fn observe(
     tokio::select! {
         () = drain.asked() => {}
         () = follow => {}
+    }
+}
+
+/// Whether somebody has closed the node to new pods, or opened it again; nothing is news while nothing is known.
+fn cordoned(before: Option<&Node>, now: &Node) -> Option<&'static str> {
+    match (before?.spec.unschedulable, now.spec.unschedulable) {
+        (false, true) => Some("NodeNotSchedulable"),
+        (true, false) => Some("NodeSchedulable"),
+        _ => None,
     }
 }
 

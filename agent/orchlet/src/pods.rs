@@ -169,7 +169,7 @@ impl Pods {
         match said {
             Said::Wants(source, pod) => {
                 self.wants(Order { pod, source, held: Held::Yes }, Instant::now());
-            },
+            }
             Said::Dropped(uid) => {
                 self.waiting.remove(&uid);
                 if let Some(task) = self.tasks.get(&uid) {

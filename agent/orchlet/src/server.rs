@@ -102,6 +102,10 @@ pub struct Switches {
     pub system_logs: bool,
     /// `enableProfilingHandler`.
     pub profiling: bool,
+    /// `enableDebugFlagsHandler`.
+    pub flags: bool,
+    /// The gate `ContainerCheckpoint`.
+    pub checkpoint: bool,
 }
 
 impl Switches {
@@ -111,6 +115,8 @@ impl Switches {
             Switch::Debugging => self.debugging,
             Switch::SystemLogs => self.debugging && self.system_logs,
             Switch::Profiling => self.debugging && self.profiling,
+            Switch::Flags => self.debugging && self.flags,
+            Switch::Checkpoint => self.checkpoint,
         }
     }
 }
@@ -232,7 +238,9 @@ impl Service {
             };
         }
         match routes::route(request.method(), &path, |switch| self.switches.is_on(switch)) {
-            Err(NoRoute::NotFound) => text(404, "404 page not found"),
+            Err(NoRoute::NotFound | NoRoute::SwitchedOff(Switch::Checkpoint)) => {
+                text(404, "404 page not found")
+            }
             Err(NoRoute::WrongMethod) => text(405, "405 method not allowed"),
             Err(NoRoute::SwitchedOff(Switch::Debugging)) => {
                 text(405, "Debug endpoints are disabled.")

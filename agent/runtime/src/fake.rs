@@ -386,6 +386,10 @@ impl Runtime for FakeRuntime {
         self.change("ReopenContainerLog", id, |_| Ok(()))
     }
 
+    fn checkpoint<'a>(&'a self, id: &'a str, _: &'a str, _: Duration) -> Answer<'a, ()> {
+        self.change("CheckpointContainer", id, |_| Ok(()))
+    }
+
     fn exec<'a>(
         &'a self,
         id: &'a str,

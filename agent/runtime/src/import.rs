@@ -29,6 +29,10 @@ use crate::runtime::{Runtime, RuntimeError};
 const CHUNK_LEN: usize = 256 << 10;
 /// Messages between the reading thread and the connection.
 const CHUNKS_MAX: usize = 4;
+/// What compressed archives begin with.
+const GZIP: [u8; 2] = [0x1f, 0x8b];
+/// Longest archive that a compressed one may unpack to.
+const UNPACKED_MAX: u64 = 64 << 30;
 /// How long CRI may take to show a new image.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -100,10 +104,32 @@ pub async fn file(
 ) -> Result<Vec<String>, ImportError> {
     let path = path.to_owned();
     let open = move || {
-        let opened = std::fs::File::open(&path);
+        let opened = std::fs::File::open(&path).and_then(|file| unpacked(file, &path));
         opened.map_err(|source| ImportError::Open { path, source })
     };
     import(channel, namespace, open, keep).await
+}
+
+/// The archive itself; of a compressed one, what it unpacks to in a file without a name beside it.
+fn unpacked(mut file: std::fs::File, path: &Path) -> std::io::Result<std::fs::File> {
+    let mut magic = [0; GZIP.len()];
+    let len = file.read(&mut magic)?;
+    file.seek(SeekFrom::Start(0))?;
+    if magic.get(..len) != Some(GZIP.as_slice()) {
+        return Ok(file);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.unpacked"));
+    let _ = std::fs::remove_file(&beside); // one that a crash left
+    let mut whole =
+        std::fs::File::options().read(true).write(true).create_new(true).open(&beside)?;
+    std::fs::remove_file(&beside)?;
+    let mut reader = flate2::read::MultiGzDecoder::new(file).take(UNPACKED_MAX);
+    if std::io::copy(&mut reader, &mut whole)? == UNPACKED_MAX {
+        return Err(std::io::Error::other("the archive unpacks to more than 64 GiB"));
+    }
+    whole.seek(SeekFrom::Start(0))?;
+    Ok(whole)
 }
 
 /// Imports an archive in memory; the names of its images.
@@ -351,4 +377,34 @@ fn read_chunks<R: Read + Seek>(
     let commit = WriteContentRequest { labels, ..message(WriteAction::Commit, offset, Vec::new()) };
     let _ = send.blocking_send(commit);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_compressed_archive_is_unpacked_beside_itself_and_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let content = vec![7_u8; 300_000];
+        let read = |name: &str, bytes: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, bytes).expect("written");
+            let file = std::fs::File::open(&path).expect("there");
+            let mut whole = Vec::new();
+            unpacked(file, &path).and_then(|mut file| file.read_to_end(&mut whole)).map(|_| whole)
+        };
+        let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packed.write_all(&content).expect("packed");
+        let packed = packed.finish().expect("packed");
+        std::fs::write(dir.path().join(".a.tgz.unpacked"), "left by a crash").expect("written");
+        assert_eq!(read("a.tgz", &packed).expect("unpacked"), content);
+        assert_eq!(read("b.tar", &content).expect("as it is"), content);
+        assert_eq!(read("c.tar", b"").expect("empty"), b"");
+        assert!(read("d.tgz", &packed[..packed.len() / 2]).is_err(), "cut off");
+        let left = std::fs::read_dir(dir.path()).expect("read").count();
+        assert_eq!(left, 4, "the archives");
+    }
 }

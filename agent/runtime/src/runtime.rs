@@ -66,6 +66,10 @@ pub trait Runtime: Send + Sync + 'static {
     /// Tells the runtime that the container's log file was moved away.
     fn reopen_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
 
+    /// Writes a running container to an archive; a `timeout` of zero is the runtime's own. Runtimes before 1.25 cannot.
+    fn checkpoint<'a>(&'a self, id: &'a str, archive: &'a str, timeout: Duration)
+    -> Answer<'a, ()>;
+
     /// Runs a command in a container to its end. `timeout` of zero is none.
     fn exec<'a>(
         &'a self,

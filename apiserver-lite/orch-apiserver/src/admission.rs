@@ -3,6 +3,7 @@
 
 mod namespaces;
 mod pods;
+mod runtime_class;
 mod service_accounts;
 mod storage;
 
@@ -38,6 +39,7 @@ pub async fn admit(
     }
     if object.kind.is("", "Pod") && operation == Operation::Create {
         service_accounts::admit(call, object).await?;
+        runtime_class::admit(call, object)?;
         pods::admit_create(call, object)?;
     }
     if let (true, Some(old)) = (object.kind.is("", "Pod") && operation == Operation::Update, old) {

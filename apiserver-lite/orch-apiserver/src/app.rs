@@ -292,7 +292,11 @@ fn authenticators(config: &Config) -> Result<Authenticators, BuildError> {
         }
         None => StaticTokens::default(),
     };
-    Ok(Authenticators { static_tokens, anonymous: config.anonymous })
+    Ok(Authenticators {
+        static_tokens,
+        bootstrap_tokens: config.bootstrap_tokens,
+        anonymous: config.anonymous,
+    })
 }
 
 fn authorizer(config: &Config) -> Box<dyn Authorizer> {

@@ -33,6 +33,8 @@ pub struct Config {
     pub client_ca_file: Option<PathBuf>,
     /// Static token file.
     pub token_auth_file: Option<PathBuf>,
+    /// Whether machines without an identity may show a token.
+    pub bootstrap_tokens: BootstrapTokens,
     /// What becomes of requests without credentials.
     pub anonymous: Anonymous,
     /// Authorization modules in order.
@@ -51,6 +53,16 @@ pub struct Config {
     pub event_ttl: Duration,
     /// DNS domain of the cluster.
     pub cluster_domain: String,
+}
+
+/// Whether tokens with which machines ask for an identity are believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BootstrapTokens {
+    /// Those that a Secret of the system's namespace holds.
+    Believed,
+    /// None.
+    #[default]
+    Refused,
 }
 
 /// Where objects are kept.
@@ -150,6 +162,7 @@ impl Config {
             worker_threads: 2,
             client_ca_file: None,
             token_auth_file: None,
+            bootstrap_tokens: BootstrapTokens::default(),
             anonymous: Anonymous::Served,
             authorization: vec![AuthorizationMode::AlwaysAllow],
             service_accounts: ServiceAccounts {

@@ -8,8 +8,8 @@ use clap::{ArgAction, Parser, ValueEnum};
 use proto_daemon::flags::CommonFlags;
 
 use crate::config::{
-    Anonymous, AuthorizationMode, Config, Credentials, NodeClient, Privileged, ServiceAccounts,
-    Storage, TokenLookup,
+    Anonymous, AuthorizationMode, BootstrapTokens, Config, Credentials, NodeClient, Privileged,
+    ServiceAccounts, Storage, TokenLookup,
 };
 use crate::registry::{Cidr, PortRange};
 
@@ -75,6 +75,10 @@ pub struct IdentityFlags {
     /// Users by static token (CSV: token, user, uid, "groups").
     #[arg(long, value_name = "FILE")]
     token_auth_file: Option<PathBuf>,
+    /// Whether the tokens in Secrets of type bootstrap.<domain>/token are believed.
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set)]
+    enable_bootstrap_token_auth: bool,
     /// Whether requests without credentials are served as the anonymous user.
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
@@ -173,6 +177,11 @@ impl Flags {
             worker_threads: serving.worker_threads,
             client_ca_file: identity.client_ca_file,
             token_auth_file: identity.token_auth_file,
+            bootstrap_tokens: if identity.enable_bootstrap_token_auth {
+                BootstrapTokens::Believed
+            } else {
+                BootstrapTokens::Refused
+            },
             anonymous: if identity.anonymous_auth { Anonymous::Served } else { Anonymous::Refused },
             authorization: identity.authorization_mode.into_iter().map(Mode::module).collect(),
             service_accounts: ServiceAccounts {

@@ -79,6 +79,8 @@ fn api_server(spec: &Spec) -> Program {
         ("kubelet-client-key", file("apiserver-node-client.key")),
         ("kubelet-certificate-authority", file("ca.crt")),
         ("authorization-mode", "AlwaysAllow".to_owned()),
+        // Machines join by token.
+        ("enable-bootstrap-token-auth", "true".to_owned()),
     ];
     Program {
         name: "orch-apiserver".into(),

@@ -2,6 +2,7 @@
 //! text or JSON lines.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
 use clap::ValueEnum;
 use tracing::Level;
@@ -9,7 +10,7 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Layer, fmt};
+use tracing_subscriber::{Layer, Registry, fmt, reload};
 
 /// Form of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -32,6 +33,9 @@ pub struct LogSettings {
 /// Libraries whose own events are of use only to who debugs them: warnings until `-v=8`.
 const QUIET: [&str; 7] = ["h2", "hyper", "hyper_util", "rustls", "tokio_util", "tonic", "tower"];
 
+/// What is logged by this process, to be changed while it runs.
+static FILTER: OnceLock<reload::Handle<Targets, Registry>> = OnceLock::new();
+
 /// Sends the events of this process to standard error. A second call in one process changes
 /// nothing, so that tests may start several programs.
 pub fn init(settings: LogSettings) {
@@ -40,8 +44,19 @@ pub fn init(settings: LogSettings) {
         LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    let filter = filter(settings.verbosity);
-    let _ = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+    let (filter, handle) = reload::Layer::new(filter(settings.verbosity));
+    if tracing_subscriber::registry().with(lines.with_filter(filter)).try_init().is_ok() {
+        let _ = FILTER.set(handle);
+    }
+}
+
+/// Changes what is logged from now on, as `-v` says it at the start.
+///
+/// # Errors
+/// The process does not log by [`init`].
+pub fn set_verbosity(verbosity: u8) -> Result<(), &'static str> {
+    let handle = FILTER.get().ok_or("this process has no log of its own")?;
+    handle.reload(filter(verbosity)).map_err(|_| "the log is closed")
 }
 
 fn filter(verbosity: u8) -> Targets {

@@ -22,10 +22,10 @@ pub enum Threads {
 /// its stack does not stay resident.
 const BLOCKING_THREADS_MAX: usize = 8;
 
-/// After this much time a program has started, and what only its start ran is let go of ...
-const STARTED_AFTER: Duration = Duration::from_secs(10);
-/// ... and this often what a burst has made resident since.
-const LET_GO_EVERY: Duration = Duration::from_secs(300);
+/// After this much time what only the start of a program ran is let go of, again after twice as long, and so on ...
+const LET_GO_FIRST: Duration = Duration::from_secs(10);
+/// ... until it is this often, for what bursts have made resident.
+const LET_GO_MAX: Duration = Duration::from_secs(300);
 
 /// Runs a program to its end.
 pub fn run<F>(threads: Threads, program: F) -> Result<(), Failure>
@@ -52,11 +52,12 @@ pub fn trim_heap() {
 
 /// Lets go of code that has not run lately, for as long as the program runs.
 async fn let_go() {
-    tokio::time::sleep(STARTED_AFTER).await;
+    let mut pause = LET_GO_FIRST;
     loop {
+        tokio::time::sleep(pause).await;
         // Reading the table walks what is resident: about a millisecond, and not on the thread that serves.
         let _ = tokio::task::spawn_blocking(let_go_of_code).await;
-        tokio::time::sleep(LET_GO_EVERY).await;
+        pause = (pause * 2).min(LET_GO_MAX);
     }
 }
 
@@ -114,7 +115,8 @@ mod tests {
     #[test]
     fn code_that_is_let_go_of_runs_again() {
         // Something that is in no other test's way: formats, parses, allocates.
-        let work = || (0..2000).map(|n| format!("{n:?}").parse::<u64>().expect("a number")).sum::<u64>();
+        let work =
+            || (0..2000).map(|n| format!("{n:?}").parse::<u64>().expect("a number")).sum::<u64>();
         let (before, sum) = (resident_code(), work());
         let_go_of_code();
         let after = resident_code();

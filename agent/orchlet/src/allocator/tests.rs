@@ -42,7 +42,13 @@ fn allocator(journal: Journal) -> Arc<Allocator> {
         ..Rules::default()
     };
     let plugins = Plugins::new("/nonexistent".into(), <&Names>::default(), []);
-    Arc::new(Allocator::new(rules, machine, plugins, journal, crate::metrics::AgentMetrics::default().acts))
+    Arc::new(Allocator::new(
+        rules,
+        machine,
+        plugins,
+        journal,
+        crate::metrics::AgentMetrics::default().acts,
+    ))
 }
 
 #[tokio::test]

@@ -92,6 +92,7 @@ impl Bound {
             self.machine.name.clone(),
             parts.clone(),
             sender.clone(),
+            events.clone(),
             drain.watch(),
         );
         tokio::spawn(observed);

@@ -1,4 +1,4 @@
-//! Archives of a directory (`*.tar`) become images of the node, each once: for nodes that reach no registry.
+//! Archives of a directory (`*.tar`, `*.tar.gz`, `*.tgz`) become images of the node, each once: for nodes that reach no registry.
 //!
 //! Which archives were imported is remembered by file identity (inode, size, time of the last write), on disk, so that a restart
 //! imports nothing twice. Images of an archive stay while the archive does.
@@ -175,13 +175,17 @@ impl ImportDir {
     }
 }
 
+/// Compressed ones are unpacked on their way.
+fn is_archive(name: &str) -> bool {
+    [".tar", ".tar.gz", ".tgz"].iter().any(|end| name.ends_with(end))
+}
+
 fn archives(dir: &Path) -> std::io::Result<BTreeMap<String, Identity>> {
     let mut archives = BTreeMap::new();
     for entry in fs::read_dir(dir)?.take(ARCHIVES_MAX) {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        let Some(name) = name.filter(|name| name.ends_with(".tar") && !name.starts_with('.'))
-        else {
+        let Some(name) = name.filter(|name| is_archive(name) && !name.starts_with('.')) else {
             continue;
         };
         // One that went meanwhile is not there.
@@ -215,16 +219,16 @@ mod tests {
     #[test]
     fn archives_are_known_by_what_they_are() {
         let dir = tempfile::tempdir().expect("tempdir");
-        for name in ["a.tar", "b.tar", ".hidden.tar", "c.txt"] {
+        for name in ["a.tar", "b.tar.gz", ".hidden.tar", "c.txt", "d.gz"] {
             fs::write(dir.path().join(name), "x").expect("write");
         }
         fs::create_dir(dir.path().join("d.tar")).expect("mkdir");
         let first = archives(dir.path()).expect("archives");
-        assert_eq!(first.keys().collect::<Vec<_>>(), ["a.tar", "b.tar"]);
+        assert_eq!(first.keys().collect::<Vec<_>>(), ["a.tar", "b.tar.gz"]);
         fs::write(dir.path().join("a.tar"), "longer").expect("write");
         let second = archives(dir.path()).expect("archives");
         assert_ne!(first["a.tar"], second["a.tar"]);
-        assert_eq!(first["b.tar"], second["b.tar"]);
+        assert_eq!(first["b.tar.gz"], second["b.tar.gz"]);
     }
 
     #[test]

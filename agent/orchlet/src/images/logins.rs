@@ -117,3 +117,10 @@ fn keyring(secret: &Secret) -> Result<Keyring, KeyringError> {
         Ok(Keyring::default())
     }
 }
+
+/// The pull secrets that a pod names and that do not exist.
+pub fn missing_secrets(pod: &Pod, sources: &Sources) -> Vec<String> {
+    let named = pod.spec.image_pull_secrets.iter().map(|secret| &secret.name);
+    let missing = named.filter(|name| !matches!(sources.secrets.get(*name), Some(Some(_))));
+    missing.cloned().collect()
+}

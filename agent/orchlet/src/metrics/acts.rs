@@ -280,7 +280,7 @@ pub(crate) fn plugin(volume: &Volume, domain: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use proto_api::core::v1::{ConfigMapVolumeSource, CSIVolumeSource};
+    use proto_api::core::v1::{CSIVolumeSource, ConfigMapVolumeSource};
 
     use super::*;
 

@@ -96,6 +96,14 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
             if let Some(id) = imported(parts, scene, image, container).await {
                 return Ok(Effect::Image(ImageSeen::Present { id }));
             }
+            let missing = images::missing_secrets(&scene.pod, &scene.sources);
+            if !missing.is_empty() {
+                let message = format!(
+                    "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+                    missing.join(", ")
+                );
+                warn(parts, &scene.pod, "FailedToRetrieveImagePullSecret", message);
+            }
             let pulled = parts.images.pull(image, &scene.pod, &scene.sources).await;
             let id = pulled.map_err(|e| Failure::new(e.reason, e.message))?;
             Ok(Effect::Image(ImageSeen::Present { id }))

@@ -11,6 +11,7 @@ use agent_pod::translate::log_directory;
 use agent_runtime::runtime::{ExecOutput, PodOnNode, StreamRequest};
 use agent_runtime::{Runtime, RuntimeError};
 use futures_util::future::BoxFuture;
+use proto_api::Time;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::exit::chain;
 use serde_json::Value;
@@ -33,6 +34,8 @@ pub struct AgentView {
     pub pods: Box<dyn Fn() -> Vec<Pod> + Send + Sync>,
     /// Directory with the logs of all pods.
     pub pod_logs_dir: PathBuf,
+    /// Directory that containers are written to.
+    pub checkpoints_dir: PathBuf,
     /// The configuration in force.
     pub configuration: Value,
     /// What is used.
@@ -128,6 +131,27 @@ impl NodeView for AgentView {
         })
     }
 
+    fn checkpoint<'a>(
+        &'a self,
+        container: &'a ContainerName,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<PathBuf, ViewError>> {
+        Box::pin(async move {
+            let id = self.running_instance(container).await?;
+            let ContainerName { pod, container } = container;
+            let now = Time::from_unix(crate::clock::now().unix_seconds);
+            let name = format!("checkpoint-{}_{}-{container}-{now}.tar", pod.name, pod.namespace);
+            let archive = self.checkpoints_dir.join(name);
+            private_directory(&self.checkpoints_dir)
+                .map_err(|error| ViewError::Failed(error.to_string()))?;
+            self.runtime
+                .checkpoint(&id, &archive.to_string_lossy(), timeout)
+                .await
+                .map_err(failed)?;
+            Ok(archive)
+        })
+    }
+
     fn stats(&self) -> BoxFuture<'_, Result<NodeStats, ViewError>> {
         Box::pin(async {
             let pods = (self.pods)();
@@ -220,6 +244,12 @@ impl AgentView {
             .map(|sandbox| sandbox.id)
             .ok_or_else(|| ViewError::NotFound(format!("pod not found ({:?})", name.name)))
     }
+}
+
+/// The memory of containers is nobody else's business.
+fn private_directory(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 /// Attempts whose logs are there.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent_runtime::runtime::Streams;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, StreamBody};
+use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use hyper::body::{Frame, Incoming};
 use proto_api::core::v1::Pod;
 use proto_api::object;
@@ -28,6 +28,8 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 const LOG_PIECES_MAX: usize = 4;
 /// Of a file of the system's logs, read at a time.
 const FILE_BLOCK: usize = 64 << 10;
+/// Longest number that says how much is logged.
+const VERBOSITY_LEN: usize = 16;
 
 impl Service {
     pub(super) async fn page(
@@ -44,7 +46,8 @@ impl Service {
             Route::Spec => json_body(&self.view.machine()),
             Route::SystemLogs(path) => self.system_logs(path).await?,
             Route::Explain(pod) => self.explain(&request, &query, &pod)?,
-            Route::Checkpoint(_) => text(501, "the runtime cannot write containers to disk"),
+            Route::Checkpoint(container) => self.checkpoint(&container, &query).await?,
+            Route::Verbosity => set_verbosity(request).await?,
             Route::Profile => text(501, "this process makes no profiles"),
             Route::Pods => self.pod_list(self.view.pods()),
             Route::RunningPods => self.pod_list(self.view.running_pods().await?),
@@ -213,6 +216,32 @@ impl Service {
         Ok(body(if output.code == 0 { 200 } else { 500 }, "text/plain", Bytes::from(bytes)))
     }
 
+    /// Answers with the archive, in the ecosystem's form.
+    async fn checkpoint(
+        &self,
+        container: &ContainerName,
+        query: &Query,
+    ) -> Result<Response<Body>, ViewError> {
+        let timeout = match query.get("timeout") {
+            None | Some("") => 0,
+            Some(secs) => secs.parse::<u32>().map_err(|_| {
+                ViewError::NotNow("cannot parse value of timeout parameter".to_owned())
+            })?,
+        };
+        let timeout = Duration::from_secs(timeout.into());
+        let archive = self.view.checkpoint(container, timeout).await.map_err(|error| {
+            let ContainerName { pod, container } = container;
+            match error {
+                ViewError::Failed(why) => ViewError::Failed(format!(
+                    "checkpointing of {}/{}/{container} failed ({why})",
+                    pod.namespace, pod.name
+                )),
+                other => other,
+            }
+        })?;
+        Ok(json_body(&json!({"items": [archive]})))
+    }
+
     async fn session(
         &self,
         request: Request<Incoming>,
@@ -249,6 +278,21 @@ fn streams(query: &Query) -> Result<Streams, ViewError> {
         return Ok(streams);
     }
     Err(ViewError::NotNow("you must specify at least 1 of stdin, stdout, stderr".to_owned()))
+}
+
+/// Sets how much is logged to the number in the body.
+async fn set_verbosity(request: Request<Incoming>) -> Result<Response<Body>, ViewError> {
+    let body = Limited::new(request.into_body(), VERBOSITY_LEN).collect().await;
+    let body = body.map_err(|error| ViewError::NotNow(error.to_string()))?.to_bytes();
+    let said = String::from_utf8_lossy(&body);
+    let said = said.trim();
+    let failed = |why: &str| {
+        ViewError::NotNow(format!("failed to set klog.logging.verbosity {said}: {why}"))
+    };
+    let verbosity = said.parse::<u8>().map_err(|error| failed(&error.to_string()))?;
+    proto_daemon::log::set_verbosity(verbosity).map_err(failed)?;
+    tracing::info!(verbosity, "what is logged was changed");
+    Ok(text(200, &format!("successfully set klog.logging.verbosity to {verbosity}")))
 }
 
 fn json_body(value: &Value) -> Response<Body> {

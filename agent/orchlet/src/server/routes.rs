@@ -24,6 +24,8 @@ pub enum Route {
     Checkpoint(ContainerName),
     /// Profiles of the process.
     Profile,
+    /// How much is logged.
+    Verbosity,
     /// The pods bound to the node, with their status as the agent knows it.
     Pods,
     /// The pods that the runtime runs.
@@ -99,12 +101,17 @@ pub enum Switch {
     SystemLogs,
     /// `enableProfilingHandler`, and `enableDebuggingHandlers`.
     Profiling,
+    /// `enableDebugFlagsHandler`, and `enableDebuggingHandlers`.
+    Flags,
+    /// The gate `ContainerCheckpoint`: without it there is no such page.
+    Checkpoint,
 }
 
 const READ: &[Method] = &[Method::GET, Method::HEAD];
 /// Upgrades come as POST from SPDY clients and as GET from WebSocket clients.
 const UPGRADE: &[Method] = &[Method::GET, Method::POST];
 const WRITE: &[Method] = &[Method::POST];
+const SET: &[Method] = &[Method::PUT];
 
 /// Pattern, methods, switch, route. `*` takes one segment and hands it to the route, `**` at the end takes what is left.
 const ROUTES: &[(&str, &[Method], Switch, Make)] = &[
@@ -123,7 +130,7 @@ const ROUTES: &[(&str, &[Method], Switch, Make)] = &[
     ("/spec", READ, Always, |_| Route::Spec),
     ("/pods", READ, Always, |_| Route::Pods),
     ("/configz", READ, Always, |_| Route::Configz),
-    ("/checkpoint/*/*/*", WRITE, Always, |names| Route::Checkpoint(container(names))),
+    ("/checkpoint/*/*/*", WRITE, Checkpoint, |names| Route::Checkpoint(container(names))),
     ("/runningpods", READ, Debugging, |_| Route::RunningPods),
     ("/containerLogs/*/*/*", READ, Debugging, |names| Route::Logs(container(names))),
     ("/exec/*/*/*", UPGRADE, Debugging, |names| Route::Exec(container(names))),
@@ -135,11 +142,12 @@ const ROUTES: &[(&str, &[Method], Switch, Make)] = &[
     ("/run/*/*/*", WRITE, Debugging, |names| Route::Run(container(names))),
     ("/run/*/*/*/*", WRITE, Debugging, |names| Route::Run(container(names))),
     ("/debug/pods/*/*", READ, Debugging, |names| Route::Explain(pod(names))),
+    ("/debug/flags/v", SET, Flags, |_| Route::Verbosity),
     ("/debug/pprof/**", UPGRADE, Profiling, |_| Route::Profile),
     ("/logs/**", READ, SystemLogs, |rest| Route::SystemLogs(rest.join("/"))),
 ];
 
-use Switch::{Always, Debugging, Profiling, SystemLogs};
+use Switch::{Always, Checkpoint, Debugging, Flags, Profiling, SystemLogs};
 
 /// Finds the route of a request. A slash at the end does not matter.
 pub fn route(
@@ -270,7 +278,7 @@ mod tests {
             "/containerLogs/a/web",
             "/metrics/x",
             "/pods/a",
-            "/debug/flags/v",
+            "/debug/flags/x",
         ] {
             assert_eq!(route(&Method::GET, path, |_| true), Err(NoRoute::NotFound), "{path}");
         }
@@ -286,6 +294,16 @@ mod tests {
         assert!(get("/exec/a/web/c", Debugging).is_ok() && get("/pods", Always).is_ok());
         assert_eq!(get("/debug/pprof/heap", Debugging), Err(NoRoute::SwitchedOff(Profiling)));
         assert_eq!(get("/logs/syslog", Debugging), Err(NoRoute::SwitchedOff(SystemLogs)));
+    }
+
+    #[test]
+    fn a_gate_makes_a_page() {
+        let only = |on: Switch| move |switch| switch == on;
+        let write = |on| route(&Method::POST, "/checkpoint/a/web/c", only(on));
+        assert_eq!(write(Always), Err(NoRoute::SwitchedOff(Checkpoint)));
+        assert!(matches!(write(Checkpoint), Ok(Route::Checkpoint(_))));
+        let set = |on| route(&Method::PUT, "/debug/flags/v", only(on));
+        assert_eq!((set(Flags), set(Debugging).is_ok()), (Ok(Route::Verbosity), false));
     }
 
     #[test]

@@ -41,6 +41,13 @@ pub trait NodeView: Send + Sync {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<ExecOutput, ViewError>>;
 
+    /// Writes a running container to an archive; where it is. A `timeout` of zero is the runtime's own.
+    fn checkpoint<'a>(
+        &'a self,
+        container: &'a ContainerName,
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<PathBuf, ViewError>>;
+
     /// Usage of everything on the node.
     fn stats(&self) -> BoxFuture<'_, Result<NodeStats, ViewError>>;
 

@@ -15,6 +15,9 @@ use crate::runtime::{
     RuntimeHealth, RuntimeVersion, StreamRequest,
 };
 
+/// Longest time for writing a container to disk when nobody says how long it may take.
+const CHECKPOINT: Duration = Duration::from_secs(120);
+
 impl Runtime for CriRuntime {
     fn version(&self) -> Answer<'_, RuntimeVersion> {
         async move {
@@ -213,6 +216,27 @@ impl Runtime for CriRuntime {
             let request = wire::ReopenContainerLogRequest { container_id: id.into() };
             let mut client = self.service();
             call("ReopenContainerLog", id, READ, request, |r| client.reopen_container_log(r))
+                .await?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn checkpoint<'a>(
+        &'a self,
+        id: &'a str,
+        archive: &'a str,
+        timeout: Duration,
+    ) -> Answer<'a, ()> {
+        async move {
+            let request = wire::CheckpointContainerRequest {
+                container_id: id.into(),
+                location: archive.into(),
+                timeout: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            };
+            let mut client = self.service();
+            let deadline = timeout.max(CHECKPOINT) + READ;
+            call("CheckpointContainer", id, deadline, request, |r| client.checkpoint_container(r))
                 .await?;
             Ok(())
         }

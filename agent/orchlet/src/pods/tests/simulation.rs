@@ -353,6 +353,7 @@ impl Runtime for Troubled {
         container(id: &'a str) -> Option<ContainerSeen>;
         update_resources(id: &'a str, resources: &'a ContainerResources) -> ();
         reopen_log(id: &'a str) -> ();
+        checkpoint(id: &'a str, archive: &'a str, timeout: Duration) -> ();
         stream(request: &'a StreamRequest) -> String;
         image(name: &'a str) -> Option<Image>;
         images() -> Vec<Image>;

@@ -52,6 +52,7 @@ impl Bench {
             runtime: runtime.clone(),
             pods: Box::new(|| vec![web()]),
             pod_logs_dir: logs.path().to_owned(),
+            checkpoints_dir: logs.path().join("checkpoints"),
             configuration: Value::Null,
             measure: Arc::new(Measure::new(Sites {
                 node: "n1".into(),

@@ -1,0 +1,172 @@
+//! Tokens with which a machine that has no identity yet asks for one: `<id>.<secret>`, kept in Secrets of the system's namespace.
+//! One lives as long as its Secret and not beyond its `expiration`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use proto_api::Time;
+use proto_api::names::Names;
+
+use super::user::User;
+use crate::record::Stored;
+use crate::server::{Server, now};
+
+const ID_LEN: usize = 6;
+const SECRET_LEN: usize = 16;
+/// Everybody who shows such a token, and what further groups begin with.
+const GROUP: &str = "system:bootstrappers";
+
+/// The user that a token belongs to, if it is one that counts now.
+pub fn user_of(server: &Server, token: &str) -> Option<User> {
+    let (id, secret) = parts(token)?;
+    let namespace = server.names.system_namespace();
+    let record = server.find_in("", "secrets", namespace, &format!("bootstrap-token-{id}"))?;
+    let found = Found::of(&record, server.names);
+    found.user(id, secret, now().unix_timestamp())
+}
+
+/// Identity and secret of a token; tokens of other kinds have another form.
+fn parts(token: &str) -> Option<(&str, &str)> {
+    let (id, secret) = token.split_once('.')?;
+    let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    let fits = id.len() == ID_LEN && secret.len() == SECRET_LEN && plain(id) && plain(secret);
+    fits.then_some((id, secret))
+}
+
+/// What a Secret says of a token.
+#[derive(Debug, Default)]
+struct Found {
+    of_type: bool,
+    going: bool,
+    id: String,
+    secret: String,
+    authenticates: String,
+    expiration: String,
+    groups: String,
+}
+
+impl Found {
+    fn of(record: &Stored, names: &Names) -> Self {
+        let object = record.object();
+        let data = |key: &str| {
+            let encoded = object.fields.str_at(&["data", key]);
+            STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok())
+        };
+        let text = |key: &str| data(key).unwrap_or_default();
+        Self {
+            of_type: object.fields.str("type") == names.sub_label("bootstrap", "token"),
+            going: object.deletion_timestamp().is_some(),
+            id: text("token-id"),
+            secret: text("token-secret"),
+            authenticates: text("usage-bootstrap-authentication"),
+            expiration: text("expiration"),
+            groups: text("auth-extra-groups"),
+        }
+    }
+
+    fn user(&self, id: &str, secret: &str, now_unix: i64) -> Option<User> {
+        let counts = self.of_type
+            && !self.going
+            && self.id == id
+            && same(self.secret.as_bytes(), secret.as_bytes())
+            && self.authenticates == "true"
+            && self.lasts(now_unix);
+        if !counts {
+            return None;
+        }
+        let extra = self.groups.split(',').map(str::trim).filter(|group| !group.is_empty());
+        let extra: Vec<String> = extra.map(str::to_owned).collect();
+        // One name that is none makes the whole Secret suspect.
+        if !extra.iter().all(|group| is_group(group)) {
+            return None;
+        }
+        let mut groups = vec![GROUP.to_owned()];
+        groups.extend(extra);
+        let name = format!("system:bootstrap:{id}");
+        Some(User { name, groups, ..User::default() }.authenticated())
+    }
+
+    fn lasts(&self, now_unix: i64) -> bool {
+        match self.expiration.as_str() {
+            "" => true,
+            text => {
+                let end = text.parse::<Time>().ok().and_then(|time| time.unix());
+                end.is_some_and(|end| now_unix < end)
+            }
+        }
+    }
+}
+
+/// `system:bootstrappers:` and a name.
+fn is_group(group: &str) -> bool {
+    let Some(name) = group.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix(':')) else {
+        return false;
+    };
+    let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    name.len() <= 256
+        && name.bytes().all(|b| letter(b) || matches!(b, b':' | b'-'))
+        && name.bytes().last().is_some_and(letter)
+}
+
+/// Compares without telling by its duration where two texts differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found() -> Found {
+        Found {
+            of_type: true,
+            id: "abcdef".into(),
+            secret: "0123456789abcdef".into(),
+            authenticates: "true".into(),
+            groups: "system:bootstrappers:workers, system:bootstrappers:zone-1".into(),
+            ..Found::default()
+        }
+    }
+
+    #[test]
+    fn a_token_has_two_parts() {
+        assert_eq!(parts("abcdef.0123456789abcdef"), Some(("abcdef", "0123456789abcdef")));
+        for token in ["", "abcdef", "abcde.0123456789abcdef", "Abcdef.0123456789abcdef", "a.b.c"] {
+            assert_eq!(parts(token), None, "{token}");
+        }
+    }
+
+    #[test]
+    fn a_good_token_is_a_bootstrapper() {
+        let user = found().user("abcdef", "0123456789abcdef", 0).expect("good");
+        assert_eq!(user.name, "system:bootstrap:abcdef");
+        let groups = [
+            "system:bootstrappers",
+            "system:bootstrappers:workers",
+            "system:bootstrappers:zone-1",
+            "system:authenticated",
+        ];
+        assert_eq!(user.groups, groups);
+        let ends = Found { expiration: "1970-01-01T00:01:40Z".into(), ..found() };
+        assert!(ends.user("abcdef", "0123456789abcdef", 99).is_some());
+    }
+
+    #[test]
+    fn nothing_less_counts() {
+        let ends = |text: &str| Found { expiration: text.into(), ..found() };
+        let groups = |text: &str| Found { groups: text.into(), ..found() };
+        for (what, found) in [
+            ("type", Found { of_type: false, ..found() }),
+            ("going", Found { going: true, ..found() }),
+            ("id", Found { id: "x".into(), ..found() }),
+            ("secret", Found { secret: "0123456789abcdee".into(), ..found() }),
+            ("usage", Found { authenticates: String::new(), ..found() }),
+            ("expired", ends("1970-01-01T00:01:40Z")),
+            ("no time", ends("tomorrow")),
+            ("a group of others", groups("system:masters")),
+            ("no name", groups("system:bootstrappers:")),
+            ("a bad end", groups("system:bootstrappers:a-")),
+        ] {
+            assert_eq!(found.user("abcdef", "0123456789abcdef", 100), None, "{what}");
+        }
+    }
+}

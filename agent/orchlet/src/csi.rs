@@ -15,7 +15,7 @@ use agent_pod::events::{PodEvent, Severity};
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::disk::Run;
 use agent_volume::fs_group::Change;
-use agent_volume::persistent::{self, Backing, CsiVolume, Known, Persistent};
+use agent_volume::persistent::{self, Attached, Backing, CsiVolume, Known, Persistent};
 use agent_volume::sources::{HostPathKind, Plugin, TokenWant, fs_group};
 use agent_volume::{PodVolumes, host_path};
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, Secret};
@@ -298,7 +298,8 @@ pub fn plugin(backing: &Backing, domain: &str) -> String {
         Backing::HostPath { .. } => format!("{domain}/host-path"),
         Backing::Local { .. } => format!("{domain}/local-volume"),
         Backing::Nfs { .. } => format!("{domain}/nfs"),
-        Backing::Disk { disk, .. } => format!("{domain}/{}", disk.plugin()),
+        Backing::Disk { disk: Attached::Iscsi(_), .. } => format!("{domain}/iscsi"),
+        Backing::Disk { disk: Attached::FibreChannel(_), .. } => format!("{domain}/fc"),
         Backing::Csi(csi) => format!("{domain}/csi:{}", csi.driver),
     }
 }

@@ -268,6 +268,10 @@ pub(crate) fn plugin(volume: &Volume, domain: &str) -> String {
         "host-path"
     } else if source.nfs.is_some() {
         "nfs"
+    } else if source.iscsi.is_some() {
+        "iscsi"
+    } else if source.fc.is_some() {
+        "fc"
     } else if let Some(csi) = &source.csi {
         return format!("{domain}/csi:{}", csi.driver);
     } else if source.persistent_volume_claim.is_some() || source.ephemeral.is_some() {

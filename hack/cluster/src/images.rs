@@ -10,8 +10,9 @@ use anyhow::{Context, Result};
 pub const BUSYBOX_IMAGE: &str = "orch.local/demo:1";
 
 /// What can be called by its own name in the image.
-const APPLETS: [&str; 13] = [
-    "sh", "cat", "ls", "echo", "env", "id", "ip", "nc", "nslookup", "sleep", "stat", "true", "wget",
+const APPLETS: [&str; 14] = [
+    "sh", "cat", "ls", "echo", "env", "id", "ip", "nc", "nslookup", "sleep", "stat", "tar", "true",
+    "wget",
 ];
 
 /// The namespace in which containerd keeps what its CRI plugin sees.

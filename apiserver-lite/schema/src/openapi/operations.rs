@@ -94,31 +94,56 @@ pub(super) fn paths(engine: &Engine, edition: Edition, wanted: impl Fn(&str) -> 
     let mut entries = Vec::new();
     let kinds = engine.kinds().iter().filter(|kind| kind.resource.is_some());
     for kind in kinds.filter(|kind| wanted(&kind.api_version)) {
-        for on_item in [false, true] {
-            if let Some(item) = path_item(engine, edition, kind, on_item) {
-                entries.push((Key::Owned(path(kind, on_item)), Value::Map(item)));
+        for place in [Place::Everywhere, Place::Collection, Place::Item] {
+            if let Some(item) = path_item(engine, edition, kind, place) {
+                entries.push((Key::Owned(path(kind, place)), Value::Map(item)));
             }
         }
     }
     Map::from_entries(entries)
 }
 
-fn path(kind: &Kind, on_item: bool) -> String {
-    let namespace = if kind.namespaced() { "/namespaces/{namespace}" } else { "" };
-    let name = if on_item { "/{name}" } else { "" };
+/// What a path of a resource names.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// The objects of all namespaces.
+    Everywhere,
+    /// The objects of one namespace, or of a kind that has none.
+    Collection,
+    /// One object.
+    Item,
+}
+
+impl Place {
+    /// Whether an operation of a verb is offered there.
+    fn offers(self, kind: &Kind, verb: &Verb) -> bool {
+        match self {
+            Self::Everywhere => kind.namespaced() && verb.name == "list",
+            Self::Collection => !verb.on_item,
+            Self::Item => verb.on_item,
+        }
+    }
+}
+
+fn path(kind: &Kind, place: Place) -> String {
+    let within = kind.namespaced() && place != Place::Everywhere;
+    let namespace = if within { "/namespaces/{namespace}" } else { "" };
+    let name = if place == Place::Item { "/{name}" } else { "" };
     format!("/{}{namespace}/{}{name}", api_path(&kind.api_version), kind.plural())
 }
 
-fn path_item(engine: &Engine, edition: Edition, kind: &Arc<Kind>, on_item: bool) -> Option<Map> {
+fn path_item(engine: &Engine, edition: Edition, kind: &Arc<Kind>, place: Place) -> Option<Map> {
     let offered = kind.resource.map_or(&[][..], |resource| resource.verbs);
-    let verbs = VERBS.iter().filter(|verb| verb.on_item == on_item && offered.contains(&verb.name));
+    let verbs =
+        VERBS.iter().filter(|verb| place.offers(kind, verb) && offered.contains(&verb.name));
     let mut item: Map = verbs
-        .map(|verb| (verb.method, Value::Map(operation(engine, edition, kind, verb))))
+        .map(|verb| (verb.method, Value::Map(operation(engine, edition, kind, verb, place))))
         .collect();
     if item.is_empty() {
         return None;
     }
-    let in_path = [("name", on_item), ("namespace", kind.namespaced())];
+    let within = kind.namespaced() && place != Place::Everywhere;
+    let in_path = [("name", place == Place::Item), ("namespace", within)];
     let parameters: Vec<Value> = in_path
         .into_iter()
         .filter(|(_, there)| *there)
@@ -134,7 +159,13 @@ fn path_item(engine: &Engine, edition: Edition, kind: &Arc<Kind>, on_item: bool)
     Some(item)
 }
 
-fn operation(engine: &Engine, edition: Edition, kind: &Arc<Kind>, verb: &Verb) -> Map {
+fn operation(
+    engine: &Engine,
+    edition: Edition,
+    kind: &Arc<Kind>,
+    verb: &Verb,
+    place: Place,
+) -> Map {
     let list = format!("{}List", kind.kind);
     let answer = match verb.name {
         "list" => engine.kind(&kind.group, kind.version, &list).unwrap_or(kind),
@@ -154,12 +185,12 @@ fn operation(engine: &Engine, edition: Edition, kind: &Arc<Kind>, verb: &Verb) -
     if verb.name == "patch" {
         query.push(Value::Map(parameter(edition, "force", "query", "boolean")));
     }
-    let id = format!(
-        "{}{}{}",
-        verb.action,
-        identifier(kind),
-        if verb.on_item { "" } else { "Collection" }
-    );
+    let which = match place {
+        Place::Everywhere => "ForAllNamespaces",
+        Place::Collection => "Collection",
+        Place::Item => "",
+    };
+    let id = format!("{}{}{which}", verb.action, identifier(kind));
     let mut operation = Map::from_iter([
         ("operationId", Value::from(id)),
         ("x-kubernetes-action", Value::from(verb.action)),

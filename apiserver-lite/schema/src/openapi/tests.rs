@@ -121,3 +121,18 @@ fn its_protobuf_form_holds_the_same_names() {
     assert_eq!(names(fields(&protobuf, 8)[0], 2), keys("paths"));
     assert_eq!(names(fields(&protobuf, 9)[0], 1), keys("definitions"));
 }
+
+#[test]
+fn clients_find_a_kind_by_its_path_over_all_namespaces() {
+    let engine = engine();
+    let document = parse(&v3_document(&engine, "api/v1").expect("document"));
+    let paths = document["paths"].as_object().expect("paths");
+    let everywhere = &paths["/api/v1/pods"];
+    assert_eq!(everywhere["get"]["x-kubernetes-group-version-kind"]["kind"], "Pod");
+    assert!(everywhere.get("post").is_none() && everywhere.get("parameters").is_none());
+    assert!(paths["/api/v1/nodes"].get("post").is_some());
+    let operations = paths.values().filter_map(Json::as_object).flat_map(|item| item.values());
+    let ids: Vec<&str> = operations.filter_map(|o| o["operationId"].as_str()).collect();
+    let unique: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), unique.len());
+}

@@ -22,7 +22,7 @@ use proto_grpc::cri::v1::image_service_client::ImageServiceClient;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::hold::{Held, hold};
+use crate::hold::{Busy, Holding};
 use crate::observe::{self, Ended};
 use crate::runtime::{PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
 
@@ -47,6 +47,8 @@ pub struct CriRuntime {
     channel: Channel,
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
+    /// What lets calls outlive this process, if they are to.
+    holding: Option<Arc<Holding>>,
     told: ToldExits,
 }
 
@@ -81,7 +83,7 @@ impl CriRuntime {
     /// # Errors
     /// When the endpoint is of another form.
     pub fn new(endpoint: &str) -> Result<Self, RuntimeError> {
-        Ok(Self::over(connect(socket_path(endpoint)?, Calls::EndWithUs)))
+        Ok(Self::over(connect(socket_path(endpoint)?, None), None))
     }
 
     /// The same for a program that hands itself to [`crate::hold::run`] when it is started with [`crate::hold::ARGUMENT`]: calls that
@@ -90,16 +92,19 @@ impl CriRuntime {
     /// # Errors
     /// When the endpoint is of another form.
     pub fn held(endpoint: &str) -> Result<Self, RuntimeError> {
-        Ok(Self::over(connect(socket_path(endpoint)?, Calls::OutliveUs)))
+        let holding = Arc::<Holding>::default();
+        let channel = connect(socket_path(endpoint)?, Some(holding.clone()));
+        Ok(Self::over(channel, Some(holding)))
     }
 
-    fn over(channel: Channel) -> Self {
+    fn over(channel: Channel, holding: Option<Arc<Holding>>) -> Self {
         Self {
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(ANSWER_LEN_MAX),
             images: ImageServiceClient::new(channel.clone())
                 .max_decoding_message_size(ANSWER_LEN_MAX),
             channel,
+            holding,
             told: ToldExits::default(),
         }
     }
@@ -112,6 +117,11 @@ impl CriRuntime {
 
     pub(crate) fn told_exits(&self) -> &ToldExits {
         &self.told
+    }
+
+    /// Around a call that changes something.
+    fn changes(&self) -> Option<Busy> {
+        self.holding.as_ref().map(Holding::begin)
     }
 
     pub(crate) fn service(&self) -> RuntimeServiceClient<Channel> {
@@ -361,25 +371,15 @@ fn socket_path(endpoint: &str) -> Result<PathBuf, RuntimeError> {
     }
 }
 
-/// What becomes of calls under way when this process dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Calls {
-    EndWithUs,
-    OutliveUs,
-}
-
-fn connect(socket: PathBuf, calls: Calls) -> Channel {
-    // The holder of the connection that is in use; one of an earlier connection may go.
-    let held = Arc::<Mutex<Option<Held>>>::default();
+fn connect(socket: PathBuf, holding: Option<Arc<Holding>>) -> Channel {
     // The address is never used: the connector below opens the socket instead.
     Endpoint::from_static("http://runtime").connect_with_connector_lazy(tower::service_fn(
         move |_| {
-            let (socket, held) = (socket.clone(), held.clone());
+            let (socket, holding) = (socket.clone(), holding.clone());
             async move {
                 let stream = tokio::net::UnixStream::connect(socket).await?;
-                if calls == Calls::OutliveUs {
-                    let holder = hold(&stream);
-                    held.lock().unwrap_or_else(PoisonError::into_inner).replace(holder);
+                if let Some(holding) = holding {
+                    holding.connected(&stream);
                 }
                 Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
             }

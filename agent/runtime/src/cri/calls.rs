@@ -55,6 +55,7 @@ impl Runtime for CriRuntime {
 
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
         async move {
+            let _under_way = self.changes();
             let request = wire::RunPodSandboxRequest {
                 config: Some(config::sandbox(config)),
                 runtime_handler: config.runtime_handler.clone(),
@@ -85,6 +86,7 @@ impl Runtime for CriRuntime {
 
     fn stop_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         async move {
+            let _under_way = self.changes();
             let request = wire::StopPodSandboxRequest { pod_sandbox_id: id.into() };
             let mut client = self.service();
             gone(call("StopPodSandbox", id, CHANGE, request, |r| client.stop_pod_sandbox(r)).await)
@@ -94,6 +96,7 @@ impl Runtime for CriRuntime {
 
     fn remove_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         async move {
+            let _under_way = self.changes();
             let request = wire::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
             let mut client = self.service();
             gone(
@@ -111,6 +114,7 @@ impl Runtime for CriRuntime {
         sandbox: &'a SandboxConfig,
     ) -> Answer<'a, String> {
         async move {
+            let _under_way = self.changes();
             let request = wire::CreateContainerRequest {
                 pod_sandbox_id: sandbox_id.into(),
                 config: Some(config::container(config)),
@@ -138,6 +142,7 @@ impl Runtime for CriRuntime {
 
     fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         async move {
+            let _under_way = self.changes();
             let request = wire::StartContainerRequest { container_id: id.into() };
             let (earlier, mut waited) = (Earlier::new(), false);
             loop {
@@ -158,6 +163,7 @@ impl Runtime for CriRuntime {
 
     fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()> {
         async move {
+            let _under_way = self.changes();
             // whole seconds, rounded up: the container must never get less time than it was promised
             let timeout = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
             let request = wire::StopContainerRequest {
@@ -173,6 +179,7 @@ impl Runtime for CriRuntime {
 
     fn remove_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         async move {
+            let _under_way = self.changes();
             let request = wire::RemoveContainerRequest { container_id: id.into() };
             let mut client = self.service();
             gone(call("RemoveContainer", id, CHANGE, request, |r| client.remove_container(r)).await)
@@ -197,6 +204,7 @@ impl Runtime for CriRuntime {
         resources: &'a ContainerResources,
     ) -> Answer<'a, ()> {
         async move {
+            let _under_way = self.changes();
             let request = wire::UpdateContainerResourcesRequest {
                 container_id: id.into(),
                 linux: Some(config::resources(resources)),
@@ -322,6 +330,7 @@ impl Runtime for CriRuntime {
         login: Option<&'a RegistryLogin>,
     ) -> Answer<'a, String> {
         async move {
+            let _under_way = self.changes();
             let request = wire::PullImageRequest {
                 image: Some(config::image(name)),
                 auth: login.map(config::login),
@@ -336,6 +345,7 @@ impl Runtime for CriRuntime {
 
     fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
         async move {
+            let _under_way = self.changes();
             let request = wire::RemoveImageRequest { image: Some(config::image(id)) };
             let mut client = self.images.clone();
             gone(call("RemoveImage", id, CHANGE, request, |r| client.remove_image(r)).await)

@@ -95,7 +95,7 @@ impl<U> Store<U> {
 
     /// All objects, by namespace and name.
     pub fn list(&self) -> Vec<(ObjectKey, Arc<U>)> {
-        self.read(|cache| cache.iter().map(|(key, object)| (key.clone(), object.clone())).collect())
+        self.read(|cache| cache.iter().map(|(key, object)| (key, object.clone())).collect())
     }
 
     /// The objects of one namespace, by name. Costs as much as there are, not as much as the map
@@ -106,7 +106,7 @@ impl<U> Store<U> {
 
     /// How many objects there are.
     pub fn len(&self) -> usize {
-        self.read(|cache| cache.iter().count())
+        self.read(Cache::len)
     }
 
     /// Whether there are none.

@@ -13,5 +13,6 @@ pub mod model;
 
 pub mod resolv_conf;
 
+mod holders;
 mod zone;
 pub use zone::{Outcome, Reply, Zone, ZoneError};

@@ -22,6 +22,7 @@ use hickory_proto::op::{Query, ResponseCode};
 use hickory_proto::rr::rdata::{CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
+use crate::holders::{Holders, Key};
 use crate::model::{Leads, NamedEndpoint, NamedPort, NamedService, NamedSlice, undashed};
 
 /// Version of the naming rules.
@@ -67,17 +68,14 @@ pub struct Reply {
     pub additionals: Vec<Record>,
 }
 
-/// A service by namespace and name.
-type Key = (Box<str>, Box<str>);
-
 /// The names of a cluster.
 #[derive(Clone, Debug)]
 pub struct Zone {
     domain: Name,
     /// Services and endpoints by namespace, then by name.
-    namespaces: HashMap<Box<str>, HashMap<Box<str>, Entry>>,
+    namespaces: HashMap<Arc<str>, HashMap<Arc<str>, Entry>>,
     /// Which services an address belongs to.
-    addresses: HashMap<IpAddr, Vec<Key>>,
+    addresses: HashMap<IpAddr, Holders>,
     /// The service at whose addresses we are asked.
     own: Key,
     /// Counts changes.
@@ -88,10 +86,19 @@ pub struct Zone {
 #[derive(Clone, Debug, Default)]
 struct Entry {
     service: Option<Arc<NamedService>>,
-    slices: Vec<(Box<str>, Arc<NamedSlice>)>,
+    /// Mostly none, so without room for more.
+    slices: Box<[(Box<str>, Arc<NamedSlice>)]>,
 }
 
 impl Entry {
+    /// Replaces the slice of that name, or takes it away.
+    fn set(&mut self, name: &str, new: Option<Arc<NamedSlice>>) {
+        let mut all = std::mem::take(&mut self.slices).into_vec();
+        all.retain(|(slice, _)| **slice != *name);
+        all.extend(new.map(|new| (name.into(), new)));
+        self.slices = all.into();
+    }
+
     /// Endpoints with the ports that they listen on, each once.
     fn endpoints(&self) -> impl Iterator<Item = (&NamedEndpoint, &[NamedPort])> {
         let headless = self.service.as_ref().is_some_and(|s| s.leads == Leads::ToEndpoints);
@@ -163,46 +170,43 @@ impl Zone {
         new: Option<Arc<NamedSlice>>,
     ) {
         if let Some(old) = old {
-            self.change(&old.namespace, &old.service, |entry| {
-                entry.slices.retain(|(slice, _)| **slice != *name);
-            });
+            self.change(&old.namespace, &old.service, |entry| entry.set(name, None));
         }
         if let Some(new) = new {
             let (namespace, service) = (new.namespace.clone(), new.service.clone());
-            self.change(&namespace, &service, |entry| {
-                entry.slices.retain(|(slice, _)| **slice != *name);
-                entry.slices.push((name.into(), new));
-            });
+            self.change(&namespace, &service, |entry| entry.set(name, Some(new)));
         }
     }
 
     fn change(&mut self, namespace: &str, name: &str, change: impl FnOnce(&mut Entry)) {
         self.serial = self.serial.wrapping_add(1).max(1);
-        let entry = self.namespaces.entry(namespace.into()).or_default();
-        let entry = entry.entry(name.into()).or_default();
+        let namespace = kept(&self.namespaces, namespace);
+        let entries = self.namespaces.entry(namespace.clone()).or_default();
+        let name = kept(entries, name);
+        let entry = entries.entry(name.clone()).or_default();
         let before = entry.addresses();
         change(entry);
         let after = entry.addresses();
         let is_gone = entry.service.is_none() && entry.slices.is_empty();
-        let key: Key = (namespace.into(), name.into());
+        let key: Key = (namespace, name);
         for address in before {
-            if let Some(keys) = self.addresses.get_mut(&address) {
-                keys.retain(|holder| *holder != key);
-                if keys.is_empty() {
-                    self.addresses.remove(&address);
-                }
+            let holders = self.addresses.remove(&address);
+            if let Some(left) = holders.and_then(|holders| holders.without(&key)) {
+                self.addresses.insert(address, left);
             }
         }
         for address in after {
-            let keys = self.addresses.entry(address).or_default();
-            if !keys.contains(&key) {
-                keys.push(key.clone());
-            }
+            let holders = match self.addresses.remove(&address) {
+                Some(holders) => holders.with(key.clone()),
+                None => Holders::One(key.clone()),
+            };
+            self.addresses.insert(address, holders);
         }
-        if is_gone && let Some(entries) = self.namespaces.get_mut(namespace) {
-            entries.remove(name);
+        let (namespace, name) = key;
+        if is_gone && let Some(entries) = self.namespaces.get_mut(&namespace) {
+            entries.remove(&name);
             if entries.is_empty() {
-                self.namespaces.remove(namespace);
+                self.namespaces.remove(&namespace);
             }
         }
     }
@@ -414,7 +418,8 @@ impl Zone {
     fn look_up_address(&self, name: &Name, kind: RecordType, address: IpAddr) -> Found {
         let Some(keys) = self.addresses.get(&address) else { return Found::Elsewhere };
         let mut records = Vec::new();
-        let targets = keys.iter().filter(|_| matches!(kind, RecordType::PTR | RecordType::ANY));
+        let targets =
+            keys.all().iter().filter(|_| matches!(kind, RecordType::PTR | RecordType::ANY));
         for (namespace, service) in targets {
             let Some(entry) = self.entry(namespace, service) else { continue };
             let itself = || Name::from_ascii(format!("{service}.{namespace}.svc.{}", self.domain));
@@ -497,6 +502,11 @@ fn ports_of(entry: &Entry) -> impl Iterator<Item = (Option<&NamedEndpoint>, &Nam
     let own = service.into_iter().flat_map(|s| s.ports.iter().map(|port| (None, port)));
     let theirs = entry.endpoints().flat_map(|(e, ports)| ports.iter().map(move |p| (Some(e), p)));
     own.chain(theirs)
+}
+
+/// The text as it is kept as a key, so that it is kept once.
+fn kept<T>(map: &HashMap<Arc<str>, T>, text: &str) -> Arc<str> {
+    map.get_key_value(text).map_or_else(|| text.into(), |(kept, _)| kept.clone())
 }
 
 /// Records of the addresses that are of the type that was asked for, each once.

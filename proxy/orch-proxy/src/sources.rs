@@ -149,6 +149,10 @@ impl Follower for Desired {
         self.notify();
     }
 
+    fn known(&self, id: ServiceId) -> ServiceId {
+        self.plane().known(&id)
+    }
+
     /// Of the first list nothing is noted: that is as old as it is.
     fn slice_triggered(&self, at: SystemTime) {
         let mut heard = self.heard();
@@ -169,6 +173,11 @@ pub trait Follower: Send + Sync {
 
     /// A slice as it is now, or that there is none, and what it was before.
     fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>);
+
+    /// The same name as it is kept already, so that it is kept once.
+    fn known(&self, id: ServiceId) -> ServiceId {
+        id
+    }
 
     /// When what a slice says came to be, told before the slice.
     fn slice_triggered(&self, _at: SystemTime) {}
@@ -228,7 +237,11 @@ pub fn start(client: &Client, config: &Config, listeners: &Listeners, drain: &Dr
         // Questions for names end on this node, wherever else they could be answered.
         let local = local.filter(|local| Some(&local.service) != answered_here.as_ref());
         let named = naming.then(|| name_slice(&slice, names)).flatten().map(Arc::new);
-        Kept { forwarded: local.map(Arc::new), named }
+        let local = local.map(|slice| {
+            let service = forwards.known(slice.service);
+            Arc::new(LocalSlice { service, ..slice })
+        });
+        Kept { forwarded: local, named }
     });
     let hearer = listeners.clone();
     let mut once = Once::new(listeners);

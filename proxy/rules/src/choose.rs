@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::net::IpAddr;
 
 use crate::model::{EndpointState, LocalPort, LocalSlice, Place, SlicePort, family_of};
+use crate::packed::Addressed;
 use proxy_netfilter::nft::Family;
 
 pub mod consistent;
@@ -17,6 +18,18 @@ pub struct Backend {
     pub port: u16,
     /// Where it runs.
     pub place: Place,
+}
+
+impl Addressed for Backend {
+    type Rest = (u16, Place);
+
+    fn split(self) -> (IpAddr, Self::Rest) {
+        (self.address, (self.port, self.place))
+    }
+
+    fn join(address: IpAddr, (port, place): Self::Rest) -> Self {
+        Self { address, port, place }
+    }
 }
 
 /// The endpoints of one port and family.
@@ -111,17 +124,17 @@ fn hinted(found: &[Found]) -> Option<Vec<Backend>> {
 
 /// Puts `wanted`, which is sorted, into the slots of `old`, moving as few as possible: what stays keeps its slot, what comes
 /// fills the gaps, the last ones fill what gaps remain.
-pub fn reslot(old: &[Backend], wanted: &[Backend]) -> Vec<Backend> {
-    if old.is_empty() || old == wanted {
+pub fn reslot(old: impl Iterator<Item = Backend> + Clone, wanted: &[Backend]) -> Vec<Backend> {
+    if old.clone().next().is_none() || old.clone().eq(wanted.iter().copied()) {
         return wanted.to_vec();
     }
     let mut stays = vec![false; wanted.len()];
-    let mut stay = |backend: &Backend| {
-        let at = wanted.binary_search(backend).ok()?;
+    let mut stay = |backend: Backend| {
+        let at = wanted.binary_search(&backend).ok()?;
         stays.get_mut(at).map(|stays| *stays = true)?;
-        Some(*backend)
+        Some(backend)
     };
-    let mut slots: Vec<Option<Backend>> = old.iter().map(&mut stay).collect();
+    let mut slots: Vec<Option<Backend>> = old.map(&mut stay).collect();
     slots.resize(slots.len().max(wanted.len()), None);
     let mut coming = wanted.iter().zip(&stays).filter(|(_, stays)| !**stays).map(|(b, _)| *b);
     for slot in slots.iter_mut().filter(|slot| slot.is_none()) {

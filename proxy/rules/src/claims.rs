@@ -51,22 +51,72 @@ pub enum Rank {
 /// The claims of all services.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
-    holders: FastMap<Claim, Holders>,
+    /// Those that fit a word: there are hundreds of thousands, and a map keeps room for more than it has.
+    small: FastMap<u64, Holders>,
+    others: FastMap<Claim, Holders>,
     /// Number of claims with several holders.
     contested: usize,
 }
 
-/// Nearly every claim has one holder, and there are hundreds of thousands.
+impl Claim {
+    /// The claim as a word, if it fits: all but those to IPv6 addresses.
+    fn word(&self) -> Option<u64> {
+        let word = |address: u32, port: u16, protocol: u8, kind: u8| {
+            u64::from(address) << 32
+                | u64::from(port) << 16
+                | u64::from(protocol) << 8
+                | u64::from(kind)
+        };
+        match *self {
+            Self::Address { address: IpAddr::V4(address), protocol, port } => {
+                Some(word(address.into(), port, protocol.number(), 0))
+            }
+            Self::NodePort { family, protocol, port } => {
+                Some(word(u32::from(family.number()), port, protocol.number(), 1))
+            }
+            Self::ClusterIp(IpAddr::V4(address)) => Some(word(address.into(), 0, 0, 2)),
+            Self::Hairpin(IpAddr::V4(address)) => Some(word(address.into(), 0, 0, 3)),
+            Self::Address { .. } | Self::ClusterIp(_) | Self::Hairpin(_) => None,
+        }
+    }
+}
+
+/// Nearly every claim has one holder.
 #[derive(Clone, Debug)]
+#[expect(clippy::box_collection, reason = "the rare case must not make the usual one larger")]
 enum Holders {
     One(Rank, ServiceId),
-    Several(BTreeSet<(Rank, ServiceId)>),
+    Several(Box<BTreeSet<(Rank, ServiceId)>>),
 }
 
 impl Claims {
-    /// Makes room for so many more at once.
+    /// Makes room for so many more IPv4 claims at once.
     pub fn reserve(&mut self, additional: usize) {
-        self.holders.reserve(additional);
+        self.small.reserve(additional);
+    }
+
+    fn holders(&self, claim: &Claim) -> Option<&Holders> {
+        match claim.word() {
+            Some(word) => self.small.get(&word),
+            None => self.others.get(claim),
+        }
+    }
+
+    fn holders_mut(&mut self, claim: &Claim) -> Option<&mut Holders> {
+        match claim.word() {
+            Some(word) => self.small.get_mut(&word),
+            None => self.others.get_mut(claim),
+        }
+    }
+
+    /// Notes who holds a claim, or that nobody does.
+    fn set(&mut self, claim: &Claim, holders: Option<Holders>) {
+        match (claim.word(), holders) {
+            (Some(word), Some(holders)) => drop(self.small.insert(word, holders)),
+            (Some(word), None) => drop(self.small.remove(&word)),
+            (None, Some(holders)) => drop(self.others.insert(*claim, holders)),
+            (None, None) => drop(self.others.remove(claim)),
+        }
     }
 
     /// Number of claims that several services hold. While it is 0 everybody has what they claim.
@@ -76,18 +126,16 @@ impl Claims {
 
     /// Notes that a service claims something.
     pub fn add(&mut self, claim: Claim, rank: Rank, id: &ServiceId) {
-        let one = || Holders::One(rank, id.clone());
-        match self.holders.entry(claim).or_insert_with(one) {
-            Holders::One(r, holder) if *r == rank && holder == id => {}
-            Holders::Several(all) => {
-                all.insert((rank, id.clone()));
-            }
-            single @ Holders::One(..) => {
+        match self.holders_mut(&claim) {
+            None => self.set(&claim, Some(Holders::One(rank, id.clone()))),
+            Some(Holders::One(r, holder)) if *r == rank && holder == id => {}
+            Some(Holders::Several(all)) => drop(all.insert((rank, id.clone()))),
+            Some(single @ Holders::One(..)) => {
                 let mut all = BTreeSet::from([(rank, id.clone())]);
                 if let Holders::One(rank, holder) = single {
                     all.insert((*rank, holder.clone()));
                 }
-                *single = Holders::Several(all);
+                *single = Holders::Several(Box::new(all));
                 self.contested += 1;
             }
         }
@@ -95,7 +143,7 @@ impl Claims {
 
     /// Takes a claim back.
     pub fn remove(&mut self, claim: &Claim, rank: Rank, id: &ServiceId) {
-        let left = match self.holders.get_mut(claim) {
+        let left = match self.holders_mut(claim) {
             Some(Holders::One(r, holder)) if *r == rank && holder == id => None,
             Some(Holders::Several(all)) => {
                 all.remove(&(rank, id.clone()));
@@ -109,15 +157,12 @@ impl Claims {
             }
             _ => return,
         };
-        match left {
-            Some(one) => drop(self.holders.insert(*claim, one)),
-            None => drop(self.holders.remove(claim)),
-        }
+        self.set(claim, left);
     }
 
     /// The service that has it.
     pub fn owner(&self, claim: &Claim) -> Option<&ServiceId> {
-        match self.holders.get(claim)? {
+        match self.holders(claim)? {
             Holders::One(_, id) => Some(id),
             Holders::Several(all) => all.first().map(|(_, id)| id),
         }
@@ -130,7 +175,7 @@ impl Claims {
 
     /// Every service that claims it, if there are several.
     pub fn rivals(&self, claim: &Claim) -> impl Iterator<Item = &ServiceId> {
-        let several = match self.holders.get(claim) {
+        let several = match self.holders(claim) {
             Some(Holders::Several(all)) => Some(all.iter()),
             _ => None,
         };
@@ -143,8 +188,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn different_claims_are_different_words() {
+        use Protocol::{Tcp, Udp};
+        let ip = IpAddr::from([0, 0, 0, 2]);
+        let at = |address, protocol, port| Claim::Address { address, protocol, port };
+        let node = |family, protocol, port| Claim::NodePort { family, protocol, port };
+        let claims = [
+            at(ip, Tcp, 80),
+            at(ip, Udp, 80),
+            at(ip, Tcp, 81),
+            at([0, 0, 0, 3].into(), Tcp, 80),
+            node(Family::Ip, Tcp, 80),
+            node(Family::Ip6, Tcp, 80),
+            node(Family::Ip, Udp, 80),
+            Claim::ClusterIp(ip),
+            Claim::Hairpin(ip),
+        ];
+        let words: BTreeSet<_> = claims.iter().map(|claim| claim.word().unwrap()).collect();
+        assert_eq!(words.len(), claims.len());
+        assert_eq!(Claim::Hairpin("::2".parse().unwrap()).word(), None);
+    }
+
+    #[test]
     fn the_better_claim_wins_whenever_it_comes() {
-        let claim = Claim::ClusterIp(IpAddr::from([10, 0, 0, 1]));
+        for claim in [IpAddr::from([10, 0, 0, 1]), "fd00::1".parse().unwrap()] {
+            better_claim_wins(Claim::ClusterIp(claim));
+        }
+    }
+
+    fn better_claim_wins(claim: Claim) {
         let [a, b, c] = ["a", "b", "c"].map(|name| ServiceId::new("ns", name));
         let mut claims = Claims::default();
         claims.add(claim, Rank::External, &b);
@@ -160,6 +232,6 @@ mod tests {
         claims.remove(&claim, Rank::External, &a);
         assert!(claims.owns(&claim, &b));
         claims.remove(&claim, Rank::External, &b);
-        assert!(claims.holders.is_empty() && claims.contested() == 0);
+        assert!(claims.small.is_empty() && claims.others.is_empty() && claims.contested() == 0);
     }
 }

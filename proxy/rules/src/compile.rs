@@ -15,6 +15,7 @@ use crate::model::{
     Choice, Cidr, Counting, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol,
     ServiceId, Topology, family_of,
 };
+use crate::packed::Packed;
 
 /// One element of one of our maps.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,8 +95,8 @@ struct CompiledPort {
     number: u16,
     frontends: Box<[(Frontend, Policy)]>,
     choice: Choice,
-    all: Box<[Backend]>,
-    here: Box<[Backend]>,
+    all: Packed<Backend>,
+    here: Packed<Backend>,
 }
 
 /// What clients connect to.
@@ -130,9 +131,9 @@ pub fn compile<'a>(
             chosen.all.truncate(BACKENDS_MAX);
             chosen.here.truncate(BACKENDS_MAX);
             let before = old.port(family, port);
-            let slots = |old: Option<&Box<[Backend]>>, wanted: &[Backend]| match service.choice {
+            let slots = |old: Option<&Packed<Backend>>, wanted: &[Backend]| match service.choice {
                 Choice::Consistent => consistent::table(wanted).into(),
-                _ => reslot(old.map_or(&[][..], |old| &old[..]), wanted).into(),
+                _ => reslot(old.into_iter().flat_map(Packed::iter), wanted).into(),
             };
             let before = before.filter(|before| before.choice != Choice::Consistent);
             ports.push(CompiledPort {
@@ -153,7 +154,7 @@ pub fn compile<'a>(
 }
 
 fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {
-    let backends = ports.iter().flat_map(|port| port.all.iter().chain(&port.here));
+    let backends = ports.iter().flat_map(|port| port.all.iter().chain(port.here.iter()));
     let here = backends.filter(|backend| backend.place == Place::Here);
     let mut addresses: Vec<IpAddr> = here.map(|backend| backend.address).collect();
     addresses.sort_unstable();
@@ -319,7 +320,7 @@ impl CompiledPort {
                 push(endpoints, &slot_key(&key, slot), Some(data));
             }
             if matches!(self.choice, Choice::Sticky(_)) {
-                backends.iter().for_each(|b| push(draw.live(), &self.live_key(frontend, b), None));
+                backends.iter().for_each(|b| push(draw.live(), &self.live_key(frontend, &b), None));
             }
         }
     }

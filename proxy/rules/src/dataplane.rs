@@ -25,6 +25,8 @@ use crate::transaction::{Entries, Load, Transaction};
 
 /// Room of a map that is nearly empty.
 const ROOM_MIN: usize = 256;
+/// Elements from which on a map gets less room to grow: what the kernel keeps for it empty is a part of its cost.
+const LARGE: usize = 1 << 15;
 /// Clients that are remembered at most, of each family, where a service asks for it. More go to any endpoint.
 const CLIENTS_MAX: usize = 1 << 16;
 
@@ -32,7 +34,8 @@ const CLIENTS_MAX: usize = 1 << 16;
 #[derive(Clone, Debug)]
 pub struct Dataplane {
     layout: Arc<Layout>,
-    services: FastMap<ServiceId, Record>,
+    /// Boxed, because up to half of the places of a map are empty.
+    services: FastMap<ServiceId, Box<Record>>,
     /// Number of records with a service.
     services_len: usize,
     /// Each once, in the order in which they were marked: that of a list, and so of memory.
@@ -59,7 +62,7 @@ pub struct Dataplane {
 #[derive(Clone, Debug, Default)]
 struct Record {
     service: Option<Arc<LocalService>>,
-    slices: Vec<(Box<str>, Arc<LocalSlice>)>,
+    slices: Slices,
     compiled: Compiled,
     marked: bool,
 }
@@ -69,6 +72,34 @@ impl Record {
         if !std::mem::replace(&mut self.marked, true) {
             marked.push(id.clone());
         }
+    }
+}
+
+/// The slices of a service by name: mostly one, so without room for more.
+#[derive(Clone, Debug, Default)]
+struct Slices(Box<[(Box<str>, Arc<LocalSlice>)]>);
+
+impl Slices {
+    fn iter(&self) -> impl Iterator<Item = &LocalSlice> + Clone {
+        self.0.iter().map(|(_, slice)| &**slice)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Replaces the one of that name, or takes it away.
+    fn set(&mut self, name: &str, new: Option<Arc<LocalSlice>>) {
+        if let Some((_, slice)) = self.0.iter_mut().find(|(slice, _)| **slice == *name)
+            && let Some(new) = new
+        {
+            *slice = new;
+            return;
+        }
+        let mut all = std::mem::take(&mut self.0).into_vec();
+        all.retain(|(slice, _)| **slice != *name);
+        all.extend(new.map(|new| (name.into(), new)));
+        self.0 = all.into();
     }
 }
 
@@ -141,10 +172,16 @@ impl Dataplane {
             return;
         }
         self.services_len += usize::from(service.is_some());
+        let id = self.known(id);
         let record = self.services.entry(id.clone()).or_default();
         self.services_len -= usize::from(record.service.is_some());
         record.service = service;
-        record.mark(id, &mut self.marked);
+        record.mark(&id, &mut self.marked);
+    }
+
+    /// The same name as it is kept here, so that it is kept once.
+    pub fn known(&self, id: &ServiceId) -> ServiceId {
+        self.services.get_key_value(id).map_or(id, |(known, _)| known).clone()
     }
 
     /// Notes a slice as it is now, or that there is none. `old` is what it was before; it may have belonged
@@ -158,17 +195,17 @@ impl Dataplane {
         if let Some(old) = old {
             self.note_gone(old, new.as_deref());
         }
-        if let Some(old) = old
+        let moved = |old: &&LocalSlice| new.as_ref().is_none_or(|new| new.service != old.service);
+        if let Some(old) = old.filter(moved)
             && let Some(record) = self.services.get_mut(&old.service)
         {
-            record.slices.retain(|(slice, _)| **slice != *name);
+            record.slices.set(name, None);
             record.mark(&old.service, &mut self.marked);
         }
         if let Some(new) = new {
-            let id = new.service.clone();
+            let id = self.known(&new.service);
             let record = self.services.entry(id.clone()).or_default();
-            record.slices.retain(|(slice, _)| **slice != *name);
-            record.slices.push((name.into(), new));
+            record.slices.set(name, Some(new));
             record.mark(&id, &mut self.marked);
         }
     }
@@ -255,7 +292,7 @@ impl Dataplane {
         let mut resets = Vec::new();
         for (id, address, port) in std::mem::take(&mut self.gone) {
             let Some(record) = self.services.get(&id) else { continue };
-            let mut endpoints = record.slices.iter().flat_map(|(_, slice)| &slice.endpoints);
+            let mut endpoints = record.slices.iter().flat_map(|slice| slice.endpoints.iter());
             if endpoints.any(|endpoint| endpoint.address == address) {
                 continue;
             }
@@ -291,8 +328,7 @@ impl Dataplane {
         Pass::Change(transaction)
     }
 
-    /// Compiles what is marked and says what the tables are as a whole. Maps get room to grow to twice what
-    /// they hold.
+    /// Compiles what is marked and says what the tables are as a whole. Maps get room to grow.
     pub fn load(&mut self) -> Load {
         self.gone.clear();
         let entries = self.compile_all();
@@ -309,7 +345,7 @@ impl Dataplane {
         let families = self.layout.families.iter();
         for place in families.flat_map(|family| Map::ALL.map(|map| (*family, map))) {
             let fill = self.fill.entry(place).or_default();
-            fill.room = (fill.elements * 2).next_multiple_of(ROOM_MIN).max(ROOM_MIN);
+            fill.room = room(fill.elements);
         }
         for (family, _) in self.classes.iter().filter(|(_, class)| is_sticky(class)) {
             self.fill.entry((*family, Map::Affinity)).or_default().room = CLIENTS_MAX;
@@ -452,7 +488,7 @@ impl Dataplane {
         let port = record.service.as_ref().and_then(|service| service.health_check_port);
         let was = match port {
             Some(port) => {
-                let slices = record.slices.iter().map(|(_, slice)| &**slice);
+                let slices = record.slices.iter();
                 let check = HealthCheck { port, local_endpoints: local_endpoints(slices) };
                 let was = self.health_checks.insert(id.clone(), check);
                 (was != Some(check)).then_some(())
@@ -463,7 +499,7 @@ impl Dataplane {
         self.node_ports.compiled(id, record.service.as_deref());
         Some(match &record.service {
             Some(service) => {
-                let slices = record.slices.iter().map(|(_, slice)| &**slice);
+                let slices = record.slices.iter();
                 let zone = self.zone.as_deref();
                 compile(service, slices, &self.layout, &record.compiled, zone)
             }
@@ -510,6 +546,14 @@ impl Dataplane {
         let new: BTreeSet<_> = prefixes.filter(|prefix| !self.prefixes.contains(prefix)).collect();
         new.into_iter().collect()
     }
+}
+
+/// Room of a map that holds so many elements: twice as much, and of a large one a quarter more. The kernel gives a map a
+/// power of two of buckets, four thirds of its room or more; all that they have room for is used.
+fn room(elements: usize) -> usize {
+    let wanted = if elements < LARGE { elements * 2 } else { elements + elements / 4 };
+    let buckets = wanted.max(ROOM_MIN).saturating_mul(4).div_ceil(3).next_power_of_two();
+    buckets / 4 * 3
 }
 
 fn is_sticky(class: &Class) -> bool {

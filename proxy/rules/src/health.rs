@@ -19,7 +19,7 @@ pub type HealthChecks = BTreeMap<ServiceId, HealthCheck>;
 
 /// How many of the endpoints are ready and on this node. An endpoint with two families counts once.
 pub fn local_endpoints<'a>(slices: impl Iterator<Item = &'a LocalSlice>) -> usize {
-    let endpoints = slices.flat_map(|slice| &slice.endpoints);
+    let endpoints = slices.flat_map(|slice| slice.endpoints.iter());
     let here = endpoints.filter(|e| (e.state, e.place) == (EndpointState::Ready, Place::Here));
     let (v4, v6): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
         here.map(|e| e.address).partition(IpAddr::is_ipv4);

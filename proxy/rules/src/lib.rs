@@ -9,6 +9,8 @@ pub mod model;
 
 mod hash;
 
+pub mod packed;
+
 pub mod localise;
 
 pub mod choose;

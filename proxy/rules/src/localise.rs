@@ -242,7 +242,7 @@ mod tests {
             slice.metadata.labels.insert("kubernetes.io/service-name".into(), "web".into());
             slice.endpoints = vec![endpoint];
             let local = localise_slice(&slice, names, "n1").unwrap();
-            local.endpoints.first().map(|e| (e.state, e.place))
+            local.endpoints.iter().next().map(|e| (e.state, e.place))
         };
         let used = |state| Some((state, Place::Here));
         assert_eq!(state(None, None, None), used(EndpointState::Ready));

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use proxy_netfilter::nft::Family;
 
+use crate::packed::{Addressed, Packed};
+
 mod local_traffic;
 pub use local_traffic::{InterfaceName, LocalTraffic};
 
@@ -195,7 +197,7 @@ pub struct LocalSlice {
     /// The ports that they listen on.
     pub ports: Box<[SlicePort]>,
     /// The endpoints; all of one address family.
-    pub endpoints: Box<[LocalEndpoint]>,
+    pub endpoints: Packed<LocalEndpoint>,
     /// Zones that each endpoint is hinted for, in the order of the endpoints; empty when none has hints.
     pub hints: Box<[Box<[Box<str>]>]>,
 }
@@ -220,6 +222,18 @@ pub struct LocalEndpoint {
     pub state: EndpointState,
     /// Where it runs.
     pub place: Place,
+}
+
+impl Addressed for LocalEndpoint {
+    type Rest = (EndpointState, Place);
+
+    fn split(self) -> (IpAddr, Self::Rest) {
+        (self.address, (self.state, self.place))
+    }
+
+    fn join(address: IpAddr, (state, place): Self::Rest) -> Self {
+        Self { address, state, place }
+    }
 }
 
 /// Whether an endpoint is used.

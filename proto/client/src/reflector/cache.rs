@@ -1,50 +1,63 @@
 //! The map behind a reflector, and what a new list means for it. Pure.
+//!
+//! There may be hundreds of thousands of objects of which next to nothing is kept, so an entry is small: a namespace is
+//! written once, and of a version its hash.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 use super::{Change, ObjectKey};
 
-/// Objects by key, with the version at which each was last seen.
+/// Objects by namespace and name, with the version at which each was last seen.
 #[derive(Debug)]
 pub(super) struct Cache<U> {
-    entries: BTreeMap<ObjectKey, Entry<U>>,
+    namespaces: BTreeMap<Box<str>, BTreeMap<Box<str>, Entry<U>>>,
     /// Counts lists; an entry of an older one is gone when a list ends.
-    list: u64,
+    list: u32,
+    /// Seeded afresh for each map: versions are chosen by the server.
+    versions: RandomState,
 }
 
 #[derive(Debug)]
 struct Entry<U> {
-    version: Box<str>,
-    list: u64,
+    /// Hash of the version. That another version has the same is as likely as a wrong memory cell.
+    version: u64,
+    list: u32,
     object: Arc<U>,
 }
 
 impl<U> Default for Cache<U> {
     fn default() -> Self {
-        Self { entries: BTreeMap::new(), list: 0 }
+        Self { namespaces: BTreeMap::new(), list: 0, versions: RandomState::new() }
     }
 }
 
 impl<U> Cache<U> {
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<U>> {
-        self.entries.get(key).map(|entry| entry.object.clone())
+        let entry = self.namespaces.get(&*key.namespace)?.get(&*key.name)?;
+        Some(entry.object.clone())
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &Arc<U>)> {
-        self.entries.iter().map(|(key, entry)| (key, &entry.object))
+    pub(super) fn len(&self) -> usize {
+        self.namespaces.values().map(BTreeMap::len).sum()
     }
 
-    pub(super) fn within<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Arc<U>> {
-        let first = ObjectKey::new(namespace, "");
-        let from_first = self.entries.range(first..);
-        from_first
-            .take_while(move |(key, _)| key.namespace == namespace)
-            .map(|(_, entry)| &entry.object)
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ObjectKey, &Arc<U>)> {
+        self.namespaces.iter().flat_map(|(namespace, entries)| {
+            entries
+                .iter()
+                .map(move |(name, entry)| (ObjectKey::new(&**namespace, &**name), &entry.object))
+        })
+    }
+
+    pub(super) fn within(&self, namespace: &str) -> impl Iterator<Item = &Arc<U>> {
+        let entries = self.namespaces.get(namespace).into_iter();
+        entries.flat_map(BTreeMap::values).map(|entry| &entry.object)
     }
 
     pub(super) fn begin_list(&mut self) {
-        self.list += 1;
+        self.list = self.list.wrapping_add(1);
     }
 
     /// The object as it is at `version`; no change when that version is the one that is known, as
@@ -55,32 +68,50 @@ impl<U> Cache<U> {
         version: &str,
         object: impl FnOnce() -> U,
     ) -> Option<Change<U>> {
-        let list = self.list;
-        if let Some(entry) = self.entries.get_mut(&key)
-            && *entry.version == *version
-            && !version.is_empty()
-        {
+        let (list, seen) = (self.list, self.versions.hash_one(version));
+        let entries = match self.namespaces.get_mut(&*key.namespace) {
+            Some(entries) => entries,
+            None => self.namespaces.entry(key.namespace.as_str().into()).or_default(),
+        };
+        let known = entries.get_mut(&*key.name);
+        if let Some(entry) = known {
             entry.list = list;
-            return None;
+            if entry.version == seen && !version.is_empty() {
+                return None;
+            }
+            entry.version = seen;
+            let new = Arc::new(object());
+            let old = std::mem::replace(&mut entry.object, new.clone());
+            return Some(Change::Applied { key, new, old: Some(old) });
         }
         let new = Arc::new(object());
-        let entry = Entry { version: version.into(), list, object: new.clone() };
-        let old = self.entries.insert(key.clone(), entry).map(|entry| entry.object);
-        Some(Change::Applied { key, new, old })
+        let entry = Entry { version: seen, list, object: new.clone() };
+        entries.insert(key.name.as_str().into(), entry);
+        Some(Change::Applied { key, new, old: None })
     }
 
     pub(super) fn delete(&mut self, key: &ObjectKey) -> Option<Change<U>> {
-        let entry = self.entries.remove(key)?;
+        let entries = self.namespaces.get_mut(&*key.namespace)?;
+        let entry = entries.remove(&*key.name)?;
+        if entries.is_empty() {
+            self.namespaces.remove(&*key.namespace);
+        }
         Some(Change::Deleted { key: key.clone(), old: entry.object })
     }
 
     /// Removes what the list did not hold.
     pub(super) fn end_list(&mut self) -> Vec<Change<U>> {
         let list = self.list;
-        self.entries
-            .extract_if(.., |_, entry| entry.list != list)
-            .map(|(key, entry)| Change::Deleted { key, old: entry.object })
-            .collect()
+        let mut gone = Vec::new();
+        for (namespace, entries) in &mut self.namespaces {
+            let old = entries.extract_if(.., |_, entry| entry.list != list);
+            gone.extend(old.map(|(name, entry)| Change::Deleted {
+                key: ObjectKey::new(&**namespace, &*name),
+                old: entry.object,
+            }));
+        }
+        self.namespaces.retain(|_, entries| !entries.is_empty());
+        gone
     }
 }
 
@@ -184,8 +215,10 @@ mod tests {
                 let truth: BTreeMap<_, _> =
                     truth.iter().map(|(name, version)| (key(&name.to_string()), *version)).collect();
                 prop_assert_eq!(&heard, &truth);
-                let map: BTreeMap<_, _> = cache.iter().map(|(key, object)| (key.clone(), **object)).collect();
+                let map: BTreeMap<_, _> = cache.iter().map(|(key, object)| (key, **object)).collect();
                 prop_assert_eq!(&map, &truth);
+                prop_assert_eq!(cache.len(), truth.len());
+                prop_assert_eq!(cache.within("ns").count(), truth.len());
             }
         }
     }

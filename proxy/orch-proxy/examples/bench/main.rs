@@ -1,10 +1,11 @@
 //! Measures the proxy in a network namespace of its own:
-//! `unshare --net --mount target/release/examples/bench [--stale] [services ...]`.
+//! `unshare --net --mount target/release/examples/bench [options] [services ...]`, as `hack/bench proxy` does.
 //!
-//! - From the node-local model to the kernel ([`plane`]).
+//! - From the node-local model to the kernel, the kernel's memory, and what packets pay ([`plane`], [`packets`]).
 //! - The real program at an API server in this process: start, memory, and from the bytes of a change on the
 //!   watch's socket to the kernel's commit ([`watch`]). Needs the program beside this one's directory.
-//! - The ecosystem's layout, a chain for each service, at sizes that it can bear ([`peers`]).
+//! - The ecosystem's layouts, a chain for each service, at sizes that they can bear ([`peers`]).
+//! - The ecosystem's own program beside ours, where it is given ([`theirs`]).
 //! - Stale flows found and let go among a full table of connections ([`stale`]).
 
 #![allow(
@@ -15,26 +16,84 @@
 
 #[path = "../../tests/support/api.rs"]
 mod api;
+mod memory;
+mod network;
+mod packets;
 mod peers;
 mod plane;
+mod program;
 mod stale;
+#[path = "../../../kernel/tests/support/sys.rs"]
+mod sys;
+mod theirs;
 mod watch;
 
+use std::path::PathBuf;
+
+use clap::Parser;
+
+/// Prints figures of the proxy. All parts, unless some are named.
+#[derive(Parser)]
+struct Flags {
+    /// Sizes of the table, in services of three endpoints
+    #[arg(value_name = "SERVICES", default_values_t = [1_000, 10_000, 100_000])]
+    sizes: Vec<u32>,
+    /// Sizes for the ecosystem's layouts; the older one takes half a minute for 10,000
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
+    peer_sizes: Vec<u32>,
+    /// Only these parts
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// A program to compare with: the ecosystem's own proxy
+    #[arg(long, value_name = "PATH")]
+    peer: Option<PathBuf>,
+    /// A flag for that program; may be given several times
+    #[arg(long = "peer-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    peer_flags: Vec<String>,
+}
+
+/// A part of what is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Part {
+    /// From the model to the kernel, and the kernel's memory.
+    Plane,
+    /// What packets pay.
+    Packets,
+    /// The program at an API server.
+    Watch,
+    /// The ecosystem's layouts.
+    Peers,
+    /// The ecosystem's program, if it is given.
+    Program,
+    /// Stale flows.
+    Stale,
+}
+
 fn main() {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let mut sizes: Vec<u32> = words.iter().filter_map(|word| word.parse().ok()).collect();
-    if sizes.is_empty() {
-        sizes = vec![1_000, 10_000, 100_000];
-    }
-    let is_up = std::process::Command::new("ip").args(["link", "set", "lo", "up"]).status();
-    assert!(is_up.is_ok_and(|status| status.success()), "loopback");
-    if !words.iter().any(|word| word == "--stale") {
-        plane::measure_all(&sizes);
-        println!();
-        watch::measure_all(&sizes);
-        println!();
-        peers::measure_all(&[1_000, 3_000]);
+    let flags = Flags::parse();
+    let wanted = |part| flags.only.is_empty() || flags.only.contains(&part);
+    sys::run(&["ip", "link", "set", "lo", "up"]);
+    let needs_roads = [Part::Packets, Part::Peers, Part::Program].into_iter().any(wanted);
+    let roads = needs_roads.then(packets::Roads::make);
+    if wanted(Part::Plane) || wanted(Part::Packets) {
+        plane::measure_all(&flags.sizes, roads.as_ref().filter(|_| wanted(Part::Packets)));
         println!();
     }
-    stale::measure();
+    if wanted(Part::Watch) {
+        watch::measure_all(&flags.sizes);
+        println!();
+    }
+    if let Some(roads) = roads.as_ref().filter(|_| wanted(Part::Peers)) {
+        peers::measure_all(&flags.peer_sizes, roads);
+        println!();
+    }
+    if let (Some(roads), Some(peer)) =
+        (roads.as_ref().filter(|_| wanted(Part::Program)), &flags.peer)
+    {
+        theirs::measure(peer, &flags.peer_flags, roads);
+        println!();
+    }
+    if wanted(Part::Stale) {
+        stale::measure();
+    }
 }

@@ -1,61 +1,195 @@
-//! The layout of the ecosystem's proxy at sizes that it can bear, for comparison: a chain for each service, with a map
-//! of its endpoints, programmed as it is programmed there, by `nft`.
+//! The layouts of the ecosystem's proxy at sizes that they can bear, written anew and programmed as it is there, by
+//! `nft`: the older one with a chain for each service and each endpoint and a map of verdicts in each service's rule, the
+//! newer one with a chain for each service and a map of addresses in its rule.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+
+use crate::packets::Roads;
+
 /// Changes that are timed.
 const ROUNDS: u32 = 20;
+/// Endpoints of each service.
+const ENDPOINTS: u32 = 3;
+/// A pause before each load, in which the kernel takes the tables of before apart.
+const REST: Duration = Duration::from_secs(2);
 
-/// Loads each size and replaces single endpoints.
-pub fn measure_all(sizes: &[u32]) {
-    println!("for comparison: a chain and a map for each service, by nft");
-    println!("{:>9} {:>12} {:>22}", "services", "load", "replace ep p50/p99");
+/// How services lie in the tables.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Peer {
+    /// A chain for each service and each endpoint.
+    Older,
+    /// A chain for each service.
+    Newer,
+}
+
+/// Loads each size, replaces single endpoints, and sends packets.
+pub fn measure_all(sizes: &[u32], roads: &Roads) {
+    println!(
+        "for comparison, by nft: kp has a chain for each service and endpoint, kpn for each service"
+    );
+    println!(
+        "{:<22} {:>8} {:>12} {:>14} {:>24} {:>24}",
+        "layout",
+        "services",
+        "load",
+        "its kernel CPU",
+        "replace ep p50/p99",
+        "its kernel CPU p50/p99"
+    );
     for services in sizes {
-        let mut rules = String::from("table ip peer {\n");
-        for n in 0..*services {
-            writeln!(rules, "chain svc-{n} {{ {}\n}}", balance(n, 0)).unwrap();
+        for peer in [Peer::Older, Peer::Newer] {
+            peer.measure(*services, roads);
         }
-        rules.push_str(
-            "map services { type ipv4_addr . inet_proto . inet_service : verdict; elements = {",
-        );
-        for n in 0..*services {
-            write!(
-                rules,
-                "{} . tcp . 80 : goto svc-{n},",
-                std::net::Ipv4Addr::from(0x0a60_0000 + n)
-            )
-            .unwrap();
-        }
-        rules.push_str("}\n}\nchain pre { type nat hook prerouting priority -100\n");
-        rules.push_str("ip daddr . meta l4proto . th dport vmap @services\n}\n}\n");
-        let load = nft(&rules);
-        let changes = (0..ROUNDS).map(|round| {
-            let n = crate::plane::scatter(round, *services);
-            let chain = format!("ip peer svc-{n}");
-            nft(&format!("flush chain {chain}\nadd rule {chain} {}\n", balance(n, 7)))
-        });
-        let changes = crate::plane::quantiles(changes.collect());
-        println!("{services:>9} {:>9.0} ms {changes:>22}", load.as_secs_f64() * 1e3);
-        nft("delete table ip peer\n");
     }
 }
 
-fn balance(n: u32, variant: u32) -> String {
-    let address = |k| std::net::Ipv4Addr::from(0x0b00_0000 + n * 16 + k);
-    let (a, b, c) = (address(variant), address(1), address(2));
+impl Peer {
+    fn name(self) -> &'static str {
+        if self == Self::Older { "kp, by nft" } else { "kpn, by nft" }
+    }
+
+    fn measure(self, services: u32, roads: &Roads) {
+        std::thread::sleep(REST);
+        let load = nft(&self.tables(services));
+        let changes = (0..ROUNDS).map(|round| {
+            let n = crate::plane::scatter(round, services);
+            nft(&self.change(n, round + 1))
+        });
+        let (wall, kernel): (Vec<_>, Vec<_>) = changes.map(|took| (took.wall, took.kernel)).unzip();
+        println!(
+            "{:<22} {services:>8} {:>9.0} ms {:>11.0} ms {:>24} {:>24}",
+            self.name(),
+            load.wall.as_secs_f64() * 1e3,
+            load.kernel.as_secs_f64() * 1e3,
+            crate::plane::quantiles(wall),
+            crate::plane::quantiles(kernel),
+        );
+        crate::packets::head();
+        roads.measure(self.name(), services);
+        nft("delete table ip peer\n");
+    }
+
+    /// All tables.
+    fn tables(self, services: u32) -> String {
+        let mut rules = String::from(FRAME);
+        for n in 0..services {
+            if self == Self::Older {
+                (0..ENDPOINTS).for_each(|k| rules.push_str(&endpoint_chain(n, k, 0)));
+            }
+            let endpoints = self.rule(n, 0);
+            writeln!(rules, "add chain ip peer svc-{n}\n{}{endpoints}", self.mark(n)).unwrap();
+        }
+        rules.push_str("add element ip peer services {");
+        for n in 0..services {
+            write!(rules, "{} . tcp . 80 : goto svc-{n},", cluster_ip(n)).unwrap();
+        }
+        rules.push_str("}\nadd element ip peer cluster-ips {");
+        (0..services).for_each(|n| write!(rules, "{},", cluster_ip(n)).unwrap());
+        rules.push_str("}\n");
+        rules
+    }
+
+    /// One endpoint of a service becomes another.
+    fn change(self, n: u32, variant: u32) -> String {
+        let (mark, rule) = (self.mark(n), self.rule(n, variant));
+        let service = format!("flush chain ip peer svc-{n}\n{mark}{rule}");
+        match self {
+            Self::Older => format!("{}{service}", endpoint_chain(n, 0, variant)),
+            Self::Newer => service,
+        }
+    }
+
+    /// Senders outside the cluster are marked for masquerade.
+    fn mark(self, n: u32) -> String {
+        let ip = cluster_ip(n);
+        format!(
+            "add rule ip peer svc-{n} ip daddr {ip} tcp dport 80 ip saddr != 10.0.0.0/8 jump mark-for-masquerade\n"
+        )
+    }
+
+    /// The rule that draws an endpoint; in another `variant` the first is another one.
+    fn rule(self, n: u32, variant: u32) -> String {
+        let endpoints = (0..ENDPOINTS).map(|k| match self {
+            Self::Older => format!("{k} : goto ep-{n}-{k}-{}", if k == 0 { variant } else { 0 }),
+            Self::Newer => format!("{k} : {} . 8080", address(n, k, variant)),
+        });
+        let endpoints = endpoints.collect::<Vec<_>>().join(", ");
+        match self {
+            Self::Older => {
+                format!(
+                    "add rule ip peer svc-{n} numgen random mod {ENDPOINTS} vmap {{ {endpoints} }}\n"
+                )
+            }
+            Self::Newer => format!(
+                "add rule ip peer svc-{n} meta l4proto tcp dnat ip to numgen random mod {ENDPOINTS} map {{ {endpoints} }}\n"
+            ),
+        }
+    }
+}
+
+/// The chain of an endpoint.
+fn endpoint_chain(n: u32, k: u32, variant: u32) -> String {
+    let variant = if k == 0 { variant } else { 0 };
+    let (chain, to) = (format!("ip peer ep-{n}-{k}-{variant}"), address(n, k, variant));
     format!(
-        "meta l4proto tcp dnat ip to numgen random mod 3 map {{ 0 : {a} . 8080, 1 : {b} . 8080, 2 : {c} . 8080 }}"
+        "add chain {chain}\nadd rule {chain} ip saddr {to} jump mark-for-masquerade\n\
+         add rule {chain} meta l4proto tcp dnat to {to}:8080\n"
     )
 }
 
-/// Runs a script; how long it took.
-fn nft(script: &str) -> Duration {
-    let started = Instant::now();
+fn cluster_ip(n: u32) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a60_0000 + n)
+}
+
+fn address(n: u32, k: u32, variant: u32) -> Ipv4Addr {
+    Ipv4Addr::from(0x0b00_0000 + n * 64 + if k == 0 { 8 + variant } else { k })
+}
+
+/// What both have once: where packets enter, what is filtered, what is masqueraded.
+const FRAME: &str = "table ip peer {
+    set cluster-ips { type ipv4_addr\n}
+    map no-endpoints { type ipv4_addr . inet_proto . inet_service : verdict\n}
+    map firewall { type ipv4_addr . inet_proto . inet_service : verdict\n}
+    map services { type ipv4_addr . inet_proto . inet_service : verdict\n}
+    chain pre { type nat hook prerouting priority -100\n jump all\n}
+    chain out { type nat hook output priority -100\n jump all\n}
+    chain all { ip daddr . meta l4proto . th dport vmap @services\n}
+    chain post { type nat hook postrouting priority 100\n
+        meta mark and 0x4000 == 0x4000 masquerade fully-random\n}
+    chain mark-for-masquerade { meta mark set meta mark or 0x4000\n}
+    chain check { ip daddr . meta l4proto . th dport vmap @no-endpoints\n}
+    chain wall { ip daddr . meta l4proto . th dport vmap @firewall\n}
+    chain unused { ip daddr @cluster-ips reject\n}
+    chain filter-pre { type filter hook prerouting priority -110\n ct state new jump wall\n}
+    chain filter-in { type filter hook input priority -110\n ct state new jump check\n}
+    chain filter-forward { type filter hook forward priority -110\n
+        ct state new jump check\n ct state new jump unused\n}
+    chain filter-out { type filter hook output priority -110\n
+        ct state new jump check\n ct state new jump wall\n}
+}
+";
+
+/// What a script took.
+struct Took {
+    wall: Duration,
+    /// Processor time in the kernel, without that of starting the process.
+    kernel: Duration,
+}
+
+fn nft(script: &str) -> Took {
+    let kernel = || {
+        let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().system_time();
+        Duration::from_micros(u64::try_from(usage.tv_sec() * 1_000_000 + usage.tv_usec()).unwrap())
+    };
+    let (started, before) = (Instant::now(), kernel());
     let mut child = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "nft");
-    started.elapsed()
+    Took { wall: started.elapsed(), kernel: kernel().saturating_sub(before) }
 }

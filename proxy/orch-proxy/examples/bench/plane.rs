@@ -14,16 +14,23 @@ use proxy_rules::model::{
 };
 use proxy_rules::{Dataplane, Pass};
 
+use crate::memory::Group;
+use crate::packets::{self, Roads};
+
 /// Endpoints of each service.
 const ENDPOINTS: u32 = 3;
 /// Repetitions of each small change.
 const ROUNDS: u32 = 2000;
 
-/// Measures each size.
-pub fn measure_all(sizes: &[u32]) {
+/// A figure of the kernel's memory has come to rest after this time.
+const SETTLED: Duration = Duration::from_millis(300);
+
+/// Measures each size; with roads, what packets pay as well.
+pub fn measure_all(sizes: &[u32], roads: Option<&Roads>) {
+    let group = Group::enter();
     println!("from the model to the kernel, {ENDPOINTS} endpoints a service");
     println!(
-        "{:>9} {:>10} {:>10} {:>16} {:>16} {:>16} {:>16} {:>12} {:>9}",
+        "{:>9} {:>10} {:>10} {:>16} {:>16} {:>16} {:>16} {:>12} {:>9} {:>20}",
         "services",
         "compile",
         "commit",
@@ -32,9 +39,19 @@ pub fn measure_all(sizes: &[u32]) {
         "add/remove ep",
         "add/remove svc",
         "bulk ep/s",
-        "RSS MiB"
+        "RSS MiB",
+        "kernel B/svc or ep"
     );
-    sizes.iter().for_each(|services| measure(*services));
+    sizes.iter().for_each(|services| measure(*services, group.as_ref()));
+    drop(group);
+    let Some(roads) = roads else { return };
+    println!();
+    packets::head();
+    for services in sizes {
+        let bench = Bench::loaded(*services).0;
+        roads.measure("ours", *services);
+        bench.clear();
+    }
 }
 
 /// A node under measurement.
@@ -50,6 +67,39 @@ struct Took {
 }
 
 impl Bench {
+    /// A node with so many services in the kernel; how long they took to compile and encode, and to commit.
+    fn loaded(services: u32) -> (Self, Duration, Duration) {
+        let layout = Layout {
+            table: "bench".into(),
+            flags: TableFlags::NONE,
+            families: FAMILIES.into(),
+            settings: Settings::default(),
+        };
+        let mut plane = Dataplane::new(layout);
+        for n in 0..services {
+            plane.service_changed(&id(n), Some(Arc::new(service(n))));
+            plane.slice_changed(&slice_name(n), None, Some(slice(n, 0, ENDPOINTS)));
+        }
+        let mut session = Session::new(Socket::open().unwrap());
+        let started = Instant::now();
+        let load = plane.load();
+        let mut batch = session.batch(None);
+        load.encode(plane.layout(), &mut batch);
+        let compiled = started.elapsed();
+        let started = Instant::now();
+        session.commit(batch).unwrap();
+        (Self { plane, session }, compiled, started.elapsed())
+    }
+
+    /// Takes the tables away.
+    fn clear(mut self) {
+        let mut batch = self.session.batch(None);
+        for family in FAMILIES {
+            proxy_rules::transaction::clear(self.plane.layout(), family, &mut batch);
+        }
+        self.session.commit(batch).unwrap();
+    }
+
     /// Commits what is marked.
     fn pass(&mut self) -> Took {
         let started = Instant::now();
@@ -69,36 +119,26 @@ impl Bench {
     }
 }
 
-fn measure(services: u32) {
-    let layout = Layout {
-        table: "bench".into(),
-        flags: TableFlags::NONE,
-        families: FAMILIES.into(),
-        settings: Settings::default(),
-    };
-    let mut bench =
-        Bench { plane: Dataplane::new(layout), session: Session::new(Socket::open().unwrap()) };
-    for n in 0..services {
-        bench.plane.service_changed(&id(n), Some(Arc::new(service(n))));
-        bench.plane.slice_changed(&slice_name(n), None, Some(slice(n, 0, ENDPOINTS)));
-    }
-    let started = Instant::now();
-    let load = bench.plane.load();
-    let mut batch = bench.session.batch(None);
-    load.encode(bench.plane.layout(), &mut batch);
-    let compiled = started.elapsed();
-    let started = Instant::now();
-    bench.session.commit(batch).unwrap();
-    let committed = started.elapsed();
-    drop(load);
+/// Bytes that the kernel holds for this program, once that has settled.
+fn kernel_bytes(group: Option<&Group>) -> Option<u64> {
+    std::thread::sleep(SETTLED);
+    group?.kernel_bytes()
+}
+
+fn measure(services: u32, group: Option<&Group>) {
+    let before = kernel_bytes(group);
+    let (mut bench, compiled, committed) = Bench::loaded(services);
+    let held = kernel_bytes(group).zip(before).map(|(after, before)| after.saturating_sub(before));
+    let things = u64::from(services * (1 + ENDPOINTS));
+    let held = held.map_or("not known".to_owned(), |bytes| (bytes / things).to_string());
     proto_daemon::runtime::trim_heap();
-    let rss = rss_mib();
+    let rss = crate::program::resident_mib(std::process::id()).0;
     let (replace, whole) = replace(&mut bench, services);
     let grow = grow(&mut bench, services);
     let come = come(&mut bench, services);
     let bulk = bulk(&mut bench, services);
     println!(
-        "{services:>9} {:>7.1} ms {:>7.1} ms {:>16} {:>16} {:>16} {:>16} {bulk:>12.0} {rss:>9.1}",
+        "{services:>9} {:>7.1} ms {:>7.1} ms {:>16} {:>16} {:>16} {:>16} {bulk:>12.0} {rss:>9.1} {held:>20}",
         compiled.as_secs_f64() * 1e3,
         committed.as_secs_f64() * 1e3,
         quantiles(replace),
@@ -106,11 +146,7 @@ fn measure(services: u32) {
         quantiles(grow),
         quantiles(come),
     );
-    let mut batch = bench.session.batch(None);
-    for family in FAMILIES {
-        proxy_rules::transaction::clear(bench.plane.layout(), family, &mut batch);
-    }
-    bench.session.commit(batch).unwrap();
+    bench.clear();
 }
 
 /// One endpoint of a service becomes another.
@@ -218,10 +254,4 @@ pub fn quantiles(mut times: Vec<Duration>) -> String {
         times.get(index.min(times.len().saturating_sub(1))).copied().unwrap_or_default()
     };
     format!("{:.1}/{:.1} us", at(0.5).as_secs_f64() * 1e6, at(0.99).as_secs_f64() * 1e6)
-}
-
-fn rss_mib() -> f64 {
-    let status = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: f64 = status.split(' ').nth(1).and_then(|p| p.parse().ok()).unwrap_or_default();
-    pages * 4096.0 / f64::from(1 << 20)
 }

@@ -37,7 +37,9 @@ pub fn measure() {
     fill(wanted);
     let mut session = Session::new(Socket::open().unwrap());
     let used = session.flow_table_use().unwrap().entries;
-    println!("stale flows among {used} connections (the kernel tracks at most {room})");
+    println!(
+        "stale flows among {used} connections (the kernel tracks at most {room} on this machine)"
+    );
     let mut stale = |what: &str, filters: usize| {
         let _service = UdpSocket::bind("127.0.0.1:5353").unwrap();
         let clients: Vec<UdpSocket> = (0..STALE)

@@ -1,49 +1,87 @@
 //! The real program, from bytes on the watch's socket to the kernel's commit.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use nix::unistd::{Pid, gettid};
 use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use proto_api::names::{Names, Profile};
 use proxy_kernel::{Session, Socket};
+use proxy_netfilter::nft::Family;
 
 use crate::api::{self, Api};
+use crate::network::{Processors, keep_to};
 use crate::plane::{quantiles, scatter};
+use crate::program::{PATIENCE, Program, quiet, resident_mib};
 
 /// Changes that are timed.
 const ROUNDS: u32 = 2000;
-/// A change that takes longer is lost.
-const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Measures each size, and the one whose memory has a budget.
+/// Measures each size, the one whose memory has a budget, and the largest with answers to names.
 pub fn measure_all(sizes: &[u32]) {
-    let program = program();
-    if !program.exists() {
-        println!("{} is not there: build it by cargo build --release", program.display());
+    let Some(program) = Program::ours() else {
+        println!("orch-proxy is not beside this program's directory: cargo build --release");
         return;
-    }
+    };
     println!("the program at an API server over plain HTTP, Protobuf");
+    println!("{:<38} {:>24}", "the least for a change: socket, one transaction", floor());
     println!(
-        "{:>9} {:>4} {:>22} {:>24} {:>20} {:>9}",
+        "{:>9} {:>4} {:>4} {:>16} {:>24} {:>15} {:>8} {:>14}",
         "services",
         "eps",
+        "dns",
         "start to loaded",
         "socket to commit p50/99",
         "10,000 at once",
-        "RSS MiB"
+        "RSS MiB",
+        "of it anon MiB"
     );
-    sizes.iter().for_each(|services| measure(&program, *services, 3));
-    measure(&program, 30_000, 4);
+    sizes.iter().for_each(|services| measure(&program, *services, 3, false));
+    measure(&program, 30_000, 4, false);
+    let named = program.with(&["--dns", "--dns-bind-address=127.0.0.1"]);
+    measure(&named, 30_000, 4, true);
+    if let Some(largest) = sizes.iter().max() {
+        measure(&named, *largest, 3, true);
+    }
 }
 
-fn program() -> PathBuf {
-    let own = std::env::current_exe().unwrap();
-    own.parent().and_then(Path::parent).unwrap().join("orch-proxy")
+/// The median and 99th percentile of what a change takes at least on this machine: somebody waits for bytes on a socket
+/// and commits one transaction.
+fn floor() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut reader, _) = listener.accept().unwrap();
+    writer.set_nodelay(true).unwrap();
+    let waiter = std::thread::spawn(move || {
+        keep_to(Pid::from_raw(0), Processors::Others);
+        let mut session = Session::new(Socket::open().unwrap());
+        let mut byte = [0; 1];
+        while reader.read_exact(&mut byte).is_ok() {
+            let mut batch = session.batch(None);
+            proxy_rules::transaction::clear_table("floor", Family::Ip, &mut batch);
+            session.commit(batch).unwrap();
+        }
+    });
+    let mut session = Session::new(Socket::open().unwrap());
+    keep_to(gettid(), Processors::First);
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let generation = session.generation().unwrap();
+        let started = Instant::now();
+        writer.write_all(b"x").unwrap();
+        while session.generation().unwrap() == generation {}
+        times.push(started.elapsed());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    keep_to(gettid(), Processors::All);
+    drop(writer);
+    waiter.join().unwrap();
+    quantiles(times)
 }
 
-fn measure(program: &Path, services: u32, endpoints: u32) {
+fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     let names = Names::new(Profile::Kubernetes);
     let api = Api::new(names);
     for n in 0..services {
@@ -55,9 +93,43 @@ fn measure(program: &Path, services: u32, endpoints: u32) {
     let mut session = Session::new(Socket::open().unwrap());
     let before = session.generation().unwrap();
     let started = Instant::now();
-    let mut child = start(program, &path);
+    let child = program.start(&path);
     // Asking what the kernel can do are a few transactions as well: loaded is what is quiet and large.
     let loaded = wait_loaded(&mut session, before, started);
+    // Who looks is not who is looked at: each has processors of its own.
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
+    let threads: Vec<i32> = threads.filter(|thread| *thread != gettid().as_raw()).collect();
+    let process = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let others = |processors| {
+        threads.iter().for_each(|thread| keep_to(Pid::from_raw(*thread), processors));
+        keep_to(process, processors);
+    };
+    others(Processors::Others);
+    keep_to(gettid(), Processors::First);
+    let times = changes(&api, &mut session, services, endpoints);
+    others(Processors::All);
+    keep_to(gettid(), Processors::All);
+    let burst = burst(&api, &mut session, services, endpoints);
+    let (rss, anonymous) = resident_mib(child.id());
+    println!(
+        "{services:>9} {endpoints:>4} {:>4} {:>13.0} ms {:>24} {:>12.0} ms {rss:>8.1} {anonymous:>14.1}",
+        if naming { "yes" } else { "" },
+        loaded.as_secs_f64() * 1e3,
+        quantiles(times),
+        burst.as_secs_f64() * 1e3,
+    );
+    program.end(child, &path, "cleanup");
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// Single endpoints replaced.
+fn changes(
+    api: &Api,
+    session: &mut Session<Socket>,
+    services: u32,
+    endpoints: u32,
+) -> Vec<Duration> {
     let mut times = Vec::new();
     // The one that each service has: the next is always another, also for a service that comes twice.
     let mut variants = vec![0; services as usize];
@@ -74,19 +146,7 @@ fn measure(program: &Path, services: u32, endpoints: u32) {
         times.push(api.since_written());
         std::thread::sleep(Duration::from_millis(1));
     }
-    let burst = burst(&api, &mut session, services, endpoints);
-    let rss = rss_mib(child.id());
-    let quantiles = quantiles(times);
-    println!(
-        "{services:>9} {endpoints:>4} {:>19.0} ms {quantiles:>24} {:>17.0} ms {rss:>9.1}",
-        loaded.as_secs_f64() * 1e3,
-        burst.as_secs_f64() * 1e3,
-    );
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let cleaned = command(program, &path).arg("cleanup").status().unwrap();
-    assert!(cleaned.success(), "clean up");
-    std::fs::remove_file(&path).unwrap();
+    times
 }
 
 /// Ten thousand services, or all, change at once: until nothing changes any more.
@@ -98,22 +158,9 @@ fn burst(api: &Api, session: &mut Session<Socket>, services: u32, endpoints: u32
     quiet(session, Duration::from_millis(300)).duration_since(started)
 }
 
-/// When the ruleset last changed, once it has not for so long.
-fn quiet(session: &mut Session<Socket>, long: Duration) -> Instant {
-    let (mut generation, mut since) = (session.generation().unwrap(), Instant::now());
-    while since.elapsed() < long {
-        std::thread::sleep(Duration::from_millis(1));
-        let now = session.generation().unwrap();
-        if now != generation {
-            (generation, since) = (now, Instant::now());
-        }
-    }
-    since
-}
-
 fn wait_loaded(session: &mut Session<Socket>, before: u32, started: Instant) -> Duration {
     loop {
-        let read = session.read_shape(proxy_netfilter::nft::Family::Ip, "orch-proxy");
+        let read = session.read_shape(Family::Ip, "orch-proxy");
         if read.is_ok_and(|shape| shape.is_some()) && session.generation().unwrap() != before {
             return quiet(session, Duration::from_millis(500)).duration_since(started);
         }
@@ -122,23 +169,8 @@ fn wait_loaded(session: &mut Session<Socket>, before: u32, started: Instant) -> 
     }
 }
 
-fn command(program: &Path, kubeconfig: &Path) -> Command {
-    let mut command = Command::new(program);
-    command
-        .args(["--naming=kubernetes", "--hostname-override=node", "--nft-table=orch-proxy"])
-        .args(["--conntrack-max-per-core=0", "--metrics-bind-address=127.0.0.1:0"])
-        .args(["--healthz-bind-address=127.0.0.1:0", "--kubeconfig"])
-        .arg(kubeconfig)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command
-}
-
-fn start(program: &Path, kubeconfig: &Path) -> Child {
-    command(program, kubeconfig).spawn().unwrap()
-}
-
-fn service(n: u32) -> Service {
+/// A service with a cluster address.
+pub fn service(n: u32) -> Service {
     let mut service = Service::default();
     service.metadata.namespace = "default".into();
     service.metadata.name = format!("service-{n}");
@@ -151,12 +183,15 @@ fn service(n: u32) -> Service {
 }
 
 /// Endpoints of a service; in another `variant` the first is another one.
-fn slice(n: u32, variant: u32, endpoints: u32) -> EndpointSlice {
+pub fn slice(n: u32, variant: u32, endpoints: u32) -> EndpointSlice {
     let mut slice = EndpointSlice { address_type: "IPv4".into(), ..EndpointSlice::default() };
     slice.metadata.namespace = "default".into();
     slice.metadata.name = format!("service-{n}-abcde");
     let label = "kubernetes.io/service-name".to_owned();
     slice.metadata.labels.insert(label, format!("service-{n}"));
+    // As a controller writes them; names of endpoints are those of headless services only.
+    let label = "endpointslice.kubernetes.io/managed-by".to_owned();
+    slice.metadata.labels.insert(label, "endpointslice-controller.k8s.io".to_owned());
     slice.ports = vec![EndpointPort {
         name: Some(String::new()),
         protocol: Some("TCP".into()),
@@ -173,10 +208,4 @@ fn slice(n: u32, variant: u32, endpoints: u32) -> EndpointSlice {
     };
     slice.endpoints = (0..endpoints).map(endpoint).collect();
     slice
-}
-
-fn rss_mib(pid: u32) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages: f64 = status.split(' ').nth(1).and_then(|p| p.parse().ok()).unwrap_or_default();
-    pages * 4096.0 / f64::from(1 << 20)
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use proto_api::core::v1::{Node, Service};
+use proto_api::core::v1::{Endpoints, Node, Service};
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::names::Names;
 use proto_api::object::to_protobuf_envelope;
@@ -35,6 +35,7 @@ struct State {
     version: u64,
     services: BTreeMap<String, Service>,
     slices: BTreeMap<String, EndpointSlice>,
+    endpoints: BTreeMap<String, Endpoints>,
     /// Every event, by version.
     log: Vec<Event>,
 }
@@ -48,6 +49,8 @@ struct Event {
 
 const SERVICES: &str = "services";
 const SLICES: &str = "endpointslices";
+/// What programs follow that know no slices.
+const ENDPOINTS: &str = "endpoints";
 
 impl Api {
     /// An empty one.
@@ -87,6 +90,11 @@ impl Api {
         self.put(SLICES, slice, |state| &mut state.slices);
     }
 
+    /// Creates or replaces endpoints as older programs know them.
+    pub fn put_endpoints(&self, endpoints: Endpoints) {
+        self.put(ENDPOINTS, endpoints, |state| &mut state.endpoints);
+    }
+
     fn put<T: Resource>(
         &self,
         plural: &'static str,
@@ -116,9 +124,11 @@ impl Api {
             let done = match (plural, is_watch) {
                 (SERVICES, true) => self.watch(SERVICES, query, &mut writer),
                 (SLICES, true) => self.watch(SLICES, query, &mut writer),
+                (ENDPOINTS, true) => self.watch(ENDPOINTS, query, &mut writer),
                 (_, true) => self.watch("", query, &mut writer),
                 (SERVICES, false) => self.list(query, &mut writer, |state| &state.services),
                 (SLICES, false) => self.list(query, &mut writer, |state| &state.slices),
+                (ENDPOINTS, false) => self.list(query, &mut writer, |state| &state.endpoints),
                 _ if path.contains("/nodes/") => not_found(&mut writer),
                 _ => {
                     self.list(query, &mut writer, |_: &State| const { &BTreeMap::<_, Node>::new() })

@@ -97,8 +97,8 @@ fn backends() -> impl Strategy<Value = Vec<Backend>> {
 proptest! {
     #[test]
     fn slots_hold_what_is_wanted_and_move_little(before in backends(), wanted in backends()) {
-        let old = reslot(&[], &before);
-        let new = reslot(&old, &wanted);
+        let old = reslot([].into_iter(), &before);
+        let new = reslot(old.iter().copied(), &wanted);
         let mut sorted = new.clone();
         sorted.sort();
         prop_assert_eq!(&sorted, &wanted);

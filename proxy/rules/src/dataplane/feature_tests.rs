@@ -241,7 +241,10 @@ fn a_draining_endpoint_serves_while_there_is_no_other() {
     let id = ServiceId::new("ns", "web");
     let mut node = node(with_node_port(Policy::Local), &[]);
     let mut here = slice(&id, &[("10.244.1.6", Here), ("10.244.2.6", Elsewhere)]);
-    here.endpoints[0].state = EndpointState::Draining;
+    let first = here.endpoints.iter().map(|e| e.address).next();
+    let drains = |e| crate::model::LocalEndpoint { state: EndpointState::Draining, ..e };
+    let all = here.endpoints.iter();
+    here.endpoints = all.map(|e| if Some(e.address) == first { drains(e) } else { e }).collect();
     node.slice_changed("web-1", Some(&slice(&id, &[])), Some(Arc::new(here)));
     assert!(matches!(node.pass(), Pass::Change(_)));
     // The balancer may not have noticed yet, so its traffic is served; inside there is a better one.

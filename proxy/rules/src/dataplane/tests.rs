@@ -242,15 +242,24 @@ fn a_service_on_the_number_of_a_node_port_is_not_masqueraded_for_it() {
 #[test]
 fn a_full_map_asks_for_a_reload_with_more_room() {
     let mut node = node(service(&["10.96.0.1"]), &[(POD_HERE, Here)]);
-    let many: Vec<String> = (0..300).map(|n| format!("10.244.{}.{}", n / 200, n % 200)).collect();
+    let many: Vec<String> = (0..400).map(|n| format!("10.244.{}.{}", n / 200, n % 200)).collect();
     let endpoints: Vec<(&str, Place)> = many.iter().map(|a| (a.as_str(), Elsewhere)).collect();
     let old = slice(&ServiceId::new("ns", "web"), &[]);
     let new = slice(&old.service, &endpoints);
     node.slice_changed("web-1", Some(&old), Some(Arc::new(new)));
     assert_eq!(node.pass(), Pass::Reload);
     let load = node.load();
-    assert_eq!(load.tables[0].1.sets["endpoints"].set.size.0, Some(768));
+    assert_eq!(load.tables[0].1.sets["endpoints"].set.size.0, Some(1536));
     assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.1", 80).len(), 64);
+}
+
+#[test]
+fn room_is_all_that_the_buckets_have() {
+    for (elements, expected) in
+        [(0, 384), (192, 384), (193, 768), (30_000, 98_304), (100_000, 196_608), (300_000, 393_216)]
+    {
+        assert_eq!(super::room(elements), expected, "{elements}");
+    }
 }
 
 #[test]

@@ -1,0 +1,276 @@
+//! What a packet pays: the first of a connection, later ones, and connections a second; through a service and directly,
+//! over the node with the services and over one without.
+//!
+//! A packet's cost is the processor time of the thread that sends it: the kernel takes it through client, node and
+//! server within that call. Rounds alternate between the questions, so that what disturbs one disturbs all.
+
+use std::collections::VecDeque;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
+
+use crate::network::{Processors, Road, SERVERS, inside, keep_to};
+use crate::sys::raw_socket;
+
+/// First packets of one question and round. Fewer than connections that any machine tracks.
+const PACKETS: u32 = 20_000;
+/// Rounds over all questions.
+const ROUNDS: usize = 9;
+/// Connections of one question and round.
+const CONNECTIONS: u32 = 1000;
+/// Connections that are in use at once, and packets on each.
+const ESTABLISHED: u32 = 100;
+const PACKETS_EACH: u32 = 50;
+/// Cluster addresses begin here.
+const SERVICES: u32 = 0x0a60_0000;
+
+/// Both roads, with servers at the end.
+pub struct Roads {
+    plain: Road,
+    here: Road,
+}
+
+/// Which packets are sent where.
+#[derive(Clone, Copy)]
+struct Question {
+    /// Over the node with the services?
+    here: bool,
+    /// To a service?
+    service: bool,
+    /// To all of them, or to one?
+    all: bool,
+}
+
+impl Question {
+    const fn new(here: bool, service: bool, all: bool) -> Self {
+        Self { here, service, all }
+    }
+
+    /// Where the `n`th packet goes.
+    fn to(self, n: u32, services: u32) -> SocketAddrV4 {
+        let which = if self.all { mix(n) % services } else { 7 % services };
+        match self.service {
+            true => SocketAddrV4::new(Ipv4Addr::from(SERVICES + which), 80),
+            false => SocketAddrV4::new(Ipv4Addr::from(SERVERS + which * 8 + 1), 8080),
+        }
+    }
+}
+
+/// Directly over either node, and through services: one address, then all at random.
+const QUESTIONS: [Question; 6] = [
+    Question::new(false, false, false),
+    Question::new(true, false, false),
+    Question::new(true, true, false),
+    Question::new(false, false, true),
+    Question::new(true, false, true),
+    Question::new(true, true, true),
+];
+
+/// Times of one kind, in nanoseconds, in the order of [`QUESTIONS`].
+struct Costs([f64; 6]);
+
+impl Costs {
+    /// The medians of rounds.
+    fn of(rounds: [Vec<f64>; 6]) -> Self {
+        Self(rounds.map(|mut all| {
+            all.sort_unstable_by(f64::total_cmp);
+            all.get(all.len() / 2).copied().unwrap_or_default()
+        }))
+    }
+
+    fn row(&self, layout: &str, services: u32, what: &str) {
+        let [plain, here, service, plain_all, here_all, service_all] = self.0;
+        println!(
+            "{layout:<22} {services:>8} {what:<24} {plain:>7.0} {here:>7.0} {service:>7.0} {:>6.2}x   \
+             {plain_all:>7.0} {here_all:>7.0} {service_all:>7.0} {:>6.2}x",
+            service / plain,
+            service_all / plain_all,
+        );
+    }
+}
+
+/// Says what the columns are.
+pub fn head() {
+    println!(
+        "what packets pay, ns (plain: over a node without services; direct: past the services; x: service / plain)"
+    );
+    println!(
+        "{:<22} {:>8} {:<24} {:>7} {:>7} {:>7} {:>7}   {:>7} {:>7} {:>7} {:>7}",
+        "layout",
+        "services",
+        "one address, then all",
+        "plain",
+        "direct",
+        "service",
+        "",
+        "plain",
+        "direct",
+        "service",
+        ""
+    );
+}
+
+impl Roads {
+    /// Makes them. Servers answer at every address and never hang up.
+    pub fn make() -> Self {
+        crate::network::prepare();
+        let roads = Self { plain: Road::over_nothing(), here: Road::over_here() };
+        for road in [&roads.plain, &roads.here] {
+            let listener = inside(&road.server, || TcpListener::bind("0.0.0.0:8080").unwrap());
+            thread::spawn(move || {
+                let mut open = VecDeque::new();
+                for stream in listener.incoming().flatten() {
+                    open.push_back(stream);
+                    // Whoever measures has no more open at once.
+                    if open.len() > 2 * ESTABLISHED as usize {
+                        open.pop_front();
+                    }
+                }
+            });
+        }
+        roads
+    }
+
+    fn road(&self, question: Question) -> &Road {
+        if question.here { &self.here } else { &self.plain }
+    }
+
+    /// Measures the tables that are loaded now.
+    pub fn measure(&self, layout: &str, services: u32) {
+        let first = |question| self.first_packets(question, services);
+        self.rounds(first).row(layout, services, "first packet");
+        let known = |question| self.known_packets(question, services);
+        self.rounds(known).row(layout, services, "packet of a connection");
+        let connected = |question| self.connections(question, services);
+        let connected = self.rounds(connected);
+        connected.row(layout, services, "to connect");
+        let rates = connected.0.map(|nanos| 1e9 / nanos);
+        println!(
+            "{:<22} {services:>8} {:<24} {:>7.0} {:>7.0} {:>7.0} {:>7}   {:>7.0} {:>7.0} {:>7.0}",
+            layout,
+            "connections a second",
+            rates[0],
+            rates[1],
+            rates[2],
+            "",
+            rates[3],
+            rates[4],
+            rates[5],
+        );
+    }
+
+    fn rounds(&self, measure: impl Fn(Question) -> f64) -> Costs {
+        let mut rounds = [const { Vec::new() }; 6];
+        for round in 0..=ROUNDS {
+            for (question, costs) in QUESTIONS.into_iter().zip(&mut rounds) {
+                self.road(question).forget();
+                let cost = measure(question);
+                // The first round warms up.
+                if round > 0 {
+                    costs.push(cost);
+                }
+            }
+        }
+        Costs::of(rounds)
+    }
+
+    /// Of each packet, the first of a connection.
+    fn first_packets(&self, question: Question, services: u32) -> f64 {
+        let road = self.road(question);
+        let cost = inside(&road.client, move || {
+            keep_to(Pid::from_raw(0), Processors::First);
+            let socket = raw_socket(libc::IPPROTO_RAW);
+            let mut packet = syn();
+            let started = thread_time();
+            for n in 0..PACKETS {
+                send(&socket, &mut packet, n, question.to(n, services));
+            }
+            (thread_time() - started).as_nanos() as f64 / f64::from(PACKETS)
+        });
+        let tracked = road.tracked();
+        assert!(tracked >= PACKETS / 100 * 99, "{tracked} of {PACKETS} packets arrived");
+        cost
+    }
+
+    /// Of each packet of connections that are known.
+    fn known_packets(&self, question: Question, services: u32) -> f64 {
+        inside(&self.road(question).client, move || {
+            keep_to(Pid::from_raw(0), Processors::First);
+            let mut streams: Vec<TcpStream> =
+                (0..ESTABLISHED).map(|n| connect(question.to(n, services))).collect();
+            streams.iter().for_each(|stream| stream.set_nodelay(true).unwrap());
+            let started = thread_time();
+            for _ in 0..PACKETS_EACH {
+                streams.iter_mut().for_each(|stream| stream.write_all(b"x").unwrap());
+            }
+            (thread_time() - started).as_nanos() as f64 / f64::from(ESTABLISHED * PACKETS_EACH)
+        })
+    }
+
+    /// Of each connection, one after the other.
+    fn connections(&self, question: Question, services: u32) -> f64 {
+        inside(&self.road(question).client, move || {
+            let started = Instant::now();
+            for n in 0..CONNECTIONS {
+                drop(connect(question.to(n, services)));
+            }
+            started.elapsed().as_nanos() as f64 / f64::from(CONNECTIONS)
+        })
+    }
+}
+
+/// Whether a service answers.
+pub fn answers(roads: &Roads, service: u32) -> bool {
+    let to = SocketAddr::from((Ipv4Addr::from(SERVICES + service), 80));
+    inside(&roads.here.client, move || {
+        TcpStream::connect_timeout(&to, Duration::from_secs(2)).is_ok()
+    })
+}
+
+/// A connection that leaves nothing behind when it is dropped.
+fn connect(to: SocketAddrV4) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&SocketAddr::V4(to), Duration::from_secs(5)).unwrap();
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    setsockopt(&stream, sockopt::Linger, &linger).unwrap();
+    stream
+}
+
+/// The first packet of a TCP connection, addresses left out.
+fn syn() -> [u8; 40] {
+    let mut packet = [0; 40];
+    // IPv4 of 20 bytes, 64 hops, TCP; TCP of 20 bytes, SYN, a window.
+    packet[0] = 0x45;
+    packet[8] = 64;
+    packet[9] = 6;
+    packet[32] = 5 << 4;
+    packet[33] = 2;
+    packet[34] = 0xff;
+    packet
+}
+
+/// Sends the first packet of the `n`th connection: each is from another address and port.
+fn send(socket: &UdpSocket, packet: &mut [u8; 40], n: u32, to: SocketAddrV4) {
+    let [a, b, c, d] = mix(n).to_be_bytes();
+    packet[12..16].copy_from_slice(&[10, 1, a, b]);
+    packet[16..20].copy_from_slice(&to.ip().octets());
+    packet[20..22].copy_from_slice(&[c | 4, d]);
+    packet[22..24].copy_from_slice(&to.port().to_be_bytes());
+    socket.send_to(packet, to).unwrap();
+}
+
+/// Numbers without an order.
+fn mix(n: u32) -> u32 {
+    let n = (n ^ (n >> 16)).wrapping_mul(0x045d_9f3b);
+    let n = (n ^ (n >> 16)).wrapping_mul(0x045d_9f3b);
+    n ^ (n >> 16)
+}
+
+/// Processor time of this thread.
+fn thread_time() -> Duration {
+    Duration::from(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap())
+}

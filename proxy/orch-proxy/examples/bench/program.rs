@@ -1,0 +1,106 @@
+//! Programs that forward services, ours or another: started at an API server in this process, and asked how long they take.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use proxy_kernel::{Session, Socket};
+
+/// A change that takes longer is lost.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program and the words that it is started with.
+pub struct Program {
+    path: PathBuf,
+    words: Vec<String>,
+}
+
+impl Program {
+    /// Ours, of this build, if it was built.
+    pub fn ours() -> Option<Self> {
+        let own = std::env::current_exe().unwrap();
+        let path = own.parent().and_then(Path::parent).unwrap().join("orch-proxy");
+        let words = ["--naming=kubernetes", "--nft-table=orch-proxy"];
+        path.exists().then(|| Self { path, words: words.map(str::to_owned).into() })
+    }
+
+    /// Another one that takes the ecosystem's flags, with some of its own.
+    pub fn theirs(path: PathBuf, flags: &[String]) -> Self {
+        let words = ["--proxy-mode=iptables", "--v=0"].map(str::to_owned);
+        Self { path, words: [&words[..], flags].concat() }
+    }
+
+    /// With more words.
+    pub fn with(mut self, words: &[&str]) -> Self {
+        self.words.extend(words.iter().map(|word| (*word).to_owned()));
+        self
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn command(&self, kubeconfig: &Path) -> Command {
+        let mut command = Command::new(&self.path);
+        command
+            .args(&self.words)
+            .args(["--hostname-override=node", "--conntrack-max-per-core=0"])
+            .args([
+                "--conntrack-tcp-timeout-established=0s",
+                "--conntrack-tcp-timeout-close-wait=0s",
+            ])
+            .args(["--metrics-bind-address=127.0.0.1:0", "--healthz-bind-address=127.0.0.1:0"])
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    /// Starts it.
+    pub fn start(&self, kubeconfig: &Path) -> Child {
+        self.command(kubeconfig).spawn().unwrap()
+    }
+
+    /// Ends it and takes away what it has left.
+    pub fn end(&self, mut child: Child, kubeconfig: &Path, clean_up: &str) {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let cleaned = self.command(kubeconfig).arg(clean_up).status();
+        assert!(cleaned.is_ok_and(|status| status.success()), "clean up");
+    }
+}
+
+/// When the ruleset last changed, once it has not for so long.
+pub fn quiet(session: &mut Session<Socket>, long: Duration) -> Instant {
+    let (mut generation, mut since) = (session.generation().unwrap(), Instant::now());
+    while since.elapsed() < long {
+        std::thread::sleep(Duration::from_micros(500));
+        let now = session.generation().unwrap();
+        if now != generation {
+            (generation, since) = (now, Instant::now());
+        }
+    }
+    since
+}
+
+/// Resident memory of a process in MiB, and its part that no file stands behind.
+pub fn resident_mib(process: u32) -> (f64, f64) {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kib = line.and_then(|line| line.split_whitespace().next());
+        kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or_default() / 1024.0
+    };
+    (field("VmRSS:"), field("RssAnon:"))
+}
+
+/// Processor time of a process and the ones that it started and that have ended.
+pub fn processor_time(process: u32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map(|(_, fields)| fields).unwrap_or_default();
+    let ticks = fields.split_whitespace().skip(11).take(4).filter_map(|n| n.parse::<u64>().ok());
+    // A hundred ticks a second, on every kernel of today.
+    Duration::from_millis(ticks.sum::<u64>() * 10)
+}

@@ -1,0 +1,99 @@
+//! Ours beside the ecosystem's own program, where its file is given: the same services at the same API server, the same
+//! questions.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use proto_api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints};
+use proto_api::names::{Names, Profile};
+use proxy_kernel::{Session, Socket};
+
+use crate::api::{self, Api};
+use crate::packets::{self, Roads};
+use crate::plane::{quantiles, scatter};
+use crate::program::{PATIENCE, Program, processor_time, quiet, resident_mib};
+use crate::watch;
+
+/// Services, with three endpoints each.
+const SERVICES: u32 = 1000;
+const ENDPOINTS: u32 = 3;
+/// Changes that are timed, and the time between two: theirs gathers changes for a second.
+const ROUNDS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1500);
+/// A program whose tables have not changed for so long has done what it had to.
+const SETTLED: Duration = Duration::from_secs(3);
+
+/// Measures both.
+pub fn measure(peer: &Path, flags: &[String], roads: &Roads) {
+    println!("{SERVICES} services of {ENDPOINTS}: ours and {}", peer.display());
+    println!(
+        "{:<22} {:>16} {:>30} {:>18} {:>9}",
+        "program", "start to loaded", "written to committed p50/p99", "CPU of a change", "RSS MiB"
+    );
+    if let Some(ours) = Program::ours() {
+        measure_program("orch-proxy", &ours, "cleanup", roads);
+    }
+    let theirs = Program::theirs(peer.to_owned(), flags);
+    measure_program("the peer", &theirs, "--cleanup", roads);
+}
+
+fn measure_program(name: &str, program: &Program, clean_up: &str, roads: &Roads) {
+    let names = Names::new(Profile::Kubernetes);
+    let api = Api::new(names);
+    for n in 0..SERVICES {
+        api.put_service(watch::service(n));
+        put(&api, n, 0);
+    }
+    let path = std::env::temp_dir().join(format!("proxy-bench-{}", std::process::id()));
+    std::fs::write(&path, api::kubeconfig(api.serve())).unwrap();
+    let mut session = Session::new(Socket::open().unwrap());
+    let started = Instant::now();
+    let child = program.start(&path);
+    while !packets::answers(roads, SERVICES - 1) {
+        assert!(started.elapsed() < PATIENCE, "{} never loaded", program.path().display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let answered = started.elapsed();
+    quiet(&mut session, SETTLED);
+    let before = processor_time(child.id());
+    let mut times = Vec::new();
+    for round in 0..ROUNDS {
+        let generation = session.generation().unwrap();
+        put(&api, scatter(round, SERVICES), round + 1);
+        let begun = Instant::now();
+        while session.generation().unwrap() == generation {
+            assert!(begun.elapsed() < PATIENCE, "a change is lost");
+        }
+        // A change may be several transactions: the last one counts.
+        let last = quiet(&mut session, Duration::from_millis(500));
+        times.push(last.duration_since(begun).max(Duration::from_micros(1)));
+        std::thread::sleep(PAUSE.saturating_sub(begun.elapsed()));
+    }
+    let busy = processor_time(child.id()).saturating_sub(before) / ROUNDS;
+    println!(
+        "{name:<22} {:>13.0} ms {:>30} {:>15.1} ms {:>9.1}",
+        answered.as_secs_f64() * 1e3,
+        quantiles(times),
+        busy.as_secs_f64() * 1e3,
+        resident_mib(child.id()).0,
+    );
+    packets::head();
+    roads.measure(name, SERVICES);
+    program.end(child, &path, clean_up);
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// Endpoints of a service, as slices and as the older kind.
+fn put(api: &Api, n: u32, variant: u32) {
+    let slice = watch::slice(n, variant, ENDPOINTS);
+    let mut endpoints = Endpoints::default();
+    endpoints.metadata.namespace = slice.metadata.namespace.clone();
+    endpoints.metadata.name = format!("service-{n}");
+    let address = |ip: &String| EndpointAddress { ip: ip.clone(), ..EndpointAddress::default() };
+    let addresses = slice.endpoints.iter().flat_map(|e| &e.addresses).map(address).collect();
+    let port = EndpointPort { port: 8080, protocol: "TCP".into(), ..EndpointPort::default() };
+    endpoints.subsets =
+        vec![EndpointSubset { addresses, ports: vec![port], ..EndpointSubset::default() }];
+    api.put_endpoints(endpoints);
+    api.put_slice(slice);
+}

@@ -249,7 +249,7 @@ impl Dataplane {
         let now = |id: ServiceId| {
             let record = self.services.get(&id);
             let now = record
-                .and_then(|record| NodePortService::of(record.service.as_ref()?, &record.slices));
+                .and_then(|record| NodePortService::of(record.service.as_ref()?, &record.slices.0));
             (id, now)
         };
         changed.map(now).collect()

@@ -228,7 +228,7 @@ impl Roads {
 pub fn answers(roads: &Roads, service: u32) -> bool {
     let to = SocketAddr::from((Ipv4Addr::from(SERVICES + service), 80));
     inside(&roads.here.client, move || {
-        TcpStream::connect_timeout(&to, Duration::from_secs(2)).is_ok()
+        TcpStream::connect_timeout(&to, Duration::from_millis(5)).is_ok()
     })
 }
 

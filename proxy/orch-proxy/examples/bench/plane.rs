@@ -47,6 +47,7 @@ pub fn measure_all(sizes: &[u32], roads: Option<&Roads>) {
     let Some(roads) = roads else { return };
     println!();
     packets::head();
+    crate::peers::with_one_rule(|| roads.measure("the least: one rule", 1));
     for services in sizes {
         let bench = Bench::loaded(*services).0;
         roads.measure("ours", *services);

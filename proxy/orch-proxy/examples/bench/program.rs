@@ -13,6 +13,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Program {
     path: PathBuf,
     words: Vec<String>,
+    is_ours: bool,
 }
 
 impl Program {
@@ -21,13 +22,14 @@ impl Program {
         let own = std::env::current_exe().unwrap();
         let path = own.parent().and_then(Path::parent).unwrap().join("orch-proxy");
         let words = ["--naming=kubernetes", "--nft-table=orch-proxy"];
-        path.exists().then(|| Self { path, words: words.map(str::to_owned).into() })
+        let words = words.map(str::to_owned).into();
+        path.exists().then(|| Self { path, words, is_ours: true })
     }
 
     /// Another one that takes the ecosystem's flags, with some of its own.
     pub fn theirs(path: PathBuf, flags: &[String]) -> Self {
         let words = ["--proxy-mode=iptables", "--v=0"].map(str::to_owned);
-        Self { path, words: [&words[..], flags].concat() }
+        Self { path, words: [&words[..], flags].concat(), is_ours: false }
     }
 
     /// With more words.
@@ -50,7 +52,10 @@ impl Program {
                 "--conntrack-tcp-timeout-established=0s",
                 "--conntrack-tcp-timeout-close-wait=0s",
             ])
-            .args(["--metrics-bind-address=127.0.0.1:0", "--healthz-bind-address=127.0.0.1:0"])
+            .args([
+                "--metrics-bind-address=127.0.0.1:10249",
+                "--healthz-bind-address=127.0.0.1:10256",
+            ])
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .stdout(Stdio::null())
@@ -63,26 +68,39 @@ impl Program {
         self.command(kubeconfig).spawn().unwrap()
     }
 
-    /// Ends it and takes away what it has left.
-    pub fn end(&self, mut child: Child, kubeconfig: &Path, clean_up: &str) {
+    /// Ends it and takes away what it has left: ours by itself, because its tables are nobody else's to flush, others' by
+    /// flushing everything.
+    pub fn end(&self, mut child: Child, kubeconfig: &Path) {
         child.kill().unwrap();
         child.wait().unwrap();
-        let cleaned = self.command(kubeconfig).arg(clean_up).status();
-        assert!(cleaned.is_ok_and(|status| status.success()), "clean up");
+        if self.is_ours {
+            let cleaned = self.command(kubeconfig).arg("cleanup").status();
+            assert!(cleaned.is_ok_and(|status| status.success()), "clean up");
+        } else {
+            crate::sys::run(&["nft", "flush", "ruleset"]);
+        }
     }
 }
 
-/// When the ruleset last changed, once it has not for so long.
+/// When the ruleset last changed since now, or now; once it has not changed for so long.
 pub fn quiet(session: &mut Session<Socket>, long: Duration) -> Instant {
+    let now = Instant::now();
+    last_change(session, long).unwrap_or(now)
+}
+
+/// When the ruleset last changed since now, if it did; once it has not changed for so long.
+pub fn last_change(session: &mut Session<Socket>, long: Duration) -> Option<Instant> {
     let (mut generation, mut since) = (session.generation().unwrap(), Instant::now());
+    let mut last = None;
     while since.elapsed() < long {
         std::thread::sleep(Duration::from_micros(500));
         let now = session.generation().unwrap();
         if now != generation {
             (generation, since) = (now, Instant::now());
+            last = Some(since);
         }
     }
-    since
+    last
 }
 
 /// Resident memory of a process in MiB, and its part that no file stands behind.

@@ -11,7 +11,7 @@ use proxy_kernel::{Session, Socket};
 use crate::api::{self, Api};
 use crate::packets::{self, Roads};
 use crate::plane::{quantiles, scatter};
-use crate::program::{PATIENCE, Program, processor_time, quiet, resident_mib};
+use crate::program::{PATIENCE, Program, last_change, processor_time, quiet, resident_mib};
 use crate::watch;
 
 /// Services, with three endpoints each.
@@ -31,13 +31,13 @@ pub fn measure(peer: &Path, flags: &[String], roads: &Roads) {
         "program", "start to loaded", "written to committed p50/p99", "CPU of a change", "RSS MiB"
     );
     if let Some(ours) = Program::ours() {
-        measure_program("orch-proxy", &ours, "cleanup", roads);
+        measure_program("orch-proxy", &ours, roads);
     }
     let theirs = Program::theirs(peer.to_owned(), flags);
-    measure_program("the peer", &theirs, "--cleanup", roads);
+    measure_program("the peer", &theirs, roads);
 }
 
-fn measure_program(name: &str, program: &Program, clean_up: &str, roads: &Roads) {
+fn measure_program(name: &str, program: &Program, roads: &Roads) {
     let names = Names::new(Profile::Kubernetes);
     let api = Api::new(names);
     for n in 0..SERVICES {
@@ -59,14 +59,15 @@ fn measure_program(name: &str, program: &Program, clean_up: &str, roads: &Roads)
     let mut times = Vec::new();
     for round in 0..ROUNDS {
         let generation = session.generation().unwrap();
-        put(&api, scatter(round, SERVICES), round + 1);
         let begun = Instant::now();
+        put(&api, scatter(round, SERVICES), round + 1);
         while session.generation().unwrap() == generation {
             assert!(begun.elapsed() < PATIENCE, "a change is lost");
         }
+        let first = Instant::now();
         // A change may be several transactions: the last one counts.
-        let last = quiet(&mut session, Duration::from_millis(500));
-        times.push(last.duration_since(begun).max(Duration::from_micros(1)));
+        let last = last_change(&mut session, Duration::from_millis(500)).unwrap_or(first);
+        times.push(last.duration_since(begun));
         std::thread::sleep(PAUSE.saturating_sub(begun.elapsed()));
     }
     let busy = processor_time(child.id()).saturating_sub(before) / ROUNDS;
@@ -79,7 +80,7 @@ fn measure_program(name: &str, program: &Program, clean_up: &str, roads: &Roads)
     );
     packets::head();
     roads.measure(name, SERVICES);
-    program.end(child, &path, clean_up);
+    program.end(child, &path);
     std::fs::remove_file(&path).unwrap();
 }
 

@@ -119,7 +119,7 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
         quantiles(times),
         burst.as_secs_f64() * 1e3,
     );
-    program.end(child, &path, "cleanup");
+    program.end(child, &path);
     std::fs::remove_file(&path).unwrap();
 }
 

@@ -125,7 +125,7 @@ fn a_client_that_cannot_be_remembered_is_served_all_the_same() {
 fn the_map_of_clients_is_small_until_a_service_wants_it() {
     let mut node = node(service(&["10.96.0.1"]), &ENDPOINTS);
     let size = |node: &Dataplane| node.tables()[0].1.sets["affinity"].set.size.0;
-    assert_eq!(size(&node), Some(256));
+    assert_eq!(size(&node), Some(384));
     let id = ServiceId::new("ns", "web");
     node.service_changed(&id, Some(Arc::new(sticky(service(&["10.96.0.1"])))));
     assert_eq!(node.pass(), Pass::Reload);

@@ -23,6 +23,10 @@ pub async fn the_demo_answers_from_the_host_and_from_a_pod(c: &Context) -> Resul
     let port = service.spec.ports.first().context("a port")?;
     let from_host = http_get(node_port(c, port.node_port)?, "/").await?;
     ensure!(from_host == "hello from the demo\n", "the host saw {from_host:?}");
+    // And by its own loopback address, where nothing is routed.
+    let url = format!("http://127.0.0.1:{}/", port.node_port);
+    let from_loopback = c.on_node(&["curl", "-sS", "-m", "5", &url]).await?;
+    ensure!(from_loopback == "hello from the demo\n", "the node saw {from_loopback:?}");
     let ns = c.namespace("client").await?;
     c.apply(&pod(&ns, "client", WAIT)).await?;
     let client = c.pod_ready(&ns, "client").await?;

@@ -16,7 +16,7 @@ use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proxy_dns::ZoneError;
-use proxy_kernel::{Abilities, CommitError, Notices, OpenError, Session, Socket};
+use proxy_kernel::{Abilities, CommitError, Notices, OpenError, Socket};
 use proxy_nameserver::NameMetrics;
 use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::numbers::TableFlags;
@@ -36,6 +36,7 @@ use crate::host;
 use crate::loopback;
 use crate::metrics::{HealthMetrics, ProxyMetrics};
 use crate::metrics_page::MetricsPage;
+use crate::mode::Kernel;
 use crate::own_node;
 use crate::router;
 use crate::sources::{self, Desired, Follower, Listeners};
@@ -110,7 +111,7 @@ pub struct Bound {
 
 /// Makes everything that the proxy consists of. Settings of the host are put right on the way, as far as the
 /// host lets us.
-pub async fn build(config: Config) -> Result<Bound, BuildError> {
+pub async fn build(config: Config, kernel: Kernel) -> Result<Bound, BuildError> {
     let client = client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     host::prepare(&config.conntrack);
@@ -125,11 +126,11 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let registry = Metrics::new(&prefix, BUILD)?;
     let metrics = ProxyMetrics::register(&registry, &prefix)?;
     let client = client.with_metrics(RequestMetrics::register(&registry)?);
-    let mut session = Session::new(Socket::open()?);
-    let layout = layout(&mut session, &config)?;
+    let Kernel { session, abilities } = kernel;
+    let layout = layout(&abilities, &config);
     let trap = trap(&layout);
     let desired = Arc::new(Desired::new(Dataplane::new(layout)));
-    let sweeps = sweeper::start(metrics.clone(), Some(trap), sweeper::SETTLE)
+    let sweeps = sweeper::start(metrics.clone(), Some(trap), sweeper::SETTLE, sweeper::REST)
         .map_err(BuildError::Sweeper)?;
     let mut driver = Driver::new(
         desired.clone(),
@@ -234,18 +235,16 @@ pub(crate) async fn with_node_blocks(
 }
 
 /// The layout of the tables, as far as this kernel can have it.
-pub fn layout(session: &mut Session<Socket>, config: &Config) -> Result<Layout, BuildError> {
-    let probe = format!("{}-probe", config.table);
-    let abilities = Abilities::find(session, &probe, &FAMILIES).map_err(BuildError::Abilities)?;
+pub fn layout(abilities: &Abilities, config: &Config) -> Layout {
     if abilities.families.len() < FAMILIES.len() || abilities.owner_flags == TableFlags::NONE {
         tracing::info!(?abilities, "this kernel cannot do all that we could use");
     }
-    Ok(Layout {
+    Layout {
         table: config.table.clone(),
         flags: abilities.owner_flags,
-        families: abilities.families,
+        families: abilities.families.clone(),
         settings: config.settings.clone(),
-    })
+    }
 }
 
 /// The trap for stale flows of tables with this layout.

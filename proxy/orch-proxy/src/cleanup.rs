@@ -1,19 +1,17 @@
 //! Removes what the proxy made in the kernel: its tables, and nothing else.
 
-use proxy_kernel::{CommitError, OpenError, Session, Socket};
+use proxy_kernel::CommitError;
 use proxy_netfilter::ack::errno;
 use proxy_rules::transaction::clear_table;
 use proxy_rules::turn;
 
 use crate::app::{self, BuildError};
 use crate::config::Config;
+use crate::mode::Kernel;
 
 /// The tables are still there.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
-    /// There is no way to the kernel.
-    #[error("reach the kernel's netfilter")]
-    Kernel(#[from] OpenError),
     /// The kernel lets us change nothing.
     #[error("prepare to clean up")]
     Prepare(#[from] BuildError),
@@ -27,8 +25,8 @@ pub enum CleanupError {
 
 /// Deletes the tables of both families, whether they are there or not.
 pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
-    let mut session = Session::new(Socket::open()?);
-    let layout = app::layout(&mut session, config)?;
+    let Kernel { mut session, abilities } = Kernel::open(config)?;
+    let layout = app::layout(&abilities, config);
     let mut batch = session.batch(None);
     for table in turn::names(&layout.table) {
         layout.families.iter().for_each(|family| clear_table(&table, *family, &mut batch));

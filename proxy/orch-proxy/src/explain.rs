@@ -24,6 +24,7 @@ use crate::addresses;
 use crate::app::{self, BuildError};
 use crate::config::{Config, LoopbackNodePorts};
 use crate::flags::Question;
+use crate::mode::Kernel;
 use crate::turns;
 use model::{Model, ModelError};
 
@@ -125,9 +126,10 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
 /// Prints what the kernel has that it should not, and the reverse.
 pub async fn diff(config: &Config) -> Result<(), ExplainError> {
     let model = Model::fetch(config).await?;
-    let mut session = Session::new(Socket::open()?);
-    let mut layout = app::layout(&mut session, &model.config)
-        .map_err(|error| ExplainError::Abilities(Box::new(error)))?;
+    let kernel = Kernel::open(&model.config);
+    let Kernel { mut session, abilities } =
+        kernel.map_err(|error| ExplainError::Abilities(Box::new(error)))?;
+    let mut layout = app::layout(&abilities, &model.config);
     let unread = |error| ExplainError::Read(config.table.clone(), error);
     let families = layout.families.clone();
     layout.table = turns::serving(&mut session, &config.table, &families).map_err(unread)?;

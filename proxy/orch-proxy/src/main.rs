@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use orch_proxy::flags::{Act, Flags};
-use orch_proxy::mode::Mode;
+use orch_proxy::mode::Way;
 use orch_proxy::{app, cleanup, config, explain, host, running, userspace};
 use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
@@ -75,13 +75,13 @@ fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure
 async fn forward(config: config::Config) -> Result<(), Failure> {
     let drain = Drain::default();
     let (running, deadline) = match config.mode.settle(&config).map_err(Failure::run)? {
-        Mode::Userspace => {
+        Way::Sockets => {
             let bound = userspace::build(config).await.map_err(Failure::run)?;
             (tokio::spawn(bound.run(drain.watch())), USERSPACE_DRAIN_DEADLINE)
         }
-        Mode::Kernel | Mode::Find => {
+        Way::Kernel(kernel) => {
             remove_addresses(&config).await;
-            let bound = app::build(config).await.map_err(Failure::run)?;
+            let bound = app::build(config, kernel).await.map_err(Failure::run)?;
             (tokio::spawn(bound.run(drain.watch())), DRAIN_DEADLINE)
         }
     };

@@ -50,28 +50,56 @@ impl Mode {
         }
     }
 
-    /// The mode that this host allows: asks the kernel where that is not told. Fails where the kernel could and we may
+    /// The way that this host allows: asks the kernel where that is not told. Fails where the kernel could and we may
     /// not: that has to be said, not worked around.
-    pub fn settle(self, config: &Config) -> Result<Self, BuildError> {
-        if self != Self::Find {
-            return Ok(self);
+    pub fn settle(self, config: &Config) -> Result<Way, BuildError> {
+        if self == Self::Userspace {
+            return Ok(Way::Sockets);
         }
-        let able = match Socket::open() {
-            Ok(socket) => {
-                let probe = format!("{}-probe", config.table);
-                let found = Abilities::find(&mut Session::new(socket), &probe, &FAMILIES);
-                !found.map_err(BuildError::Abilities)?.families.is_empty()
+        let kernel = match (self, Kernel::open(config)) {
+            (Self::Kernel | Self::Userspace, opened) => Some(opened?),
+            (Self::Find, Ok(kernel)) => {
+                Some(kernel).filter(|kernel| !kernel.abilities.families.is_empty())
             }
-            Err(error) if is_absent(&error) => false,
-            Err(error) => return Err(error.into()),
+            (Self::Find, Err(BuildError::Kernel(error))) if is_absent(&error) => None,
+            (Self::Find, Err(error)) => return Err(error),
         };
-        if able {
-            return Ok(Self::Kernel);
-        }
-        tracing::warn!(
-            "this kernel has no nf_tables: every connection passes through this process, and ends with it"
-        );
-        Ok(Self::Userspace)
+        Ok(kernel.map_or_else(
+            || {
+                tracing::warn!(
+                    "this kernel has no nf_tables: every connection passes through this process, and ends with it"
+                );
+                Way::Sockets
+            },
+            Way::Kernel,
+        ))
+    }
+}
+
+/// How this host forwards.
+pub enum Way {
+    /// By its kernel.
+    Kernel(Kernel),
+    /// By sockets of this process.
+    Sockets,
+}
+
+/// The kernel, asked what it can do. One conversation for all: where tables were deleted over a socket, closing it waits
+/// until the kernel has let go of them, tens of milliseconds.
+pub struct Kernel {
+    /// The conversation.
+    pub session: Session<Socket>,
+    /// What it can do.
+    pub abilities: Abilities,
+}
+
+impl Kernel {
+    /// Opens a conversation and asks.
+    pub fn open(config: &Config) -> Result<Self, BuildError> {
+        let mut session = Session::new(Socket::open()?);
+        let probe = format!("{}-probe", config.table);
+        let found = Abilities::find(&mut session, &probe, &FAMILIES);
+        Ok(Self { session, abilities: found.map_err(BuildError::Abilities)? })
     }
 }
 

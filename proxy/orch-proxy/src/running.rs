@@ -48,7 +48,8 @@ fn get(at: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&at, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n")?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut text = String::new();
     stream.take(ANSWER_LEN_MAX).read_to_string(&mut text)?;
     Ok(text)
@@ -64,10 +65,14 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut request = [0; 512];
-            let len = stream.read(&mut request).unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.extend(byte);
+            }
             stream.write_all(text.as_bytes()).unwrap();
-            String::from_utf8_lossy(&request[..len]).into_owned()
+            String::from_utf8_lossy(&request).into_owned()
         });
         let answer = ask(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
         assert!(server.join().unwrap().starts_with("GET /configz HTTP/1.1\r\n"));

@@ -10,21 +10,26 @@
 //!
 //! A walk through the kernel's table of connections takes tens of milliseconds; flows in use cannot wait for it.
 //! So the keeper first sets a trap ([`proxy_rules::trap`]), and whatever flow sends a packet meanwhile is deleted
-//! at once. While a walk is on, further flows are collected for the next one. Without a packet log, or without
+//! at once. A walk lets go of flows that were answered; a question that was under way when its endpoint went may still
+//! be answered by an endpoint that drains, so the walk for those comes a second later ([`late`]). While a walk is on,
+//! further flows are collected for the next one. Without a packet log, or without
 //! the right to listen to it, the walk is all there is.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proto_daemon::exit::chain;
 use proxy_kernel::{QueryError, Session, Socket};
-use proxy_netfilter::ct::Flow;
+use proxy_netfilter::ct::{Flow, STATUS_SEEN_REPLY};
 use proxy_rules::stale::{Allowed, StaleFlows, StaleSet};
 use proxy_rules::trap::{Trap, TrapKey};
 
 use crate::metrics::ProxyMetrics;
+
+mod late;
+use late::Walker;
 
 mod trap;
 use trap::TrapKeeper;
@@ -38,6 +43,8 @@ const EXACT_WALKS_MAX: usize = 4;
 /// How long a walk waits at first: a packet that looked its endpoint up just before it went becomes a flow within
 /// this time.
 pub const SETTLE: Duration = Duration::from_millis(2);
+/// How long a question that was under way is left to be answered.
+pub const REST: Duration = Duration::from_secs(1);
 /// The threads do little and call nothing deep.
 const STACK_LEN: usize = 256 << 10;
 
@@ -51,10 +58,13 @@ pub enum Sweep {
 }
 
 /// What the keeper hears.
+#[derive(Clone)]
 enum Heard {
     Sweep(Sweep),
-    /// The walk for these keys is done.
-    Walked(BTreeSet<TrapKey>),
+    /// The walk is done; another may begin.
+    Walked,
+    /// Flows with these keys are gone.
+    Gone(BTreeSet<TrapKey>),
     /// Nobody will send work any more.
     End,
 }
@@ -84,11 +94,13 @@ impl Sweeps {
 }
 
 /// Starts the keeper; the others start with the first work. `trap` says how to make the trap; none for walks
-/// alone. Each walk begins after `settle`, usually [`SETTLE`].
+/// alone. Each walk begins after `settle`, usually [`SETTLE`]; that for flows without an answer `rest` later, usually
+/// [`REST`].
 pub fn start(
     metrics: ProxyMetrics,
     trap: Option<Trap>,
     settle: Duration,
+    rest: Duration,
 ) -> std::io::Result<Sweeps> {
     let (sender, receiver) = sync_channel(WAITING_MAX);
     let sweeps = Sweeps(Arc::new(Sender(sender.clone())));
@@ -96,7 +108,7 @@ pub fn start(
         let mut keeper = Keeper {
             trap: TrapKeeper::new(trap, metrics.clone()),
             metrics,
-            settle,
+            pauses: (settle, rest),
             walker: None,
             walking: false,
             collected: Work::default(),
@@ -132,7 +144,8 @@ type Walk = (Work, BTreeSet<TrapKey>);
 struct Keeper {
     trap: TrapKeeper,
     metrics: ProxyMetrics,
-    settle: Duration,
+    /// Before a walk, and before that for flows without an answer.
+    pauses: (Duration, Duration),
     walker: Option<SyncSender<Walk>>,
     walking: bool,
     collected: Work,
@@ -145,10 +158,8 @@ impl Keeper {
                 match one {
                     Heard::Sweep(Sweep::Stale(flows)) => self.collect(flows),
                     Heard::Sweep(Sweep::Except(allowed)) => self.collected.allowed = Some(allowed),
-                    Heard::Walked(keys) => {
-                        self.walking = false;
-                        self.trap.release(&keys);
-                    }
+                    Heard::Walked => self.walking = false,
+                    Heard::Gone(keys) => self.trap.release(&keys),
                     Heard::End => return,
                 }
             }
@@ -171,45 +182,14 @@ impl Keeper {
     fn walk(&mut self, keys: BTreeSet<TrapKey>, back: &SyncSender<Heard>) {
         if self.walker.is_none() {
             let (sender, walks) = sync_channel(1);
-            let (metrics, settle, back) = (self.metrics.clone(), self.settle, back.clone());
-            let started = thread("walker", move || walk_all(&walks, settle, &back, &metrics));
+            let walker = Walker::new(self.metrics.clone(), self.pauses, back.clone());
+            let started = thread("walker", move || walker.run(&walks));
             self.walker = started.map(|()| sender).ok();
         }
         let Some(walker) = &self.walker else { return };
         let work = std::mem::take(&mut self.collected);
         self.trap.walk_begins(&keys);
         self.walking = walker.try_send((work, keys)).is_ok();
-    }
-}
-
-fn walk_all(
-    walks: &Receiver<Walk>,
-    settle: Duration,
-    back: &SyncSender<Heard>,
-    metrics: &ProxyMetrics,
-) {
-    let mut session = None;
-    while let Ok((work, keys)) = walks.recv() {
-        std::thread::sleep(settle);
-        if session.is_none() {
-            session = open();
-        }
-        if let Some(session) = session.as_mut() {
-            let started = Instant::now();
-            let swept = sweep(session, &work);
-            metrics.sweep_seconds.observe(started.elapsed().as_secs_f64());
-            match swept {
-                Ok(0) => {}
-                Ok(deleted) => {
-                    metrics.flows_deleted.inc_by(deleted);
-                    tracing::info!(deleted, "let go of stale flows");
-                }
-                Err(error) => tracing::warn!(error = %chain(&error), "cannot let go of flows"),
-            }
-        }
-        if back.send(Heard::Walked(keys)).is_err() {
-            return;
-        }
     }
 }
 
@@ -220,8 +200,30 @@ fn open() -> Option<Session<Socket>> {
     opened.ok().map(Session::new)
 }
 
-/// Lets go of the flows that `work` is about; returns how many.
-pub fn sweep(session: &mut Session<Socket>, work: &Work) -> Result<u64, QueryError> {
+/// Which flows to let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those that were answered.
+    Answered,
+    /// All.
+    All,
+}
+
+/// What a walk did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Swept {
+    /// Flows that were let go of.
+    pub deleted: u64,
+    /// Flows that were left because they wait for an answer.
+    pub left: u64,
+}
+
+/// Lets go of the flows that `work` is about.
+pub fn sweep(
+    session: &mut Session<Socket>,
+    work: &Work,
+    which: Which,
+) -> Result<Swept, QueryError> {
     let mut found: Vec<Flow> = Vec::new();
     if work.stale.len() <= EXACT_WALKS_MAX {
         for StaleFlows { family, filter } in &work.stale {
@@ -246,5 +248,10 @@ pub fn sweep(session: &mut Session<Socket>, work: &Work) -> Result<u64, QueryErr
             })?;
         }
     }
-    session.delete_flows(&found)
+    let all = found.len();
+    if which == Which::Answered {
+        found.retain(|flow| flow.status & STATUS_SEEN_REPLY != 0);
+    }
+    let left = all.saturating_sub(found.len()) as u64;
+    Ok(Swept { deleted: session.delete_flows(&found)?, left })
 }

@@ -100,7 +100,7 @@ fn start(seconds: u32, pods: &[usize]) -> (Arc<Desired>, Driver<Socket>) {
     let mut driver = Driver::new(
         desired.clone(),
         Session::new(Socket::open().unwrap()),
-        orch_proxy::sweeper::start(metrics.clone(), None, Duration::ZERO).unwrap(),
+        orch_proxy::sweeper::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO).unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),

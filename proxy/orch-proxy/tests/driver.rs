@@ -17,6 +17,7 @@ use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proxy_kernel::{Abilities, Notices, Session, Socket};
+use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::diff::{Difference, diff};
 use proxy_rules::layout::{FAMILIES, Layout};
@@ -31,10 +32,19 @@ const TABLE: &str = "orch-proxy";
 
 /// A node with `services` services of three endpoints each, marked but not committed.
 fn node(services: u32, flags: TableFlags) -> (Arc<Desired>, Driver<Socket>) {
+    node_of(services, flags, &FAMILIES)
+}
+
+/// The same on a kernel with nat tables of these families.
+fn node_of(
+    services: u32,
+    flags: TableFlags,
+    families: &[Family],
+) -> (Arc<Desired>, Driver<Socket>) {
     let layout = Layout {
         table: TABLE.into(),
         flags,
-        families: FAMILIES.into(),
+        families: families.into(),
         settings: Settings::default(),
     };
     let mut plane = Dataplane::new(layout);
@@ -49,7 +59,7 @@ fn node(services: u32, flags: TableFlags) -> (Arc<Desired>, Driver<Socket>) {
     let driver = Driver::new(
         desired.clone(),
         Session::new(Socket::open().unwrap()),
-        orch_proxy::sweeper::start(metrics.clone(), None, Duration::ZERO).unwrap(),
+        orch_proxy::sweeper::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO).unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),
@@ -138,6 +148,29 @@ fn a_restart_takes_the_tables_over() {
         drop(second);
         third.pass().unwrap();
         assert_right(&desired);
+    });
+}
+
+/// What a kernel lacks is told by its abilities, which a test can make smaller than they are.
+#[test]
+fn a_kernel_with_one_family_and_without_owners_serves_that_family() {
+    in_namespace("a_kernel_with_one_family_and_without_owners_serves_that_family", || {
+        for family in FAMILIES {
+            let (desired, mut driver) = node_of(20, TableFlags::NONE, &[family]);
+            driver.pass().unwrap();
+            assert_right(&desired);
+            let tables = run(&["nft", "list", "tables"]);
+            assert_eq!(tables, format!("table {} {}\n", family.name(), table(&desired)));
+            let id = ServiceId::new("ns", "3");
+            desired.service_changed(&id, None);
+            driver.pass().unwrap();
+            assert_right(&desired);
+            // Its owner has not to be there for others to change it.
+            run(&["nft", "delete", "table", family.name(), &table(&desired)]);
+            driver.repair().unwrap();
+            assert_right(&desired);
+            run(&["nft", "flush", "ruleset"]);
+        }
     });
 }
 

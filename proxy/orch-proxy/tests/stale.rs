@@ -23,7 +23,8 @@ use orch_proxy::sweeper;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
-use proxy_kernel::{Abilities, Session, Socket};
+use proxy_kernel::{Abilities, PacketLog, Session, Socket};
+use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
@@ -38,6 +39,8 @@ const PODS: [[&str; 2]; 2] = [["10.244.1.5", "fd00:10:244::5"], ["10.244.1.6", "
 const SERVICE: [&str; 2] = ["10.96.0.1", "fd00:96::1"];
 const PORT: u16 = 80;
 const NODE_PORT: u16 = 30_053;
+/// A port whose servers answer when they are told to.
+const LATE: u16 = 81;
 const TARGET: u16 = 8080;
 /// Longer than any test.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
@@ -56,10 +59,10 @@ struct Node {
 
 impl Node {
     fn start(settle: Duration, with_trap: bool) -> Self {
-        Self::start_with(settle, with_trap, Removed::Left)
+        Self::start_with((settle, sweeper::REST), with_trap, Removed::Left)
     }
 
-    fn start_with(settle: Duration, with_trap: bool, removed: Removed) -> Self {
+    fn start_with(pauses: (Duration, Duration), with_trap: bool, removed: Removed) -> Self {
         let places = [("client", CLIENT), ("pod1", PODS[0]), ("pod2", PODS[1])];
         let net = Net::make(&NODE, &places);
         net.serve("pod1", TARGET);
@@ -79,7 +82,7 @@ impl Node {
         let driver = Driver::new(
             desired.clone(),
             session,
-            sweeper::start(metrics.clone(), trap, settle).unwrap(),
+            sweeper::start(metrics.clone(), trap, pauses.0, pauses.1).unwrap(),
             metrics.clone(),
             StatusBoard::default().task("forwarding"),
             Readiness::default().guard("forwarding"),
@@ -95,9 +98,11 @@ impl Node {
         let tcp =
             LocalPort { name: "tcp".into(), protocol: Protocol::Tcp, port: PORT, node_port: None };
         let sctp = LocalPort { name: "sctp".into(), protocol: Protocol::Sctp, ..tcp.clone() };
+        let late =
+            LocalPort { name: "late".into(), protocol: Protocol::Udp, port: LATE, node_port: None };
         let service = LocalService {
             cluster_ips: SERVICE.map(ip).into(),
-            ports: [port, tcp, sctp].into(),
+            ports: [port, tcp, sctp, late].into(),
             ..LocalService::default()
         };
         node.desired.plane().service_changed(&id(), Some(Arc::new(service)));
@@ -143,6 +148,7 @@ fn slice(pod: usize, family: usize) -> LocalSlice {
         service: id(),
         ports: [
             SlicePort { name: "".into(), protocol: Protocol::Udp, port: TARGET },
+            SlicePort { name: "late".into(), protocol: Protocol::Udp, port: LATE },
             SlicePort { name: "tcp".into(), protocol: Protocol::Tcp, port: TARGET + 1 },
             SlicePort { name: "sctp".into(), protocol: Protocol::Sctp, port: TARGET },
         ]
@@ -213,17 +219,19 @@ fn an_association_is_led_to_another_pod_at_its_second_packet() {
                 other => panic!("{other:?}"),
             }
         };
-        for family in 0..2 {
+        for (family, pod) in PODS[0].map(ip).into_iter().enumerate() {
             // The same flow each time, as long as nobody lets go of it.
-            assert_eq!([server(family), server(family)], [ip(PODS[0][family]); 2]);
+            assert_eq!([server(family), server(family)], [pod; 2]);
         }
         node.lead_to(Some(0), Some(1));
         wait_for("the trap is set", trap_is_set);
-        for family in 0..2 {
-            assert_eq!(server(family), ip(PODS[0][family]), "reported, and passed on");
+        for (family, [old, new]) in
+            [0, 1].map(|f| [0, 1].map(|pod| ip(PODS[pod][f]))).into_iter().enumerate()
+        {
+            assert_eq!(server(family), old, "reported, and passed on");
             let let_go = || node.metrics.flows_deleted.get() == family as u64 + 1;
             wait_for("the flow is let go of", let_go);
-            assert_eq!(server(family), ip(PODS[1][family]));
+            assert_eq!(server(family), new);
         }
     });
 }
@@ -254,9 +262,47 @@ fn without_a_packet_log_the_walk_lets_go_of_all() {
     in_namespace("without_a_packet_log_the_walk_lets_go_of_all", || walk(false));
 }
 
+/// A question that is under way when its endpoint is removed finds its way back, as long as the endpoint drains.
+#[test]
+fn a_question_under_way_is_answered_by_an_endpoint_that_drains() {
+    in_namespace("a_question_under_way_is_answered_by_an_endpoint_that_drains", || {
+        let mut node = Node::start_with((Duration::ZERO, NEVER), true, Removed::Left);
+        let server = net::inside("pod1", || UdpSocket::bind((PODS[0][0], LATE)).unwrap());
+        let client = node.net.udp_socket("client", ip(SERVICE[0]), LATE);
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        client.send(b"?").unwrap();
+        let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
+        // Answered before, and so let go of at once.
+        let idle = node.net.udp_socket("client", ip(SERVICE[0]), PORT);
+        assert_eq!(served_by(&idle).0, ip(PODS[0][0]));
+        node.lead_to(Some(0), Some(1));
+        wait_for("the answered flow is let go of", || node.metrics.flows_deleted.get() == 1);
+        server.send_to(b"!", from).unwrap();
+        assert_eq!(client.recv(&mut [0; 8]).unwrap(), 1);
+        // Its next question goes where there is an endpoint: the trap waits for it.
+        assert!(trap_is_set());
+    });
+}
+
+#[test]
+fn where_the_packet_log_s_group_is_another_s_the_walk_lets_go_of_all() {
+    in_namespace("where_the_packet_log_s_group_is_another_s_the_walk_lets_go_of_all", || {
+        let layout = Layout {
+            table: "x".into(),
+            flags: TableFlags::NONE,
+            families: FAMILIES.into(),
+            settings: Settings::default(),
+        };
+        let group = app::trap(&layout).group;
+        let _theirs = PacketLog::open(group).unwrap();
+        assert!(PacketLog::open(group).is_err(), "a group has one listener");
+        walk(true);
+    });
+}
+
 /// Connections through the service to a pod that goes: reset where that is wanted, else left alone.
 fn long_lived(removed: Removed) -> std::io::Result<usize> {
-    let mut node = Node::start_with(sweeper::SETTLE, true, removed);
+    let mut node = Node::start_with((sweeper::SETTLE, sweeper::REST), true, removed);
     let listener = net::inside("pod1", || TcpListener::bind((PODS[0][0], TARGET + 1)).unwrap());
     let mut client = net::inside("client", || TcpStream::connect((SERVICE[0], PORT)).unwrap());
     let (mut server, _) = listener.accept().unwrap();

@@ -284,3 +284,67 @@ fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
         },
     );
 }
+
+/// A socket for associations, one at a time; none where this machine has no such sockets.
+fn sctp_socket() -> Option<std::net::TcpStream> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let made = socket(AddressFamily::Inet, SockType::Stream, flags, SockProtocol::Sctp);
+    made.ok().map(Into::into)
+}
+
+/// Messages go both ways each for itself, and the end of an association is passed on.
+#[test]
+fn associations_carry_messages_where_there_are_sockets_for_them() {
+    let name = "associations_carry_messages_where_there_are_sockets_for_them";
+    if sctp_socket().is_none() {
+        println!("SKIPPED {name}: this machine has no sockets for SCTP");
+        return;
+    }
+    with_forwarder(name, async |forwarder| {
+        let at = SocketAddr::new("127.0.0.7".parse().unwrap(), PORT);
+        let socket = || tokio::net::TcpSocket::from_std_stream(sctp_socket().unwrap());
+        let listener = socket();
+        listener.bind(at).unwrap();
+        let listener = listener.listen(8).unwrap();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut message = [0; 64];
+                // Each message is answered by one with its length.
+                while let Ok(len) = stream.read(&mut message).await
+                    && len > 0
+                {
+                    stream.write_all(len.to_string().as_bytes()).await.unwrap();
+                }
+            }
+        });
+        let mut service = (*service(Choice::Random)).clone();
+        service.ports =
+            [LocalPort { name: "s".into(), protocol: Protocol::Sctp, port: 80, node_port: None }]
+                .into();
+        let mut slice = (*slice(&["127.0.0.7"])).clone();
+        slice.ports = [SlicePort { name: "s".into(), protocol: Protocol::Sctp, port: PORT }].into();
+        let id = ServiceId::new("ns", "web");
+        forwarder.service_changed(&id, Some(Arc::new(service)));
+        forwarder.slice_changed("s", None, Some(Arc::new(slice)));
+        until("an association is answered", async || {
+            let Ok(mut client) = socket().connect("10.96.0.1:80".parse().unwrap()).await else {
+                return false;
+            };
+            client.write_all(b"one").await.unwrap();
+            client.write_all(b"seventeen").await.unwrap();
+            let mut answers = Vec::new();
+            for _ in 0..2 {
+                let mut answer = [0; 64];
+                let len = timeout(PATIENCE, client.read(&mut answer)).await.unwrap().unwrap();
+                answers.push(String::from_utf8_lossy(&answer[..len]).into_owned());
+            }
+            assert_eq!(answers, ["3", "9"]);
+            client.shutdown().await.unwrap();
+            assert_eq!(timeout(PATIENCE, client.read(&mut [0; 8])).await.unwrap().unwrap(), 0);
+            true
+        })
+        .await;
+    });
+}

@@ -26,7 +26,7 @@ fn driver() -> Driver<FakeTransport> {
     Driver::new(
         Arc::new(Desired::new(Dataplane::new(layout))),
         Session::new(FakeTransport::default()),
-        crate::sweeper::start(metrics.clone(), None, Duration::ZERO).unwrap(),
+        crate::sweeper::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO).unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),

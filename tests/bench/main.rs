@@ -8,6 +8,7 @@ mod node;
 mod peer;
 mod probes;
 mod report;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,8 @@ enum What {
     Node,
     /// The node agent under load: bursts, a restart, probes, memory.
     Agent,
+    /// From writes of the API to files in pods.
+    Volumes,
     /// A cluster that runs already, for comparison.
     Peer(peer::Flags),
 }
@@ -44,10 +47,12 @@ async fn main() -> Result<()> {
             api_server::measure(&bin_dir, &mut report).await?;
             node(&bin_dir, &mut report).await?;
             agent::measure(&bin_dir, &mut report).await?;
+            volumes::measure(&bin_dir, &mut report).await?;
         }
         What::Api => api_server::measure(&bin_dir, &mut report).await?,
         What::Node => node(&bin_dir, &mut report).await?,
         What::Agent => agent::measure(&bin_dir, &mut report).await?,
+        What::Volumes => volumes::measure(&bin_dir, &mut report).await?,
         What::Peer(flags) => peer::measure(flags, &mut report).await?,
     }
     print!("{report}");

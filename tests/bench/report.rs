@@ -11,13 +11,23 @@ pub struct Report {
 
 impl Report {
     /// A row with the median, 90th percentile and number of samples.
-    pub fn times(&mut self, what: &str, mut samples: Vec<Duration>) {
+    pub fn times(&mut self, what: &str, samples: Vec<Duration>) {
+        self.percentiles(what, samples, 90);
+    }
+
+    /// A row with the median, 99th percentile and number of samples.
+    pub fn far_times(&mut self, what: &str, samples: Vec<Duration>) {
+        self.percentiles(what, samples, 99);
+    }
+
+    fn percentiles(&mut self, what: &str, mut samples: Vec<Duration>, far: usize) {
         samples.sort();
         let at = |percent: usize| {
             let index = (samples.len() * percent / 100).min(samples.len().saturating_sub(1));
             samples.get(index).map_or(0.0, |sample| sample.as_secs_f64() * 1e3)
         };
-        let row = format!("p50 {:8.2} ms   p90 {:8.2} ms   n {}", at(50), at(90), samples.len());
+        let (middle, far_at) = (at(50), at(far));
+        let row = format!("p50 {middle:8.2} ms   p{far} {far_at:8.2} ms   n {}", samples.len());
         self.text(what, row);
     }
 

@@ -10,6 +10,7 @@ mod clients;
 mod clock;
 mod context;
 mod csi;
+mod csi_faults;
 mod devices;
 mod endpoint;
 mod exhausted;
@@ -20,11 +21,13 @@ mod health;
 mod hung;
 mod identity;
 mod inventory;
+mod mounts;
 mod names;
 mod node;
 mod pods;
 mod services;
 mod volumes;
+mod volumes_kept;
 
 use std::process::ExitCode;
 
@@ -63,6 +66,10 @@ fn cases() -> Vec<Case<Context>> {
         case!(volumes::secrets_tokens_and_downward_fields_are_projected),
         case!(volumes::parts_of_volumes_are_given_and_never_lead_out),
         case!(volumes::paths_and_devices_of_the_node_are_what_they_should_be),
+        case!(volumes_kept::a_reader_sees_whole_versions_whatever_happens),
+        case!(mounts::read_only_goes_all_the_way_down),
+        case!(mounts::a_mount_made_in_a_pod_travels),
+        case!(mounts::a_disk_of_the_node_gets_a_file_system_and_keeps_it),
         case!(csi::a_drivers_volume_lives_its_life),
         case!(csi::every_fault_of_a_driver_ends_well),
         case!(csi::what_is_not_attached_is_waited_for),
@@ -70,6 +77,8 @@ fn cases() -> Vec<Case<Context>> {
         case!(claims::a_claim_gets_the_volume_that_fits_and_keeps_it),
         case!(claims::a_claim_that_goes_leaves_its_volume_as_told),
         case!(claims::a_volume_is_made_where_the_pod_goes),
+        case!(csi_faults::a_driver_that_fails_later_harms_nothing_else),
+        case!(csi_faults::a_node_that_lost_its_mounts_gets_them_back),
         case!(clients::kubectl_does_what_people_do_daily),
         case!(faults::a_killed_agent_restarts_no_container),
         case!(faults::a_killed_proxy_keeps_forwarding),

@@ -75,9 +75,9 @@ impl Tally {
     }
 }
 
-/// Runs the cases whose names contain `filter`, one after the other.
+/// Runs the cases whose names contain `filter`, or one of several with commas between, one after the other.
 pub async fn run<C>(context: &C, cases: &[Case<C>], filter: &str, tally: &mut Tally) {
-    for case in cases.iter().filter(|case| case.name.contains(filter)) {
+    for case in cases.iter().filter(|case| filter.split(',').any(|part| case.name.contains(part))) {
         let began = Instant::now();
         let ended = AssertUnwindSafe((case.run)(context)).catch_unwind().await;
         let outcome = match ended {

@@ -279,6 +279,7 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
     ),
     ("agent/csi/src/mounts.rs", "/proc/self/mountinfo", "the kernel's table"),
     ("agent/volume/src/mount.rs", "/proc/self/fd/", "the kernel's own link to an open descriptor"),
+    ("agent/volume/src/mount.rs", "/proc/self/mountinfo", "the kernel's table"),
     ("agent/volume/src/pod_volumes.rs", "self.pods.is_dir()", "the agent's own directory"),
     ("agent/csi/src/record.rs", "File::", "the same as below"),
     ("agent/csi/src/record.rs", "fs", "records lie beside mounts, in directories of the agent"),

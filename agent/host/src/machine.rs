@@ -125,6 +125,12 @@ pub fn has_apparmor() -> bool {
     first_line("/sys/module/apparmor/parameters/enabled") == "Y"
 }
 
+/// Whether the kernel labels with SELinux.
+#[must_use]
+pub fn has_selinux() -> bool {
+    Path::new("/sys/fs/selinux/enforce").exists()
+}
+
 /// Usage of the machine now.
 ///
 /// # Errors

@@ -99,6 +99,10 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let registrations = Registrations::new(settings.names, allocator.plugins().clone());
     registrations.and_then(|all| registry.register(all)).map_err(Failure::run)?;
     let root_dir = root.canonicalize().map_err(Failure::run)?;
+    if let Err(error) = agent_volume::mount::share(&root_dir) {
+        // Without it everything works but drivers that run in pods.
+        tracing::warn!(%error, "mounts of drivers in pods do not travel to the node");
+    }
     let csi = CsiNode::open(&root_dir, settings.names, &machine.name, Drivers::default());
     let csi = Arc::new(csi.map_err(Failure::run)?);
     Ok(Bound {

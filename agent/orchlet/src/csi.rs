@@ -15,7 +15,7 @@ use agent_pod::events::{PodEvent, Severity};
 use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::disk::Run;
 use agent_volume::fs_group::Change;
-use agent_volume::persistent::{self, Attached, Backing, CsiVolume, Known, Persistent};
+use agent_volume::persistent::{self, Attached, Backing, CsiVolume, Known, Persistent, se_linux};
 use agent_volume::sources::{HostPathKind, Plugin, TokenWant, fs_group};
 use agent_volume::{PodVolumes, host_path};
 use proto_api::core::v1::{PersistentVolumeClaim, Pod, Secret};
@@ -51,6 +51,8 @@ pub struct NodePersistent {
     pub helpers: Arc<dyn Helpers>,
     /// What is done, counted.
     pub acts: Acts,
+    /// Whether the node has SELinux.
+    pub labels: bool,
 }
 
 /// Tokens that were asked for, each with the time when it expires.
@@ -102,7 +104,8 @@ impl NodePersistent {
         Ok(VolumeOnHost {
             path: path.to_string_lossy().into_owned(),
             read_only: volume.read_only,
-            managed: !matches!(volume.backing, Backing::HostPath { .. } | Backing::Nfs { .. }),
+            managed: !matches!(volume.backing, Backing::HostPath { .. } | Backing::Nfs { .. })
+                && self.label(pod, volume).is_none(),
             block: volume.block,
             checked: false,
         })
@@ -210,7 +213,8 @@ impl NodePersistent {
         if !options.is_empty() {
             run.args.extend(["-o".to_owned(), options.join(",")]);
         }
-        self.helpers.run(&run).await.map_err(|why| failed(&volume.spec_name, &why))?;
+        let done = self.helpers.run(&run).await;
+        done.map_err(|why| failed(&volume.spec_name, &why.to_string()))?;
         Ok(target)
     }
 
@@ -231,12 +235,20 @@ impl NodePersistent {
             change: change_of(pod),
         };
         let material = material(volume, csi, known, tokens)?;
-        let done = self.csi.set_up(&facts, volume, csi, material).await;
+        let mut labelled = volume.clone();
+        labelled.mount_options.extend(self.label(pod, volume));
+        let done = self.csi.set_up(&facts, &labelled, csi, material).await;
         let Published { path, grown_to } = done.map_err(|e| e.to_string())?;
         if grown_to.is_some() {
             self.tell_growth(pod, volume, known).await?;
         }
         Ok(path)
+    }
+
+    /// The option that labels a volume as a whole, on a node that labels.
+    fn label(&self, pod: &Pod, volume: &Persistent) -> Option<String> {
+        let option = self.labels.then(|| se_linux::mount_option(pod, volume));
+        option.flatten()
     }
 
     /// Shows in the claim that its file system has grown.

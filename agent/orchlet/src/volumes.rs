@@ -402,7 +402,11 @@ impl PodVolumes for NodeVolumes {
             let done = done.map_err(|e| format!("taking volumes down broke off: {e}"))?;
             done.map_err(|e| chain(&e))?;
             self.persistent.acts.unmounted(&pod.metadata.uid);
-            self.persistent.disks.let_go(&self.volumes).await
+            // The pod has let go of everything; what the node does not let go of is tried again when the next pod ends.
+            if let Err(error) = self.persistent.disks.let_go(&self.volumes).await {
+                tracing::warn!(error, "a disk of nobody is still there");
+            }
+            Ok(())
         }
         .boxed()
     }

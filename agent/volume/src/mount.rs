@@ -286,6 +286,60 @@ pub fn unmount(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
     Ok(())
 }
 
+/// Has mounts that are made below `directory` travel to whoever shares it, drivers in pods above all. Where it lies on a mount that is
+/// shared already, as under systemd, nothing is done; else it becomes a mount of its own, if nothing is mounted below it yet.
+///
+/// # Errors
+/// `EBUSY` when something is mounted below it; otherwise what the kernel says.
+pub fn share(directory: &std::path::Path) -> rustix::io::Result<()> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo");
+    let table = table.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    match sharing(&table, &directory.to_string_lossy()) {
+        Sharing::Shared => return Ok(()),
+        Sharing::Own => {}
+        Sharing::Busy => return Err(Errno::BUSY),
+        Sharing::Not => rustix::mount::mount_bind(directory, directory)?,
+    }
+    let all = MountPropagationFlags::SHARED | MountPropagationFlags::REC;
+    rustix::mount::mount_change(directory, all)
+}
+
+/// How a directory is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sharing {
+    /// On a mount whose own mounts travel.
+    Shared,
+    /// On a mount of its own that is not shared.
+    Own,
+    /// On one that is not, and something is mounted below it.
+    Busy,
+    /// On one that is not.
+    Not,
+}
+
+/// Reads that off the kernel's table (proc(5), `mountinfo`). The last of several mounts on one place is the one that is seen.
+fn sharing(table: &str, directory: &str) -> Sharing {
+    let below = format!("{}/", directory.trim_end_matches('/'));
+    let (mut above, mut shared, mut busy) = ("", false, false);
+    for line in table.lines() {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let Some(point) = fields.get(4).copied() else { continue };
+        busy |= point.starts_with(&below);
+        let holds =
+            point == directory || below.starts_with(&format!("{}/", point.trim_end_matches('/')));
+        if holds && point.len() >= above.len() {
+            let mut optional = fields.iter().skip(6).take_while(|field| **field != "-");
+            (above, shared) = (point, optional.any(|field| field.starts_with("shared:")));
+        }
+    }
+    match (shared, above == directory, busy) {
+        (true, ..) => Sharing::Shared,
+        (false, true, _) => Sharing::Own,
+        (false, false, true) => Sharing::Busy,
+        (false, false, false) => Sharing::Not,
+    }
+}
+
 /// Whether a directory lies on a file system in memory, huge pages included.
 ///
 /// # Errors
@@ -315,6 +369,28 @@ mod tests {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use super::*;
+
+    #[test]
+    fn a_directory_is_shared_as_the_mount_that_it_is_on() {
+        let row = |point: &str, shared: &str| format!("1 2 0:3 / {point} rw {shared}- ext4 x rw\n");
+        let root = row("/", "");
+        let cases = [
+            (row("/", "shared:1 "), Sharing::Shared),
+            (root.clone(), Sharing::Not),
+            (root.clone() + &row("/var", "shared:2 "), Sharing::Shared),
+            (row("/", "shared:1 ") + &row("/var", "master:2 "), Sharing::Not),
+            (root.clone() + &row("/var/lib/agent", ""), Sharing::Own),
+            (
+                root.clone() + &row("/var/lib/agent", "") + &row("/var/lib/agent", "shared:3 "),
+                Sharing::Shared,
+            ),
+            (root.clone() + &row("/var/lib/agent/pods/x", ""), Sharing::Busy),
+            (root + &row("/var/lib/agents/x", "shared:1 "), Sharing::Not),
+        ];
+        for (table, expect) in cases {
+            assert_eq!(sharing(&table, "/var/lib/agent"), expect, "{table}");
+        }
+    }
 
     #[test]
     fn where_swap_cannot_be_ruled_out_another_kind_of_memory_serves() {

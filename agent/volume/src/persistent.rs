@@ -11,6 +11,7 @@
 pub mod attached;
 mod csi;
 pub mod migration;
+pub mod se_linux;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

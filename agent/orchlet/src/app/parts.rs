@@ -48,6 +48,7 @@ impl Bound {
             disks: Disks::new(SharedMounts::new(&self.root_dir, settings.names), helpers.clone()),
             helpers,
             acts: self.metrics.acts.clone(),
+            labels: agent_host::machine::has_selinux(),
         };
         let volumes = NodeVolumes::new(on_disk, persistent, client, node, self.boot_id.clone());
         let (_, allocatable) = status::capacity(&machine.capacity, &machine.reserved);

@@ -8,7 +8,7 @@
 //! ```
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use agent_volume::sources::{HostPathKind, Plugin};
 use proto_api::core::v1::Secret;
 use tokio::sync::Mutex as Turn;
 
-use super::helpers::Helpers;
+use super::helpers::{HelperError, Helpers};
 use crate::pods::seams::Line;
 
 /// How long the kernel is given to show a disk after it was attached.
@@ -162,7 +162,11 @@ impl Disks {
         work(move || mounts.unmount(plugin, &name)).await?;
         if let Some(disk) = &pending.session {
             for run in disk.log_out() {
-                self.helpers.run(&run).await?;
+                match self.helpers.run(&run).await {
+                    // whoever cannot begin a session has none
+                    Ok(_) | Err(HelperError::Missing(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
             }
         }
         let (mounts, name) = (self.mounts.clone(), pending.name.clone());
@@ -199,7 +203,7 @@ impl Disks {
             options.push("ro".to_owned());
         }
         let run = disk::mount(&device, &fs_type, &options, &target.to_string_lossy());
-        self.helpers.run(&run).await.map(drop)
+        Ok(self.helpers.run(&run).await.map(drop)?)
     }
 
     async fn note(&self, plugin: Plugin, volume: OnDisk<'_>) -> Result<(), Line> {
@@ -253,7 +257,7 @@ impl Disks {
         for portal in disk.log_in(secret)? {
             let mut done = Ok(());
             for run in portal {
-                done = self.helpers.run(&run).await.map(drop);
+                done = self.helpers.run(&run).await.map(drop).map_err(Line::from);
                 if done.is_err() {
                     break;
                 }
@@ -285,7 +289,7 @@ async fn work<T: Send + 'static>(
 /// For tests: where disks have their names.
 #[cfg(test)]
 impl Disks {
-    fn with_names_at(self, root: &Path) -> Self {
+    fn with_names_at(self, root: &std::path::Path) -> Self {
         Self { by_name: root.to_owned(), ..self }
     }
 }

@@ -21,7 +21,24 @@ pub trait Helpers: Send + Sync {
     ///
     /// # Errors
     /// It is not on the node, cannot be started, does not end, or exits otherwise than it should: what it said.
-    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, Line>>;
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, HelperError>>;
+}
+
+/// Why a program did not do its work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HelperError {
+    /// There is no such program.
+    #[error("{0} is not on this node")]
+    Missing(String),
+    /// It failed.
+    #[error("{0}")]
+    Failed(Line),
+}
+
+impl From<HelperError> for Line {
+    fn from(error: HelperError) -> Self {
+        error.to_string()
+    }
 }
 
 /// This node's.
@@ -29,19 +46,20 @@ pub trait Helpers: Send + Sync {
 pub struct OnNode;
 
 impl Helpers for OnNode {
-    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, Line>> {
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, HelperError>> {
         start(run).boxed()
     }
 }
 
-async fn start(run: &Run) -> Result<Answer, Line> {
+async fn start(run: &Run) -> Result<Answer, HelperError> {
+    let failed = |line| Err(HelperError::Failed(line));
     let name = run.program.as_str();
-    let place = find(name).ok_or_else(|| format!("{name} is not on this node"))?;
+    let place = find(name).ok_or_else(|| HelperError::Missing(name.to_owned()))?;
     let mut command = tokio::process::Command::new(place);
     command.args(&run.args).env_clear().stdin(Stdio::null()).kill_on_drop(true);
     let output = match tokio::time::timeout(DEADLINE, command.output()).await {
-        Err(_) => return Err(format!("{name} did not end within {} s", DEADLINE.as_secs())),
-        Ok(Err(error)) => return Err(format!("start {name}: {error}")),
+        Err(_) => return failed(format!("{name} did not end within {} s", DEADLINE.as_secs())),
+        Ok(Err(error)) => return failed(format!("start {name}: {error}")),
         Ok(Ok(output)) => output,
     };
     let exit = output.status.code();
@@ -51,7 +69,7 @@ async fn start(run: &Run) -> Result<Answer, Line> {
     let said = String::from_utf8_lossy(&output.stderr);
     let said = if said.trim().is_empty() { String::from_utf8_lossy(&output.stdout) } else { said };
     let said: String = said.trim().chars().take(SAID_MAX).collect();
-    Err(format!("{name}: {}: {said}", output.status))
+    failed(format!("{name}: {}: {said}", output.status))
 }
 
 fn find(program: &str) -> Option<PathBuf> {

@@ -49,6 +49,8 @@ pub struct CsiVolume {
     pub republish: bool,
     /// Who sees to the pod's group.
     pub fs_group: FsGroupPolicy,
+    /// Whether it can be mounted with a label.
+    pub se_linux_mount: bool,
 }
 
 /// Whether a driver's volumes are given to the pod's group by the agent.
@@ -169,6 +171,7 @@ pub(super) fn complete(
     let Some(driver) = driver else { return Ok(volume) };
     volume.pod_info = driver.spec.pod_info_on_mount == Some(true);
     volume.republish = driver.spec.requires_republish == Some(true);
+    volume.se_linux_mount = driver.spec.se_linux_mount == Some(true);
     volume.fs_group = match driver.spec.fs_group_policy.as_deref() {
         Some("File") => FsGroupPolicy::File,
         Some("None") => FsGroupPolicy::None,

@@ -19,11 +19,11 @@ struct Fake {
 }
 
 impl Helpers for Fake {
-    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, Line>> {
+    fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, HelperError>> {
         let line = format!("{} {}", run.program, run.args.join(" "));
         self.said.lock().expect("lock").push(line);
         let answer = match run.program.as_str() {
-            missing if missing == self.missing => Err(format!("{missing} is not on this node")),
+            missing if missing == self.missing => Err(HelperError::Missing(missing.to_owned())),
             // as if nothing were on the disk
             "blkid" => Ok(Answer { exit: Some(2), out: String::new() }),
             _ => Ok(Answer { exit: Some(0), out: String::new() }),
@@ -109,6 +109,10 @@ async fn what_is_missing_is_told() {
     let disk = iscsi();
     let told = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await;
     assert_eq!(told, Err("iscsiadm is not on this node".to_owned()));
+    // and nothing is left to undo once the pod has gone
+    world.pods.tear_down("u").expect("torn down");
+    disks.let_go(&world.pods).await.expect("let go");
+    assert_eq!(world.mounts.pending(Plugin::Iscsi), Ok(vec![]));
     let disks = world.disks(Arc::new(Fake::default()));
     let told = disks.bind(&world.pods, "u", on_disk(Source::Attached(&disk))).await.unwrap_err();
     assert!(told.starts_with("no disk has appeared as by-path/ip-10.0.0.1:3260"), "{told}");

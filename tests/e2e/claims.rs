@@ -8,7 +8,7 @@ use proto_client::{ClientError, DeleteParams, Patch, WriteParams};
 use serde_json::json;
 
 use crate::context::{Context, PATIENCE};
-use crate::csi::{Driver, claim, claim_bound, class, deleted, event, gone};
+use crate::csi::{Driver, claim, claim_bound, class, deleted, describe, event, gone, made};
 use crate::pods::{WAIT, pod};
 
 /// A volume that is a directory of the node.
@@ -194,5 +194,40 @@ pub async fn a_volume_is_made_where_the_pod_goes(c: &Context) -> Result<()> {
     gone::<PersistentVolume>(c, "", &volume).await?;
     ensure!(driver.count("CreateVolume") >= 2 && driver.count("DeleteVolume") == 1);
     classes.delete(name, &DeleteParams::default()).await?;
+    c.discard(&ns).await
+}
+
+pub async fn a_volume_for_one_node_moves_to_another(c: &Context) -> Result<()> {
+    c.grow(2).await?;
+    let ns = c.namespace("moves").await?;
+    let name = "moves.csi.test";
+    describe(c, name, json!({})).await?;
+    let here = Driver::start(c, name).await?;
+    let there = here.start_beside(c, "node-2").await?;
+    let volume = made(c, &ns, "data", name).await?;
+    let on = |node: &str, pod: &str| {
+        let label = c.names.label("hostname");
+        let spec = format!("spec:\n  nodeSelector: {{{label}: {node}}}\n");
+        user(&ns, pod, "data").replacen("spec:\n", &spec, 1)
+    };
+    c.apply(&on("node-1", "one")).await?;
+    let one = c.pod_ready(&ns, "one").await?;
+    c.in_container(&one, &["/bin/sh", "-c", "echo kept > /v/file"]).await?;
+
+    c.apply(&on("node-2", "two")).await?;
+    let refused =
+        format!("Multi-Attach error for volume \"{volume}\" Volume is already used by pod(s) one");
+    event(c, &ns, "FailedAttachVolume", &refused).await?;
+    ensure!(there.count("NodeStageVolume") == 0, "two nodes have the volume");
+    deleted(c, &ns, "one").await?;
+    let two = c.pod_ready(&ns, "two").await?;
+    ensure!(two.spec.node_name == "node-2" && there.count("NodeStageVolume") == 1);
+    ensure!(here.count("ControllerUnpublishVolume") == 1);
+    let file = there.volume(&volume).join("file");
+    ensure!(std::fs::read_to_string(file)? == "kept\n");
+
+    deleted(c, &ns, "two").await?;
+    delete_claim(c, &ns, "data").await?;
+    gone::<PersistentVolume>(c, "", &volume).await?;
     c.discard(&ns).await
 }

@@ -1,6 +1,6 @@
 //! Volumes of drivers: the driver of `tests/csi-driver` on a node of the cluster.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -15,22 +15,36 @@ use serde_json::{Value, json};
 use crate::context::{Context, PATIENCE, shown};
 use crate::pods::{WAIT, pod};
 
-/// A driver that runs on the first node. Ends with the case.
+/// A driver that runs on a node; on the first one it serves the cluster's claims too. Ends with the case.
 pub struct Driver {
     name: String,
+    node: String,
     dir: PathBuf,
     registry: PathBuf,
     child: Child,
 }
 
 impl Driver {
-    /// Starts it and waits until the cluster shows it.
+    /// Starts it on the first node and waits until the cluster shows it.
     pub async fn start(c: &Context, name: &str) -> Result<Driver> {
         let dir = c.spec.dir.join(format!("csi-{name}"));
-        let registry = c.spec.node_dir("node-1").join("orchlet/plugins_registry");
         std::fs::create_dir_all(&dir)?;
-        let child = spawn(c, name, &dir, &registry)?;
-        let driver = Driver { name: name.to_owned(), dir, registry, child };
+        Self::start_in(c, name, "node-1", dir).await
+    }
+
+    /// Starts it on another node, where it has the same volumes.
+    pub async fn start_beside(&self, c: &Context, node: &str) -> Result<Driver> {
+        let dir = c.spec.dir.join(format!("csi-{}-{node}", self.name));
+        std::fs::create_dir_all(&dir)?;
+        std::os::unix::fs::symlink(self.dir.join("volumes"), dir.join("volumes"))?;
+        Self::start_in(c, &self.name, node, dir).await
+    }
+
+    async fn start_in(c: &Context, name: &str, node: &str, dir: PathBuf) -> Result<Driver> {
+        let registry = c.spec.node_dir(node).join("orchlet/plugins_registry");
+        let child = spawn(c, name, node, &dir, &registry)?;
+        let (name, node) = (name.to_owned(), node.to_owned());
+        let driver = Driver { name, node, dir, registry, child };
         driver.registered(c).await?;
         Ok(driver)
     }
@@ -39,7 +53,7 @@ impl Driver {
     async fn registered(&self, c: &Context) -> Result<CSINode> {
         let api = c.client.all::<CSINode>();
         until(&format!("driver {}", self.name), PATIENCE, async || {
-            let node = api.get("node-1").await.map_err(|e| e.to_string())?;
+            let node = api.get(&self.node).await.map_err(|e| e.to_string())?;
             let told = self.count("NotifyRegistrationStatus") > 0;
             let there = node.spec.drivers.iter().any(|driver| driver.name == self.name);
             if there && told {
@@ -56,7 +70,7 @@ impl Driver {
         self.child.kill()?;
         self.child.wait()?;
         std::fs::remove_file(self.dir.join("calls"))?;
-        self.child = spawn(c, &self.name, &self.dir, &self.registry)?;
+        self.child = spawn(c, &self.name, &self.node, &self.dir, &self.registry)?;
         self.registered(c).await.map(drop)
     }
 
@@ -94,17 +108,21 @@ impl Drop for Driver {
     }
 }
 
-fn spawn(c: &Context, name: &str, dir: &PathBuf, registry: &PathBuf) -> Result<Child> {
-    let log = std::fs::File::create(c.spec.dir.join("logs").join(format!("csi-{name}.log")))?;
+fn spawn(c: &Context, name: &str, node: &str, dir: &Path, registry: &Path) -> Result<Child> {
+    let log = c.spec.dir.join("logs").join(format!("csi-{name}-{node}.log"));
+    let log = std::fs::File::create(log)?;
     let mut command = Command::new(c.spec.bin_dir.join("csi-driver"));
     command.args(["--name", name, "--dir"]).arg(dir).arg("--registry").arg(registry);
     let naming = match c.names.profile() {
         Profile::Kubernetes => "kubernetes",
         Profile::Orch { .. } => "orch",
     };
-    command.args(["--naming", naming, "--kubeconfig"]).arg(c.spec.client_config("admin"));
+    command.args(["--naming", naming, "--node-id", node]);
+    if node == "node-1" {
+        command.arg("--kubeconfig").arg(c.spec.client_config("admin"));
+    }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-    cluster::namespaces::enter(&c.spec, "node-1", &mut command)?;
+    cluster::namespaces::enter(&c.spec, node, &mut command)?;
     command.spawn().context("starting csi-driver")
 }
 
@@ -141,7 +159,7 @@ async fn bound_as(c: &Context, ns: &str, name: &str, driver: &str, mode: &str) -
 }
 
 /// A claim for which the driver makes a volume. The volume's name.
-async fn made(c: &Context, ns: &str, name: &str, class: &str) -> Result<String> {
+pub async fn made(c: &Context, ns: &str, name: &str, class: &str) -> Result<String> {
     c.apply(&claim(ns, name, class)).await?;
     claim_bound(c, ns, name).await
 }
@@ -457,7 +475,7 @@ pub async fn every_fault_of_a_driver_ends_well(c: &Context) -> Result<()> {
     c.pod_ready(&ns, "other").await?;
     deleted(c, &ns, "other").await?;
     ensure!(pods.find("beside").await?.is_some(), "a pod went before its volume");
-    driver.child = spawn(c, name, &driver.dir, &driver.registry)?;
+    driver.child = spawn(c, name, "node-1", &driver.dir, &driver.registry)?;
     for pod in ["stage", "hang"] {
         deleted(c, &ns, pod).await?;
     }

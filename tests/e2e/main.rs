@@ -86,6 +86,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(identity::a_node_joins_by_token_and_renews_its_certificates),
         // Last: the cases before it look at the only node.
         case!(services::a_cluster_grows_and_pods_reach_each_other),
+        case!(claims::a_volume_for_one_node_moves_to_another),
     ]
 }
 

@@ -20,9 +20,10 @@ use proto_daemon::work_queue::{WorkQueue, run_workers};
 
 use crate::certificates::{Certificates, Duties};
 use crate::metrics::Counters;
+use crate::metrics::volumes::VolumeCounts;
 use crate::settings::{Flags, Settings};
 use crate::work::{Shown, Worker};
-use crate::world::{Sink, World};
+use crate::world::{Keepers, Sink, World};
 
 /// How long tasks that have begun may take to end when the program is to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -61,7 +62,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let metrics = Metrics::new(&prefix, build).map_err(Failure::run)?;
     let counters = Counters::new(&metrics).map_err(Failure::run)?;
     let health = Health::new(readiness.clone());
-    let pages = AdminPages { health, metrics, status: board.clone() };
+    let pages = AdminPages { health, metrics: metrics.clone(), status: board.clone() };
 
     let drain = Drain::default();
     let admin = tokio::spawn(admin.run(pages, drain.watch()));
@@ -73,7 +74,10 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
         voices.insert(controller, voice);
     }
     let shown = Shown { board, counters, voices };
-    let parts = Parts { client, settings, workers, shown };
+    let (world, keepers) = World::new(&client);
+    let counts = VolumeCounts::new(world.clone()).map_err(Failure::run)?;
+    metrics.register(counts).map_err(Failure::run)?;
+    let parts = Parts { client, settings, workers, shown, world, keepers };
     let control = tokio::spawn(control(parts, readiness, drain.watch()));
     let signal = stop_signal().await.map_err(Failure::run)?;
     tracing::info!(signal, "stopping");
@@ -89,13 +93,14 @@ struct Parts {
     settings: Settings,
     workers: usize,
     shown: Shown,
+    world: World,
+    keepers: Keepers,
 }
 
 async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
-    let Parts { client, settings, workers, shown } = parts;
+    let Parts { client, settings, workers, shown, world, keepers } = parts;
     let synced = readiness.guard("caches-synced");
     let queue = WorkQueue::default();
-    let (world, keepers) = World::new(&client);
     let sink = Sink {
         world: world.clone(),
         queue: queue.clone(),

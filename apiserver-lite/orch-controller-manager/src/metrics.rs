@@ -1,5 +1,7 @@
 //! Counters of the work of each controller, under the names that dashboards of this ecosystem read.
 
+pub mod volumes;
+
 use std::time::Duration;
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, exponential_buckets};

@@ -10,4 +10,5 @@ mod nodes;
 mod process;
 mod requests;
 mod semantics;
+mod storage;
 mod support;

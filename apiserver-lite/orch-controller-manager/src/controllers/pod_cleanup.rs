@@ -52,6 +52,9 @@ pub fn plan_ended<P: AsRef<Pod>>(pods: &[P], threshold: usize) -> Plan {
 }
 
 fn on_node(pod: &Pod, node: &Node, now: Time) -> Plan {
+    if is_terminating(pod) && is_off(node) {
+        return Plan::of([delete(pod, Some(0))]);
+    }
     if is_terminating(pod) || has_ended(pod) {
         return Plan::default();
     }
@@ -67,6 +70,15 @@ fn on_node(pod: &Pod, node: &Node, now: Time) -> Plan {
         Stay::No => plan.writes.push(delete(pod, None)),
     }
     plan
+}
+
+/// Whether a user has said that a node that is silent is off: nobody is left there to end its pods.
+fn is_off(node: &Node) -> bool {
+    // The key is under the domain of the naming profile.
+    let off =
+        |taint: &Taint| taint.key.starts_with("node.") && taint.key.ends_with("/out-of-service");
+    let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    !ready && node.spec.taints.iter().any(off)
 }
 
 /// How long a pod may stay on a node.
@@ -241,6 +253,20 @@ mod tests {
         assert_eq!(patch["status"]["conditions"][0]["status"], "False");
         node.status.conditions[0].status = "True".into();
         assert_eq!(planned(&pod(1), Place::On(&node)), Plan::default());
+    }
+
+    #[test]
+    fn a_node_that_is_off_ends_no_pods() {
+        let (mut node, mut going) = (Node::default(), pod(1));
+        going.metadata.deletion_timestamp = Some(Time::from_unix(1));
+        assert_eq!(planned(&going, Place::On(&node)), Plan::default());
+        node.spec
+            .taints
+            .push(Taint { key: "node.orch.io/out-of-service".into(), ..taint("NoExecute", NOW) });
+        assert_eq!(planned(&going, Place::On(&node)).writes.len(), 1);
+        let (type_, status) = ("Ready".to_owned(), "True".to_owned());
+        node.status.conditions.push(NodeCondition { type_, status, ..NodeCondition::default() });
+        assert_eq!(planned(&going, Place::On(&node)), Plan::default(), "it ends them itself");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //!
 //! All state is in objects, so that a restart forgets nothing but how long it has waited for an unmount.
 
+mod migration;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +30,8 @@ use crate::write::{ObjectKind, Part, Write};
 
 /// How long a node that is not ready has for an unmount before its volume is taken from it.
 const UNMOUNT: Duration = Duration::from_secs(6 * 60);
+/// When to look again at a volume that another node is just being given.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Things remembered of what was told; the oldest are not worth more memory.
 const TOLD_MAX: usize = 4096;
 
@@ -47,13 +51,17 @@ pub struct Attachable {
 impl Attachable {
     /// The driver's part of a volume; none if it has no driver of that kind.
     pub fn of(volume: &PersistentVolume) -> Option<Self> {
-        let csi = volume.spec.persistent_volume_source.csi.as_ref()?;
+        let source = &volume.spec.persistent_volume_source;
+        let (driver, handle) = match &source.csi {
+            Some(csi) => (csi.driver.clone(), csi.volume_handle.clone()),
+            None => migration::driver_of(source).map(|(driver, id)| (driver.to_owned(), id))?,
+        };
         let modes = &volume.spec.access_modes;
         let shared = |mode: &String| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany");
         Some(Self {
             volume: volume.metadata.name.clone(),
-            driver: csi.driver.clone(),
-            handle: csi.volume_handle.clone(),
+            driver,
+            handle,
             exclusive: !modes.is_empty() && !modes.iter().any(shared),
         })
     }
@@ -103,6 +111,9 @@ pub struct Scene<'a> {
 pub struct Memory {
     /// By attachment, since when nobody uses it but the node has it mounted.
     waiting: BTreeMap<String, Instant>,
+    /// By volume, the node that it was asked for and whose attachment the map does not show yet. Nodes are looked at
+    /// side by side: without this two could be given one volume.
+    asked: BTreeMap<String, String>,
     /// What was said of a pod's volume.
     told: BTreeSet<(String, String, String)>,
 }
@@ -120,6 +131,8 @@ impl Memory {
 /// Attaches, reports and detaches.
 pub fn plan(scene: &Scene<'_>, memory: &mut Memory, now: Instant) -> Plan {
     let mut plan = Plan::default();
+    // What the last look asked for is there by now, or was refused.
+    memory.asked.retain(|_, node| node != scene.name);
     let mut wanted: BTreeMap<String, (&Attachable, Vec<&Arc<Pod>>)> = BTreeMap::new();
     for (pod, volumes) in &scene.pods {
         for volume in volumes {
@@ -175,6 +188,10 @@ impl Scene<'_> {
         if volume.exclusive && other {
             return Plan { said: self.refusals(volume, pods, memory), ..Plan::default() };
         }
+        if volume.exclusive && memory.asked.contains_key(&volume.volume) {
+            return Plan { again_in: Some(SETTLE), ..Plan::default() };
+        }
+        memory.asked.insert(volume.volume.clone(), self.name.to_owned());
         let attachment = VolumeAttachment {
             metadata: ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() },
             spec: VolumeAttachmentSpec {

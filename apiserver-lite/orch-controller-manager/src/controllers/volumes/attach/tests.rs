@@ -171,6 +171,19 @@ fn a_volume_for_one_node_is_not_given_to_two() {
 }
 
 #[test]
+fn two_nodes_that_are_looked_at_at_once_are_not_given_one_volume() {
+    let mut cluster = Cluster::new();
+    cluster.pods = vec![(user("p", "c", "n1"), "d")];
+    cluster.memory.asked.insert("d".into(), "n2".into());
+    let plan = cluster.plan();
+    assert_eq!((short(&plan), plan.again_in), (Vec::new(), Some(SETTLE)));
+    cluster.memory.asked.clear();
+    assert_eq!(short(&cluster.plan()), ["attach"]);
+    assert_eq!(cluster.memory.asked.get("d").map(String::as_str), Some("n1"));
+    assert_eq!(short(&cluster.plan()), ["attach"], "it was refused: asked for again");
+}
+
+#[test]
 fn an_attacher_s_failure_is_told_once() {
     let mut cluster = Cluster::new();
     cluster.pods = vec![(user("p", "c", "n1"), "d")];

@@ -1,0 +1,107 @@
+//! How many claims and volumes there are, counted when somebody asks.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntGaugeVec, Opts};
+use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+
+use crate::world::World;
+
+/// Counts the maps.
+#[derive(Clone)]
+pub struct VolumeCounts {
+    world: World,
+    volumes: [IntGaugeVec; 2],
+    claims: [IntGaugeVec; 2],
+}
+
+impl fmt::Debug for VolumeCounts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("VolumeCounts")
+    }
+}
+
+impl VolumeCounts {
+    /// Over the maps of the world. Nothing is counted before it is asked for.
+    ///
+    /// # Errors
+    /// None but those of the format's rules.
+    pub fn new(world: World) -> Result<Self, prometheus::Error> {
+        let gauge = |name: &str, help: &str, label: &str| {
+            IntGaugeVec::new(Opts::new(format!("pv_collector_{name}"), help), &[label])
+        };
+        Ok(Self {
+            world,
+            volumes: [
+                gauge("bound_pv_count", "Volumes that are bound.", "storage_class")?,
+                gauge("unbound_pv_count", "Volumes that are not bound.", "storage_class")?,
+            ],
+            claims: [
+                gauge("bound_pvc_count", "Claims that are bound.", "namespace")?,
+                gauge("unbound_pvc_count", "Claims that are not bound.", "namespace")?,
+            ],
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &IntGaugeVec> {
+        self.volumes.iter().chain(&self.claims)
+    }
+}
+
+impl Collector for VolumeCounts {
+    fn desc(&self) -> Vec<&Desc> {
+        self.all().flat_map(Collector::desc).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let volumes = self.world.volumes.list();
+        show(&self.volumes, count(volumes.iter().map(|(_, volume)| of_volume(volume))));
+        let claims = self.world.claims.list();
+        show(&self.claims, count(claims.iter().map(|(_, claim)| of_claim(claim))));
+        self.all().flat_map(Collector::collect).collect()
+    }
+}
+
+/// By label, how many are bound and how many are not.
+type Counts<'a> = BTreeMap<&'a str, [i64; 2]>;
+
+fn count<'a>(objects: impl Iterator<Item = (&'a str, bool)>) -> Counts<'a> {
+    let mut counts = Counts::new();
+    for (label, bound) in objects {
+        let [of_bound, of_others] = counts.entry(label).or_default();
+        *(if bound { of_bound } else { of_others }) += 1;
+    }
+    counts
+}
+
+fn of_volume(volume: &PersistentVolume) -> (&str, bool) {
+    (&volume.spec.storage_class_name, volume.status.phase == "Bound")
+}
+
+fn of_claim(claim: &PersistentVolumeClaim) -> (&str, bool) {
+    (&claim.metadata.namespace, claim.status.phase == "Bound")
+}
+
+/// What is not there any more is not shown as nothing, but not at all.
+fn show([of_bound, of_others]: &[IntGaugeVec; 2], counts: Counts<'_>) {
+    of_bound.reset();
+    of_others.reset();
+    for (label, [bound, others]) in counts {
+        of_bound.with_label_values(&[label]).set(bound);
+        of_others.with_label_values(&[label]).set(others);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bound_and_others_are_counted_apart() {
+        let counts = count([("a", true), ("b", false), ("a", true), ("a", false)].into_iter());
+        assert_eq!(counts, Counts::from([("a", [2, 1]), ("b", [0, 1])]));
+    }
+}

@@ -39,9 +39,32 @@ pub async fn the_node_tells_what_is_used_and_why(c: &Context) -> Result<()> {
     );
 
     let metrics = page(c, "metrics").await?;
-    for name in ["running_pods", "runtime_operations_total", "pod_start_duration_seconds_count"] {
-        let name = format!("{agent}_{name}");
-        ensure!(metrics.lines().any(|line| line.starts_with(&name)), "no {name}");
+    let counted = |name: &str| {
+        let of_it = |line: &&str| line.starts_with(name) && !line.ends_with(" 0");
+        ensure!(metrics.lines().any(|line| of_it(&line)), "nothing counted by {name}");
+        Ok(())
+    };
+    for name in [
+        "running_pods",
+        "runtime_operations_total",
+        "pod_start_duration_seconds_count",
+        "pod_worker_start_duration_seconds_sum",
+        "cgroup_manager_duration_seconds_count{operation_type=\"create\"}",
+        "run_podsandbox_duration_seconds_count",
+        "containers_per_pod_count_count",
+        "pleg_last_seen_seconds",
+    ] {
+        counted(&format!("{agent}_{name}"))?;
+    }
+    // Its token is in a volume.
+    counted(
+        "storage_operation_duration_seconds_count{migrated=\"false\",operation_name=\"volume_mount\",status=\"success\"",
+    )?;
+    for state in ["actual", "desired"] {
+        let plugin = format!("{}/projected", c.names.label_domain());
+        counted(&format!(
+            "volume_manager_total_volumes{{plugin_name=\"{plugin}\",state=\"{state}_state_of_world\"}}"
+        ))?;
     }
 
     let why: Value = serde_json::from_str(&page(c, &format!("debug/pods/{ns}/used")).await?)?;

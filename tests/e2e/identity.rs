@@ -38,8 +38,16 @@ pub async fn a_node_joins_by_token_and_renews_its_certificates(c: &Context) -> R
     let done = joined(c, &own).await;
     // The cases after this one want the node as it was.
     restart_with(c, &["--rotate-certificates=false".to_owned()]).await?;
-    page(c, "healthz").await?;
+    answers(c).await?;
     done
+}
+
+/// Waits until the endpoint has a certificate that the API server believes.
+async fn answers(c: &Context) -> Result<()> {
+    until("the endpoint answers", PATIENCE, async || {
+        page(c, "healthz").await.map(drop).map_err(|e| format!("{e:#}"))
+    })
+    .await
 }
 
 async fn joined(c: &Context, own: &Path) -> Result<()> {
@@ -56,10 +64,7 @@ async fn joined(c: &Context, own: &Path) -> Result<()> {
     ensure!(asked.spec.username == "system:node:node-1", "asked by {}", asked.spec.username);
     approve(c, asked).await?;
     until("the serving certificate is there", PATIENCE, async || there(&current("server"))).await?;
-    until("the endpoint has it", PATIENCE, async || {
-        page(c, "healthz").await.map(drop).map_err(|e| format!("{e:#}"))
-    })
-    .await?;
+    answers(c).await?;
 
     ending_soon(&c.spec, &current("client"))?;
     let before = std::fs::read(current("client"))?;

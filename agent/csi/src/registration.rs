@@ -36,6 +36,23 @@ pub trait Announce: Send + Sync {
     fn came<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>>;
     /// A driver is gone.
     fn went<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()>;
+    /// A plugin of another type is there; `None` when nobody here wants such a one.
+    fn other<'a>(&'a self, _: &'a OtherPlugin) -> BoxFuture<'a, Option<Result<(), String>>> {
+        Box::pin(std::future::ready(None))
+    }
+}
+
+/// A plugin that is no driver of volumes, as it says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OtherPlugin {
+    /// Its type, such as `DevicePlugin`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Where it listens.
+    pub endpoint: PathBuf,
+    /// Versions of its interface.
+    pub versions: Vec<String>,
 }
 
 /// A socket: another one under the same name is another.
@@ -154,19 +171,35 @@ async fn register(
     let mut client = RegistrationClient::new(connect(socket));
     let info = call(ASK, wire::InfoRequest {}, |r| client.get_info(r)).await;
     let info = info.map_err(|e| format!("ask who it is: {e}"))?;
-    if info.r#type != DRIVER {
-        return Ok(None);
-    }
-    let result = take(socket, &info, drivers, announce, change).await;
+    let result = if info.r#type == DRIVER {
+        take(socket, &info, drivers, announce, change).await.map(|()| Some(info.name.clone()))
+    } else {
+        let other = OtherPlugin {
+            endpoint: endpoint(socket, &info),
+            kind: info.r#type,
+            name: info.name.clone(),
+            versions: info.supported_versions,
+        };
+        match announce.other(&other).await {
+            None => return Ok(None),
+            Some(taken) => taken.map(|()| None),
+        }
+    };
     let status = wire::RegistrationStatus {
         plugin_registered: result.is_ok(),
         error: result.as_ref().err().cloned().unwrap_or_default(),
     };
     let told = call(ASK, status, |r| client.notify_registration_status(r)).await;
     if let Err(error) = told {
-        tracing::warn!(driver = info.name, %error, "driver was not told");
+        tracing::warn!(plugin = info.name, %error, "plugin was not told");
     }
-    result.map(|()| Some(info.name))
+    result
+}
+
+/// Where a plugin listens: at the socket that was found, unless it names another.
+fn endpoint(socket: &Path, info: &wire::PluginInfo) -> PathBuf {
+    let named = if info.endpoint.is_empty() { text(socket) } else { info.endpoint.clone() };
+    PathBuf::from(named.strip_prefix("unix://").unwrap_or(&named))
 }
 
 async fn take(
@@ -177,8 +210,7 @@ async fn take(
     change: Duration,
 ) -> Result<(), String> {
     check(info)?;
-    let endpoint = if info.endpoint.is_empty() { text(socket) } else { info.endpoint.clone() };
-    let endpoint = PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(&endpoint));
+    let endpoint = endpoint(socket, info);
     let driver = Driver::ask(&info.name, &endpoint, change).await;
     let driver = driver.map_err(|e| format!("ask driver {} what it can do: {e}", info.name))?;
     announce.came(&driver).await?;

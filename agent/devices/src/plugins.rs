@@ -148,6 +148,39 @@ impl Plugins {
             return Err(RegisterError::Endpoint(endpoint));
         }
         let channel = socket::call(self.shared.directory.join(endpoint));
+        self.take(resource, channel, options.unwrap_or_default())
+    }
+
+    /// Takes in a plugin that was found in the plugins' registry, where it listens at a socket of its own.
+    ///
+    /// # Errors
+    /// What the plugin said of itself cannot be used, or it does not answer.
+    pub async fn adopt(
+        &self,
+        resource: &str,
+        socket: PathBuf,
+        versions: &[String],
+    ) -> Result<(), String> {
+        if !versions.iter().any(|version| version == VERSION) {
+            return Err(RegisterError::Version(versions.join(", "), VERSION).to_string());
+        }
+        if !is_extended(resource, self.shared.names) {
+            return Err(RegisterError::Name(resource.to_owned()).to_string());
+        }
+        let channel = socket::call(socket);
+        let mut client = DevicePluginClient::new(channel.clone());
+        let asked = client.get_device_plugin_options(wire::Empty {});
+        let options = call("GetDevicePluginOptions", resource, WISH, asked).await;
+        let options = options.map_err(|error| error.to_string())?;
+        self.take(resource.to_owned(), channel, options).map_err(|error| error.to_string())
+    }
+
+    fn take(
+        &self,
+        resource: String,
+        channel: Channel,
+        options: wire::DevicePluginOptions,
+    ) -> Result<(), RegisterError> {
         let mut plugins = self.lock();
         if !plugins.contains_key(&resource) && plugins.len() >= RESOURCES_MAX {
             return Err(RegisterError::TooMany);
@@ -157,7 +190,7 @@ impl Plugins {
         tracing::info!(resource, generation = plugin.generation, "device plugin registered");
         let follow = connection::follow(self.clone(), resource, plugin.generation, channel.clone());
         let task = tokio::spawn(follow).abort_handle();
-        plugin.running = Some(Running { channel, options: options.unwrap_or_default(), task });
+        plugin.running = Some(Running { channel, options, task });
         Ok(())
     }
 

@@ -222,6 +222,27 @@ async fn a_plugin_comes_gives_and_goes() {
 }
 
 #[tokio::test]
+async fn a_plugin_of_the_registry_needs_no_other_socket() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let plugins = Plugins::new("/nowhere".into(), <&Names>::default(), []);
+    let (_devices, told) = watch::channel(vec![("a", "Healthy", 0)]);
+    let vendor = Vendor { devices: told, prepared: Arc::default() };
+    let _server = run(vendor, dir.path(), "own.sock");
+    let socket = dir.path().join("own.sock");
+    let spoken = ["v1alpha".to_owned(), "v1beta1".to_owned()];
+    let refused = plugins.adopt(RESOURCE, socket.clone(), &spoken[..1]).await;
+    assert!(refused.expect_err("refused").contains("not supported"));
+    assert!(plugins.adopt("cpu", socket.clone(), &spoken).await.is_err());
+    assert!(plugins.adopt(RESOURCE, dir.path().join("none.sock"), &spoken).await.is_err());
+    plugins.adopt(RESOURCE, socket, &spoken).await.expect("taken in");
+    until(&plugins, |all| healthy(all) == 1).await;
+    let ask =
+        Ask { resource: RESOURCE.into(), available: ids(&["a"]), number: 1, ..Ask::default() };
+    assert_eq!(plugins.prefer(&ask).await, ["a"], "its options are known");
+    assert_eq!(plugins.registrations()[RESOURCE], 1);
+}
+
+#[tokio::test]
 async fn what_is_no_plugin_is_refused() {
     let dir = tempfile::tempdir().expect("tempdir");
     let known = ["example.com/old".to_owned()];

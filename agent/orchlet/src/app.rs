@@ -33,7 +33,7 @@ use tokio::sync::{mpsc, watch};
 use crate::allocator::Allocator;
 use crate::bootstrap;
 use crate::config::Settings;
-use crate::csi_node::{ClusterDrivers, NoCluster};
+use crate::csi_node::{ClusterDrivers, NoCluster, WithDevices};
 use crate::images::Logins;
 use crate::journal::{Journal, Record};
 use crate::metrics::{AgentMetrics, Registrations};
@@ -241,6 +241,8 @@ impl Bound {
             }),
             None => Arc::new(NoCluster),
         };
+        let devices = self.allocator.plugins().clone();
+        let announce = Arc::new(WithDevices { drivers: announce, devices });
         let dir = self.root_dir.join("plugins_registry");
         let drivers = self.csi.drivers().clone();
         let follow = registration::run(dir, drivers, announce, agent_csi::driver::CHANGE);

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_csi::registration::Announce;
+use agent_csi::registration::{Announce, OtherPlugin};
 use agent_csi::{CsiNode, Driver};
+use agent_devices::Plugins;
 use agent_volume::persistent::migration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -167,6 +168,38 @@ impl Announce for NoCluster {
 
     fn went<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
         std::future::ready(()).boxed()
+    }
+}
+
+/// Plugins that offer devices, beside those that are drivers of volumes.
+pub struct WithDevices {
+    /// Who hears of drivers.
+    pub drivers: Arc<dyn Announce>,
+    /// Who takes in the others.
+    pub devices: Plugins,
+}
+
+/// Type of the plugins that offer devices.
+const DEVICES: &str = "DevicePlugin";
+
+impl Announce for WithDevices {
+    fn came<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+        self.drivers.came(driver)
+    }
+
+    fn went<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()> {
+        self.drivers.went(name)
+    }
+
+    fn other<'a>(&'a self, plugin: &'a OtherPlugin) -> BoxFuture<'a, Option<Result<(), String>>> {
+        async move {
+            if plugin.kind != DEVICES {
+                return None;
+            }
+            let OtherPlugin { name, endpoint, versions, .. } = plugin;
+            Some(self.devices.adopt(name, endpoint.clone(), versions).await)
+        }
+        .boxed()
     }
 }
 

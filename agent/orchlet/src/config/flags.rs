@@ -77,9 +77,11 @@ enum Shape {
     Switches,
     /// `key=value:effect` separated by commas.
     Taints,
+    /// `node:name=amount,name=amount` separated by semicolons.
+    PerNode,
 }
 
-use Shape::{List, Number, Pairs, Switch, Switches, Taints, Text};
+use Shape::{List, Number, Pairs, PerNode, Switch, Switches, Taints, Text};
 
 const OVERRIDES: &[Row] = &[
     ("address", "address", Text, "Address of the HTTPS endpoint"),
@@ -333,6 +335,12 @@ const OVERRIDES: &[Row] = &[
     ("registry-qps", "registryPullQPS", Number, "Pulls a second; 0 for no bound"),
     ("reserved-cpus", "reservedSystemCPUs", Text, "Processors kept from containers"),
     (
+        "reserved-memory",
+        "reservedMemory",
+        PerNode,
+        "Memory kept back on NUMA nodes: 0:memory=1Gi,hugepages-2Mi=1Gi;1:memory=1Gi",
+    ),
+    (
         "resolv-conf",
         "resolvConf",
         Text,
@@ -470,7 +478,9 @@ fn argument((flag, path, shape, help): &Row) -> Arg {
             .require_equals(true)
             .default_missing_value("true")
             .value_name("BOOL"),
-        List | Pairs | Switches | Taints => argument.action(ArgAction::Append).value_name("LIST"),
+        List | Pairs | Switches | Taints | PerNode => {
+            argument.action(ArgAction::Append).value_name("LIST")
+        }
         Number => argument.value_name("NUMBER"),
         Text => argument.value_name("VALUE"),
     }
@@ -517,6 +527,7 @@ fn read(shape: Shape, text: &str) -> Result<Value, String> {
             .collect::<Result<Map<_, _>, String>>()?
             .into(),
         Taints => parts().map(taint).collect::<Result<_, _>>()?,
+        PerNode => per_node(text)?,
     })
 }
 
@@ -558,6 +569,28 @@ fn taint(text: &str) -> Result<Value, String> {
     Ok(json!({"key": key, "value": value, "effect": effect}))
 }
 
+/// A part that names a node begins it; what follows belongs to it, so that a flag given twice adds nodes.
+fn per_node(text: &str) -> Result<Value, String> {
+    let mut nodes: Vec<(i64, Map<String, Value>)> = Vec::new();
+    for part in text.split([';', ',']).map(str::trim).filter(|part| !part.is_empty()) {
+        let amount = match part.split_once(':') {
+            None => part,
+            Some((node, amount)) => {
+                let node = node.parse().map_err(|_| format!("{node:?} is no NUMA node"))?;
+                if nodes.iter().any(|(known, _)| *known == node) {
+                    return Err(format!("NUMA node {node} stands twice"));
+                }
+                nodes.push((node, Map::new()));
+                amount
+            }
+        };
+        let (_, limits) = nodes.last_mut().ok_or("must begin with the number of a NUMA node")?;
+        let (name, amount) = pair(amount)?;
+        limits.insert(name, json!(amount));
+    }
+    Ok(nodes.iter().map(|(node, limits)| json!({"numaNode": node, "limits": limits})).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -583,7 +616,23 @@ mod tests {
             {"key": "a.b/c", "value": "d", "effect": "NoSchedule"},
             {"key": "x", "value": "", "effect": "NoExecute"}]),
         );
+        check(
+            PerNode,
+            "0:memory=1Gi,hugepages-2Mi=4Mi;1:memory=2Gi",
+            json!([{"numaNode": 0, "limits": {"memory": "1Gi", "hugepages-2Mi": "4Mi"}},
+                {"numaNode": 1, "limits": {"memory": "2Gi"}}]),
+        );
+        check(
+            PerNode,
+            "0:memory=1Gi,1:memory=2Gi",
+            json!([{"numaNode": 0, "limits": {"memory": "1Gi"}},
+                {"numaNode": 1, "limits": {"memory": "2Gi"}}]),
+        );
         for (shape, text) in [
+            (PerNode, "memory=1Gi"),
+            (PerNode, "x:memory=1Gi"),
+            (PerNode, "0:memory"),
+            (PerNode, "0:memory=1;0:memory=2"),
             (Number, "x"),
             (Switch, "maybe"),
             (Pairs, "a"),

@@ -277,8 +277,8 @@ fn what_is_removed_drains_and_what_is_dead_is_passed_by() {
             let link = || run(&["ip", "-o", "addr", "show", "dev", LINK]);
             assert!(link().contains("10.96.0.1/32") && link().contains("fd96::1/128"));
             forwarder.service_changed(&id, None);
-            until("no address", async || !link().contains("10.96.0.1")).await;
-            assert!(!link().contains("fd96::1"));
+            let is_bare = || !["10.96.0.1", "fd96::1"].iter().any(|ip| link().contains(ip));
+            until("no address", async || is_bare()).await;
             let node = run(&["ip", "-o", "addr", "show", "dev", "eth0"]);
             assert!(node.contains("192.0.2.1/24"), "{node}");
         },
@@ -329,8 +329,12 @@ fn associations_carry_messages_where_there_are_sockets_for_them() {
         forwarder.service_changed(&id, Some(Arc::new(service)));
         forwarder.slice_changed("s", None, Some(Arc::new(slice)));
         until("an association is answered", async || {
-            let Ok(mut client) = socket().connect("10.96.0.1:80".parse().unwrap()).await else {
-                return false;
+            let mut client = match socket().connect("10.96.0.1:80".parse().unwrap()).await {
+                Ok(client) => client,
+                Err(error) => {
+                    println!("not yet: {error}");
+                    return false;
+                }
             };
             client.write_all(b"one").await.unwrap();
             client.write_all(b"seventeen").await.unwrap();

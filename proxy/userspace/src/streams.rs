@@ -1,12 +1,13 @@
 //! TCP and SCTP: each connection is two, and bytes go both ways until both sides have said that there are no more.
 
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::socket::{setsockopt, sockopt};
+use nix::sys::socket::{MsgFlags, Shutdown, recv, send, setsockopt, shutdown, sockopt};
 use proxy_rules::model::Protocol;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::io::{Interest, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -78,7 +79,7 @@ async fn connection(
     let open = shared.metrics.open.with_label_values(&label);
     open.inc();
     let carried = match protocol {
-        Protocol::Sctp => carry_messages(&mut near, &mut far).await,
+        Protocol::Sctp => carry_messages(&near, &far).await,
         Protocol::Tcp | Protocol::Udp => copy_bidirectional(&mut near, &mut far).await.map(drop),
     };
     if let Err(error) = carried {
@@ -92,28 +93,31 @@ async fn connection(
 
 /// Carries the messages of an association both ways, each for itself: one read is one message, and so is one write.
 /// All go by the first stream, in order; a side that ends ends the association, as is the way of SCTP.
-async fn carry_messages(near: &mut TcpStream, far: &mut TcpStream) -> std::io::Result<()> {
-    let (mut near_read, mut near_write) = near.split();
-    let (mut far_read, mut far_write) = far.split();
-    let there = async {
-        let mut message = vec![0; MESSAGE_LEN];
-        loop {
-            match near_read.read(&mut message).await? {
-                0 => return far_write.shutdown().await,
-                len => far_write.write_all(message.get(..len).unwrap_or_default()).await?,
-            }
+async fn carry_messages(near: &TcpStream, far: &TcpStream) -> std::io::Result<()> {
+    tokio::try_join!(carry_one_way(near, far), carry_one_way(far, near)).map(drop)
+}
+
+/// The runtime's own reads take a buffer that is not full for the end of what is there, which is right for streams of
+/// bytes: here it is the end of a message, and the next may be there already. So the socket is asked itself.
+async fn carry_one_way(from: &TcpStream, to: &TcpStream) -> std::io::Result<()> {
+    let mut message = vec![0; MESSAGE_LEN];
+    loop {
+        let len = from
+            .async_io(Interest::READABLE, || {
+                Ok(recv(from.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT)?)
+            })
+            .await?;
+        if len == 0 {
+            return Ok(shutdown(to.as_raw_fd(), Shutdown::Write)?);
         }
-    };
-    let back = async {
-        let mut message = vec![0; MESSAGE_LEN];
-        loop {
-            match far_read.read(&mut message).await? {
-                0 => return near_write.shutdown().await,
-                len => near_write.write_all(message.get(..len).unwrap_or_default()).await?,
-            }
+        let mut rest = message.get(..len).unwrap_or_default();
+        while !rest.is_empty() {
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            let sent =
+                to.async_io(Interest::WRITABLE, || Ok(send(to.as_raw_fd(), rest, flags)?)).await?;
+            rest = rest.get(sent..).unwrap_or_default();
         }
-    };
-    tokio::try_join!(there, back).map(drop)
+    }
 }
 
 /// A connection to an endpoint: the next one where one does not answer.

@@ -5,6 +5,7 @@
 #[path = "../../kernel/tests/support/sys.rs"]
 mod sys;
 
+use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -293,6 +294,14 @@ fn sctp_socket() -> Option<std::net::TcpStream> {
     made.ok().map(Into::into)
 }
 
+/// A stream to be read and written message by message, which the runtime does not do.
+fn blocking(stream: TcpStream) -> std::net::TcpStream {
+    let stream = stream.into_std().unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
 /// Messages go both ways each for itself, and the end of an association is passed on.
 #[test]
 fn associations_carry_messages_where_there_are_sockets_for_them() {
@@ -309,14 +318,17 @@ fn associations_carry_messages_where_there_are_sockets_for_them() {
         let listener = listener.listen(8).unwrap();
         tokio::spawn(async move {
             loop {
-                let (mut stream, _) = listener.accept().await.unwrap();
-                let mut message = [0; 64];
+                let (stream, _) = listener.accept().await.unwrap();
+                let mut stream = blocking(stream);
                 // Each message is answered by one with its length.
-                while let Ok(len) = stream.read(&mut message).await
-                    && len > 0
-                {
-                    stream.write_all(len.to_string().as_bytes()).await.unwrap();
-                }
+                tokio::task::spawn_blocking(move || {
+                    let mut message = [0; 64];
+                    while let Ok(len) = stream.read(&mut message)
+                        && len > 0
+                    {
+                        stream.write_all(len.to_string().as_bytes()).unwrap();
+                    }
+                });
             }
         });
         let mut service = (*service(Choice::Random)).clone();
@@ -329,24 +341,23 @@ fn associations_carry_messages_where_there_are_sockets_for_them() {
         forwarder.service_changed(&id, Some(Arc::new(service)));
         forwarder.slice_changed("s", None, Some(Arc::new(slice)));
         until("an association is answered", async || {
-            let mut client = match socket().connect("10.96.0.1:80".parse().unwrap()).await {
-                Ok(client) => client,
-                Err(error) => {
-                    println!("not yet: {error}");
-                    return false;
-                }
+            let Ok(client) = socket().connect("10.96.0.1:80".parse().unwrap()).await else {
+                return false;
             };
-            client.write_all(b"one").await.unwrap();
-            client.write_all(b"seventeen").await.unwrap();
-            let mut answers = Vec::new();
-            for _ in 0..2 {
-                let mut answer = [0; 64];
-                let len = timeout(PATIENCE, client.read(&mut answer)).await.unwrap().unwrap();
-                answers.push(String::from_utf8_lossy(&answer[..len]).into_owned());
-            }
-            assert_eq!(answers, ["3", "9"]);
-            client.shutdown().await.unwrap();
-            assert_eq!(timeout(PATIENCE, client.read(&mut [0; 8])).await.unwrap().unwrap(), 0);
+            let mut client = blocking(client);
+            let talk = tokio::task::spawn_blocking(move || {
+                client.write_all(b"one").unwrap();
+                client.write_all(b"seventeen").unwrap();
+                let mut answer = || {
+                    let mut answer = [0; 64];
+                    let len = client.read(&mut answer).unwrap();
+                    String::from_utf8_lossy(&answer[..len]).into_owned()
+                };
+                let answers = [answer(), answer()];
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                (answers, client.read(&mut [0; 8]).unwrap())
+            });
+            assert_eq!(talk.await.unwrap(), (["3".to_owned(), "9".to_owned()], 0));
             true
         })
         .await;

@@ -27,7 +27,7 @@ pub fn boot() -> Duration {
 
 /// The runtime's time instead, which tests may hold and turn.
 #[cfg(test)]
-pub use virtual_time::{boot, now, reset};
+pub use virtual_time::{boot, now, reboot, reset, since_began, step};
 
 /// When a timer has to fire for a point in time since boot.
 pub fn instant(at: Duration) -> Instant {
@@ -36,27 +36,57 @@ pub fn instant(at: Duration) -> Instant {
 
 #[cfg(test)]
 mod virtual_time {
+    use std::cell::Cell;
+
     use super::{Duration, Instant, Now};
 
+    /// What the boot clock shows at the boot, and the wall clock when a history begins.
+    const UP: Duration = Duration::from_secs(1000);
+    const EPOCH: i64 = 1_700_000_000;
+
     thread_local! {
-        static BOOTED: std::cell::Cell<Option<Instant>> = const { std::cell::Cell::new(None) };
+        static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+        static BOOTED: Cell<Option<Instant>> = const { Cell::new(None) };
+        static SKEW: Cell<i64> = const { Cell::new(0) };
     }
 
     /// Boots now: what follows is the same each time, down to the last digit of a time.
     pub fn reset() {
+        let now = Some(Instant::now());
+        BEGAN.set(now);
+        BOOTED.set(now);
+        SKEW.set(0);
+    }
+
+    /// Boots again; the wall clock goes on.
+    pub fn reboot() {
         BOOTED.set(Some(Instant::now()));
+    }
+
+    /// Somebody sets the wall clock, by this many seconds.
+    pub fn step(by: i64) {
+        SKEW.set(SKEW.get() + by);
+    }
+
+    /// How long it is since `reset`.
+    pub fn since_began() -> Duration {
+        since(&BEGAN)
+    }
+
+    fn since(point: &'static std::thread::LocalKey<Cell<Option<Instant>>>) -> Duration {
+        let at = point.get().unwrap_or_else(Instant::now);
+        point.set(Some(at));
+        at.elapsed()
     }
 
     /// Now.
     pub fn now() -> Now {
-        let secs = i64::try_from(boot().as_secs()).expect("small");
-        Now { unix_seconds: 1_700_000_000 + secs, boot: boot() }
+        let secs = i64::try_from((UP + since(&BEGAN)).as_secs()).expect("small");
+        Now { unix_seconds: EPOCH + secs + SKEW.get(), boot: boot() }
     }
 
     /// Time since boot.
     pub fn boot() -> Duration {
-        let booted = BOOTED.get().unwrap_or_else(Instant::now);
-        BOOTED.set(Some(booted));
-        Duration::from_secs(1000) + booted.elapsed()
+        UP + since(&BOOTED)
     }
 }

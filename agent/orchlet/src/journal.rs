@@ -76,6 +76,9 @@ pub struct Journal {
 struct Shared {
     pending: Mutex<Pending>,
     changed: Condvar,
+    /// The same for tests, which write when they like.
+    #[cfg(test)]
+    given: Arc<Notify>,
     /// Notes as they were when the journal was opened.
     notes: BTreeMap<String, Vec<u8>>,
 }
@@ -152,7 +155,13 @@ impl Journal {
         let records = read(&store, boot_id).map_err(|source| access("read", source))?;
         mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
         let notes = read_notes(&store).map_err(|source| access("read", source))?;
-        let shared = Arc::new(Shared { pending: Mutex::default(), changed: Condvar::new(), notes });
+        let shared = Arc::new(Shared {
+            pending: Mutex::default(),
+            changed: Condvar::new(),
+            #[cfg(test)]
+            given: Arc::default(),
+            notes,
+        });
         let durable = Arc::new(Progress::default());
         let progress = durable.clone();
         let (writer, path) = (shared.clone(), path.to_owned());
@@ -172,6 +181,8 @@ impl Journal {
         pending.records.insert(uid.to_owned(), record);
         pending.number += 1;
         self.shared.changed.notify_one();
+        #[cfg(test)]
+        self.shared.given.notify_one();
         Ticket { number: pending.number, durable: self.durable.clone() }
     }
 
@@ -383,11 +394,12 @@ pub mod simulated {
     }
 
     impl Disk {
-        /// A journal over these records; what an earlier one had not written is gone.
-        pub fn open(records: BTreeMap<String, Record>) -> (Journal, Self) {
+        /// A journal over these records; what an earlier one had not written is gone. `given` is notified of each record handed in.
+        pub fn open(records: BTreeMap<String, Record>, given: Arc<Notify>) -> (Journal, Self) {
             let shared = Arc::new(Shared {
                 pending: Mutex::default(),
                 changed: Condvar::new(),
+                given,
                 notes: Default::default(),
             });
             let durable = Arc::new(Progress::default());
@@ -395,23 +407,35 @@ pub mod simulated {
             (journal, Self { records, shared, durable })
         }
 
-        /// Writes everything pending.
-        pub fn commit(&mut self) {
+        /// Writes everything pending; whose records these are.
+        pub fn commit(&mut self) -> Vec<String> {
             let (records, number) = {
                 let mut pending = self.shared.pending.lock().expect("lock");
                 (std::mem::take(&mut pending.records), pending.number)
             };
+            let uids = records.keys().cloned().collect();
             for (uid, record) in records {
                 match record {
-                    Some(record) => {
-                        let stored = serde_json::to_vec(&record).expect("encode");
-                        let record = serde_json::from_slice(&stored).expect("decode");
-                        self.records.insert(uid, record);
-                    }
+                    Some(record) => drop(self.records.insert(uid, record)),
                     None => drop(self.records.remove(&uid)),
                 }
             }
             self.durable.advance(number);
+            uids
+        }
+
+        /// What a new process reads, after a boot of the machine or not.
+        pub fn read(&mut self, rebooted: bool) -> BTreeMap<String, Record> {
+            let records = std::mem::take(&mut self.records).into_iter();
+            let read = |(uid, record): (String, Record)| {
+                let stored = serde_json::to_vec(&record).expect("encode");
+                let mut record: Record = serde_json::from_slice(&stored).expect("decode");
+                if rebooted {
+                    record.memory = record.memory.after_reboot();
+                }
+                (uid, record)
+            };
+            records.map(read).collect()
         }
     }
 }

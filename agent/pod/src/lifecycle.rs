@@ -193,6 +193,14 @@ pub enum StopWhy {
 }
 
 impl Action {
+    /// Whether something of the pod runs after it that did not before.
+    pub fn begins(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateSandbox { .. } | Self::CreateContainer { .. } | Self::StartContainer { .. }
+        )
+    }
+
     /// Whether the memory must be durable before this is done: the action destroys what the memory was made from, or acts on
     /// a decision that must not be forgotten.
     pub fn needs_durable_memory(&self) -> bool {
@@ -225,10 +233,7 @@ impl Action {
 /// showing their outcome makes progress.
 pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
     let mut memory = memory.clone();
-    if memory.admission.is_some() && memory.accepted_at == 0 {
-        memory.accepted_at = now.unix_seconds;
-        memory.accepted_boot = now.boot;
-    }
+    memory.accept(now);
     memory.observe(want, seen, now);
     ending::decide(want, seen, &mut memory, now.boot);
     let stage = stage(want, seen, &memory);
@@ -326,7 +331,7 @@ fn stage(want: &PodWant, seen: &PodSeen, memory: &Memory) -> Stage {
 }
 
 fn ending_stage(want: &PodWant, seen: &PodSeen, memory: &Memory) -> Stage {
-    if seen.live().next().is_some() {
+    if seen.unsure || seen.live().next().is_some() {
         return Stage::Ending;
     }
     let stopped = seen.sandboxes.iter().all(|s| !needs_stop(s.ready, s.attempt, memory));

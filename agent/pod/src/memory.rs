@@ -308,6 +308,11 @@ impl Memory {
 
     /// Takes in what is seen: newest attempts, exits, vanished instances, addresses.
     pub(crate) fn observe(&mut self, want: &PodWant, seen: &PodSeen, now: Now) {
+        if self.admission.is_none() && !seen.sandboxes.is_empty() {
+            // Its sandbox is proof that the node had said yes, though that was not on disk in time.
+            self.admission = Some(Admission::Admitted);
+            self.accept(now);
+        }
         self.count_activity(now);
         if let Some(sandbox) = seen.newest_sandbox() {
             self.sandbox_attempt = self.sandbox_attempt.max(Some(sandbox.attempt));
@@ -320,6 +325,14 @@ impl Memory {
             memory.observe(container, seen, now);
         }
         self.observe_init(want, seen);
+    }
+
+    /// Notes when the pod was accepted, once.
+    pub(crate) fn accept(&mut self, now: Now) {
+        if self.admission.is_some() && self.accepted_at == 0 {
+            self.accepted_at = now.unix_seconds;
+            self.accepted_boot = now.boot;
+        }
     }
 
     /// A pod that was accepted before this boot, or by another agent, has been active since the wall clock said so.

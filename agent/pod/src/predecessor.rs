@@ -55,6 +55,9 @@ impl Memory {
         if self.ending.is_none() {
             self.ending = shown.ending;
         }
+        if self.admission.is_none() {
+            (self.admission, self.accepted_at) = (shown.admission, shown.accepted_at);
+        }
         for (name, theirs) in shown.containers {
             let known = self.containers.entry(name).or_default();
             if known.attempt < theirs.attempt {

@@ -19,6 +19,8 @@ pub struct PodSeen {
     pub volumes: VolumesSeen,
     /// Whether the pod's cgroup exists.
     pub cgroup: bool,
+    /// Whether something may run that is not shown: a start is under way, or nobody knows what came of it.
+    pub unsure: bool,
 }
 
 /// A sandbox.

@@ -50,6 +50,20 @@ impl Contract<'_> {
         self.nothing_is_created_without_image_or_sandbox().await;
         self.a_sandbox_takes_its_containers_along().await;
         self.commands_run_in_running_containers().await;
+        self.a_stopped_sandbox_starts_nothing_and_keeps_its_name().await;
+    }
+
+    async fn a_stopped_sandbox_starts_nothing_and_keeps_its_name(&self) {
+        let config = self.sandbox("stopped");
+        let sandbox = self.runtime.run_sandbox(&config).await.unwrap();
+        let id = self.create(&sandbox.id, &self.shell("sleep 1000"), &config).await.unwrap();
+        self.runtime.stop_sandbox(&sandbox.id).await.unwrap();
+        self.runtime.start_container(&id).await.unwrap_err();
+        assert!(!matches!(self.seen(&id).await.state, InstanceState::Running { .. }));
+        self.runtime.run_sandbox(&config).await.unwrap_err();
+        self.runtime.remove_sandbox(&sandbox.id).await.unwrap();
+        let again = self.runtime.run_sandbox(&config).await.unwrap();
+        self.runtime.remove_sandbox(&again.id).await.unwrap();
     }
 
     async fn knows_itself(&self) {

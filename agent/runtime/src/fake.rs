@@ -1,8 +1,8 @@
 //! A runtime in memory that keeps the real one's rules, for tests of what stands above it.
 //!
 //! It obeys the same [`crate::contract`] as containerd: names with an attempt are unique, a container starts once, nothing is
-//! created in a sandbox that is not ready. A container's process is its command: `exit <n>` as its last argument ends at once with that code,
-//! anything else runs until it is stopped or [`FakeRuntime::end`] is called. Time is a counter.
+//! created or started in a sandbox that is not ready, and the name of a sandbox stays taken until it is removed. A container's process is its command: `exit <n>` as its last argument ends at once with that code,
+//! anything else runs until it is stopped or [`FakeRuntime::end`] is called. Time is a counter, or what [`FakeRuntime::set_clock`] says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,6 +41,7 @@ pub struct Change {
 #[derive(Debug, Default)]
 struct State {
     clock: i64,
+    source: Option<fn() -> i64>,
     ids: u64,
     images: BTreeMap<String, Image>,
     pullable: BTreeMap<String, Image>,
@@ -111,6 +112,51 @@ impl FakeRuntime {
         let _ = self.happened.send(happened);
     }
 
+    /// Takes the time, in nanoseconds since 1970, from there.
+    pub fn set_clock(&self, now: fn() -> i64) {
+        self.lock().source = Some(now);
+    }
+
+    /// The machine boots: no process is left, and what is known of them is.
+    pub fn reboot(&self) {
+        let mut state = self.lock();
+        let ids: Vec<String> = state.containers.keys().cloned().collect();
+        for id in ids {
+            state.end_container(&id, 255);
+        }
+        for sandbox in state.sandboxes.values_mut() {
+            sandbox.seen.ready = false;
+            sandbox.seen.ips.clear();
+        }
+    }
+
+    /// What a container was made from.
+    #[must_use]
+    pub fn config(&self, id: &str) -> Option<(String, ContainerConfig)> {
+        let state = self.lock();
+        let container = state.containers.get(id)?;
+        let sandbox = state.sandboxes.get(&container.seen.sandbox_id)?;
+        Some((sandbox.config.uid.clone(), container.config.clone()))
+    }
+
+    /// Somebody removes an image.
+    pub fn remove_image_now(&self, name: &str) {
+        self.lock().images.remove(name);
+    }
+
+    /// How many calls so far changed something or tried to.
+    #[must_use]
+    pub fn changes_len(&self) -> usize {
+        self.lock().changes.len()
+    }
+
+    /// Whether nothing of any pod is left.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        let state = self.lock();
+        state.sandboxes.is_empty() && state.containers.is_empty()
+    }
+
     /// All calls so far that changed something or tried to, oldest first.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
@@ -161,7 +207,10 @@ impl FakeRuntime {
 
 impl State {
     fn now(&mut self) -> i64 {
-        self.clock += TICK;
+        self.clock = match self.source {
+            Some(now) => now(),
+            None => self.clock + TICK,
+        };
         self.clock
     }
 
@@ -203,12 +252,16 @@ impl State {
         pods.into_values().collect()
     }
 
-    fn run_sandbox(&mut self, config: &SandboxConfig) -> SandboxSeen {
-        let same = |s: &&FakeSandbox| {
-            s.config.uid == config.uid && s.config.attempt == config.attempt && s.seen.ready
-        };
-        if let Some(sandbox) = self.sandboxes.values().find(same) {
-            return sandbox.seen.clone();
+    fn run_sandbox(&mut self, config: &SandboxConfig) -> Result<SandboxSeen, Refusal> {
+        let same =
+            |s: &&FakeSandbox| s.config.uid == config.uid && s.config.attempt == config.attempt;
+        match self.sandboxes.values().find(same) {
+            Some(sandbox) if sandbox.seen.ready => return Ok(sandbox.seen.clone()),
+            Some(sandbox) => {
+                let id = &sandbox.seen.id;
+                return Err(refused(format!("the sandbox's name is reserved for {id}")));
+            }
+            None => {}
         }
         let id = self.id("sandbox");
         let ips = match config.namespaces.network {
@@ -217,7 +270,7 @@ impl State {
         };
         let seen = SandboxSeen { id: id.clone(), attempt: config.attempt, ready: true, ips };
         self.sandboxes.insert(id, FakeSandbox { config: config.clone(), seen: seen.clone() });
-        seen
+        Ok(seen)
     }
 
     fn create(&mut self, sandbox_id: &str, config: &ContainerConfig) -> Result<String, Refusal> {
@@ -260,6 +313,10 @@ impl State {
         let container = self.containers.get_mut(id).ok_or_else(|| no_such("container", id))?;
         if container.seen.state != InstanceState::Created {
             return Err(refused(format!("container {id} is not in created state")));
+        }
+        let sandbox = self.sandboxes.get(&container.seen.sandbox_id);
+        if !sandbox.is_some_and(|sandbox| sandbox.seen.ready) {
+            return Err(refused(format!("the sandbox of container {id} is not running")));
         }
         container.seen.state = InstanceState::Running { started_at: now };
         let last = container.config.args.last().or(container.config.command.last());
@@ -309,7 +366,7 @@ impl Runtime for FakeRuntime {
 
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
         let object = format!("{}/{}", config.namespace, config.name);
-        self.change("RunPodSandbox", &object, |state| Ok(state.run_sandbox(config)))
+        self.change("RunPodSandbox", &object, |state| state.run_sandbox(config))
     }
 
     fn stop_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
 
+use agent_csi::offload;
 use agent_node::keyring::{Keyring, KeyringError, Login};
 use proto_api::core::v1::{Pod, Secret};
 use tokio::sync::Mutex;
-use tokio::task::spawn_blocking;
 
 use super::provider::Providers;
 use crate::pods::seams::Sources;
@@ -62,7 +62,7 @@ impl Logins {
         let mut read = self.read.lock().await;
         let (files, before) = (self.files.clone(), read.take());
         // Broken off only by the end of the program.
-        *read = spawn_blocking(move || newest(&files, before)).await.unwrap_or_default();
+        *read = offload(move || newest(&files, before)).await.unwrap_or_default();
         read.as_ref().map(|file| file.keyring.lookup(repository)).unwrap_or_default()
     }
 }

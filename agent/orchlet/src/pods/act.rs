@@ -337,7 +337,7 @@ async fn stop_container(parts: &Parts, scene: &Scene, stop: Stop<'_>) -> Result<
     parts.runtime.stop_container(stop.id, grace).await.map_err(failed)?;
     let now = parts.runtime.container(stop.id).await.map_err(failed)?;
     let ended = now.map(|c| last_words::with_message(parts, &scene.pod, c));
-    Ok(ended.map_or(Effect::Nothing, instance))
+    Ok(ended.map_or(Effect::Vanished, instance))
 }
 
 /// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.

@@ -94,6 +94,14 @@ impl Busy {
         self.makes(|_| true)
     }
 
+    /// Whether an instance is being made or started.
+    pub fn starts(&self) -> bool {
+        let is_start = |(key, (_, stop)): (&Key, &(u32, Option<Duration>))| {
+            matches!(key, Key::Container(_)) && stop.is_none()
+        };
+        self.under_way.iter().any(is_start)
+    }
+
     /// Whether something is done to a container whose name fits.
     pub fn makes(&self, fits: impl Fn(&str) -> bool) -> bool {
         self.under_way.keys().any(|k| matches!(k, Key::Container(name) if fits(name)))

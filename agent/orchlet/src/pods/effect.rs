@@ -18,6 +18,8 @@ pub enum Effect {
     Image(ImageSeen),
     /// An instance as it is now.
     Instance(Box<ContainerSeen>),
+    /// The instance is not there any more.
+    Vanished,
 }
 
 /// The step that an action belongs to, for its back-off.
@@ -82,7 +84,10 @@ pub fn done(seen: &mut PodSeen, memory: &mut Memory, action: &Action, effect: Ef
         ) => {
             seen.images.insert(name.clone(), image);
         }
-        (Effect::Image(_) | Effect::Nothing, _) => {}
+        (Effect::Vanished, Action::StopContainer { id, .. }) => {
+            seen.containers.retain(|c| c.id != *id);
+        }
+        (Effect::Image(_) | Effect::Vanished | Effect::Nothing, _) => {}
     }
 }
 
@@ -143,6 +148,21 @@ mod tests {
         instance_changed(&mut seen, instance(InstanceState::Running { started_at: 1 }));
         assert_eq!(seen.containers.len(), 1);
         assert_eq!(seen.containers[0].exit(), Some(&exit));
+    }
+
+    #[test]
+    fn an_instance_that_is_not_there_is_not_stopped_again() {
+        let mut seen = PodSeen::default();
+        instance_changed(&mut seen, instance(InstanceState::Running { started_at: 1 }));
+        let stop = Action::StopContainer {
+            container: "c".into(),
+            id: "x".into(),
+            deadline: std::time::Duration::ZERO,
+            why: agent_pod::lifecycle::StopWhy::PodEnds,
+            hook: false,
+        };
+        done(&mut seen, &mut Memory::default(), &stop, Effect::Vanished);
+        assert!(seen.containers.is_empty());
     }
 
     #[test]

@@ -44,6 +44,9 @@ use crate::clock;
 use crate::journal::{Record, Ticket};
 use crate::objects::Subscription;
 
+/// A look at the runtime that failed is tried again after this.
+const LOOK_RETRY: Duration = Duration::from_secs(1);
+
 /// What a pod's source says of it now.
 #[derive(Clone, Debug)]
 pub struct Order {
@@ -83,6 +86,8 @@ struct Finished {
 
 enum Outcome {
     Did(Action, Result<Effect, Failure>, Duration),
+    /// It was not begun, since the pod ends.
+    Dropped,
     Mounted(Result<MountedVolumes, Line>),
     Unmounted(Result<(), Line>),
     Shown(Box<PodStatus>, Result<Reported, ReportError>),
@@ -115,6 +120,11 @@ pub struct Worker {
     /// Counts what was done to the runtime, so that a look from before is not believed.
     epoch: u64,
     look_again: bool,
+    look_not_before: Duration,
+    /// Whether the runtime may have made or started what it said it had not.
+    unsure: bool,
+    /// Set once nothing of the pod may begin any more, for what has been planned and still waits.
+    ends: Arc<AtomicBool>,
     /// Labels and annotations that the volumes were made from.
     fields: (BTreeMap<String, String>, BTreeMap<String, String>),
     volumes_stale: bool,
@@ -184,6 +194,9 @@ impl Worker {
             under_way: JoinSet::new(),
             epoch: 0,
             look_again: false,
+            look_not_before: Duration::ZERO,
+            unsure: false,
+            ends: Arc::default(),
             fields: (pod.metadata.labels.clone(), pod.metadata.annotations.clone()),
             volumes_stale: false,
             refresh_not_before: Duration::ZERO,
@@ -211,6 +224,7 @@ impl Worker {
     /// One turn: plan, remember, show, begin. Returns when time alone calls for the next.
     fn turn(&mut self) -> Option<Duration> {
         let want = self.want();
+        self.seen.unsure = self.unsure || self.busy.starts();
         let next = plan(&want, &self.seen, &self.memory, clock::now());
         self.tell_deadline(&next);
         self.remember(&next);
@@ -224,7 +238,7 @@ impl Worker {
         }
         self.probing.follow(&next.probes, &self.pod(), &want);
         wake(self.refresh(&next));
-        self.look();
+        wake(self.look());
         self.status_page.done(format!("{:?}", next.stage));
         wake_at
     }
@@ -333,6 +347,7 @@ impl Worker {
     /// Keeps the plan's memory, and hands it to the journal when it says something new.
     fn remember(&mut self, next: &Plan) {
         self.memory = next.memory.clone();
+        self.ends.store(self.memory.ending.is_some(), Ordering::Relaxed);
         if self.recorded.as_ref() == Some(&self.memory) {
             return;
         }
@@ -368,8 +383,17 @@ impl Worker {
             Action::StopContainer { deadline, .. } => Some(*deadline),
             _ => None,
         };
+        // What fails half-way leaves something to take down as well.
+        match action {
+            Action::MountVolumes if self.seen.volumes == VolumesSeen::Absent => {
+                self.seen.volumes = VolumesSeen::Unverified;
+            }
+            Action::CreateSandbox { .. } => self.seen.cgroup = true,
+            _ => {}
+        }
         let key = key(action);
         let before = self.ticket.clone().filter(|_| action.needs_durable_memory());
+        let ends = self.ends.clone();
         let (parts, scene, mut action) = (self.parts.clone(), self.scene(), action.clone());
         if let Action::StopContainer { hook, .. } = &mut action {
             // A stop that overtakes another does not run the hook again.
@@ -382,6 +406,9 @@ impl Worker {
         self.spawn(key, deadline, async move {
             if let Some(ticket) = before {
                 ticket.durable().await;
+            }
+            if action.begins() && ends.load(Ordering::Relaxed) {
+                return Outcome::Dropped;
             }
             let began = Instant::now();
             match action {
@@ -440,9 +467,13 @@ impl Worker {
     }
 
     /// Looks at the runtime as a whole when news may have been lost and nothing is being changed.
-    fn look(&mut self) {
+    /// Returns when to try again.
+    fn look(&mut self) -> Option<Duration> {
         if !self.look_again || self.busy.has(&Key::Look) || self.busy.changes_runtime() {
-            return;
+            return None;
+        }
+        if clock::boot() < self.look_not_before {
+            return Some(self.look_not_before);
         }
         self.look_again = false;
         let (runtime, uid, epoch) =
@@ -451,6 +482,7 @@ impl Worker {
             let looked = runtime.pod(&uid).await;
             Outcome::Looked(epoch, looked.map_err(|e| proto_daemon::exit::chain(&e)))
         });
+        None
     }
 
     // === what comes back ===
@@ -478,6 +510,7 @@ impl Worker {
         let want = self.want();
         match finished.outcome {
             Outcome::Did(action, result, took) => self.did(&want, &action, result, took),
+            Outcome::Dropped => {}
             Outcome::Mounted(result) => self.mounted(&want, result),
             Outcome::Unmounted(Ok(())) => {
                 self.worked(&want, &Action::UnmountVolumes, Effect::Nothing, Duration::ZERO);
@@ -498,9 +531,13 @@ impl Worker {
         took: Duration,
     ) {
         match result {
-            Ok(effect) => self.worked(want, action, effect, took),
+            Ok(effect) => {
+                self.doubt(action, effect != Effect::Nothing);
+                self.worked(want, action, effect, took);
+            }
             Err(failure) => {
                 self.parts.step_failed(&self.pod(), action, took, &failure.message);
+                let told = failure.effect != Effect::Nothing;
                 if let Effect::Instance(instance) = failure.effect {
                     effect::instance_changed(&mut self.seen, *instance);
                 }
@@ -514,11 +551,19 @@ impl Worker {
                     if let Some(c) = want.container(container) {
                         self.seen.images.remove(&c.image);
                     }
-                    // The runtime may have made it all the same.
-                    self.look_again = true;
                 }
+                self.doubt(action, told);
                 self.failed(want, action, failure.reason, &failure.message);
             }
+        }
+    }
+
+    /// The runtime may have done all the same what it said had failed, and may not have told what came of it: it is looked at, and until
+    /// then nothing counts as over.
+    fn doubt(&mut self, action: &Action, told: bool) {
+        if action.begins() && !told {
+            self.unsure = true;
+            self.look_again = true;
         }
     }
 
@@ -558,11 +603,14 @@ impl Worker {
             Ok(on_node) if epoch == self.epoch && !self.busy.changes_runtime() => {
                 self.seen.sandboxes = on_node.sandboxes;
                 self.seen.containers = self.with_messages(on_node.containers);
+                self.unsure = false;
             }
             // Something changed meanwhile: what was seen is old.
             Ok(_) => self.look_again = true,
             Err(line) => {
                 tracing::warn!(pod = %name(&self.pod()), error = line, "cannot look at the pod");
+                self.look_again = true;
+                self.look_not_before = clock::boot() + LOOK_RETRY;
             }
         }
     }

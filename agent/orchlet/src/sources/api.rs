@@ -52,7 +52,7 @@ pub async fn run(
 }
 
 /// What has changed between two maps.
-fn news(known: &BTreeMap<String, Arc<Pod>>, now: &BTreeMap<String, Arc<Pod>>) -> Vec<Said> {
+pub fn news(known: &BTreeMap<String, Arc<Pod>>, now: &BTreeMap<String, Arc<Pod>>) -> Vec<Said> {
     let dropped = known.keys().filter(|uid| !now.contains_key(*uid)).cloned().map(Said::Dropped);
     let changed = now
         .iter()

@@ -1,0 +1,319 @@
+//! The API server and the node's cgroups as the agent meets them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use agent_pod::events::PodEvent;
+use agent_pod::memory::Phase;
+use agent_volume::persistent::Known;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use proto_api::core::v1::{ConfigMap, Container, ContainerStatus, Pod, PodStatus, Secret};
+use tokio::sync::Notify;
+
+use super::runtime::SharedRuntime;
+use super::world::{SECRET, Shared, World, lock, passes};
+use crate::objects::{Subscribe, Subscription, missing, needs_of};
+use crate::pods::publish;
+use crate::pods::seams::{Line, PodPlace, ReportError, Reported, Reports, Sources};
+
+/// Reports to the API server of the simulation.
+pub struct Clerk {
+    pub world: Shared,
+    pub runtime: SharedRuntime,
+}
+
+impl Clerk {
+    /// Whether the request arrives, and whether its answer does.
+    async fn request(&self) -> Result<bool, ReportError> {
+        let (pause, fails, lost) = {
+            let mut world = lock(&self.world);
+            let away = world.api.away;
+            (world.chance.pause(), world.fault(15) || away, world.fault(30))
+        };
+        passes(&self.world, pause).await;
+        if fails { Err(ReportError("the API server is away".into())) } else { Ok(!lost) }
+    }
+
+    async fn answer<T>(&self, arrives: bool, answer: T) -> Result<T, ReportError> {
+        let pause = Duration::from_millis(lock(&self.world).chance.below(10));
+        passes(&self.world, pause).await;
+        if arrives { Ok(answer) } else { Err(ReportError("the answer is lost".into())) }
+    }
+}
+
+impl Reports for Clerk {
+    fn status<'a>(
+        &'a self,
+        pod: &'a Pod,
+        before: &'a PodStatus,
+        after: &'a PodStatus,
+    ) -> BoxFuture<'a, Result<Reported, ReportError>> {
+        async move {
+            let arrives = self.request().await?;
+            let uid = &pod.metadata.uid;
+            let live = self.runtime.is_live(uid);
+            let reported = {
+                let mut world = lock(&self.world);
+                let is_static = world.books.get(uid).is_some_and(|book| book.is_static);
+                if is_static || world.api.pods.contains_key(uid) {
+                    world.judge_status(uid, after, live);
+                    // What a static pod's mirror shows is known only to the server.
+                    let mirror = world.books.get(uid).map(|book| book.shown.clone());
+                    let before = mirror.filter(|_| is_static).unwrap_or_else(|| before.clone());
+                    world.take_status(uid, &before, after);
+                    Reported::Shown
+                } else {
+                    Reported::NoObject
+                }
+            };
+            self.answer(arrives, reported).await
+        }
+        .boxed()
+    }
+
+    fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {
+        async move {
+            let arrives = self.request().await?;
+            let uid = &pod.metadata.uid;
+            let left = self.runtime.of(uid);
+            {
+                let mut world = lock(&self.world);
+                let bare = left.sandboxes.is_empty() && left.containers.is_empty();
+                if let Some(what) = world.left_of(uid).or((!bare).then_some("in the runtime")) {
+                    world
+                        .broken(format!("{uid} was let go while something of it was left: {what}"));
+                }
+                let object = world.api.pods.remove(uid);
+                if object.as_ref().is_some_and(|o| o.metadata.deletion_timestamp.is_none()) {
+                    world.broken(format!("{uid} was let go and nobody had deleted it"));
+                }
+                world.note(format!("{uid} is let go"));
+                world.api_changed.notify_one();
+            }
+            self.answer(arrives, ()).await
+        }
+        .boxed()
+    }
+
+    fn event(&self, pod: &Pod, event: PodEvent) {
+        let mut world = lock(&self.world);
+        if event.message.contains(SECRET) {
+            world.broken("an event tells a secret");
+        }
+        world.note(format!("event {} {} {}", pod.metadata.uid, event.reason, event.message));
+    }
+}
+
+fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    status.init_container_statuses.iter().chain(&status.container_statuses)
+}
+
+impl World {
+    /// Cgroup, mounts and directories.
+    pub fn left_of(&self, uid: &str) -> Option<&'static str> {
+        let dir = self.root.join("pods").join(uid);
+        if self.mounts.keys().any(|at| at.starts_with(&dir)) {
+            return Some("a mount");
+        }
+        if dir.exists() {
+            return Some("its directory");
+        }
+        self.cgroups.contains(uid).then_some("its cgroup")
+    }
+
+    /// The server changes what was to be changed, and shows it.
+    fn take_status(&mut self, uid: &str, before: &PodStatus, after: &PodStatus) {
+        let mut status = after.clone();
+        if self.verbose {
+            self.trace_only(publish::patch(uid, before, after).to_string());
+        }
+        let Some(book) = self.books.get_mut(uid) else { return };
+        if !publish::differs(before, after) {
+            return;
+        }
+        // Conditions of others stay.
+        let foreign = |c: &&proto_api::core::v1::PodCondition| {
+            !after.conditions.iter().any(|own| own.type_ == c.type_)
+        };
+        status.conditions.extend(book.shown.conditions.iter().filter(foreign).cloned());
+        book.shown = status.clone();
+        book.writes += 1;
+        if let Some(pod) = self.api.pods.get_mut(uid) {
+            Arc::make_mut(pod).status = status;
+            self.api_changed.notify_one();
+        }
+    }
+
+    /// Phases and restarts never go back, what is over stays as it ended, what is ready has said so.
+    fn judge_status(&mut self, uid: &str, status: &PodStatus, live: bool) {
+        let Some(book) = self.books.get(uid) else { return };
+        let (before, admitted) = (book.shown.clone(), book.admitted);
+        let (old, new) = (Phase::parse(&before.phase), Phase::parse(&status.phase));
+        self.note(format!("status {uid} {} {}", status.phase, status.reason));
+        if new < old || (old.is_terminal() && new != old) {
+            self.broken(format!("the phase of {uid} went from {old:?} to {new:?}"));
+        }
+        if new.is_terminal() && !old.is_terminal() && live && self.late.is_empty() {
+            self.broken(format!("{uid} is shown as over and still runs"));
+        }
+        let refused = ["OutOfcpu", "OutOfpods", "NodeShutdown"].contains(&status.reason.as_str());
+        let pressed = status.reason == "Evicted" && status.message.contains("condition");
+        if admitted && (refused || pressed) {
+            self.broken(format!("{uid} had been admitted and is refused"));
+        }
+        for now in all(status) {
+            let known = all(&before).find(|c| c.name == now.name).cloned().unwrap_or_default();
+            if now.restart_count < known.restart_count {
+                let (was, is) = (known.restart_count, now.restart_count);
+                self.broken(format!("restarts of {} of {uid} went from {was} to {is}", now.name));
+            }
+            if let (Some(was), Some(is)) = (&known.state.terminated, &now.state.terminated)
+                && was.container_id == is.container_id
+                && (was.exit_code, &was.finished_at) != (is.exit_code, &is.finished_at)
+            {
+                self.broken(format!("the end of {} of {uid} changed", now.name));
+            }
+            if now.state.running.is_some() {
+                self.judge_running_status(uid, now);
+            }
+        }
+    }
+
+    fn judge_running_status(&mut self, uid: &str, now: &ContainerStatus) {
+        let id = now.container_id.trim_start_matches("containerd://").to_owned();
+        let Some(container) = self.container(uid, &now.name) else { return };
+        let known = self.instances.get(&id).cloned().unwrap_or_default();
+        let answered = |kind: &str| known.answered.contains(kind);
+        let startup = container.startup_probe.is_some() && !answered("startup");
+        let readiness = container.readiness_probe.is_some() && !answered("readiness");
+        if now.ready && (startup || readiness) {
+            self.broken(format!("{id} is ready and has never said so"));
+        }
+        let hook = container.lifecycle.and_then(|l| l.post_start).is_some();
+        if hook && !known.hooked {
+            self.broken(format!("{id} is shown as running before its first hook was run"));
+        }
+    }
+}
+
+/// Cgroups.
+pub struct SimPlace(pub Shared);
+
+impl PodPlace for SimPlace {
+    fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
+        let mut world = lock(&self.0);
+        if world.fault(40) {
+            return Err("no space for a cgroup".to_owned());
+        }
+        world.cgroups.insert(pod.metadata.uid.clone());
+        drop(world);
+        Ok(self.cgroup_parent(pod))
+    }
+
+    fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+        async move {
+            passes(&self.0, Duration::from_millis(1)).await;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn cgroup_parent(&self, pod: &Pod) -> String {
+        format!("/kubepods/pod{}", pod.metadata.uid)
+    }
+
+    fn has_cgroup(&self, pod: &Pod) -> bool {
+        lock(&self.0).cgroups.contains(&pod.metadata.uid)
+    }
+
+    fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
+        async move {
+            let (pause, fails) = {
+                let mut world = lock(&self.0);
+                (Duration::from_millis(world.chance.below(10)), world.fault(20))
+            };
+            passes(&self.0, pause).await;
+            if fails {
+                return Err("a process is left".to_owned());
+            }
+            lock(&self.0).cgroups.remove(&pod.metadata.uid);
+            passes(&self.0, Duration::ZERO).await;
+            Ok(())
+        }
+        .boxed()
+    }
+}
+
+/// What the agent has seen of the config maps: nothing before its first list.
+pub struct View {
+    state: Mutex<Seen>,
+    known: Known,
+}
+
+#[derive(Default)]
+struct Seen {
+    maps: Option<BTreeMap<String, Arc<ConfigMap>>>,
+    pokes: Vec<Weak<Notify>>,
+}
+
+impl View {
+    pub fn new(known: Known) -> Self {
+        Self { state: Mutex::default(), known }
+    }
+
+    /// The agent's watches hear what there is now.
+    pub fn hear(&self, maps: &BTreeMap<String, Arc<ConfigMap>>) {
+        let mut seen = self.state.lock().expect("lock");
+        let same = |a: &BTreeMap<_, Arc<_>>| {
+            a.len() == maps.len() && a.iter().zip(maps).all(|(a, b)| Arc::ptr_eq(a.1, b.1))
+        };
+        if seen.maps.as_ref().is_some_and(same) {
+            return;
+        }
+        seen.maps = Some(maps.clone());
+        seen.pokes.retain(|poke| poke.upgrade().map(|poke| poke.notify_one()).is_some());
+    }
+}
+
+/// The objects that pods refer to.
+pub struct SimObjects(pub Arc<View>);
+
+impl Subscribe for SimObjects {
+    fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
+        self.0.state.lock().expect("lock").pokes.push(Arc::downgrade(&poke));
+        Box::new(SimSubscription { pod: pod.clone(), view: self.0.clone() })
+    }
+}
+
+struct SimSubscription {
+    pod: Pod,
+    view: Arc<View>,
+}
+
+impl Subscription for SimSubscription {
+    fn sources(&self) -> Sources {
+        let seen = self.view.state.lock().expect("lock");
+        let persistent = self.view.known.clone();
+        let Some(maps) = &seen.maps else { return Sources { persistent, ..Sources::default() } };
+        let needs = needs_of(&self.pod);
+        let known = |name: String| (name.clone(), maps.get(&name).cloned());
+        let config_maps = needs.config_maps.into_iter().map(known).collect();
+        let mut secret = Secret::default();
+        secret.data.insert("key".into(), SECRET.into());
+        let secret = Arc::new(secret);
+        let secrets = needs.secrets.into_iter().map(|name| (name, Some(secret.clone())));
+        Sources { config_maps, secrets: secrets.collect(), persistent, ..Sources::default() }
+    }
+
+    fn is_complete(&self) -> bool {
+        let needs = needs_of(&self.pod);
+        let nothing = needs.config_maps.is_empty() && needs.secrets.is_empty();
+        nothing || self.view.state.lock().expect("lock").maps.is_some()
+    }
+
+    fn missing(&self, container: &Container) -> Option<String> {
+        missing(&self.pod, container, &self.sources())
+    }
+}

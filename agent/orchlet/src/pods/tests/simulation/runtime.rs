@@ -1,0 +1,531 @@
+//! The runtime in memory, with delays and faults around each call, and a judge beside it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_pod::seen::{ContainerSeen, SandboxSeen};
+use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
+use agent_runtime::Runtime;
+use agent_runtime::fake::FakeRuntime;
+use agent_runtime::runtime::{
+    Answer, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, Refusal, RefusalKind,
+    RegistryLogin, RuntimeError, RuntimeHealth, RuntimeVersion, StreamRequest,
+};
+use futures_util::FutureExt as _;
+use tokio::time::sleep;
+
+use super::volumes;
+use super::world::{Shared, hangs, lock, passes};
+use crate::clock;
+
+/// Deadline of a call that is never answered.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+pub struct Troubled {
+    pub inner: FakeRuntime,
+    pub world: Shared,
+}
+
+/// What the runtime does after the agent has given a call up.
+pub enum Late {
+    Start(String),
+    Stop(String),
+    Create(String, Box<ContainerConfig>, Box<SandboxConfig>),
+}
+
+/// What becomes of a call.
+struct Fate {
+    before: Duration,
+    after: Duration,
+    end: End,
+}
+
+#[derive(PartialEq)]
+enum End {
+    Works,
+    Fails,
+    AnswerLost,
+    /// Nothing is heard until the deadline; it was done at once, or not.
+    Hangs(bool),
+    Away,
+}
+
+impl Troubled {
+    fn fate(&self, call: &str) -> Fate {
+        let mut world = lock(&self.world);
+        let reads = matches!(call, "container" | "pod" | "list" | "image");
+        let end = if world.runtime_away {
+            End::Away
+        } else if world.fault(if reads { 40 } else { 15 }) {
+            End::Fails
+        } else if world.fault(25) {
+            End::AnswerLost
+        } else if world.fault(300) {
+            End::Hangs(world.chance.one_in(2))
+        } else {
+            End::Works
+        };
+        Fate { before: world.chance.pause(), after: world.chance.pause(), end }
+    }
+
+    fn refuse<T>(call: &'static str, kind: RefusalKind) -> Result<T, RuntimeError> {
+        let source = Refusal { kind, message: "trouble".into() };
+        Err(RuntimeError::Refused { call, object: "sim".into(), source })
+    }
+
+    async fn through<'a, T>(
+        &'a self,
+        call: &'static str,
+        object: String,
+        work: impl FnOnce() -> Answer<'a, T> + Send + 'a,
+    ) -> Result<T, RuntimeError> {
+        let fate = self.fate(call);
+        if fate.end == End::Away {
+            passes(&self.world, Duration::from_millis(1)).await;
+            return Self::refuse(call, RefusalKind::Unavailable);
+        }
+        passes(&self.world, fate.before).await;
+        if fate.end == End::Fails {
+            lock(&self.world).note(format!("{call} {object} fails"));
+            return Self::refuse(call, RefusalKind::Other);
+        }
+        let deadline = RuntimeError::Deadline { call, object: object.clone(), after: DEADLINE };
+        if fate.end == End::Hangs(false) {
+            lock(&self.world).note(format!("{call} {object} hangs"));
+            hangs(&self.world, DEADLINE).await;
+            return Err(deadline);
+        }
+        let answer = work().await;
+        let worked = if answer.is_ok() { "worked" } else { "was refused" };
+        lock(&self.world).note(format!("{call} {object} {worked}"));
+        self.judge_running();
+        passes(&self.world, fate.after).await;
+        match fate.end {
+            End::AnswerLost => Self::refuse(call, RefusalKind::Unavailable),
+            End::Hangs(_) => {
+                hangs(&self.world, DEADLINE).await;
+                Err(deadline)
+            }
+            _ => answer,
+        }
+    }
+
+    /// All pods as they are, without asking anybody.
+    pub fn all(&self) -> Vec<PodOnNode> {
+        self.inner.list().now_or_never().expect("at once").expect("list")
+    }
+
+    pub fn of(&self, uid: &str) -> PodOnNode {
+        self.inner.pod(uid).now_or_never().expect("at once").expect("pod")
+    }
+
+    /// Everything that runs, with the uid of its pod.
+    pub fn running(&self) -> Vec<(String, ContainerSeen)> {
+        let pods = self.all().into_iter();
+        let live = |pod: PodOnNode| {
+            let live = pod.containers.into_iter().filter(ContainerSeen::is_live);
+            live.map(|c| (pod.uid.clone(), c)).collect::<Vec<_>>()
+        };
+        pods.flat_map(live).collect()
+    }
+
+    pub fn is_live(&self, uid: &str) -> bool {
+        self.of(uid).containers.iter().any(ContainerSeen::is_live)
+    }
+
+    /// Never two running instances of one container.
+    fn judge_running(&self) {
+        let mut running = BTreeSet::new();
+        for (uid, container) in self.running() {
+            if !running.insert((uid.clone(), container.name.clone())) {
+                lock(&self.world).broken(format!("{} of {uid} runs twice", container.name));
+            }
+        }
+    }
+
+    /// A sandbox is made: the node said yes and has room, no namesake of a static pod is left.
+    fn judge_sandbox(&self, config: &SandboxConfig) {
+        let uid = &config.uid;
+        let mut world = lock(&self.world);
+        world.judge_begin(uid, "a sandbox");
+        if !world.cgroups.contains(uid) {
+            world.broken(format!("a sandbox of {uid} without a cgroup"));
+        }
+        let Some(book) = world.books.get_mut(uid) else { return };
+        book.admitted = true;
+        let (is_static, name) = (book.is_static, book.pod.metadata.name.clone());
+        if !is_static {
+            return;
+        }
+        let other = self.running().into_iter().map(|(other, _)| other).find(|other| {
+            let known = world.books.get(other);
+            other != uid && known.is_some_and(|b| b.is_static && b.pod.metadata.name == name)
+        });
+        if let Some(other) = other {
+            world.broken(format!("{uid} begins while {other} of its name runs"));
+        }
+    }
+
+    /// An attempt is made once; what it was made of is remembered.
+    fn judge_create(&self, uid: &str, config: &ContainerConfig, id: &str) {
+        let mut world = lock(&self.world);
+        let (name, attempt) = (config.name.clone(), config.attempt);
+        let Some(book) = world.books.get_mut(uid) else { return };
+        let highest = book.made.get(&name).copied();
+        book.made.insert(name.clone(), highest.unwrap_or(0).max(attempt));
+        let known = world.instances.contains_key(id);
+        if !known && highest.is_some_and(|highest| attempt <= highest) {
+            world.broken(format!("attempt {attempt} of {name} of {uid} is made again"));
+        }
+        let instance = world.instances.entry(id.to_owned()).or_default();
+        (instance.uid, instance.name, instance.attempt) = (uid.to_owned(), name, attempt);
+    }
+
+    /// A container is about to start: what it needs is there, and nothing that has to be over still runs.
+    fn judge_start(&self, id: &str) {
+        let mut world = lock(&self.world);
+        let Some(Instance2 { uid, name }) =
+            world.instances.get(id).map(|i| Instance2 { uid: i.uid.clone(), name: i.name.clone() })
+        else {
+            return;
+        };
+        world.judge_begin(&uid, &format!("start of {name}"));
+        if name.starts_with("main") {
+            for running in self.of(&uid).containers.iter().filter(|c| c.is_live()) {
+                if running.name.starts_with("init") {
+                    world.broken(format!("{name} starts beside {}", running.name));
+                }
+            }
+        }
+    }
+
+    /// A container has started: with what it mounts, and not in a storm.
+    fn judge_started(&self, id: &str) {
+        let Some((uid, config)) = self.inner.config(id) else { return };
+        let mut world = lock(&self.world);
+        let missing = config.mounts.iter().find(|mount| !Path::new(&mount.host_path).exists());
+        if let Some(mount) = missing {
+            world.broken(format!("{id} is started without {}", mount.container_path));
+        }
+        volumes::judge_use(&mut world, &uid, id);
+        let now = clock::since_began();
+        if let Some(instance) = world.instances.get_mut(id) {
+            instance.started = Some(clock::now());
+        }
+        let Some(book) = world.books.get_mut(&uid) else { return };
+        let starts = book.starts.entry(config.name.clone()).or_default();
+        starts.retain(|at| *at + Duration::from_secs(60) > now);
+        starts.push(now);
+        if starts.len() > STORM {
+            world.broken(format!("{} of {uid} is started again and again", config.name));
+        }
+    }
+
+    /// A stop has a reason, comes after the hook, gives the time that was promised, and takes sidecars last.
+    fn judge_stop(&self, id: &str, grace: Duration) {
+        let Some((uid, pod)) = self.owner(id) else { return };
+        let mut world = lock(&self.world);
+        let known = world.instances.get(id).cloned().unwrap_or_default();
+        let name = known.name.clone();
+        let of = pod.containers.iter().find(|c| c.id == id);
+        let lost =
+            !pod.sandboxes.iter().any(|s| s.ready && of.is_some_and(|c| c.sandbox_id == s.id));
+        let wanted = world.container(&uid, &name);
+        let hash = wanted.as_ref().map(agent_pod::want::instance_hash);
+        let replaced = of.is_some_and(|c| hash.as_ref() != Some(&c.hash));
+        let allowed = lost || known.may_be_stopped || replaced;
+        let Some(book) = world.books.get(&uid) else { return };
+        let (ends, ending, kill_from) = (book.ends, book.ending, book.kill_from);
+        if !ends && !allowed {
+            world.broken(format!("{id} ({name} of {uid}) is stopped for nothing"));
+            return;
+        }
+        let hook = wanted.and_then(|c| c.lifecycle?.pre_stop).is_some();
+        // Of what the agent never heard of since it started it knows neither hooks nor order.
+        if !world.books.get(&uid).is_some_and(|book| book.told) {
+            return;
+        }
+        if hook && !known.pre_called && !grace.is_zero() {
+            world.broken(format!("{id} is stopped without its hook"));
+        }
+        if allowed {
+            return;
+        }
+        let now = clock::boot();
+        let kill = now + grace;
+        let slack = Duration::from_millis(1);
+        if kill_from.is_some_and(|from| kill + slack < from) {
+            world.broken(format!("{id} is killed before its time: {kill:?} < {kill_from:?}"));
+        }
+        let latest = ending.unwrap_or(Duration::MAX).max(now + Duration::from_secs(2));
+        if kill > latest + slack {
+            world.broken(format!("{id} is killed after its time: {kill:?} > {latest:?}"));
+        }
+        // What the grace period was not enough for is not waited for.
+        let in_time = ending.is_some_and(|ending| now < ending);
+        if in_time && name.starts_with("side") {
+            let live = pod.containers.iter().filter(|c| c.is_live());
+            let after = |c: &&ContainerSeen| !c.name.starts_with("side") || c.name > name;
+            if let Some(other) = live.clone().find(after) {
+                world.broken(format!("{name} of {uid} is stopped before {}", other.name));
+            }
+        }
+    }
+
+    /// The pod of an instance that runs.
+    fn owner(&self, id: &str) -> Option<(String, PodOnNode)> {
+        let uid = self.running().into_iter().find(|(_, c)| c.id == id)?.0;
+        let pod = self.of(&uid);
+        Some((uid, pod))
+    }
+
+    fn ask(&self, id: &str, command: &[String]) -> ExecOutput {
+        let word = command.first().cloned().unwrap_or_default();
+        let mut world = lock(&self.world);
+        let flaky = world.fault(30);
+        let steps = world.steps;
+        let known = world.instances.get(id).cloned().unwrap_or_default();
+        let container = world.container(&known.uid, &known.name).unwrap_or_default();
+        let probe = match word.as_str() {
+            "startup" => container.startup_probe.clone(),
+            "readiness" => container.readiness_probe,
+            "liveness" => container.liveness_probe,
+            _ => None,
+        };
+        let instance = world.instances.entry(id.to_owned()).or_default();
+        let bad = instance.sick || flaky;
+        let row = instance.bad.entry(word.clone()).or_default();
+        *row = if bad { *row + 1 } else { 0 };
+        let row = *row;
+        let threshold =
+            probe.as_ref().map_or(1, |p| u64::try_from(p.failure_threshold.max(1)).unwrap_or(1));
+        if row >= threshold && word != "readiness" && word != "pre" {
+            instance.may_be_stopped = true;
+        }
+        if !bad {
+            instance.answered.insert(word.clone());
+        }
+        if word == "post" {
+            instance.hooked = !bad;
+        }
+        let gated = container.startup_probe.is_some() && !instance.answered.contains("startup");
+        if gated && matches!(word.as_str(), "readiness" | "liveness") {
+            world.broken(format!("{id} is asked for {word} before it has come up"));
+        }
+        if let (Some(probe), Some(started)) = (&probe, known.started)
+            && steps == 0
+        {
+            let delay = u64::try_from(probe.initial_delay_seconds).unwrap_or(0);
+            let ran = clock::boot().saturating_sub(started.boot);
+            // The runtime tells whole starts, the agent counts whole seconds.
+            if ran + Duration::from_secs(1) < Duration::from_secs(delay) {
+                world.broken(format!("{id} is asked for {word} {ran:?} after its start"));
+            }
+        }
+        ExecOutput { code: i32::from(bad), ..ExecOutput::default() }
+    }
+
+    /// Does what nobody waits for any more.
+    pub fn finish(&self, late: Late) {
+        match late {
+            Late::Start(id) => {
+                let started = self.inner.start_container(&id).now_or_never().expect("at once");
+                if started.is_ok() {
+                    self.judge_started(&id);
+                }
+            }
+            Late::Stop(id) => {
+                drop(self.inner.stop_container(&id, Duration::ZERO).now_or_never());
+            }
+            Late::Create(sandbox_id, config, sandbox) => {
+                let made = self.inner.create_container(&sandbox_id, &config, &sandbox);
+                if let Ok(id) = made.now_or_never().expect("at once") {
+                    self.judge_create(&sandbox.uid, &config, &id);
+                }
+            }
+        }
+    }
+
+    /// Whether the call is one that is done after all, later.
+    async fn is_late(&self, call: &str, late: impl FnOnce() -> Late) -> bool {
+        {
+            let mut world = lock(&self.world);
+            if !world.fault(250) || world.runtime_away {
+                return false;
+            }
+            let late = late();
+            world.note(format!("{call} is done later"));
+            world.late.push(late);
+        }
+        hangs(&self.world, DEADLINE).await;
+        true
+    }
+}
+
+struct Instance2 {
+    uid: String,
+    name: String,
+}
+
+/// More starts of one container in a minute are a storm: 0, 0, 10 and 20 s apart, and as many again for what probes found.
+const STORM: usize = 8;
+
+macro_rules! through {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {
+        $(fn $name<'a>(&'a self, $($arg: $type),*) -> Answer<'a, $out> {
+            let object = String::new() $(+ &format!("{:?}", $arg).chars().take(40).collect::<String>())*;
+            self.through(stringify!($name), object, move || self.inner.$name($($arg),*))
+                .boxed()
+        })*
+    };
+}
+
+impl Runtime for Troubled {
+    through! {
+        version() -> RuntimeVersion;
+        health() -> RuntimeHealth;
+        list() -> Vec<PodOnNode>;
+        pod(uid: &'a str) -> PodOnNode;
+        stop_sandbox(id: &'a str) -> ();
+        remove_sandbox(id: &'a str) -> ();
+        remove_container(id: &'a str) -> ();
+        container(id: &'a str) -> Option<ContainerSeen>;
+        update_resources(id: &'a str, resources: &'a ContainerResources) -> ();
+        reopen_log(id: &'a str) -> ();
+        checkpoint(id: &'a str, archive: &'a str, timeout: Duration) -> ();
+        stream(request: &'a StreamRequest) -> String;
+        image(name: &'a str) -> Option<Image>;
+        images() -> Vec<Image>;
+        pull_image(name: &'a str, login: Option<&'a RegistryLogin>) -> String;
+        remove_image(id: &'a str) -> ();
+        image_filesystems() -> Vec<FilesystemUsage>;
+        usage() -> Vec<ContainerUsage>;
+    }
+
+    fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
+        self.judge_sandbox(config);
+        let object = format!("{} {}", config.uid, config.attempt);
+        async move {
+            let made = self.through("run_sandbox", object, || self.inner.run_sandbox(config)).await;
+            // One whose network could not be set up stays, and is not ready.
+            let half = made.is_err() && {
+                let mut world = lock(&self.world);
+                !world.runtime_away && world.fault(3)
+            };
+            if half && let Ok(sandbox) = self.inner.run_sandbox(config).await {
+                lock(&self.world).note(format!("{} is half made", sandbox.id));
+                self.inner.end_sandbox(&sandbox.id);
+            }
+            made
+        }
+        .boxed()
+    }
+
+    fn create_container<'a>(
+        &'a self,
+        sandbox_id: &'a str,
+        config: &'a ContainerConfig,
+        sandbox: &'a SandboxConfig,
+    ) -> Answer<'a, String> {
+        lock(&self.world).judge_begin(&sandbox.uid, &config.name);
+        let object = format!("{} {}/{}", sandbox.uid, config.name, config.attempt);
+        async move {
+            let late = || {
+                let (config, sandbox) = (Box::new(config.clone()), Box::new(sandbox.clone()));
+                Late::Create(sandbox_id.to_owned(), config, sandbox)
+            };
+            if self.is_late("create_container", late).await {
+                return Self::refuse("create_container", RefusalKind::TimedOut);
+            }
+            self.through("create_container", object, move || {
+                let made = self.inner.create_container(sandbox_id, config, sandbox);
+                async move {
+                    let made = made.await;
+                    if let Ok(id) = &made {
+                        self.judge_create(&sandbox.uid, config, id);
+                    }
+                    made
+                }
+                .boxed()
+            })
+            .await
+        }
+        .boxed()
+    }
+
+    fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
+        self.judge_start(id);
+        async move {
+            if self.is_late("start_container", || Late::Start(id.to_owned())).await {
+                return Self::refuse("start_container", RefusalKind::TimedOut);
+            }
+            self.through("start_container", id.to_owned(), move || {
+                let started = self.inner.start_container(id);
+                async move {
+                    let started = started.await;
+                    if started.is_ok() {
+                        self.judge_started(id);
+                    }
+                    started
+                }
+                .boxed()
+            })
+            .await
+        }
+        .boxed()
+    }
+
+    fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()> {
+        self.judge_stop(id, grace);
+        async move {
+            if self.is_late("stop_container", || Late::Stop(id.to_owned())).await {
+                return Self::refuse("stop_container", RefusalKind::TimedOut);
+            }
+            // Some end when they are told to, some only when they are killed.
+            let takes = lock(&self.world).chance.pause().min(grace);
+            sleep(takes).await;
+            self.through("stop_container", id.to_owned(), move || {
+                self.inner.stop_container(id, grace)
+            })
+            .await
+        }
+        .boxed()
+    }
+
+    fn exec<'a>(
+        &'a self,
+        id: &'a str,
+        command: &'a [String],
+        timeout: Duration,
+    ) -> Answer<'a, ExecOutput> {
+        let word = command.first().cloned().unwrap_or_default();
+        let object = format!("{id} {word}");
+        if word == "pre"
+            && let Some(instance) = lock(&self.world).instances.get_mut(id)
+        {
+            instance.pre_called = true;
+        }
+        async move {
+            let ran = self
+                .through("exec", object, move || {
+                    let ran = self.inner.exec(id, command, timeout);
+                    async move { Ok(ExecOutput { code: self.ask(id, command).code, ..ran.await? }) }
+                        .boxed()
+                })
+                .await;
+            let timed_out = ran.as_ref().is_err_and(RuntimeError::is_timeout);
+            if ran.is_err() && word == "post" || timed_out && word != "pre" && word != "readiness" {
+                // A hook of which nothing is known has failed; a probe without an answer is a bad one when its time was up.
+                let mut world = lock(&self.world);
+                world.instances.entry(id.to_owned()).or_default().may_be_stopped = true;
+            }
+            ran
+        }
+        .boxed()
+    }
+}
+
+/// For the parts that want it whole.
+pub type SharedRuntime = Arc<Troubled>;

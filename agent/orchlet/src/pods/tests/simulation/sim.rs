@@ -1,0 +1,893 @@
+//! One history: the agent in the world, what happens to both, and how it ends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_csi::{CsiNode, Drivers};
+use agent_pod::memory::Phase;
+use agent_pod::seen::ContainerSeen;
+use agent_pod::want::Source;
+use agent_runtime::fake::FakeRuntime;
+use agent_runtime::runtime::PodOnNode;
+use proto_api::core::v1::{ConfigMap, Pod};
+use proto_api::names::Names;
+use proto_daemon::ready::Readiness;
+use proto_daemon::statusz::StatusBoard;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep;
+
+use super::chance::{MAPS, deleted, ephemeral, pod_of};
+use super::cluster::{Clerk, SimObjects, SimPlace, View};
+use super::runtime::{Late, SharedRuntime, Troubled};
+use super::volumes;
+use super::world::{Book, SECRET, Shared, World, lock};
+use crate::clock;
+use crate::csi::NodePersistent;
+use crate::journal::simulated::Disk;
+use crate::pods::bench::{Outside, Place, parts};
+use crate::pods::parts::Parts;
+use crate::pods::{Found, Pods, Said};
+use crate::sources::api::news;
+use crate::volumes::NodeVolumes;
+use agent_runtime::events::Happened;
+
+/// Long enough in virtual time for every back-off to end.
+const EVER: Duration = Duration::from_secs(2 * 3600);
+/// Pods that are at most made in a history.
+const PODS_MAX: u64 = 6;
+
+type Pods_ = BTreeMap<String, Arc<Pod>>;
+
+/// Something that will happen.
+enum Due {
+    News(Happened),
+    Missed,
+    Commit,
+    Tell,
+    Register,
+    RuntimeBack,
+    ApiBack,
+    DiskBack,
+    DriverBack,
+    Late(Late),
+}
+
+/// A process of the agent.
+struct Agent {
+    said: mpsc::Sender<Said>,
+    news: mpsc::Sender<Happened>,
+    task: JoinHandle<()>,
+    told: Pods_,
+    told_static: Pods_,
+    synced: BTreeSet<bool>,
+    view: Arc<View>,
+    drivers: Drivers,
+    csi: Arc<CsiNode>,
+    parts: Arc<Parts>,
+    heals: JoinSet<()>,
+}
+
+pub struct Sim {
+    pub world: Shared,
+    pub runtime: SharedRuntime,
+    happened: mpsc::UnboundedReceiver<Happened>,
+    disk: Disk,
+    given: Arc<Notify>,
+    agent: Option<Agent>,
+    agenda: BTreeMap<(Duration, u64), Due>,
+    seq: u64,
+    statics: Pods_,
+    disk_full: bool,
+    driver_away: bool,
+    rebooted: bool,
+    republish: bool,
+    made: u64,
+    root: PathBuf,
+}
+
+impl Sim {
+    pub fn new(seed: u64, faults: u64, deadly: BTreeSet<u64>, root: &Path) -> Self {
+        let (inner, happened) = FakeRuntime::new();
+        inner.add_image("image:1");
+        inner.offer_image("image:1");
+        inner.offer_image("image:2");
+        inner.set_clock(|| clock::now().unix_seconds * 1_000_000_000);
+        let world = World::new(seed, faults, deadly, root.to_owned());
+        volumes::begin(&world);
+        let given: Arc<Notify> = Arc::default();
+        let (_, disk) = Disk::open(BTreeMap::new(), given.clone());
+        let republish = lock(&world).chance.one_in(4);
+        let runtime = Arc::new(Troubled { inner, world: world.clone() });
+        let mut sim = Self {
+            world,
+            runtime,
+            happened,
+            disk,
+            given,
+            agent: None,
+            agenda: BTreeMap::new(),
+            seq: 0,
+            statics: BTreeMap::new(),
+            disk_full: false,
+            driver_away: false,
+            rebooted: false,
+            republish,
+            made: 0,
+            root: root.to_owned(),
+        };
+        sim.write_maps();
+        sim
+    }
+
+    // === the agenda ===
+
+    fn due(&mut self, after: Duration, what: Due) {
+        self.seq += 1;
+        self.agenda.insert((clock::since_began() + after, self.seq), what);
+    }
+
+    /// Lets this much time pass, in which the agent works, events arrive and the journal is written.
+    pub async fn pass(&mut self, time: Duration) {
+        let until = clock::since_began() + time;
+        loop {
+            if lock(&self.world).failure.is_some() {
+                return;
+            }
+            if self.agent.is_none() {
+                self.start();
+            }
+            let next = self.agenda.keys().next().map_or(until, |(at, _)| (*at).min(until));
+            let left = next.saturating_sub(clock::since_began());
+            let (died, changed) = {
+                let world = lock(&self.world);
+                (world.died.clone(), world.api_changed.clone())
+            };
+            // All arms are cancel safe.
+            tokio::select! {
+                biased;
+                () = died.notified() => self.kill().await,
+                Some(news) = self.happened.recv() => self.hear(news),
+                () = self.given.notified() => self.commit_soon(),
+                () = changed.notified() => self.tell_soon(),
+                () = sleep(left) => {}
+            }
+            self.take_late();
+            while let Some(entry) = self.agenda.first_entry() {
+                if entry.key().0 > clock::since_began() {
+                    break;
+                }
+                let what = entry.remove();
+                self.act(what);
+            }
+            if clock::since_began() >= until {
+                return;
+            }
+        }
+    }
+
+    fn take_late(&mut self) {
+        let late = std::mem::take(&mut lock(&self.world).late);
+        for late in late {
+            // Around the moment at which the agent gives the call up.
+            let after = Duration::from_secs(110) + lock(&self.world).chance.secs(25);
+            self.due(after, Due::Late(late));
+        }
+    }
+
+    fn hear(&mut self, news: Happened) {
+        let (lost, pause, remind) = {
+            let mut world = lock(&self.world);
+            let lost = world.fault(12) || world.runtime_away;
+            let late = world.fault(8);
+            let pause = Duration::from_millis(world.chance.below(if late { 800 } else { 4 }));
+            (lost, pause, world.chance.secs(10))
+        };
+        match lost {
+            true => self.due(remind, Due::Missed),
+            false => self.due(pause, Due::News(news)),
+        }
+    }
+
+    fn commit_soon(&mut self) {
+        if !self.disk_full && !self.agenda.values().any(|due| matches!(due, Due::Commit)) {
+            let pause = lock(&self.world).chance.write();
+            self.due(pause, Due::Commit);
+        }
+    }
+
+    fn tell_soon(&mut self) {
+        if !self.agenda.values().any(|due| matches!(due, Due::Tell)) {
+            let pause = {
+                let mut world = lock(&self.world);
+                let slow = world.fault(6);
+                Duration::from_millis(world.chance.below(if slow { 3000 } else { 20 }))
+            };
+            self.due(pause, Due::Tell);
+        }
+    }
+
+    fn act(&mut self, what: Due) {
+        match what {
+            Due::News(news) => self.bring(news),
+            Due::Missed => self.bring(Happened::Missed),
+            Due::Commit => self.commit(),
+            Due::Tell => self.tell(),
+            Due::Register => self.register(),
+            Due::Late(late) => self.runtime.finish(late),
+            Due::RuntimeBack => {
+                lock(&self.world).runtime_away = false;
+                lock(&self.world).note("the runtime is back");
+                self.due(Duration::from_millis(5), Due::Missed);
+            }
+            Due::ApiBack => {
+                lock(&self.world).api.away = false;
+                lock(&self.world).note("the API server is back");
+                self.tell_soon();
+            }
+            Due::DiskBack => {
+                self.disk_full = false;
+                self.commit_soon();
+            }
+            Due::DriverBack => {
+                self.driver_away = false;
+                self.register();
+            }
+        }
+    }
+
+    fn bring(&mut self, news: Happened) {
+        if let Some(agent) = &self.agent {
+            agent.news.try_send(news).expect("room for news");
+        }
+    }
+
+    fn commit(&mut self) {
+        if self.disk_full {
+            return;
+        }
+        for uid in self.disk.commit() {
+            if let Some(record) = self.disk.records.get(&uid) {
+                lock(&self.world).on_disk(&uid, &record.memory);
+            }
+        }
+    }
+
+    /// The agent's watches hear what there is now; its manifests are read.
+    fn tell(&mut self) {
+        let Some(agent) = &mut self.agent else { return };
+        {
+            let world = &mut *lock(&self.world);
+            let heard = if world.api.away { None } else { Some(world.api.pods.keys()) };
+            for uid in heard.into_iter().flatten().chain(self.statics.keys()) {
+                if let Some(book) = world.books.get_mut(uid) {
+                    book.told = true;
+                }
+            }
+        }
+        let say = |said: Said| agent.said.try_send(said).expect("room for what is said");
+        for said in news(&agent.told_static, &self.statics) {
+            say(match said {
+                Said::Wants(_, pod) => Said::Wants(Source::Static, pod),
+                said => said,
+            });
+        }
+        agent.told_static.clone_from(&self.statics);
+        if agent.synced.insert(true) {
+            say(Said::Synced(Source::Static));
+        }
+        let world = lock(&self.world);
+        if world.api.away {
+            return;
+        }
+        news(&agent.told, &world.api.pods).into_iter().for_each(say);
+        agent.told.clone_from(&world.api.pods);
+        if agent.synced.insert(false) {
+            say(Said::Synced(Source::Api));
+        }
+        agent.view.hear(&world.api.maps);
+    }
+
+    /// The driver of volumes is there.
+    fn register(&mut self) {
+        let driver = volumes::driver(&self.world, &self.runtime);
+        if let Some(agent) = &mut self.agent
+            && !self.driver_away
+        {
+            agent.drivers.add(driver.clone());
+            let csi = agent.csi.clone();
+            agent.heals.spawn(async move { csi.heal(&driver).await });
+        }
+    }
+
+    // === the agent ===
+
+    /// A new process: the journal as it is on disk, whatever the runtime and the disk have.
+    fn start(&mut self) {
+        let records = self.disk.read(std::mem::take(&mut self.rebooted));
+        if serde_json::to_string(&records).expect("encode").contains(SECRET) {
+            lock(&self.world).broken("the journal holds a secret");
+        }
+        let (journal, disk) = Disk::open(records.clone(), self.given.clone());
+        self.disk = disk;
+        let names = Names::new(Default::default());
+        let reports = Arc::new(Clerk { world: self.world.clone(), runtime: self.runtime.clone() });
+        let drivers = Drivers::default();
+        let csi = CsiNode::open(&self.root, names, "node", drivers.clone());
+        let csi = Arc::new(csi.expect("the records can be read"));
+        let on_disk = agent_volume::PodVolumes::new(&self.root, names);
+        let persistent = NodePersistent {
+            csi: csi.clone(),
+            volumes: on_disk.clone(),
+            node: "node".into(),
+            client: None,
+            reports: reports.clone(),
+        };
+        let node = watch::channel(None).1;
+        let view = Arc::new(View::new(volumes::known(self.republish)));
+        let outside = Outside {
+            dir: &self.root,
+            runtime: self.runtime.clone(),
+            reports,
+            place: Arc::new(Place::default()),
+            journal,
+        };
+        let mut parts = parts(outside);
+        parts.root_dir.clone_from(&self.root);
+        parts.place = Arc::new(SimPlace(self.world.clone()));
+        parts.volumes = Arc::new(NodeVolumes::new(on_disk, persistent, None, node));
+        parts.objects = Arc::new(SimObjects(view.clone()));
+        let parts = Arc::new(parts);
+        let found = Found { pods: self.found(&records), records };
+        let unready = Readiness::default().guard("sources");
+        let sources = vec![Source::Static, Source::Api];
+        let (said, hear_said) = mpsc::channel(1024);
+        let (news, hear_news) = mpsc::channel(1024);
+        let pods = Pods::new(parts.clone(), StatusBoard::default(), found, sources, unready);
+        let task = tokio::spawn(pods.run(hear_said, hear_news));
+        let (told, told_static) = (BTreeMap::new(), BTreeMap::new());
+        let (synced, heals) = (BTreeSet::new(), JoinSet::new());
+        let agent =
+            Agent { said, news, task, told, told_static, synced, view, drivers, csi, parts, heals };
+        self.agent = Some(agent);
+        {
+            let mut world = lock(&self.world);
+            world.note("agent starts");
+            world.books.values_mut().for_each(|book| book.told = false);
+        }
+        self.due(Duration::ZERO, Due::Missed);
+        let (tell, register) = {
+            let chance = &mut lock(&self.world).chance;
+            (chance.pause(), chance.pause())
+        };
+        self.due(tell, Due::Tell);
+        self.due(register, Due::Register);
+    }
+
+    /// What the runtime has, and what is on disk of pods that it has not; as the program does it.
+    fn found(&self, records: &BTreeMap<String, crate::journal::Record>) -> Vec<PodOnNode> {
+        let mut found = self.runtime.all();
+        for uid in entries(&self.root.join("pods")) {
+            if !found.iter().any(|pod| pod.uid == uid) && !records.contains_key(&uid) {
+                found.push(PodOnNode { uid, ..Default::default() });
+            }
+        }
+        found
+    }
+
+    pub async fn kill(&mut self) {
+        let Some(agent) = self.agent.take() else { return };
+        agent.task.abort();
+        if let Err(error) = agent.task.await
+            && error.is_panic()
+        {
+            lock(&self.world).broken(format!("the agent panics: {error}"));
+        }
+        drop(agent.heals);
+        drop(agent.parts);
+        // Everything that belongs to it ends before anything else happens.
+        sleep(Duration::from_millis(1)).await;
+        while self.happened.try_recv().is_ok() {}
+        self.take_late();
+        self.agenda.retain(|_, due| {
+            !matches!(due, Due::News(_) | Due::Missed | Due::Commit | Due::Tell | Due::Register)
+        });
+        let mut world = lock(&self.world);
+        world.hanging = 0;
+        world.note("agent dies");
+    }
+
+    // === what happens ===
+
+    fn uid(&mut self, kind: &str) -> String {
+        self.made += 1;
+        format!("{kind}{}", self.made)
+    }
+
+    fn enter(&mut self, pod: &Pod, is_static: bool) {
+        let mut world = lock(&self.world);
+        let ends = pod.spec.active_deadline_seconds.is_some();
+        let book = Book { pod: pod.clone(), is_static, ends, ..Book::default() };
+        world.note(format!("{} is wanted", pod.metadata.uid));
+        world.books.insert(pod.metadata.uid.clone(), book);
+    }
+
+    /// A pod for the API server. Its name may be one that was used before.
+    pub fn create(&mut self) {
+        if self.made >= PODS_MAX {
+            return;
+        }
+        let uid = self.uid("u");
+        let pod = {
+            let mut world = lock(&self.world);
+            let name = format!("p{}", world.chance.below(3));
+            if world.api.pods.values().any(|pod| pod.metadata.name == name) {
+                return;
+            }
+            pod_of(&mut world.chance, &name, &uid)
+        };
+        self.enter(&pod, false);
+        let mut world = lock(&self.world);
+        world.api.pods.insert(uid, Arc::new(pod));
+        world.api_changed.notify_one();
+    }
+
+    /// A manifest. A second one of that name is the first, edited.
+    pub fn create_static(&mut self) {
+        if self.made >= PODS_MAX {
+            return;
+        }
+        let before: Vec<String> = self.statics.keys().cloned().collect();
+        before.iter().for_each(|uid| self.dropped(uid, None));
+        self.statics.clear();
+        let uid = self.uid("s");
+        let mut pod = pod_of(&mut lock(&self.world).chance, "static", &uid);
+        let names = Names::new(Default::default());
+        pod.metadata.annotations.insert(names.label("config.source"), "file".into());
+        pod.spec.volumes.retain(|v| v.volume_source.empty_dir.is_some());
+        let kept: BTreeSet<String> = pod.spec.volumes.iter().map(|v| v.name.clone()).collect();
+        for container in pod.spec.init_containers.iter_mut().chain(&mut pod.spec.containers) {
+            container.volume_mounts.retain(|mount| kept.contains(&mount.name));
+            container.env.clear();
+        }
+        self.enter(&pod, true);
+        self.statics.insert(uid, Arc::new(pod));
+        lock(&self.world).api_changed.notify_one();
+    }
+
+    /// A source does not have a pod any more, or wants it ended: what runs of it may be stopped, and is killed not before its time.
+    fn dropped(&mut self, uid: &str, grace: Option<i64>) {
+        let mut world = lock(&self.world);
+        let Some(book) = world.books.get_mut(uid) else { return };
+        let own = book.pod.metadata.deletion_grace_period_seconds;
+        let grace = grace.or(own).or(book.pod.spec.termination_grace_period_seconds).unwrap_or(30);
+        let from = clock::boot() + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        book.ends = true;
+        book.kill_from = Some(book.kill_from.map_or(from, |known| known.min(from)));
+        world.note(format!("{uid} is to end within {grace} s"));
+    }
+
+    fn change(&mut self, uid: &str, change: impl FnOnce(&mut Pod)) {
+        let mut world = lock(&self.world);
+        let Some(object) = world.api.pods.get_mut(uid) else { return };
+        let pod = Arc::make_mut(object);
+        change(pod);
+        let pod = pod.clone();
+        if let Some(book) = world.books.get_mut(uid) {
+            book.pod = pod;
+        }
+        world.api_changed.notify_one();
+    }
+
+    pub fn delete(&mut self, uid: &str, grace: i64) {
+        self.dropped(uid, Some(grace));
+        self.change(uid, |pod| *pod = deleted(pod, grace));
+    }
+
+    fn write_maps(&mut self) {
+        let mut world = lock(&self.world);
+        for n in 0..MAPS {
+            let version = world.chance.next().to_string();
+            let mut map = ConfigMap::default();
+            map.metadata.name = format!("map{n}");
+            map.data.insert("version".into(), version.clone());
+            map.data.insert("same".into(), version);
+            world.api.maps.insert(format!("map{n}"), Arc::new(map));
+        }
+        world.api_changed.notify_one();
+    }
+
+    fn some_running(&mut self) -> Option<(String, ContainerSeen)> {
+        let running = self.runtime.running();
+        let at = lock(&self.world).chance.below(running.len().max(1) as u64);
+        running.into_iter().nth(usize::try_from(at).expect("small"))
+    }
+
+    fn some_pod(&mut self) -> Option<String> {
+        let mut world = lock(&self.world);
+        let uids: Vec<String> = world.api.pods.keys().cloned().collect();
+        let at = world.chance.below(uids.len().max(1) as u64);
+        uids.into_iter().nth(usize::try_from(at).expect("small"))
+    }
+
+    /// Something happens.
+    pub async fn happen(&mut self) {
+        let what = lock(&self.world).chance.below(40);
+        match what {
+            0..4 => self.exit_one(),
+            4..6 => self.lose_sandbox(),
+            6..10 => self.sicken(),
+            10..13 => self.kill().await,
+            13 | 14 => self.create(),
+            15 => self.create_static(),
+            16 => {
+                let uids: Vec<String> = self.statics.keys().cloned().collect();
+                uids.iter().for_each(|uid| self.dropped(uid, None));
+                self.statics.clear();
+                lock(&self.world).api_changed.notify_one();
+            }
+            17 | 18 => self.debug(),
+            19..22 => self.end_one(),
+            22..25 => self.change_maps(),
+            25 => self.replace(),
+            26 | 27 => self.go_away().await,
+            28 | 29 => {
+                let by = lock(&self.world).chance.of(&["-86400", "86400", "-60", "3600"]).parse();
+                clock::step(by.expect("a number"));
+                let mut world = lock(&self.world);
+                world.steps += 1;
+                world.note("the clock is set");
+            }
+            30 => self.reboot().await,
+            31 => self.press(),
+            32 => self.runtime.inner.remove_image_now("image:2"),
+            _ => {}
+        }
+    }
+
+    fn exit_one(&mut self) {
+        if let Some((_, container)) = self.some_running() {
+            let code = i32::try_from(lock(&self.world).chance.below(3)).expect("small");
+            lock(&self.world).note(format!("{} exits with {code}", container.id));
+            self.runtime.inner.end(&container.id, code);
+        }
+    }
+
+    fn lose_sandbox(&mut self) {
+        let Some((uid, container)) = self.some_running() else { return };
+        lock(&self.world).note(format!("{} of {uid} dies", container.sandbox_id));
+        self.runtime.inner.end_sandbox(&container.sandbox_id);
+    }
+
+    fn sicken(&mut self) {
+        if let Some((_, container)) = self.some_running() {
+            let mut world = lock(&self.world);
+            let instance = world.instances.entry(container.id.clone()).or_default();
+            instance.sick = !instance.sick;
+            let sick = instance.sick;
+            world.note(format!("{} sick: {sick}", container.id));
+        }
+    }
+
+    fn debug(&mut self) {
+        let Some(uid) = self.some_pod() else { return };
+        self.change(&uid, |pod| {
+            let known = &mut pod.spec.ephemeral_containers;
+            if known.len() < 2 {
+                known.push(ephemeral(format!("debug{}", known.len())));
+            }
+        });
+    }
+
+    /// Deletes a pod, perhaps one that is deleted already, sooner; or its object goes at once.
+    fn end_one(&mut self) {
+        let Some(uid) = self.some_pod() else { return };
+        let (force, grace) = {
+            let mut world = lock(&self.world);
+            (world.chance.one_in(4), i64::try_from(world.chance.below(8)).expect("small"))
+        };
+        let known = lock(&self.world).api.pods.get(&uid).cloned();
+        let sooner = known.and_then(|pod| pod.metadata.deletion_grace_period_seconds);
+        if force {
+            // The agent gives what the object said last.
+            self.dropped(&uid, None);
+            lock(&self.world).api.pods.remove(&uid);
+            lock(&self.world).api_changed.notify_one();
+        } else {
+            self.delete(&uid, sooner.map_or(grace, |known| known.min(grace)));
+        }
+    }
+
+    fn change_maps(&mut self) {
+        let gone = lock(&self.world).chance.one_in(5);
+        if gone {
+            lock(&self.world).api.maps.remove("map0");
+            lock(&self.world).api_changed.notify_one();
+        } else {
+            self.write_maps();
+        }
+    }
+
+    /// Another image for a container: its instance is replaced.
+    fn replace(&mut self) {
+        let Some(uid) = self.some_pod() else { return };
+        self.change(&uid, |pod| {
+            if let Some(container) = pod.spec.containers.first_mut() {
+                container.image =
+                    if container.image == "image:1" { "image:2" } else { "image:1" }.into();
+            }
+        });
+        // Though it may be changed back before the agent gets to it.
+        let mut world = lock(&self.world);
+        let of = world.instances.values_mut().filter(|i| i.uid == uid && i.name == "main0");
+        of.for_each(|instance| instance.may_be_stopped = true);
+    }
+
+    async fn go_away(&mut self) {
+        let (who, long) = {
+            let mut world = lock(&self.world);
+            (world.chance.below(4), world.chance.secs(60))
+        };
+        lock(&self.world).note(format!("away for {long:?}: {who}"));
+        match who {
+            0 => {
+                lock(&self.world).runtime_away = true;
+                self.due(long, Due::RuntimeBack);
+            }
+            1 => {
+                lock(&self.world).api.away = true;
+                self.due(long, Due::ApiBack);
+            }
+            2 => {
+                self.disk_full = true;
+                self.due(long, Due::DiskBack);
+            }
+            _ => {
+                self.driver_away = true;
+                self.due(long, Due::DriverBack);
+                if let Some(agent) = &self.agent {
+                    agent.drivers.remove(super::chance::DRIVER);
+                }
+            }
+        }
+    }
+
+    /// The machine boots: no process, no mount and no cgroup is left, and the clock since boot begins anew.
+    async fn reboot(&mut self) {
+        self.kill().await;
+        self.runtime.inner.reboot();
+        clock::reboot();
+        while self.happened.try_recv().is_ok() {}
+        self.rebooted = true;
+        self.agenda.retain(|_, due| !matches!(due, Due::Late(_)));
+        let mut world = lock(&self.world);
+        world.lose_mounts();
+        world.cgroups.clear();
+        for book in world.books.values_mut() {
+            (book.kill_from, book.starts) = (None, BTreeMap::new());
+            book.ending = book.ending.map(|_| Duration::ZERO);
+        }
+        world.note("the machine boots");
+    }
+
+    /// The node is short of room, or is not any more: whoever is here stays.
+    fn press(&mut self) {
+        if let Some(agent) = &self.agent {
+            agent.parts.strain.send_modify(|strain| {
+                strain.pressure.disk = !strain.pressure.disk;
+            });
+        }
+    }
+
+    // === the end ===
+
+    /// No trouble any more, and everybody is well.
+    pub fn quiet(&mut self) {
+        {
+            let mut world = lock(&self.world);
+            (world.faults, world.runtime_away, world.api.away) = (0, false, false);
+            world.instances.values_mut().for_each(|instance| instance.sick = false);
+            world.note("quiet");
+        }
+        self.agenda.retain(|_, due| {
+            !matches!(due, Due::RuntimeBack | Due::ApiBack | Due::DiskBack | Due::DriverBack)
+        });
+        (self.disk_full, self.driver_away) = (false, false);
+        if let Some(agent) = &self.agent {
+            agent.parts.strain.send_modify(|strain| strain.pressure.disk = false);
+        }
+        self.write_maps();
+        self.register();
+        self.commit_soon();
+        self.due(Duration::from_millis(20), Due::Missed);
+    }
+
+    /// What is not as it is to be in the end: a pod that is to run runs and is ready.
+    pub fn unsettled(&self) -> Option<String> {
+        let world = lock(&self.world);
+        let wanted = world.api.pods.keys().chain(self.statics.keys());
+        wanted.filter_map(|uid| world.books.get(uid)).find_map(|book| {
+            let (uid, status, spec) = (&book.pod.metadata.uid, &book.shown, &book.pod.spec);
+            if book.pod.metadata.deletion_timestamp.is_some() {
+                return Some(format!("{uid} is deleted and still there"));
+            }
+            if Phase::parse(&status.phase).is_terminal() {
+                return None;
+            }
+            if spec.active_deadline_seconds.is_some() {
+                return Some(format!("{uid} outlives its deadline"));
+            }
+            let ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+            if spec.restart_policy == "Always" && !ready {
+                return Some(format!("{uid} is not ready after all: {status:?}"));
+            }
+            let settled = !status.container_statuses.is_empty()
+                && status.container_statuses.iter().all(|c| {
+                    let over = c.state.terminated.as_ref();
+                    let over =
+                        over.is_some_and(|t| t.exit_code == 0 || spec.restart_policy == "Never");
+                    c.state.running.is_some() && c.ready || over
+                });
+            (!settled).then(|| format!("{uid} neither runs nor is over: {status:?}"))
+        })
+    }
+
+    /// What was changed so far, at the runtime, at drivers and in the API.
+    fn changes(&self) -> (usize, u64, u64) {
+        let world = lock(&self.world);
+        let writes = world.books.values().map(|book| book.writes).sum();
+        (self.runtime.inner.changes_len(), world.driven, writes)
+    }
+
+    pub async fn settle(&mut self) {
+        for _ in 0..800 {
+            if self.unsettled().is_none() || self.failed() {
+                break;
+            }
+            self.pass(Duration::from_secs(2)).await;
+        }
+        if let Some(what) = self.unsettled() {
+            lock(&self.world).broken(what);
+        }
+    }
+
+    /// Whether somebody still waits for something, or something is done later.
+    fn is_busy(&self) -> bool {
+        lock(&self.world).hanging > 0 || self.agenda.values().any(|due| matches!(due, Due::Late(_)))
+    }
+
+    /// Once everything is as it is to be, a restart of the agent changes nothing.
+    pub async fn stay(&mut self) {
+        self.pass(Duration::from_secs(20)).await;
+        while self.is_busy() && !self.failed() {
+            self.pass(Duration::from_secs(20)).await;
+        }
+        if self.unsettled().is_some() {
+            self.settle().await;
+            self.pass(Duration::from_secs(20)).await;
+        }
+        let before = self.changes();
+        self.kill().await;
+        self.pass(Duration::from_secs(20)).await;
+        let after = self.changes();
+        let same =
+            before.0 == after.0 && before.2 == after.2 && (self.republish || before.1 == after.1);
+        if !same && !self.failed() {
+            let what = self.runtime.inner.changes().split_off(before.0);
+            lock(&self.world)
+                .broken(format!("a restart changes something: {before:?} {after:?} {what:?}"));
+        }
+    }
+
+    /// Whatever is left of anything.
+    pub fn left(&self) -> Option<String> {
+        let world = lock(&self.world);
+        let mut left = Vec::new();
+        left.extend(world.api.pods.keys().map(|uid| format!("the object {uid}")));
+        left.extend(self.runtime.all().iter().map(|pod| format!("{} in the runtime", pod.uid)));
+        left.extend(world.cgroups.iter().map(|uid| format!("the cgroup of {uid}")));
+        left.extend(world.mounts.values().map(|handle| format!("a mount of {handle}")));
+        left.extend(self.disk.records.keys().map(|uid| format!("the record of {uid}")));
+        left.extend(entries(&self.root.join("pods")).into_iter().map(|e| format!("pods/{e}")));
+        left.extend(entries(&self.root.join("logs")).into_iter().map(|e| format!("logs/{e}")));
+        left.extend(records_below(&self.root.join("plugins")));
+        (!left.is_empty()).then(|| left.join(", "))
+    }
+
+    /// The journal's records on disk.
+    pub fn records(&self) -> &BTreeMap<String, crate::journal::Record> {
+        &self.disk.records
+    }
+
+    pub fn failed(&self) -> bool {
+        lock(&self.world).failure.is_some()
+    }
+
+    /// Everything is deleted, and everything goes.
+    pub async fn finish(&mut self) {
+        let uids: Vec<String> = lock(&self.world).api.pods.keys().cloned().collect();
+        for uid in uids {
+            let known = lock(&self.world).api.pods.get(&uid).cloned();
+            if known.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()) {
+                let grace = i64::try_from(lock(&self.world).chance.below(8)).expect("small");
+                self.delete(&uid, grace);
+            }
+        }
+        let uids: Vec<String> = self.statics.keys().cloned().collect();
+        uids.iter().for_each(|uid| self.dropped(uid, None));
+        self.statics.clear();
+        lock(&self.world).api_changed.notify_one();
+        let trouble = lock(&self.world).chance.secs(20);
+        self.pass(trouble).await;
+        self.quiet();
+        let began = clock::since_began();
+        while self.left().is_some() && !self.failed() && clock::since_began() < began + EVER {
+            self.pass(Duration::from_secs(5)).await;
+        }
+        if let Some(left) = self.left() {
+            lock(&self.world).broken(format!("there is left: {left}"));
+        }
+    }
+
+    /// A whole history: trouble, quiet, the end.
+    pub async fn run(&mut self) {
+        self.create();
+        let (more, faults) = {
+            let mut world = lock(&self.world);
+            (world.chance.below(3), world.faults)
+        };
+        (0..more).for_each(|_| self.create());
+        if lock(&self.world).chance.one_in(3) {
+            self.create_static();
+        }
+        let moments = if faults > 0 { 4 + lock(&self.world).chance.below(20) } else { 3 };
+        for _ in 0..moments {
+            let time = lock(&self.world).chance.pause() * 2;
+            self.pass(time).await;
+            if faults > 0 && !self.failed() {
+                self.happen().await;
+                let mut world = lock(&self.world);
+                world.judge_mounts();
+            }
+        }
+        self.quiet();
+        self.settle().await;
+        let limited =
+            lock(&self.world).api.pods.values().any(|p| p.spec.active_deadline_seconds.is_some());
+        if !limited && !self.failed() {
+            self.stay().await;
+        }
+        if lock(&self.world).chance.one_in(2) {
+            lock(&self.world).faults = faults;
+        }
+        if !self.failed() {
+            self.finish().await;
+        }
+        self.kill().await;
+    }
+}
+
+/// Names in a directory, in order.
+fn entries(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(directory)
+        .map(|all| all.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        .unwrap_or_default();
+    names.sort();
+    names
+}
+
+/// Records and stages of drivers that are left.
+fn records_below(directory: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for name in entries(directory) {
+        let path = directory.join(&name);
+        if name == "globalmount" || path.is_file() {
+            found.push(format!("a stage {}", path.display()));
+        } else {
+            found.extend(records_below(&path));
+        }
+    }
+    found
+}

@@ -1,0 +1,247 @@
+//! What is outside of the agent and outlives it, and what must hold of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use agent_pod::lifecycle::Now;
+use agent_pod::memory::Memory;
+use proto_api::core::v1::{ConfigMap, Container, Pod, PodStatus};
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use super::chance::Chance;
+use crate::clock;
+
+/// The world as everybody in it holds it.
+pub type Shared = Arc<Mutex<World>>;
+
+pub fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of an instance beyond what the runtime tells.
+#[derive(Clone, Default)]
+pub struct Instance {
+    pub uid: String,
+    pub name: String,
+    pub attempt: u32,
+    /// Its probes and hooks fail while it is sick.
+    pub sick: bool,
+    /// Whether it has ever been given a reason to be stopped.
+    pub may_be_stopped: bool,
+    /// Probes that it has answered well.
+    pub answered: BTreeSet<String>,
+    /// Bad answers in a row, by probe.
+    pub bad: BTreeMap<String, u64>,
+    /// Whether its first hook has been run to its end.
+    pub hooked: bool,
+    /// Whether the hook before its stop has been asked for.
+    pub pre_called: bool,
+    /// When it was started.
+    pub started: Option<Now>,
+}
+
+/// What the judge knows of one pod.
+#[derive(Default)]
+pub struct Book {
+    /// As its source has it, or had it last.
+    pub pod: Pod,
+    pub is_static: bool,
+    /// Whether the agent that runs now has heard of it.
+    pub told: bool,
+    /// Reasons to end that exist outside of the agent, or are on its disk.
+    pub ends: bool,
+    /// When what runs at the end is killed, as far as that is decided: not before, since boot.
+    pub kill_from: Option<Duration>,
+    /// The end as it is on disk.
+    pub ending: Option<Duration>,
+    /// A sandbox was asked for: the node has said yes.
+    pub admitted: bool,
+    pub shown: PodStatus,
+    /// Statuses written.
+    pub writes: u64,
+    /// Highest attempt made of each container.
+    pub made: BTreeMap<String, u32>,
+    /// Starts of each container, since the history began.
+    pub starts: BTreeMap<String, Vec<Duration>>,
+    /// Whether the pod's containers have used its directories.
+    pub used: BTreeSet<String>,
+}
+
+/// The API server.
+#[derive(Default)]
+pub struct Api {
+    pub pods: BTreeMap<String, Arc<Pod>>,
+    pub maps: BTreeMap<String, Arc<ConfigMap>>,
+    pub away: bool,
+}
+
+/// What happened, in order: all of it as a number, the last of it as lines.
+pub struct Trace {
+    pub hash: u64,
+    pub len: u64,
+    lines: std::collections::VecDeque<String>,
+    keep: usize,
+}
+
+impl Trace {
+    fn push(&mut self, line: String) {
+        for byte in line.bytes() {
+            self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        self.len += 1;
+        if self.lines.len() >= self.keep {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+}
+
+pub struct World {
+    pub chance: Chance,
+    pub trace: Trace,
+    /// Whether faults happen at all, and how often: one in this many times what is usual. 0 is never.
+    pub faults: u64,
+    /// The agent dies at these moments.
+    pub deadly: BTreeSet<u64>,
+    pub moments: u64,
+    pub died: Arc<Notify>,
+    pub failure: Option<String>,
+    pub api: Api,
+    /// Somebody changed what the API server has.
+    pub api_changed: Arc<Notify>,
+    pub runtime_away: bool,
+    pub books: BTreeMap<String, Book>,
+    pub instances: BTreeMap<String, Instance>,
+    pub cgroups: BTreeSet<String>,
+    /// What drivers have mounted, and of which volume it is.
+    pub mounts: BTreeMap<PathBuf, String>,
+    pub root: PathBuf,
+    /// How often the wall clock was set.
+    pub steps: u64,
+    /// Calls that changed something at a driver.
+    pub driven: u64,
+    pub verbose: bool,
+    /// Calls that are waited for in vain.
+    pub hanging: u64,
+    /// What the runtime does though nobody waits for it any more.
+    pub late: Vec<super::runtime::Late>,
+}
+
+impl World {
+    pub fn new(seed: u64, faults: u64, deadly: BTreeSet<u64>, root: PathBuf) -> Shared {
+        let keep = super::number("ORCH_LINES").and_then(|n| usize::try_from(n).ok()).unwrap_or(80);
+        Arc::new(Mutex::new(Self {
+            chance: Chance(seed),
+            trace: Trace { hash: 0xcbf2_9ce4_8422_2325, len: 0, lines: Default::default(), keep },
+            faults,
+            deadly,
+            moments: 0,
+            died: Arc::default(),
+            failure: None,
+            api: Api::default(),
+            api_changed: Arc::default(),
+            runtime_away: false,
+            books: BTreeMap::new(),
+            instances: BTreeMap::new(),
+            cgroups: BTreeSet::new(),
+            mounts: BTreeMap::new(),
+            root,
+            steps: 0,
+            driven: 0,
+            hanging: 0,
+            verbose: super::number("ORCH_SEED").is_some(),
+            late: Vec::new(),
+        }))
+    }
+
+    pub fn note(&mut self, line: impl AsRef<str>) {
+        let since = clock::since_began().as_millis();
+        self.trace.push(format!("{since:>9} ms {}", line.as_ref()));
+    }
+
+    /// A rule is broken. The history ends at its next turn: who finds it may be in the middle of something.
+    pub fn broken(&mut self, what: impl Into<String>) {
+        let what = what.into();
+        self.note(format!("BROKEN: {what}"));
+        self.failure.get_or_insert(what);
+    }
+
+    /// A line for people that is not part of what happened.
+    pub fn trace_only(&mut self, line: String) {
+        self.trace.lines.push_back(line);
+    }
+
+    pub fn print(&self) {
+        self.trace.lines.iter().for_each(|line| println!("{line}"));
+    }
+
+    /// Whether a fault happens that usually happens once in `n` times.
+    pub fn fault(&mut self, n: u64) -> bool {
+        self.faults > 0 && self.chance.one_in(n * self.faults)
+    }
+
+    pub fn container(&self, uid: &str, name: &str) -> Option<Container> {
+        let book = self.books.get(uid)?;
+        agent_pod::want::container_of(&book.pod, name)
+    }
+
+    /// What the journal has on disk now.
+    pub fn on_disk(&mut self, uid: &str, memory: &Memory) {
+        let Some(book) = self.books.get_mut(uid) else { return };
+        if let Some(ending) = &memory.ending {
+            book.ends = true;
+            book.ending = Some(ending.deadline);
+            book.kill_from =
+                Some(book.kill_from.map_or(ending.deadline, |d| d.min(ending.deadline)));
+        }
+    }
+
+    /// Something of a pod is begun.
+    pub fn judge_begin(&mut self, uid: &str, what: &str) {
+        let Some(book) = self.books.get(uid) else {
+            return self.broken(format!("{what} of {uid}, which nobody has heard of"));
+        };
+        if book.ending.is_some() {
+            self.broken(format!("{what} of {uid} after the end was decided for good"));
+        } else if matches!(book.shown.phase.as_str(), "Succeeded" | "Failed") {
+            self.broken(format!("{what} of {uid}, which is shown as over"));
+        }
+    }
+}
+
+/// What no record, log or event may hold.
+pub const SECRET: &str = "s3cret-data";
+
+/// One of the moments in which the agent may die.
+pub async fn moment(world: &Mutex<World>) {
+    let dies = {
+        let mut world = lock(world);
+        world.moments += 1;
+        let now = world.moments;
+        let dies = world.deadly.remove(&now);
+        if dies {
+            world.died.notify_one();
+        }
+        dies
+    };
+    if dies {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Nothing is heard for so long.
+pub async fn hangs(world: &Mutex<World>, time: Duration) {
+    lock(world).hanging += 1;
+    passes(world, time).await;
+    let mut world = lock(world);
+    world.hanging = world.hanging.saturating_sub(1);
+}
+
+/// Time passes, and the agent may die.
+pub async fn passes(world: &Mutex<World>, time: Duration) {
+    sleep(time).await;
+    moment(world).await;
+}

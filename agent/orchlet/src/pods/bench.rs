@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use agent_pod::events::PodEvent;
 use agent_runtime::Runtime;
@@ -16,6 +16,7 @@ use super::seams::{
     Line, MountedVolumes, PodPlace, PodVolumes, ReportError, Reported, Reports, Sources,
 };
 use crate::journal::Journal;
+use crate::metrics::AgentMetrics;
 use crate::objects::NoObjects;
 
 /// An API server that takes everything.
@@ -129,6 +130,12 @@ pub struct Outside<'a> {
     pub journal: Journal,
 }
 
+/// Counters that all nodes of a test share: nobody reads them, and making them takes its time.
+pub fn metrics() -> AgentMetrics {
+    static METRICS: OnceLock<AgentMetrics> = OnceLock::new();
+    METRICS.get_or_init(AgentMetrics::default).clone()
+}
+
 /// The parts of a small node.
 pub fn parts(outside: Outside<'_>) -> Parts {
     let mut node = Node::default();
@@ -160,7 +167,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         names: proto_api::names::Names::new(Default::default()),
         strain: watch::Sender::default(),
         timelines: crate::timeline::Timelines::default(),
-        metrics: crate::metrics::AgentMetrics::default(),
+        metrics: metrics(),
         probes: crate::pods::probing::NodeProbes::new("agent/1".into()),
         turns: crate::pods::turns::Turns::new(2),
     }

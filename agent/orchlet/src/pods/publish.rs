@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 
 /// Whether the agent has something to change in what is shown. Conditions of others do not count.
 pub fn differs(shown: &PodStatus, status: &PodStatus) -> bool {
-    !changes(shown, status).is_empty()
+    // Most often there is nothing, and that is seen soonest.
+    shown != status && !changes(shown, status).is_empty()
 }
 
 /// A strategic merge patch from `shown` to `status` for the pod of this uid only; conditions of others stay.

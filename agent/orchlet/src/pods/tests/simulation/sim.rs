@@ -26,13 +26,16 @@ use super::volumes;
 use super::world::{Book, SECRET, Shared, World, lock};
 use crate::clock;
 use crate::csi::NodePersistent;
+use crate::csi::disks::Disks;
+use crate::csi::helpers::{Helpers, OnNode};
 use crate::journal::simulated::Disk;
-use crate::pods::bench::{Outside, Place, parts};
+use crate::pods::bench::{Outside, Place, metrics, parts};
 use crate::pods::parts::Parts;
 use crate::pods::{Found, Pods, Said};
 use crate::sources::api::news;
 use crate::volumes::NodeVolumes;
 use agent_runtime::events::Happened;
+use agent_volume::shared_mounts::SharedMounts;
 
 /// Long enough in virtual time for every back-off to end.
 const EVER: Duration = Duration::from_secs(2 * 3600);
@@ -96,7 +99,7 @@ impl Sim {
         inner.offer_image("image:2");
         inner.set_clock(|| clock::now().unix_seconds * 1_000_000_000);
         let world = World::new(seed, faults, deadly, root.to_owned());
-        volumes::begin(&world);
+        volumes::lose_all();
         let given: Arc<Notify> = Arc::default();
         let (_, disk) = Disk::open(BTreeMap::new(), given.clone());
         let republish = lock(&world).chance.one_in(4);
@@ -306,6 +309,8 @@ impl Sim {
 
     /// A new process: the journal as it is on disk, whatever the runtime and the disk have.
     fn start(&mut self) {
+        lock(&self.world).incarnation += 1;
+        volumes::begin(&self.world);
         let records = self.disk.read(std::mem::take(&mut self.rebooted));
         if serde_json::to_string(&records).expect("encode").contains(SECRET) {
             lock(&self.world).broken("the journal holds a secret");
@@ -318,7 +323,12 @@ impl Sim {
         let csi = CsiNode::open(&self.root, names, "node", drivers.clone());
         let csi = Arc::new(csi.expect("the records can be read"));
         let on_disk = agent_volume::PodVolumes::new(&self.root, names);
+        let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
+        let shared = SharedMounts::new(&self.root, names);
         let persistent = NodePersistent {
+            disks: Disks::new(shared, helpers.clone()),
+            helpers,
+            acts: metrics().acts.clone(),
             csi: csi.clone(),
             volumes: on_disk.clone(),
             node: "node".into(),
@@ -337,7 +347,7 @@ impl Sim {
         let mut parts = parts(outside);
         parts.root_dir.clone_from(&self.root);
         parts.place = Arc::new(SimPlace(self.world.clone()));
-        parts.volumes = Arc::new(NodeVolumes::new(on_disk, persistent, None, node));
+        parts.volumes = Arc::new(NodeVolumes::new(on_disk, persistent, None, node, "boot".into()));
         parts.objects = Arc::new(SimObjects(view.clone()));
         let parts = Arc::new(parts);
         let found = Found { pods: self.found(&records), records };

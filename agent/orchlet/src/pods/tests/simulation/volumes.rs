@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status};
 
 use super::chance::{CLAIMS, DRIVER};
 use super::runtime::Troubled;
-use super::world::{self, Shared, World, lock, passes};
+use super::world::{self, Shared, World, lock, passes_in};
 
 /// What stands for a mount.
 const MOUNTED: &str = "mounted";
@@ -33,6 +33,7 @@ const DATA: &str = "data";
 /// The driver.
 pub struct SimDriver {
     pub world: Shared,
+    pub incarnation: u64,
     pub runtime: Arc<Troubled>,
 }
 
@@ -45,7 +46,8 @@ impl std::fmt::Debug for SimDriver {
 /// The driver as the agent knows it.
 pub fn driver(world: &Shared, runtime: &Arc<Troubled>) -> Driver {
     let able = Capabilities { stage: true, ..Capabilities::default() };
-    let service = SimDriver { world: world.clone(), runtime: runtime.clone() };
+    let incarnation = lock(world).incarnation;
+    let service = SimDriver { world: world.clone(), incarnation, runtime: runtime.clone() };
     Driver::of_service(DRIVER, able, Arc::new(service))
 }
 
@@ -56,13 +58,14 @@ impl SimDriver {
         work: impl FnOnce(&mut World, &Troubled) -> Result<(), Status> + Send + 'static,
     ) -> Answer<A> {
         let (world, runtime) = (self.world.clone(), self.runtime.clone());
+        let incarnation = self.incarnation;
         async move {
             let (before, after, fails, lost, hangs) = {
                 let mut world = lock(&world);
                 let (before, after) = (world.chance.pause(), world.chance.pause());
                 (before, after, world.fault(12), world.fault(20), world.fault(60))
             };
-            passes(&world, before).await;
+            passes_in(&world, incarnation, before).await;
             if fails {
                 lock(&world).note(format!("{what} fails"));
                 return Err(Status::internal("trouble"));
@@ -85,7 +88,7 @@ impl SimDriver {
                 lock(&world).note(format!("{what} hangs"));
                 world::hangs(&world, Duration::from_secs(121)).await;
             }
-            passes(&world, after).await;
+            passes_in(&world, incarnation, after).await;
             if lost {
                 Err(Status::unavailable("trouble"))
             } else {
@@ -240,8 +243,7 @@ impl World {
 
 /// Volumes of this thread are the world's from now on: with delays, faults and deaths around every piece of work on the disk.
 pub fn begin(world: &Shared) {
-    mounts::simulated::set(Some(BTreeSet::new()));
-    let world = world.clone();
+    let (incarnation, world) = (lock(world).incarnation, world.clone());
     offload::simulated::set(Some(Arc::new(move || {
         let world = world.clone();
         async move {
@@ -249,11 +251,16 @@ pub fn begin(world: &Shared) {
                 let mut world = lock(&world);
                 (Duration::from_micros(world.chance.below(3000)), world.fault(60))
             };
-            passes(&world, pause).await;
+            passes_in(&world, incarnation, pause).await;
             if fails { Err(std::io::Error::from_raw_os_error(28)) } else { Ok(()) }
         }
         .boxed()
     })));
+}
+
+/// Nothing is mounted.
+pub fn lose_all() {
+    mounts::simulated::set(Some(BTreeSet::new()));
 }
 
 pub fn end() {

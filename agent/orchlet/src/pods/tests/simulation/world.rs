@@ -123,6 +123,8 @@ pub struct World {
     pub steps: u64,
     /// Calls that changed something at a driver.
     pub driven: u64,
+    /// Which process of the agent this is.
+    pub incarnation: u64,
     pub verbose: bool,
     /// Calls that are waited for in vain.
     pub hanging: u64,
@@ -151,6 +153,7 @@ impl World {
             root,
             steps: 0,
             driven: 0,
+            incarnation: 0,
             hanging: 0,
             verbose: super::number("ORCH_SEED").is_some(),
             late: Vec::new(),
@@ -228,6 +231,14 @@ pub async fn moment(world: &Mutex<World>) {
         dies
     };
     if dies {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// The same for work that a process may have left to itself: what belongs to one that is gone comes to nothing.
+pub async fn passes_in(world: &Mutex<World>, incarnation: u64, time: Duration) {
+    passes(world, time).await;
+    if lock(world).incarnation != incarnation {
         std::future::pending::<()>().await;
     }
 }

@@ -399,10 +399,6 @@ impl Worker {
             // A stop that overtakes another does not run the hook again.
             *hook &= !self.busy.has(&key);
         }
-        if matches!(action, Action::MountVolumes) && self.seen.volumes == VolumesSeen::Absent {
-            // One that fails half-way leaves something, too.
-            self.seen.volumes = VolumesSeen::Unverified;
-        }
         self.spawn(key, deadline, async move {
             if let Some(ticket) = before {
                 ticket.durable().await;

@@ -328,6 +328,7 @@ impl Sim {
         let persistent = NodePersistent {
             disks: Disks::new(shared, helpers.clone()),
             helpers,
+            labels: false,
             acts: metrics().acts.clone(),
             csi: csi.clone(),
             volumes: on_disk.clone(),

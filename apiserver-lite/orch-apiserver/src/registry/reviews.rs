@@ -3,6 +3,7 @@
 use apiserver_schema::{Format, Kind, Map, Object, Value};
 
 use crate::auth::{Attributes, Decision, Subject, User};
+use crate::http::Form;
 use crate::status::ApiError;
 use crate::verbs::{Answer, Call, Outcome, decode};
 
@@ -15,8 +16,11 @@ pub fn is_review(kind: &Kind) -> bool {
 /// Answers a review.
 ///
 /// # Errors
-/// 400 for a question that asks nothing.
+/// 400 for a question that asks nothing, 406 for an answer as a table: questions have no rows.
 pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+    if matches!(call.accepted.form, Form::Table(..)) {
+        return Err(ApiError::not_acceptable(call.server.names.protobuf_media_type()));
+    }
     let decoded = decode(call, body, format)?;
     let mut review = decoded.object;
     let status = match call.kind.kind {

@@ -437,3 +437,21 @@ async fn a_service_that_becomes_an_external_name_lets_its_address_go() {
     assert_eq!(changed["spec"]["ports"][0]["nodePort"], Value::Null);
     server.stop().await;
 }
+
+#[tokio::test]
+async fn a_review_has_no_table() {
+    let server = TestServer::start().await;
+    let review = |accept: &str| {
+        let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
+        http::Request::post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews")
+            .header("host", "t")
+            .header("accept", accept)
+            .header("content-type", "application/json")
+            .body(http_body_util::Full::from(body.to_string()))
+            .unwrap()
+    };
+    assert_eq!(server.send(review("application/json")).await.status, 201);
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    assert_eq!(server.send(review(table)).await.status, 406);
+}

@@ -79,7 +79,7 @@ async fn node(bin_dir: &Path, report: &mut Report) -> Result<()> {
 
 async fn measure_node(spec: &cluster::spec::Spec, report: &mut Report) -> Result<()> {
     cluster::demo::import_images(spec).await?;
-    node::floor(spec, report).await?;
+    node::without_agent(spec, node::floor(spec, report)).await?;
     node::Target::ours(spec)?.measure(report).await?;
     footprint::measure(&footprint::ours(spec), report).await
 }

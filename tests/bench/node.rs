@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use cluster::apply::apply;
 use cluster::images::BUSYBOX_IMAGE;
 use cluster::spec::Spec;
+use cluster::supervisor::{self, Programs};
 use cluster::up;
 use proto_api::core::v1::{ConfigMap, Pod};
 use proto_client::watch::{Observed, watch};
@@ -181,6 +182,18 @@ impl Target {
         });
         serde_json::from_value(value).unwrap_or_default()
     }
+}
+
+/// Does `work` while the first node has no agent, which would remove pods that nobody has told it of.
+pub async fn without_agent<T>(spec: &Spec, work: impl Future<Output = Result<T>>) -> Result<T> {
+    supervisor::end_supervisor(spec, Programs::Leave).await?;
+    if let Some(agent) = supervisor::find(spec, "orchlet-node-1") {
+        agent.signal(nix::sys::signal::Signal::SIGKILL)?;
+        agent.ended().await?;
+    }
+    let done = work.await;
+    supervisor::start_supervisor(spec)?;
+    done
 }
 
 /// The calls that the agent makes to the runtime, and nothing else.

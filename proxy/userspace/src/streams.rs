@@ -1,10 +1,12 @@
 //! TCP and SCTP: each connection is two, and bytes go both ways until both sides have said that there are no more.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, Shutdown, recv, send, setsockopt, shutdown, sockopt};
 use proxy_rules::model::Protocol;
 use tokio::io::{Interest, copy_bidirectional};
@@ -102,13 +104,19 @@ async fn carry_messages(near: &TcpStream, far: &TcpStream) -> std::io::Result<()
 async fn carry_one_way(from: &TcpStream, to: &TcpStream) -> std::io::Result<()> {
     let mut message = vec![0; MESSAGE_LEN];
     loop {
-        let len = from
-            .async_io(Interest::READABLE, || {
-                Ok(recv(from.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT)?)
-            })
-            .await?;
+        let received = from.async_io(Interest::READABLE, || {
+            Ok(recv(from.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT)?)
+        });
+        // An association that is over ends in the one way or the other.
+        let len = match received.await {
+            Err(error) if error.kind() == ErrorKind::NotConnected => 0,
+            other => other?,
+        };
         if len == 0 {
-            return Ok(shutdown(to.as_raw_fd(), Shutdown::Write)?);
+            return match shutdown(to.as_raw_fd(), Shutdown::Write) {
+                Ok(()) | Err(Errno::ENOTCONN) => Ok(()),
+                Err(errno) => Err(errno.into()),
+            };
         }
         let mut rest = message.get(..len).unwrap_or_default();
         while !rest.is_empty() {

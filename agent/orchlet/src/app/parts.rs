@@ -44,7 +44,7 @@ impl Bound {
             volumes: on_disk.clone(),
             node: machine.name.clone(),
             client: client.clone(),
-            reports,
+            reports: reports.clone(),
             disks: Disks::new(SharedMounts::new(&self.root_dir, settings.names), helpers.clone()),
             helpers,
             acts: self.metrics.acts.clone(),
@@ -59,8 +59,7 @@ impl Bound {
         own.status.allocatable = allocatable;
         Parts {
             runtime: Arc::new(self.runtime.clone()),
-            reports: cluster
-                .map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone()),
+            reports,
             place: Arc::new(self.place.clone()),
             volumes: Arc::new(volumes),
             objects: cluster

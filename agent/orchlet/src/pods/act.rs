@@ -92,22 +92,7 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
                 None => ImageSeen::Absent { at: clock::boot() },
             }))
         }
-        Action::PullImage { image, container } => {
-            if let Some(id) = imported(parts, scene, image, container).await {
-                return Ok(Effect::Image(ImageSeen::Present { id }));
-            }
-            let missing = images::missing_secrets(&scene.pod, &scene.sources);
-            if !missing.is_empty() {
-                let message = format!(
-                    "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-                    missing.join(", ")
-                );
-                warn(parts, &scene.pod, "FailedToRetrieveImagePullSecret", message);
-            }
-            let pulled = parts.images.pull(image, &scene.pod, &scene.sources).await;
-            let id = pulled.map_err(|e| Failure::new(e.reason, e.message))?;
-            Ok(Effect::Image(ImageSeen::Present { id }))
-        }
+        Action::PullImage { image, container } => pull_image(parts, scene, image, container).await,
         Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
             let make = New { name: container, attempt: *attempt, sandbox_id, image_id };
             create_container(parts, scene, make).await
@@ -161,6 +146,28 @@ async fn imported(parts: &Parts, scene: &Scene, image: &str, container: &str) ->
         return None;
     }
     parts.runtime.image(image).await.ok()?.map(|image| image.id)
+}
+
+async fn pull_image(
+    parts: &Parts,
+    scene: &Scene,
+    image: &str,
+    container: &str,
+) -> Result<Effect, Failure> {
+    if let Some(id) = imported(parts, scene, image, container).await {
+        return Ok(Effect::Image(ImageSeen::Present { id }));
+    }
+    let missing = images::missing_secrets(&scene.pod, &scene.sources);
+    if !missing.is_empty() {
+        let message = format!(
+            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
+            missing.join(", ")
+        );
+        warn(parts, &scene.pod, "FailedToRetrieveImagePullSecret", message);
+    }
+    let pulled = parts.images.pull(image, &scene.pod, &scene.sources).await;
+    let id = pulled.map_err(|e| Failure::new(e.reason, e.message))?;
+    Ok(Effect::Image(ImageSeen::Present { id }))
 }
 
 async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Effect, Failure> {

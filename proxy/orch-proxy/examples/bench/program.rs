@@ -23,7 +23,7 @@ impl Program {
         let path = own.parent().and_then(Path::parent).unwrap().join("orch-proxy");
         let words = ["--naming=kubernetes", "--nft-table=orch-proxy"];
         let words = words.map(str::to_owned).into();
-        path.exists().then(|| Self { path, words, is_ours: true })
+        path.exists().then_some(Self { path, words, is_ours: true })
     }
 
     /// Another one that takes the ecosystem's flags, with some of its own.

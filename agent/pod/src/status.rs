@@ -230,6 +230,16 @@ struct View<'a> {
     now: Duration,
 }
 
+/// How often a container has been restarted. An instance that was made and has not begun to run counts from when it does: readers take a
+/// new count for a container that runs again.
+fn restarts(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> u32 {
+    let attempt = known.attempt.unwrap_or(0);
+    match newest.map(|instance| &instance.state) {
+        Some(InstanceState::Created) => attempt.saturating_sub(1),
+        _ => attempt,
+    }
+}
+
 impl View<'_> {
     fn status(&self, container: &ContainerWant) -> ContainerStatus {
         let known = self.memory.containers.get(&container.name).cloned().unwrap_or_default();
@@ -254,7 +264,7 @@ impl View<'_> {
                 // Nobody asks whether it can serve.
                 Role::Ephemeral => false,
             },
-            restart_count: i32::try_from(known.attempt.unwrap_or(0)).unwrap_or(i32::MAX),
+            restart_count: i32::try_from(restarts(newest, &known)).unwrap_or(i32::MAX),
             image,
             image_id,
             container_id,

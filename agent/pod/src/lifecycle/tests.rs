@@ -191,6 +191,21 @@ fn the_first_crash_restarts_at_once_and_the_second_waits() {
 }
 
 #[test]
+fn a_restart_counts_from_when_it_runs() {
+    let one = instance("c", 0, exited(1));
+    let first = plan(&want(), &with(vec![one.clone()]), &admitted(), at(0));
+    let mut memory = first.memory;
+    let states = [(InstanceState::Created, 0, false), (running(), 1, true), (exited(1), 1, false)];
+    for (state, restarts, ready) in states {
+        let seen = with(vec![one.clone(), instance("c", 1, state.clone())]);
+        let next = plan(&want(), &seen, &memory, at(1));
+        let status = &next.status.container_statuses[0];
+        assert_eq!((status.restart_count, status.ready), (restarts, ready), "{state:?}");
+        memory = next.memory;
+    }
+}
+
+#[test]
 fn images_wait_and_say_why() {
     let absent = |pull| {
         let mut seen = prepared();

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use proxy_netfilter::nft::expr::Expr;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::ruleset::{ChainRules, SetElements};
 use proxy_netfilter::nft::{Data, Family, Rule, TableRules, Value};
@@ -86,10 +87,13 @@ fn compare_chains(family: Family, is: &TableRules, should: &TableRules, shape: &
     shape.extend(is.chains.keys().filter(foreign).map(|name| format!("chain {name} is not ours")));
 }
 
-/// Whether a chain says what it should. A length of source ranges that was in use once stays with its rule.
+/// Whether a chain says what it should. What was in use once stays with its rule: a length of source ranges, a map that
+/// is seldom used.
 fn is_same(family: Family, name: &str, there: &ChainRules, chain: &ChainRules) -> bool {
     if name != SOURCE_RANGES {
-        return there == chain;
+        let stays = |rule: &&Rule| chain.rules.contains(rule) || !asks_seldom_used(rule);
+        let rules = there.rules.iter().filter(stays);
+        return there.chain == chain.chain && rules.eq(&chain.rules);
     }
     let longest = if family == Family::Ip6 { 128 } else { 32 };
     let is_length =
@@ -97,6 +101,11 @@ fn is_same(family: Family, name: &str, there: &ChainRules, chain: &ChainRules) -
     there.chain == chain.chain
         && chain.rules.iter().all(|rule| there.rules.contains(rule))
         && there.rules.iter().all(|rule| chain.rules.contains(rule) || is_length(rule))
+}
+
+fn asks_seldom_used(rule: &Rule) -> bool {
+    let is_seldom = |set: &str| Map::SELDOM.iter().any(|map| map.name() == set);
+    rule.exprs.iter().any(|expr| matches!(expr, Expr::Lookup(lookup) if is_seldom(&lookup.set)))
 }
 
 fn compare_sets(is: &TableRules, should: &TableRules, shape: &mut Vec<String>) {

@@ -44,6 +44,8 @@ pub struct Dataplane {
     gone: Vec<(ServiceId, IpAddr, u16)>,
     claims: Claims,
     classes: BTreeSet<(Family, Class)>,
+    /// Maps of [`Map::SELDOM`] that rules ask.
+    asked: BTreeSet<(Family, Map)>,
     /// Lengths of prefix that have a rule, in the order of the rules.
     prefixes: Vec<(Family, u8)>,
     /// The zone that this node is in, where it is known.
@@ -115,7 +117,8 @@ struct Fill {
 pub enum Pass {
     /// Nothing but these elements changes.
     Change(Transaction),
-    /// The tables have to be made anew, by [`Dataplane::load`]: they never were, or a map is full.
+    /// The tables have to be made anew, by [`Dataplane::load`]: they never were, a map is full, or one
+    /// that rules do not ask holds something.
     Reload,
 }
 
@@ -133,6 +136,7 @@ impl Dataplane {
             gone: Vec::new(),
             claims: Claims::default(),
             classes: BTreeSet::new(),
+            asked: BTreeSet::new(),
             prefixes: Vec::new(),
             zone: None,
             health_checks: HealthChecks::new(),
@@ -319,7 +323,13 @@ impl Dataplane {
             }
         }
         let no_room = self.fill.values().any(|fill| fill.elements > fill.room);
-        if no_room || transaction.classes.iter().any(|class| self.cannot_remember(class)) {
+        let is_new =
+            |e: &Entry| Map::SELDOM.contains(&e.map) && !self.asked.contains(&(e.family, e.map));
+        let nobody_asks = transaction.added.iter().any(is_new);
+        if no_room
+            || nobody_asks
+            || transaction.classes.iter().any(|class| self.cannot_remember(class))
+        {
             self.loaded = false;
             return Pass::Reload;
         }
@@ -338,6 +348,8 @@ impl Dataplane {
         let prefixes =
             ranges.flat_map(|run| run.entries).filter_map(|e| Some((e.family, e.prefix()?)));
         self.prefixes = prefixes.collect::<BTreeSet<_>>().into_iter().collect();
+        let places = entries.runs().map(|run| (run.family, run.map));
+        self.asked = places.filter(|(_, map)| Map::SELDOM.contains(map)).collect();
         self.fill.clear();
         for run in entries.runs() {
             self.fill.entry((run.family, run.map)).or_default().elements = run.entries.len();
@@ -367,7 +379,8 @@ impl Dataplane {
     fn skeleton(&self, family: Family) -> TableRules {
         let room = |map| self.fill.get(&(family, map)).map_or(ROOM_MIN, |fill| fill.room);
         let size = |map| u32::try_from(room(map)).unwrap_or(u32::MAX);
-        let mut table = self.layout.skeleton(family, size);
+        let is_asked = |map| self.asked.contains(&(family, map));
+        let mut table = self.layout.skeleton(family, size, is_asked);
         for (_, class) in self.classes.iter().filter(|(f, _)| *f == family) {
             self.layout.add_class(family, &mut table, *class);
         }

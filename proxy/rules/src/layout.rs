@@ -110,8 +110,14 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A table without services: all sets, empty, and all rules that do not depend on a class in use.
-    pub fn skeleton(&self, family: Family, size_of: impl Fn(Map) -> u32) -> TableRules {
+    /// A table without services: all sets, empty, and all rules that do not depend on a class in use. Of the maps of
+    /// [`Map::SELDOM`] only those are asked that `is_asked` says.
+    pub fn skeleton(
+        &self,
+        family: Family,
+        size_of: impl Fn(Map) -> u32,
+        is_asked: impl Fn(Map) -> bool,
+    ) -> TableRules {
         let mut table = TableRules::empty(self.flags);
         let counting = self.settings.counting == Counting::On;
         for map in Map::ALL.into_iter().filter(|map| counting || !map.counts()) {
@@ -119,7 +125,7 @@ impl Layout {
             let elements = BTreeMap::new();
             table.sets.insert(map.name().to_owned(), SetElements { set, elements });
         }
-        for (chain, exprs) in rules::chains(family, &self.settings) {
+        for (chain, exprs) in rules::chains(family, &self.settings, &is_asked) {
             let chain = Chain { table: self.table.clone(), ..chain };
             let rules = exprs.into_iter().map(|rule| self.rule(&chain.name, rule)).collect();
             table.chains.insert(chain.name.clone(), ChainRules { chain, rules });

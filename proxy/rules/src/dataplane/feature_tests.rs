@@ -1,7 +1,7 @@
 //! Kinds of service one by one: affinity, gates, the consistent choice, zones, health checks.
 
 use super::tests::{
-    CLIENT, NODE, POD_HERE, ask, ip, layout, node, sent, service, slice, with_node_port,
+    CLIENT, NODE, POD_HERE, ask, follow, ip, layout, node, sent, service, slice, with_node_port,
 };
 use super::*;
 use crate::layout::FAMILIES;
@@ -97,7 +97,7 @@ fn affinity_never_leads_where_the_policy_does_not() {
     }
     let id = ServiceId::new("ns", "web");
     node.service_changed(&id, Some(Arc::new(sticky(with_node_port(Policy::Local)))));
-    node.pass();
+    follow(&mut node);
     for to in [("198.51.100.1", 80), (NODE, 30080)] {
         assert_eq!(endpoint(&memory.connect(&node, CLIENT, to, 2)), "10.244.1.6");
     }

@@ -72,6 +72,9 @@ impl Map {
         Self::NodePortCounted,
     ];
 
+    /// Maps that many clusters never use, on the way of each new connection: rules ask them only once they hold something.
+    pub const SELDOM: [Self; 3] = [Self::Gated, Self::ServicesExternal, Self::Masquerade];
+
     /// Its name in the kernel.
     pub fn name(self) -> &'static str {
         match self {

@@ -52,17 +52,25 @@ fn rule(comment: &'static str, parts: impl IntoIterator<Item = Vec<Expr>>) -> Co
 }
 
 /// The chains that are there whatever services there are. Table names are left to the caller.
-pub fn chains(family: Family, settings: &Settings) -> Vec<(Chain, Vec<Commented>)> {
+/// Of the maps of [`Map::SELDOM`] only those are asked that `is_asked` says.
+pub fn chains(
+    family: Family,
+    settings: &Settings,
+    is_asked: &dyn Fn(Map) -> bool,
+) -> Vec<(Chain, Vec<Commented>)> {
     let base = |name, point, priority| Chain::nat("", name, point, priority);
     let enter = || vec![rule("find the service", [vec![decide(Verdict::Jump(SERVICES.into()))]])];
     vec![
         (base("prerouting", HookPoint::PREROUTING, PRIORITY_DESTINATION), enter()),
         (base("output", HookPoint::OUTPUT, PRIORITY_DESTINATION), enter()),
-        (base("postrouting", HookPoint::POSTROUTING, PRIORITY_SOURCE), sources(family, settings)),
-        (Chain::regular("", SERVICES), services(family)),
+        (
+            base("postrouting", HookPoint::POSTROUTING, PRIORITY_SOURCE),
+            sources(family, settings, is_asked),
+        ),
+        (Chain::regular("", SERVICES), services(family, is_asked)),
         (Chain::regular("", GATED), gated()),
         (Chain::regular("", SOURCE_RANGES), Vec::new()),
-        (Chain::regular("", FRONTENDS), frontends(family, settings)),
+        (Chain::regular("", FRONTENDS), frontends(family, settings, is_asked)),
         (Chain::regular("", REJECT), reject(family)),
     ]
 }
@@ -78,12 +86,12 @@ fn node_port_key(at: Reg) -> Vec<Expr> {
     vec![protocol(at), port(at.plus(1))]
 }
 
-fn services(family: Family) -> Vec<Commented> {
+fn services(family: Family, is_asked: &dyn Fn(Map) -> bool) -> Vec<Commented> {
     let gated = vec![is_in(Map::Gated, KEY), decide(Verdict::Goto(GATED.into()))];
-    vec![
-        rule("not for everybody", [service_key(family, KEY), gated]),
-        rule("for everybody", [vec![decide(Verdict::Goto(FRONTENDS.into()))]]),
-    ]
+    let asked = is_asked(Map::Gated);
+    let gated = asked.then(|| rule("not for everybody", [service_key(family, KEY), gated]));
+    let rest = [rule("for everybody", [vec![decide(Verdict::Goto(FRONTENDS.into()))]])];
+    gated.into_iter().chain(rest).collect()
 }
 
 /// A block of senders that may goes on from the chain of source ranges; what comes back may not.
@@ -106,20 +114,21 @@ pub fn source_range(family: Family, bits: u8) -> Commented {
     rule("a block that may", [service_key(family, KEY), sender, allowed])
 }
 
-fn frontends(family: Family, settings: &Settings) -> Vec<Commented> {
+fn frontends(
+    family: Family,
+    settings: &Settings,
+    is_asked: &dyn Fn(Map) -> bool,
+) -> Vec<Commented> {
     let class = |map| vec![find(map, KEY, DATA)];
     let act = || vec![decide_class(CLASS)];
     let external = || from_outside(family, settings);
-    let mut rules = vec![
-        rule(
-            "external traffic, policy Local",
-            [service_key(family, KEY), class(Map::ServicesExternal), external(), act()],
-        ),
-        rule(
-            "cluster and external addresses",
-            [service_key(family, KEY), class(Map::Services), act()],
-        ),
-    ];
+    let mut rules = Vec::new();
+    if is_asked(Map::ServicesExternal) {
+        let parts = [service_key(family, KEY), class(Map::ServicesExternal), external(), act()];
+        rules.push(rule("external traffic, policy Local", parts));
+    }
+    let parts = [service_key(family, KEY), class(Map::Services), act()];
+    rules.push(rule("cluster and external addresses", parts));
     let counting = settings.counting == Counting::On;
     if counting {
         let counted = vec![is_in(Map::Counted, KEY)];
@@ -194,7 +203,7 @@ fn reject(family: Family) -> Vec<Commented> {
 }
 
 /// What the source becomes after routing.
-fn sources(family: Family, settings: &Settings) -> Vec<Commented> {
+fn sources(family: Family, settings: &Settings, is_asked: &dyn Fn(Map) -> bool) -> Vec<Commented> {
     let after = address_words(family);
     let original = || {
         let parts = [original_address(family, KEY), protocol(KEY.plus(after))];
@@ -208,14 +217,19 @@ fn sources(family: Family, settings: &Settings) -> Vec<Commented> {
     rules.extend([
         rule("not ours", [is_not_dnat(SCRATCH), vec![decide(Verdict::Return)]]),
         rule("an endpoint reaches itself", [to_itself, vec![is_in(Map::Hairpin, KEY)], act()]),
-        rule("external addresses", [original(), vec![is_in(Map::Masquerade, KEY)], act()]),
     ]);
+    if is_asked(Map::Masquerade) {
+        let parts = [original(), vec![is_in(Map::Masquerade, KEY)], act()];
+        rules.push(rule("external addresses", parts));
+    }
     // The short way around the policy Local: this machine's own address may be one that nobody else knows the
     // way to, such as the balancer's.
     let from_host = || is_local(End::Source, CmpOp::EQ, SCRATCH);
     let found = |map| vec![find(map, KEY, DATA)];
     let local = [original(), found(Map::ServicesExternal), from_host(), act()];
-    rules.push(rule("this machine to external addresses, policy Local", local));
+    if is_asked(Map::ServicesExternal) {
+        rules.push(rule("this machine to external addresses, policy Local", local));
+    }
     match (settings.masquerade, not_from_pods(family, settings)) {
         (Masquerade::All, _) => rules.push(rule("cluster addresses", [to_cluster_ip, act()])),
         (Masquerade::FromOutside, Some(outside)) => {

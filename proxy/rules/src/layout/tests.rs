@@ -68,7 +68,7 @@ fn rules_use_only_sets_and_chains_that_are_there() {
         settings: Settings::default(),
     };
     for family in FAMILIES {
-        let mut table = layout.skeleton(family, |_| 16);
+        let mut table = layout.skeleton(family, |_| 16, |_| true);
         for choice in [Choice::Random, Choice::Consistent, Choice::sticky(10)] {
             for draw in [Draw::Service, Draw::NodePortHere] {
                 layout.add_class(family, &mut table, Class::Balance(draw, choice, 2));

@@ -169,9 +169,9 @@ const FRAME: &str = "table ip peer {
     map no-endpoints { type ipv4_addr . inet_proto . inet_service : verdict\n}
     map firewall { type ipv4_addr . inet_proto . inet_service : verdict\n}
     map services { type ipv4_addr . inet_proto . inet_service : verdict\n}
-    chain pre { type nat hook prerouting priority -100\n jump all\n}
-    chain out { type nat hook output priority -100\n jump all\n}
-    chain all { ip daddr . meta l4proto . th dport vmap @services\n}
+    chain pre { type nat hook prerouting priority -100\n jump dispatch\n}
+    chain out { type nat hook output priority -100\n jump dispatch\n}
+    chain dispatch { ip daddr . meta l4proto . th dport vmap @services\n}
     chain post { type nat hook postrouting priority 100\n
         meta mark and 0x4000 == 0x4000 masquerade fully-random\n}
     chain mark-for-masquerade { meta mark set meta mark or 0x4000\n}

@@ -246,3 +246,54 @@ fn a_checked_path_of_the_node_is_the_path_that_is_given() {
     attacker.stop();
     assert!(directories > 0 && others > 0, "no race: {directories}, {others}");
 }
+
+/// Somebody with a way to write to the directory of a projected volume swaps the link that everything goes through: the agent neither reads
+/// nor writes nor removes anything where it leads.
+#[test]
+fn links_of_a_projected_volume_lead_nowhere() {
+    use std::io::Read as _;
+
+    use agent_volume::tree::{Ownership, Tree};
+    use agent_volume::{Payload, PayloadFile};
+    let Some(ground) = Ground::new("links_of_a_projected_volume_lead_nowhere") else { return };
+    let (volume, outside) = (ground.volume.path().to_owned(), ground.outside.path().to_owned());
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+    let root = rustix::fs::openat(CWD, &volume, flags, rustix::fs::Mode::empty()).unwrap();
+    let tree = Tree::new(root, Ownership::default());
+    let (stop, swaps) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let attacker = {
+        let (stop, swaps, volume) = (stop.clone(), swaps.clone(), volume.clone());
+        std::thread::spawn(move || {
+            let (evil, data) = (volume.join("..evil"), volume.join("..data"));
+            while !stop.load(Ordering::Relaxed) {
+                let _ = symlink(&outside, &evil); // it may be there
+                let flags = RenameFlags::EXCHANGE;
+                if rustix::fs::renameat_with(CWD, &evil, CWD, &data, flags).is_ok() {
+                    swaps.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+    };
+    let mut race = Race::new();
+    let (mut written, mut read) = (0_u64, 0_u64);
+    race.attempts = ATTEMPTS - ATTEMPTS / 10; // each writes files and lets generations linger
+    while race.goes_on(written > 0 && read > 0 && swaps.load(Ordering::Relaxed) > 100) {
+        let mut payload = Payload::default();
+        let data = format!("mine {}", race.attempts).into_bytes();
+        payload.insert("file", PayloadFile { data, mode: 0o644 }).unwrap();
+        // one that meets a swap is an error, and tried again by the agent
+        written += u64::from(tree.write(&payload).is_ok());
+        if let Ok(Some(mut file)) = tree.open("file") {
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            assert!(text.starts_with("mine"), "read from outside: {text}");
+            read += 1;
+        }
+        ground.check_outside();
+    }
+    stop.store(true, Ordering::Relaxed);
+    attacker.join().unwrap();
+    let swaps = swaps.load(Ordering::Relaxed);
+    assert!(written > 0 && read > 0 && swaps > 100, "no race: {written}, {read}, {swaps}");
+    eprintln!("{} attempts, {written} written, {read} read, {swaps} swaps", race.attempts);
+}

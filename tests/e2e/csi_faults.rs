@@ -98,6 +98,12 @@ pub async fn a_driver_that_fails_later_harms_nothing_else(c: &Context) -> Result
     // and the pod goes without waiting for the call to end
     deleted(c, &ns, "p").await?;
     ensure!(driver.count("NodeUnpublishVolume") == 1, "not unpublished");
+    // the same when it hangs before the pod has anything
+    let before = driver.count("NodePublishVolume");
+    c.apply(&two_volumes(&ns, "q", name)).await?;
+    called(&driver, "NodePublishVolume", before + 1).await?;
+    deleted(c, &ns, "q").await?;
+    ensure!(driver.count("NodeUnpublishVolume") == 2, "not unpublished");
     driver.fault("")?;
     c.discard(&ns).await
 }

@@ -23,7 +23,7 @@ use proto_api::Quantity;
 use proto_api::core::v1::{Node, Pod};
 use proto_client::Client;
 use proto_daemon::exit::chain;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use self::again::Again;
 use self::tokens::{OfPod, Token, Tokens};
@@ -35,6 +35,9 @@ use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources, VolumeFill, 
 /// How long a reader that has opened the generation before a switch is given to finish.
 const SWEEP_AFTER: Duration = Duration::from_secs(2);
 
+/// How long a set-up may still take when its pod ends.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(1);
+
 /// Volumes on this node.
 pub struct NodeVolumes {
     volumes: agent_volume::PodVolumes,
@@ -44,6 +47,8 @@ pub struct NodeVolumes {
     /// Persistent volumes in use, by uid of their pod.
     in_pods: Mutex<BTreeMap<String, InPod>>,
     again: Again<Driven>,
+    /// Set-ups under way of pods that have nothing yet, by uid: told when the pod ends.
+    begun: Mutex<BTreeMap<String, Arc<Notify>>>,
 }
 
 /// The persistent volumes of a pod that are set up.
@@ -80,6 +85,7 @@ impl NodeVolumes {
             node,
             in_pods: Mutex::default(),
             again: Again::default(),
+            begun: Mutex::default(),
         }
     }
 
@@ -151,7 +157,21 @@ impl NodeVolumes {
             self.again.ask(&uid, driven, act, told);
             return Ok(known);
         }
-        let (on_host, outcome) = set_up_each(&self.persistent, &driven).await;
+        let ends = Arc::new(Notify::new());
+        self.begun().insert(uid.clone(), ends.clone());
+        let given_up = async {
+            ends.notified().await;
+            // What does not hang comes to its end by itself.
+            tokio::time::sleep(GIVE_UP_AFTER).await;
+        };
+        // Cancel safe: a call that is given up has its record, and is undone by that.
+        let done = tokio::select! {
+            biased;
+            done = set_up_each(&self.persistent, &driven) => Some(done),
+            () = given_up => None,
+        };
+        self.begun().remove(&uid);
+        let (on_host, outcome) = done.ok_or("setting volumes up was given up: the pod ends")?;
         let names = driven
             .volumes
             .iter()
@@ -182,6 +202,10 @@ impl NodeVolumes {
         let on_disk = self.volumes.clone();
         let done = offload(move || work.set_up(&on_disk)).await;
         done.map_err(|e| format!("setting volumes up broke off: {e}"))
+    }
+
+    fn begun(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<Notify>>> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn in_pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, InPod>> {
@@ -332,6 +356,12 @@ impl PodVolumes for NodeVolumes {
         sources: &'a Sources,
     ) -> BoxFuture<'a, Result<MountedVolumes, Line>> {
         self.set_up_all(pod, sources).boxed()
+    }
+
+    fn give_up(&self, pod: &Pod) {
+        if let Some(ends) = self.begun().get(&pod.metadata.uid) {
+            ends.notify_one();
+        }
     }
 
     fn bind_parts<'a>(

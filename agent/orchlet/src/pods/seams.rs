@@ -79,6 +79,8 @@ pub trait PodVolumes: Send + Sync {
         pod: &'a Arc<Pod>,
         sources: &'a Sources,
     ) -> BoxFuture<'a, Result<MountedVolumes, Line>>;
+    /// Gives up what hangs while volumes are being set up for a pod that ends; the set-up then fails soon. Nothing else is touched.
+    fn give_up(&self, _: &Pod) {}
     /// Binds what a container is given through bindings of the agent's; where each is, by number of its mount.
     fn bind_parts<'a>(
         &'a self,

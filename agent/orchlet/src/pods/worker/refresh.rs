@@ -30,6 +30,10 @@ impl Worker {
     /// Brings volumes up to date whose sources have changed, or whose token has aged.
     pub(super) fn refresh(&mut self, next: &Plan) -> Option<Duration> {
         let alive = matches!(next.stage, Stage::Preparing | Stage::Initializing | Stage::Running);
+        if !alive && self.seen.volumes == VolumesSeen::Unverified {
+            // Whoever is asked for a volume may never answer, and nobody wants it any more.
+            self.parts.volumes.give_up(&self.pod());
+        }
         if !alive || self.seen.volumes != VolumesSeen::Mounted || self.busy.has(&Key::Volumes) {
             return None;
         }

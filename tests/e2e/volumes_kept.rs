@@ -18,7 +18,7 @@ use crate::context::{Context, PATIENCE};
 use crate::pods::{WAIT, pod};
 
 /// How long a generation that ended is certainly still there; see the agent's volume crate.
-const LINGER: Duration = Duration::from_millis(50);
+const LINGER: Duration = Duration::from_secs(1);
 /// Lines of each file: large enough that a mix could show.
 const LINES: usize = 100;
 

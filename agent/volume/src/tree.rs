@@ -32,8 +32,9 @@ const DATA_NEW: &str = "..data_tmp";
 const LINK_NEW: &str = "..link_tmp";
 
 /// How long a generation stays after its end. A path is resolved in microseconds; a reader that is put aside in between gets
-/// this much time to come back.
-pub const LINGER: Duration = Duration::from_millis(50);
+/// this much time to come back. With a hundred tasks waiting for each processor, or a container that has used up its share of one, that
+/// takes more than a tenth of a second.
+pub const LINGER: Duration = Duration::from_secs(1);
 /// Ended generations that may linger. More come only from a storm of writes, which then waits for its readers.
 const LINGERING_MAX: usize = 32;
 
@@ -89,13 +90,20 @@ pub enum TreeError {
 pub struct Tree {
     root: OwnedFd,
     ownership: Ownership,
+    linger: Duration,
 }
 
 impl Tree {
     /// The volume whose directory is open as `root`.
     #[must_use]
     pub fn new(root: OwnedFd, ownership: Ownership) -> Self {
-        Self { root, ownership }
+        Self { root, ownership, linger: LINGER }
+    }
+
+    /// The same, whose generations stay for another time than [`LINGER`] after their end.
+    #[must_use]
+    pub fn with_linger(self, linger: Duration) -> Self {
+        Self { linger, ..self }
     }
 
     /// Makes the volume hold exactly `payload`.
@@ -157,7 +165,7 @@ impl Tree {
         let secs = u64::try_from(link.st_mtime).unwrap_or(0);
         let switched =
             UNIX_EPOCH + Duration::new(secs, u32::try_from(link.st_mtime_nsec).unwrap_or(0));
-        SystemTime::now().duration_since(switched).is_ok_and(|age| age >= LINGER)
+        SystemTime::now().duration_since(switched).is_ok_and(|age| age >= self.linger)
     }
 
     /// Keeps a storm of writes from piling up generations: gives readers their time and removes all that ended.
@@ -166,7 +174,7 @@ impl Tree {
             if entries.iter().filter(|(name, _)| is_generation(name)).count() <= LINGERING_MAX + 1 {
                 return Ok(());
             }
-            std::thread::sleep(LINGER);
+            std::thread::sleep(self.linger);
             self.clean(Some(current))
         });
         // The payload is in force; what cannot be removed now is removed by a later write.
@@ -238,7 +246,7 @@ impl Tree {
     fn build_in_room(&self, payload: &Payload, current: Option<&str>) -> Result<String, TreeError> {
         match self.build(payload) {
             Err(TreeError::Write { source: Errno::NOSPC | Errno::DQUOT, .. }) => {
-                std::thread::sleep(LINGER);
+                std::thread::sleep(self.linger);
                 self.clean(current).map_err(TreeError::Inspect)?;
                 self.build(payload)
             }

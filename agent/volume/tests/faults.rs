@@ -11,6 +11,9 @@ use agent_volume::tree::{Ownership, Tree, TreeError, Written};
 use agent_volume::{Payload, PayloadFile};
 use rustix::fs::{CWD, Mode, OFlags};
 
+/// How long generations linger here: less than in earnest, so that many writes take less time.
+const LINGER: Duration = Duration::from_millis(250);
+
 /// Names the directory that a child process writes to.
 const WRITER: &str = "AGENT_VOLUME_TEST_WRITER";
 
@@ -31,7 +34,7 @@ fn version(number: u64) -> Payload {
 fn tree(path: &Path) -> Tree {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap();
-    Tree::new(root, Ownership::default())
+    Tree::new(root, Ownership::default()).with_linger(LINGER)
 }
 
 /// The one version that a file is of.
@@ -117,7 +120,7 @@ fn read_for_ever(volume: &Path, seen: &Seen) {
         let generation = volume.join(std::fs::read_link(volume.join("..data")).unwrap());
         let texts = ["always", "deep/down/always"].map(|name| std::fs::read(generation.join(name)));
         let others = ["even", "odd/inner"].map(|name| generation.join(name).exists());
-        if began.elapsed() >= agent_volume::tree::LINGER {
+        if began.elapsed() >= LINGER {
             continue;
         }
         let texts = texts.map(Result::unwrap);
@@ -247,7 +250,8 @@ fn a_full_file_system_keeps_the_old_files() {
     let detached = mount::detached(tmpfs).unwrap();
     let path =
         PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&detached)));
-    let volume = Tree::new(mount::top(&detached).unwrap(), Ownership::default());
+    let volume =
+        Tree::new(mount::top(&detached).unwrap(), Ownership::default()).with_linger(LINGER);
     let of = |size: usize, letter: u8| {
         let mut payload = Payload::default();
         payload.insert("a", PayloadFile { data: vec![letter; size], mode: 0o644 }).unwrap();

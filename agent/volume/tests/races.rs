@@ -259,7 +259,7 @@ fn links_of_a_projected_volume_lead_nowhere() {
     let (volume, outside) = (ground.volume.path().to_owned(), ground.outside.path().to_owned());
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
     let root = rustix::fs::openat(CWD, &volume, flags, rustix::fs::Mode::empty()).unwrap();
-    let tree = Tree::new(root, Ownership::default());
+    let tree = Tree::new(root, Ownership::default()).with_linger(Duration::from_millis(20));
     let (stop, swaps) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let attacker = {
         let (stop, swaps, volume) = (stop.clone(), swaps.clone(), volume.clone());

@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::*;
 
+/// How long generations linger here, so that many writes take little time.
+const SHORT: Duration = Duration::from_millis(100);
+
 fn tree(path: &Path) -> Tree {
-    Tree::new(beneath::open_directory(path).unwrap(), Ownership::default())
+    Tree::new(beneath::open_directory(path).unwrap(), Ownership::default()).with_linger(SHORT)
 }
 
 fn payload(files: &[(&str, &str)]) -> Payload {
@@ -193,7 +196,7 @@ fn readers_see_the_old_or_the_new() {
                     };
                     let both = (below("a"), below("b/c"));
                     // slower than a generation lingers: it may be gone, which is no reading
-                    if began.elapsed() >= LINGER {
+                    if began.elapsed() >= SHORT {
                         continue;
                     }
                     assert_eq!(both.0.unwrap(), both.1.unwrap());

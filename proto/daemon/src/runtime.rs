@@ -117,10 +117,14 @@ mod tests {
         // Something that is in no other test's way: formats, parses, allocates.
         let work =
             || (0..2000).map(|n| format!("{n:?}").parse::<u64>().expect("a number")).sum::<u64>();
-        let (before, sum) = (resident_code(), work());
-        let_go_of_code();
-        let after = resident_code();
-        assert!(after < before, "{after} kB of {before} kB");
+        let sum = work();
+        // Other tests run meanwhile and bring code of their own: until they have ended, it may be more than what went.
+        let smaller = (0..1000).any(|_| {
+            let before = resident_code();
+            let_go_of_code();
+            resident_code() < before
+        });
+        assert!(smaller, "nothing was let go of");
         assert_eq!(work(), sum);
     }
 }

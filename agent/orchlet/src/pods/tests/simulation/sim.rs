@@ -46,7 +46,7 @@ type Pods_ = BTreeMap<String, Arc<Pod>>;
 
 /// Something that will happen.
 enum Due {
-    News(Happened),
+    News(Box<Happened>),
     Missed,
     Commit,
     Tell,
@@ -190,7 +190,7 @@ impl Sim {
         };
         match lost {
             true => self.due(remind, Due::Missed),
-            false => self.due(pause, Due::News(news)),
+            false => self.due(pause, Due::News(Box::new(news))),
         }
     }
 
@@ -214,7 +214,7 @@ impl Sim {
 
     fn act(&mut self, what: Due) {
         match what {
-            Due::News(news) => self.bring(news),
+            Due::News(news) => self.bring(*news),
             Due::Missed => self.bring(Happened::Missed),
             Due::Commit => self.commit(),
             Due::Tell => self.tell(),

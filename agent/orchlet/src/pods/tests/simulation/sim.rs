@@ -802,7 +802,13 @@ impl Sim {
         left.extend(world.mounts.values().map(|handle| format!("a mount of {handle}")));
         left.extend(self.disk.records.keys().map(|uid| format!("the record of {uid}")));
         left.extend(entries(&self.root.join("pods")).into_iter().map(|e| format!("pods/{e}")));
-        left.extend(entries(&self.root.join("logs")).into_iter().map(|e| format!("logs/{e}")));
+        // Those of pods that died before anything was known of them are swept with the node's other garbage.
+        let logs = entries(&self.root.join("logs")).into_iter();
+        let known = |log: &String| {
+            let uid = log.rsplit('_').next().unwrap_or_default();
+            world.books.get(uid).is_some_and(|book| book.admitted)
+        };
+        left.extend(logs.filter(known).map(|log| format!("logs/{log}")));
         left.extend(records_below(&self.root.join("plugins")));
         (!left.is_empty()).then(|| left.join(", "))
     }

@@ -44,9 +44,8 @@ mod tests {
     use crate::persistent::CsiVolume;
 
     fn pod(text: &str) -> Pod {
-        let mut pod = Pod::default();
-        pod.spec = serde_json::from_value(proto_api::yaml::parse(text).unwrap()).unwrap();
-        pod
+        let spec = serde_json::from_value(proto_api::yaml::parse(text).unwrap()).unwrap();
+        Pod { spec, ..Pod::default() }
     }
 
     fn volume(can: bool, mode: &str) -> Persistent {

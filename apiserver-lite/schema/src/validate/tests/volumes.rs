@@ -20,6 +20,7 @@ fn fields_of(message: &str) -> BTreeSet<&'static str> {
 }
 
 /// Sources that have one form in a pod and in a persistent volume.
+#[allow(clippy::too_many_lines, reason = "a flat table")]
 fn shared() -> Vec<Case> {
     vec![
         (
@@ -274,6 +275,7 @@ fn shared() -> Vec<Case> {
 }
 
 /// Sources that only pods have, or that have another form there.
+#[allow(clippy::too_many_lines, reason = "a flat table")]
 fn of_pods() -> Vec<Case> {
     let items = |item: Json| json!({"name": "m", "items": [item]});
     let shown = |item: Json| json!({"items": [item]});
@@ -729,6 +731,7 @@ fn using(container: &Json) -> Json {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a flat table")]
 fn mounts_and_devices() {
     let at = "spec.containers[0].";
     let mount = |extra: Json| {

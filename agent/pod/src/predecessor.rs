@@ -13,6 +13,17 @@ use crate::seen::{ContainerSeen, Exit};
 use crate::want::{ContainerWant, Fnv32};
 
 impl Memory {
+    /// The memory of a pod: what the journal has of it, with what was shown since, or what can be told from its status alone.
+    pub fn recall(recorded: Option<Self>, status: &PodStatus) -> Self {
+        match recorded {
+            Some(mut memory) => {
+                memory.heed(status);
+                memory
+            }
+            None => Self::adopt(status),
+        }
+    }
+
     /// What can be told of a pod from the status that its API object already has. Used when there is no journal record:
     /// the first start on a node that another agent served.
     pub fn adopt(status: &PodStatus) -> Self {

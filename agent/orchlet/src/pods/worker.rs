@@ -23,8 +23,8 @@ use agent_pod::backoff::Step;
 use agent_pod::events;
 use agent_pod::lifecycle::{Action, Plan, Stage, StopWhy, plan};
 use agent_pod::memory::{Admission, Memory};
-use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, VolumesSeen};
-use agent_pod::want::{Config, PodWant, Source};
+use agent_pod::seen::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
+use agent_pod::want::{PodWant, Source};
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod, PodStatus};
@@ -154,13 +154,7 @@ impl Worker {
         let poke = parts.poke(&pod.metadata.uid);
         let subscription = parts.objects.subscribe(&pod, poke.clone());
         let recorded = start.memory.clone();
-        let memory = match start.memory {
-            Some(mut memory) => {
-                memory.heed(&pod.status);
-                memory
-            }
-            None => Memory::adopt(&pod.status),
-        };
+        let memory = Memory::recall(start.memory, &pod.status);
         let volumes =
             if parts.volumes.exist(&pod) { VolumesSeen::Unverified } else { VolumesSeen::Absent };
         let on_node = start.on_node.containers.into_iter();
@@ -300,28 +294,6 @@ impl Worker {
         want.verdict = self.parts.verdict(&order.pod.metadata.uid);
         want.dead_kept = self.parts.dead_kept();
         if order.held == Held::No { want.gone() } else { want }
-    }
-
-    /// Whether the environment of a container can be made from what is known.
-    fn config(&self, container: &Container) -> Config {
-        if !self.subscription.is_complete() {
-            return Config::Unknown;
-        }
-        match self.subscription.missing(container) {
-            None => Config::Ready,
-            Some(text) => Config::Missing(text),
-        }
-    }
-
-    /// An image that was imported is there, whatever a registry said.
-    fn forget_imported(&mut self) {
-        let images = &self.parts.images;
-        self.memory
-            .troubles
-            .retain(|t| !matches!(&t.step, Step::Image(image) if images.is_imported(image)));
-        self.seen.images.retain(|image, seen| {
-            !(matches!(seen, ImageSeen::Absent { .. }) && images.is_imported(image))
-        });
     }
 
     /// Takes in what the source says now.

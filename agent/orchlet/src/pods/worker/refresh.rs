@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_pod::backoff::Step;
 use agent_pod::events;
 use agent_pod::lifecycle::{Action, Plan, Stage};
-use agent_pod::seen::VolumesSeen;
-use agent_pod::want::PodWant;
+use agent_pod::seen::{ImageSeen, VolumesSeen};
+use agent_pod::want::{Config, PodWant};
+use proto_api::core::v1::Container;
 
 use super::{Outcome, Worker, name};
 use crate::clock;
@@ -74,6 +76,28 @@ impl Worker {
                 self.parts.step_failed(&self.pod(), &action, Duration::ZERO, &line);
                 self.failed(want, &Action::MountVolumes, "", &line);
             }
+        }
+    }
+
+    /// An image that was imported is there, whatever a registry said.
+    pub(super) fn forget_imported(&mut self) {
+        let images = &self.parts.images;
+        self.memory
+            .troubles
+            .retain(|t| !matches!(&t.step, Step::Image(image) if images.is_imported(image)));
+        self.seen.images.retain(|image, seen| {
+            !(matches!(seen, ImageSeen::Absent { .. }) && images.is_imported(image))
+        });
+    }
+
+    /// Whether the environment of a container can be made from what is known.
+    pub(super) fn config(&self, container: &Container) -> Config {
+        if !self.subscription.is_complete() {
+            return Config::Unknown;
+        }
+        match self.subscription.missing(container) {
+            None => Config::Ready,
+            Some(text) => Config::Missing(text),
         }
     }
 }

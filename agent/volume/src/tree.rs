@@ -36,7 +36,7 @@ const LINK_NEW: &str = "..link_tmp";
 /// takes more than a tenth of a second.
 pub const LINGER: Duration = Duration::from_secs(1);
 /// Ended generations that may linger. More come only from a storm of writes, which then waits for its readers.
-const LINGERING_MAX: usize = 32;
+const LINGERING_MAX: usize = 256;
 
 /// Who owns the files of a volume beside root.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,9 +28,9 @@ const LEAST: usize = 2;
 /// Most calls at a time.
 const MOST: usize = 64;
 /// With fewer calls waiting inside the runtime the number grows.
-const TOO_FEW_WAIT: f64 = 2.0;
+const TOO_FEW_WAIT: f64 = 3.0;
 /// With more it shrinks.
-const TOO_MANY_WAIT: f64 = 4.0;
+const TOO_MANY_WAIT: f64 = 6.0;
 /// The share that one more lone call has in what a lone call is known to take. Only these can raise it: a machine that has become
 /// slower is noticed in quiet times, and a burst of any length teaches nothing wrong.
 const LEARNED: f64 = 1.0 / 8.0;
@@ -51,7 +51,7 @@ pub struct Width {
 impl Width {
     /// For a machine with so many processors, of whose runtime nothing is known.
     pub fn new(processors: usize) -> Self {
-        let now = processors.saturating_mul(2).clamp(LEAST, MOST);
+        let now = processors.saturating_mul(4).clamp(LEAST, MOST);
         Self { now, base: [None; Turn::ALL.len()], calls: 0, waited: 0.0, wanted: false }
     }
 
@@ -123,7 +123,7 @@ mod tests {
                 let rate = |n: usize| n as f64 / took(processors, n).as_secs_f64();
                 let best = (LEAST..=MOST).map(rate).fold(0.0, f64::max);
                 assert!(rate(width) > 0.6 * best, "{processors}: {width} of {start}");
-                assert!(width <= 2 * processors + 8, "{processors}: {width} of {start}");
+                assert!(width <= 3 * processors + 8, "{processors}: {width} of {start}");
             }
         }
     }
@@ -134,7 +134,7 @@ mod tests {
         for _ in 0..1000 {
             width.ended(Turn::Sandbox, took(2, 1), 1);
         }
-        assert_eq!(width.now(), 4);
+        assert_eq!(width.now(), 8);
         for _ in 0..5000 {
             width.wanted();
             width.ended(Turn::Sandbox, took(2, 1), 1);
@@ -147,9 +147,9 @@ mod tests {
         let mut width = Width::new(2);
         for _ in 0..100 {
             width.wanted();
-            width.ended(Turn::Start, Duration::from_millis(1), 4);
-            width.ended(Turn::Sandbox, Duration::from_millis(100), 4);
+            width.ended(Turn::Start, Duration::from_millis(1), 8);
+            width.ended(Turn::Sandbox, Duration::from_millis(100), 8);
         }
-        assert!(width.now() > 4, "a slow kind is not a queue: {}", width.now());
+        assert!(width.now() > 8, "a slow kind is not a queue: {}", width.now());
     }
 }

@@ -153,7 +153,7 @@ mod tests {
     async fn turns_are_bounded_and_one_that_hangs_is_passed_by() {
         let turns = Arc::new(Turns::new(1));
         let hang: Vec<_> =
-            (0..2).map(|_| tokio::spawn(hold(turns.clone(), Turn::Create))).collect();
+            (0..4).map(|_| tokio::spawn(hold(turns.clone(), Turn::Create))).collect();
         tokio::task::yield_now().await;
         assert!(!is_free(&turns));
         tokio::time::sleep(KEPT_MAX * 2).await;
@@ -167,7 +167,7 @@ mod tests {
     async fn what_is_nearly_done_is_next_and_who_goes_away_takes_no_turn() {
         let turns = Arc::new(Turns::new(1));
         let first: Vec<_> =
-            (0..2).map(|_| tokio::spawn(hold(turns.clone(), Turn::Create))).collect();
+            (0..4).map(|_| tokio::spawn(hold(turns.clone(), Turn::Create))).collect();
         tokio::task::yield_now().await;
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
@@ -189,7 +189,7 @@ mod tests {
             done.await.unwrap().unwrap();
         }
         assert_eq!(*order.lock().unwrap(), [Turn::Start, Turn::Create, Turn::Sandbox]);
-        first[1].abort();
+        first.iter().for_each(|call| call.abort());
         tokio::task::yield_now().await;
         assert_eq!(turns.lock().in_flight, 0);
     }

@@ -11,6 +11,7 @@
 //! Every turn of the loop takes in what has happened, plans from the whole state, begins what the plan admits and nothing is
 //! being done to already, and waits. What an operation brings comes back as a message; no operation touches the state.
 
+mod look;
 mod refresh;
 mod show;
 
@@ -43,9 +44,6 @@ use super::seams::{Line, MountedVolumes, ReportError, Reported};
 use crate::clock;
 use crate::journal::{Record, Ticket};
 use crate::objects::Subscription;
-
-/// A look at the runtime that failed is tried again after this.
-const LOOK_RETRY: Duration = Duration::from_secs(1);
 
 /// What a pod's source says of it now.
 #[derive(Clone, Debug)]
@@ -434,25 +432,6 @@ impl Worker {
         }
     }
 
-    /// Looks at the runtime as a whole when news may have been lost and nothing is being changed.
-    /// Returns when to try again.
-    fn look(&mut self) -> Option<Duration> {
-        if !self.look_again || self.busy.has(&Key::Look) || self.busy.changes_runtime() {
-            return None;
-        }
-        if clock::boot() < self.look_not_before {
-            return Some(self.look_not_before);
-        }
-        self.look_again = false;
-        let (runtime, uid, epoch) =
-            (self.parts.runtime.clone(), self.pod().metadata.uid.clone(), self.epoch);
-        self.spawn(Key::Look, None, async move {
-            let looked = runtime.pod(&uid).await;
-            Outcome::Looked(epoch, looked.map_err(|e| proto_daemon::exit::chain(&e)))
-        });
-        None
-    }
-
     // === what comes back ===
 
     fn hear(&mut self, news: Happened) {
@@ -526,15 +505,6 @@ impl Worker {
         }
     }
 
-    /// The runtime may have done all the same what it said had failed, and may not have told what came of it: it is looked at, and until
-    /// then nothing counts as over.
-    fn doubt(&mut self, action: &Action, told: bool) {
-        if action.begins() && !told {
-            self.unsure = true;
-            self.look_again = true;
-        }
-    }
-
     fn worked(&mut self, want: &PodWant, action: &Action, effect: Effect, took: Duration) {
         let pod = self.pod();
         if let Action::CreateContainer { container, .. } = action {
@@ -564,23 +534,6 @@ impl Worker {
     fn with_messages(&self, containers: Vec<ContainerSeen>) -> Vec<ContainerSeen> {
         let pod = self.pod();
         containers.into_iter().map(|c| with_message(&self.parts, &pod, c)).collect()
-    }
-
-    fn looked(&mut self, epoch: u64, result: Result<PodOnNode, Line>) {
-        match result {
-            Ok(on_node) if epoch == self.epoch && !self.busy.changes_runtime() => {
-                self.seen.sandboxes = on_node.sandboxes;
-                self.seen.containers = self.with_messages(on_node.containers);
-                self.unsure = false;
-            }
-            // Something changed meanwhile: what was seen is old.
-            Ok(_) => self.look_again = true,
-            Err(line) => {
-                tracing::warn!(pod = %name(&self.pod()), error = line, "cannot look at the pod");
-                self.look_again = true;
-                self.look_not_before = clock::boot() + LOOK_RETRY;
-            }
-        }
     }
 }
 

@@ -63,7 +63,9 @@ impl Holding {
     pub(crate) fn connected(&self, connection: &tokio::net::UnixStream) {
         let mut state = self.lock();
         // A holder of the last connection lets it go.
-        state.holder.take().map(Holder::end);
+        if let Some(holder) = state.holder.take() {
+            holder.end();
+        }
         state.connection = connection.as_fd().try_clone_to_owned().ok();
         if state.calls > 0 {
             state.hold();
@@ -86,8 +88,11 @@ impl Holding {
     /// Lets the holder go if nothing has begun since.
     fn pause(&self, begun: u64) {
         let mut state = self.lock();
-        if state.calls == 0 && state.begun == begun {
-            state.holder.take().map(Holder::end);
+        if state.calls == 0
+            && state.begun == begun
+            && let Some(holder) = state.holder.take()
+        {
+            holder.end();
         }
     }
 }

@@ -124,7 +124,8 @@ mod tests {
         };
         ask(1);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        (ask(2), ask(3));
+        ask(2);
+        ask(3);
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(*done.lock().expect("lock"), [1, 3, 3, 3], "2 was overtaken, 1 was replaced");
         assert_eq!(failures.load(Ordering::Relaxed), 3);

@@ -269,8 +269,9 @@ impl CsiNode {
         let failed =
             |source| CsiError::Call { step: UNPUBLISH, volume: record.spec_name.clone(), source };
         driver.unpublish(&record.handle, &target).await.map_err(failed)?;
-        self.forget_published(directory, &target, record).await?;
+        // It is published no more, whatever becomes of its record.
         shared.remove(uid, record);
+        self.forget_published(directory, &target, record).await?;
         if shared.is_free() && driver.able.stage && record.lifecycle != EPHEMERAL {
             let staged = self.paths.stage_record(record);
             self.unstage(&driver, record, &staged, &shared).await?;

@@ -34,7 +34,7 @@ pub async fn run(parts: Arc<Parts>, page: TaskStatus) {
 }
 
 /// Removes log directories of pods that neither the agent nor the runtime knows; how many.
-async fn sweep(parts: &Arc<Parts>) -> Result<usize, String> {
+pub(crate) async fn sweep(parts: &Arc<Parts>) -> Result<usize, String> {
     let found = parts.runtime.list().await.map_err(|e| chain(&e))?;
     let parts = parts.clone();
     let swept = spawn_blocking(move || {

@@ -408,7 +408,13 @@ impl Runtime for Troubled {
         self.judge_sandbox(config);
         let object = format!("{} {}", config.uid, config.attempt);
         async move {
-            let made = self.through("run_sandbox", object, || self.inner.run_sandbox(config)).await;
+            let run = || {
+                if let Some(book) = lock(&self.world).books.get_mut(&config.uid) {
+                    book.made_sandbox = true;
+                }
+                self.inner.run_sandbox(config)
+            };
+            let made = self.through("run_sandbox", object, run).await;
             // One whose network could not be set up stays, and is not ready.
             let half = made.is_err() && {
                 let mut world = lock(&self.world);

@@ -28,6 +28,7 @@ use crate::clock;
 use crate::csi::NodePersistent;
 use crate::csi::disks::Disks;
 use crate::csi::helpers::{Helpers, OnNode};
+use crate::garbage;
 use crate::journal::simulated::Disk;
 use crate::pods::bench::{Outside, Place, metrics, parts};
 use crate::pods::parts::Parts;
@@ -406,7 +407,6 @@ impl Sim {
             !matches!(due, Due::News(_) | Due::Missed | Due::Commit | Due::Tell | Due::Register)
         });
         let mut world = lock(&self.world);
-        world.hanging = 0;
         world.note("agent dies");
     }
 
@@ -772,8 +772,12 @@ impl Sim {
     /// Once everything is as it is to be, a restart of the agent changes nothing.
     pub async fn stay(&mut self) {
         self.pass(Duration::from_secs(20)).await;
+        let until = clock::since_began() + EVER;
         while self.is_busy() && !self.failed() {
             self.pass(Duration::from_secs(20)).await;
+            if clock::since_began() > until {
+                lock(&self.world).broken("an answer is waited for without end");
+            }
         }
         if self.unsettled().is_some() {
             self.settle().await;
@@ -802,11 +806,11 @@ impl Sim {
         left.extend(world.mounts.values().map(|handle| format!("a mount of {handle}")));
         left.extend(self.disk.records.keys().map(|uid| format!("the record of {uid}")));
         left.extend(entries(&self.root.join("pods")).into_iter().map(|e| format!("pods/{e}")));
-        // Those of pods that died before anything was known of them are swept with the node's other garbage.
+        // Those of pods of which the runtime has never known are swept with the node's other garbage.
         let logs = entries(&self.root.join("logs")).into_iter();
         let known = |log: &String| {
             let uid = log.rsplit('_').next().unwrap_or_default();
-            world.books.get(uid).is_some_and(|book| book.admitted)
+            world.books.get(uid).is_some_and(|book| book.made_sandbox)
         };
         left.extend(logs.filter(known).map(|log| format!("logs/{log}")));
         left.extend(records_below(&self.root.join("plugins")));
@@ -845,6 +849,21 @@ impl Sim {
         }
         if let Some(left) = self.left() {
             lock(&self.world).broken(format!("there is left: {left}"));
+        }
+        self.sweep().await;
+    }
+
+    /// What no pod's task can know of goes with the node's garbage.
+    async fn sweep(&mut self) {
+        let logs = self.root.join("logs");
+        let Some(agent) = &self.agent else { return };
+        if self.failed() || entries(&logs).is_empty() {
+            return;
+        }
+        let swept = garbage::sweep(&agent.parts).await;
+        let left = entries(&logs);
+        if !left.is_empty() {
+            lock(&self.world).broken(format!("not swept ({swept:?}): {left:?}"));
         }
     }
 

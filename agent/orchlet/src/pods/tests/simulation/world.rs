@@ -59,6 +59,8 @@ pub struct Book {
     pub ending: Option<Duration>,
     /// A sandbox was asked for: the node has said yes.
     pub admitted: bool,
+    /// A sandbox was made: the runtime knows of it.
+    pub made_sandbox: bool,
     pub shown: PodStatus,
     /// Statuses written.
     pub writes: u64,
@@ -243,12 +245,21 @@ pub async fn passes_in(world: &Mutex<World>, incarnation: u64, time: Duration) {
     }
 }
 
-/// Nothing is heard for so long.
-pub async fn hangs(world: &Mutex<World>, time: Duration) {
+/// Nothing is heard for so long, or until nobody wants to hear it any more.
+pub async fn hangs(world: &Shared, time: Duration) {
     lock(world).hanging += 1;
+    let _waits = Waits(world.clone());
     passes(world, time).await;
-    let mut world = lock(world);
-    world.hanging = world.hanging.saturating_sub(1);
+}
+
+/// Somebody waits for an answer that does not come. Who gives up does not wait any more.
+struct Waits(Shared);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let mut world = lock(&self.0);
+        world.hanging = world.hanging.saturating_sub(1);
+    }
 }
 
 /// Time passes, and the agent may die.

@@ -40,6 +40,8 @@ mod writer;
 
 pub use config::{Bounds, Identity, Medium, Retention, StoreConfig};
 pub use disk::OpenError;
+#[doc(hidden)]
+pub use log::rewritten;
 pub use record::{Record, RestoreError, Revision, Stamp};
 pub use snapshot::{Compacted, Entry, Page, Range, Snapshot, SnapshotError};
 pub use store::{Health, Store, TimedOut};

@@ -252,6 +252,15 @@ fn decode_payload(payload: &Bytes) -> Option<Vec<Change>> {
     Some(changes)
 }
 
+/// A frame's payload read and written again, for the fuzzing of what reads it; `None` for what is none.
+#[doc(hidden)]
+pub fn rewritten(payload: &[u8]) -> Option<Vec<u8>> {
+    let changes = decode_payload(&Bytes::copy_from_slice(payload))?;
+    let mut frame = Vec::new();
+    encode_frame(&changes, &mut frame).ok()?;
+    Some(frame.split_off(FRAME_HEADER_LEN))
+}
+
 /// Taking bytes from the front without the risk of a panic.
 trait SplitChecked: Sized {
     fn split_off_checked(&mut self, len: usize) -> Option<Self>;

@@ -11,13 +11,11 @@ use agent_runtime::Runtime;
 use agent_runtime::cri::CriRuntime;
 use anyhow::{Context as _, Result, ensure};
 use cluster::apply::apply;
-use cluster::commands::Place;
 use cluster::images::BUSYBOX_IMAGE;
 use cluster::programs::programs;
-use cluster::progress::Progress;
 use cluster::spec::Spec;
 use cluster::supervisor::{self, Programs};
-use cluster::{down, up};
+use cluster::up;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use nix::sys::signal::Signal;
 use proto_api::core::v1::Pod;
@@ -26,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::node::{observe, sandbox, without_agent};
 use crate::report::Report;
-use crate::{footprint, probes};
+use crate::{footprint, own_cluster, probes};
 
 /// Pods of the bursts, and how often each is made; the best counts, on both sides.
 const BURSTS: [(usize, usize); 2] = [(40, 2), (110, 1)];
@@ -48,20 +46,8 @@ const SCRIPT: &str = "trap 'exit 0' TERM; while true; do sleep 1000 & wait; done
 
 /// All rows, on a cluster of their own.
 pub async fn measure(bin_dir: &Path, report: &mut Report) -> Result<()> {
-    let dir = std::path::PathBuf::from("/var/tmp/orch-bench");
-    down::down(&dir, &Progress::new()).await?;
-    let flags = up::Flags {
-        place: Place { dir: dir.clone() },
-        nodes: Some(1),
-        naming: Some("orch".to_owned()),
-        no_demo: true,
-        bin_dir: Some(bin_dir.to_owned()),
-        agent_flags: vec!["--max-pods=320".to_owned(), "--healthz-bind-address=0.0.0.0".to_owned()],
-    };
-    let spec = up::up(&flags, &Progress::new()).await?;
-    let measured = measure_on(&spec, report).await;
-    down::down(&dir, &Progress::new()).await?;
-    measured
+    let flags = ["--max-pods=320", "--healthz-bind-address=0.0.0.0"];
+    own_cluster::with(bin_dir, &flags, async |spec| measure_on(spec, report).await).await
 }
 
 async fn measure_on(spec: &Spec, report: &mut Report) -> Result<()> {

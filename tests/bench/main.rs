@@ -5,18 +5,16 @@ mod api_load;
 mod api_server;
 mod footprint;
 mod node;
+mod own_cluster;
 mod peer;
 mod probes;
 mod report;
 mod volumes;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use cluster::commands::Place;
-use cluster::progress::Progress;
-use cluster::{down, up};
 
 use crate::report::Report;
 
@@ -45,12 +43,12 @@ async fn main() -> Result<()> {
     match What::parse() {
         What::All => {
             api_server::measure(&bin_dir, &mut report).await?;
-            node(&bin_dir, &mut report).await?;
+            node_rows(&bin_dir, &mut report).await?;
             agent::measure(&bin_dir, &mut report).await?;
             volumes::measure(&bin_dir, &mut report).await?;
         }
         What::Api => api_server::measure(&bin_dir, &mut report).await?,
-        What::Node => node(&bin_dir, &mut report).await?,
+        What::Node => node_rows(&bin_dir, &mut report).await?,
         What::Agent => agent::measure(&bin_dir, &mut report).await?,
         What::Volumes => volumes::measure(&bin_dir, &mut report).await?,
         What::Peer(flags) => peer::measure(flags, &mut report).await?,
@@ -59,22 +57,8 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// On a cluster of its own, which it removes.
-async fn node(bin_dir: &Path, report: &mut Report) -> Result<()> {
-    let dir = PathBuf::from("/var/tmp/orch-bench");
-    down::down(&dir, &Progress::new()).await?;
-    let flags = up::Flags {
-        place: Place { dir: dir.clone() },
-        nodes: Some(1),
-        naming: Some("orch".to_owned()),
-        no_demo: true,
-        bin_dir: Some(bin_dir.to_owned()),
-        ..up::Flags::default()
-    };
-    let spec = up::up(&flags, &Progress::new()).await?;
-    let measured = measure_node(&spec, report).await;
-    down::down(&dir, &Progress::new()).await?;
-    measured
+async fn node_rows(bin_dir: &Path, report: &mut Report) -> Result<()> {
+    own_cluster::with(bin_dir, &[], async |spec| measure_node(spec, report).await).await
 }
 
 async fn measure_node(spec: &cluster::spec::Spec, report: &mut Report) -> Result<()> {

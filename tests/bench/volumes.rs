@@ -6,16 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use cluster::apply::apply;
-use cluster::commands::Place;
 use cluster::images::BUSYBOX_IMAGE;
-use cluster::progress::Progress;
 use cluster::spec::Spec;
-use cluster::{down, up};
+use cluster::up;
 use proto_api::core::v1::{ConfigMap, Pod, Secret};
 use proto_client::watch::{Observed, watch};
 use proto_client::{Client, ListParams, Patch, WriteParams};
 use serde_json::{Value, json};
 
+use crate::own_cluster;
 use crate::report::Report;
 
 const NAMESPACE: &str = "bench-volumes";
@@ -29,20 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// On a cluster of its own, which it removes.
 pub async fn measure(bin_dir: &Path, report: &mut Report) -> Result<()> {
-    let dir = PathBuf::from("/var/tmp/orch-bench");
-    down::down(&dir, &Progress::new()).await?;
-    let flags = up::Flags {
-        place: Place { dir: dir.clone() },
-        nodes: Some(1),
-        naming: Some("orch".to_owned()),
-        no_demo: true,
-        bin_dir: Some(bin_dir.to_owned()),
-        ..up::Flags::default()
-    };
-    let spec = up::up(&flags, &Progress::new()).await?;
-    let measured = rows(&spec, report).await;
-    down::down(&dir, &Progress::new()).await?;
-    measured
+    own_cluster::with(bin_dir, &[], async |spec| rows(spec, report).await).await
 }
 
 async fn rows(spec: &Spec, report: &mut Report) -> Result<()> {

@@ -269,25 +269,23 @@ impl CsiNode {
         let failed =
             |source| CsiError::Call { step: UNPUBLISH, volume: record.spec_name.clone(), source };
         driver.unpublish(&record.handle, &target).await.map_err(failed)?;
-        // It is published no more, whatever becomes of its record.
-        shared.remove(uid, record);
-        self.forget_published(directory, &target, record).await?;
-        if shared.is_free() && driver.able.stage && record.lifecycle != EPHEMERAL {
+        self.remove_target(&target, record).await?;
+        // The pod has the volume until nothing is left to do for it: whoever dies or fails before that does all of this again.
+        if shared.has_only(uid, record) && driver.able.stage && record.lifecycle != EPHEMERAL {
             let staged = self.paths.stage_record(record);
             self.unstage(&driver, record, &staged, &shared).await?;
         }
+        let of = directory.to_owned();
+        blocking(UNPUBLISH, &record.spec_name, "remove the record", move || Record::remove(&of))
+            .await?;
+        shared.remove(uid, record);
         self.users.forget(&record.driver, &record.handle);
         Ok(())
     }
 
-    /// Removes the place of a volume, which has to be empty, and its record.
-    async fn forget_published(
-        &self,
-        directory: &Path,
-        target: &Path,
-        record: &Record,
-    ) -> Result<(), CsiError> {
-        let (place, of, block) = (target.to_owned(), directory.to_owned(), record.block);
+    /// Removes the place of a volume, which has to be empty.
+    async fn remove_target(&self, target: &Path, record: &Record) -> Result<(), CsiError> {
+        let (place, block) = (target.to_owned(), record.block);
         blocking(UNPUBLISH, &record.spec_name, "remove the mount point", move || {
             let removed =
                 if block { std::fs::remove_file(&place) } else { std::fs::remove_dir(&place) };
@@ -296,7 +294,7 @@ impl CsiNode {
                 // another pod's device may be beside it
                 let _ = std::fs::remove_dir(parent);
             }
-            Record::remove(&of)
+            Ok(())
         })
         .await
     }

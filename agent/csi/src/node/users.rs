@@ -76,6 +76,12 @@ impl Shared {
         locked(&self.state).pods.is_empty()
     }
 
+    /// Whether nobody but this pod has it, and that as this volume only.
+    pub(super) fn has_only(&self, uid: &str, record: &Record) -> bool {
+        let state = locked(&self.state);
+        state.pods.iter().all(|(pod, name)| pod == uid && *name == record.spec_name)
+    }
+
     /// Whether it is staged, given whether something is mounted at its stage: a mount that was there and is lost is no stage.
     pub(super) fn is_staged(&self, mounted: bool) -> bool {
         mounted || locked(&self.state).staged == Some(false)

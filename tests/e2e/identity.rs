@@ -57,7 +57,9 @@ async fn joined(c: &Context, own: &Path) -> Result<()> {
     let by_token = format!("system:bootstrap:{}", TOKEN.0);
     requested(c, &by_token, &c.names.node_client_signer()).await?;
     until("the client certificate is there", PATIENCE, async || there(&current("client"))).await?;
-    ensure!(own.join("joined.conf").exists(), "no client configuration was written");
+    // It is written once there is a certificate to name in it.
+    until("the client configuration is there", PATIENCE, async || there(&own.join("joined.conf")))
+        .await?;
 
     // Its names and addresses nobody but an operator can vouch for.
     let asked = pending(c, &c.names.node_serving_signer()).await?;

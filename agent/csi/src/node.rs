@@ -18,9 +18,11 @@ mod users;
 use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use agent_volume::PodVolumes;
 use agent_volume::persistent::{CsiVolume, Persistent};
+use futures_util::future::join_all;
 use proto_api::core::v1::Secret;
 use proto_api::names::Names;
 use proto_grpc::csi::v1 as wire;
@@ -74,6 +76,9 @@ pub enum CsiError {
         source: io::Error,
     },
 }
+
+/// Between two looks for what is staged for nobody.
+const HEAL_PERIOD: Duration = Duration::from_secs(60);
 
 const SET_UP: &str = "MountVolume.SetUp";
 const STAGE: &str = "MountVolume.MountDevice";
@@ -232,6 +237,15 @@ impl CsiNode {
             {
                 tracing::warn!(handle = record.handle, %error, "a volume of nobody is still staged");
             }
+        }
+    }
+
+    /// Does so again and again for all drivers: an unstage call that fails holds no pod's end up.
+    pub async fn keep_healed(&self) {
+        loop {
+            tokio::time::sleep(HEAL_PERIOD).await;
+            let drivers = self.drivers.all();
+            join_all(drivers.iter().map(|driver| self.heal(driver))).await;
         }
     }
 

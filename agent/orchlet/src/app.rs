@@ -247,6 +247,8 @@ impl Bound {
         let drivers = self.csi.drivers().clone();
         let follow = registration::run(dir, drivers, announce, agent_csi::driver::CHANGE);
         tokio::spawn(until(drain.watch(), follow));
+        let csi = self.csi.clone();
+        tokio::spawn(until(drain.watch(), async move { csi.keep_healed().await }));
     }
 }
 

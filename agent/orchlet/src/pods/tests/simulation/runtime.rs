@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_pod::backoff::{CRASH_DELAY_FIRST, CRASH_RESET};
 use agent_pod::seen::{ContainerSeen, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
 use agent_runtime::Runtime;
@@ -17,7 +18,7 @@ use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
 use super::volumes;
-use super::world::{Shared, hangs, lock, passes};
+use super::world::{Shared, Start, World, hangs, lock, passes};
 use crate::clock;
 
 /// Deadline of a call that is never answered.
@@ -214,20 +215,33 @@ impl Troubled {
         if let Some(instance) = world.instances.get_mut(id) {
             instance.started = Some(clock::now());
         }
+        world.judge_pause(&uid, &config.name, self.start_of(&uid, id, now));
         let Some(book) = world.books.get_mut(&uid) else { return };
+        let crashes = book.crashing.as_ref() == Some(&config.name);
         let starts = book.starts.entry(config.name.clone()).or_default();
         starts.retain(|at| *at + Duration::from_secs(60) > now);
         starts.push(now);
         if starts.len() > STORM {
             world.broken(format!("{} of {uid} is started again and again", config.name));
         }
+        if crashes {
+            world.doomed.push(id.to_owned());
+        }
+    }
+
+    fn start_of(&self, uid: &str, id: &str, at: Duration) -> Start {
+        let container = self.of(uid).containers.into_iter().find(|c| c.id == id);
+        let container = container.expect("it was started");
+        Start { at, id: id.to_owned(), made_in: container.sandbox_id, made_of: container.hash }
     }
 
     /// A stop has a reason, comes after the hook, gives the time that was promised, and takes sidecars last.
     fn judge_stop(&self, id: &str, grace: Duration) {
         let Some((uid, pod)) = self.owner(id) else { return };
         let mut world = lock(&self.world);
-        let known = world.instances.get(id).cloned().unwrap_or_default();
+        let known = world.instances.entry(id.to_owned()).or_default();
+        known.stopped = true;
+        let known = known.clone();
         let name = known.name.clone();
         let of = pod.containers.iter().find(|c| c.id == id);
         let lost =
@@ -371,6 +385,32 @@ struct Instance2 {
 
 /// More starts of one container in a minute are a storm: 0, 0, 10 and 20 s apart, and as many again for what probes found.
 const STORM: usize = 8;
+
+impl World {
+    /// A container that crashes waits before it starts once more: the second time for ten seconds, then twice as long each time.
+    fn judge_pause(&mut self, uid: &str, name: &str, start: Start) {
+        let stopped = |known: &Start| self.instances.get(&known.id).is_some_and(|i| i.stopped);
+        let Some(book) = self.books.get(uid) else { return };
+        let mut starts = book.crashes.get(name).cloned().unwrap_or_default();
+        let goes_on = starts.last().is_some_and(|last| {
+            let same = last.made_in == start.made_in && last.made_of == start.made_of;
+            same && !stopped(last) && start.at < last.at + CRASH_RESET
+        });
+        if !goes_on {
+            starts.clear();
+        }
+        if let (Some(last), Some(doubled)) = (starts.last(), starts.len().checked_sub(2)) {
+            let (ran, pause) = (start.at - last.at, CRASH_DELAY_FIRST * (1 << doubled.min(4)));
+            if ran < pause {
+                self.broken(format!("{name} of {uid} crashes again and waits only {ran:?}"));
+            }
+        }
+        starts.push(start);
+        if let Some(book) = self.books.get_mut(uid) {
+            book.crashes.insert(name.to_owned(), starts);
+        }
+    }
+}
 
 macro_rules! through {
     ($($name:ident($($arg:ident: $type:ty),*) -> $out:ty;)*) => {

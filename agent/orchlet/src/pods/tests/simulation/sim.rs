@@ -57,6 +57,7 @@ enum Due {
     DiskBack,
     DriverBack,
     Late(Late),
+    Crash(String),
 }
 
 /// A process of the agent.
@@ -179,6 +180,11 @@ impl Sim {
             let after = Duration::from_secs(110) + lock(&self.world).chance.secs(25);
             self.due(after, Due::Late(late));
         }
+        let doomed = std::mem::take(&mut lock(&self.world).doomed);
+        for id in doomed {
+            let after = Duration::from_millis(lock(&self.world).chance.below(2000));
+            self.due(after, Due::Crash(id));
+        }
     }
 
     fn hear(&mut self, news: Happened) {
@@ -221,6 +227,7 @@ impl Sim {
             Due::Tell => self.tell(),
             Due::Register => self.register(),
             Due::Late(late) => self.runtime.finish(late),
+            Due::Crash(id) => self.crash(&id),
             Due::RuntimeBack => {
                 lock(&self.world).runtime_away = false;
                 lock(&self.world).note("the runtime is back");
@@ -360,7 +367,9 @@ impl Sim {
         let pods = Pods::new(parts.clone(), StatusBoard::default(), found, sources, unready);
         let task = tokio::spawn(pods.run(hear_said, hear_news));
         let (told, told_static) = (BTreeMap::new(), BTreeMap::new());
-        let (synced, heals) = (BTreeSet::new(), JoinSet::new());
+        let (synced, mut heals) = (BTreeSet::new(), JoinSet::new());
+        let healed = csi.clone();
+        heals.spawn(async move { healed.keep_healed().await });
         let agent =
             Agent { said, news, task, told, told_static, synced, view, drivers, csi, parts, heals };
         self.agent = Some(agent);
@@ -554,6 +563,7 @@ impl Sim {
             30 => self.reboot().await,
             31 => self.press(),
             32 => self.runtime.inner.remove_image_now("image:2"),
+            33..36 => self.cripple(),
             _ => {}
         }
     }
@@ -563,6 +573,22 @@ impl Sim {
             let code = i32::try_from(lock(&self.world).chance.below(3)).expect("small");
             lock(&self.world).note(format!("{} exits with {code}", container.id));
             self.runtime.inner.end(&container.id, code);
+        }
+    }
+
+    /// A container that runs ends, and from now on soon after each of its starts.
+    fn cripple(&mut self) {
+        let Some((uid, container)) = self.some_running() else { return };
+        if let Some(book) = lock(&self.world).books.get_mut(&uid) {
+            book.crashing = Some(container.name);
+        }
+        self.crash(&container.id);
+    }
+
+    fn crash(&mut self, id: &str) {
+        if self.runtime.running().iter().any(|(_, container)| container.id == id) {
+            lock(&self.world).note(format!("{id} crashes"));
+            self.runtime.inner.end(id, 1);
         }
     }
 
@@ -672,12 +698,12 @@ impl Sim {
         clock::reboot();
         while self.happened.try_recv().is_ok() {}
         self.rebooted = true;
-        self.agenda.retain(|_, due| !matches!(due, Due::Late(_)));
+        self.agenda.retain(|_, due| !matches!(due, Due::Late(_) | Due::Crash(_)));
         let mut world = lock(&self.world);
         world.lose_mounts();
         world.cgroups.clear();
         for book in world.books.values_mut() {
-            (book.kill_from, book.starts) = (None, BTreeMap::new());
+            (book.kill_from, book.starts, book.crashes) = (None, BTreeMap::new(), BTreeMap::new());
             book.ending = book.ending.map(|_| Duration::ZERO);
         }
         world.note("the machine boots");
@@ -700,17 +726,25 @@ impl Sim {
             let mut world = lock(&self.world);
             (world.faults, world.runtime_away, world.api.away) = (0, false, false);
             world.instances.values_mut().for_each(|instance| instance.sick = false);
+            world.books.values_mut().for_each(|book| book.crashing = None);
+            world.doomed.clear();
             world.note("quiet");
         }
         self.agenda.retain(|_, due| {
-            !matches!(due, Due::RuntimeBack | Due::ApiBack | Due::DiskBack | Due::DriverBack)
+            !matches!(
+                due,
+                Due::RuntimeBack | Due::ApiBack | Due::DiskBack | Due::DriverBack | Due::Crash(_)
+            )
         });
-        (self.disk_full, self.driver_away) = (false, false);
+        self.disk_full = false;
         if let Some(agent) = &self.agent {
             agent.parts.strain.send_modify(|strain| strain.pressure.disk = false);
         }
         self.write_maps();
-        self.register();
+        // Otherwise it is still registered.
+        if std::mem::take(&mut self.driver_away) {
+            self.register();
+        }
         self.commit_soon();
         self.due(Duration::from_millis(20), Due::Missed);
     }

@@ -41,6 +41,18 @@ pub struct Instance {
     pub pre_called: bool,
     /// When it was started.
     pub started: Option<Now>,
+    /// Whether the agent has asked for its end.
+    pub stopped: bool,
+}
+
+/// A start of a container.
+#[derive(Clone, Debug)]
+pub struct Start {
+    pub at: Duration,
+    pub id: String,
+    /// Of the sandbox and of the definition: a start in another, or of another, is no restart after a crash.
+    pub made_in: String,
+    pub made_of: String,
 }
 
 /// What the judge knows of one pod.
@@ -66,8 +78,12 @@ pub struct Book {
     pub writes: u64,
     /// Highest attempt made of each container.
     pub made: BTreeMap<String, u32>,
-    /// Starts of each container, since the history began.
+    /// Starts of each container within the last minute.
     pub starts: BTreeMap<String, Vec<Duration>>,
+    /// A container of it that ends soon after each of its starts.
+    pub crashing: Option<String>,
+    /// Starts of each container since it last began for another reason than a crash.
+    pub crashes: BTreeMap<String, Vec<Start>>,
     /// Whether the pod's containers have used its directories.
     pub used: BTreeSet<String>,
 }
@@ -132,6 +148,8 @@ pub struct World {
     pub hanging: u64,
     /// What the runtime does though nobody waits for it any more.
     pub late: Vec<super::runtime::Late>,
+    /// Instances that have started and are about to crash.
+    pub doomed: Vec<String>,
 }
 
 impl World {
@@ -159,6 +177,7 @@ impl World {
             hanging: 0,
             verbose: super::number("ORCH_SEED").is_some(),
             late: Vec::new(),
+            doomed: Vec::new(),
         }))
     }
 

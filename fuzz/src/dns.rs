@@ -106,8 +106,15 @@ pub mod dns_answer {
     /// Reads it as the answer to its own question.
     pub fn check(bytes: &[u8]) {
         let Ok(answer) = Message::from_vec(bytes) else { return };
-        let request = asked("a.example.com.", RecordType::A);
-        let _ = message::answers(&request, &answer);
+        let mut request = asked("a.example.com.", RecordType::A);
+        request.metadata.id = answer.metadata.id;
+        if let [query] = answer.queries.as_slice() {
+            request.queries = vec![query.clone()];
+        }
+        // What is no answer is not looked at any further.
+        if !message::answers(&request, &answer) {
+            return;
+        }
         said(message::foreign_answer(&request, Vec::new(), &answer), 1232);
         let mut cache = Cache::new(Limits { entries: 4, ..Limits::default() });
         let (name, now) = (Name::root(), Instant::now());

@@ -117,6 +117,8 @@ impl FromStr for MicroTime {
 
 const MICROS: i64 = 1_000_000;
 const DAY_SECS: i64 = 86_400;
+/// What RFC 3339 can say, in UTC: years of four digits, from 0 to 9999.
+const SECONDS: std::ops::RangeInclusive<i64> = -62_167_219_200..=253_402_300_799;
 
 /// A date and a time of day in UTC.
 struct Civil {
@@ -196,7 +198,9 @@ fn parse(text: &str) -> Option<(i64, i64)> {
         }
         None => (0, rest),
     };
-    Some((civil.to_unix() - offset_secs(zone)?, micros))
+    // An offset may lead out of the years that can be written.
+    let seconds = civil.to_unix() - offset_secs(zone)?;
+    SECONDS.contains(&seconds).then_some((seconds, micros))
 }
 
 /// `Z` or `+01:30`, in seconds east of UTC.
@@ -261,7 +265,7 @@ impl From<Wire> for MicroTime {
 }
 
 macro_rules! time_field {
-    ($name:ident) => {
+    ($name:ident, $seconds:expr) => {
         impl Field for $name {
             fn is_empty(&self) -> bool {
                 false
@@ -283,6 +287,8 @@ macro_rules! time_field {
                 prost::encoding::message::encoded_len(tag, &Wire::from(self))
             }
 
+            // A time that JSON cannot say is refused: nobody could read the object that it stands in.
+            #[allow(deprecated, reason = "prost has no other error for a value")]
             fn merge_field(
                 &mut self,
                 wire: WireType,
@@ -291,8 +297,17 @@ macro_rules! time_field {
             ) -> Result<(), DecodeError> {
                 let mut value = Wire::default();
                 prost::encoding::message::merge(wire, &mut value, buf, ctx)?;
-                *self = value.into();
-                Ok(())
+                let time: $name = value.into();
+                let seconds: fn($name) -> Option<i64> = $seconds;
+                match seconds(time) {
+                    Some(seconds) if !SECONDS.contains(&seconds) => {
+                        Err(DecodeError::new("a time whose year does not have four digits"))
+                    }
+                    _ => {
+                        *self = time;
+                        Ok(())
+                    }
+                }
             }
         }
 
@@ -300,8 +315,8 @@ macro_rules! time_field {
     };
 }
 
-time_field!(Time);
-time_field!(MicroTime);
+time_field!(Time, Time::unix);
+time_field!(MicroTime, |time| time.to_seconds().unix());
 
 #[cfg(test)]
 mod tests;

@@ -80,7 +80,12 @@ fn write_map(out: &mut String, map: &Map<String, Value>, indent: usize) {
         if at > 0 {
             pad(out, indent);
         }
-        write_string(out, key, indent);
+        // A key stays on its line.
+        if key.contains('\n') {
+            write_double_quoted(out, key);
+        } else {
+            write_string(out, key, indent);
+        }
         out.push(':');
         // The items of a list stand at the column of its key.
         match map.get(key).unwrap_or(&Value::Null) {
@@ -317,6 +322,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use serde_json::json;
+
+    /// Found by fuzzing: a key of two lines was written as a block, which no key can be.
+    #[test]
+    fn keys_stay_on_their_line() {
+        let value = json!({"x\n- y": [1], "z\n": {"a\n\nb": "c"}});
+        assert_eq!(parse(&to_string(&value)).unwrap(), value);
+    }
 
     #[test]
     fn strings_are_written_so_that_they_read_as_strings() {

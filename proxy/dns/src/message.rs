@@ -115,12 +115,14 @@ pub fn question(id: u16, name: &Name, asked: &Request) -> Message {
     message
 }
 
-/// Whether `answer` answers `question`: anybody may send datagrams with our port as their destination.
+/// Whether `answer` answers `question`: anybody may send datagrams with our port as their destination. Operations
+/// count too: in an update, records may lack their data, which no answer to a pod may.
 pub fn answers(question: &Message, answer: &Message) -> bool {
     let same = |(a, b): (&Query, &Query)| {
         a.name == b.name && a.query_type == b.query_type && a.query_class == b.query_class
     };
     answer.metadata.message_type == MessageType::Response
+        && answer.metadata.op_code == question.metadata.op_code
         && answer.metadata.id == question.metadata.id
         && answer.queries.len() == question.queries.len()
         && answer.queries.iter().zip(&question.queries).all(same)
@@ -257,6 +259,14 @@ mod tests {
         let mut other = good.clone();
         other.metadata.id = 8;
         assert!(!answers(&asked, &other) && !answers(&asked, &asked));
+        // Found by fuzzing: a record without data, which is read in an update only, would have been passed on.
+        let mut bytes = good.to_vec().unwrap();
+        bytes[2] |= 5 << 3;
+        bytes[7] = 1;
+        bytes.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 30, 0, 0]);
+        let update = Message::from_vec(&bytes).unwrap();
+        assert_eq!((update.answers.len(), update.metadata.op_code), (1, OpCode::Update));
+        assert!(!answers(&asked, &update));
         let mut other = good;
         other.queries[0].query_type = RecordType::AAAA;
         assert!(!answers(&asked, &other));

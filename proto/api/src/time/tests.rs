@@ -50,6 +50,8 @@ fn what_is_no_time() {
         "+026-01-01T00:00:00Z",
         "2026-01-01T00:00:00ZZ",
         "äöüäöüäöüäöü",
+        "9999-12-31T23:59:59-00:01",
+        "0000-01-01T00:00:00+00:01",
     ];
     for text in texts {
         assert!(text.parse::<Time>().is_err(), "{text:?}");
@@ -65,6 +67,28 @@ fn unset_is_null_and_an_empty_message() {
     assert_eq!(wire(Time::from_unix(0)), [8, 0, 16, 0]);
     assert_eq!(Time::from(Wire::decode(&[8u8, 0, 16, 0][..]).unwrap()), Time::from_unix(0));
     assert_eq!(Time::from(Wire::default()), Time::UNSET);
+}
+
+/// Found by fuzzing: the object was read, and written as JSON that nobody reads.
+#[test]
+fn a_message_of_a_year_that_has_no_text_is_refused() {
+    let read = |seconds: i64| {
+        let wire = Wire { seconds: Some(seconds), nanos: None };
+        let mut bytes = Vec::new();
+        prost::encoding::message::encode(1, &wire, &mut bytes);
+        let (mut time, mut micro) = (Time::UNSET, MicroTime::UNSET);
+        // The key of the field is one byte.
+        let context = DecodeContext::default;
+        let first = time.merge_field(WireType::LengthDelimited, &mut &bytes[1..], context());
+        let second = micro.merge_field(WireType::LengthDelimited, &mut &bytes[1..], context());
+        assert_eq!(first.is_ok(), second.is_ok());
+        first.is_ok().then(|| time.to_string())
+    };
+    assert_eq!(read(253_402_300_799).as_deref(), Some("9999-12-31T23:59:59Z"));
+    assert_eq!(read(-62_167_219_200).as_deref(), Some("0000-01-01T00:00:00Z"));
+    for seconds in [253_402_300_800, -62_167_219_201, i64::MAX, i64::MIN, 3_846_251_000_000] {
+        assert_eq!(read(seconds), None, "{seconds}");
+    }
 }
 
 proptest! {

@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Order of things, so that a crash between any two leaves what the next start understands: the pod's record, the stage's record, the
-//! stage call, the publish call; and back: the unpublish call, the pod's record, then, if no record names the volume any more, the
-//! unstage call and its record.
+//! stage call, the publish call; and back: the unpublish call, then, if no other pod's record names the volume, the unstage call and its
+//! record, and the pod's record last.
 
 mod paths;
 mod users;
@@ -240,7 +240,7 @@ impl CsiNode {
         }
     }
 
-    /// Does so again and again for all drivers: an unstage call that fails holds no pod's end up.
+    /// Does so again and again for all drivers, for what a crash or a failure left in spite of everything.
     pub async fn keep_healed(&self) {
         loop {
             tokio::time::sleep(HEAL_PERIOD).await;
@@ -289,10 +289,11 @@ impl CsiNode {
             let staged = self.paths.stage_record(record);
             self.unstage(&driver, record, &staged, &shared).await?;
         }
+        // Should its record go only half-way, nobody would tell any more who has it.
+        shared.remove(uid, record);
         let of = directory.to_owned();
         blocking(UNPUBLISH, &record.spec_name, "remove the record", move || Record::remove(&of))
             .await?;
-        shared.remove(uid, record);
         self.users.forget(&record.driver, &record.handle);
         Ok(())
     }

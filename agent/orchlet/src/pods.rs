@@ -175,6 +175,10 @@ impl Pods {
                 if let Some(task) = self.tasks.get(&uid) {
                     task.order.send_modify(|order| order.held = Held::No);
                 }
+                if self.silent.is_empty() {
+                    // What it may have left before it had to wait is nobody's now.
+                    self.remove_remains();
+                }
             }
             Said::Synced(source) => {
                 self.silent.retain(|s| *s != source);
@@ -269,10 +273,12 @@ impl Pods {
         self.tasks.insert(uid, Task { name, order, news, missed });
     }
 
-    /// What the runtime or the journal has of pods that no source wants is taken down like a pod that was dropped.
+    /// What the runtime or the journal has of pods that no source wants is taken down like a pod that was dropped. A pod that
+    /// waits for another of its name is wanted: it may run already, begun by the agent before this one.
     fn remove_remains(&mut self) {
-        let uids: BTreeSet<String> =
-            self.records.keys().chain(self.unclaimed.keys()).cloned().collect();
+        let known = self.records.keys().chain(self.unclaimed.keys());
+        let unwanted = known.filter(|uid| !self.waiting.contains_key(*uid));
+        let uids: BTreeSet<String> = unwanted.cloned().collect();
         uids.iter().for_each(|uid| self.remove_remains_of(uid));
     }
 

@@ -24,6 +24,7 @@ use proto_api::core::v1::{Node, Pod};
 use proto_client::Client;
 use proto_daemon::exit::chain;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 
 use self::again::Again;
 use self::tokens::{OfPod, Token, Tokens};
@@ -49,6 +50,8 @@ pub struct NodeVolumes {
     again: Again<Driven>,
     /// Set-ups under way of pods that have nothing yet, by uid: told when the pod ends.
     begun: Mutex<BTreeMap<String, Arc<Notify>>>,
+    /// Sweeps that wait for readers to finish. They end with the agent: the next writer of a volume sweeps as well.
+    sweeps: Mutex<JoinSet<()>>,
 }
 
 /// The persistent volumes of a pod that are set up.
@@ -86,6 +89,7 @@ impl NodeVolumes {
             in_pods: Mutex::default(),
             again: Again::default(),
             begun: Mutex::default(),
+            sweeps: Mutex::default(),
         }
     }
 
@@ -236,7 +240,9 @@ impl NodeVolumes {
             return;
         }
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
-        tokio::spawn(async move {
+        let mut sweeps = self.sweeps.lock().unwrap_or_else(PoisonError::into_inner);
+        while sweeps.try_join_next().is_some() {}
+        sweeps.spawn(async move {
             tokio::time::sleep(SWEEP_AFTER).await;
             let swept = offload(move || {
                 for volume in &switched {

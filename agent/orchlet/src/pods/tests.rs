@@ -142,3 +142,45 @@ async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken(
     assert!(!has("ghost").await && has("wanted").await);
     assert!(!node.place.is_bare());
 }
+
+/// An edited manifest of which the agent before had begun the new pod already, and could not write down that the old one is gone.
+fn both_found(dir: &tempfile::TempDir) -> Pods {
+    let (runtime, _happened) = FakeRuntime::new();
+    let parts = super::bench::plain(Arc::new(runtime), dir.path());
+    let found = |uid: &str| PodOnNode {
+        uid: uid.into(),
+        namespace: "ns".into(),
+        name: "web-node".into(),
+        ..PodOnNode::default()
+    };
+    let record =
+        Record { namespace: "ns".into(), name: "web-node".into(), memory: Default::default() };
+    let found =
+        Found { pods: vec![found("new")], records: BTreeMap::from([("old".to_owned(), record)]) };
+    let unready = Readiness::default().guard("sources");
+    let mut pods = Pods::new(parts, StatusBoard::default(), found, vec![Source::Static], unready);
+    pods.hear(Said::Wants(Source::Static, pod("new", "web-node")));
+    pods.hear(Said::Synced(Source::Static));
+    pods
+}
+
+fn held(pods: &Pods) -> Vec<(&str, Held)> {
+    pods.tasks.iter().map(|(uid, task)| (uid.as_str(), task.order.borrow().held)).collect()
+}
+
+#[tokio::test]
+async fn a_pod_that_runs_already_is_not_taken_down_while_it_waits_for_what_is_left_of_another() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let mut pods = both_found(&dir);
+    assert_eq!(held(&pods), [("old", Held::No)]);
+    pods.looked(vec![]);
+    assert_eq!(held(&pods), [("old", Held::No)]);
+    pods.tasks.remove("old");
+    pods.begin_waiting();
+    assert_eq!(held(&pods), [("new", Held::Yes)]);
+
+    let dir = tempfile::tempdir().expect("tempdir");
+    let mut pods = both_found(&dir);
+    pods.hear(Said::Dropped("new".into()));
+    assert_eq!(held(&pods), [("new", Held::No), ("old", Held::No)]);
+}

@@ -32,6 +32,13 @@ impl<J> Default for Again<J> {
     }
 }
 
+/// Nothing is done on behalf of an agent that is gone.
+impl<J> Drop for Again<J> {
+    fn drop(&mut self) {
+        lock(&self.slots).values().for_each(|slot| slot.task.abort());
+    }
+}
+
 impl<J: Clone + Send + 'static> Again<J> {
     /// Does `job`, after the one of this pod that is under way, and until it works; `told` hears of each failure.
     pub fn ask<F>(
@@ -135,5 +142,10 @@ mod tests {
         again.end("u").await;
         tokio::time::sleep(Duration::from_secs(600)).await;
         assert_eq!(*done.lock().expect("lock"), [1, 3, 3, 3, 4], "nothing comes after the end");
+        ask(5);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        drop(again);
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        assert_eq!(*done.lock().expect("lock"), [1, 3, 3, 3, 4], "nor after its owner");
     }
 }

@@ -149,7 +149,7 @@ impl World {
     /// Phases and restarts never go back, what is over stays as it ended, what is ready has said so.
     fn judge_status(&mut self, uid: &str, status: &PodStatus, live: bool) {
         let Some(book) = self.books.get(uid) else { return };
-        let (before, admitted) = (book.shown.clone(), book.admitted);
+        let (before, admitted) = (book.shown.clone(), book.made_sandbox);
         let (old, new) = (Phase::parse(&before.phase), Phase::parse(&status.phase));
         self.note(format!("status {uid} {} {}", status.phase, status.reason));
         if new < old || (old.is_terminal() && new != old) {

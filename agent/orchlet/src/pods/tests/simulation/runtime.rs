@@ -154,8 +154,7 @@ impl Troubled {
         if !world.cgroups.contains(uid) {
             world.broken(format!("a sandbox of {uid} without a cgroup"));
         }
-        let Some(book) = world.books.get_mut(uid) else { return };
-        book.admitted = true;
+        let Some(book) = world.books.get(uid) else { return };
         let (is_static, name) = (book.is_static, book.pod.metadata.name.clone());
         if !is_static {
             return;

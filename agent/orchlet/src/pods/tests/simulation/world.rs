@@ -69,9 +69,9 @@ pub struct Book {
     pub kill_from: Option<Duration>,
     /// The end as it is on disk.
     pub ending: Option<Duration>,
-    /// A sandbox was asked for: the node has said yes.
-    pub admitted: bool,
-    /// A sandbox was made: the runtime knows of it.
+    /// A sandbox was made: the runtime knows of it, and the node has said yes for good. An agent that dies before its call arrives
+    /// has begun nothing of the pod, and its successor may find the node short: it asks once more, as the ecosystem's does for every
+    /// pod at each start.
     pub made_sandbox: bool,
     pub shown: PodStatus,
     /// Statuses written.

@@ -4,7 +4,7 @@ use std::time::Duration;
 #[cfg(not(test))]
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use agent_pod::lifecycle::Now;
+use agent_pod::seen::Now;
 #[cfg(not(test))]
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;

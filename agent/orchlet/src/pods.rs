@@ -10,6 +10,7 @@ pub mod last_words;
 pub mod parts;
 pub mod probing;
 pub mod publish;
+pub mod scene;
 pub mod seams;
 pub mod turns;
 pub mod worker;

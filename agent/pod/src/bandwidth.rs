@@ -4,7 +4,7 @@ use proto_api::Quantity;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 
-use crate::translate::TranslateError;
+use crate::fault::TranslateError;
 
 /// Below this a shaper holds up more than it shapes.
 const BITS_MIN: i64 = 1_000;

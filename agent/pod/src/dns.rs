@@ -3,8 +3,8 @@
 use proto_api::core::v1::Pod;
 
 use crate::hosts;
+use crate::node_facts::NodeFacts;
 use crate::spec::DnsConfig;
-use crate::translate::NodeFacts;
 
 /// Most name servers that a resolver asks (resolv.conf(5), `MAXNS`).
 const SERVERS_MAX: usize = 3;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::backoff::Step;
-use crate::lifecycle::{Action, Next, StopWhy, needs_stop};
 use crate::memory::{Ending, Memory, Why};
+use crate::plan::{Action, Next, StopWhy};
 use crate::seen::{PodSeen, VolumesSeen};
 use crate::want::{PodWant, Presence, RestartPolicy, Role, Source};
 
@@ -148,4 +148,9 @@ pub(crate) fn wake_for_deadline(next: &mut Next<'_>, memory: &Memory) {
     {
         next.wake(until);
     }
+}
+
+/// Whether a sandbox still has to be stopped: one that died by itself too, since its network is still set up.
+pub(crate) fn needs_stop(ready: bool, attempt: u32, memory: &Memory) -> bool {
+    ready || !memory.sandboxes_stopped.contains(&attempt)
 }

@@ -1,8 +1,8 @@
 //! Events of a pod: which step is told to users, under which reason and in which words.
 
 use crate::handler::Handler;
-use crate::lifecycle::{Action, StopWhy};
 use crate::memory::Doom;
+use crate::plan::{Action, StopWhy};
 use crate::probe::{Outcome, ProbeKind};
 use crate::want::{PodWant, RestartPolicy, Role};
 

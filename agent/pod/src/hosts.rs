@@ -2,7 +2,8 @@
 
 use proto_api::core::v1::{HostAlias, Pod};
 
-use crate::translate::{NodeFacts, TranslateError};
+use crate::fault::TranslateError;
+use crate::node_facts::NodeFacts;
 
 /// Longest host name without its domain, so that it is one DNS label.
 const LABEL_CHARS_MAX: usize = 63;

@@ -12,6 +12,7 @@
 //! Nothing here reads a clock, a file or a socket.
 
 pub mod lifecycle;
+pub mod plan;
 
 pub mod memory;
 pub mod seen;
@@ -30,7 +31,9 @@ pub mod termination;
 
 pub mod env;
 pub mod expand;
+pub mod fault;
 pub mod hosts;
+pub mod node_facts;
 pub mod predecessor;
 pub mod security;
 pub mod spec;

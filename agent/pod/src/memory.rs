@@ -9,10 +9,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::{CrashBackoff, Step, Trouble};
-use crate::lifecycle::Now;
-use crate::predecessor::TakenOver;
 use crate::probe::ProbeKind;
-use crate::seen::{ContainerSeen, Exit, InstanceState, PodSeen};
+use crate::seen::{ContainerSeen, Exit, InstanceState, Now, PodSeen};
 use crate::want::{ContainerWant, PodWant, RestartPolicy, Role};
 
 /// The machine's memory of one pod. A field that an older record lacks is as in a new memory.
@@ -162,6 +160,16 @@ pub struct ContainerMemory {
     pub health: Health,
     /// The newest instance that another agent created.
     pub taken_over: Option<TakenOver>,
+}
+
+/// An instance that another agent created. Which definition it was made from cannot be read off it: it counts as made from the
+/// one that was in force when this agent saw it first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TakenOver {
+    /// The runtime's id of the instance.
+    pub id: String,
+    /// Hash of that definition; see [`crate::want::instance_hash`].
+    pub hash: String,
 }
 
 /// What probes and hooks found of one instance.

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use proto_api::Time;
 use proto_api::core::v1::{Container, ContainerState, ContainerStatus, PodStatus};
-use serde::{Deserialize, Serialize};
 
-use crate::memory::{Admission, ContainerMemory, Ended, Ending, Health, Memory, Phase, Why};
+use crate::memory::{
+    Admission, ContainerMemory, Ended, Ending, Health, Memory, Phase, TakenOver, Why,
+};
 use crate::seen::{ContainerSeen, Exit};
 use crate::want::{ContainerWant, Fnv32};
 
@@ -79,16 +80,6 @@ impl Memory {
             }
         }
     }
-}
-
-/// An instance that another agent created. Which definition it was made from cannot be read off it: it counts as made from the
-/// one that was in force when this agent saw it first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TakenOver {
-    /// The runtime's id of the instance.
-    pub id: String,
-    /// Hash of that definition; see [`crate::want::instance_hash`].
-    pub hash: String,
 }
 
 impl ContainerMemory {

@@ -1,4 +1,4 @@
-//! What the runtime and the node show of one pod.
+//! What the runtime and the node show of one pod, and the time.
 //!
 //! The pod's task keeps this value complete: it starts from a full listing, applies the outcome of each of its own actions
 //! and of each event, and replaces the whole by a new listing when it may have missed something.
@@ -157,4 +157,13 @@ impl ContainerSeen {
             _ => None,
         }
     }
+}
+
+/// The time, both ways of telling it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Seconds since 1970, for people; may jump.
+    pub unix_seconds: i64,
+    /// Time since boot, suspended time included; never jumps.
+    pub boot: Duration,
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::backoff::Step;
-use crate::lifecycle::{Action, Next, Stage, StopWhy};
 use crate::memory::{Admission, ContainerMemory, Memory, PostStart};
+use crate::plan::{Action, Next, Stage, StopWhy};
 use crate::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
 use crate::want::{Config, ContainerWant, PullPolicy, Role};
 

@@ -9,8 +9,9 @@ use proto_api::core::v1::{
 };
 
 use crate::backoff::{Step, Trouble};
-use crate::lifecycle::{Now, Stage};
 use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
+use crate::plan::Stage;
+use crate::seen::Now;
 use crate::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen};
 use crate::start::{is_backing_off, usable_image};
 use crate::termination;

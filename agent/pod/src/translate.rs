@@ -3,117 +3,23 @@
 
 use std::collections::BTreeMap;
 
-use agent_node::cgroup::{CpuBound, container_limits};
+use agent_node::cgroup::container_limits;
 use agent_node::qos::{QosClass, oom_score_adj, qos_class};
 use proto_api::core::v1::{Container, Pod};
-use proto_api::names::{self, Names};
+use proto_api::names;
 
 use crate::expand::expand;
+use crate::fault::TranslateError;
+use crate::node_facts::NodeFacts;
 use crate::predecessor::whole_hash;
 use crate::security::ImageUser;
 use crate::spec::{
-    ContainerConfig, ContainerResources, DnsConfig, Mount, NamespaceScope, Namespaces, PortMapping,
-    Protocol, SandboxConfig, labels,
+    ContainerConfig, ContainerResources, Mount, NamespaceScope, Namespaces, PortMapping, Protocol,
+    SandboxConfig, labels,
 };
 use crate::volume_mounts::{self, VolumeOnHost};
 use crate::want::instance_hash;
 use crate::{bandwidth, dns, hosts, security};
-
-/// What the node adds to every pod.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeFacts {
-    /// Names of the naming profile.
-    pub names: &'static Names,
-    /// Directory of pod logs, `/var/log/pods`.
-    pub pod_logs_dir: String,
-    /// Directory of seccomp profiles for `Localhost`.
-    pub seccomp_dir: String,
-    /// Cluster name servers.
-    pub cluster_dns: Vec<String>,
-    /// DNS domain of the cluster.
-    pub cluster_domain: String,
-    /// The node's own resolver configuration.
-    pub resolver: DnsConfig,
-    /// Memory of the node in bytes.
-    pub memory_bytes: u64,
-    /// Whether a container that names no seccomp profile runs under the runtime's.
-    pub seccomp_default: bool,
-    /// Sizes in bytes of the node's huge pages.
-    pub huge_page_sizes: Vec<u64>,
-    /// How CPU limits are enforced.
-    pub cpu_bound: CpuBound,
-}
-
-/// Why a pod cannot be translated. The texts are shown to users as they are.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TranslateError {
-    /// A `Localhost` seccomp profile without a name; nothing is assumed in its place.
-    #[error("localhostProfile must be set if seccompProfile type is Localhost")]
-    NoSeccompProfile,
-    /// A seccomp type that is none.
-    #[error("unknown seccompProfile type {0:?}")]
-    UnknownSeccomp(String),
-    /// A part of a volume whose path cannot be made, or leads upwards.
-    #[error("failed to expand subPath for volumeMount {mount:?} of container {container:?}")]
-    SubPath {
-        /// Name of the volume.
-        mount: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// A `Localhost` seccomp profile outside the node's directory of profiles.
-    #[error("seccomp profile {0:?} must be a relative path without \"..\"")]
-    SeccompOutside(String),
-    /// Root is forbidden, and the pod itself asks for it.
-    #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
-    RootByContext {
-        /// Name, namespace and uid of the pod.
-        pod: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// Root is forbidden, and the image runs as root.
-    #[error(
-        "container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})"
-    )]
-    RootByImage {
-        /// Name, namespace and uid of the pod.
-        pod: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// Root is forbidden, and the image names its user in letters.
-    #[error(
-        "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is \
-         non-root (pod: {pod:?}, container: {container})"
-    )]
-    UnknownUser {
-        /// The user.
-        user: String,
-        /// Name, namespace and uid of the pod.
-        pod: String,
-        /// Name of the container.
-        container: String,
-    },
-    /// The whole host name does not fit the kernel.
-    #[error(
-        "failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 \
-         characters is the max, {len} characters requested)",
-        len = .0.len()
-    )]
-    LongName(String),
-    /// A traffic limit that is none, or that no shaper can hold.
-    #[error("annotation {name}: {fault}")]
-    Bandwidth {
-        /// The annotation.
-        name: String,
-        /// What is wrong with its value.
-        fault: &'static str,
-    },
-    /// A mount of a volume that the pod does not have, or that is not set up.
-    #[error("no volume {0:?} to mount")]
-    NoVolume(String),
-}
 
 /// Directory of a pod's logs below `pod_logs_dir`.
 pub fn log_directory(pod_logs_dir: &str, pod: &Pod) -> String {

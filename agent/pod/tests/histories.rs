@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use agent_pod::backoff::Step;
 use agent_pod::handler::Handler;
-use agent_pod::lifecycle::{Action, Now, Plan, Stage, StopWhy, plan};
+use agent_pod::lifecycle::plan;
 use agent_pod::memory::{Admission, Memory, Phase};
+use agent_pod::plan::{Action, Plan, Stage, StopWhy};
 use agent_pod::probe::{ProbeKind, ProbeOrder, ProbeWant, Probes};
+use agent_pod::seen::Now;
 use agent_pod::seen::{
     ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen,
 };

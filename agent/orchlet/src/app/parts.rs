@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use agent_node::status;
 use agent_node::support::Abilities;
-use agent_pod::translate::NodeFacts;
+use agent_pod::node_facts::NodeFacts;
 use agent_volume::shared_mounts::SharedMounts;
 use proto_api::core::v1::Node;
 use tokio::sync::watch;

@@ -3,19 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use agent_node::width::Turn;
 use agent_pod::dns;
 use agent_pod::env::{Inputs, environment, skipped};
 use agent_pod::events::{PodEvent, Severity};
-use agent_pod::lifecycle::Action;
+use agent_pod::plan::Action;
 use agent_pod::security::{self, ImageUser};
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
 use agent_pod::translate::{self, ContainerInputs};
 use agent_pod::volume_mounts::{Part, sub_paths};
-use agent_pod::want::{Source, container_of, instance_hash};
+use agent_pod::want::{container_of, instance_hash};
 use agent_runtime::RuntimeError;
 use agent_runtime::runtime::RuntimeHealth;
 use proto_api::core::v1::{Container, Pod};
@@ -24,36 +23,11 @@ use proto_daemon::exit::chain;
 use super::admit::answer;
 use super::effect::Effect;
 use super::parts::Parts;
-use super::seams::{Line, MountedVolumes, Sources, WantedPart};
+use super::scene::Scene;
+use super::seams::{Line, WantedPart};
 use super::{hooks, last_words};
 use crate::provision::hosts_mount;
 use crate::{clock, images};
-
-/// The state of the pod when the action begins.
-#[derive(Clone)]
-pub struct Scene {
-    /// The pod.
-    pub pod: Arc<Pod>,
-    /// Where it comes from.
-    pub source: Source,
-    /// Objects that it refers to.
-    pub sources: Arc<Sources>,
-    /// Its volumes.
-    pub mounted: Arc<MountedVolumes>,
-    /// Addresses of its sandbox.
-    pub pod_ips: Vec<String>,
-    /// The runtime's ids of the instances that run, by container.
-    pub running: BTreeMap<String, String>,
-}
-
-impl Scene {
-    /// The instance whose processes an ephemeral container is to see, if it names one that runs.
-    fn target_of(&self, container: &str) -> Option<String> {
-        let mut ephemeral = self.pod.spec.ephemeral_containers.iter();
-        let own = ephemeral.find(|c| c.ephemeral_container_common.name == container)?;
-        self.running.get(&own.target_container_name).cloned()
-    }
-}
 
 /// Why an action did not work.
 #[derive(Clone, Debug, PartialEq)]

@@ -10,8 +10,8 @@ use agent_pod::events::{PodEvent, Severity};
 use agent_pod::memory::Admission;
 use agent_pod::want::{Source, Verdict};
 
-use super::act::Scene;
 use super::parts::Parts;
+use super::scene::Scene;
 
 /// Reason of pods that end for a critical one.
 const PREEMPTED: &str = "Preempting";

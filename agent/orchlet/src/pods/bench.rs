@@ -150,7 +150,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         volumes: outside.place,
         objects: Arc::new(NoObjects),
         journal: outside.journal,
-        facts: agent_pod::translate::NodeFacts { pod_logs_dir: logs, ..Default::default() },
+        facts: agent_pod::node_facts::NodeFacts { pod_logs_dir: logs, ..Default::default() },
         provision: crate::provision::Provision::default(),
         host_ips: vec!["10.0.0.1".into()],
         root_dir: outside.dir.join("root"),

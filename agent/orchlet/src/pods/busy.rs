@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agent_pod::lifecycle::Action;
+use agent_pod::plan::Action;
 
 /// What an operation works on. One operation at a time for each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +130,7 @@ impl Busy {
 
 #[cfg(test)]
 mod tests {
-    use agent_pod::lifecycle::StopWhy;
+    use agent_pod::plan::StopWhy;
 
     use super::*;
 

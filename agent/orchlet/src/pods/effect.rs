@@ -1,8 +1,8 @@
 //! What an operation or an event changes in what is seen and remembered of a pod. Pure.
 
 use agent_pod::backoff::Step;
-use agent_pod::lifecycle::Action;
 use agent_pod::memory::{Admission, Memory};
+use agent_pod::plan::Action;
 use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
 
 /// What a finished action brought, beside having worked.
@@ -158,7 +158,7 @@ mod tests {
             container: "c".into(),
             id: "x".into(),
             deadline: std::time::Duration::ZERO,
-            why: agent_pod::lifecycle::StopWhy::PodEnds,
+            why: agent_pod::plan::StopWhy::PodEnds,
             hook: false,
         };
         done(&mut seen, &mut Memory::default(), &stop, Effect::Vanished);

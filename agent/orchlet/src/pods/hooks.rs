@@ -8,9 +8,9 @@ use agent_pod::want::{Config, ContainerWant, PodWant};
 use agent_probe::Asker;
 use proto_daemon::exit::chain;
 
-use super::act::Scene;
 use super::parts::Parts;
 use super::probing::output;
+use super::scene::Scene;
 use crate::clock;
 
 /// Longest time for a hook that nothing else bounds.

@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use agent_pod::backoff::Step;
 use agent_pod::events;
-use agent_pod::lifecycle::{Action, Plan, Stage, StopWhy, plan};
+use agent_pod::lifecycle::plan;
 use agent_pod::memory::{Admission, Memory};
+use agent_pod::plan::{Action, Plan, Stage, StopWhy};
 use agent_pod::seen::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
 use agent_pod::want::{PodWant, Source};
 use agent_runtime::events::Happened;
@@ -34,12 +35,13 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::act::{Failure, Scene, act};
+use super::act::{Failure, act};
 use super::busy::{Busy, Key, key};
 use super::effect::{self, Effect, step};
 use super::last_words::with_message;
 use super::parts::{Counts, Known, Parts};
 use super::probing::{Probing, VERDICTS_LEN, Verdict};
+use super::scene::Scene;
 use super::seams::{Line, MountedVolumes, ReportError, Reported};
 use crate::clock;
 use crate::journal::{Record, Ticket};

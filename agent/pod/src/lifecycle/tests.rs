@@ -1,13 +1,17 @@
 //! Single moments of a pod's life: what is planned, and what users see.
 
-use proto_api::core::v1::{ContainerStatus, PodCondition};
+use std::time::Duration;
+
+use proto_api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 
 mod health;
 mod sidecars;
 mod taken_over;
 
 use super::*;
-use crate::memory::Phase;
+use crate::backoff::Step;
+use crate::memory::{Doom, Phase};
+use crate::plan::StopWhy;
 use crate::probe::Probes;
 use crate::seen::{ContainerSeen, Exit, ImageSeen, InstanceState, SandboxSeen};
 use crate::want::{

@@ -1,6 +1,8 @@
+use agent_node::cgroup::CpuBound;
 use proto_api::core::v1::{Container, ContainerPort, Pod, VolumeMount};
 
 use super::*;
+use crate::spec::DnsConfig;
 
 fn node() -> NodeFacts {
     NodeFacts {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent_pod::lifecycle::Action;
+use agent_pod::plan::Action;
 use agent_runtime::runtime::PodOnNode;
 
 use super::{Outcome, Worker, name};

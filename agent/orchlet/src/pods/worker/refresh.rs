@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent_pod::backoff::Step;
 use agent_pod::events;
-use agent_pod::lifecycle::{Action, Plan, Stage};
+use agent_pod::plan::{Action, Plan, Stage};
 use agent_pod::seen::{ImageSeen, VolumesSeen};
 use agent_pod::want::{Config, PodWant};
 use proto_api::core::v1::Container;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use agent_pod::events;
-use agent_pod::lifecycle::Plan;
 use agent_pod::memory::{Memory, Why};
+use agent_pod::plan::Plan;
 use agent_pod::want::{PodWant, Role};
 use proto_api::core::v1::PodStatus;
 use proto_daemon::backoff::Backoff;

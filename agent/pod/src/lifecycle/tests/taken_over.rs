@@ -1,7 +1,7 @@
 //! Instances that another agent created.
 
 use super::*;
-use crate::predecessor::TakenOver;
+use crate::memory::TakenOver;
 use crate::seen::VolumesSeen;
 
 fn foreign(state: InstanceState) -> ContainerSeen {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_pod::lifecycle::Now;
 use agent_pod::memory::Memory;
+use agent_pod::seen::Now;
 use proto_api::core::v1::{ConfigMap, Container, Pod, PodStatus};
 use tokio::sync::Notify;
 use tokio::time::sleep;

@@ -64,6 +64,10 @@ pub struct Pods {
     ended: JoinSet<String>,
     /// Pods found in the runtime at the start that no source has asked for yet.
     unclaimed: BTreeMap<String, PodOnNode>,
+    /// Pods without a task that news came of: what was found of them is old. At most those of the runtime.
+    overheard: BTreeSet<String>,
+    /// Those of them that the look under way will show as they are, if it works.
+    looked_for: BTreeSet<String>,
     /// Journal records that no source has asked for yet.
     records: BTreeMap<String, Record>,
     /// Sources that have not said everything yet.
@@ -118,6 +122,8 @@ impl Pods {
             tasks: BTreeMap::new(),
             ended: JoinSet::new(),
             unclaimed,
+            overheard: BTreeSet::new(),
+            looked_for: BTreeSet::new(),
             records: found.records,
             unready: Some(unready).filter(|_| !sources.is_empty()),
             silent: sources,
@@ -148,8 +154,10 @@ impl Pods {
                     }
                 }
                 Some(looked) = self.looks.join_next(), if !self.looks.is_empty() => {
-                    if let Ok(Some(found)) = looked {
-                        self.looked(found);
+                    let before = std::mem::take(&mut self.looked_for);
+                    match looked {
+                        Ok(Some(found)) => self.looked(found),
+                        Ok(None) | Err(_) => self.overheard.extend(before),
                     }
                     if std::mem::take(&mut self.look_again) {
                         self.look();
@@ -252,6 +260,8 @@ impl Pods {
 
     fn begin(&mut self, order: Order, asked: Instant) {
         let uid = order.pod.metadata.uid.clone();
+        // A look that is under way will not tell a pod that has a task by then.
+        let is_old = self.overheard.remove(&uid) || !self.looks.is_empty();
         let start = Start {
             on_node: self.unclaimed.remove(&uid).unwrap_or_default(),
             memory: self.records.remove(&uid).map(|record| record.memory),
@@ -271,7 +281,11 @@ impl Pods {
             worker.run().await;
             done
         });
-        self.tasks.insert(uid, Task { name, order, news, missed });
+        let task = Task { name, order, news, missed };
+        if is_old {
+            tell(&task, Happened::Missed);
+        }
+        self.tasks.insert(uid, task);
     }
 
     /// What the runtime or the journal has of pods that no source wants is taken down like a pod that was dropped. A pod that
@@ -302,6 +316,7 @@ impl Pods {
             self.look_again = true;
             return;
         }
+        self.looked_for = std::mem::take(&mut self.overheard);
         let (runtime, metrics) = (self.parts.runtime.clone(), self.parts.metrics.clone());
         self.looks.spawn(async move {
             let began = Instant::now();
@@ -321,6 +336,9 @@ impl Pods {
     /// Pods without a task are kept for their sources to claim, or taken down when those have said everything. A pod that has
     /// ended since the look began is taken down once more, which finds nothing.
     fn looked(&mut self, found: Vec<PodOnNode>) {
+        for pod in self.unclaimed.values_mut() {
+            (pod.sandboxes, pod.containers) = (Vec::new(), Vec::new());
+        }
         for pod in found.into_iter().filter(|pod| !self.tasks.contains_key(&pod.uid)) {
             self.unclaimed.insert(pod.uid.clone(), pod);
         }
@@ -334,6 +352,7 @@ impl Pods {
         let uid = match &happened {
             Happened::Missed => {
                 self.tasks.values().for_each(|task| _ = tell(task, Happened::Missed));
+                self.overheard.extend(self.unclaimed.keys().cloned());
                 self.look();
                 return;
             }
@@ -344,6 +363,9 @@ impl Pods {
             if tell(task, happened) == Told::Lost {
                 self.parts.metrics.acts.lost_event();
             }
+        } else if !self.silent.is_empty() || self.unclaimed.contains_key(uid) {
+            // Its source may still ask for it.
+            self.overheard.insert(uid.clone());
         }
     }
 }

@@ -247,7 +247,9 @@ impl View<'_> {
         let newest = self.seen.newest(&container.name).filter(|c| Some(c.attempt) == known.attempt);
         let running = running(newest, &known).is_some();
         let (state, last_state) = self.states(container, &known, newest);
-        let shown = newest.map(|c| (c.image.clone(), c.image_id.clone(), runtime_id(&c.id)));
+        // One that has not begun to run says nothing of itself: what the runtime shows of it differs from what it was asked for.
+        let begun = newest.filter(|c| c.state != InstanceState::Created);
+        let shown = begun.map(|c| (c.image.clone(), c.image_id.clone(), runtime_id(&c.id)));
         let (image, image_id, container_id) = shown
             .or_else(|| {
                 let ended = known.ended.as_ref().or(known.previous.as_ref())?;

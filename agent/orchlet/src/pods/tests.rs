@@ -4,6 +4,7 @@ mod simulation;
 
 use std::time::Duration;
 
+use agent_pod::spec::{ContainerConfig, SandboxConfig};
 use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_daemon::ready::Readiness;
@@ -83,6 +84,11 @@ fn pod(uid: &str, name: &str) -> Arc<Pod> {
     Arc::new(pod)
 }
 
+fn sandbox_of(uid: &str) -> SandboxConfig {
+    let (name, namespace) = ("p".into(), "ns".into());
+    SandboxConfig { name, namespace, uid: uid.into(), ..SandboxConfig::default() }
+}
+
 #[tokio::test]
 async fn an_edited_static_pod_begins_when_the_old_one_has_ended() {
     let (runtime, _happened) = FakeRuntime::new();
@@ -119,13 +125,7 @@ async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken(
     let (runtime, _happened) = FakeRuntime::new();
     let node = Node::start(runtime, vec![Source::Api]).await;
     // Somebody's remains appear in the runtime behind the agent's back.
-    let config = agent_pod::spec::SandboxConfig {
-        name: "p".into(),
-        namespace: "ns".into(),
-        uid: "ghost".into(),
-        ..Default::default()
-    };
-    node.runtime.run_sandbox(&config).await.expect("sandbox");
+    node.runtime.run_sandbox(&sandbox_of("ghost")).await.expect("sandbox");
     node.happen.send(Happened::Missed).await.expect("pods");
     node.say(Said::Wants(Source::Api, pod("wanted", "q"))).await;
     node.runs("the wanted one", &[("wanted", 1)]).await;
@@ -183,4 +183,27 @@ async fn a_pod_that_runs_already_is_not_taken_down_while_it_waits_for_what_is_le
     let mut pods = both_found(&dir);
     pods.hear(Said::Dropped("new".into()));
     assert_eq!(held(&pods), [("new", Held::No), ("old", Held::No)]);
+}
+
+#[tokio::test]
+async fn what_happened_before_a_source_spoke_is_known_to_the_task() {
+    let (runtime, mut happened) = FakeRuntime::new();
+    runtime.add_image("image:1");
+    let sandbox = runtime.run_sandbox(&sandbox_of("kept")).await.expect("sandbox");
+    let (name, image) = ("c".into(), "image:1".into());
+    let config = ContainerConfig { name, image, ..ContainerConfig::default() };
+    let made = runtime.create_container(&sandbox.id, &config, &sandbox_of("kept")).await;
+    let id = made.expect("container");
+    runtime.start_container(&id).await.expect("start");
+    let node = Node::start(runtime, vec![Source::Api]).await;
+    // Found, not asked for yet, and it crashes.
+    while happened.try_recv().is_ok() {}
+    node.runtime.end(&id, 1);
+    node.happen.send(happened.recv().await.expect("news")).await.expect("pods");
+    // News and orders have queues of their own.
+    while node.happen.capacity() < node.happen.max_capacity() {
+        tokio::task::yield_now().await;
+    }
+    node.say(Said::Wants(Source::Api, pod("kept", "p"))).await;
+    node.runs("the next instance", &[("kept", 1)]).await;
 }

@@ -210,6 +210,25 @@ fn a_restart_counts_from_when_it_runs() {
 }
 
 #[test]
+fn what_has_not_begun_to_run_says_nothing_of_itself() {
+    // Asked for by the image's id, shown by the runtime under a name or a digest: an agent that made it and one that finds it say the same.
+    let found = ContainerSeen {
+        image: "registry/image:1".into(),
+        image_id: "registry/image@sha256:2".into(),
+        ..instance("c", 0, InstanceState::Created)
+    };
+    let made = instance("c", 0, InstanceState::Created);
+    let status = |seen: ContainerSeen| {
+        let next = plan(&want(), &with(vec![seen]), &admitted(), at(0));
+        next.status.container_statuses[0].clone()
+    };
+    assert_eq!(status(made), status(found.clone()));
+    let runs = status(ContainerSeen { state: running(), ..found });
+    assert_eq!(runs.image, "registry/image:1");
+    assert_eq!(runs.container_id, "containerd://c-0");
+}
+
+#[test]
 fn images_wait_and_say_why() {
     let absent = |pull| {
         let mut seen = prepared();

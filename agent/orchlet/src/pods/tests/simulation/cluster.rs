@@ -13,7 +13,7 @@ use proto_api::core::v1::{ConfigMap, Container, ContainerStatus, Pod, PodStatus,
 use tokio::sync::Notify;
 
 use super::runtime::SharedRuntime;
-use super::world::{SECRET, Shared, World, lock, passes};
+use super::world::{SECRET, Shared, Waits, World, lock, passes};
 use crate::objects::{Subscribe, Subscription, missing, needs_of};
 use crate::pods::publish;
 use crate::pods::seams::{Line, PodPlace, ReportError, Reported, Reports, Sources};
@@ -51,6 +51,7 @@ impl Reports for Clerk {
         after: &'a PodStatus,
     ) -> BoxFuture<'a, Result<Reported, ReportError>> {
         async move {
+            let _waits = Waits::new(&self.world);
             let arrives = self.request().await?;
             let uid = &pod.metadata.uid;
             let live = self.runtime.is_live(uid);
@@ -75,6 +76,7 @@ impl Reports for Clerk {
 
     fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {
         async move {
+            let _waits = Waits::new(&self.world);
             let arrives = self.request().await?;
             let uid = &pod.metadata.uid;
             let left = self.runtime.of(uid);
@@ -230,6 +232,7 @@ impl PodPlace for SimPlace {
 
     fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
         async move {
+            let _waits = Waits::new(&self.0);
             let (pause, fails) = {
                 let mut world = lock(&self.0);
                 (Duration::from_millis(world.chance.below(10)), world.fault(20))

@@ -18,7 +18,7 @@ use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
 use super::volumes;
-use super::world::{Shared, Start, World, hangs, lock, passes};
+use super::world::{Shared, Start, Waits, World, hangs, lock, passes};
 use crate::clock;
 
 /// Deadline of a call that is never answered.
@@ -83,6 +83,8 @@ impl Troubled {
         work: impl FnOnce() -> Answer<'a, T> + Send + 'a,
     ) -> Result<T, RuntimeError> {
         let fate = self.fate(call);
+        // Probes are asked for ever; a hook's caller waits by itself.
+        let _waits = (call != "exec").then(|| Waits::new(&self.world));
         if fate.end == End::Away {
             passes(&self.world, Duration::from_millis(1)).await;
             return Self::refuse(call, RefusalKind::Unavailable);
@@ -528,6 +530,7 @@ impl Runtime for Troubled {
             if self.is_late("stop_container", || Late::Stop(id.to_owned())).await {
                 return Self::refuse("stop_container", RefusalKind::TimedOut);
             }
+            let _waits = Waits::new(&self.world);
             // Some end when they are told to, some only when they are killed.
             let takes = lock(&self.world).chance.pause().min(grace);
             sleep(takes).await;
@@ -553,6 +556,8 @@ impl Runtime for Troubled {
             instance.pre_called = true;
         }
         async move {
+            let is_hook = matches!(word.as_str(), "pre" | "post");
+            let _waits = is_hook.then(|| Waits::new(&self.world));
             let ran = self
                 .through("exec", object, move || {
                     let ran = self.inner.exec(id, command, timeout);

@@ -11,7 +11,7 @@ use agent_pod::seen::ContainerSeen;
 use agent_pod::want::Source;
 use agent_runtime::fake::FakeRuntime;
 use agent_runtime::runtime::PodOnNode;
-use proto_api::core::v1::{ConfigMap, Pod};
+use proto_api::core::v1::{ConfigMap, ContainerStatus, Pod};
 use proto_api::names::Names;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -40,6 +40,8 @@ use agent_volume::shared_mounts::SharedMounts;
 
 /// Long enough in virtual time for every back-off to end.
 const EVER: Duration = Duration::from_secs(2 * 3600);
+/// Nothing that is still to be done waits for longer than this without being asked for.
+const STILL: Duration = Duration::from_secs(20);
 /// Pods that are at most made in a history.
 const PODS_MAX: u64 = 6;
 
@@ -317,7 +319,10 @@ impl Sim {
 
     /// A new process: the journal as it is on disk, whatever the runtime and the disk have.
     fn start(&mut self) {
-        lock(&self.world).incarnation += 1;
+        {
+            let mut world = lock(&self.world);
+            (world.incarnation, world.under_way) = (world.incarnation + 1, 0);
+        }
         volumes::begin(&self.world);
         let records = self.disk.read(std::mem::take(&mut self.rebooted));
         if serde_json::to_string(&records).expect("encode").contains(SECRET) {
@@ -749,34 +754,24 @@ impl Sim {
         self.due(Duration::from_millis(20), Due::Missed);
     }
 
-    /// What is not as it is to be in the end: a pod that is to run runs and is ready.
+    /// What is not as it is to be in the end: a pod that is to run runs and is ready, and nothing is left of one that nobody wants.
     pub fn unsettled(&self) -> Option<String> {
         let world = lock(&self.world);
-        let wanted = world.api.pods.keys().chain(self.statics.keys());
-        wanted.filter_map(|uid| world.books.get(uid)).find_map(|book| {
-            let (uid, status, spec) = (&book.pod.metadata.uid, &book.shown, &book.pod.spec);
-            if book.pod.metadata.deletion_timestamp.is_some() {
-                return Some(format!("{uid} is deleted and still there"));
-            }
-            if Phase::parse(&status.phase).is_terminal() {
-                return None;
-            }
-            if spec.active_deadline_seconds.is_some() {
-                return Some(format!("{uid} outlives its deadline"));
-            }
-            let ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
-            if spec.restart_policy == "Always" && !ready {
-                return Some(format!("{uid} is not ready after all: {status:?}"));
-            }
-            let settled = !status.container_statuses.is_empty()
-                && status.container_statuses.iter().all(|c| {
-                    let over = c.state.terminated.as_ref();
-                    let over =
-                        over.is_some_and(|t| t.exit_code == 0 || spec.restart_policy == "Never");
-                    c.state.running.is_some() && c.ready || over
-                });
-            (!settled).then(|| format!("{uid} neither runs nor is over: {status:?}"))
+        let wanted =
+            |uid: &String| world.api.pods.contains_key(uid) || self.statics.contains_key(uid);
+        world.books.iter().find_map(|(uid, book)| match wanted(uid) {
+            true => unsettled(book),
+            false => self.left_of(&world, uid).map(|what| format!("{uid} is gone but for {what}")),
         })
+    }
+
+    /// What there still is of a pod that nobody wants any more.
+    fn left_of(&self, world: &World, uid: &str) -> Option<&'static str> {
+        let on_node = self.runtime.of(uid);
+        let in_runtime = !on_node.sandboxes.is_empty() || !on_node.containers.is_empty();
+        let recorded = self.disk.records.contains_key(uid);
+        let left = world.left_of(uid).or(in_runtime.then_some("what the runtime has"));
+        left.or(recorded.then_some("its record"))
     }
 
     /// What was changed so far, at the runtime, at drivers and in the API.
@@ -800,30 +795,48 @@ impl Sim {
 
     /// Whether somebody still waits for something, or something is done later.
     fn is_busy(&self) -> bool {
-        lock(&self.world).hanging > 0 || self.agenda.values().any(|due| matches!(due, Due::Late(_)))
+        lock(&self.world).under_way > 0
+            || self.agenda.values().any(|due| matches!(due, Due::Late(_)))
+    }
+
+    /// Whether nothing was changed between the two. A driver that wants it is asked to publish again and again.
+    fn is_same(&self, before: (usize, u64, u64), after: (usize, u64, u64)) -> bool {
+        let driven = self.republish || before.1 == after.1;
+        before.0 == after.0 && before.2 == after.2 && driven
+    }
+
+    /// Waits until everything is as it is to be, nothing is under way, and nothing has been changed for a while.
+    async fn rest(&mut self) {
+        let until = clock::since_began() + EVER;
+        let (mut before, mut since) = (self.changes(), clock::since_began());
+        loop {
+            self.pass(Duration::from_secs(1)).await;
+            let (now, unsettled) = (clock::since_began(), self.unsettled());
+            let after = self.changes();
+            if unsettled.is_some() || !self.is_same(before, after) {
+                (before, since) = (after, now);
+            }
+            if self.failed() || since + STILL <= now && !self.is_busy() {
+                return;
+            }
+            if now > until {
+                let what = unsettled.unwrap_or("something is always under way".into());
+                return lock(&self.world).broken(format!("never at rest: {what}"));
+            }
+        }
     }
 
     /// Once everything is as it is to be, a restart of the agent changes nothing.
     pub async fn stay(&mut self) {
-        self.pass(Duration::from_secs(20)).await;
-        let until = clock::since_began() + EVER;
-        while self.is_busy() && !self.failed() {
-            self.pass(Duration::from_secs(20)).await;
-            if clock::since_began() > until {
-                lock(&self.world).broken("an answer is waited for without end");
-            }
-        }
-        if self.unsettled().is_some() {
-            self.settle().await;
-            self.pass(Duration::from_secs(20)).await;
+        self.rest().await;
+        if self.failed() {
+            return;
         }
         let before = self.changes();
         self.kill().await;
-        self.pass(Duration::from_secs(20)).await;
+        self.pass(STILL).await;
         let after = self.changes();
-        let same =
-            before.0 == after.0 && before.2 == after.2 && (self.republish || before.1 == after.1);
-        if !same && !self.failed() {
+        if !self.is_same(before, after) && !self.failed() {
             let what = self.runtime.inner.changes().split_off(before.0);
             lock(&self.world)
                 .broken(format!("a restart changes something: {before:?} {after:?} {what:?}"));
@@ -937,6 +950,35 @@ impl Sim {
         }
         self.kill().await;
     }
+}
+
+/// What is not yet as it is to be with a pod that is wanted.
+fn unsettled(book: &Book) -> Option<String> {
+    let (uid, status, spec) = (&book.pod.metadata.uid, &book.shown, &book.pod.spec);
+    if book.pod.metadata.deletion_timestamp.is_some() {
+        return Some(format!("{uid} is deleted and still there"));
+    }
+    if Phase::parse(&status.phase).is_terminal() {
+        return None;
+    }
+    if spec.active_deadline_seconds.is_some() {
+        return Some(format!("{uid} outlives its deadline"));
+    }
+    let ready = status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    if spec.restart_policy == "Always" && !ready {
+        return Some(format!("{uid} is not ready after all: {status:?}"));
+    }
+    let serves = |c: &ContainerStatus| c.state.running.is_some() && c.ready;
+    let is_over = |c: &ContainerStatus| {
+        let over = c.state.terminated.as_ref();
+        over.is_some_and(|t| t.exit_code == 0 || spec.restart_policy == "Never")
+    };
+    // Sidecars run again whatever becomes of the others.
+    let sidecars = status.init_container_statuses.iter().filter(|c| c.name.starts_with("side"));
+    let settled = !status.container_statuses.is_empty()
+        && status.container_statuses.iter().all(|c| serves(c) || is_over(c))
+        && sidecars.clone().all(serves);
+    (!settled).then(|| format!("{uid} neither runs nor is over: {status:?}"))
 }
 
 /// Names in a directory, in order.

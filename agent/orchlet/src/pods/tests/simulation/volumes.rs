@@ -23,7 +23,7 @@ use tonic::{Request, Response, Status};
 
 use super::chance::{CLAIMS, DRIVER};
 use super::runtime::Troubled;
-use super::world::{self, Shared, World, lock, passes_in};
+use super::world::{self, Shared, Waits, World, lock, passes_in};
 
 /// What stands for a mount.
 const MOUNTED: &str = "mounted";
@@ -60,6 +60,7 @@ impl SimDriver {
         let (world, runtime) = (self.world.clone(), self.runtime.clone());
         let incarnation = self.incarnation;
         async move {
+            let _waits = Waits::new(&world);
             let (before, after, fails, lost, hangs) = {
                 let mut world = lock(&world);
                 let (before, after) = (world.chance.pause(), world.chance.pause());
@@ -247,6 +248,7 @@ pub fn begin(world: &Shared) {
     offload::simulated::set(Some(Arc::new(move || {
         let world = world.clone();
         async move {
+            let _waits = Waits::new(&world);
             let (pause, fails) = {
                 let mut world = lock(&world);
                 (Duration::from_micros(world.chance.below(3000)), world.fault(60))

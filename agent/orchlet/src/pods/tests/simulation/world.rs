@@ -144,8 +144,8 @@ pub struct World {
     /// Which process of the agent this is.
     pub incarnation: u64,
     pub verbose: bool,
-    /// Calls that are waited for in vain.
-    pub hanging: u64,
+    /// Calls of this process that may change something and whose answer it waits for, and all that hang.
+    pub under_way: u64,
     /// What the runtime does though nobody waits for it any more.
     pub late: Vec<super::runtime::Late>,
     /// Instances that have started and are about to crash.
@@ -174,7 +174,7 @@ impl World {
             steps: 0,
             driven: 0,
             incarnation: 0,
-            hanging: 0,
+            under_way: 0,
             verbose: super::number("ORCH_SEED").is_some(),
             late: Vec::new(),
             doomed: Vec::new(),
@@ -266,18 +266,33 @@ pub async fn passes_in(world: &Mutex<World>, incarnation: u64, time: Duration) {
 
 /// Nothing is heard for so long, or until nobody wants to hear it any more.
 pub async fn hangs(world: &Shared, time: Duration) {
-    lock(world).hanging += 1;
-    let _waits = Waits(world.clone());
+    let _waits = Waits::new(world);
     passes(world, time).await;
 }
 
-/// Somebody waits for an answer that does not come. Who gives up does not wait any more.
-struct Waits(Shared);
+/// Somebody waits for an answer. Who gives up does not wait any more, nor does a process that is gone.
+pub struct Waits {
+    world: Shared,
+    incarnation: u64,
+}
+
+impl Waits {
+    pub fn new(world: &Shared) -> Self {
+        let incarnation = {
+            let mut world = lock(world);
+            world.under_way += 1;
+            world.incarnation
+        };
+        Self { world: world.clone(), incarnation }
+    }
+}
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        let mut world = lock(&self.0);
-        world.hanging = world.hanging.saturating_sub(1);
+        let mut world = lock(&self.world);
+        if world.incarnation == self.incarnation {
+            world.under_way -= 1;
+        }
     }
 }
 

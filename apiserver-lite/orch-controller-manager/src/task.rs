@@ -105,10 +105,17 @@ impl Task {
         }
     }
 
-    /// The namespace that it is about; none for nodes and for everything.
-    pub fn namespace(&self) -> Option<&str> {
+    /// The object that it is about.
+    fn subject(&self) -> Subject<'_> {
         match self {
-            Self::ServiceAccount(name) | Self::RootCa(name) | Self::Namespace(name) => Some(name),
+            Self::ServiceAccount(name) | Self::RootCa(name) | Self::Namespace(name) => {
+                Subject::Namespace(name)
+            }
+            Self::NodeHealth(name)
+            | Self::NodeCidr(name)
+            | Self::Volume(name)
+            | Self::VolumeProtection(name)
+            | Self::Attachments(name) => Subject::OfCluster(name),
             Self::AccountToken(key)
             | Self::Endpoints(key)
             | Self::Slices(key)
@@ -121,44 +128,44 @@ impl Task {
             | Self::ClaimProtection(key)
             | Self::OwnClaims(key)
             | Self::Growth(key)
-            | Self::Owned(_, key) => Some(&key.namespace),
-            Self::EndedPods
-            | Self::NodeHealth(_)
-            | Self::NodeCidr(_)
-            | Self::Volume(_)
-            | Self::VolumeProtection(_)
-            | Self::Attachments(_) => None,
+            | Self::Owned(_, key) => Subject::OfNamespace(key),
+            Self::EndedPods => Subject::AllPods,
         }
     }
+
+    /// The namespace that it is about; none for nodes and for everything.
+    pub fn namespace(&self) -> Option<&str> {
+        match self.subject() {
+            Subject::Namespace(name) => Some(name),
+            Subject::OfNamespace(key) => Some(&key.namespace),
+            Subject::OfCluster(_) | Subject::AllPods => None,
+        }
+    }
+}
+
+/// What a task is about.
+enum Subject<'a> {
+    /// A namespace, or the one object of a kind that each has.
+    Namespace(&'a str),
+    /// An object of a namespace.
+    OfNamespace(&'a ObjectKey),
+    /// An object of none.
+    OfCluster(&'a str),
+    /// Every pod.
+    AllPods,
 }
 
 /// Controller and object, as `endpointslice default/web`.
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.controller())?;
-        match self {
-            Self::ServiceAccount(name)
-            | Self::RootCa(name)
-            | Self::Namespace(name)
-            | Self::NodeHealth(name)
-            | Self::NodeCidr(name)
-            | Self::Volume(name)
-            | Self::VolumeProtection(name)
-            | Self::Attachments(name) => write!(f, " {name}"),
-            Self::AccountToken(key)
-            | Self::Endpoints(key)
-            | Self::Slices(key)
-            | Self::Mirror(key)
-            | Self::PodCleanup(key)
-            | Self::ReplicaSet(key)
-            | Self::ReplicationController(key)
-            | Self::Deployment(key)
-            | Self::Claim(key)
-            | Self::ClaimProtection(key)
-            | Self::OwnClaims(key)
-            | Self::Growth(key) => write!(f, " {key}"),
-            Self::EndedPods => f.write_str(" ended pods"),
-            Self::Owned(kind, key) => write!(f, " {kind:?} {key}"),
+        if let Self::Owned(kind, _) = self {
+            write!(f, " {kind:?}")?;
+        }
+        match self.subject() {
+            Subject::Namespace(name) | Subject::OfCluster(name) => write!(f, " {name}"),
+            Subject::OfNamespace(key) => write!(f, " {key}"),
+            Subject::AllPods => f.write_str(" ended pods"),
         }
     }
 }

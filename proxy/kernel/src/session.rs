@@ -259,18 +259,18 @@ impl<T: Transport> Session<T> {
     pub fn delete_flow(&mut self, flow: &Flow) -> Result<bool, QueryError> {
         let seq = self.next_seq();
         let request = ct::delete(seq, flow).map_err(QueryError::Encode)?;
-        match self.ask(seq, &request, false, |_| Ok(())) {
-            Ok(_) => Ok(true),
-            Err(QueryError::Refused { errno: errno::ENOENT }) => Ok(false),
-            Err(other) => Err(other),
-        }
+        self.forget(seq, &request)
     }
 
     /// Forgets the flow with this original tuple; false when there is none.
     pub fn delete_tuple(&mut self, orig: &Tuple) -> Result<bool, QueryError> {
         let seq = self.next_seq();
         let request = ct::delete_tuple(seq, orig).map_err(QueryError::Encode)?;
-        match self.ask(seq, &request, false, |_| Ok(())) {
+        self.forget(seq, &request)
+    }
+
+    fn forget(&mut self, seq: u32, request: &[u8]) -> Result<bool, QueryError> {
+        match self.ask(seq, request, false, |_| Ok(())) {
             Ok(_) => Ok(true),
             Err(QueryError::Refused { errno: errno::ENOENT }) => Ok(false),
             Err(other) => Err(other),

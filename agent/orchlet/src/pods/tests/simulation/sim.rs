@@ -813,10 +813,11 @@ impl Sim {
             self.pass(Duration::from_secs(1)).await;
             let (now, unsettled) = (clock::since_began(), self.unsettled());
             let after = self.changes();
-            if unsettled.is_some() || !self.is_same(before, after) {
+            // What comes back from a call that took its time may lead to another.
+            if unsettled.is_some() || self.is_busy() || !self.is_same(before, after) {
                 (before, since) = (after, now);
             }
-            if self.failed() || since + STILL <= now && !self.is_busy() {
+            if self.failed() || since + STILL <= now {
                 return;
             }
             if now > until {

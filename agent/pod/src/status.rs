@@ -12,7 +12,7 @@ use crate::backoff::{Step, Trouble};
 use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
 use crate::plan::Stage;
 use crate::seen::Now;
-use crate::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen};
+use crate::seen::{ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen};
 use crate::start::{is_backing_off, usable_image};
 use crate::termination;
 use crate::want::{Config, ContainerWant, PodWant, PullPolicy, Role};
@@ -25,7 +25,8 @@ pub(crate) fn status(
     stage: Stage,
     now: Now,
 ) -> PodStatus {
-    let view = View { want, seen, memory, now: now.boot };
+    let over = matches!(stage, Stage::Clearing | Stage::Finished | Stage::Gone);
+    let view = View { want, seen, memory, now: now.boot, over };
     // A refused pod has no containers to tell of: tools then show why it was refused.
     let shown = !matches!(memory.admission, Some(Admission::Refused { .. }));
     let statuses = |list: &[ContainerWant]| -> Vec<ContainerStatus> {
@@ -229,6 +230,8 @@ struct View<'a> {
     seen: &'a PodSeen,
     memory: &'a Memory,
     now: Duration,
+    /// Whether nothing of the pod runs any more, for good.
+    over: bool,
 }
 
 /// How often a container has been restarted. An instance that was made and has not begun to run counts from when it does: readers take a
@@ -293,8 +296,29 @@ impl View<'_> {
         match (&known.ended, waiting) {
             (Some(ended), Some(waiting)) => (waiting, terminated(ended)),
             (Some(ended), None) => (terminated(ended), previous),
+            (None, _) if self.counts_as_failed(container) => (terminated(&never_ran()), previous),
             (None, waiting) => (waiting.unwrap_or_else(|| self.not_yet(container)), previous),
         }
+    }
+
+    /// Whether a container that has not run counts as failed, now that its pod is over: each of a pod that was initialized, and
+    /// init containers up to the last that has run, the first in any case. Others go on to wait, as tools expect of a pod that
+    /// failed while it was initialized.
+    fn counts_as_failed(&self, container: &ContainerWant) -> bool {
+        let init = &self.want.init;
+        let has_run = |c: &ContainerWant| {
+            let known = self.memory.containers.get(&c.name);
+            known.is_some_and(|m| m.ended.is_some() || m.previous.is_some())
+        };
+        self.over
+            && match container.role {
+                Role::Main => init.is_empty() || self.memory.initialized_in.is_some(),
+                Role::Init | Role::Sidecar => {
+                    let last = init.iter().rposition(has_run).unwrap_or(0);
+                    init.iter().take(last + 1).any(|c| c.name == container.name)
+                }
+                Role::Ephemeral => false,
+            }
     }
 
     /// What a container that should run waits for, where that is worth telling.
@@ -403,6 +427,17 @@ fn waiting(reason: &str, message: &str) -> ContainerState {
     let (reason, message) = (reason.to_owned(), message.to_owned());
     let waiting = Some(ContainerStateWaiting { reason, message });
     ContainerState { waiting, ..ContainerState::default() }
+}
+
+/// How a container ended that was still to run when its pod was over, as the ecosystem tells it.
+fn never_ran() -> Ended {
+    let exit = Exit {
+        code: 137,
+        reason: "ContainerStatusUnknown".to_owned(),
+        message: "The container could not be located when the pod was terminated".to_owned(),
+        ..Exit::default()
+    };
+    Ended { exit, ..Ended::default() }
 }
 
 fn terminated(ended: &Ended, message_bytes: usize) -> ContainerState {

@@ -229,6 +229,37 @@ fn what_has_not_begun_to_run_says_nothing_of_itself() {
 }
 
 #[test]
+fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized() {
+    let unknown = |status: &ContainerStatus| {
+        let terminated = status.state.terminated.as_ref();
+        terminated
+            .is_some_and(|t| (t.exit_code, t.reason.as_str()) == (137, "ContainerStatusUnknown"))
+    };
+    let init = vec![init_container("i0"), init_container("i1"), init_container("i2")];
+    let pod = PodWant { init, presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
+    // Exits of i0, i1 and so on; who counts as failed among them; whether c does.
+    let cases: [(&[i32], [bool; 3], bool); 4] = [
+        (&[], [true, false, false], false),
+        (&[0], [false, false, false], false),
+        (&[0, 1], [false, false, false], false),
+        (&[0, 0, 0], [false, false, false], true),
+    ];
+    for (exits, failed, main) in cases {
+        let ran = pod.init.iter().zip(exits).map(|(c, code)| instance(&c.name, 0, exited(*code)));
+        let next = plan(&pod, &with(ran.collect()), &admitted(), at(0));
+        assert_eq!(next.stage, Stage::Clearing);
+        let shown: Vec<bool> = next.status.init_container_statuses.iter().map(unknown).collect();
+        assert_eq!(
+            (shown.as_slice(), unknown(&next.status.container_statuses[0])),
+            (failed.as_slice(), main),
+            "{exits:?}"
+        );
+    }
+    let alive = plan(&want(), &prepared(), &admitted(), at(0));
+    assert_eq!(waiting(&alive.status.container_statuses[0]).0, "ContainerCreating");
+}
+
+#[test]
 fn images_wait_and_say_why() {
     let absent = |pull| {
         let mut seen = prepared();

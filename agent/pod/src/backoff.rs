@@ -15,6 +15,7 @@ pub const CRASH_RESET: Duration = Duration::from_secs(600);
 
 /// Restart back-off of one container: none for the first crash, then 10 s doubled up to 300 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CrashBackoff {
     /// Exits since the last quiet stretch.
     pub exits: u32,
@@ -24,6 +25,19 @@ pub struct CrashBackoff {
     pub not_before: Duration,
     /// When the last exit was noted, since boot.
     pub noted: Duration,
+    /// Attempt of the newest instance whose exit is among them.
+    pub counted: Option<u32>,
+}
+
+/// Exits that were not noted when they happened: the journal had lost them, or another agent served the pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MissedExits {
+    /// How many.
+    pub count: u32,
+    /// How long the instance after the last of them was waited for, if that can be told.
+    pub paused: Option<Duration>,
+    /// When the last of them was, since boot.
+    pub last: Duration,
 }
 
 impl CrashBackoff {
@@ -40,6 +54,15 @@ impl CrashBackoff {
         self.count(now);
         self.not_before = (self.noted + self.delay).max(now);
         self.noted = now;
+    }
+
+    /// Takes in exits that were missed. The pause that followed the last of them is the delay that was in force then, and tells how
+    /// many had come before it; where it cannot be told, all of them count.
+    pub(crate) fn missed(&mut self, missed: MissedExits) {
+        let most = self.exits.saturating_add(missed.count);
+        self.exits = missed.paused.map_or(most, |paused| most.min(exits_before(paused)));
+        self.delay = delay(self.exits.saturating_sub(1), CRASH_DELAY_FIRST, CRASH_DELAY_MAX);
+        (self.noted, self.not_before) = (missed.last, missed.last);
     }
 
     fn count(&mut self, now: Duration) {
@@ -63,6 +86,21 @@ fn delay(failures: u32, first: Duration, max: Duration) -> Duration {
     match failures {
         0 => Duration::ZERO,
         n => first.saturating_mul(1 << (n - 1).min(16)).min(max),
+    }
+}
+
+/// Exits in a row after which the next instance is waited for that long: the most that fit.
+fn exits_before(paused: Duration) -> u32 {
+    let mut exits = 1;
+    loop {
+        let next = delay(exits, CRASH_DELAY_FIRST, CRASH_DELAY_MAX);
+        if next > paused {
+            return exits;
+        }
+        exits += 1;
+        if next == CRASH_DELAY_MAX {
+            return exits;
+        }
     }
 }
 
@@ -174,6 +212,37 @@ mod tests {
             let next = starts.get(n + 1).copied().unwrap_or(backoff.not_before);
             assert_eq!(backoff.not_before, next, "after the {n}th");
         }
+    }
+
+    #[test]
+    fn missed_exits_are_told_from_the_pause_after_the_last() {
+        // Exits known before, missed ones, the pause after the last of them; the delay after the next exit.
+        let table = [
+            (0, 1, Some(0), 10),
+            (0, 9, Some(1), 10),
+            (0, 2, Some(10), 20),
+            (0, 9, Some(39), 40),
+            (0, 3, Some(39), 40),
+            (0, 2, Some(39), 20),
+            (0, 99, Some(300), 300),
+            (2, 1, Some(86_400), 40),
+            (1, 1, None, 20),
+            (5, 0, Some(0), 10),
+        ];
+        for (exits, count, paused, expect) in table {
+            let mut backoff = CrashBackoff { exits, ..CrashBackoff::default() };
+            backoff.missed(MissedExits { count, paused: paused.map(s), last: s(1000) });
+            backoff.exited(s(1001));
+            assert_eq!(backoff.delay, s(expect), "{exits} {count} {paused:?}");
+        }
+    }
+
+    #[test]
+    fn missed_exits_of_long_ago_are_forgotten() {
+        let mut backoff = CrashBackoff::default();
+        backoff.missed(MissedExits { count: 9, paused: None, last: s(1000) });
+        backoff.exited(s(1601));
+        assert_eq!(backoff.delay, s(0));
     }
 
     #[test]

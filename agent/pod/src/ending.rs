@@ -65,7 +65,8 @@ fn is_lost_for_good(want: &PodWant, seen: &PodSeen, memory: &Memory) -> bool {
         && memory.containers.values().any(|c| c.attempt.is_some())
 }
 
-/// Stops what runs: all but the sidecars at once, then the sidecars one by one, the last to start first.
+/// Stops what runs: all but the sidecars at once, then the sidecars one by one, the last to start first. Up to the deadline, sidecars
+/// wait as well for what may run unseen: they serve it.
 pub(crate) fn stop_all(next: &mut Next<'_>, memory: &Memory) {
     let Some(ending) = &memory.ending else { return };
     if !next.may_try(&Step::Cleanup, memory) {
@@ -78,6 +79,10 @@ pub(crate) fn stop_all(next: &mut Next<'_>, memory: &Memory) {
         for instance in others {
             next.stop(instance, ending.deadline, StopWhy::PodEnds);
         }
+        return;
+    }
+    if next.seen.unsure && next.now < ending.deadline {
+        next.wake(ending.deadline);
         return;
     }
     let last = want.sidecars().rev().find(|c| seen.live().any(|i| i.name == c.name));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backoff::{CrashBackoff, Step, Trouble};
+use crate::backoff::{CrashBackoff, MissedExits, Step, Trouble};
 use crate::probe::ProbeKind;
 use crate::seen::{ContainerSeen, Exit, InstanceState, Now, PodSeen};
 use crate::want::{ContainerWant, PodWant, RestartPolicy, Role};
@@ -425,6 +425,7 @@ impl ContainerMemory {
         }
         match newest {
             Some(instance) if Some(instance.attempt) == self.attempt => {
+                self.catch_up(instance, now);
                 if let Some(exit) = instance.exit() {
                     self.end(ended(instance, exit), now.boot);
                 }
@@ -463,25 +464,59 @@ impl ContainerMemory {
 
     /// A newer instance was seen: what was known of the newest becomes the previous.
     fn begin(&mut self, instance: &ContainerSeen, seen: &PodSeen) {
-        let before = self.ended.take().or_else(|| {
-            // First look after the journal was lost: the runtime may still hold the one before.
-            let older = seen.containers.iter().filter(|c| c.name == instance.name);
-            let older = older.filter(|c| c.attempt < instance.attempt);
-            let last = older.max_by_key(|c| c.attempt)?;
-            last.exit().map(|exit| ended(last, exit))
-        });
-        self.previous = before.or_else(|| self.previous.take());
+        let known = self.ended.take();
+        // After the journal was lost the runtime may still hold one that this memory has never seen.
+        let older = seen.containers.iter().filter(|c| c.name == instance.name);
+        let older = older.filter(|c| c.attempt < instance.attempt);
+        let last = older.max_by_key(|c| c.attempt);
+        let last = last.filter(|c| known.is_none() || self.attempt < Some(c.attempt));
+        let last = last.and_then(|last| last.exit().map(|exit| ended(last, exit)));
+        self.previous = last.or(known).or_else(|| self.previous.take());
         self.attempt = Some(instance.attempt);
         self.sandbox_attempt = seen.sandbox(&instance.sandbox_id).map(|s| s.attempt);
     }
 
-    fn end(&mut self, ended: Ended, now: Duration) {
-        if self.ended.is_none() {
-            self.ended = Some(ended);
-            match self.health.doomed {
-                Some(_) => self.backoff.stopped(now),
-                None => self.backoff.exited(now),
+    /// Counts the exits of instances before the newest that nobody has counted. When they were is told by the runtime's clock alone.
+    fn catch_up(&mut self, newest: &ContainerSeen, now: Now) {
+        let next = self.backoff.counted.map_or(0, |counted| counted.saturating_add(1));
+        let count = newest.attempt.saturating_sub(next);
+        if count == 0 {
+            return;
+        }
+        let wall = nanoseconds(now.unix_seconds);
+        let (started, until) = match &newest.state {
+            InstanceState::Running { started_at } => (*started_at, wall),
+            // One that could not be started has an end alone.
+            InstanceState::Exited(exit) if exit.started_at == 0 => {
+                (exit.finished_at, exit.finished_at)
             }
+            InstanceState::Exited(exit) => (exit.started_at, exit.finished_at),
+            InstanceState::Created | InstanceState::Unknown => (wall, wall),
+        };
+        let finished = self.previous.as_ref().map(|previous| previous.exit.finished_at);
+        let since = |at: i64| {
+            let nanoseconds = at.saturating_sub(finished.filter(|finished| *finished != 0)?);
+            u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+        };
+        let ago = since(until).unwrap_or_default();
+        self.backoff.missed(MissedExits {
+            count,
+            paused: since(started),
+            last: now.boot.saturating_sub(ago),
+        });
+        self.backoff.counted = newest.attempt.checked_sub(1);
+    }
+
+    /// The newest instance has ended: its exit counts once.
+    fn end(&mut self, ended: Ended, now: Duration) {
+        self.ended.get_or_insert(ended);
+        if self.backoff.counted >= self.attempt {
+            return;
+        }
+        self.backoff.counted = self.attempt;
+        match self.health.doomed {
+            Some(_) => self.backoff.stopped(now),
+            None => self.backoff.exited(now),
         }
     }
 }
@@ -493,6 +528,11 @@ fn ended(instance: &ContainerSeen, exit: &Exit) -> Ended {
         image_id: instance.image_id.clone(),
         exit: exit.clone(),
     }
+}
+
+/// Nanoseconds since 1970 of so many seconds.
+fn nanoseconds(seconds: i64) -> i64 {
+    seconds.saturating_mul(1_000_000_000)
 }
 
 fn vanished() -> Ended {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use proto_api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 
 mod health;
+mod journal_lost;
 mod sidecars;
 mod taken_over;
 

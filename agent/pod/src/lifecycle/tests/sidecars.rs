@@ -98,6 +98,17 @@ fn sidecars_stop_last_and_in_reverse() {
     assert_eq!(acts(&last), ["stop s1"]);
 }
 
+/// Seed 600 of the simulation: nobody knew yet what had come of another container's start.
+#[test]
+fn sidecars_serve_what_may_run_unseen_up_to_the_deadline() {
+    let pod = PodWant { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod() };
+    let seen = |unsure| PodSeen { unsure, ..with(vec![instance("s1", 0, running())]) };
+    let first = plan(&pod, &seen(true), &admitted(), at(0));
+    assert_eq!((acts(&first).len(), first.wake_at), (0, Some(at(30).boot)));
+    assert_eq!(acts(&plan(&pod, &seen(false), &first.memory, at(1))), ["stop s1"]);
+    assert_eq!(acts(&plan(&pod, &seen(true), &first.memory, at(30))), ["stop s1"]);
+}
+
 #[test]
 fn a_finished_pod_ends_when_its_sidecars_have() {
     let pod = PodWant { restart_policy: RestartPolicy::OnFailure, ..pod() };

@@ -1,0 +1,67 @@
+//! What is known of a pod whose journal record is old or gone: the runtime's instances tell the rest.
+
+use super::*;
+
+const SECOND: i64 = 1_000_000_000;
+const START: i64 = 1_700_000_000 * SECOND;
+
+/// An instance that ran from one second to another.
+fn ran(attempt: u32, from: i64, to: i64) -> ContainerSeen {
+    let (started_at, finished_at) = (START + from * SECOND, START + to * SECOND);
+    let exit = Exit { code: 1, started_at, finished_at, ..Exit::default() };
+    instance("c", attempt, InstanceState::Exited(exit))
+}
+
+/// How long the next instance is waited for, seconds.
+fn pause(plan: &Plan, now: Now) -> Option<u64> {
+    plan.wake_at.map(|at| (at - now.boot).as_secs())
+}
+
+/// Seeds 377, 603, 1609 and 1757 of the simulation: the disk was full while a container crashed, then the agent died.
+#[test]
+fn exits_that_the_journal_has_missed_count_for_the_pause() {
+    let knows = |containers| plan(&want(), &with(containers), &admitted(), at(0)).memory;
+    let of_first = knows(vec![instance("c", 0, running())]);
+    let after_two = knows(vec![ran(0, 0, 0), ran(1, 0, 0)]);
+    let table = [
+        ("one exit is no loop", admitted(), vec![ran(0, 0, 5)], None),
+        ("the second", admitted(), vec![ran(0, 0, 0), ran(1, 0, 1)], Some(10)),
+        (
+            "the second, the first was seen to run",
+            of_first,
+            vec![ran(0, 0, 0), ran(1, 0, 1)],
+            Some(10),
+        ),
+        ("the third", admitted(), vec![ran(1, 0, 1), ran(2, 11, 12)], Some(20)),
+        ("the third, two were counted", after_two, vec![ran(1, 0, 1), ran(2, 11, 12)], Some(20)),
+        ("fifty, far apart", admitted(), vec![ran(49, 0, 10), ran(50, 10, 700)], None),
+        ("fifty, the last two not", admitted(), vec![ran(49, 0, 10), ran(50, 10, 20)], Some(10)),
+        ("fifty in a loop", admitted(), vec![ran(49, 0, 10), ran(50, 310, 320)], Some(300)),
+    ];
+    for (what, memory, seen, expect) in table {
+        let next = plan(&want(), &with(seen.clone()), &memory, at(400));
+        assert_eq!(pause(&next, at(400)), expect, "{what}");
+        let again = plan(&want(), &with(seen), &next.memory, at(400));
+        assert_eq!(pause(&again, at(400)), expect, "{what}: an exit counts once");
+    }
+}
+
+#[test]
+fn an_instance_that_has_run_for_long_is_not_in_a_loop() {
+    let seen = |state| with(vec![ran(3, -20, -10), instance("c", 4, state)]);
+    let runs = InstanceState::Running { started_at: START };
+    let known = plan(&want(), &seen(runs), &admitted(), at(0)).memory;
+    for (secs, expect) in [(100, Some(20)), (650, None)] {
+        let next = plan(&want(), &seen(exited(1)), &known, at(secs));
+        assert_eq!(pause(&next, at(secs)), expect, "{secs}");
+    }
+}
+
+#[test]
+fn the_last_state_is_of_the_instance_before_the_newest() {
+    let known = plan(&want(), &with(vec![ran(0, 0, 1)]), &admitted(), at(0)).memory;
+    let seen = with(vec![ran(0, 0, 1), ran(1, 1, 2), instance("c", 2, running())]);
+    let next = plan(&want(), &seen, &known, at(3));
+    let last = next.status.container_statuses[0].last_state.terminated.clone();
+    assert_eq!(last.map(|t| t.container_id).as_deref(), Some("containerd://c-1"));
+}

@@ -12,7 +12,7 @@ use proto_daemon::exit::chain;
 
 use crate::pods::publish;
 use crate::pods::seams::{ReportError, Reported, Reports};
-use crate::sources::mirrors::is_mirror;
+use crate::sources::mirrors::is_mirror_of;
 
 /// Reports to an API server.
 pub struct ClusterReports {
@@ -35,7 +35,7 @@ impl ClusterReports {
             return Some((pod.metadata.uid.clone(), None));
         }
         let mirror = self.shown.get(&ObjectKey::of(&pod.metadata));
-        let mirror = mirror.filter(|m| is_mirror(names, m))?;
+        let mirror = mirror.filter(|m| is_mirror_of(names, m, pod))?;
         Some((mirror.metadata.uid.clone(), Some(mirror)))
     }
 
@@ -48,6 +48,9 @@ impl ClusterReports {
         let Some((uid, mirror)) = self.object(pod) else {
             return Err(ReportError("the static pod has no mirror yet".to_owned()));
         };
+        if mirror.as_ref().is_some_and(|m| publish::takes_back(before, &m.status, after)) {
+            return Err(ReportError("what its mirror shows has not been heard yet".to_owned()));
+        }
         let before = mirror.as_ref().map_or(before, |m| &m.status);
         if !publish::differs(before, after) {
             return Ok(Reported::Shown);

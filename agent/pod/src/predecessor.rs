@@ -51,6 +51,18 @@ impl Memory {
         memory
     }
 
+    /// Takes in how far the pod has come by what is shown of it: it does not go back.
+    pub fn heed_progress(&mut self, status: &PodStatus) {
+        let shown = Self::adopt(status);
+        self.phase = self.phase.advance(shown.phase);
+        if self.ending.is_none() {
+            self.ending = shown.ending;
+        }
+        if self.admission.is_none() {
+            (self.admission, self.accepted_at) = (shown.admission, shown.accepted_at);
+        }
+    }
+
     /// Takes in what the API object has shown since this was remembered: another agent may have served the pod meanwhile. Whatever
     /// changed last is true; what this agent has not shown yet stays.
     pub fn heed(&mut self, status: &PodStatus) {
@@ -63,13 +75,7 @@ impl Memory {
                 self.conditions.insert(kind, (status, since));
             }
         }
-        self.phase = self.phase.advance(shown.phase);
-        if self.ending.is_none() {
-            self.ending = shown.ending;
-        }
-        if self.admission.is_none() {
-            (self.admission, self.accepted_at) = (shown.admission, shown.accepted_at);
-        }
+        self.heed_progress(status);
         for (name, theirs) in shown.containers {
             let known = self.containers.entry(name).or_default();
             if known.attempt < theirs.attempt {

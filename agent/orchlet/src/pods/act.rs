@@ -314,11 +314,18 @@ async fn stop_container(parts: &Parts, scene: &Scene, stop: Stop<'_>) -> Result<
         hooks::pre_stop(parts, scene, stop.container, stop.id, stop.deadline).await;
         least = hooks::GRACE_AFTER_HOOK;
     }
-    let grace = stop.deadline.saturating_sub(clock::boot()).max(least);
+    let now = clock::boot();
+    let deadline = stop.deadline.min(latest(*scene.ending.borrow(), now));
+    let grace = deadline.saturating_sub(now).max(least);
     parts.runtime.stop_container(stop.id, grace).await.map_err(failed)?;
     let now = parts.runtime.container(stop.id).await.map_err(failed)?;
     let ended = now.map(|c| last_words::with_message(parts, &scene.pod, c));
     Ok(ended.map_or(Effect::Vanished, instance))
+}
+
+/// The latest deadline of a stop that is begun now, all of them since boot: a sidecar has a moment of its own after its pod's.
+fn latest(ending: Option<Duration>, now: Duration) -> Duration {
+    ending.map_or(Duration::MAX, |ending| ending.max(now + hooks::GRACE_AFTER_HOOK))
 }
 
 /// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.

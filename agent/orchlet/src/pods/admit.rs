@@ -146,6 +146,7 @@ mod tests {
             mounted: Arc::default(),
             pod_ips: Vec::new(),
             running: Default::default(),
+            ending: tokio::sync::watch::channel(None).1,
         }
     }
 

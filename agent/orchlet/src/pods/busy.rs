@@ -51,8 +51,8 @@ pub fn key(action: &Action) -> Key {
 /// Operations under way.
 #[derive(Debug, Default)]
 pub struct Busy {
-    /// By key: how many, and the earliest deadline of a stop among them.
-    under_way: BTreeMap<Key, (u32, Option<Duration>)>,
+    /// By key: each with its deadline if it is a stop.
+    under_way: BTreeMap<Key, Vec<Option<Duration>>>,
 }
 
 impl Busy {
@@ -60,11 +60,10 @@ impl Busy {
     pub fn admits(&self, action: &Action) -> bool {
         match action {
             // A stop that comes sooner overtakes the one under way; the runtime takes both.
-            Action::StopContainer { deadline, .. } => match self.under_way.get(&key(action)) {
-                Some((_, Some(known))) => deadline < known,
-                Some((_, None)) => false,
-                None => true,
-            },
+            Action::StopContainer { deadline, .. } => {
+                let mut known = self.under_way.get(&key(action)).into_iter().flatten();
+                known.all(|known| known.is_some_and(|known| *deadline < known))
+            }
             Action::StopSandbox { .. }
             | Action::RemoveSandbox { .. }
             | Action::UnmountVolumes
@@ -90,40 +89,30 @@ impl Busy {
             .any(|k| matches!(k, Key::Sandbox | Key::Container(_) | Key::Remains(_)))
     }
 
+    /// Whether something is done to a container.
     fn makes_containers(&self) -> bool {
-        self.makes(|_| true)
+        self.under_way.keys().any(|k| matches!(k, Key::Container(_)))
     }
 
     /// Whether an instance is being made or started.
     pub fn starts(&self) -> bool {
-        let is_start = |(key, (_, stop)): (&Key, &(u32, Option<Duration>))| {
-            matches!(key, Key::Container(_)) && stop.is_none()
-        };
-        self.under_way.iter().any(is_start)
-    }
-
-    /// Whether something is done to a container whose name fits.
-    pub fn makes(&self, fits: impl Fn(&str) -> bool) -> bool {
-        self.under_way.keys().any(|k| matches!(k, Key::Container(name) if fits(name)))
+        let of_container = self.under_way.iter().filter(|(k, _)| matches!(k, Key::Container(_)));
+        of_container.flat_map(|(_, all)| all).any(Option::is_none)
     }
 
     /// Notes that an operation begins; `deadline` for a stop.
     pub fn begin(&mut self, key: Key, deadline: Option<Duration>) {
-        let entry = self.under_way.entry(key).or_insert((0, deadline));
-        entry.0 += 1;
-        entry.1 = match (entry.1, deadline) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (_, b) => b,
-        };
+        self.under_way.entry(key).or_default().push(deadline);
     }
 
-    /// Notes that an operation ended.
-    pub fn end(&mut self, key: &Key) {
-        if let Some(entry) = self.under_way.get_mut(key) {
-            entry.0 -= 1;
-            if entry.0 == 0 {
-                self.under_way.remove(key);
-            }
+    /// Notes that an operation ended, with the deadline that it began with.
+    pub fn end(&mut self, key: &Key, deadline: Option<Duration>) {
+        let Some(all) = self.under_way.get_mut(key) else { return };
+        if let Some(at) = all.iter().position(|known| *known == deadline) {
+            all.swap_remove(at);
+        }
+        if all.is_empty() {
+            self.under_way.remove(key);
         }
     }
 }
@@ -155,6 +144,19 @@ mod tests {
     }
 
     #[test]
+    fn a_sooner_stop_that_failed_may_be_tried_again_beside_the_one_that_it_overtook() {
+        let mut busy = Busy::default();
+        let [late, soon] = [30, 5].map(|secs| Some(Duration::from_secs(secs)));
+        busy.begin(key(&stop(30)), late);
+        busy.begin(key(&stop(5)), soon);
+        assert!(!busy.admits(&stop(5)));
+        busy.end(&key(&stop(5)), soon);
+        assert!(busy.admits(&stop(5)) && !busy.admits(&stop(30)));
+        busy.end(&key(&stop(30)), late);
+        assert!(busy.admits(&stop(30)));
+    }
+
+    #[test]
     fn nothing_is_torn_down_under_a_container_that_is_being_made() {
         let mut busy = Busy::default();
         let start = Action::StartContainer { container: "c".into(), id: "x".into(), hook: false };
@@ -162,7 +164,7 @@ mod tests {
         assert!(!busy.admits(&Action::UnmountVolumes));
         assert!(!busy.admits(&Action::RemoveSandbox { id: "s".into() }));
         assert!(!busy.admits(&stop(1)), "a start is not a stop that can be overtaken");
-        busy.end(&key(&start));
+        busy.end(&key(&start), None);
         assert!(busy.admits(&Action::UnmountVolumes));
     }
 

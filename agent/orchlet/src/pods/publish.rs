@@ -1,5 +1,6 @@
 //! The change of a shown status: a patch of the fields that the agent owns, nothing when they are as they should be. Pure.
 
+use agent_pod::memory::Phase;
 use proto_api::core::v1::{PodCondition, PodStatus};
 use serde_json::{Map, Value, json};
 
@@ -7,6 +8,12 @@ use serde_json::{Map, Value, json};
 pub fn differs(shown: &PodStatus, status: &PodStatus) -> bool {
     // Most often there is nothing, and that is seen soonest.
     shown != status && !changes(shown, status).is_empty()
+}
+
+/// Whether who does not know yet what is shown of a pod (`known`) would take the pod back from that to `status`.
+pub fn takes_back(known: &PodStatus, shown: &PodStatus, status: &PodStatus) -> bool {
+    let (shown, next) = (Phase::parse(&shown.phase), Phase::parse(&status.phase));
+    known.phase.is_empty() && shown.advance(next) != next
 }
 
 /// A strategic merge patch from `shown` to `status` for the pod of this uid only; conditions of others stay.
@@ -81,6 +88,24 @@ mod tests {
             status: status.into(),
             last_transition_time: Time::from_unix(10),
             ..PodCondition::default()
+        }
+    }
+
+    #[test]
+    fn who_knows_what_is_shown_alone_takes_a_phase_back() {
+        let of = |phase: &str| PodStatus { phase: phase.into(), ..PodStatus::default() };
+        let table = [
+            ("", "", "Pending", false),
+            ("", "Pending", "Running", false),
+            ("", "Running", "Running", false),
+            ("", "Running", "Pending", true),
+            ("", "Failed", "Running", true),
+            // A user wrote into the mirror: the static pod is the truth.
+            ("Running", "Failed", "Running", false),
+        ];
+        for (known, shown, next, expect) in table {
+            let case = (known, shown, next);
+            assert_eq!(takes_back(&of(known), &of(shown), &of(next)), expect, "{case:?}");
         }
     }
 

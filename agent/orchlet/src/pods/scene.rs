@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_pod::want::Source;
 use proto_api::core::v1::Pod;
+use tokio::sync::watch;
 
 use super::seams::{MountedVolumes, Sources};
 
@@ -23,6 +25,8 @@ pub struct Scene {
     pub pod_ips: Vec<String>,
     /// The runtime's ids of the instances that run, by container.
     pub running: BTreeMap<String, String>,
+    /// When what runs is killed, since boot, if the pod ends; it may be decided, or brought forward, while the action is under way.
+    pub ending: watch::Receiver<Option<Duration>>,
 }
 
 impl Scene {

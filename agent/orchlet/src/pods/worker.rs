@@ -24,7 +24,7 @@ use agent_pod::backoff::Step;
 use agent_pod::events;
 use agent_pod::lifecycle::plan;
 use agent_pod::memory::{Admission, Memory};
-use agent_pod::plan::{Action, Plan, Stage, StopWhy};
+use agent_pod::plan::{Action, Plan, Stage};
 use agent_pod::seen::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
 use agent_pod::want::{PodWant, Source};
 use agent_runtime::events::Happened;
@@ -81,6 +81,8 @@ pub struct Start {
 /// An operation that ended.
 struct Finished {
     key: Key,
+    /// Of a stop, as it began.
+    deadline: Option<Duration>,
     outcome: Outcome,
 }
 
@@ -123,8 +125,8 @@ pub struct Worker {
     look_not_before: Duration,
     /// Whether the runtime may have made or started what it said it had not.
     unsure: bool,
-    /// Set once nothing of the pod may begin any more, for what has been planned and still waits.
-    ends: Arc<AtomicBool>,
+    /// When what still runs is killed, since boot, once nothing of the pod may begin any more: for what is under way.
+    ending: watch::Sender<Option<Duration>>,
     /// Labels and annotations that the volumes were made from.
     fields: (BTreeMap<String, String>, BTreeMap<String, String>),
     volumes_stale: bool,
@@ -190,7 +192,7 @@ impl Worker {
             look_again: false,
             look_not_before: Duration::ZERO,
             unsure: false,
-            ends: Arc::default(),
+            ending: watch::Sender::new(None),
             fields: (pod.metadata.labels.clone(), pod.metadata.annotations.clone()),
             volumes_stale: false,
             refresh_not_before: Duration::ZERO,
@@ -310,16 +312,26 @@ impl Worker {
             self.ephemeral = ephemeral;
             self.subscription = self.parts.objects.subscribe(&order.pod, self.poke.clone());
         }
-        if order.source == Source::Static && !self.busy.has(&Key::Status) {
-            // What a mirror shows is known only from the server: it may have been made anew.
-            self.shown = order.pod.status.clone();
+        if order.source == Source::Static {
+            self.mirrored(&order.pod.status);
+        }
+    }
+
+    /// What a mirror shows is known only from the server: it may have been made anew.
+    fn mirrored(&mut self, status: &PodStatus) {
+        if self.shown.phase.is_empty() {
+            // Heard for the first time: users have seen as much already.
+            self.memory.heed_progress(status);
+        }
+        if !self.busy.has(&Key::Status) {
+            self.shown = status.clone();
         }
     }
 
     /// Keeps the plan's memory, and hands it to the journal when it says something new.
     fn remember(&mut self, next: &Plan) {
         self.memory = next.memory.clone();
-        self.ends.store(self.memory.ending.is_some(), Ordering::Relaxed);
+        self.ending.send_replace(self.memory.ending.as_ref().map(|ending| ending.deadline));
         if self.recorded.as_ref() == Some(&self.memory) {
             return;
         }
@@ -344,7 +356,7 @@ impl Worker {
     // === operations ===
 
     fn begin(&mut self, want: &PodWant, action: &Action, next: &Plan) {
-        if !self.busy.admits(action) || self.is_held_back(want, action, next) {
+        if !self.busy.admits(action) || self.is_held_back(action, next) {
             return;
         }
         let pod = self.pod();
@@ -365,7 +377,6 @@ impl Worker {
         }
         let key = key(action);
         let before = self.ticket.clone().filter(|_| action.needs_durable_memory());
-        let ends = self.ends.clone();
         let (parts, scene, mut action) = (self.parts.clone(), self.scene(), action.clone());
         if let Action::StopContainer { hook, .. } = &mut action {
             // A stop that overtakes another does not run the hook again.
@@ -375,7 +386,7 @@ impl Worker {
             if let Some(ticket) = before {
                 ticket.durable().await;
             }
-            if action.begins() && ends.load(Ordering::Relaxed) {
+            if action.begins() && scene.ending.borrow().is_some() {
                 return Outcome::Dropped;
             }
             let began = Instant::now();
@@ -395,11 +406,8 @@ impl Worker {
     }
 
     /// Volumes wait until everything they are made from was looked up, the last word until the last status is shown.
-    fn is_held_back(&self, want: &PodWant, action: &Action, next: &Plan) -> bool {
+    fn is_held_back(&self, action: &Action, next: &Plan) -> bool {
         match action {
-            Action::StopContainer { container, why: StopWhy::PodEnds, .. } => {
-                self.is_served(want, container, next)
-            }
             Action::MountVolumes => !self.subscription.is_complete(),
             Action::ReportDeleted => !self.is_shown(&next.status),
             _ => false,
@@ -413,7 +421,7 @@ impl Worker {
         operation: impl Future<Output = Outcome> + Send + 'static,
     ) {
         self.busy.begin(key.clone(), deadline);
-        self.under_way.spawn(async move { Finished { key, outcome: operation.await } });
+        self.under_way.spawn(async move { Finished { key, deadline, outcome: operation.await } });
     }
 
     fn scene(&self) -> Scene {
@@ -424,6 +432,7 @@ impl Worker {
             sources: Arc::new(self.subscription.sources()),
             mounted: self.mounted.clone(),
             pod_ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
+            ending: self.ending.subscribe(),
             running: self
                 .seen
                 .containers
@@ -455,7 +464,7 @@ impl Worker {
         if matches!(finished.key, Key::Sandbox | Key::Container(_) | Key::Remains(_)) {
             self.epoch += 1;
         }
-        self.busy.end(&finished.key);
+        self.busy.end(&finished.key, finished.deadline);
         let want = self.want();
         match finished.outcome {
             Outcome::Did(action, result, took) => self.did(&want, &action, result, took),

@@ -22,6 +22,11 @@ pub fn is_mirror(names: &Names, pod: &Pod) -> bool {
     pod.metadata.annotations.contains_key(&names.label("config.mirror"))
 }
 
+/// Whether a pod of the API shows that static pod, and not another that had its name before.
+pub fn is_mirror_of(names: &Names, mirror: &Pod, pod: &Pod) -> bool {
+    mirror.metadata.annotations.get(&names.label("config.mirror")) == Some(&pod.metadata.uid)
+}
+
 /// What has to be done to the mirrors.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
@@ -93,7 +98,7 @@ pub async fn tell(
 
 fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod> {
     let mirror = mirrors.and_then(|store| store.get(&ObjectKey::of(&pod.metadata)));
-    match mirror.filter(|m| is_mirror(names, m)) {
+    match mirror.filter(|m| is_mirror_of(names, m, pod)) {
         Some(mirror) => {
             let mut pod = (**pod).clone();
             pod.status = mirror.status.clone();
@@ -180,7 +185,9 @@ mod tests {
         let pods = StaticPods::from([("new".to_owned(), Arc::new(pod("new")))]);
         let current = Arc::new(mirror_of(names, &pod("new")));
         let stale = Arc::new(mirror_of(names, &pod("old")));
-        assert!(is_mirror(names, &current));
+        assert!(is_mirror(names, &current) && is_mirror(names, &stale));
+        let of_new = [&current, &stale].map(|mirror| is_mirror_of(names, mirror, &pods["new"]));
+        assert_eq!(of_new, [true, false]);
         assert_eq!(plan(names, &pods, std::slice::from_ref(&current)), []);
         let steps = plan(names, &pods, std::slice::from_ref(&stale));
         assert_eq!(steps, [Step::Delete(stale.clone()), Step::Create(pods["new"].clone())]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use agent_pod::events;
 use agent_pod::memory::{Memory, Why};
 use agent_pod::plan::Plan;
-use agent_pod::want::{PodWant, Role};
+use agent_pod::want::PodWant;
 use proto_api::core::v1::PodStatus;
 use proto_daemon::backoff::Backoff;
 
@@ -67,19 +67,6 @@ impl Worker {
             let event = events::image_present(want, &container.name, &container.image);
             self.parts.reports.event(&self.pod(), event);
         }
-    }
-
-    /// Whether this is a sidecar of containers that may run and are not seen to yet: a start is under way. Sidecars serve those that
-    /// come after them, too. Up to the deadline.
-    pub(super) fn is_served(&self, want: &PodWant, container: &str, next: &Plan) -> bool {
-        let is_sidecar = |name: &str| want.container(name).is_some_and(|c| c.role == Role::Sidecar);
-        let in_time = next.memory.ending.as_ref().is_some_and(|e| clock::boot() < e.deadline);
-        let after = |name: &str| {
-            let mut later = want.sidecars().skip_while(|c| c.name != container).skip(1);
-            later.any(|c| c.name == name)
-        };
-        let served = |name: &str| !is_sidecar(name) || after(name);
-        in_time && is_sidecar(container) && self.busy.makes(served)
     }
 
     /// Tells that the pod was active for too long, once: when that is decided.

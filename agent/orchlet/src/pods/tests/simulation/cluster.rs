@@ -57,7 +57,15 @@ impl Reports for Clerk {
             let live = self.runtime.is_live(uid);
             let reported = {
                 let mut world = lock(&self.world);
-                let is_static = world.books.get(uid).is_some_and(|book| book.is_static);
+                let mirror = world.books.get(uid).filter(|book| book.is_static);
+                let mirror = mirror.map(|book| book.shown.clone());
+                let is_static = mirror.is_some();
+                if let Some(mirror) = mirror {
+                    let heard = world.mirrors_heard && !publish::takes_back(before, &mirror, after);
+                    if !heard {
+                        return Err(ReportError("the mirror is not known yet".into()));
+                    }
+                }
                 if is_static || world.api.pods.contains_key(uid) {
                     world.judge_status(uid, after, live);
                     // What a static pod's mirror shows is known only to the server.
@@ -144,8 +152,8 @@ impl World {
         book.writes += 1;
         if let Some(pod) = self.api.pods.get_mut(uid) {
             Arc::make_mut(pod).status = status;
-            self.api_changed.notify_one();
         }
+        self.api_changed.notify_one();
     }
 
     /// Phases and restarts never go back, what is over stays as it ended, what is ready has said so.

@@ -281,13 +281,14 @@ impl Sim {
             }
         }
         let say = |said: Said| agent.said.try_send(said).expect("room for what is said");
-        for said in news(&agent.told_static, &self.statics) {
+        let statics = mirrored(&self.statics, &agent.told_static, &mut lock(&self.world));
+        for said in news(&agent.told_static, &statics) {
             say(match said {
                 Said::Wants(_, pod) => Said::Wants(Source::Static, pod),
                 said => said,
             });
         }
-        agent.told_static.clone_from(&self.statics);
+        agent.told_static = statics;
         if agent.synced.insert(true) {
             say(Said::Synced(Source::Static));
         }
@@ -381,6 +382,7 @@ impl Sim {
         {
             let mut world = lock(&self.world);
             world.note("agent starts");
+            world.mirrors_heard = false;
             world.books.values_mut().for_each(|book| book.told = false);
         }
         self.due(Duration::ZERO, Due::Missed);
@@ -980,6 +982,22 @@ fn unsettled(book: &Book) -> Option<String> {
         && status.container_statuses.iter().all(|c| serves(c) || is_over(c))
         && sidecars.clone().all(serves);
     (!settled).then(|| format!("{uid} neither runs nor is over: {status:?}"))
+}
+
+/// Static pods, each with the status that its mirror shows as far as the agent's watch has heard.
+fn mirrored(statics: &Pods_, told: &Pods_, world: &mut World) -> Pods_ {
+    world.mirrors_heard |= !world.api.away;
+    let with_mirror = |(uid, pod): (&String, &Arc<Pod>)| {
+        let known = told.get(uid).unwrap_or(pod);
+        let book = world.books.get(uid).filter(|_| !world.api.away);
+        let status = book.map_or(&known.status, |book| &book.shown);
+        let pod = match *status == known.status {
+            true => known.clone(),
+            false => Arc::new(Pod { status: status.clone(), ..(**pod).clone() }),
+        };
+        (uid.clone(), pod)
+    };
+    statics.iter().map(with_mirror).collect()
 }
 
 /// Names in a directory, in order.

@@ -130,6 +130,8 @@ pub struct World {
     pub api: Api,
     /// Somebody changed what the API server has.
     pub api_changed: Arc<Notify>,
+    /// Whether the agent that runs now has heard of the mirrors of static pods.
+    pub mirrors_heard: bool,
     pub runtime_away: bool,
     pub books: BTreeMap<String, Book>,
     pub instances: BTreeMap<String, Instance>,
@@ -165,6 +167,7 @@ impl World {
             failure: None,
             api: Api::default(),
             api_changed: Arc::default(),
+            mirrors_heard: false,
             runtime_away: false,
             books: BTreeMap::new(),
             instances: BTreeMap::new(),

@@ -61,6 +61,21 @@ impl CgroupName {
         Self::class(root, class).child(&format!("pod{uid}"))
     }
 
+    /// The uid of the pod whose cgroup is the directory `child` of the place of its class; `None` when that is no pod's.
+    pub fn uid_of(root: &str, class: QosClass, driver: Driver, child: &str) -> Option<String> {
+        let uid = match driver {
+            Driver::Cgroupfs => child.strip_prefix("pod")?.to_owned(),
+            Driver::Systemd => {
+                let above = Self::class(root, class).parent(driver);
+                let pod =
+                    child.strip_suffix(".slice")?.strip_prefix(above.strip_suffix(".slice")?)?;
+                // Uids have no `_` of their own.
+                pod.strip_prefix("-pod")?.replace('_', "-")
+            }
+        };
+        (!uid.is_empty()).then_some(uid)
+    }
+
     fn child(mut self, name: &str) -> Self {
         self.0.push(name.to_owned());
         self
@@ -278,6 +293,21 @@ mod tests {
             assert_eq!(name.path(Driver::Cgroupfs), path);
             assert_eq!(name.parent(Driver::Cgroupfs), path);
             assert_eq!(name.parent(Driver::Systemd), slice);
+            for driver in [Driver::Cgroupfs, Driver::Systemd] {
+                let path = name.path(driver);
+                let child = path.rsplit('/').next().expect("a name");
+                assert_eq!(CgroupName::uid_of("/", class, driver, child).as_deref(), Some(uid));
+            }
+        }
+        for (driver, child) in [
+            (Driver::Cgroupfs, "burstable"),
+            (Driver::Cgroupfs, "pod"),
+            (Driver::Systemd, "kubepods-burstable.slice"),
+            (Driver::Systemd, "kubepods-burstable-podu.slice"),
+            (Driver::Systemd, "kubepods-podu.scope"),
+        ] {
+            let found = CgroupName::uid_of("/", QosClass::Guaranteed, driver, child);
+            assert_eq!(found, None, "{child}");
         }
         let nested = CgroupName::pod("/a/b", QosClass::Burstable, "u");
         assert_eq!(nested.path(Driver::Cgroupfs), "/a/b/kubepods/burstable/podu");

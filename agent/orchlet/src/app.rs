@@ -205,11 +205,11 @@ impl Bound {
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));
         let images = self.images();
         let parts = Arc::new(self.parts(cluster.as_ref(), node.clone(), images));
-        let found = self.found_pods(&parts).await;
+        let listed = self.listed_pods().await;
         let happened = self.happened();
         let (say, said) = mpsc::channel(SAID_LEN);
         let sources = self.start_sources(cluster.as_ref(), &say);
-        let found = Found { pods: found, records: std::mem::take(&mut self.records) };
+        let found = Found::new(listed, std::mem::take(&mut self.records), parts.left());
         let readiness = Readiness::default();
         let unready = readiness.guard("sources");
         let pods = Pods::new(parts.clone(), self.board.clone(), found, sources, unready);

@@ -25,6 +25,9 @@ const REMOVE_TRIES_MAX: usize = 20;
 /// Pause between them.
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
+/// The classes that have places of their own.
+const CLASSES: [QosClass; 3] = [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort];
+
 /// What the node's share for pods is, and what is bounded beside them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Enforced {
@@ -138,6 +141,40 @@ impl NodePlace {
         CgroupName::pod(&self.root, class(pod), &pod.metadata.uid)
     }
 
+    /// Where the cgroup of that pod is in a class.
+    fn in_class(&self, class: QosClass, uid: &str) -> String {
+        CgroupName::pod(&self.root, class, uid).path(self.driver)
+    }
+
+    /// The classes in which the pod has a cgroup. Of one that its source has forgotten nothing is known but the uid.
+    fn classes_of<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = QosClass> + 'a {
+        let has = |class: &QosClass| self.cgroups.exists(&self.in_class(*class, uid));
+        CLASSES.into_iter().filter(has)
+    }
+
+    async fn remove(&self, name: &CgroupName) -> Result<(), Line> {
+        let path = name.path(self.driver);
+        for _ in 0..REMOVE_TRIES_MAX {
+            let (cgroups, path) = (self.cgroups.clone(), path.clone());
+            let removed = spawn_blocking(move || cgroups.remove(&path)).await;
+            let removed = removed.map_err(|e| format!("removing the cgroup broke off: {e}"))?;
+            if removed.map_err(|e| chain(&e))? == Removal::Gone {
+                break;
+            }
+            tokio::time::sleep(REMOVE_PAUSE).await;
+        }
+        if self.cgroups.exists(&path) {
+            return Err(format!("processes in cgroup {path} do not end"));
+        }
+        if self.driver == Driver::Systemd
+            && let Err(error) = systemd::forget(&name.parent(self.driver)).await
+        {
+            // The cgroup is gone; an empty slice of no use is all that is left.
+            tracing::warn!(path, error = chain(&error), "slice is left");
+        }
+        Ok(())
+    }
+
     /// Brings the weight of a class up to date with the pods in it.
     fn weigh(&self, of: QosClass) -> Result<(), Line> {
         match of {
@@ -191,7 +228,18 @@ impl PodPlace for NodePlace {
     }
 
     fn has_cgroup(&self, pod: &Pod) -> bool {
-        self.cgroups.exists(&self.name(pod).path(self.driver))
+        self.classes_of(&pod.metadata.uid).next().is_some()
+    }
+
+    fn uids(&self) -> Vec<String> {
+        let of_class = |class: QosClass| {
+            let children =
+                self.cgroups.children(&CgroupName::class(&self.root, class).path(self.driver));
+            let uid =
+                move |child: String| CgroupName::uid_of(&self.root, class, self.driver, &child);
+            children.into_iter().filter_map(uid)
+        };
+        CLASSES.into_iter().flat_map(of_class).collect()
     }
 
     fn usage(&self, pod: &Pod) -> Option<CgroupUsage> {
@@ -204,31 +252,70 @@ impl PodPlace for NodePlace {
     }
 
     fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
-        let path = self.name(pod).path(self.driver);
-        let cgroups = self.cgroups.clone();
         async move {
-            for _ in 0..REMOVE_TRIES_MAX {
-                let (cgroups, path) = (cgroups.clone(), path.clone());
-                let removed = spawn_blocking(move || cgroups.remove(&path)).await;
-                let removed = removed.map_err(|e| format!("removing the cgroup broke off: {e}"))?;
-                if removed.map_err(|e| chain(&e))? == Removal::Gone {
-                    break;
-                }
-                tokio::time::sleep(REMOVE_PAUSE).await;
+            let uid = &pod.metadata.uid;
+            let classes: Vec<QosClass> = self.classes_of(uid).collect();
+            for class in &classes {
+                self.remove(&CgroupName::pod(&self.root, *class, uid)).await?;
             }
-            if cgroups.exists(&path) {
-                return Err(format!("processes in cgroup {path} do not end"));
-            }
-            if self.driver == Driver::Systemd
-                && let Err(error) = systemd::forget(&self.name(pod).parent(self.driver)).await
-            {
-                // The cgroup is gone; an empty slice of no use is all that is left.
-                tracing::warn!(pod = pod.metadata.name, error = chain(&error), "slice is left");
-            }
-            let placed = || self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-            placed().remove(&pod.metadata.uid);
-            self.weigh(class(pod))
+            self.placed.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+            classes.into_iter().try_for_each(|class| self.weigh(class))
         }
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use proto_api::core::v1::Container;
+
+    use super::*;
+
+    fn pod(uid: &str, requests: &[&str], limits: &[&str]) -> Pod {
+        let one = |name: &&str| ((*name).to_owned(), "64M".parse().expect("quantity"));
+        let mut container = Container::default();
+        container.resources.requests = requests.iter().map(one).collect();
+        container.resources.limits = limits.iter().map(one).collect();
+        let mut pod = Pod::default();
+        pod.metadata.uid = uid.into();
+        pod.spec.containers = vec![container];
+        pod
+    }
+
+    #[tokio::test]
+    async fn a_cgroup_is_found_and_removed_by_its_uid_alone() {
+        let root = std::fs::metadata("/proc/self").expect("proc").uid() == 0;
+        let Some(cgroups) = Cgroups::detect().ok().filter(|_| root) else {
+            eprintln!(
+                "SKIPPED a_cgroup_is_found_and_removed_by_its_uid_alone: needs root and cgroups"
+            );
+            return;
+        };
+        let top = format!("/orchlet-place-test-{}", std::process::id());
+        let (driver, cpu) = (Driver::Cgroupfs, CpuBound::default());
+        let place = NodePlace::new(cgroups.clone(), &top, driver, None, cpu);
+        place.prepare(&Amounts::new(), &Enforced::default()).expect("prepare");
+        let both = ["cpu", "memory"];
+        let pods = [pod("a-1", &[], &[]), pod("b-2", &["memory"], &[]), pod("c-3", &both, &both)];
+        for pod in &pods {
+            place.make_cgroup(pod).expect("make");
+        }
+        let mut uids = place.uids();
+        uids.sort();
+        for pod in &pods {
+            let uid = &pod.metadata.uid;
+            let mut remains = Pod::default();
+            remains.metadata.uid.clone_from(uid);
+            let had = place.has_cgroup(&remains);
+            place.remove_cgroup(&remains).await.expect("remove");
+            assert!(had && !place.has_cgroup(pod), "{uid}");
+        }
+        let left = place.uids();
+        for directory in ["/kubepods/burstable", "/kubepods/besteffort", "/kubepods", ""] {
+            cgroups.remove(&format!("{top}{directory}")).expect("clean up");
+        }
+        assert_eq!((uids, left), (["a-1", "b-2", "c-3"].map(str::to_owned).to_vec(), vec![]));
     }
 }

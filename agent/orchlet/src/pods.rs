@@ -100,10 +100,26 @@ fn full_name(pod: &Pod) -> FullName {
 /// What is there when the agent starts.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// What the runtime and the disk have.
+    /// What the runtime, the disk and the cgroups have.
     pub pods: Vec<PodOnNode>,
     /// What the journal has.
     pub records: BTreeMap<String, Record>,
+}
+
+impl Found {
+    /// What the runtime lists and the journal has, and pods of which only what is in `left` is there.
+    pub fn new(
+        listed: Vec<PodOnNode>,
+        records: BTreeMap<String, Record>,
+        left: BTreeSet<String>,
+    ) -> Self {
+        let known =
+            |uid: &String| records.contains_key(uid) || listed.iter().any(|pod| pod.uid == *uid);
+        let bare = left.into_iter().filter(|uid| !known(uid));
+        let bare: Vec<PodOnNode> =
+            bare.map(|uid| PodOnNode { uid, ..PodOnNode::default() }).collect();
+        Self { pods: listed.into_iter().chain(bare).collect(), records }
+    }
 }
 
 impl Pods {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use agent_runtime::runtime::PodOnNode;
 use agent_runtime::{Runtime, events, import, pause};
 use proto_daemon::exit::chain;
 use tokio::sync::mpsc;
 
 use super::{Bound, SAID_LEN};
-use crate::pods::parts::Parts;
 
 /// Namespace of containerd in which its CRI plugin keeps everything.
 pub(super) const CRI_NAMESPACE: &str = "k8s.io";
@@ -51,26 +51,17 @@ impl Bound {
         Ok(format!("{}://{}", version.name, version.version))
     }
 
-    /// What the runtime has, and what is left on disk of pods that it has not.
-    pub(super) async fn found_pods(&self, parts: &Parts) -> Vec<agent_runtime::runtime::PodOnNode> {
-        let mut found = loop {
+    /// What the runtime has, once it tells.
+    pub(super) async fn listed_pods(&self) -> Vec<PodOnNode> {
+        loop {
             match self.runtime.list().await {
-                Ok(found) => break found,
+                Ok(listed) => return listed,
                 Err(error) => {
                     tracing::warn!(error = chain(&error), "cannot list pods");
                     tokio::time::sleep(RUNTIME_RETRY).await;
                 }
             }
-        };
-        let entries = std::fs::read_dir(parts.root_dir.join("pods"));
-        for entry in entries.into_iter().flatten().flatten() {
-            let uid = entry.file_name().to_string_lossy().into_owned();
-            let known = found.iter().any(|pod| pod.uid == uid) || self.records.contains_key(&uid);
-            if !known {
-                found.push(agent_runtime::runtime::PodOnNode { uid, ..Default::default() });
-            }
         }
-        found
     }
 
     /// The runtime's news, and every few minutes a reminder to look.

@@ -81,6 +81,10 @@ impl PodPlace for Place {
         self.cgroups.lock().expect("lock").contains(&pod.metadata.uid)
     }
 
+    fn uids(&self) -> Vec<String> {
+        self.cgroups.lock().expect("lock").iter().cloned().collect()
+    }
+
     fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
         self.cgroups.lock().expect("lock").remove(&pod.metadata.uid);
         std::future::ready(Ok(())).boxed()

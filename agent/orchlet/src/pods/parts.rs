@@ -258,6 +258,14 @@ impl Parts {
         node.status.allocatable.clone()
     }
 
+    /// Uids of pods that have a directory or a cgroup. Blocks.
+    pub fn left(&self) -> BTreeSet<String> {
+        let entries = std::fs::read_dir(self.root_dir.join("pods"));
+        let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let on_disk = names.map(|name| name.to_string_lossy().into_owned());
+        on_disk.chain(self.place.uids()).collect()
+    }
+
     /// The directory of a pod.
     pub fn pod_dir(&self, uid: &str) -> PathBuf {
         self.root_dir.join("pods").join(uid)

@@ -10,6 +10,7 @@ use agent_runtime::fake::FakeRuntime;
 use proto_daemon::ready::Readiness;
 
 use super::bench::{Api, Outside, Place, parts};
+use super::seams::PodPlace as _;
 use super::*;
 use crate::journal::Journal;
 
@@ -27,11 +28,16 @@ struct Node {
 
 impl Node {
     async fn start(runtime: FakeRuntime, sources: Vec<Source>) -> Self {
+        Self::start_in(Arc::default(), runtime, sources).await
+    }
+
+    /// Starts where there is something already.
+    async fn start_in(place: Arc<Place>, runtime: FakeRuntime, sources: Vec<Source>) -> Self {
         let dir = tempfile::tempdir().expect("tempdir");
         let (journal, records) =
             Journal::open(&dir.path().join("journal.redb"), "boot").expect("journal");
         runtime.add_image("image:1");
-        let (runtime, place) = (Arc::new(runtime), Arc::new(Place::default()));
+        let runtime = Arc::new(runtime);
         let outside = Outside {
             dir: dir.path(),
             runtime: runtime.clone(),
@@ -40,7 +46,8 @@ impl Node {
             journal,
         };
         let parts = Arc::new(parts(outside));
-        let found = Found { pods: runtime.list().await.expect("list"), records };
+        let listed = runtime.list().await.expect("list");
+        let found = Found::new(listed, records, parts.left());
         let readiness = Readiness::default();
         let unready = readiness.guard("sources");
         let pods = Pods::new(parts, StatusBoard::default(), found, sources, unready);
@@ -206,4 +213,21 @@ async fn what_happened_before_a_source_spoke_is_known_to_the_task() {
     }
     node.say(Said::Wants(Source::Api, pod("kept", "p"))).await;
     node.runs("the next instance", &[("kept", 1)]).await;
+}
+
+#[tokio::test]
+async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoken() {
+    let place = Arc::new(Place::default());
+    place.make_cgroup(&pod("gone", "p")).expect("cgroup");
+    let (runtime, _happened) = FakeRuntime::new();
+    let node = Node::start_in(place, runtime, vec![Source::Api]).await;
+    assert!(!node.place.is_bare());
+    node.say(Said::Synced(Source::Api)).await;
+    for _ in 0..PATIENCE.as_millis() / 10 {
+        if node.place.is_bare() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(node.place.is_bare());
 }

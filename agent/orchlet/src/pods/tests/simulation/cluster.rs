@@ -238,6 +238,10 @@ impl PodPlace for SimPlace {
         lock(&self.0).cgroups.contains(&pod.metadata.uid)
     }
 
+    fn uids(&self) -> Vec<String> {
+        lock(&self.0).cgroups.iter().cloned().collect()
+    }
+
     fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
         async move {
             let _waits = Waits::new(&self.0);

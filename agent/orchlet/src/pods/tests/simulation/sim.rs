@@ -10,7 +10,6 @@ use agent_pod::memory::Phase;
 use agent_pod::seen::ContainerSeen;
 use agent_pod::want::Source;
 use agent_runtime::fake::FakeRuntime;
-use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{ConfigMap, ContainerStatus, Pod};
 use proto_api::names::Names;
 use proto_daemon::ready::Readiness;
@@ -365,7 +364,7 @@ impl Sim {
         parts.volumes = Arc::new(NodeVolumes::new(on_disk, persistent, None, node, "boot".into()));
         parts.objects = Arc::new(SimObjects(view.clone()));
         let parts = Arc::new(parts);
-        let found = Found { pods: self.found(&records), records };
+        let found = Found::new(self.runtime.all(), records, parts.left());
         let unready = Readiness::default().guard("sources");
         let sources = vec![Source::Static, Source::Api];
         let (said, hear_said) = mpsc::channel(1024);
@@ -392,17 +391,6 @@ impl Sim {
         };
         self.due(tell, Due::Tell);
         self.due(register, Due::Register);
-    }
-
-    /// What the runtime has, and what is on disk of pods that it has not; as the program does it.
-    fn found(&self, records: &BTreeMap<String, crate::journal::Record>) -> Vec<PodOnNode> {
-        let mut found = self.runtime.all();
-        for uid in entries(&self.root.join("pods")) {
-            if !found.iter().any(|pod| pod.uid == uid) && !records.contains_key(&uid) {
-                found.push(PodOnNode { uid, ..Default::default() });
-            }
-        }
-        found
     }
 
     pub async fn kill(&mut self) {

@@ -1,5 +1,7 @@
-//! Memory and idle CPU of each of our programs.
+//! Memory and CPU of each of our programs.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -22,8 +24,8 @@ pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
 
 /// One row a program, and their sum.
 pub async fn measure(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
-    let (kb, share) = rows(programs, report).await?;
-    report.text("idle: all on one node", row(kb, share));
+    let (resident, share) = rows(programs, report).await?;
+    report.text("idle: all on one node", row(resident, share));
     Ok(())
 }
 
@@ -32,31 +34,116 @@ pub async fn each(programs: &[(String, i32)], report: &mut Report) -> Result<()>
     rows(programs, report).await.map(drop)
 }
 
-async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(u64, f64)> {
+async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(Resident, f64)> {
     let began = Instant::now();
     let before: Vec<Duration> = programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
     tokio::time::sleep(IDLE).await;
     let took = began.elapsed();
-    let (mut all_kb, mut all_cpu) = (0, 0.0);
+    let (mut all, mut all_cpu) = (Resident::default(), 0.0);
     for ((name, pid), before) in programs.iter().zip(before) {
-        let kb = resident_kb(*pid)?;
+        let resident = Resident::of(*pid)?;
         let share = cpu(*pid)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64() * 100.0;
-        all_kb += kb;
+        all.kb += resident.kb;
+        all.own_kb += resident.own_kb;
         all_cpu += share;
-        report.text(&format!("idle: {name}"), row(kb, share));
+        report.text(&format!("idle: {name}"), row(resident, share));
     }
-    Ok((all_kb, all_cpu))
+    Ok((all, all_cpu))
 }
 
-fn row(kb: u64, share: f64) -> String {
-    format!("RSS {:6.1} MB   CPU {share:5.2} % of a core", kb as f64 / 1000.0)
+fn row(resident: Resident, share: f64) -> String {
+    format!("RSS {resident}   CPU {share:5.2} % of a core")
 }
 
-/// Resident memory of a process.
-pub fn resident_kb(pid: i32) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
-    line.split_whitespace().nth(1).context("no value")?.parse().context("a number")
+/// Resident memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resident {
+    kb: u64,
+    /// What is not a page of a file: heap and stacks.
+    own_kb: u64,
+}
+
+impl Resident {
+    /// Of a process.
+    pub fn of(pid: i32) -> Result<Resident> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let field = |name: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let value = line.and_then(|rest| rest.split_whitespace().next());
+            value.with_context(|| format!("no {name}"))?.parse().context("a number")
+        };
+        Ok(Resident { kb: field("VmRSS:")?, own_kb: field("RssAnon:")? })
+    }
+}
+
+impl fmt::Display for Resident {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mb = |kb: u64| kb as f64 / 1000.0;
+        write!(f, "{:6.1} MB ({:.1} of them not code)", mb(self.kb), mb(self.own_kb))
+    }
+}
+
+/// CPU time that was spent: by each of our programs, this one included, and by the whole machine.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    machine: Duration,
+    programs: BTreeMap<String, Duration>,
+}
+
+impl Spent {
+    /// Since their start.
+    pub fn now(spec: &Spec) -> Result<Spent> {
+        let own = i32::try_from(std::process::id())?;
+        let running = ours(spec).into_iter().chain([("this program".to_owned(), own)]);
+        let programs = running.map(|(name, pid)| Ok((name, cpu(pid)?))).collect::<Result<_>>()?;
+        Ok(Spent { machine: busy()?, programs })
+    }
+
+    /// From then until now.
+    pub fn until_now(&self, spec: &Spec) -> Result<Spent> {
+        let now = Self::now(spec)?;
+        let since = |(name, spent): (String, Duration)| {
+            let before = self.programs.get(&name).copied().unwrap_or_default();
+            (name, spent.saturating_sub(before))
+        };
+        Ok(Spent {
+            machine: now.machine.saturating_sub(self.machine),
+            programs: now.programs.into_iter().map(since).collect(),
+        })
+    }
+
+    /// Adds what was spent at another time.
+    pub fn add(&mut self, other: &Spent) {
+        self.machine += other.machine;
+        for (name, spent) in &other.programs {
+            *self.programs.entry(name.clone()).or_default() += *spent;
+        }
+    }
+
+    /// Milliseconds of the whole machine for each of so many.
+    pub fn machine_ms(&self, count: usize) -> f64 {
+        self.machine.as_secs_f64() * 1e3 / count as f64
+    }
+
+    /// For each of so many, in one line.
+    pub fn row(&self, count: usize) -> String {
+        let ms = |spent: &Duration| spent.as_secs_f64() * 1e3 / count as f64;
+        let programs = self.programs.iter().map(|(name, spent)| format!("{name} {:.2}", ms(spent)));
+        let programs: Vec<String> = programs.collect();
+        format!("{:.1} ms: {}", self.machine_ms(count), programs.join(", "))
+    }
+}
+
+/// Time that the machine's CPUs were not idle: the first line of proc_stat(5), in ticks.
+fn busy() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let line = stat.lines().next().context("an empty /proc/stat")?;
+    let ticks: Vec<u64> =
+        line.split_whitespace().skip(1).map(str::parse).collect::<Result<_, _>>()?;
+    // Of user, nice, system, idle, iowait, irq, softirq, steal; what follows is counted in these already.
+    let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|&field: &usize| ticks.get(field)).sum();
+    let second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no ticks")?;
+    Ok(Duration::from_secs_f64(busy as f64 / second as f64))
 }
 
 /// Time on a CPU that a process has had.

@@ -1,8 +1,11 @@
 //! Prints the budgets' figures with their floor from the same run. `hack/bench` builds and runs it; nothing here is a test.
 
 mod agent;
+mod agent_process;
 mod api_load;
 mod api_server;
+mod bursts;
+mod direct;
 mod footprint;
 mod node;
 mod own_cluster;
@@ -10,6 +13,7 @@ mod peer;
 mod probes;
 mod report;
 mod volumes;
+mod workload;
 
 use std::path::Path;
 
@@ -29,6 +33,8 @@ enum What {
     Node,
     /// The node agent under load: bursts, a restart, probes, memory.
     Agent,
+    /// Of these the bursts alone.
+    Bursts,
     /// From writes of the API to files in pods.
     Volumes,
     /// A cluster that runs already, for comparison.
@@ -50,6 +56,7 @@ async fn main() -> Result<()> {
         What::Api => api_server::measure(&bin_dir, &mut report).await?,
         What::Node => node_rows(&bin_dir, &mut report).await?,
         What::Agent => agent::measure(&bin_dir, &mut report).await?,
+        What::Bursts => agent::measure_bursts(&bin_dir, &mut report).await?,
         What::Volumes => volumes::measure(&bin_dir, &mut report).await?,
         What::Peer(flags) => peer::measure(flags, &mut report).await?,
     }
@@ -63,7 +70,7 @@ async fn node_rows(bin_dir: &Path, report: &mut Report) -> Result<()> {
 
 async fn measure_node(spec: &cluster::spec::Spec, report: &mut Report) -> Result<()> {
     cluster::demo::import_images(spec).await?;
-    node::without_agent(spec, node::floor(spec, report)).await?;
+    agent_process::without(spec, node::floor(spec, report)).await?;
     node::Target::ours(spec)?.measure(report).await?;
     footprint::measure(&footprint::ours(spec), report).await
 }

@@ -1,31 +1,27 @@
 //! A pod's life on a node: the whole system, and the same runtime calls made directly.
 
 use std::path::PathBuf;
-use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-use agent_pod::spec::{ContainerConfig, NamespaceScope, Namespaces, SandboxConfig};
-use agent_runtime::Runtime;
-use agent_runtime::cri::CriRuntime;
 use anyhow::{Context as _, Result};
 use cluster::apply::apply;
 use cluster::images::BUSYBOX_IMAGE;
 use cluster::spec::Spec;
-use cluster::supervisor::{self, Programs};
 use cluster::up;
 use proto_api::core::v1::{ConfigMap, Pod};
-use proto_client::watch::{Observed, watch};
-use proto_client::{Api, Client, DeleteParams, ListParams, Patch, WriteParams};
+use proto_client::{Client, DeleteParams, Patch, WriteParams};
 use serde_json::json;
 
+use crate::direct::Direct;
 use crate::report::Report;
+use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
 
 const ROUNDS: usize = 15;
-/// Other agents take more than a minute for a config map.
-const PATIENCE: Duration = Duration::from_secs(200);
 const NAMESPACE: &str = "bench";
-/// Ends at once when told to, and leaves a stamp when it starts.
-const SCRIPT: &str = "touch /stamp/at; trap 'exit 0' TERM; while true; do sleep 1000 & wait; done";
+/// Between a pod's start and its end.
+const BREATH: Duration = Duration::from_millis(200);
+/// Where a pod of a cluster leaves its stamp.
+const STAMP: &str = "/stamp/at";
 
 /// A cluster whose pods are timed: ours, or another one on this machine.
 pub struct Target {
@@ -58,10 +54,10 @@ impl Target {
         let manifest =
             format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: {NAMESPACE}}}\n");
         apply(&self.client, &manifest).await?;
-        for (label, host) in [("host network", true), ("pod network", false)] {
-            let (starts, ends) = self.pods(host).await?;
-            report.times(&format!("{label}: pod created -> Ready on a watch"), starts);
-            report.times(&format!("{label}: pod deleted -> gone on a watch"), ends);
+        for network in Network::BOTH {
+            let (starts, ends) = self.pods(network).await?;
+            report.times(&format!("{network}: pod created -> Ready on a watch"), starts);
+            report.times(&format!("{network}: pod deleted -> gone on a watch"), ends);
         }
         report.times("container killed -> its successor runs", self.restarts().await?);
         report.times("config map written -> file switched", self.rotations().await?);
@@ -82,36 +78,31 @@ impl Target {
         }
     }
 
-    async fn pods(&self, host: bool) -> Result<(Vec<Duration>, Vec<Duration>)> {
+    async fn pods(&self, network: Network) -> Result<(Vec<Duration>, Vec<Duration>)> {
         let (mut starts, mut ends) = (Vec::new(), Vec::new());
-        let (sender, events) = mpsc::channel();
+        let mut shown = Shown::follow(&self.client, NAMESPACE)?;
         let api = self.client.within::<Pod>(NAMESPACE);
-        let watcher = tokio::spawn(observe(self.client.separate()?.within(NAMESPACE), sender));
         for round in 0..self.rounds {
             let name = format!("p{round}");
-            let (_, began) = self.create(&self.pod(&name, host)).await?;
-            let ready =
-                seen(&events, &name, |pod| pod.is_some_and(cluster::demo::is_pod_ready)).await?;
-            starts.push(ready - began);
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            let (_, began) = self.create(&self.pod(&name, network)?).await?;
+            starts.push(shown.until_ready(&[name.clone()]).await? - began);
+            tokio::time::sleep(BREATH).await;
             let began = Instant::now();
             api.delete(&name, &DeleteParams::default()).await?;
-            ends.push(seen(&events, &name, |pod| pod.is_none()).await? - began);
+            ends.push(shown.until(&name, |pod| pod.is_none()).await? - began);
         }
-        watcher.abort();
         Ok((starts, ends))
     }
 
     /// A container that has run for a while is killed; its successor's first act is a file.
     async fn restarts(&self) -> Result<Vec<Duration>> {
         let mut samples = Vec::new();
-        let (sender, events) = mpsc::channel();
-        let watcher = tokio::spawn(observe(self.client.separate()?.within(NAMESPACE), sender));
+        let mut shown = Shown::follow(&self.client, NAMESPACE)?;
         let api = self.client.within::<Pod>(NAMESPACE);
         for round in 0..self.rounds {
             let name = format!("crash{round}");
-            let (made, _) = self.create(&self.pod(&name, true)).await?;
-            seen(&events, &name, |pod| pod.is_some_and(cluster::demo::is_pod_ready)).await?;
+            let (made, _) = self.create(&self.pod(&name, Network::Host)?).await?;
+            shown.until_ready(&[name.clone()]).await?;
             let stamp = self.volume(&made.metadata.uid, "empty-dir", "stamp").join("at");
             let first = modified(&stamp)?;
             let pid = pid_of(&made.metadata.uid)?;
@@ -120,9 +111,8 @@ impl Target {
             let again = poll(|| modified(&stamp).ok().filter(|at| *at != first)).await?;
             samples.push(again.duration_since(killed).unwrap_or_default());
             api.delete(&name, &DeleteParams::default()).await?;
-            seen(&events, &name, |pod| pod.is_none()).await?;
+            shown.until(&name, |pod| pod.is_none()).await?;
         }
-        watcher.abort();
         Ok(samples)
     }
 
@@ -133,14 +123,12 @@ impl Target {
         map.metadata.name = "settings".into();
         map.data.insert("key".into(), "start".into());
         maps.create(&map, &WriteParams::default()).await?;
-        let mut pod = self.pod("reader", true);
+        let mut pod = self.pod("reader", Network::Host)?;
         let volume = json!({"name": "settings", "configMap": {"name": "settings"}});
         pod.spec.volumes.push(serde_json::from_value(volume)?);
-        let (sender, events) = mpsc::channel();
-        let watcher = tokio::spawn(observe(self.client.separate()?.within(NAMESPACE), sender));
+        let mut shown = Shown::follow(&self.client, NAMESPACE)?;
         let (made, _) = self.create(&pod).await?;
-        seen(&events, "reader", |pod| pod.is_some_and(cluster::demo::is_pod_ready)).await?;
-        watcher.abort();
+        shown.until_ready(&["reader".to_owned()]).await?;
         let file = self.volume(&made.metadata.uid, "configmap", "settings").join("key");
         for round in 0..self.rotations {
             let value = format!("round {round}");
@@ -164,120 +152,38 @@ impl Target {
         plugin_dir.unwrap_or(pods).join(name)
     }
 
-    fn pod(&self, name: &str, host: bool) -> Pod {
-        let value = json!({
-            "metadata": {"name": name, "namespace": NAMESPACE},
-            "spec": {
-                "hostNetwork": host,
-                "automountServiceAccountToken": false,
-                "enableServiceLinks": false,
-                "containers": [{
-                    "name": "main", "image": self.image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["/bin/sh", "-c", SCRIPT],
-                    "volumeMounts": [{"name": "stamp", "mountPath": "/stamp"}],
-                }],
-                "volumes": [{"name": "stamp", "emptyDir": {}}],
-            }
-        });
-        serde_json::from_value(value).unwrap_or_default()
+    fn pod(&self, name: &str, network: Network) -> Result<Pod> {
+        let mut container = container("main", &self.image, &script(STAMP));
+        container["volumeMounts"] = json!([{"name": "stamp", "mountPath": "/stamp"}]);
+        let volume = json!({"name": "stamp", "emptyDir": {}});
+        pod(NAMESPACE, name, network, vec![container], vec![volume])
     }
-}
-
-/// Does `work` while the first node has no agent, which would remove pods that nobody has told it of.
-pub async fn without_agent<T>(spec: &Spec, work: impl Future<Output = Result<T>>) -> Result<T> {
-    supervisor::end_supervisor(spec, Programs::Leave).await?;
-    if let Some(agent) = supervisor::find(spec, "orchlet-node-1") {
-        agent.signal(nix::sys::signal::Signal::SIGKILL)?;
-        agent.ended().await?;
-    }
-    let done = work.await;
-    supervisor::start_supervisor(spec)?;
-    done
 }
 
 /// The calls that the agent makes to the runtime, and nothing else.
 pub async fn floor(spec: &Spec, report: &mut Report) -> Result<()> {
-    let socket = spec.containerd_socket("node-1");
-    let runtime = CriRuntime::new(&format!("unix://{}", socket.display()))?;
-    let cgroup = format!("{}/floor", spec.node_cgroup("node-1"));
-    for (label, host) in [("host network", true), ("pod network", false)] {
+    let direct = Direct::new(spec)?;
+    for network in Network::BOTH {
         let (mut starts, mut ends) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
-            let sandbox = sandbox(round, host, &cgroup);
-            let container = ContainerConfig {
-                name: "main".into(),
-                image: BUSYBOX_IMAGE.into(),
-                command: vec!["/bin/sh".into(), "-c".into(), SCRIPT.replace("/stamp/at", "/at")],
-                ..ContainerConfig::default()
-            };
             let began = Instant::now();
-            let made = runtime.run_sandbox(&sandbox).await?;
-            let id = runtime.create_container(&made.id, &container, &sandbox).await?;
-            runtime.start_container(&id).await?;
+            let made = direct.start(round, network, &script("/at")).await?;
             starts.push(began.elapsed());
             // The shell needs a moment to set its trap; the agent's pods had it too.
-            tokio::time::sleep(Duration::from_millis(200)).await;
+            tokio::time::sleep(BREATH).await;
             let began = Instant::now();
-            runtime.stop_container(&id, Duration::from_secs(5)).await?;
-            runtime.stop_sandbox(&made.id).await?;
-            runtime.remove_sandbox(&made.id).await?;
+            direct.end(&made, Duration::from_secs(5)).await?;
             ends.push(began.elapsed());
         }
-        report.times(&format!("{label}: runtime calls alone, start"), starts);
-        report.times(&format!("{label}: runtime calls alone, stop and remove"), ends);
+        report.times(&format!("{network}: runtime calls alone, start"), starts);
+        report.times(&format!("{network}: runtime calls alone, stop and remove"), ends);
     }
     Ok(())
 }
 
-/// A sandbox of the direct calls.
-pub fn sandbox(round: usize, host: bool, cgroup: &str) -> SandboxConfig {
-    let network = if host { NamespaceScope::Node } else { NamespaceScope::Pod };
-    SandboxConfig {
-        name: format!("floor{round}"),
-        uid: format!("00000000-0000-4000-8000-{round:012}"),
-        namespace: NAMESPACE.into(),
-        log_directory: "/var/log/pods/floor".into(),
-        cgroup_parent: cgroup.into(),
-        namespaces: Namespaces { network, ..Namespaces::default() },
-        ..SandboxConfig::default()
-    }
-}
-
-/// What the watch shows: the pod, or nothing when it is gone, and when it was seen.
-pub type Seen = (String, Option<Pod>, Instant);
-
-/// Tells what a watch shows, until nobody listens any more.
-pub async fn observe(api: Api<Pod>, sender: mpsc::Sender<Seen>) {
-    watch(&api, &ListParams::default(), |observed| {
-        let seen = match observed {
-            Observed::Listed(pod) | Observed::Applied(pod) => {
-                (pod.metadata.name.clone(), Some(pod), Instant::now())
-            }
-            Observed::Deleted(pod) => (pod.metadata.name, None, Instant::now()),
-            Observed::ListBegan | Observed::ListEnded => return,
-        };
-        // Nobody listens any more when the measurement is over.
-        let _over = sender.send(seen);
-    })
-    .await;
-}
-
-async fn seen(
-    events: &mpsc::Receiver<Seen>,
-    name: &str,
-    fits: impl Fn(Option<&Pod>) -> bool,
-) -> Result<Instant> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        while let Ok((of, pod, at)) = events.try_recv() {
-            if of == name && fits(pod.as_ref()) {
-                return Ok(at);
-            }
-        }
-        anyhow::ensure!(Instant::now() < deadline, "{name} is not as awaited in {PATIENCE:?}");
-        tokio::time::sleep(Duration::from_micros(200)).await;
-    }
+/// Ends at once when told to, and leaves a stamp when it starts.
+fn script(stamp: &str) -> String {
+    format!("touch {stamp}; {SCRIPT}")
 }
 
 async fn poll<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
@@ -300,7 +206,7 @@ fn modified(path: &PathBuf) -> Result<SystemTime> {
 fn pid_of(uid: &str) -> Result<nix::unistd::Pid> {
     for pid in cluster::processes::pids_in_cgroup(&[uid])? {
         let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        if command.contains("/stamp/at") {
+        if command.contains(STAMP) {
             return Ok(nix::unistd::Pid::from_raw(pid));
         }
     }

@@ -1,8 +1,9 @@
 //! A cluster that is there for one measurement.
 
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result, anyhow};
 use cluster::commands::Place;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
@@ -18,6 +19,7 @@ pub async fn with(
     rows: impl AsyncFnOnce(&Spec) -> Result<()>,
 ) -> Result<()> {
     let dir = PathBuf::from(DIR);
+    let _alone = alone(&dir.with_extension("lock"))?;
     down::down(&dir, &Progress::new()).await?;
     let flags = up::Flags {
         place: Place { dir: dir.clone() },
@@ -27,8 +29,21 @@ pub async fn with(
         bin_dir: Some(bin_dir.to_owned()),
         agent_flags: agent_flags.iter().map(|&flag| flag.to_owned()).collect(),
     };
-    let spec = up::up(&flags, &Progress::new()).await?;
-    let measured = rows(&spec).await;
-    down::down(&dir, &Progress::new()).await?;
-    measured
+    // Cancel safe: whatever was begun is removed below.
+    let measured = tokio::select! {
+        signal = proto_daemon::drain::stop_signal() => Err(anyhow!("ended by {}", signal?)),
+        measured = async { rows(&up::up(&flags, &Progress::new()).await?).await } => measured,
+    };
+    let removed = down::down(&dir, &Progress::new()).await;
+    measured.and(removed)
+}
+
+/// The right to have such a cluster, for as long as the file is open: whoever comes second says so and waits.
+fn alone(lock: &Path) -> Result<File> {
+    let file = File::create(lock).with_context(|| format!("making {}", lock.display()))?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        eprintln!("another measurement runs; waiting for {}", lock.display());
+    }
+    file.lock().with_context(|| format!("locking {}", lock.display()))?;
+    Ok(file)
 }

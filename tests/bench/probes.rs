@@ -4,23 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use cluster::images::BUSYBOX_IMAGE;
 use cluster::spec::Spec;
-use cluster::supervisor;
 use proto_api::core::v1::Pod;
 use proto_client::{Client, WriteParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::footprint;
 use crate::report::Report;
+use crate::workload::{Network, SCRIPT, container, pod};
+use crate::{agent_process, bursts, footprint};
 
 /// Pods, containers in each, and probes of each container: a thousand a second together.
 const PODS: usize = 50;
 const CONTAINERS: usize = 10;
-const NAMESPACE: &str = "burst";
 const MEASURED: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Longest head of a request that is read.
@@ -32,9 +31,9 @@ pub async fn measure(spec: &Spec, client: &Client, report: &mut Report) -> Resul
     let address = listener.local_addr()?;
     let asked = Arc::<AtomicU64>::default();
     let server = tokio::spawn(serve(listener, asked.clone()));
-    let api = client.within::<Pod>(NAMESPACE);
+    let api = client.within::<Pod>(bursts::namespace());
     for number in 0..PODS {
-        let pod = pod(number, &address.ip().to_string(), address.port())?;
+        let pod = probed(number, &address.ip().to_string(), address.port())?;
         api.create(&pod, &WriteParams::default()).await?;
     }
     let began = Instant::now();
@@ -48,18 +47,17 @@ pub async fn measure(spec: &Spec, client: &Client, report: &mut Report) -> Resul
         }
         ensure!(began.elapsed() < PATIENCE, "{rate} questions a second in {PATIENCE:?}");
     }
-    let agent = supervisor::find(spec, "orchlet-node-1").context("the agent does not run")?;
-    let pid = agent.identity.pid;
+    let pid = agent_process::pid(spec)?;
     let (before, cpu, began) =
         (asked.load(Ordering::Relaxed), footprint::cpu(pid)?, Instant::now());
     tokio::time::sleep(MEASURED).await;
     let took = began.elapsed().as_secs_f64();
     let rate = (asked.load(Ordering::Relaxed) - before) as f64 / took;
     let share = footprint::cpu(pid)?.saturating_sub(cpu).as_secs_f64() / took * 100.0;
-    let resident = footprint::resident_kb(pid)? as f64 / 1000.0;
+    let resident = footprint::Resident::of(pid)?;
     server.abort();
     let row = format!(
-        "{rate:.0} a second   CPU {share:.1} % of a core, {:.0} us each   RSS {resident:.1} MB",
+        "{rate:.0} a second   CPU {share:.1} % of a core, {:.0} us each   RSS {resident}",
         share * 1e4 / rate
     );
     report.text(&format!("http probes, {PODS} pods of {CONTAINERS} containers"), row);
@@ -89,25 +87,17 @@ async fn answer(mut stream: TcpStream, asked: &AtomicU64) -> std::io::Result<()>
     stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok").await
 }
 
-fn pod(number: usize, host: &str, port: u16) -> Result<Pod> {
+fn probed(number: usize, host: &str, port: u16) -> Result<Pod> {
     let probe = json!({
         "httpGet": {"host": host, "port": port, "path": "/"},
         "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 10,
     });
     let container = |n: usize| {
-        json!({
-            "name": format!("c{n}"), "image": BUSYBOX_IMAGE, "imagePullPolicy": "IfNotPresent",
-            "command": ["/bin/sh", "-c", "trap 'exit 0' TERM; while true; do sleep 1000 & wait; done"],
-            "livenessProbe": probe, "readinessProbe": probe,
-        })
+        let mut container = container(&format!("c{n}"), BUSYBOX_IMAGE, SCRIPT);
+        container["livenessProbe"] = probe.clone();
+        container["readinessProbe"] = probe.clone();
+        container
     };
-    let containers: Vec<Value> = (0..CONTAINERS).map(container).collect();
-    let value = json!({
-        "metadata": {"name": format!("probed{number}"), "namespace": NAMESPACE},
-        "spec": {
-            "hostNetwork": true, "automountServiceAccountToken": false, "enableServiceLinks": false,
-            "containers": containers,
-        }
-    });
-    Ok(serde_json::from_value(value)?)
+    let containers = (0..CONTAINERS).map(container).collect();
+    pod(bursts::namespace(), &format!("probed{number}"), Network::Host, containers, Vec::new())
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::demo::http_get;
+use orch_tests::runtime_calls;
 use orch_tests::wait::until;
 use proto_api::core::v1::{ConfigMap, Pod};
 use proto_client::{ListParams, WriteParams};
@@ -25,54 +26,14 @@ async fn runtime_inventory(c: &Context) -> Result<String> {
     c.on_node(&["ctr", "-a", socket, "-n", "k8s.io", "tasks", "ls"]).await
 }
 
-/// Calls with which an agent changes something in the runtime.
-const MUTATIONS: &[&str] = &[
-    "RunPodSandbox",
-    "StopPodSandbox",
-    "RemovePodSandbox",
-    "CreateContainer",
-    "StartContainer",
-    "StopContainer",
-    "RemoveContainer",
-    "UpdateContainerResources",
-    "ReopenContainerLog",
-    "ExecSync",
-    "PullImage",
-    "RemoveImage",
-    "UpdateRuntimeConfig",
-];
-
-/// How often the runtime was asked for each of them, by its own count.
+/// How often the runtime was asked for each call that changes something, by its own count.
 pub async fn mutations(c: &Context) -> Result<BTreeMap<&'static str, u64>> {
-    let text = c.on_node(&["curl", "-sf", "http://127.0.0.1:1338/v1/metrics"]).await?;
-    let counts = text.lines().filter(|line| line.starts_with("grpc_server_started_total{"));
-    let mut sums: BTreeMap<&str, u64> = MUTATIONS.iter().map(|call| (*call, 0)).collect();
-    let mut seen = false;
-    for line in counts.filter(|line| line.contains("runtime.v1.")) {
-        let (labels, value) = line.rsplit_once(' ').context("a sample")?;
-        seen = true;
-        for (call, sum) in &mut sums {
-            if labels.contains(&format!("grpc_method=\"{call}\"")) {
-                *sum += value.parse::<f64>()? as u64;
-            }
-        }
-    }
-    ensure!(seen, "the runtime does not count calls: {text}");
-    Ok(sums)
+    runtime_calls::mutations(&c.on_node(&["curl", "-sf", runtime_calls::PAGE]).await?)
 }
 
 /// How often each call of the runtime has worked, by its own count.
 pub async fn calls(c: &Context) -> Result<BTreeMap<String, u64>> {
-    let text = c.on_node(&["curl", "-sf", "http://127.0.0.1:1338/v1/metrics"]).await?;
-    let mut sums = BTreeMap::new();
-    let handled = text.lines().filter(|line| line.starts_with("grpc_server_handled_total{"));
-    for line in handled.filter(|line| line.contains("grpc_code=\"OK\"")) {
-        let (labels, value) = line.rsplit_once(' ').context("a sample")?;
-        let (_, rest) = labels.split_once("grpc_method=\"").context("a method")?;
-        let method = rest.split('"').next().unwrap_or_default().to_owned();
-        *sums.entry(method).or_default() += value.parse::<f64>()? as u64;
-    }
-    Ok(sums)
+    runtime_calls::worked(&c.on_node(&["curl", "-sf", runtime_calls::PAGE]).await?)
 }
 
 pub async fn a_killed_agent_restarts_no_container(c: &Context) -> Result<()> {

@@ -1,4 +1,5 @@
 //! What the whole-system tests share: a runner that counts what ran, failed and could not run, and waiting by condition.
 
 pub mod runner;
+pub mod runtime_calls;
 pub mod wait;

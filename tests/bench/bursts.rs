@@ -1,0 +1,231 @@
+//! Bursts of pods: by the runtime's calls alone and by the whole system, in turn on the same node, so that whatever else the machine
+//! does meets both.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::images::BUSYBOX_IMAGE;
+use cluster::spec::Spec;
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use proto_api::core::v1::{Node, Pod};
+use proto_client::{Client, DeleteParams, ListParams, WriteParams};
+
+use crate::agent_process::Agent;
+use crate::direct::Direct;
+use crate::footprint::Spent;
+use crate::report::Report;
+use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
+
+/// Pods of the bursts, and how often each is made on both sides; medians count.
+const BURSTS: [(usize, usize); 2] = [(40, 5), (110, 3)];
+/// Pods of a burst that looks for the best width of the direct calls.
+const TRIAL: usize = 40;
+/// Pods in the making at a time, of the direct calls. The best ...
+const WIDTHS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
+/// ... so many are tried again beside each of our bursts, and the better of them is what ours is compared with.
+const FINALISTS: usize = 2;
+/// Requests of this program in flight when it makes or removes pods.
+const CLIENTS: usize = 8;
+/// Pods that are made and removed by somebody who has all the time.
+const CALM: usize = 4;
+const NAMESPACE: &str = "burst";
+
+/// A cluster, its agent and its runtime.
+pub struct Bursts<'a> {
+    spec: &'a Spec,
+    client: &'a Client,
+    direct: Direct,
+}
+
+/// The name of the namespace that bursts go to.
+pub fn namespace() -> &'static str {
+    NAMESPACE
+}
+
+impl<'a> Bursts<'a> {
+    /// In a cluster of one node with the busybox image and the namespace.
+    pub fn new(spec: &'a Spec, client: &'a Client) -> Result<Bursts<'a>> {
+        Ok(Bursts { spec, client, direct: Direct::new(spec)? })
+    }
+
+    /// All rows. The node has no pods before and after.
+    pub async fn measure(&self, agent: &mut Agent<'_>, report: &mut Report) -> Result<()> {
+        for network in Network::BOTH {
+            let widths = self.best_widths(agent, network, report).await?;
+            for (pods, rounds) in BURSTS {
+                self.compare(agent, network, (pods, rounds), &widths, report).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The best widths of the direct calls, best first.
+    async fn best_widths(
+        &self,
+        agent: &mut Agent<'_>,
+        network: Network,
+        report: &mut Report,
+    ) -> Result<Vec<usize>> {
+        agent.kill().await?;
+        let mut all = Vec::new();
+        for width in WIDTHS {
+            all.push((self.directly(TRIAL, width, network).await?.0, width));
+        }
+        let row: Vec<String> =
+            all.iter().map(|(took, width)| format!("{width}: {:.1}", rate(TRIAL, *took))).collect();
+        let what = format!("{network}: {TRIAL} pods by runtime calls alone, by pods at a time");
+        report.text(&what, format!("{}   pods/s", row.join("  ")));
+        all.sort();
+        Ok(all.into_iter().take(FINALISTS).map(|(_, width)| width).collect())
+    }
+
+    async fn compare(
+        &self,
+        agent: &mut Agent<'_>,
+        network: Network,
+        (pods, rounds): (usize, usize),
+        widths: &[usize],
+        report: &mut Report,
+    ) -> Result<()> {
+        let mut direct: BTreeMap<usize, Vec<Duration>> = BTreeMap::new();
+        let (mut ours, mut ends) = (Vec::new(), Vec::new());
+        let (mut spent, mut spent_directly) = (Spent::default(), Spent::default());
+        for _ in 0..rounds {
+            agent.kill().await?;
+            for width in widths {
+                let (took, spent) = self.directly(pods, *width, network).await?;
+                spent_directly.add(&spent);
+                direct.entry(*width).or_default().push(took);
+            }
+            agent.start().await?;
+            agent.ready().await?;
+            self.schedulable().await?;
+            // A node has run pods before.
+            self.fill(0..CALM, network, 1).await?;
+            self.empty(1).await?;
+            let before = Spent::now(self.spec)?;
+            ours.push(self.fill(0..pods, network, CLIENTS).await?);
+            spent.add(&before.until_now(self.spec)?);
+            ends.push(self.empty(CLIENTS).await?);
+        }
+        let floors = direct.into_iter().map(|(width, took)| (median(took), width));
+        let (floor, width) = floors.min().context("no width")?;
+        let took = median(ours);
+        let burst = format!("{network}: burst of {pods}");
+        let row = format!("{:.1} pods/s, {width} at a time", rate(pods, floor));
+        report.text(&format!("{burst}, runtime calls alone"), row);
+        let share = floor.as_secs_f64() / took.as_secs_f64() * 100.0;
+        let row = format!("{:.1} pods/s   {share:.0} % of the best direct use", rate(pods, took));
+        report.text(&format!("{burst}, created -> all Ready"), row);
+        let made = pods * rounds;
+        report.text(&format!("{burst}, CPU for each pod"), spent.row(made));
+        let whole = spent_directly.machine_ms(made * widths.len());
+        report
+            .text(&format!("{burst}, CPU for each direct pod, machine"), format!("{whole:.1} ms"));
+        let row = format!("{:.1} pods/s", rate(pods, median(ends)));
+        report.text(&format!("{burst}, deleted -> all gone"), row);
+        Ok(())
+    }
+
+    /// Makes so many pods by the calls that an agent has to make, `width` at a time; what that took. They are removed.
+    async fn directly(
+        &self,
+        pods: usize,
+        width: usize,
+        network: Network,
+    ) -> Result<(Duration, Spent)> {
+        let (before, began) = (Spent::now(self.spec)?, Instant::now());
+        let made: Vec<_> = stream::iter(0..pods)
+            .map(|number| self.direct.start(number, network, SCRIPT))
+            .buffer_unordered(width)
+            .try_collect()
+            .await?;
+        let (took, spent) = (began.elapsed(), before.until_now(self.spec)?);
+        stream::iter(&made)
+            .map(|made| self.direct.end(made, Duration::ZERO))
+            .buffer_unordered(CLIENTS)
+            .try_collect::<Vec<()>>()
+            .await?;
+        Ok((took, spent))
+    }
+
+    /// Makes pods, with so many requests at a time; how long it took until a watch showed all of them Ready.
+    pub async fn fill(
+        &self,
+        numbers: Range<usize>,
+        network: Network,
+        clients: usize,
+    ) -> Result<Duration> {
+        let mut shown = Shown::follow(self.client, NAMESPACE)?;
+        let api = self.client.within::<Pod>(NAMESPACE);
+        let params = WriteParams::default();
+        let names: Vec<String> = numbers.map(|n| format!("b{n}")).collect();
+        let pods: Vec<Pod> =
+            names.iter().map(|name| burst_pod(name, network)).collect::<Result<_>>()?;
+        let (api, params) = (&api, &params);
+        let began = Instant::now();
+        stream::iter(pods.iter())
+            .map(|pod| async move { api.create(pod, params).await.map(drop) })
+            .buffer_unordered(clients)
+            .try_collect::<Vec<()>>()
+            .await?;
+        Ok(shown.until_ready(&names).await? - began)
+    }
+
+    /// Removes all pods, with so many requests at a time; how long it took until all were gone.
+    pub async fn empty(&self, clients: usize) -> Result<Duration> {
+        let api = self.client.within::<Pod>(NAMESPACE);
+        let api = &api;
+        let list = api.list(&ListParams::default()).await?;
+        let mut shown = Shown::follow(self.client, NAMESPACE)?;
+        for pod in &list.items {
+            shown.until(&pod.metadata.name, |pod| pod.is_some()).await?;
+        }
+        let began = Instant::now();
+        stream::iter(&list.items)
+            .map(|pod| async move {
+                api.delete(&pod.metadata.name, &DeleteParams::default()).await.map(drop)
+            })
+            .buffer_unordered(clients)
+            .try_collect::<Vec<()>>()
+            .await?;
+        let mut last = began;
+        for pod in &list.items {
+            last = last.max(shown.until(&pod.metadata.name, |pod| pod.is_none()).await?);
+        }
+        Ok(last - began)
+    }
+
+    /// Waits until nothing keeps pods from the node: while it had no agent it may have been found silent.
+    async fn schedulable(&self) -> Result<()> {
+        let api = self.client.all::<Node>();
+        let began = Instant::now();
+        loop {
+            let nodes = api.list(&ListParams::default()).await?.items;
+            let ready = |node: &Node| {
+                let mut conditions = node.status.conditions.iter();
+                conditions.any(|c| c.type_ == "Ready" && c.status == "True")
+            };
+            if nodes.iter().any(|node| ready(node) && node.spec.taints.is_empty()) {
+                return Ok(());
+            }
+            ensure!(began.elapsed() < PATIENCE, "the node takes no pods");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+fn burst_pod(name: &str, network: Network) -> Result<Pod> {
+    pod(NAMESPACE, name, network, vec![container("main", BUSYBOX_IMAGE, SCRIPT)], Vec::new())
+}
+
+fn median(mut samples: Vec<Duration>) -> Duration {
+    samples.sort();
+    samples.get(samples.len() / 2).copied().unwrap_or(Duration::MAX)
+}
+
+fn rate(pods: usize, took: Duration) -> f64 {
+    pods as f64 / took.as_secs_f64()
+}

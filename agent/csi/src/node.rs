@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use agent_volume::PodVolumes;
 use agent_volume::persistent::{CsiVolume, Persistent};
+use agent_volume::private;
 use futures_util::future::join_all;
 use proto_api::core::v1::Secret;
 use proto_api::names::Names;
@@ -434,7 +435,7 @@ impl Task<'_> {
         let prepare = move || {
             staged.write(&of)?;
             // a directory for either kind; a driver puts a device's file into it
-            std::fs::create_dir_all(&made)
+            private::make(&made)
         };
         blocking(STAGE, &self.volume.spec_name, "prepare", prepare).await?;
         let asked = wire::NodeStageVolumeRequest {
@@ -458,7 +459,7 @@ impl Task<'_> {
         target: &Path,
     ) -> Result<(), CsiError> {
         if let Some(parent) = target.parent().map(Path::to_owned) {
-            let make = move || std::fs::create_dir_all(&parent);
+            let make = move || private::make(&parent);
             blocking(SET_UP, &self.volume.spec_name, "make the directory", make).await?;
         }
         let staged = driver.able.stage && !self.csi.ephemeral;

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 
+use agent_volume::private;
 use serde::{Deserialize, Serialize};
 
 /// Name of the file.
@@ -65,7 +66,7 @@ impl Record {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, directory: &Path) -> io::Result<()> {
-        fs::create_dir_all(directory)?;
+        private::make(directory)?;
         let text = serde_json::to_vec(self)?;
         let unfinished = directory.join(UNFINISHED);
         let mut file = File::create(&unfinished)?;

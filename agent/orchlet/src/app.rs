@@ -20,6 +20,7 @@ use agent_host::machine;
 use agent_node::status::{self, Machine};
 use agent_runtime::cri::CriRuntime;
 use agent_runtime::observe;
+use agent_volume::private;
 use proto_client::Client;
 use proto_client::config::file;
 use proto_client::metrics::RequestMetrics;
@@ -73,7 +74,7 @@ pub struct Bound {
 /// What is missing or wrong, as the program's failure.
 pub fn build(settings: Settings) -> Result<Bound, Failure> {
     let root = &settings.flags.root_dir;
-    std::fs::create_dir_all(root.join("pods")).map_err(Failure::run)?;
+    private::make(&root.join("pods")).map_err(Failure::run)?;
     let identity = machine::identity();
     let machine = node::describe(&settings, &identity)?;
     let runtime =

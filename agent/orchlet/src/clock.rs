@@ -27,7 +27,7 @@ pub fn boot() -> Duration {
 
 /// The runtime's time instead, which tests may hold and turn.
 #[cfg(test)]
-pub use virtual_time::{boot, now, reboot, reset, since_began, step};
+pub use virtual_time::{boot, now, reboot, reset, server_unix, since_began, step};
 
 /// When a timer has to fire for a point in time since boot.
 pub fn instant(at: Duration) -> Instant {
@@ -97,6 +97,11 @@ mod virtual_time {
         asked();
         let secs = i64::try_from((UP + since(&BEGAN)).as_secs()).expect("small");
         Now { unix_seconds: EPOCH + secs + SKEW.get(), boot: boot() }
+    }
+
+    /// Seconds since 1970 by a clock elsewhere, which nobody sets.
+    pub fn server_unix() -> i64 {
+        EPOCH + i64::try_from((UP + since(&BEGAN)).as_secs()).expect("small")
     }
 
     /// Time since boot.

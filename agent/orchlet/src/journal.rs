@@ -192,6 +192,8 @@ impl Journal {
         pending.notes.insert(key.to_owned(), note);
         pending.number += 1;
         self.shared.changed.notify_one();
+        #[cfg(test)]
+        self.shared.given.notify_one();
         Ticket { number: pending.number, durable: self.durable.clone() }
     }
 
@@ -389,30 +391,45 @@ pub mod simulated {
     pub struct Disk {
         /// Records that have been written.
         pub records: BTreeMap<String, Record>,
+        /// Notes that have been written.
+        pub notes: BTreeMap<String, Vec<u8>>,
         shared: Arc<Shared>,
         durable: Arc<Progress>,
     }
 
     impl Disk {
-        /// A journal over these records; what an earlier one had not written is gone. `given` is notified of each record handed in.
-        pub fn open(records: BTreeMap<String, Record>, given: Arc<Notify>) -> (Journal, Self) {
+        /// A journal over these records and notes; what an earlier one had not written is gone. `given` is notified of each that is
+        /// handed in.
+        pub fn open(
+            records: BTreeMap<String, Record>,
+            notes: BTreeMap<String, Vec<u8>>,
+            given: Arc<Notify>,
+        ) -> (Journal, Self) {
             let shared = Arc::new(Shared {
                 pending: Mutex::default(),
                 changed: Condvar::new(),
                 given,
-                notes: Default::default(),
+                notes: notes.clone(),
             });
             let durable = Arc::new(Progress::default());
             let journal = Journal { shared: shared.clone(), durable: durable.clone() };
-            (journal, Self { records, shared, durable })
+            (journal, Self { records, notes, shared, durable })
         }
 
         /// Writes everything pending; whose records these are.
         pub fn commit(&mut self) -> Vec<String> {
-            let (records, number) = {
+            let (records, notes, number) = {
                 let mut pending = self.shared.pending.lock().expect("lock");
-                (std::mem::take(&mut pending.records), pending.number)
+                let pending = &mut *pending;
+                let notes = std::mem::take(&mut pending.notes);
+                (std::mem::take(&mut pending.records), notes, pending.number)
             };
+            for (key, note) in notes {
+                match note {
+                    Some(note) => drop(self.notes.insert(key, note)),
+                    None => drop(self.notes.remove(&key)),
+                }
+            }
             let uids = records.keys().cloned().collect();
             for (uid, record) in records {
                 match record {
@@ -422,6 +439,13 @@ pub mod simulated {
             }
             self.durable.advance(number);
             uids
+        }
+
+        /// Whether a record or a note holds these words.
+        pub fn holds(&self, words: &str) -> bool {
+            let records = serde_json::to_string(&self.records).expect("encode");
+            let note = |note: &Vec<u8>| String::from_utf8_lossy(note).contains(words);
+            records.contains(words) || self.notes.values().any(note)
         }
 
         /// What a new process reads, after a boot of the machine or not.

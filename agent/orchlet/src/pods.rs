@@ -360,8 +360,10 @@ impl Pods {
         }
         if self.silent.is_empty() {
             self.remove_remains();
+            let is_known =
+                |uid: &str| self.tasks.contains_key(uid) || self.waiting.contains_key(uid);
+            self.parts.provision.retain(is_known);
         }
-        self.parts.provision.retain(|uid| self.tasks.contains_key(uid));
     }
 
     fn pass_on(&mut self, happened: Happened) {

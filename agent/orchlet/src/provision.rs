@@ -12,6 +12,7 @@ use agent_pod::hosts;
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::spec::{DnsConfig, Mount};
 use agent_pod::translate::Granted;
+use agent_volume::private;
 use proto_api::core::v1::{Container, NodeStatus, Pod};
 use proto_api::node::v1::RuntimeClass;
 use proto_client::Client;
@@ -163,7 +164,7 @@ fn write_in_place(path: &Path, text: &str) -> std::io::Result<()> {
         return Ok(());
     }
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
+        private::make(parent)?;
     }
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;

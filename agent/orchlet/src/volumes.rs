@@ -21,12 +21,12 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::Quantity;
 use proto_api::core::v1::{Node, Pod};
-use proto_client::Client;
 use proto_daemon::exit::chain;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use self::again::Again;
+pub use self::tokens::{Issuer, issuer};
 use self::tokens::{OfPod, Token, Tokens};
 use crate::clock;
 use crate::csi::{self, NodePersistent, REPUBLISH_PERIOD};
@@ -73,16 +73,16 @@ struct Driven {
 }
 
 impl NodeVolumes {
-    /// Volumes of the pods; without a client there are no tokens. `boot` names this boot of the machine.
+    /// Volumes of the pods; without an issuer there are no tokens. `boot` names this boot of the machine.
     pub fn new(
         volumes: agent_volume::PodVolumes,
         persistent: NodePersistent,
-        client: Option<Client>,
+        issuer: Option<Arc<dyn Issuer>>,
         node: watch::Receiver<Option<Arc<Node>>>,
         boot: String,
     ) -> Self {
         Self {
-            tokens: Tokens::new(client, volumes.clone(), boot),
+            tokens: Tokens::new(issuer, volumes.clone(), boot),
             volumes,
             persistent: Arc::new(persistent),
             node,

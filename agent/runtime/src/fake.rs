@@ -432,11 +432,36 @@ impl Runtime for FakeRuntime {
         id: &'a str,
         resources: &'a ContainerResources,
     ) -> Answer<'a, ()> {
-        self.change("UpdateContainerResources", id, |state| {
+        let known = self.resources(id);
+        // CRI: what an update does not say stays as it is.
+        let of = |asked: i64, known: i64| if asked == 0 { known } else { asked };
+        let text = |asked: &String, known: String| match asked.is_empty() {
+            true => known,
+            false => asked.clone(),
+        };
+        let updated = ContainerResources {
+            cpu_shares: of(resources.cpu_shares, known.cpu_shares),
+            cpu_period_us: of(resources.cpu_period_us, known.cpu_period_us),
+            cpu_quota_us: of(resources.cpu_quota_us, known.cpu_quota_us),
+            memory_limit_bytes: of(resources.memory_limit_bytes, known.memory_limit_bytes),
+            oom_score_adj: of(resources.oom_score_adj, known.oom_score_adj),
+            cpuset_cpus: text(&resources.cpuset_cpus, known.cpuset_cpus.clone()),
+            cpuset_mems: text(&resources.cpuset_mems, known.cpuset_mems.clone()),
+            huge_page_limits: match resources.huge_page_limits.is_empty() {
+                true => known.huge_page_limits.clone(),
+                false => resources.huge_page_limits.clone(),
+            },
+        };
+        let update = |state: &mut State| {
             let container = state.containers.get_mut(id).ok_or_else(|| no_such("container", id))?;
-            container.config.resources = resources.clone();
+            container.config.resources = updated.clone();
             Ok(())
-        })
+        };
+        // Bounds that are as they were are written without any effect on the container.
+        match known == updated {
+            true => self.act("UpdateContainerResources", id, update),
+            false => self.change("UpdateContainerResources", id, update),
+        }
     }
 
     fn reopen_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {

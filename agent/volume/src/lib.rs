@@ -25,6 +25,7 @@ pub mod host_path;
 pub mod look;
 pub mod mount;
 pub mod pod_volumes;
+pub mod private;
 pub mod renewals;
 pub mod shared_mounts;
 pub mod sub_path;

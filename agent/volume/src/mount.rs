@@ -3,6 +3,8 @@
 //! A new file system is complete before anyone can see it: it is made detached, written to if need be, and then moved onto its
 //! directory, which is named by a descriptor and not by a path that could be something else by then.
 
+#[cfg(feature = "testing")]
+pub mod simulated;
 mod sys;
 
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -129,6 +131,10 @@ pub fn tmpfs_on<E: From<Errno>>(
     tmpfs: Tmpfs,
     prepare: impl FnOnce(&OwnedFd) -> Result<(), E>,
 ) -> Result<OwnedFd, E> {
+    #[cfg(feature = "testing")]
+    if simulated::is_on() {
+        return simulated::tmpfs_on(parent, name, tmpfs, prepare);
+    }
     let directory = beneath::make_directory(parent.as_fd(), name, 0o700)?;
     if beneath::is_mount_point(&directory)? && is_in_memory(&directory)? {
         return Ok(directory);

@@ -20,6 +20,7 @@ use crate::fs_group::{self, Change};
 use crate::host_path::{self, HostPathError};
 use crate::mount::{self, Extent, SECRETS_BYTES_MAX, Swap, Tmpfs};
 use crate::payload::Payload;
+use crate::private::{self, MODE as PRIVATE};
 use crate::sources::{
     self, Inputs, Medium, Plugin, Projected, Projection, SourceError, TokenWant, Volume, VolumeKind,
 };
@@ -27,8 +28,6 @@ use crate::sub_path::{self, SubPath, SubPathError, Why};
 use crate::tree::{Ownership, Tree, TreeError, Written};
 use crate::{beneath, empty_dir};
 
-/// Directories above volumes are for the agent; containers get the volumes themselves.
-const PRIVATE: u32 = 0o750;
 /// Top of a projected volume; containers have it read-only.
 const TOP: u32 = 0o777;
 
@@ -498,7 +497,7 @@ impl PodVolumes {
             return Err(Errno::INVAL);
         }
         if !self.pods.is_dir() {
-            std::fs::create_dir_all(&self.pods)
+            private::make(&self.pods)
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         }
         let mut directory = beneath::open_directory(&self.pods)?;

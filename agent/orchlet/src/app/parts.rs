@@ -23,9 +23,20 @@ use crate::pods::turns::Turns;
 use crate::provision::{Provision, RuntimeClasses};
 use crate::reports::NoReports;
 use crate::timeline::Timelines;
-use crate::volumes::NodeVolumes;
+use crate::volumes::{self, NodeVolumes};
 
 impl Bound {
+    /// The node as it is known before the API server has said anything.
+    fn unregistered(&self) -> Node {
+        let machine = &self.machine;
+        let mut own = Node::default();
+        own.metadata.name.clone_from(&machine.name);
+        own.metadata.labels = status::labels(self.settings.names, machine);
+        own.spec.taints.clone_from(&machine.taints);
+        (_, own.status.allocatable) = status::capacity(&machine.capacity, &machine.reserved);
+        own
+    }
+
     pub(super) fn parts(
         &self,
         cluster: Option<&Cluster>,
@@ -50,13 +61,8 @@ impl Bound {
             acts: self.metrics.acts.clone(),
             labels: agent_host::machine::has_selinux(),
         };
-        let volumes = NodeVolumes::new(on_disk, persistent, client, node, self.boot_id.clone());
-        let (_, allocatable) = status::capacity(&machine.capacity, &machine.reserved);
-        let mut own = Node::default();
-        own.metadata.name.clone_from(&machine.name);
-        own.metadata.labels = status::labels(settings.names, machine);
-        own.spec.taints.clone_from(&machine.taints);
-        own.status.allocatable = allocatable;
+        let (issuer, boot) = (client.map(volumes::issuer), self.boot_id.clone());
+        let volumes = NodeVolumes::new(on_disk, persistent, issuer, node, boot);
         Parts {
             runtime: Arc::new(self.runtime.clone()),
             reports,
@@ -89,7 +95,7 @@ impl Bound {
             },
             host_ips: machine.ips.clone(),
             root_dir: flags.root_dir.clone(),
-            node: RwLock::new(own),
+            node: RwLock::new(self.unregistered()),
             pods: Mutex::default(),
             verdicts: Verdicts::default(),
             images,

@@ -10,6 +10,7 @@ use agent_pod::spec::Mount;
 use agent_pod::termination::{FALLBACK_TO_LOGS, LOG_TAIL_BYTES, MESSAGE_BYTES, of_log};
 use agent_pod::translate::log_directory;
 use agent_pod::want::container_of;
+use agent_volume::private;
 use proto_api::core::v1::{Container, Pod};
 
 use super::parts::Parts;
@@ -38,7 +39,7 @@ pub fn mount(
 
 fn make(path: &Path) -> std::io::Result<()> {
     if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
+        private::make(parent)?;
     }
     fs::write(path, "")?;
     // The container's user is not known here and must be able to write.

@@ -231,3 +231,37 @@ async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoke
     }
     assert!(node.place.is_bare());
 }
+
+#[tokio::test]
+async fn processors_are_not_given_away_before_all_sources_have_spoken() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (runtime, _happened) = FakeRuntime::new();
+    let (journal, records) =
+        Journal::open(&dir.path().join("journal.redb"), "boot").expect("journal");
+    let allocator = simulation::shares::allocator(journal.clone());
+    let mut pinned = Pod::clone(&pod("pinned", "p"));
+    for (name, amount) in [("cpu", "1"), ("memory", "1Gi")] {
+        let resources = &mut pinned.spec.containers[0].resources;
+        resources.limits.insert(name.into(), amount.parse().expect("quantity"));
+    }
+    allocator.admit(&pinned).await.expect("room");
+    let outside = Outside {
+        dir: dir.path(),
+        runtime: Arc::new(runtime),
+        reports: Arc::new(Api::default()),
+        place: Arc::default(),
+        journal,
+    };
+    let mut parts = parts(outside);
+    parts.provision.allocator = Some(allocator.clone());
+    let found = Found { pods: Vec::new(), records };
+    let unready = Readiness::default().guard("sources");
+    let sources = vec![Source::Api];
+    let mut pods = Pods::new(Arc::new(parts), StatusBoard::default(), found, sources, unready);
+    let has = || allocator.granted(&pinned, "c").cpus;
+    pods.looked(Vec::new());
+    assert_eq!(has(), "1", "nobody has said that the pod is gone");
+    pods.hear(Said::Synced(Source::Api));
+    pods.looked(Vec::new());
+    assert_eq!(has(), "0-3", "nobody wants it: everybody may use them");
+}

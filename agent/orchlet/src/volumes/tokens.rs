@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_csi::offload;
@@ -11,6 +11,8 @@ use agent_volume::renewals::Held;
 use agent_volume::sources::TokenWant;
 use agent_volume::token::{Life, Moment, RETRY, Renewal};
 use agent_volume::{PodVolumes, Volume};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use proto_api::Time;
 use proto_api::authentication::v1::{BoundObjectReference, TokenRequest};
 use proto_api::core::v1::{Pod, ServiceAccount};
@@ -44,9 +46,40 @@ impl Token {
 /// The tokens of a pod by what was asked for.
 pub type OfPod = BTreeMap<TokenWant, Token>;
 
+/// Who issues tokens.
+pub trait Issuer: Send + Sync {
+    /// Asks for a token of a service account; what was issued.
+    fn issue<'a>(
+        &'a self,
+        namespace: &'a str,
+        account: &'a str,
+        request: &'a TokenRequest,
+    ) -> BoxFuture<'a, Result<TokenRequest, Line>>;
+}
+
+impl Issuer for Client {
+    fn issue<'a>(
+        &'a self,
+        namespace: &'a str,
+        account: &'a str,
+        request: &'a TokenRequest,
+    ) -> BoxFuture<'a, Result<TokenRequest, Line>> {
+        async move {
+            let api = self.within::<ServiceAccount>(namespace);
+            api.create_sub(account, "token", request).await.map_err(|e| chain(&e))
+        }
+        .boxed()
+    }
+}
+
+/// The API server as one.
+pub fn issuer(client: Client) -> Arc<dyn Issuer> {
+    Arc::new(client)
+}
+
 /// Tokens of all pods.
 pub struct Tokens {
-    client: Option<Client>,
+    issuer: Option<Arc<dyn Issuer>>,
     on_disk: PodVolumes,
     /// This boot of the machine.
     boot: String,
@@ -54,9 +87,9 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// None yet; without a client there never are any.
-    pub fn new(client: Option<Client>, on_disk: PodVolumes, boot: String) -> Self {
-        Self { client, on_disk, boot, in_use: Mutex::default() }
+    /// None yet; without an issuer there never are any.
+    pub fn new(issuer: Option<Arc<dyn Issuer>>, on_disk: PodVolumes, boot: String) -> Self {
+        Self { issuer, on_disk, boot, in_use: Mutex::default() }
     }
 
     /// The tokens that a pod's volumes want; asks for those that are missing or old. One that cannot be renewed is used on: it is still
@@ -146,7 +179,7 @@ impl Tokens {
     }
 
     async fn request(&self, pod: &Pod, want: &TokenWant) -> Result<Token, Line> {
-        let client = self.client.as_ref().ok_or("no API server to ask for a token")?;
+        let issuer = self.issuer.as_ref().ok_or("no API server to ask for a token")?;
         let mut request = TokenRequest::default();
         if !want.audience.is_empty() {
             request.spec.audiences.push(want.audience.clone());
@@ -163,11 +196,8 @@ impl Tokens {
             name => name,
         };
         let asked = moment();
-        let api = client.within::<ServiceAccount>(&pod.metadata.namespace);
-        let answer: TokenRequest = api
-            .create_sub(account, "token", &request)
-            .await
-            .map_err(|e| format!("ask for a token of {account}: {}", chain(&e)))?;
+        let answer = issuer.issue(&pod.metadata.namespace, account, &request).await;
+        let answer = answer.map_err(|e| format!("ask for a token of {account}: {e}"))?;
         let (text, expires) = (answer.status.token, answer.status.expiration_timestamp);
         // What the server gave, by its own clock from one end to the other, counted from before it was asked.
         let own = Life::of(&text);

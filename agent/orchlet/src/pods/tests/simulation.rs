@@ -7,11 +7,18 @@
 //! (with `ORCH_CRASH=<moment>` for a walk). `ORCH_SEEDS=<n>` runs more of them, from `ORCH_FROM` on; `ORCH_PROGRESS=<file>` is told
 //! every now and then how many have been run and which have failed.
 //!
-//! What must hold is checked where it could be broken: `world.rs`, `runtime.rs`, `cluster.rs`, `volumes.rs` and the end of `sim.rs`.
+//! What must hold is checked where it could be broken: `world.rs`, `runtime.rs`, `cluster.rs`, `volumes.rs` and the end of `sim.rs`; in
+//! one history in eight (`extras.rs`) also what takes longer to look at: `readers.rs`, `shares.rs`, `others.rs` and `leaks.rs`.
 
 mod chance;
 mod cluster;
+mod extras;
+mod issuer;
+mod leaks;
+mod others;
+mod readers;
 mod runtime;
+pub(super) mod shares;
 mod sim;
 mod volumes;
 mod world;
@@ -26,6 +33,8 @@ use world::lock;
 /// Schedules of an ordinary run, and those among them that are walked: the agent dies in each of their moments in turn.
 const SEEDS: u64 = 60;
 const WALKS: u64 = 1;
+/// Histories of an ordinary run that are looked at more closely.
+const SCRUTINISED: u64 = 24;
 /// One seed in so many is walked in a longer run.
 const WALK_EVERY: u64 = 500;
 /// Failures after which a longer run is given up.
@@ -89,11 +98,17 @@ fn history(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
             (1 + chance.below(3), deadly)
         }
     };
+    let log = leaks::Log::default();
+    let reading =
+        extras::is_scrutinised(seed).then(|| tracing::subscriber::set_default(log.clone()));
     let outcome = runtime.block_on(async {
         crate::clock::reset();
         let mut sim = Sim::new(seed, faults, deadly, &root);
         sim.run().await;
-        let world = lock(&sim.world);
+        let mut world = lock(&sim.world);
+        if let Some(line) = log.leak() {
+            world.broken(format!("the log tells a secret: {line}"));
+        }
         let wanted = number("ORCH_PRINT").is_some();
         if wanted || world.failure.is_some() && number("ORCH_SEED").is_some() {
             world.print();
@@ -102,6 +117,7 @@ fn history(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
         let trace = (world.trace.hash, world.trace.len);
         Outcome { moments: world.moments, trace, failure: world.failure.clone() }
     });
+    drop(reading);
     volumes::end();
     outcome
 }
@@ -188,6 +204,22 @@ fn the_rules_hold_wherever_the_agent_dies() {
     }
     let (ground, mut tally) = (Ground::new(), Tally::default());
     (0..WALKS).for_each(|seed| tally.walk(&ground, 1000 + seed));
+    println!("{} histories", tally.histories);
+    tally.check();
+}
+
+/// What is looked at in one history in eight only, some of it over hours.
+#[test]
+fn the_rules_hold_under_scrutiny() {
+    if number("ORCH_SEED").is_some() || number("ORCH_SEEDS").is_some() {
+        return;
+    }
+    let (ground, mut tally) = (Ground::new(), Tally::default());
+    let wanted = number("ORCH_SCRUTINISED").unwrap_or(SCRUTINISED);
+    let first = number("ORCH_FROM").unwrap_or(0);
+    for seed in (first..first + 8 * wanted).filter(|seed| extras::is_scrutinised(*seed)) {
+        tally.run(&ground, seed, Deaths::BySeed);
+    }
     println!("{} histories", tally.histories);
     tally.check();
 }

@@ -148,6 +148,10 @@ impl World {
             !after.conditions.iter().any(|own| own.type_ == c.type_)
         };
         status.conditions.extend(book.shown.conditions.iter().filter(foreign).cloned());
+        if self.scrutiny {
+            status = self.patched(uid, before, after);
+        }
+        let Some(book) = self.books.get_mut(uid) else { return };
         book.shown = status.clone();
         book.writes += 1;
         if let Some(pod) = self.api.pods.get_mut(uid) {
@@ -162,6 +166,7 @@ impl World {
         let (before, admitted) = (book.shown.clone(), book.made_sandbox);
         let (old, new) = (Phase::parse(&before.phase), Phase::parse(&status.phase));
         self.note(format!("status {uid} {} {}", status.phase, status.reason));
+        self.judge_gate(uid, status);
         if new < old || (old.is_terminal() && new != old) {
             self.broken(format!("the phase of {uid} went from {old:?} to {new:?}"));
         }
@@ -270,6 +275,7 @@ pub struct View {
 #[derive(Default)]
 struct Seen {
     maps: Option<BTreeMap<String, Arc<ConfigMap>>>,
+    secret: Arc<Secret>,
     pokes: Vec<Weak<Notify>>,
 }
 
@@ -279,14 +285,15 @@ impl View {
     }
 
     /// The agent's watches hear what there is now.
-    pub fn hear(&self, maps: &BTreeMap<String, Arc<ConfigMap>>) {
+    pub fn hear(&self, maps: &BTreeMap<String, Arc<ConfigMap>>, secret: &Arc<Secret>) {
         let mut seen = self.state.lock().expect("lock");
         let same = |a: &BTreeMap<_, Arc<_>>| {
             a.len() == maps.len() && a.iter().zip(maps).all(|(a, b)| Arc::ptr_eq(a.1, b.1))
         };
-        if seen.maps.as_ref().is_some_and(same) {
+        if seen.maps.as_ref().is_some_and(same) && Arc::ptr_eq(&seen.secret, secret) {
             return;
         }
+        seen.secret = secret.clone();
         seen.maps = Some(maps.clone());
         seen.pokes.retain(|poke| poke.upgrade().map(|poke| poke.notify_one()).is_some());
     }
@@ -315,10 +322,7 @@ impl Subscription for SimSubscription {
         let needs = needs_of(&self.pod);
         let known = |name: String| (name.clone(), maps.get(&name).cloned());
         let config_maps = needs.config_maps.into_iter().map(known).collect();
-        let mut secret = Secret::default();
-        secret.data.insert("key".into(), SECRET.into());
-        let secret = Arc::new(secret);
-        let secrets = needs.secrets.into_iter().map(|name| (name, Some(secret.clone())));
+        let secrets = needs.secrets.into_iter().map(|name| (name, Some(seen.secret.clone())));
         Sources { config_maps, secrets: secrets.collect(), persistent, ..Sources::default() }
     }
 

@@ -17,8 +17,8 @@ use agent_runtime::runtime::{
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
-use super::volumes;
 use super::world::{Shared, Start, Waits, World, hangs, lock, passes};
+use super::{shares, volumes};
 use crate::clock;
 
 /// Deadline of a call that is never answered.
@@ -227,6 +227,12 @@ impl Troubled {
         }
         if crashes {
             world.doomed.push(id.to_owned());
+        }
+        let scrutiny = world.scrutiny;
+        drop(world);
+        if scrutiny {
+            shares::judge(self);
+            volumes::judge_readers(self);
         }
     }
 

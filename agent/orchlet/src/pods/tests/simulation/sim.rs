@@ -10,7 +10,7 @@ use agent_pod::memory::Phase;
 use agent_pod::seen::ContainerSeen;
 use agent_pod::want::Source;
 use agent_runtime::fake::FakeRuntime;
-use proto_api::core::v1::{ConfigMap, ContainerStatus, Pod};
+use proto_api::core::v1::{ConfigMap, ContainerStatus, Pod, PodCondition, Secret};
 use proto_api::names::Names;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -20,14 +20,17 @@ use tokio::time::sleep;
 
 use super::chance::{MAPS, deleted, ephemeral, pod_of};
 use super::cluster::{Clerk, SimObjects, SimPlace, View};
+use super::issuer::SimIssuer;
 use super::runtime::{Late, SharedRuntime, Troubled};
-use super::volumes;
 use super::world::{Book, SECRET, Shared, World, lock};
+use super::{extras, shares, volumes};
+use crate::allocator::pool;
 use crate::clock;
 use crate::csi::NodePersistent;
 use crate::csi::disks::Disks;
 use crate::csi::helpers::{Helpers, OnNode};
 use crate::garbage;
+use crate::journal::Journal;
 use crate::journal::simulated::Disk;
 use crate::pods::bench::{Outside, Place, metrics, parts};
 use crate::pods::parts::Parts;
@@ -43,6 +46,8 @@ const EVER: Duration = Duration::from_secs(2 * 3600);
 const STILL: Duration = Duration::from_secs(20);
 /// Pods that are at most made in a history.
 const PODS_MAX: u64 = 6;
+/// Between two looks at the processors of what runs, as the configuration has it.
+const POOL_PERIOD: Duration = Duration::from_secs(10);
 
 type Pods_ = BTreeMap<String, Arc<Pod>>;
 
@@ -89,7 +94,11 @@ pub struct Sim {
     disk_full: bool,
     driver_away: bool,
     rebooted: bool,
+    /// How often the machine has booted.
+    boots: u64,
     republish: bool,
+    /// Whether it goes on for long enough that tokens are renewed.
+    long: bool,
     made: u64,
     root: PathBuf,
 }
@@ -104,7 +113,7 @@ impl Sim {
         let world = World::new(seed, faults, deadly, root.to_owned());
         volumes::lose_all();
         let given: Arc<Notify> = Arc::default();
-        let (_, disk) = Disk::open(BTreeMap::new(), given.clone());
+        let (_, disk) = Disk::open(BTreeMap::new(), BTreeMap::new(), given.clone());
         let republish = lock(&world).chance.one_in(4);
         let runtime = Arc::new(Troubled { inner, world: world.clone() });
         let mut sim = Self {
@@ -120,7 +129,9 @@ impl Sim {
             disk_full: false,
             driver_away: false,
             rebooted: false,
+            boots: 0,
             republish,
+            long: faults > 0 && extras::is_long(seed),
             made: 0,
             root: root.to_owned(),
         };
@@ -265,6 +276,9 @@ impl Sim {
                 lock(&self.world).on_disk(&uid, &record.memory);
             }
         }
+        if lock(&self.world).scrutiny && self.disk.holds(SECRET) {
+            lock(&self.world).broken("the journal holds a secret");
+        }
     }
 
     /// The agent's watches hear what there is now; its manifests are read.
@@ -300,7 +314,7 @@ impl Sim {
         if agent.synced.insert(false) {
             say(Said::Synced(Source::Api));
         }
-        agent.view.hear(&world.api.maps);
+        agent.view.hear(&world.api.maps, &world.api.secret);
     }
 
     /// The driver of volumes is there.
@@ -323,46 +337,25 @@ impl Sim {
             let mut world = lock(&self.world);
             (world.incarnation, world.under_way) = (world.incarnation + 1, 0);
         }
-        volumes::begin(&self.world);
+        volumes::begin(&self.runtime);
         let records = self.disk.read(std::mem::take(&mut self.rebooted));
         if serde_json::to_string(&records).expect("encode").contains(SECRET) {
             lock(&self.world).broken("the journal holds a secret");
         }
-        let (journal, disk) = Disk::open(records.clone(), self.given.clone());
+        let notes = std::mem::take(&mut self.disk.notes);
+        let (journal, disk) = Disk::open(records.clone(), notes, self.given.clone());
         self.disk = disk;
-        let names = Names::new(Default::default());
-        let reports = Arc::new(Clerk { world: self.world.clone(), runtime: self.runtime.clone() });
         let drivers = Drivers::default();
-        let csi = CsiNode::open(&self.root, names, "node", drivers.clone());
+        let csi =
+            CsiNode::open(&self.root, Names::new(Default::default()), "node", drivers.clone());
         let csi = Arc::new(csi.expect("the records can be read"));
-        let on_disk = agent_volume::PodVolumes::new(&self.root, names);
-        let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
-        let shared = SharedMounts::new(&self.root, names);
-        let persistent = NodePersistent {
-            disks: Disks::new(shared, helpers.clone()),
-            helpers,
-            labels: false,
-            acts: metrics().acts.clone(),
-            csi: csi.clone(),
-            volumes: on_disk.clone(),
-            node: "node".into(),
-            client: None,
-            reports: reports.clone(),
-        };
-        let node = watch::channel(None).1;
         let view = Arc::new(View::new(volumes::known(self.republish)));
-        let outside = Outside {
-            dir: &self.root,
-            runtime: self.runtime.clone(),
-            reports,
-            place: Arc::new(Place::default()),
-            journal,
-        };
-        let mut parts = parts(outside);
-        parts.root_dir.clone_from(&self.root);
-        parts.place = Arc::new(SimPlace(self.world.clone()));
-        parts.volumes = Arc::new(NodeVolumes::new(on_disk, persistent, None, node, "boot".into()));
-        parts.objects = Arc::new(SimObjects(view.clone()));
+        let mut parts = self.parts(journal.clone(), csi.clone(), view.clone());
+        let mut heals = JoinSet::new();
+        if lock(&self.world).scrutiny {
+            let allocator = shares::give_to(&mut parts, journal);
+            heals.spawn(pool::keep(allocator, self.runtime.clone(), POOL_PERIOD));
+        }
         let parts = Arc::new(parts);
         let found = Found::new(self.runtime.all(), records, parts.left());
         let unready = Readiness::default().guard("sources");
@@ -372,7 +365,7 @@ impl Sim {
         let pods = Pods::new(parts.clone(), StatusBoard::default(), found, sources, unready);
         let task = tokio::spawn(pods.run(hear_said, hear_news));
         let (told, told_static) = (BTreeMap::new(), BTreeMap::new());
-        let (synced, mut heals) = (BTreeSet::new(), JoinSet::new());
+        let synced = BTreeSet::new();
         let healed = csi.clone();
         heals.spawn(async move { healed.keep_healed().await });
         let agent =
@@ -391,6 +384,43 @@ impl Sim {
         };
         self.due(tell, Due::Tell);
         self.due(register, Due::Register);
+    }
+
+    /// What its pods' tasks share.
+    fn parts(&self, journal: Journal, csi: Arc<CsiNode>, view: Arc<View>) -> Parts {
+        let names = Names::new(Default::default());
+        let reports = Arc::new(Clerk { world: self.world.clone(), runtime: self.runtime.clone() });
+        let on_disk = agent_volume::PodVolumes::new(&self.root, names);
+        let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
+        let shared = SharedMounts::new(&self.root, names);
+        let persistent = NodePersistent {
+            disks: Disks::new(shared, helpers.clone()),
+            helpers,
+            labels: false,
+            acts: metrics().acts.clone(),
+            csi,
+            volumes: on_disk.clone(),
+            node: "node".into(),
+            client: None,
+            reports: reports.clone(),
+        };
+        let node = watch::channel(None).1;
+        let outside = Outside {
+            dir: &self.root,
+            runtime: self.runtime.clone(),
+            reports,
+            place: Arc::new(Place::default()),
+            journal,
+        };
+        let mut parts = parts(outside);
+        parts.root_dir.clone_from(&self.root);
+        parts.place = Arc::new(SimPlace(self.world.clone()));
+        let incarnation = lock(&self.world).incarnation;
+        let issuer = Arc::new(SimIssuer { world: self.world.clone(), incarnation });
+        let boot = format!("boot {}", self.boots);
+        parts.volumes = Arc::new(NodeVolumes::new(on_disk, persistent, Some(issuer), node, boot));
+        parts.objects = Arc::new(SimObjects(view));
+        parts
     }
 
     pub async fn kill(&mut self) {
@@ -441,7 +471,11 @@ impl Sim {
             if world.api.pods.values().any(|pod| pod.metadata.name == name) {
                 return;
             }
-            pod_of(&mut world.chance, &name, &uid)
+            let (scrutiny, mut pod) = (world.scrutiny, pod_of(&mut world.chance, &name, &uid));
+            if scrutiny {
+                extras::adorn(&mut world.chance, &mut pod, self.long);
+            }
+            pod
         };
         self.enter(&pod, false);
         let mut world = lock(&self.world);
@@ -508,9 +542,19 @@ impl Sim {
             let mut map = ConfigMap::default();
             map.metadata.name = format!("map{n}");
             map.data.insert("version".into(), version.clone());
-            map.data.insert("same".into(), version);
+            map.data.insert("same".into(), version.clone());
+            world.readers.written(&map.metadata.name, &version);
             world.api.maps.insert(format!("map{n}"), Arc::new(map));
         }
+        let mut secret = Secret::default();
+        secret.data.insert("key".into(), SECRET.into());
+        if world.scrutiny {
+            let version = format!("{SECRET} {}", world.chance.next());
+            world.readers.written(extras::KEYS, &version);
+            secret.data.insert("version".into(), version.clone().into_bytes());
+            secret.data.insert("same".into(), version.into_bytes());
+        }
+        world.api.secret = Arc::new(secret);
         world.api_changed.notify_one();
     }
 
@@ -548,17 +592,12 @@ impl Sim {
             22..25 => self.change_maps(),
             25 => self.replace(),
             26 | 27 => self.go_away().await,
-            28 | 29 => {
-                let by = lock(&self.world).chance.of(&["-86400", "86400", "-60", "3600"]).parse();
-                clock::step(by.expect("a number"));
-                let mut world = lock(&self.world);
-                world.steps += 1;
-                world.note("the clock is set");
-            }
+            28 | 29 => self.set_clock(),
             30 => self.reboot().await,
             31 => self.press(),
             32 => self.runtime.inner.remove_image_now("image:2"),
             33..36 => self.cripple(),
+            36..38 if lock(&self.world).scrutiny => self.meddle(),
             _ => {}
         }
     }
@@ -568,6 +607,33 @@ impl Sim {
             let code = i32::try_from(lock(&self.world).chance.below(3)).expect("small");
             lock(&self.world).note(format!("{} exits with {code}", container.id));
             self.runtime.inner.end(&container.id, code);
+        }
+    }
+
+    /// Somebody else opens or shuts the gate of a pod, in its status.
+    fn meddle(&mut self) {
+        let Some(uid) = self.some_pod() else { return };
+        let open = lock(&self.world).chance.one_in(2);
+        self.write_gate(&uid, open);
+    }
+
+    fn write_gate(&mut self, uid: &str, open: bool) {
+        let gate = PodCondition {
+            type_: extras::GATE.into(),
+            status: if open { "True" } else { "False" }.into(),
+            message: format!("by somebody else at {:?}", clock::since_began()),
+            ..PodCondition::default()
+        };
+        let write = |conditions: &mut Vec<PodCondition>| {
+            conditions.retain(|c| c.type_ != gate.type_);
+            conditions.push(gate.clone());
+        };
+        self.change(uid, |pod| write(&mut pod.status.conditions));
+        let mut world = lock(&self.world);
+        world.note(format!("the gate of {uid} is open: {open}"));
+        if let Some(book) = world.books.get_mut(uid) {
+            write(&mut book.shown.conditions);
+            book.opened |= open;
         }
     }
 
@@ -693,6 +759,7 @@ impl Sim {
         clock::reboot();
         while self.happened.try_recv().is_ok() {}
         self.rebooted = true;
+        self.boots += 1;
         self.agenda.retain(|_, due| !matches!(due, Due::Late(_) | Due::Crash(_)));
         let mut world = lock(&self.world);
         world.lose_mounts();
@@ -732,6 +799,12 @@ impl Sim {
             )
         });
         self.disk_full = false;
+        let gated: Vec<String> = {
+            let world = lock(&self.world);
+            let gated = |pod: &&Arc<Pod>| !pod.spec.readiness_gates.is_empty();
+            world.api.pods.values().filter(gated).map(|pod| pod.metadata.uid.clone()).collect()
+        };
+        gated.iter().for_each(|uid| self.write_gate(uid, true));
         if let Some(agent) = &self.agent {
             agent.parts.strain.send_modify(|strain| strain.pressure.disk = false);
         }
@@ -781,6 +854,61 @@ impl Sim {
         if let Some(what) = self.unsettled() {
             lock(&self.world).broken(what);
         }
+        if lock(&self.world).scrutiny && !self.failed() {
+            self.scrutinise().await;
+        }
+    }
+
+    /// Nothing changes any more: everybody has what is meant for him, and no secret lies around.
+    async fn scrutinise(&mut self) {
+        // As long as a refresh that failed waits, and a look at the processors after it.
+        self.pass(Duration::from_secs(80)).await;
+        volumes::judge_readers(&self.runtime);
+        let live: BTreeSet<String> =
+            self.runtime.running().into_iter().map(|(uid, _)| uid).collect();
+        {
+            let mut world = lock(&self.world);
+            if let Some(what) = world.behind(|uid| live.contains(uid)) {
+                world.broken(what);
+            }
+            world.judge_files();
+        }
+        shares::judge_settled(&self.runtime);
+    }
+
+    /// Hours go by, in which tokens are renewed while clocks are set, the API server is away and the agent dies.
+    async fn linger(&mut self) {
+        for _ in 0..120 {
+            self.pass(Duration::from_secs(20)).await;
+            volumes::judge_readers(&self.runtime);
+            if self.failed() {
+                return;
+            }
+            let what = lock(&self.world).chance.below(24);
+            match what {
+                0 | 1 => self.set_clock(),
+                2 => self.kill().await,
+                3 => self.reboot().await,
+                4 => {
+                    let long = lock(&self.world).chance.secs(60);
+                    lock(&self.world).api.away = true;
+                    self.due(long, Due::ApiBack);
+                }
+                5 => self.write_maps(),
+                _ => {}
+            }
+        }
+        self.quiet();
+        self.settle().await;
+    }
+
+    /// Somebody sets the wall clock.
+    fn set_clock(&mut self) {
+        let by = lock(&self.world).chance.of(&["-86400", "86400", "-60", "3600"]).parse();
+        clock::step(by.expect("a number"));
+        let mut world = lock(&self.world);
+        world.steps += 1;
+        world.note("the clock is set");
     }
 
     /// Whether somebody still waits for something, or something is done later.
@@ -928,6 +1056,9 @@ impl Sim {
         }
         self.quiet();
         self.settle().await;
+        if self.long && !self.failed() {
+            self.linger().await;
+        }
         let limited =
             lock(&self.world).api.pods.values().any(|p| p.spec.active_deadline_seconds.is_some());
         if !limited && !self.failed() {
@@ -989,7 +1120,7 @@ fn mirrored(statics: &Pods_, told: &Pods_, world: &mut World) -> Pods_ {
 }
 
 /// Names in a directory, in order.
-fn entries(directory: &Path) -> Vec<String> {
+pub fn entries(directory: &Path) -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(directory)
         .map(|all| all.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
         .unwrap_or_default();

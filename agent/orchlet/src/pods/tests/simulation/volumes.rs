@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use agent_csi::driver::{Answer, Capabilities, Driver, NodeService};
 use agent_csi::{mounts, offload};
+use agent_volume::mount;
 use agent_volume::persistent::Known;
 use futures_util::FutureExt as _;
 use proto_api::core::v1::{
@@ -221,6 +222,7 @@ impl World {
         for (at, _) in std::mem::take(&mut self.mounts) {
             fs::remove_file(at.join(MOUNTED)).expect("the mount is there");
         }
+        mount::simulated::lose_all();
         self.show_mounts();
     }
 
@@ -243,11 +245,13 @@ impl World {
 }
 
 /// Volumes of this thread are the world's from now on: with delays, faults and deaths around every piece of work on the disk.
-pub fn begin(world: &Shared) {
-    let (incarnation, world) = (lock(world).incarnation, world.clone());
+pub fn begin(runtime: &Arc<Troubled>) {
+    let (runtime, world) = (runtime.clone(), runtime.world.clone());
+    let incarnation = lock(&world).incarnation;
     offload::simulated::set(Some(Arc::new(move || {
-        let world = world.clone();
+        let (runtime, world) = (runtime.clone(), world.clone());
         async move {
+            judge_readers(&runtime);
             let _waits = Waits::new(&world);
             let (pause, fails) = {
                 let mut world = lock(&world);
@@ -260,13 +264,23 @@ pub fn begin(world: &Shared) {
     })));
 }
 
+/// What containers read is judged beside every piece of work on the disk.
+pub fn judge_readers(runtime: &Troubled) {
+    if lock(&runtime.world).scrutiny {
+        let live: BTreeSet<String> = runtime.running().into_iter().map(|(uid, _)| uid).collect();
+        lock(&runtime.world).judge_readers(|uid| live.contains(uid));
+    }
+}
+
 /// Nothing is mounted.
 pub fn lose_all() {
     mounts::simulated::set(Some(BTreeSet::new()));
+    mount::simulated::set(true);
 }
 
 pub fn end() {
     mounts::simulated::set(None);
+    mount::simulated::set(false);
     offload::simulated::set(None);
 }
 
@@ -280,10 +294,16 @@ pub fn judge_use(world: &mut World, uid: &str, id: &str) {
     for (volume, spec) in volumes.iter().zip(&pod.spec.volumes) {
         let path = on_disk.path(uid, volume);
         let name = &volume.name;
+        world.reads(uid, spec, path.clone());
         let Some(book) = world.books.get_mut(uid) else { return };
         if spec.volume_source.config_map.is_some() {
             if fs::read_to_string(path.join("version")).is_err() {
                 world.broken(format!("{id} starts without the files of {name}"));
+            }
+        } else if spec.volume_source.secret.is_some() || spec.volume_source.projected.is_some() {
+            // Read by who reads everything.
+            if !mount::simulated::is_mounted(&path) {
+                world.broken(format!("{id} starts and {name} is not in memory"));
             }
         } else if spec.volume_source.empty_dir.is_some() {
             let data = path.join(DATA);

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use agent_pod::memory::Memory;
 use agent_pod::seen::Now;
-use proto_api::core::v1::{ConfigMap, Container, Pod, PodStatus};
+use proto_api::core::v1::{ConfigMap, Container, Pod, PodStatus, Secret};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::chance::Chance;
+use super::extras;
+use super::readers::Readers;
 use crate::clock;
 
 /// The world as everybody in it holds it.
@@ -86,6 +88,8 @@ pub struct Book {
     pub crashes: BTreeMap<String, Vec<Start>>,
     /// Whether the pod's containers have used its directories.
     pub used: BTreeSet<String>,
+    /// Whether the gate that it waits for has been open.
+    pub opened: bool,
 }
 
 /// The API server.
@@ -93,6 +97,7 @@ pub struct Book {
 pub struct Api {
     pub pods: BTreeMap<String, Arc<Pod>>,
     pub maps: BTreeMap<String, Arc<ConfigMap>>,
+    pub secret: Arc<Secret>,
     pub away: bool,
 }
 
@@ -152,6 +157,9 @@ pub struct World {
     pub late: Vec<super::runtime::Late>,
     /// Instances that have started and are about to crash.
     pub doomed: Vec<String>,
+    /// Whether everything is looked at.
+    pub scrutiny: bool,
+    pub readers: Readers,
 }
 
 impl World {
@@ -181,6 +189,8 @@ impl World {
             verbose: super::number("ORCH_SEED").is_some(),
             late: Vec::new(),
             doomed: Vec::new(),
+            scrutiny: extras::is_scrutinised(seed),
+            readers: Readers::default(),
         }))
     }
 

@@ -425,6 +425,7 @@ impl ContainerMemory {
         }
         match newest {
             Some(instance) if Some(instance.attempt) == self.attempt => {
+                self.complete(instance, seen);
                 self.catch_up(instance, now);
                 if let Some(exit) = instance.exit() {
                     self.end(ended(instance, exit), now.boot);
@@ -466,14 +467,24 @@ impl ContainerMemory {
     fn begin(&mut self, instance: &ContainerSeen, seen: &PodSeen) {
         let known = self.ended.take();
         // After the journal was lost the runtime may still hold one that this memory has never seen.
-        let older = seen.containers.iter().filter(|c| c.name == instance.name);
-        let older = older.filter(|c| c.attempt < instance.attempt);
-        let last = older.max_by_key(|c| c.attempt);
+        let last = before(instance, seen);
         let last = last.filter(|c| known.is_none() || self.attempt < Some(c.attempt));
         let last = last.and_then(|last| last.exit().map(|exit| ended(last, exit)));
         self.previous = last.or(known).or_else(|| self.previous.take());
         self.attempt = Some(instance.attempt);
         self.sandbox_attempt = seen.sandbox(&instance.sandbox_id).map(|s| s.attempt);
+    }
+
+    /// What is remembered only from what was shown to users lacks what the runtime can tell of the newest instance.
+    fn complete(&mut self, newest: &ContainerSeen, seen: &PodSeen) {
+        if self.sandbox_attempt.is_none() {
+            self.sandbox_attempt = seen.sandbox(&newest.sandbox_id).map(|s| s.attempt);
+        }
+        if self.previous.is_none()
+            && let Some(last) = before(newest, seen)
+        {
+            self.previous = last.exit().map(|exit| ended(last, exit));
+        }
     }
 
     /// Counts the exits of instances before the newest that nobody has counted. When they were is told by the runtime's clock alone.
@@ -519,6 +530,12 @@ impl ContainerMemory {
             None => self.backoff.exited(now),
         }
     }
+}
+
+/// The instance before that one of its container.
+fn before<'a>(instance: &ContainerSeen, seen: &'a PodSeen) -> Option<&'a ContainerSeen> {
+    let older = seen.containers.iter().filter(|c| c.name == instance.name);
+    older.filter(|c| c.attempt < instance.attempt).max_by_key(|c| c.attempt)
 }
 
 fn ended(instance: &ContainerSeen, exit: &Exit) -> Ended {

@@ -122,12 +122,18 @@ impl ContainerMemory {
             let (image, image_id) = (status.image.clone(), status.image_id.clone());
             Some(Ended { id: id.to_owned(), image, image_id, exit })
         };
+        let (mut newest, mut previous) = (ended(&status.state), ended(&status.last_state));
+        let id = status.container_id.rsplit("://").next().unwrap_or_default();
+        // While the next instance is waited for, the last state is how the newest ended.
+        if previous.as_ref().is_some_and(|previous| previous.id == id) {
+            newest = newest.or(previous.take());
+        }
         Self {
             attempt: Some(u32::try_from(status.restart_count).unwrap_or(0)),
-            ended: ended(&status.state),
-            previous: ended(&status.last_state),
+            ended: newest,
+            previous,
             health: Health {
-                id: status.container_id.rsplit("://").next().unwrap_or_default().to_owned(),
+                id: id.to_owned(),
                 startup: status.started.filter(|started| *started),
                 readiness: Some(status.ready),
                 ..Health::default()

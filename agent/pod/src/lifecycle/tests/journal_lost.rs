@@ -65,3 +65,26 @@ fn the_last_state_is_of_the_instance_before_the_newest() {
     let last = next.status.container_statuses[0].last_state.terminated.clone();
     assert_eq!(last.map(|t| t.container_id).as_deref(), Some("containerd://c-1"));
 }
+
+/// Seed 1609 of the simulation, again: what was shown of the pod was all that was known of it.
+#[test]
+fn the_newest_end_is_not_taken_for_the_one_before() {
+    let looped = vec![ran(1, 0, 1), ran(2, 11, 12)];
+    let before = plan(&want(), &with(looped.clone()), &admitted(), at(0));
+    let shown = &before.status.container_statuses[0];
+    assert_eq!(waiting(shown).0, "CrashLoopBackOff");
+    let next = plan(&want(), &with(looped), &Memory::adopt(&before.status), at(1));
+    assert_eq!(pause(&next, at(1)), Some(20));
+    let memory = &next.memory.containers["c"];
+    let ids = [&memory.ended, &memory.previous].map(|e| e.as_ref().map(|e| e.id.clone()));
+    assert_eq!(ids, [Some("c-2".to_owned()), Some("c-1".to_owned())]);
+}
+
+#[test]
+fn an_init_container_that_was_shown_to_be_done_is_not_run_again() {
+    let pod = PodWant { init: vec![init_container("i1"), init_container("i2")], ..want() };
+    let seen = with(vec![instance("i1", 0, exited(0)), instance("i2", 0, running())]);
+    let before = plan(&pod, &seen, &admitted(), at(0));
+    let next = plan(&pod, &seen, &Memory::adopt(&before.status), at(1));
+    assert_eq!(next.actions, []);
+}

@@ -328,7 +328,7 @@ fn latest(ending: Option<Duration>, now: Duration) -> Duration {
     ending.map_or(Duration::MAX, |ending| ending.max(now + hooks::GRACE_AFTER_HOOK))
 }
 
-/// Starts an instance. One that fails to start has ended: what the runtime shows of it is taken in either way.
+/// Starts an instance. One that fails to start has ended: what the runtime shows of it, if anything, is taken in either way.
 async fn start_container(parts: &Parts, scene: &Scene, id: &str) -> Result<Effect, Failure> {
     let started = parts.turns.take(Turn::Start, parts.runtime.start_container(id)).await;
     let now = parts.runtime.container(id).await;
@@ -338,6 +338,9 @@ async fn start_container(parts: &Parts, scene: &Scene, id: &str) -> Result<Effec
         Ok(None) | Err(_) => Effect::Nothing,
     };
     match started {
+        Ok(()) if !effect.tells() => {
+            Ok(Effect::Started(clock::now().unix_seconds.saturating_mul(1_000_000_000)))
+        }
         Ok(()) => Ok(effect),
         // A call that an agent before this one has made was faster.
         Err(_) if runs(&effect) => Ok(effect),

@@ -18,8 +18,17 @@ pub enum Effect {
     Image(ImageSeen),
     /// An instance as it is now.
     Instance(Box<ContainerSeen>),
+    /// The instance was started at that time, nanoseconds since 1970; how it is now could not be seen.
+    Started(i64),
     /// The instance is not there any more.
     Vanished,
+}
+
+impl Effect {
+    /// Whether it says how what was acted on is now.
+    pub fn tells(&self) -> bool {
+        !matches!(self, Self::Nothing | Self::Started(_))
+    }
 }
 
 /// The step that an action belongs to, for its back-off.
@@ -84,10 +93,16 @@ pub fn done(seen: &mut PodSeen, memory: &mut Memory, action: &Action, effect: Ef
         ) => {
             seen.images.insert(name.clone(), image);
         }
+        (Effect::Started(started_at), Action::StartContainer { id, .. }) => {
+            let known = seen.containers.iter_mut().find(|c| c.id == *id);
+            if let Some(known) = known.filter(|c| c.state == InstanceState::Created) {
+                known.state = InstanceState::Running { started_at };
+            }
+        }
         (Effect::Vanished, Action::StopContainer { id, .. }) => {
             seen.containers.retain(|c| c.id != *id);
         }
-        (Effect::Image(_) | Effect::Vanished | Effect::Nothing, _) => {}
+        (Effect::Image(_) | Effect::Started(_) | Effect::Vanished | Effect::Nothing, _) => {}
     }
 }
 
@@ -163,6 +178,24 @@ mod tests {
         };
         done(&mut seen, &mut Memory::default(), &stop, Effect::Vanished);
         assert!(seen.containers.is_empty());
+    }
+
+    #[test]
+    fn what_was_started_and_could_not_be_seen_is_not_started_again() {
+        let start = Action::StartContainer { container: "c".into(), id: "x".into(), hook: false };
+        let exited = InstanceState::Exited(Exit::default());
+        let table = [
+            (InstanceState::Created, InstanceState::Running { started_at: 7 }),
+            (InstanceState::Running { started_at: 1 }, InstanceState::Running { started_at: 1 }),
+            (exited.clone(), exited),
+        ];
+        for (known, expect) in table {
+            let mut seen = PodSeen::default();
+            instance_changed(&mut seen, instance(known));
+            done(&mut seen, &mut Memory::default(), &start, Effect::Started(7));
+            assert_eq!(seen.containers[0].state, expect);
+        }
+        assert!(!Effect::Started(7).tells(), "it is looked at");
     }
 
     #[test]

@@ -490,12 +490,12 @@ impl Worker {
     ) {
         match result {
             Ok(effect) => {
-                self.doubt(action, effect != Effect::Nothing);
+                self.doubt(action, effect.tells());
                 self.worked(want, action, effect, took);
             }
             Err(failure) => {
                 self.parts.step_failed(&self.pod(), action, took, &failure.message);
-                let told = failure.effect != Effect::Nothing;
+                let told = failure.effect.tells();
                 if let Effect::Instance(instance) = failure.effect {
                     effect::instance_changed(&mut self.seen, *instance);
                 }

@@ -194,12 +194,19 @@ impl Troubled {
             return;
         };
         world.judge_begin(&uid, &format!("start of {name}"));
+        let all = self.of(&uid).containers;
         if name.starts_with("main") {
-            for running in self.of(&uid).containers.iter().filter(|c| c.is_live()) {
-                if running.name.starts_with("init") {
-                    world.broken(format!("{name} starts beside {}", running.name));
-                }
+            for running in all.iter().filter(|c| c.is_live() && c.name.starts_with("init")) {
+                world.broken(format!("{name} starts beside {}", running.name));
             }
+        }
+        let succeeded = |c: &ContainerSeen| c.exit().is_some_and(|exit| exit.code == 0);
+        let sandbox = all.iter().find(|c| c.id == id).map(|c| &c.sandbox_id);
+        // Of the same instance it is refused: the answer to its start was lost.
+        let before =
+            |c: &&ContainerSeen| c.name == name && c.id != id && Some(&c.sandbox_id) == sandbox;
+        if name.starts_with("init") && all.iter().filter(before).any(succeeded) {
+            world.broken(format!("{name} of {uid} starts again and has succeeded"));
         }
     }
 

@@ -266,6 +266,27 @@ async fn counted(driver: &Driver, call: &str, wanted: usize) -> Result<()> {
     .await
 }
 
+/// Waits until nothing of a driver is staged on the node and no record of it is left: a pod's end does not wait for that.
+pub async fn nothing_staged(c: &Context, driver: &str) -> Result<()> {
+    let plugins = c.spec.node_dir("node-1").join("orchlet/plugins").display().to_string();
+    let below = format!("*/csi/{driver}/*");
+    until("nothing of the driver is left", PATIENCE, async || {
+        let mounts = c.on_node(&["cat", "/proc/self/mounts"]).await.map_err(|e| e.to_string())?;
+        let own = |line: &&str| {
+            line.contains(&format!("/csi/{driver}/")) || line.contains("volumeDevices")
+        };
+        let mounts: Vec<&str> = mounts.lines().filter(own).collect();
+        let left = c.on_node(&["find", &plugins, "-path", &below, "-name", "*.json"]).await;
+        let left = left.map_err(|e| e.to_string())?;
+        if mounts.is_empty() && left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{mounts:?} {left}"))
+        }
+    })
+    .await
+}
+
 /// The cluster shows what the driver says of the node.
 async fn check_shown(c: &Context, driver: &Driver) -> Result<()> {
     let name = driver.name.as_str();
@@ -373,13 +394,9 @@ pub async fn a_drivers_volume_lives_its_life(c: &Context) -> Result<()> {
     deleted(c, &ns, "one").await?;
     ensure!(driver.count("NodeUnstageVolume") == 0, "unstaged under a user");
     deleted(c, &ns, "two").await?;
+    nothing_staged(c, name).await?;
     ensure!(driver.count("NodeUnstageVolume") == 1 && driver.count("NodeUnpublishVolume") == 2);
     ensure!(std::fs::read_to_string(driver.volume(&id).join("file"))? == "kept\nmore\n");
-    let mounts = c.on_node(&["cat", "/proc/self/mounts"]).await?;
-    ensure!(!mounts.contains("csi"), "mounts are left:\n{mounts}");
-    let plugins = c.spec.node_dir("node-1").join("orchlet/plugins");
-    let left = c.on_node(&["find", plugins.to_str().context("a path")?, "-name", "*.json"]).await?;
-    ensure!(left.is_empty(), "records are left: {left}");
     // the claim goes, and with it what was made for it
     let claims = c.client.within::<PersistentVolumeClaim>(&ns);
     claims.delete("data", &DeleteParams::default()).await?;
@@ -528,19 +545,24 @@ pub async fn what_is_not_attached_is_waited_for(c: &Context) -> Result<()> {
     c.kill("orch-controller-manager").await?;
     deleted(c, &ns, "waits").await?;
     node_shows(c, &unique, false).await?;
-    let attachments = c.client.all::<VolumeAttachment>();
-    until("nothing is attached", PATIENCE, async || {
-        let list = attachments.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
-        let left = list.items.iter().filter(|attachment| attachment.spec.attacher == name).count();
-        if left == 0 { Ok(()) } else { Err(format!("{left}")) }
-    })
-    .await?;
+    nothing_attached(c, name).await?;
     ensure!(driver.count("ControllerUnpublishVolume") == 1);
     c.discard(&ns).await
 }
 
+/// Waits until a driver has nothing attached to any node.
+pub async fn nothing_attached(c: &Context, driver: &str) -> Result<()> {
+    let attachments = c.client.all::<VolumeAttachment>();
+    until("nothing is attached", PATIENCE, async || {
+        let list = attachments.list(&ListParams::default()).await.map_err(|e| e.to_string())?;
+        let left = list.items.iter().filter(|of| of.spec.attacher == driver).count();
+        if left == 0 { Ok(()) } else { Err(format!("{left}")) }
+    })
+    .await
+}
+
 /// Waits until the node says that it uses a volume and the controller that it is attached, or neither.
-async fn node_shows(c: &Context, unique: &str, there: bool) -> Result<()> {
+pub async fn node_shows(c: &Context, unique: &str, there: bool) -> Result<()> {
     let nodes = c.client.all::<Node>();
     until(&format!("the node shows {unique}: {there}"), PATIENCE, async || {
         let status = nodes.get("node-1").await.map_err(|e| e.to_string())?.status;
@@ -567,9 +589,8 @@ pub async fn devices_and_claims_of_a_pod_s_own_are_given(c: &Context) -> Result<
     let kind = said(c, &disk, &["/bin/stat", "-c", "%F %t:%T", "/dev/disk-of-mine"]).await?;
     ensure!(kind.trim() == "block special file 7:0", "the device is {kind:?}");
     deleted(c, &ns, "disk").await?;
+    nothing_staged(c, name).await?;
     ensure!(driver.count("NodeUnpublishVolume") == 1 && driver.count("NodeUnstageVolume") == 1);
-    let mounts = c.on_node(&["cat", "/proc/self/mounts"]).await?;
-    ensure!(!mounts.contains("volumeDevices"), "mounts are left:\n{mounts}");
 
     // a claim that a pod brings along: only one that is its own will do
     c.apply(&claim(&ns, "owner-v", name)).await?;

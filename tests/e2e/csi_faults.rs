@@ -8,10 +8,12 @@ use orch_tests::wait::until;
 use proto_api::core::v1::{ConfigMap, Pod};
 use proto_api::storage::v1::CSIDriver;
 use proto_client::{Patch, WriteParams};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::context::{Context, PATIENCE, shown};
-use crate::csi::{Driver, deleted, event};
+use crate::csi::{
+    Driver, claiming, deleted, describe, event, made, node_shows, nothing_attached, nothing_staged,
+};
 use crate::pods::{WAIT, pod};
 
 async fn driver(c: &Context, name: &str, republish: bool) -> Result<Driver> {
@@ -95,6 +97,12 @@ pub async fn a_driver_that_fails_later_harms_nothing_else(c: &Context) -> Result
     called(&driver, "NodePublishVolume", before + 1).await?;
     settings(c, &ns, "4").await?;
     shows(c, &p, "4").await?;
+    // an agent that is new and finds the driver hanging: the pod has what it had, and goes on
+    c.kill("orchlet-node-1").await?;
+    settings(c, &ns, "5").await?;
+    shows(c, &p, "5").await?;
+    settings(c, &ns, "6").await?;
+    shows(c, &p, "6").await?;
     // and the pod goes without waiting for the call to end
     deleted(c, &ns, "p").await?;
     ensure!(driver.count("NodeUnpublishVolume") == 1, "not unpublished");
@@ -207,8 +215,46 @@ pub async fn a_node_that_lost_its_mounts_gets_them_back(c: &Context) -> Result<(
     ensure!(counts == [2, 2], "staged and published {counts:?} times");
     event(c, &ns, "Started", "Started container main").await?;
     deleted(c, &ns, "p").await?;
+    nothing_staged(c, name).await?;
     ensure!(driver.count("NodeUnstageVolume") == 1, "not unstaged");
     ensure!(std::fs::read_to_string(driver.volume(&id).join("file"))? == "kept\n");
-    let _: Value = driver.last("NodeUnstageVolume");
+    c.discard(&ns).await
+}
+
+pub async fn a_driver_that_cannot_unstage_holds_no_pod(c: &Context) -> Result<()> {
+    let ns = c.namespace("drv-stuck").await?;
+    let name = "stuck.csi.test";
+    describe(c, name, json!({})).await?;
+    let driver = Driver::start(c, name).await?;
+    let volume = made(c, &ns, "data", name).await?;
+    c.apply(&claiming(&ns, "p", "data")).await?;
+    c.pod_ready(&ns, "p").await?;
+    let unique = format!("{}^{volume}", c.names.label(&format!("csi/{name}")));
+    node_shows(c, &unique, true).await?;
+
+    // the pod goes, the node says that it still has the volume, and nobody takes it away
+    driver.fault("NodeUnstageVolume fail busy")?;
+    deleted(c, &ns, "p").await?;
+    let text = format!(
+        "UnmountDevice failed for volume \"{volume}\" : rpc error: code = Internal desc = busy"
+    );
+    event(c, "default", "FailedUnMount", &text).await?;
+    let tried = driver.count("NodeUnstageVolume");
+    called(&driver, "NodeUnstageVolume", tried + 2).await?;
+    node_shows(c, &unique, true).await?;
+    // a process that knows of it only by its record does the same
+    c.kill("orchlet-node-1").await?;
+    let tried = driver.count("NodeUnstageVolume");
+    called(&driver, "NodeUnstageVolume", tried + 1).await?;
+    node_shows(c, &unique, true).await?;
+    ensure!(
+        driver.count("ControllerUnpublishVolume") == 0,
+        "taken from a node that has it mounted"
+    );
+
+    driver.fault("")?;
+    nothing_attached(c, name).await?;
+    node_shows(c, &unique, false).await?;
+    nothing_staged(c, name).await?;
     c.discard(&ns).await
 }

@@ -79,6 +79,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(claims::a_volume_is_made_where_the_pod_goes),
         case!(csi_faults::a_driver_that_fails_later_harms_nothing_else),
         case!(csi_faults::a_node_that_lost_its_mounts_gets_them_back),
+        case!(csi_faults::a_driver_that_cannot_unstage_holds_no_pod),
         case!(clients::kubectl_does_what_people_do_daily),
         case!(faults::a_killed_agent_restarts_no_container),
         case!(faults::a_killed_proxy_keeps_forwarding),

@@ -233,7 +233,7 @@ impl Driver {
     }
 
     /// A driver that is not behind a socket, for tests.
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn of_service(name: &str, able: Capabilities, service: Arc<dyn NodeService>) -> Self {
         let info = NodeInfo { node_id: "node".to_owned(), ..NodeInfo::default() };

@@ -9,33 +9,34 @@
 //! ```
 //!
 //! Order of things, so that a crash between any two leaves what the next start understands: the pod's record, the stage's record, the
-//! stage call, the publish call; and back: the unpublish call, then, if no other pod's record names the volume, the unstage call and its
-//! record, and the pod's record last.
+//! stage call, the publish call; and back: the unpublish call, the pod's record, and then, if no other pod's record names the volume,
+//! the unstage call and the stage's record, for which the pod's end does not wait (`unstage`).
 
 mod paths;
+mod set_up;
+mod unstage;
 mod users;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use agent_volume::PodVolumes;
 use agent_volume::persistent::{CsiVolume, Persistent};
-use agent_volume::private;
-use futures_util::future::join_all;
 use proto_api::core::v1::Secret;
 use proto_api::names::Names;
 use proto_grpc::csi::v1 as wire;
+use tokio::sync::watch;
 
 use crate::driver::{CallError, Driver, text};
 use crate::drivers::Drivers;
 use crate::mounts::MountTable;
 use crate::offload::offload;
 use crate::record::{Record, gone};
-use crate::request::{self, PodFacts, Token};
+use crate::request::{PodFacts, Token};
 use paths::Paths;
-use users::{Shared, Users};
+use set_up::Task;
+use users::Users;
 
 /// Why a driver's volume is not as it should be. The texts are shown to users as they are.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +65,14 @@ pub enum CsiError {
         /// Why.
         source: CallError,
     },
+    /// The Node object does not list the volume, so that whoever attaches volumes may take it from the node.
+    #[error(
+        "{SET_UP} failed for volume {volume:?} : Volume has not been added to the list of VolumesInUse in the node's volume status"
+    )]
+    NotListed {
+        /// Name of the volume.
+        volume: String,
+    },
     /// The node's own part failed.
     #[error("{step} failed for volume {volume:?} : {what}: {source}")]
     Node {
@@ -77,9 +86,6 @@ pub enum CsiError {
         source: io::Error,
     },
 }
-
-/// Between two looks for what is staged for nobody.
-const HEAL_PERIOD: Duration = Duration::from_secs(60);
 
 const SET_UP: &str = "MountVolume.SetUp";
 const STAGE: &str = "MountVolume.MountDevice";
@@ -137,8 +143,10 @@ pub struct CsiNode {
     drivers: Drivers,
     pods: PodVolumes,
     users: Users,
-    /// Whether every record could be read. If not, a volume that seems to be nobody's may be somebody's.
-    all_read: bool,
+    /// Volumes of records that could not be read. One of these that seems to be nobody's may be somebody's.
+    unread: BTreeSet<String>,
+    /// What the Node object lists as in use, once that is known.
+    listed: watch::Sender<Option<BTreeSet<String>>>,
 }
 
 impl CsiNode {
@@ -149,20 +157,41 @@ impl CsiNode {
     pub fn open(root: &Path, names: &Names, node: &str, drivers: Drivers) -> io::Result<Self> {
         let root = root.canonicalize()?;
         let paths = Paths::new(&root, names);
+        let table = MountTable::read()?;
         let users = Users::default();
-        let mut all_read = true;
+        let (mut unread, mut published) = (BTreeSet::new(), BTreeSet::new());
         for (uid, directory) in paths.pod_records()? {
             match read(&directory) {
-                Ok(Some(record)) => users.of(&record.driver, &record.handle).add(&uid, &record),
+                Ok(Some(record)) => {
+                    users.of(&record).add(&uid, &record);
+                    if table.has(&paths.target(&uid, &record)) {
+                        published.insert((record.driver, record.handle));
+                    }
+                }
                 Ok(None) => {}
                 Err(error) => {
-                    all_read = false;
+                    unread.extend(directory.file_name().map(|n| n.to_string_lossy().into_owned()));
                     tracing::error!(directory = %directory.display(), %error, "a volume's record cannot be read");
                 }
             }
         }
+        for directory in paths.stage_records()? {
+            let Ok(Some(record)) = read(&directory) else { continue };
+            if paths.stage_record(&record) != directory {
+                continue;
+            }
+            let shared = users.of(&record);
+            shared.may_be_staged(&record);
+            // What a pod has was staged to the end; of everything else nobody knows how far it came.
+            let whole = table.has(&paths.stage(&record))
+                && published.contains(&(record.driver.clone(), record.handle.clone()));
+            if whole {
+                shared.staged(true);
+            }
+        }
         let pods = PodVolumes::new(&root, names);
-        Ok(Self { paths, node: node.to_owned(), drivers, pods, users, all_read })
+        let listed = watch::channel(None).0;
+        Ok(Self { paths, node: node.to_owned(), drivers, pods, users, unread, listed })
     }
 
     /// The drivers.
@@ -171,11 +200,26 @@ impl CsiNode {
         &self.drivers
     }
 
-    /// Names of attached volumes that pods of this node have, as the Node object lists them.
+    /// Names of attached volumes that pods of this node have or that are still staged, as the Node object lists them.
     #[must_use]
     pub fn in_use(&self) -> Vec<String> {
         let names = self.users.attached().into_iter();
-        names.map(|(driver, handle)| format!("{}/{driver}^{handle}", self.paths.plugin())).collect()
+        names.map(|(driver, handle)| self.unique(&driver, &handle)).collect()
+    }
+
+    fn unique(&self, driver: &str, handle: &str) -> String {
+        format!("{}/{driver}^{handle}", self.paths.plugin())
+    }
+
+    /// Tells when a volume comes into or out of use, and is told of those that are no driver's; the value is of no meaning.
+    #[must_use]
+    pub fn changes(&self) -> &watch::Sender<u64> {
+        self.users.changes()
+    }
+
+    /// Takes in what the Node object lists as in use. No attached volume is staged or published before it is listed.
+    pub fn listed(&self, names: impl IntoIterator<Item = String>) {
+        self.listed.send_replace(Some(names.into_iter().collect()));
     }
 
     /// Whether anything of a driver is on disk for a pod.
@@ -199,7 +243,19 @@ impl CsiNode {
         task.set_up().await
     }
 
-    /// Takes everything away that drivers have published for a pod, and unstages what nobody else has.
+    /// Where a pod has had a volume since before: published, and given to its group if it is to be. No driver is asked, and nothing is
+    /// changed; `None` when there is something to do before a container may use it.
+    pub async fn published(
+        &self,
+        pod: &PodFacts,
+        volume: &Persistent,
+        csi: &CsiVolume,
+    ) -> Option<PathBuf> {
+        Task { node: self, pod, volume, csi, material: Material::default() }.published().await
+    }
+
+    /// Takes everything away that drivers have published for a pod. What nobody else has is unstaged after that, see
+    /// [`CsiNode::keep_unstaged`].
     ///
     /// # Errors
     /// The first failure; what can be done beside it is done.
@@ -222,32 +278,6 @@ impl CsiNode {
             }
         }
         outcome
-    }
-
-    /// Unstages what a driver has staged for nobody: what a crash left, once its driver is there.
-    pub async fn heal(&self, driver: &Driver) {
-        if !self.all_read {
-            return;
-        }
-        for directory in self.paths.staged_by(&driver.name).unwrap_or_default() {
-            let Ok(Some(record)) = read(&directory) else { continue };
-            let shared = self.users.of(&record.driver, &record.handle);
-            let _turn = shared.turn().await;
-            if shared.is_free()
-                && let Err(error) = self.unstage(driver, &record, &directory, &shared).await
-            {
-                tracing::warn!(handle = record.handle, %error, "a volume of nobody is still staged");
-            }
-        }
-    }
-
-    /// Does so again and again for all drivers, for what a crash or a failure left in spite of everything.
-    pub async fn keep_healed(&self) {
-        loop {
-            tokio::time::sleep(HEAL_PERIOD).await;
-            let drivers = self.drivers.all();
-            join_all(drivers.iter().map(|driver| self.heal(driver))).await;
-        }
     }
 
     /// How full the volumes of a pod are, as far as their drivers tell.
@@ -277,7 +307,7 @@ impl CsiNode {
         directory: &Path,
         record: &Record,
     ) -> Result<(), CsiError> {
-        let shared = self.users.of(&record.driver, &record.handle);
+        let shared = self.users.of(record);
         let _turn = shared.turn().await;
         let target = self.paths.target(uid, record);
         let driver = self.driver(UNPUBLISH, &record.spec_name, &record.driver)?;
@@ -285,18 +315,15 @@ impl CsiNode {
             |source| CsiError::Call { step: UNPUBLISH, volume: record.spec_name.clone(), source };
         driver.unpublish(&record.handle, &target).await.map_err(failed)?;
         self.remove_target(&target, record).await?;
-        // The pod has the volume until nothing is left to do for it: whoever dies or fails before that does all of this again.
-        if shared.has_only(uid, record) && driver.able.stage && record.lifecycle != EPHEMERAL {
-            let staged = self.paths.stage_record(record);
-            self.unstage(&driver, record, &staged, &shared).await?;
-        }
         // Should its record go only half-way, nobody would tell any more who has it.
         shared.remove(uid, record);
         let of = directory.to_owned();
-        blocking(UNPUBLISH, &record.spec_name, "remove the record", move || Record::remove(&of))
-            .await?;
-        self.users.forget(&record.driver, &record.handle);
-        Ok(())
+        let removed = blocking(UNPUBLISH, &record.spec_name, "remove the record", move || {
+            Record::remove(&of)
+        });
+        let removed = removed.await;
+        self.users.forget(record);
+        removed
     }
 
     /// Removes the place of a volume, which has to be empty.
@@ -321,26 +348,6 @@ impl CsiNode {
         blocking(UNPUBLISH, uid, "remove what is left", move || Record::remove(&of)).await
     }
 
-    async fn unstage(
-        &self,
-        driver: &Driver,
-        record: &Record,
-        directory: &Path,
-        shared: &Shared,
-    ) -> Result<(), CsiError> {
-        let stage = self.paths.stage(record);
-        let failed =
-            |source| CsiError::Call { step: UNSTAGE, volume: record.spec_name.clone(), source };
-        driver.unstage(&record.handle, &stage).await.map_err(failed)?;
-        shared.unstaged();
-        let of = directory.to_owned();
-        blocking(UNSTAGE, &record.spec_name, "remove the mount point", move || {
-            gone(std::fs::remove_dir(&stage))?;
-            Record::remove(&of)
-        })
-        .await
-    }
-
     fn driver(&self, step: &'static str, volume: &str, name: &str) -> Result<Driver, CsiError> {
         self.drivers.get(name).ok_or_else(|| CsiError::NoDriver {
             step,
@@ -348,188 +355,6 @@ impl CsiNode {
             driver: name.to_owned(),
             plugin: self.paths.plugin().to_owned(),
         })
-    }
-}
-
-const PERSISTENT: &str = "Persistent";
-const EPHEMERAL: &str = "Ephemeral";
-
-/// One volume being set up for one pod.
-struct Task<'a> {
-    node: &'a CsiNode,
-    pod: &'a PodFacts,
-    volume: &'a Persistent,
-    csi: &'a CsiVolume,
-    material: Material,
-}
-
-impl Task<'_> {
-    async fn set_up(mut self) -> Result<Published, CsiError> {
-        let driver = self.node.driver(SET_UP, &self.volume.spec_name, &self.csi.driver)?;
-        let shared = self.node.users.of(&self.csi.driver, &self.csi.handle);
-        let _turn = shared.turn().await;
-        let mut record = self.record();
-        let directory = self.node.paths.record(&self.pod.uid, &record);
-        let target = self.node.paths.target(&self.pod.uid, &record);
-        let known = self.known(&directory).await?;
-        let table = MountTable::read().map_err(|e| self.node_error(SET_UP, "read mounts", e))?;
-        let mounted = table.has(&target);
-        if let Some(known) = &known {
-            record.group_given = known.group_given && mounted;
-        }
-        if !mounted || known.is_none() {
-            self.write(&directory, &record).await?;
-            shared.add(&self.pod.uid, &record);
-            self.stage(&driver, &shared, &record, &table).await?;
-        }
-        if !mounted || self.csi.republish {
-            self.publish(&driver, &record, &target).await?;
-        }
-        if self.gives_group(&driver) && !record.group_given {
-            self.give(&target).await?;
-            record.group_given = true;
-            self.write(&directory, &record).await?;
-        }
-        let grown_to = self.grow(&driver, &record, &target).await?;
-        Ok(Published { path: target, grown_to })
-    }
-
-    fn record(&self) -> Record {
-        Record {
-            spec_name: self.volume.spec_name.clone(),
-            handle: self.csi.handle.clone(),
-            driver: self.csi.driver.clone(),
-            node: self.node.node.clone(),
-            attachment: self.csi.attachment.clone().unwrap_or_default(),
-            lifecycle: if self.csi.ephemeral { EPHEMERAL } else { PERSISTENT }.to_owned(),
-            block: self.volume.block,
-            group_given: false,
-        }
-    }
-
-    async fn known(&self, directory: &Path) -> Result<Option<Record>, CsiError> {
-        let of = directory.to_owned();
-        blocking(SET_UP, &self.volume.spec_name, "read the record", move || read(&of)).await
-    }
-
-    async fn write(&self, directory: &Path, record: &Record) -> Result<(), CsiError> {
-        let (of, record) = (directory.to_owned(), record.clone());
-        blocking(SET_UP, &self.volume.spec_name, "write the record", move || record.write(&of))
-            .await
-    }
-
-    /// Stages the volume unless it is. A stage that left no mount is remembered by this process only; asking again is harmless.
-    async fn stage(
-        &mut self,
-        driver: &Driver,
-        shared: &Shared,
-        record: &Record,
-        table: &MountTable,
-    ) -> Result<(), CsiError> {
-        let stage = self.node.paths.stage(record);
-        if !driver.able.stage || self.csi.ephemeral || shared.is_staged(table.has(&stage)) {
-            return Ok(());
-        }
-        let (made, of, staged) =
-            (stage.clone(), self.node.paths.stage_record(record), record.clone());
-        let prepare = move || {
-            staged.write(&of)?;
-            // a directory for either kind; a driver puts a device's file into it
-            private::make(&made)
-        };
-        blocking(STAGE, &self.volume.spec_name, "prepare", prepare).await?;
-        let asked = wire::NodeStageVolumeRequest {
-            volume_id: self.csi.handle.clone(),
-            publish_context: self.csi.publish_context.clone().into_iter().collect(),
-            staging_target_path: text(&stage),
-            volume_capability: Some(self.capability(driver)),
-            secrets: std::mem::take(&mut self.material.stage),
-            volume_context: self.csi.attributes.clone().into_iter().collect(),
-        };
-        driver.stage(asked).await.map_err(|e| self.call_error(STAGE, e))?;
-        let table = MountTable::read().map_err(|e| self.node_error(STAGE, "read mounts", e))?;
-        shared.staged(table.has(&stage));
-        Ok(())
-    }
-
-    async fn publish(
-        &mut self,
-        driver: &Driver,
-        record: &Record,
-        target: &Path,
-    ) -> Result<(), CsiError> {
-        if let Some(parent) = target.parent().map(Path::to_owned) {
-            let make = move || private::make(&parent);
-            blocking(SET_UP, &self.volume.spec_name, "make the directory", make).await?;
-        }
-        let staged = driver.able.stage && !self.csi.ephemeral;
-        let stage = if staged { text(&self.node.paths.stage(record)) } else { String::new() };
-        let asked = wire::NodePublishVolumeRequest {
-            volume_id: self.csi.handle.clone(),
-            publish_context: self.csi.publish_context.clone().into_iter().collect(),
-            staging_target_path: stage,
-            target_path: text(target),
-            volume_capability: Some(self.capability(driver)),
-            readonly: self.csi.read_only,
-            secrets: std::mem::take(&mut self.material.publish),
-            volume_context: request::publish_context(self.csi, self.pod, &self.material.tokens),
-        };
-        driver.publish(asked).await.map_err(|e| self.call_error(SET_UP, e))
-    }
-
-    fn capability(&self, driver: &Driver) -> wire::VolumeCapability {
-        request::capability(self.volume, self.csi, self.pod.group, driver.able)
-    }
-
-    /// Whether the agent gives the volume to the pod's group.
-    fn gives_group(&self, driver: &Driver) -> bool {
-        self.pod.group.is_some()
-            && self.csi.takes_group()
-            && !self.volume.block
-            && !self.csi.read_only
-            && !driver.able.mount_group
-    }
-
-    async fn give(&self, target: &Path) -> Result<(), CsiError> {
-        let Some(gid) = self.pod.group else { return Ok(()) };
-        let (pods, root) = (self.node.pods.clone(), target.to_owned());
-        let change = self.pod.change;
-        let give = move || pods.give(&root, gid, false, change).map_err(io::Error::from);
-        blocking(SET_UP, &self.volume.spec_name, "give to the group", give).await
-    }
-
-    async fn grow(
-        &mut self,
-        driver: &Driver,
-        record: &Record,
-        target: &Path,
-    ) -> Result<Option<u64>, CsiError> {
-        let Some(bytes) = self.volume.grow_to.filter(|_| driver.able.expand) else {
-            return Ok(None);
-        };
-        let stage = self.node.paths.stage(record);
-        let asked = wire::NodeExpandVolumeRequest {
-            volume_id: self.csi.handle.clone(),
-            volume_path: text(target),
-            capacity_range: Some(wire::CapacityRange {
-                required_bytes: i64::try_from(bytes).unwrap_or(i64::MAX),
-                limit_bytes: 0,
-            }),
-            staging_target_path: if driver.able.stage { text(&stage) } else { String::new() },
-            volume_capability: Some(self.capability(driver)),
-            secrets: std::mem::take(&mut self.material.expand),
-        };
-        driver.expand(asked).await.map_err(|e| self.call_error(EXPAND, e))?;
-        Ok(Some(bytes))
-    }
-
-    fn call_error(&self, step: &'static str, source: CallError) -> CsiError {
-        CsiError::Call { step, volume: self.volume.spec_name.clone(), source }
-    }
-
-    fn node_error(&self, step: &'static str, what: &str, source: io::Error) -> CsiError {
-        let (volume, what) = (self.volume.spec_name.clone(), what.to_owned());
-        CsiError::Node { step, volume, what, source }
     }
 }
 
@@ -569,3 +394,6 @@ fn fill(spec_name: &str, answer: &wire::NodeGetVolumeStatsResponse) -> Fill {
         abnormal: condition.map(|condition| condition.message.clone()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,7 @@ use std::io;
 pub async fn offload<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    #[cfg(feature = "testing")]
+    #[cfg(any(test, feature = "testing"))]
     if let Some(moment) = simulated::moment() {
         moment().await?;
         let done = work();
@@ -21,7 +21,7 @@ pub async fn offload<T: Send + 'static>(
 }
 
 /// Tests run such work at once, on a clock of their own, and may fail it or end the process on either side of it.
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod simulated {
     use std::cell::RefCell;
     use std::io;

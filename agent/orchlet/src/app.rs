@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_csi::{CsiNode, Drivers, registration};
+use agent_csi::{CsiError, CsiNode, Drivers, registration};
 use agent_host::cgroups::Cgroups;
 use agent_host::machine;
 use agent_node::status::{self, Machine};
@@ -23,6 +23,7 @@ use agent_runtime::observe;
 use agent_volume::private;
 use proto_client::Client;
 use proto_client::config::file;
+use proto_client::events::EventKind;
 use proto_client::metrics::RequestMetrics;
 use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
@@ -221,7 +222,7 @@ impl Bound {
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         let shutdown = self.start_upkeep(&parts, &events, drain);
         self.start_allocation(&parts, drain);
-        self.start_drivers(cluster.as_ref().map(|c| &c.client), drain);
+        self.start_drivers(cluster.as_ref().map(|c| &c.client), &events, drain);
         if let Some(cluster) = cluster {
             self.start_certificates(&cluster.client, drain);
             self.start_node(&cluster.client, parts, events, node_sender, node, drain)?;
@@ -233,13 +234,11 @@ impl Bound {
 
 impl Bound {
     /// Starts to take in drivers of volumes, and to tell the cluster of them.
-    fn start_drivers(&self, client: Option<&Client>, drain: &Drain) {
+    fn start_drivers(&self, client: Option<&Client>, events: &NodeEvents, drain: &Drain) {
         let announce: Arc<dyn registration::Announce> = match client {
-            Some(client) => Arc::new(ClusterDrivers {
-                client: client.clone(),
-                node: self.machine.name.clone(),
-                csi: self.csi.clone(),
-            }),
+            Some(client) => {
+                Arc::new(ClusterDrivers { client: client.clone(), node: self.machine.name.clone() })
+            }
             None => Arc::new(NoCluster),
         };
         let devices = self.allocator.plugins().clone();
@@ -248,8 +247,12 @@ impl Bound {
         let drivers = self.csi.drivers().clone();
         let follow = registration::run(dir, drivers, announce, agent_csi::driver::CHANGE);
         tokio::spawn(until(drain.watch(), follow));
-        let csi = self.csi.clone();
-        tokio::spawn(until(drain.watch(), async move { csi.keep_healed().await }));
+        let (csi, events) = (self.csi.clone(), events.clone());
+        let told = move |error: &CsiError| {
+            tracing::warn!(%error, "a volume of no pod is still staged");
+            events.tell(EventKind::Warning, "FailedUnMount", error.to_string());
+        };
+        tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(told).await }));
     }
 }
 

@@ -4,7 +4,7 @@ pub mod disks;
 pub mod helpers;
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -101,14 +101,34 @@ impl NodePersistent {
             Backing::Nfs { server, path } => self.nfs(pod, volume, server, path).await?,
             Backing::Csi(csi) => self.driven(pod, volume, csi, known, tokens).await?,
         };
-        Ok(VolumeOnHost {
+        Ok(self.on_host(pod, volume, &path))
+    }
+
+    /// Drivers' volumes that a pod has had since before this process, by name in the pod. Nobody is asked who could hang.
+    pub async fn since_before(
+        &self,
+        pod: &Pod,
+        volumes: &[Persistent],
+    ) -> BTreeMap<String, VolumeOnHost> {
+        let mut there = BTreeMap::new();
+        for volume in volumes {
+            let Backing::Csi(csi) = &volume.backing else { continue };
+            if let Some(path) = self.csi.published(&facts(pod), volume, csi).await {
+                there.insert(volume.name.clone(), self.on_host(pod, volume, &path));
+            }
+        }
+        there
+    }
+
+    fn on_host(&self, pod: &Pod, volume: &Persistent, path: &Path) -> VolumeOnHost {
+        VolumeOnHost {
             path: path.to_string_lossy().into_owned(),
             read_only: volume.read_only,
             managed: !matches!(volume.backing, Backing::HostPath { .. } | Backing::Nfs { .. })
                 && self.label(pod, volume).is_none(),
             block: volume.block,
             checked: false,
-        })
+        }
     }
 
     async fn on_node(
@@ -226,18 +246,10 @@ impl NodePersistent {
         known: &Known,
         tokens: &Tokens,
     ) -> Result<PathBuf, Line> {
-        let facts = PodFacts {
-            uid: pod.metadata.uid.clone(),
-            name: pod.metadata.name.clone(),
-            namespace: pod.metadata.namespace.clone(),
-            account: pod.spec.service_account_name.clone(),
-            group: fs_group(pod),
-            change: change_of(pod),
-        };
         let material = material(volume, csi, known, tokens)?;
         let mut labelled = volume.clone();
         labelled.mount_options.extend(self.label(pod, volume));
-        let done = self.csi.set_up(&facts, &labelled, csi, material).await;
+        let done = self.csi.set_up(&facts(pod), &labelled, csi, material).await;
         let Published { path, grown_to } = done.map_err(|e| e.to_string())?;
         if grown_to.is_some() {
             self.tell_growth(pod, volume, known).await?;
@@ -313,6 +325,18 @@ pub fn plugin(backing: &Backing, domain: &str) -> String {
         Backing::Disk { disk: Attached::Iscsi(_), .. } => format!("{domain}/iscsi"),
         Backing::Disk { disk: Attached::FibreChannel(_), .. } => format!("{domain}/fc"),
         Backing::Csi(csi) => format!("{domain}/csi:{}", csi.driver),
+    }
+}
+
+/// What drivers are told of a pod.
+fn facts(pod: &Pod) -> PodFacts {
+    PodFacts {
+        uid: pod.metadata.uid.clone(),
+        name: pod.metadata.name.clone(),
+        namespace: pod.metadata.namespace.clone(),
+        account: pod.spec.service_account_name.clone(),
+        group: fs_group(pod),
+        change: change_of(pod),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_csi::Driver;
 use agent_csi::registration::{Announce, OtherPlugin};
-use agent_csi::{CsiNode, Driver};
 use agent_devices::Plugins;
 use agent_volume::persistent::migration;
 use futures_util::FutureExt as _;
@@ -26,8 +26,6 @@ pub struct ClusterDrivers {
     pub client: Client,
     /// Name of the node.
     pub node: String,
-    /// Volumes of drivers, some of which may wait for one that comes.
-    pub csi: Arc<CsiNode>,
 }
 
 impl ClusterDrivers {
@@ -137,8 +135,6 @@ impl Announce for ClusterDrivers {
             self.add(driver)
                 .await
                 .map_err(|e| format!("announce {}: {}", driver.name, chain(&e)))?;
-            let (csi, driver) = (self.csi.clone(), driver.clone());
-            tokio::spawn(async move { csi.heal(&driver).await });
             Ok(())
         }
         .boxed()

@@ -14,6 +14,7 @@ mod every_field;
 mod eviction;
 mod garbage;
 mod images;
+mod in_use;
 mod journal;
 mod logs_rotation;
 mod metrics;

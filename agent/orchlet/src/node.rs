@@ -25,6 +25,8 @@ use crate::pods::parts::Parts;
 
 /// Pause between failed attempts.
 const RETRY: Duration = Duration::from_secs(1);
+/// The same when somebody else wrote meanwhile.
+const REREAD: Duration = Duration::from_millis(100);
 /// Between two looks at a node that is not ready.
 const NOT_READY_LOOK: Duration = Duration::from_millis(200);
 
@@ -93,7 +95,7 @@ impl NodeTask {
                     if error.is_conflict() || error.is_not_found() {
                         self.node.send_replace(None);
                     }
-                    RETRY
+                    if error.is_conflict() { REREAD } else { RETRY }
                 }
             };
             // All arms are cancel safe: they only say that it is time to look.

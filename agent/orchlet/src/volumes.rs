@@ -143,26 +143,51 @@ impl NodeVolumes {
         }
         let uid = driven.pod.metadata.uid.clone();
         let known = self.in_pods().get(&uid).map(|in_pod| in_pod.on_host.clone());
-        let all_there = |known: &BTreeMap<String, VolumeOnHost>| {
-            driven.volumes.iter().all(|volume| known.contains_key(&volume.name))
+        let mut on_host = match known {
+            Some(known) => known,
+            None => self.persistent.since_before(&driven.pod, &driven.volumes).await,
         };
-        if let Some(known) = known.filter(all_there) {
-            let persistent = self.persistent.clone();
-            let act = move |driven: Driven| {
-                let persistent = persistent.clone();
-                async move { set_up_each(&persistent, &driven).await.1 }
-            };
-            let reports = self.persistent.reports.clone();
-            let told = move |driven: &Driven, line: Line| {
-                let pod = &driven.pod.metadata;
-                tracing::warn!(pod = pod.name, error = line, "volumes are not up to date");
-                reports.event(&driven.pod, events::mount_failed(&line));
-            };
-            self.again.ask(&uid, driven, act, told);
-            return Ok(known);
+        let names = driven
+            .volumes
+            .iter()
+            .map(|volume| (volume.spec_name.clone(), (volume.name.clone(), volume.claim.clone())))
+            .collect();
+        let (there, missing): (Vec<_>, Vec<_>) =
+            driven.volumes.iter().cloned().partition(|v| on_host.contains_key(&v.name));
+        if !there.is_empty() {
+            self.bring_up_to_date(&uid, Driven { volumes: there, ..driven.clone() });
         }
+        let mut outcome = Ok(());
+        if !missing.is_empty() {
+            let missing = Driven { volumes: missing, ..driven };
+            let (made, done) = self.begin(&uid, &missing).await?;
+            on_host.extend(made);
+            outcome = done;
+        }
+        self.in_pods().insert(uid, InPod { names, on_host: on_host.clone() });
+        outcome.map(|()| on_host)
+    }
+
+    /// Has volumes that a pod has already looked at again, beside everything else.
+    fn bring_up_to_date(&self, uid: &str, driven: Driven) {
+        let persistent = self.persistent.clone();
+        let act = move |driven: Driven| {
+            let persistent = persistent.clone();
+            async move { set_up_each(&persistent, &driven).await.1 }
+        };
+        let reports = self.persistent.reports.clone();
+        let told = move |driven: &Driven, line: Line| {
+            let pod = &driven.pod.metadata;
+            tracing::warn!(pod = pod.name, error = line, "volumes are not up to date");
+            reports.event(&driven.pod, events::mount_failed(&line));
+        };
+        self.again.ask(uid, driven, act, told);
+    }
+
+    /// Sets up what a pod has not yet, and waits for it; what hangs is given up when the pod ends.
+    async fn begin(&self, uid: &str, driven: &Driven) -> Result<Made, Line> {
         let ends = Arc::new(Notify::new());
-        self.begun().insert(uid.clone(), ends.clone());
+        self.begun().insert(uid.to_owned(), ends.clone());
         let given_up = async {
             ends.notified().await;
             // What does not hang comes to its end by itself.
@@ -171,18 +196,11 @@ impl NodeVolumes {
         // Cancel safe: a call that is given up has its record, and is undone by that.
         let done = tokio::select! {
             biased;
-            done = set_up_each(&self.persistent, &driven) => Some(done),
+            done = set_up_each(&self.persistent, driven) => Some(done),
             () = given_up => None,
         };
-        self.begun().remove(&uid);
-        let (on_host, outcome) = done.ok_or("setting volumes up was given up: the pod ends")?;
-        let names = driven
-            .volumes
-            .iter()
-            .map(|volume| (volume.spec_name.clone(), (volume.name.clone(), volume.claim.clone())));
-        let in_pod = InPod { names: names.collect(), on_host: on_host.clone() };
-        self.in_pods().insert(uid, in_pod);
-        outcome.map(|()| on_host)
+        self.begun().remove(uid);
+        done.ok_or_else(|| "setting volumes up was given up: the pod ends".to_owned())
     }
 
     /// Fills the volumes that are made from objects, and makes the others that are the agent's own.
@@ -258,11 +276,11 @@ impl NodeVolumes {
     }
 }
 
-/// Sets persistent volumes up, one after the other: what came of those that could be, and why the first could not.
-async fn set_up_each(
-    persistent: &NodePersistent,
-    driven: &Driven,
-) -> (BTreeMap<String, VolumeOnHost>, Result<(), Line>) {
+/// What came of the volumes that could be set up, by name in the pod, and why the first could not.
+type Made = (BTreeMap<String, VolumeOnHost>, Result<(), Line>);
+
+/// Sets persistent volumes up, one after the other.
+async fn set_up_each(persistent: &NodePersistent, driven: &Driven) -> Made {
     let (mut on_host, mut outcome) = (BTreeMap::new(), Ok(()));
     for volume in &driven.volumes {
         let began = Instant::now();
@@ -414,7 +432,18 @@ impl PodVolumes for NodeVolumes {
     }
 
     fn in_use(&self) -> Vec<String> {
-        self.persistent.csi.in_use()
+        let mut all = self.persistent.csi.in_use();
+        all.extend(self.persistent.disks.in_use());
+        all.sort();
+        all
+    }
+
+    fn in_use_changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.persistent.csi.changes().subscribe())
+    }
+
+    fn listed(&self, names: &[String]) {
+        self.persistent.csi.listed(names.iter().cloned());
     }
 
     fn exist(&self, pod: &Pod) -> bool {

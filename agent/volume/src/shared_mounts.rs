@@ -31,6 +31,9 @@ pub struct Pending {
     pub name: String,
     /// A session that was begun for it.
     pub session: Option<Iscsi>,
+    /// What the node lists it as while it is in use; nothing for what the node only lists when it is attached.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub listed: String,
 }
 
 /// The mounts of one node.
@@ -40,13 +43,22 @@ pub struct SharedMounts {
     root: PathBuf,
     /// Directory of all kinds of volumes, below that.
     plugins: String,
+    /// What the names of kinds of volumes begin with.
+    domain: String,
 }
 
 impl SharedMounts {
     /// Mounts below the agent's directory.
     #[must_use]
     pub fn new(root: &Path, names: &Names) -> Self {
-        Self { root: root.to_owned(), plugins: format!("plugins/{}", names.label_domain()) }
+        let domain = names.label_domain().to_owned();
+        Self { root: root.to_owned(), plugins: format!("plugins/{domain}"), domain }
+    }
+
+    /// The name under which a node lists a volume of a kind.
+    #[must_use]
+    pub fn listed(&self, plugin: Plugin, name: &str) -> String {
+        format!("{}/{}/{name}", self.domain, plugin.name())
     }
 
     /// Where the mount of a volume is or belongs, made if need be, and whether something is mounted there.
@@ -266,7 +278,9 @@ mod tests {
         let mounts = SharedMounts::new(root.path(), Names::new(Profile::Kubernetes));
         assert_eq!(mounts.pending(Plugin::Iscsi).unwrap(), []);
         let session = Some(Iscsi { iqn: "i".into(), ..Iscsi::default() });
-        let pending = Pending { name: "pv".into(), session };
+        let listed = mounts.listed(Plugin::Iscsi, "10.0.0.1:i:0");
+        assert_eq!(listed, "kubernetes.io/iscsi/10.0.0.1:i:0");
+        let pending = Pending { name: "pv".into(), session, listed };
         mounts.note(Plugin::Iscsi, &pending).unwrap();
         mounts.note(Plugin::Iscsi, &pending).unwrap();
         assert_eq!(mounts.pending(Plugin::Iscsi).unwrap(), [pending]);

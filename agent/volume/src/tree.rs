@@ -12,7 +12,8 @@
 //! new names follow the switch and links of gone names are removed after it, so no link ever leads to a file that is yet to come. A
 //! failure before the switch (a full disk above all) leaves the old generation as it was; whatever a crash leaves is put right by the
 //! next write. A reader that resolved `..data` a moment ago may still be on its way into the generation before, and would find
-//! nothing there if it were removed: a generation stays for [`LINGER`] after its end, then goes with the next write or [`Tree::sweep`].
+//! nothing there if it were removed: a generation stays for [`LINGER`] after its end, which its own time of change tells, then goes with
+//! the next write or [`Tree::sweep`].
 //!
 //! Nothing is flushed to disk: after a power cut no container is left that reads the volume, and before one starts the content
 //! is compared with the payload and written again if it differs.
@@ -21,7 +22,7 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, Uid};
 use rustix::io::Errno;
 
 use crate::beneath;
@@ -35,7 +36,7 @@ const LINK_NEW: &str = "..link_tmp";
 /// this much time to come back. With a hundred tasks waiting for each processor, or a container that has used up its share of one, that
 /// takes more than a tenth of a second.
 pub const LINGER: Duration = Duration::from_secs(1);
-/// Ended generations that may linger. More come only from a storm of writes, which then waits for its readers.
+/// Ended generations that may linger. More come only from a storm of writes, each of which then waits until the oldest may go.
 const LINGERING_MAX: usize = 256;
 
 /// Who owns the files of a volume beside root.
@@ -112,9 +113,7 @@ impl Tree {
     /// When something cannot be read or written; until the switch that leaves the volume as it was.
     pub fn write(&self, payload: &Payload) -> Result<Written, TreeError> {
         let current = self.current().map_err(TreeError::Inspect)?;
-        if self.has_settled() {
-            self.clean(current.as_deref()).map_err(TreeError::Inspect)?;
-        }
+        self.clean(current.as_deref()).map_err(TreeError::Inspect)?;
         if let Some(current) = &current
             && self.holds(current, payload).map_err(TreeError::Inspect)?
         {
@@ -122,7 +121,7 @@ impl Tree {
             return Ok(Written::Unchanged);
         }
         let new = self.build_in_room(payload, current.as_deref())?;
-        self.switch(&new).map_err(|source| {
+        self.switch(current.as_deref(), &new).map_err(|source| {
             let _ = beneath::remove(&self.root, &new); // best effort: a later write removes it too
             TreeError::Switch(source)
         })?;
@@ -150,32 +149,43 @@ impl Tree {
     /// # Errors
     /// When the volume cannot be read or something in it not removed.
     pub fn sweep(&self) -> Result<(), TreeError> {
-        if !self.has_settled() {
-            return Ok(());
-        }
         let current = self.current().map_err(TreeError::Inspect)?;
         self.clean(current.as_deref()).map_err(TreeError::Inspect)
     }
 
-    /// Whether the last switch is longer ago than readers need. A clock that was set back makes this wait for the next write.
-    fn has_settled(&self) -> bool {
-        let Ok(link) = rustix::fs::statat(&self.root, DATA, AtFlags::SYMLINK_NOFOLLOW) else {
-            return true;
+    /// How long readers of a generation that has ended still need it; `None` for one that is gone. One that ended in times to come,
+    /// before the clock was set back, is given the whole time.
+    fn needed(&self, generation: &str) -> rustix::io::Result<Option<Duration>> {
+        let stat = match rustix::fs::statat(&self.root, generation, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(error),
         };
-        let secs = u64::try_from(link.st_mtime).unwrap_or(0);
-        let switched =
-            UNIX_EPOCH + Duration::new(secs, u32::try_from(link.st_mtime_nsec).unwrap_or(0));
-        SystemTime::now().duration_since(switched).is_ok_and(|age| age >= self.linger)
+        let secs = u64::try_from(stat.st_mtime).unwrap_or(0);
+        let ended =
+            UNIX_EPOCH + Duration::new(secs, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
+        let age = SystemTime::now().duration_since(ended).unwrap_or_default();
+        Ok(Some(self.linger.saturating_sub(age)))
     }
 
-    /// Keeps a storm of writes from piling up generations: gives readers their time and removes all that ended.
+    /// Generations other than the one in force, the oldest first.
+    fn ended(&self, current: Option<&str>) -> rustix::io::Result<Vec<String>> {
+        let names = beneath::entries(&self.root)?.into_iter().map(|(name, _)| name);
+        let mut ended: Vec<String> =
+            names.filter(|name| is_generation(name) && Some(name.as_str()) != current).collect();
+        ended.sort_unstable();
+        Ok(ended)
+    }
+
+    /// Keeps a storm of writes from piling up generations: the oldest that are too many go, after their readers' time.
     fn bound_lingering(&self, current: &str) {
-        let bounded = beneath::entries(&self.root).and_then(|entries| {
-            if entries.iter().filter(|(name, _)| is_generation(name)).count() <= LINGERING_MAX + 1 {
-                return Ok(());
+        let bounded = self.ended(Some(current)).and_then(|ended| {
+            let excess = ended.len().saturating_sub(LINGERING_MAX);
+            for name in ended.iter().take(excess) {
+                std::thread::sleep(self.needed(name)?.unwrap_or_default());
+                beneath::remove(&self.root, name)?;
             }
-            std::thread::sleep(self.linger);
-            self.clean(Some(current))
+            Ok(())
         });
         // The payload is in force; what cannot be removed now is removed by a later write.
         if let Err(error) = bounded {
@@ -247,7 +257,9 @@ impl Tree {
         match self.build(payload) {
             Err(TreeError::Write { source: Errno::NOSPC | Errno::DQUOT, .. }) => {
                 std::thread::sleep(self.linger);
-                self.clean(current).map_err(TreeError::Inspect)?;
+                let ended = self.ended(current).map_err(TreeError::Inspect)?;
+                let gone = ended.iter().try_for_each(|name| beneath::remove(&self.root, name));
+                gone.map_err(TreeError::Inspect)?;
                 self.build(payload)
             }
             built => built,
@@ -324,9 +336,24 @@ impl Tree {
         (file.mode & 0o777) | group
     }
 
-    /// The switch: one rename over `..data`.
-    fn switch(&self, generation: &str) -> rustix::io::Result<()> {
-        replace_link(&self.root, generation, DATA_NEW, DATA)
+    /// The switch: one rename over `..data`. The generation before it is marked with the time at which it ends: before that, for who dies
+    /// in between, and after it, for who is put aside.
+    fn switch(&self, before: Option<&str>, generation: &str) -> rustix::io::Result<()> {
+        if let Some(before) = before {
+            self.mark(before)?;
+        }
+        replace_link(&self.root, generation, DATA_NEW, DATA)?;
+        if let Some(before) = before {
+            let _ = self.mark(before); // it bears a time already
+        }
+        Ok(())
+    }
+
+    /// Gives a generation the present as its time of change.
+    fn mark(&self, generation: &str) -> rustix::io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        rustix::fs::utimensat(&self.root, generation, &times, AtFlags::SYMLINK_NOFOLLOW)
     }
 
     /// Makes the links of the payload's names and removes those of others.
@@ -353,10 +380,17 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes generations other than the one in force, and half-made links: what switches and crashes left.
+    /// Removes ended generations that no reader needs any more, and half-made links: what switches and crashes left.
     fn clean(&self, current: Option<&str>) -> rustix::io::Result<()> {
+        for name in self.ended(current)? {
+            if self.needed(&name)?.is_some_and(|left| !left.is_zero()) {
+                // the others ended later
+                break;
+            }
+            beneath::remove(&self.root, &name)?;
+        }
         for (name, _) in beneath::entries(&self.root)? {
-            if name.starts_with("..") && name != DATA && Some(name.as_str()) != current {
+            if name.starts_with("..") && name != DATA && !is_generation(&name) {
                 beneath::remove(&self.root, &name)?;
             }
         }

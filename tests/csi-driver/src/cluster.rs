@@ -409,18 +409,22 @@ impl Cluster {
     ) -> Result<(), Failure> {
         let ObjectMeta { namespace, name, .. } = &claim.metadata;
         let api = self.client.within::<PersistentVolumeClaim>(namespace);
-        let latest = api.get(name).await?;
-        if storage(&latest.status.capacity) >= storage(&latest.spec.resources.requests) {
-            return Ok(());
-        }
         let condition = json!({
             "type": condition, "status": "True", "message": message,
             "lastProbeTime": null, "lastTransitionTime": now(),
         });
-        let version = &latest.metadata.resource_version;
-        let patch = json!({"metadata": {"resourceVersion": version}, "status": {"conditions": [condition]}});
-        api.patch_status(name, &Patch::Merge(patch), &WriteParams::default()).await?;
-        Ok(())
+        loop {
+            let latest = api.get(name).await?;
+            if storage(&latest.status.capacity) >= storage(&latest.spec.resources.requests) {
+                return Ok(());
+            }
+            let version = &latest.metadata.resource_version;
+            let patch = json!({"metadata": {"resourceVersion": version}, "status": {"conditions": [&condition]}});
+            match api.patch_status(name, &Patch::Merge(patch), &WriteParams::default()).await {
+                Err(error) if error.is_conflict() => {}
+                written => return Ok(written.map(drop)?),
+            }
+        }
     }
 }
 

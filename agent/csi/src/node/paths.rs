@@ -62,9 +62,13 @@ impl Paths {
         self.plugins.join(&record.driver).join(name)
     }
 
-    /// Directories of the records of a driver's stages.
-    pub(super) fn staged_by(&self, driver: &str) -> io::Result<Vec<PathBuf>> {
-        below(&self.plugins.join(driver))
+    /// Directories that may be of the records of stages, of all drivers.
+    pub(super) fn stage_records(&self) -> io::Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for driver in below(&self.plugins)?.into_iter().filter(|path| path.is_dir()) {
+            found.extend(below(&driver)?);
+        }
+        Ok(found)
     }
 
     /// Directories of the records of a pod.

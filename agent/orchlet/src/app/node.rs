@@ -19,6 +19,7 @@ use crate::bootstrap;
 use crate::certificates::Keeper;
 use crate::certificates::wanted::{Purpose, Wanted};
 use crate::config::Settings;
+use crate::in_use::InUse;
 use crate::network;
 use crate::node::{self, NodeTask};
 use crate::node_config;
@@ -96,6 +97,13 @@ impl Bound {
             drain.watch(),
         );
         tokio::spawn(observed);
+        let in_use = InUse {
+            client: client.clone(),
+            name: self.machine.name.clone(),
+            volumes: parts.volumes.clone(),
+            node: node.clone(),
+        };
+        tokio::spawn(in_use.run(self.board.task("volumes in use"), drain.watch()));
         let task = NodeTask {
             client: heartbeat.clone(),
             machine: self.machine.clone(),

@@ -56,7 +56,11 @@ impl Bound {
             node: machine.name.clone(),
             client: client.clone(),
             reports: reports.clone(),
-            disks: Disks::new(SharedMounts::new(&self.root_dir, settings.names), helpers.clone()),
+            disks: Disks::new(
+                SharedMounts::new(&self.root_dir, settings.names),
+                helpers.clone(),
+                self.csi.changes().clone(),
+            ),
             helpers,
             acts: self.metrics.acts.clone(),
             labels: agent_host::machine::has_selinux(),

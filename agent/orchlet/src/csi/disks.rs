@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_csi::offload;
@@ -21,7 +21,7 @@ use agent_volume::persistent::attached::Iscsi;
 use agent_volume::shared_mounts::{Pending, SharedMounts};
 use agent_volume::sources::{HostPathKind, Plugin};
 use proto_api::core::v1::Secret;
-use tokio::sync::Mutex as Turn;
+use tokio::sync::{Mutex as Turn, watch};
 
 use super::helpers::{HelperError, Helpers};
 use crate::pods::seams::Line;
@@ -32,6 +32,8 @@ const APPEARS: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(200);
 /// Where the kernel's disks have their names.
 const BY_NAME: &str = "/dev/disk";
+/// Kinds of disks that the node attaches.
+const ATTACHED: [Plugin; 2] = [Plugin::Iscsi, Plugin::Fc];
 
 /// The disk of a volume.
 #[derive(Clone, Copy, Debug)]
@@ -78,12 +80,39 @@ pub struct Disks {
     by_name: PathBuf,
     /// Calls for one volume take turns.
     turns: Mutex<BTreeMap<String, Arc<Turn<()>>>>,
+    /// What the node lists as in use, by name of the persistent volume.
+    listed: Mutex<BTreeMap<String, String>>,
+    /// Told when that changes.
+    changes: watch::Sender<u64>,
 }
 
 impl Disks {
-    /// Disks whose mounts lie below the agent's directory.
-    pub fn new(mounts: SharedMounts, helpers: Arc<dyn Helpers>) -> Self {
-        Self { mounts, helpers, by_name: BY_NAME.into(), turns: Mutex::default() }
+    /// Disks whose mounts lie below the agent's directory, with those that an earlier process has attached. `changes` is told when one
+    /// comes into or out of use.
+    pub fn new(
+        mounts: SharedMounts,
+        helpers: Arc<dyn Helpers>,
+        changes: watch::Sender<u64>,
+    ) -> Self {
+        // One that cannot be read is told of when it is to be undone.
+        let before = ATTACHED.iter().filter_map(|plugin| mounts.pending(*plugin).ok()).flatten();
+        let listed = before.filter(|of| !of.listed.is_empty()).map(|of| (of.name, of.listed));
+        let listed = Mutex::new(listed.collect());
+        let by_name = BY_NAME.into();
+        Self { mounts, helpers, by_name, turns: Mutex::default(), listed, changes }
+    }
+
+    /// Names of the disks that are attached, or about to be, as the Node object lists them.
+    pub fn in_use(&self) -> Vec<String> {
+        self.of_node().values().cloned().collect()
+    }
+
+    fn of_node(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        self.changes.send_modify(|number| *number += 1);
     }
 
     /// Binds a volume into a pod, after mounting it if no other pod has it; where, and whether this call has bound it.
@@ -171,6 +200,9 @@ impl Disks {
         }
         let (mounts, name) = (self.mounts.clone(), pending.name.clone());
         work(move || mounts.forget(plugin, &name)).await?;
+        if self.of_node().remove(&pending.name).is_some() {
+            self.tell();
+        }
         self.turns.lock().unwrap_or_else(PoisonError::into_inner).remove(&pending.name);
         Ok(())
     }
@@ -207,12 +239,19 @@ impl Disks {
     }
 
     async fn note(&self, plugin: Plugin, volume: OnDisk<'_>) -> Result<(), Line> {
-        let session: Option<Iscsi> = match volume.source {
-            Source::Attached(Attached::Iscsi(disk)) => Some(disk.clone()),
-            _ => None,
+        let (session, listed) = match volume.source {
+            Source::Device(_) => (None, String::new()),
+            Source::Attached(disk) => {
+                let session =
+                    if let Attached::Iscsi(disk) = disk { Some(disk.clone()) } else { None };
+                (session, self.mounts.listed(plugin, disk.name()))
+            }
         };
-        let pending = Pending { name: volume.name.to_owned(), session };
-        let mounts = self.mounts.clone();
+        let name = volume.name.to_owned();
+        if !listed.is_empty() && self.of_node().insert(name.clone(), listed.clone()).is_none() {
+            self.tell();
+        }
+        let (pending, mounts) = (Pending { name, session, listed }, self.mounts.clone());
         work(move || mounts.note(plugin, &pending)).await
     }
 

@@ -11,6 +11,7 @@ use agent_pod::volume_mounts::{AllReadOnly, VolumeOnHost};
 use agent_volume::persistent::Known;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::{ConfigMap, Pod, PodStatus, Secret};
+use tokio::sync::watch;
 
 /// An error that goes to users and into the log as one line.
 pub type Line = String;
@@ -98,6 +99,12 @@ pub trait PodVolumes: Send + Sync {
     fn in_use(&self) -> Vec<String> {
         Vec::new()
     }
+    /// Tells when those may have changed.
+    fn in_use_changes(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
+    /// Takes in what the Node object lists.
+    fn listed(&self, _: &[String]) {}
     /// Whether anything of the pod's volumes is on disk.
     fn exist(&self, pod: &Pod) -> bool;
     /// Takes all volumes down.

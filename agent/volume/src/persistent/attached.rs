@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use proto_api::core::v1::{
-    FCVolumeSource, PersistentVolume, Pod, Secret, SecretReference, Volume as ApiVolume,
+    FCVolumeSource, ISCSIPersistentVolumeSource, ISCSIVolumeSource, LocalObjectReference,
+    PersistentVolume, Pod, Secret, SecretReference, Volume as ApiVolume,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +22,9 @@ const ISCSI: &str = "iscsiadm";
 /// A disk of another machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Iscsi {
+    /// What the ecosystem calls it among the volumes of a node.
+    #[serde(default)]
+    pub name: String,
     /// Addresses with ports under which the target answers, the first first.
     pub portals: Vec<String>,
     /// Name of the target.
@@ -42,6 +46,8 @@ pub struct Iscsi {
 /// A disk of a storage network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FibreChannel {
+    /// What the ecosystem calls it among the volumes of a node.
+    pub name: String,
     /// Names of ports, with the number of the disk.
     pub targets: Vec<(String, i32)>,
     /// Identifiers of the disk itself.
@@ -63,51 +69,62 @@ pub(super) type Found = (Attached, String, bool);
 /// The disk of a persistent volume, the type of its file system and whether it may only be read; `None` for other sources.
 pub(super) fn of_volume(volume: &PersistentVolume) -> Option<Found> {
     let source = &volume.spec.persistent_volume_source;
-    if let Some(fc) = &source.fc {
-        return Some(fibre_channel(fc));
-    }
-    let iscsi = source.iscsi.as_ref()?;
-    let disk = Iscsi {
-        portals: portals(&iscsi.target_portal, &iscsi.portals),
-        iqn: iscsi.iqn.clone(),
-        lun: iscsi.lun,
-        interface: interface(&iscsi.iscsi_interface),
-        initiator: iscsi.initiator_name.clone().unwrap_or_default(),
-        chap_discovery: iscsi.chap_auth_discovery,
-        chap_session: iscsi.chap_auth_session,
-        secret: iscsi
-            .secret_ref
-            .as_ref()
-            .map(|s: &SecretReference| (s.namespace.clone(), s.name.clone())),
-    };
-    Some((Attached::Iscsi(disk), iscsi.fs_type.clone(), iscsi.read_only))
+    source.fc.as_deref().map(fibre_channel).or_else(|| source.iscsi.as_deref().map(iscsi))
 }
 
 /// The same for a volume that a pod describes.
 pub(super) fn of_pod(pod: &Pod, volume: &ApiVolume) -> Option<Found> {
     let source = &volume.volume_source;
-    if let Some(fc) = &source.fc {
-        return Some(fibre_channel(fc));
-    }
-    let iscsi = source.iscsi.as_ref()?;
-    let secret = iscsi.secret_ref.as_ref();
-    let disk = Iscsi {
-        portals: portals(&iscsi.target_portal, &iscsi.portals),
-        iqn: iscsi.iqn.clone(),
-        lun: iscsi.lun,
-        interface: interface(&iscsi.iscsi_interface),
-        initiator: iscsi.initiator_name.clone().unwrap_or_default(),
-        chap_discovery: iscsi.chap_auth_discovery,
-        chap_session: iscsi.chap_auth_session,
-        secret: secret.map(|s| (pod.metadata.namespace.clone(), s.name.clone())),
+    let of_pods = |own: &ISCSIVolumeSource| iscsi(&as_persistent(own, &pod.metadata.namespace));
+    source.fc.as_deref().map(fibre_channel).or_else(|| source.iscsi.as_deref().map(of_pods))
+}
+
+/// The same disk as persistent volumes describe it: the secret of a pod's is in the pod's namespace.
+fn as_persistent(of_pod: &ISCSIVolumeSource, namespace: &str) -> ISCSIPersistentVolumeSource {
+    let secret = |of: &LocalObjectReference| SecretReference {
+        name: of.name.clone(),
+        namespace: namespace.to_owned(),
     };
-    Some((Attached::Iscsi(disk), iscsi.fs_type.clone(), iscsi.read_only))
+    ISCSIPersistentVolumeSource {
+        target_portal: of_pod.target_portal.clone(),
+        iqn: of_pod.iqn.clone(),
+        lun: of_pod.lun,
+        iscsi_interface: of_pod.iscsi_interface.clone(),
+        fs_type: of_pod.fs_type.clone(),
+        read_only: of_pod.read_only,
+        portals: of_pod.portals.clone(),
+        chap_auth_discovery: of_pod.chap_auth_discovery,
+        chap_auth_session: of_pod.chap_auth_session,
+        secret_ref: of_pod.secret_ref.as_ref().map(secret),
+        initiator_name: of_pod.initiator_name.clone(),
+    }
+}
+
+fn iscsi(source: &ISCSIPersistentVolumeSource) -> Found {
+    let secret = source.secret_ref.as_ref();
+    let disk = Iscsi {
+        name: format!("{}:{}:{}", source.target_portal, source.iqn, source.lun),
+        portals: portals(&source.target_portal, &source.portals),
+        iqn: source.iqn.clone(),
+        lun: source.lun,
+        interface: interface(&source.iscsi_interface),
+        initiator: source.initiator_name.clone().unwrap_or_default(),
+        chap_discovery: source.chap_auth_discovery,
+        chap_session: source.chap_auth_session,
+        secret: secret.map(|secret| (secret.namespace.clone(), secret.name.clone())),
+    };
+    (Attached::Iscsi(disk), source.fs_type.clone(), source.read_only)
 }
 
 fn fibre_channel(fc: &FCVolumeSource) -> Found {
     let lun = fc.lun.unwrap_or(0);
     let targets = fc.target_wwns.iter().map(|name| (name.to_lowercase(), lun)).collect();
-    let disk = FibreChannel { targets, ids: fc.wwids.clone() };
+    // as the ecosystem prints a list
+    let name = match fc.target_wwns.as_slice() {
+        [] => format!("[{}]", fc.wwids.join(" ")),
+        names => format!("[{}]:{lun}", names.join(" ")),
+    };
+    let disk = FibreChannel { name, targets, ids: fc.wwids.clone() };
     (Attached::FibreChannel(disk), fc.fs_type.clone(), fc.read_only)
 }
 
@@ -132,6 +149,15 @@ fn interface(name: &str) -> String {
 }
 
 impl Attached {
+    /// What the ecosystem calls it among the volumes of a node, without the kind.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Iscsi(disk) => &disk.name,
+            Self::FibreChannel(disk) => &disk.name,
+        }
+    }
+
     /// The secret that attaching it needs.
     #[must_use]
     pub fn secret(&self) -> Option<&(String, String)> {
@@ -316,7 +342,31 @@ mod tests {
         };
         let (disk, ..) = fibre_channel(&source);
         assert_eq!(disk.links(), ["by-path/*-fc-0x50060e801049cfd1-lun-2"]);
+        assert_eq!(disk.name(), "[50060E801049CFD1]:2");
         let source = FCVolumeSource { wwids: vec!["36 00a".into()], ..FCVolumeSource::default() };
-        assert_eq!(fibre_channel(&source).0.links(), ["by-id/scsi-36_00a"]);
+        let (disk, ..) = fibre_channel(&source);
+        assert_eq!(disk.links(), ["by-id/scsi-36_00a"]);
+        assert_eq!(disk.name(), "[36 00a]");
+    }
+
+    #[test]
+    fn a_pods_disk_is_a_persistent_volumes_with_a_secret_of_its_namespace() {
+        let source = ISCSIVolumeSource {
+            target_portal: "10.0.0.1".into(),
+            iqn: "iqn.2003-04.com.example:x".into(),
+            lun: 3,
+            fs_type: "xfs".into(),
+            chap_auth_session: true,
+            secret_ref: Some(LocalObjectReference { name: "chap".into() }),
+            ..ISCSIVolumeSource::default()
+        };
+        let mut pod = Pod::default();
+        pod.metadata.namespace = "ns".into();
+        let mut volume = ApiVolume::default();
+        volume.volume_source.iscsi = Some(Box::new(source));
+        let (disk, fs_type, _) = of_pod(&pod, &volume).unwrap();
+        assert_eq!(disk.name(), "10.0.0.1:iqn.2003-04.com.example:x:3");
+        assert_eq!(disk.secret(), Some(&("ns".to_owned(), "chap".to_owned())));
+        assert_eq!(fs_type, "xfs");
     }
 }

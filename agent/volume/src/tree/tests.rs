@@ -104,6 +104,47 @@ fn ended_generations_linger_and_are_bounded() {
 }
 
 #[test]
+fn each_ended_generation_goes_after_its_own_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let ages = |volume: &Tree, number: u64| {
+        volume.write(&payload(&[("a", &number.to_string())])).unwrap();
+        volume.current().unwrap().unwrap()
+    };
+    let root = beneath::open_directory(dir.path()).unwrap();
+    let volume = Tree::new(root, Ownership::default()).with_linger(Duration::from_secs(1000));
+    let all: Vec<String> = (0..4).map(|number| ages(&volume, number)).collect();
+    assert_eq!(generations(dir.path()), 4);
+    // the first two ended long ago, by a writer that was slow before its last switch
+    for name in &all[..2] {
+        let long_ago = Timespec { tv_sec: 1_000_000, tv_nsec: 0 };
+        let times = Timestamps { last_access: long_ago, last_modification: long_ago };
+        rustix::fs::utimensat(rustix::fs::CWD, dir.path().join(name), &times, AtFlags::empty())
+            .unwrap();
+    }
+    volume.sweep().unwrap();
+    let left = listing(dir.path());
+    assert!(all[..2].iter().all(|name| !left.contains_key(name)), "{left:?}");
+    assert!(all[2..].iter().all(|name| left.contains_key(name)), "{left:?}");
+    assert!(volume.needed(&all[2]).unwrap().unwrap() > Duration::from_secs(900));
+}
+
+#[test]
+fn a_clock_that_is_set_back_removes_nothing_early() {
+    let dir = tempfile::tempdir().unwrap();
+    let volume = tree(dir.path());
+    volume.write(&payload(&[("a", "1")])).unwrap();
+    let first = volume.current().unwrap().unwrap();
+    volume.write(&payload(&[("a", "2")])).unwrap();
+    let to_come = Timespec { tv_sec: i64::from(u32::MAX), tv_nsec: 0 };
+    let times = Timestamps { last_access: to_come, last_modification: to_come };
+    let path = dir.path().join(&first);
+    rustix::fs::utimensat(rustix::fs::CWD, path, &times, AtFlags::empty()).unwrap();
+    assert_eq!(volume.needed(&first).unwrap(), Some(SHORT));
+    volume.sweep().unwrap();
+    assert_eq!(generations(dir.path()), 2);
+}
+
+#[test]
 fn what_a_crash_leaves_is_put_right() {
     let dir = tempfile::tempdir().unwrap();
     let volume = tree(dir.path());

@@ -55,7 +55,8 @@ impl World {
     }
 
     fn disks(&self, helpers: Arc<dyn Helpers>) -> Disks {
-        Disks::new(self.mounts.clone(), helpers).with_names_at(self.root.path())
+        let changes = watch::channel(0).0;
+        Disks::new(self.mounts.clone(), helpers, changes).with_names_at(self.root.path())
     }
 }
 
@@ -65,6 +66,7 @@ fn on_disk(source: Source<'_>) -> OnDisk<'_> {
 
 fn iscsi() -> Attached {
     Attached::Iscsi(Iscsi {
+        name: "10.0.0.1:iqn.2003-04.com.example:x:0".into(),
         portals: vec!["10.0.0.1:3260".into()],
         iqn: "iqn.2003-04.com.example:x".into(),
         interface: "default".into(),
@@ -91,14 +93,18 @@ async fn a_session_lasts_as_long_as_a_pod_has_the_disk() {
         fake.said.lock().expect("lock").iter().filter(|line| line.ends_with(end)).count()
     };
     assert_eq!((logins("--login"), logins("--discover")), (1, 1));
+    let listed = ["kubernetes.io/iscsi/10.0.0.1:iqn.2003-04.com.example:x:0"];
+    assert_eq!(disks.in_use(), listed);
     world.pods.tear_down("u1").expect("torn down");
     disks.let_go(&world.pods).await.expect("let go");
     assert_eq!(logins("--logout"), 0, "another pod has it");
     world.pods.tear_down("u2").expect("torn down");
     // what an agent began another one ends
     let disks = world.disks(fake.clone());
+    assert_eq!(disks.in_use(), listed);
     disks.let_go(&world.pods).await.expect("let go");
     assert_eq!(logins("--logout"), 1);
+    assert!(disks.in_use().is_empty());
     assert_eq!(world.mounts.pending(Plugin::Iscsi), Ok(vec![]));
 }
 

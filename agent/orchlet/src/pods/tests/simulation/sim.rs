@@ -76,7 +76,6 @@ struct Agent {
     synced: BTreeSet<bool>,
     view: Arc<View>,
     drivers: Drivers,
-    csi: Arc<CsiNode>,
     parts: Arc<Parts>,
     heals: JoinSet<()>,
 }
@@ -323,9 +322,7 @@ impl Sim {
         if let Some(agent) = &mut self.agent
             && !self.driver_away
         {
-            agent.drivers.add(driver.clone());
-            let csi = agent.csi.clone();
-            agent.heals.spawn(async move { csi.heal(&driver).await });
+            agent.drivers.add(driver);
         }
     }
 
@@ -366,10 +363,9 @@ impl Sim {
         let task = tokio::spawn(pods.run(hear_said, hear_news));
         let (told, told_static) = (BTreeMap::new(), BTreeMap::new());
         let synced = BTreeSet::new();
-        let healed = csi.clone();
-        heals.spawn(async move { healed.keep_healed().await });
+        heals.spawn(async move { csi.keep_unstaged(|_| ()).await });
         let agent =
-            Agent { said, news, task, told, told_static, synced, view, drivers, csi, parts, heals };
+            Agent { said, news, task, told, told_static, synced, view, drivers, parts, heals };
         self.agent = Some(agent);
         {
             let mut world = lock(&self.world);
@@ -394,7 +390,7 @@ impl Sim {
         let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
         let shared = SharedMounts::new(&self.root, names);
         let persistent = NodePersistent {
-            disks: Disks::new(shared, helpers.clone()),
+            disks: Disks::new(shared, helpers.clone(), csi.changes().clone()),
             helpers,
             labels: false,
             acts: metrics().acts.clone(),

@@ -1,0 +1,332 @@
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use agent_volume::fs_group::Change;
+use agent_volume::persistent::Backing;
+use futures_util::FutureExt as _;
+use proto_api::names::Profile;
+use tonic::{Request, Response, Status};
+
+use super::*;
+use crate::driver::{Answer, Capabilities, NodeService};
+use crate::mounts;
+
+const DRIVER: &str = "d.test";
+const ATTACHMENT: &str = "csi-1";
+const LISTED_AS: &str = "kubernetes.io/csi/d.test^h";
+
+/// A driver that does what it is asked, or what it is told to do wrong.
+#[derive(Debug, Default)]
+struct Fake {
+    calls: Mutex<Vec<&'static str>>,
+    fails: Mutex<BTreeSet<&'static str>>,
+    hangs: Mutex<BTreeSet<&'static str>>,
+    mounts: Mutex<BTreeSet<PathBuf>>,
+}
+
+impl Fake {
+    fn answer<A: Default + Send + 'static>(
+        &self,
+        call: &'static str,
+        mount: Option<&str>,
+        unmount: Option<&str>,
+    ) -> Answer<A> {
+        self.calls.lock().unwrap().push(call);
+        if self.hangs.lock().unwrap().contains(call) {
+            return std::future::pending().boxed();
+        }
+        if self.fails.lock().unwrap().contains(call) {
+            return async { Err(Status::internal("no")) }.boxed();
+        }
+        let mut table = self.mounts.lock().unwrap();
+        table.extend(mount.map(PathBuf::from));
+        if let Some(path) = unmount {
+            table.remove(Path::new(path));
+        }
+        mounts::simulated::set(Some(table.clone()));
+        async { Ok(Response::new(A::default())) }.boxed()
+    }
+
+    fn count(&self, call: &str) -> usize {
+        self.calls.lock().unwrap().iter().filter(|made| **made == call).count()
+    }
+}
+
+impl NodeService for Fake {
+    fn stage(
+        &self,
+        asked: Request<wire::NodeStageVolumeRequest>,
+    ) -> Answer<wire::NodeStageVolumeResponse> {
+        self.answer("stage", Some(&asked.into_inner().staging_target_path), None)
+    }
+
+    fn unstage(
+        &self,
+        asked: Request<wire::NodeUnstageVolumeRequest>,
+    ) -> Answer<wire::NodeUnstageVolumeResponse> {
+        self.answer("unstage", None, Some(&asked.into_inner().staging_target_path))
+    }
+
+    fn publish(
+        &self,
+        asked: Request<wire::NodePublishVolumeRequest>,
+    ) -> Answer<wire::NodePublishVolumeResponse> {
+        self.answer("publish", Some(&asked.into_inner().target_path), None)
+    }
+
+    fn unpublish(
+        &self,
+        asked: Request<wire::NodeUnpublishVolumeRequest>,
+    ) -> Answer<wire::NodeUnpublishVolumeResponse> {
+        self.answer("unpublish", None, Some(&asked.into_inner().target_path))
+    }
+
+    fn expand(
+        &self,
+        _: Request<wire::NodeExpandVolumeRequest>,
+    ) -> Answer<wire::NodeExpandVolumeResponse> {
+        self.answer("expand", None, None)
+    }
+
+    fn stats(
+        &self,
+        _: Request<wire::NodeGetVolumeStatsRequest>,
+    ) -> Answer<wire::NodeGetVolumeStatsResponse> {
+        self.answer("stats", None, None)
+    }
+}
+
+struct World {
+    root: tempfile::TempDir,
+    fake: Arc<Fake>,
+    node: Arc<CsiNode>,
+    told: Arc<Mutex<Vec<String>>>,
+    keeper: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl World {
+    fn new() -> Self {
+        mounts::simulated::set(Some(BTreeSet::new()));
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("pods")).unwrap();
+        let node = Arc::new(open(root.path()));
+        Self { root, fake: Arc::default(), node, told: Arc::default(), keeper: None }
+    }
+
+    /// The driver comes, and what is nobody's is looked after.
+    fn driven() -> Self {
+        let mut world = Self::new();
+        world.register();
+        world.keep();
+        world
+    }
+
+    fn register(&self) {
+        let able = Capabilities { stage: true, ..Capabilities::default() };
+        let driver = Driver::of_service(DRIVER, able, self.fake.clone());
+        self.node.drivers().add(driver);
+    }
+
+    fn keep(&mut self) {
+        let (node, told) = (self.node.clone(), self.told.clone());
+        let tell = move |error: &CsiError| told.lock().unwrap().push(error.to_string());
+        self.keeper = Some(tokio::spawn(async move { node.keep_unstaged(tell).await }));
+    }
+
+    /// Another process takes the place of this one.
+    fn restart(&mut self) {
+        self.keeper.take().unwrap().abort();
+        self.node = Arc::new(open(self.root.path()));
+    }
+
+    async fn set_up(&self, uid: &str) -> Result<Published, CsiError> {
+        self.set_up_as(uid, None).await
+    }
+
+    async fn set_up_as(&self, uid: &str, attachment: Option<&str>) -> Result<Published, CsiError> {
+        let (volume, csi) = volume(attachment);
+        self.node.set_up(&pod(uid), &volume, &csi, Material::default()).await
+    }
+
+    /// Whether the stage is on disk.
+    fn has_stage(&self) -> bool {
+        let of = Record { driver: DRIVER.into(), handle: "h".into(), ..Record::default() };
+        self.node.paths.stage_record(&of).exists()
+    }
+}
+
+fn open(root: &Path) -> CsiNode {
+    CsiNode::open(root, Names::new(Profile::Kubernetes), "node", Drivers::default()).unwrap()
+}
+
+fn pod(uid: &str) -> PodFacts {
+    PodFacts {
+        uid: uid.into(),
+        name: uid.into(),
+        namespace: "ns".into(),
+        account: "default".into(),
+        group: None,
+        change: Change::Always,
+    }
+}
+
+fn volume(attachment: Option<&str>) -> (Persistent, CsiVolume) {
+    let csi = CsiVolume {
+        driver: DRIVER.into(),
+        handle: "h".into(),
+        access_modes: vec!["ReadWriteOnce".into()],
+        attachment: attachment.map(str::to_owned),
+        ..CsiVolume::default()
+    };
+    let volume = Persistent {
+        name: "v".into(),
+        spec_name: "pv".into(),
+        claim: None,
+        backing: Backing::Csi(Box::new(csi.clone())),
+        read_only: false,
+        block: false,
+        mount_options: Vec::new(),
+        grow_to: None,
+    };
+    (volume, csi)
+}
+
+async fn passes(secs: u64) {
+    tokio::time::sleep(Duration::from_secs(secs)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_goes_though_its_volume_cannot_be_unstaged() {
+    let world = World::driven();
+    world.node.listed([LISTED_AS.to_owned()]);
+    world.set_up_as("u", Some(ATTACHMENT)).await.unwrap();
+    world.fake.fails.lock().unwrap().insert("unstage");
+    world.node.tear_down("u").await.unwrap();
+    assert!(!world.node.has("u"), "the pod still has a record");
+    passes(10).await;
+    let tries = world.fake.count("unstage");
+    assert!((3..=6).contains(&tries), "tried {tries} times in ten seconds");
+    assert_eq!(world.node.in_use(), [LISTED_AS]);
+    let told = world.told.lock().unwrap().first().cloned().unwrap();
+    assert!(told.starts_with("UnmountDevice failed for volume \"pv\" :"), "{told}");
+    assert!(world.has_stage());
+    world.fake.fails.lock().unwrap().clear();
+    passes(130).await;
+    assert!(world.node.in_use().is_empty() && !world.has_stage());
+    assert!(world.fake.mounts.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_that_hangs_holds_no_other_volume() {
+    let world = World::driven();
+    world.set_up("u").await.unwrap();
+    world.fake.hangs.lock().unwrap().insert("unstage");
+    world.node.tear_down("u").await.unwrap();
+    passes(1).await;
+    // another of its volumes, while the call hangs
+    world.fake.hangs.lock().unwrap().clear();
+    let (volume, mut csi) = volume(None);
+    csi.handle = "other".into();
+    let volume = Persistent { spec_name: "other".into(), ..volume };
+    world.node.set_up(&pod("w"), &volume, &csi, Material::default()).await.unwrap();
+    world.node.tear_down("w").await.unwrap();
+    passes(1).await;
+    assert_eq!(world.fake.mounts.lock().unwrap().len(), 1, "only the one that hung is left");
+    passes(300).await;
+    assert!(world.fake.mounts.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_be_half_unstaged_is_staged_again() {
+    let world = World::driven();
+    world.set_up("u").await.unwrap();
+    world.set_up("w").await.unwrap();
+    assert_eq!(world.fake.count("stage"), 1, "once for both");
+    world.node.tear_down("u").await.unwrap();
+    passes(1).await;
+    assert_eq!(world.fake.count("unstage"), 0, "another pod has it");
+    world.fake.fails.lock().unwrap().insert("unstage");
+    world.node.tear_down("w").await.unwrap();
+    passes(1).await;
+    world.set_up("x").await.unwrap();
+    assert_eq!(world.fake.count("stage"), 2);
+    let before = world.fake.count("unstage");
+    passes(600).await;
+    assert_eq!(world.fake.count("unstage"), before, "a pod has it again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_knows_whose_a_stage_is() {
+    let mut world = World::driven();
+    world.set_up("u").await.unwrap();
+    world.restart();
+    world.register();
+    world.keep();
+    passes(300).await;
+    assert_eq!(world.fake.count("unstage"), 0, "the pod has it");
+    assert!(world.node.published(&pod("u"), &volume(None).0, &volume(None).1).await.is_some());
+    world.set_up("w").await.unwrap();
+    assert_eq!(world.fake.count("stage"), 1, "it was staged by the process before");
+    for uid in ["u", "w"] {
+        world.node.tear_down(uid).await.unwrap();
+    }
+    // this process dies before it has unstaged, and the next one has no driver at first
+    world.restart();
+    world.keep();
+    passes(300).await;
+    assert!(world.has_stage());
+    world.register();
+    passes(1).await;
+    assert_eq!((world.fake.count("unstage"), world.has_stage()), (1, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_that_cannot_be_read_may_be_anybodys() {
+    let mut world = World::driven();
+    world.set_up("u").await.unwrap();
+    let of = Record { spec_name: "pv".into(), ..Record::default() };
+    let record = world.node.paths.record("u", &of).join("vol_data.json");
+    std::fs::write(record, "{").unwrap();
+    world.restart();
+    world.register();
+    world.keep();
+    passes(300).await;
+    assert_eq!(world.fake.count("unstage"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_attached_is_staged_before_it_is_listed() {
+    let world = World::driven();
+    let error = world.set_up_as("u", Some(ATTACHMENT)).await.unwrap_err().to_string();
+    assert!(error.contains("has not been added to the list of VolumesInUse"), "{error}");
+    assert_eq!(world.fake.count("stage"), 0);
+    assert_eq!(world.node.in_use(), [LISTED_AS], "it is asked for");
+    let mut changes = world.node.changes().subscribe();
+    let node = world.node.clone();
+    let lists = async move {
+        changes.changed().await.unwrap();
+        let names = node.in_use();
+        node.listed(names);
+    };
+    let (done, ()) = tokio::join!(world.set_up_as("u", Some(ATTACHMENT)), lists);
+    done.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_pod_has_whole_is_known_without_asking() {
+    let world = World::driven();
+    let (volume, csi) = volume(None);
+    assert_eq!(world.node.published(&pod("u"), &volume, &csi).await, None);
+    let there = world.set_up("u").await.unwrap().path;
+    world.fake.hangs.lock().unwrap().extend(["stage", "publish"]);
+    assert_eq!(world.node.published(&pod("u"), &volume, &csi).await, Some(there));
+    // one that is still to be given to a group is not whole
+    let grouped = PodFacts { group: Some(7), ..pod("u") };
+    let takes = CsiVolume { fs_type: "ext4".into(), ..csi.clone() };
+    assert_eq!(world.node.published(&grouped, &volume, &takes).await, None);
+    let other = CsiVolume { handle: "other".into(), ..csi };
+    assert_eq!(world.node.published(&pod("u"), &volume, &other).await, None);
+    mounts::simulated::set(Some(BTreeSet::new()));
+    assert_eq!(world.node.published(&pod("u"), &volume, &takes).await, None, "it is not mounted");
+}

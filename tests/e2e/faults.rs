@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use cluster::demo::http_get;
+use cluster::supervisor;
+use nix::sys::signal::Signal;
 use orch_tests::runtime_calls;
 use orch_tests::wait::until;
 use proto_api::core::v1::{ConfigMap, Pod};
-use proto_client::{ListParams, WriteParams};
+use proto_client::{DeleteParams, ListParams, WriteParams};
 
 use crate::context::{Context, PATIENCE};
+use crate::inventory::Inventory;
 use crate::pods::{WAIT, pod};
 
 /// Container id and restart count of every container in a namespace.
@@ -73,6 +76,28 @@ pub async fn a_killed_agent_restarts_no_container(c: &Context) -> Result<()> {
     for version in &before.2 {
         ensure!(unchanged.contains(version), "a status was written again");
     }
+    c.discard(&ns).await
+}
+
+/// Pods of all classes go from the API while the agent stands still, which is then killed: the next one knows little of them.
+pub async fn what_is_dropped_behind_the_agents_back_leaves_nothing(c: &Context) -> Result<()> {
+    let ns = c.namespace("dropped").await?;
+    let before = Inventory::take(c).await?;
+    let asks = "    resources: {requests: {cpu: 10m, memory: 16Mi}}\n";
+    let bound = "    resources: {limits: {cpu: 100m, memory: 64Mi}}\n";
+    let api = c.client.within::<Pod>(&ns);
+    let mut uids = Vec::new();
+    for (name, resources) in [("besteffort", ""), ("burstable", asks), ("guaranteed", bound)] {
+        c.apply(&(pod(&ns, name, WAIT) + resources)).await?;
+        uids.push((name, c.pod_ready(&ns, name).await?.metadata.uid));
+    }
+    let agent = supervisor::find(&c.spec, "orchlet-node-1").context("no agent")?;
+    agent.signal(Signal::SIGSTOP)?;
+    for (name, uid) in &uids {
+        api.delete(name, &DeleteParams::now(uid)).await?;
+    }
+    c.kill("orchlet-node-1").await?;
+    before.nothing_left(c).await?;
     c.discard(&ns).await
 }
 

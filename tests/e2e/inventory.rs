@@ -86,7 +86,7 @@ fn names_in(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The node's cgroups in every hierarchy.
+/// The cgroups of the node's pods in every hierarchy; those of their classes come with the first pod of a class and stay.
 fn cgroups(node: &str) -> BTreeSet<String> {
     let top = Path::new("/sys/fs/cgroup");
     let hierarchies = std::fs::read_dir(top).into_iter().flatten().flatten();
@@ -97,7 +97,10 @@ fn cgroups(node: &str) -> BTreeSet<String> {
     while let Some(group) = open.pop() {
         let children = std::fs::read_dir(&group).into_iter().flatten().flatten();
         open.extend(children.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path()));
-        found.insert(group.display().to_string());
+        let path = group.display().to_string();
+        if path.contains("/pod") {
+            found.insert(path);
+        }
     }
     found
 }

@@ -82,6 +82,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(csi_faults::a_driver_that_cannot_unstage_holds_no_pod),
         case!(clients::kubectl_does_what_people_do_daily),
         case!(faults::a_killed_agent_restarts_no_container),
+        case!(faults::what_is_dropped_behind_the_agents_back_leaves_nothing),
         case!(faults::a_killed_proxy_keeps_forwarding),
         case!(faults::a_killed_api_server_loses_no_write),
         case!(identity::a_node_joins_by_token_and_renews_its_certificates),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::backoff::Step;
 use crate::memory::{Ending, Memory, Why};
 use crate::plan::{Action, Next, StopWhy};
-use crate::seen::{PodSeen, VolumesSeen};
+use crate::seen::{ContainerSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
 use crate::want::{PodWant, Presence, RestartPolicy, Role, Source};
 
 /// What a sidecar gets at least between the polite and the forced stop, when others have used the pod's grace period up.
@@ -86,11 +86,28 @@ pub(crate) fn stop_all(next: &mut Next<'_>, memory: &Memory) {
         return;
     }
     let last = want.sidecars().rev().find(|c| seen.live().any(|i| i.name == c.name));
-    let Some(last) = last else { return };
+    let Some(last) = last else {
+        return shut(next, memory);
+    };
     let deadline = ending.deadline.max(next.now + SIDECAR_GRACE);
     for instance in seen.live().filter(|i| i.name == last.name) {
         next.stop(instance, deadline, StopWhy::PodEnds);
     }
+}
+
+/// A start that was given up may still be done by the runtime: what was made and has not begun to run never does so once its sandbox is
+/// stopped. Until then it may use the volumes.
+fn shut(next: &mut Next<'_>, memory: &Memory) {
+    let seen = next.seen;
+    for sandbox in seen.sandboxes.iter().filter(|s| may_begin(s, seen, memory)) {
+        next.act(Action::StopSandbox { id: sandbox.id.clone(), attempt: sandbox.attempt });
+    }
+}
+
+/// Whether something that was made in a sandbox may still begin to run there.
+pub(crate) fn may_begin(sandbox: &SandboxSeen, seen: &PodSeen, memory: &Memory) -> bool {
+    let waits = |c: &ContainerSeen| c.sandbox_id == sandbox.id && c.state == InstanceState::Created;
+    needs_stop(sandbox.ready, sandbox.attempt, memory) && seen.containers.iter().any(waits)
 }
 
 /// Removes what a pod that is over still keeps in the runtime.

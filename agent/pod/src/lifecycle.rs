@@ -135,7 +135,8 @@ fn stage(want: &PodWant, seen: &PodSeen, memory: &Memory) -> Stage {
 }
 
 fn ending_stage(want: &PodWant, seen: &PodSeen, memory: &Memory) -> Stage {
-    if seen.unsure || seen.live().next().is_some() {
+    let may_begin = seen.sandboxes.iter().any(|s| ending::may_begin(s, seen, memory));
+    if seen.unsure || may_begin || seen.live().next().is_some() {
         return Stage::Ending;
     }
     let stopped = seen.sandboxes.iter().all(|s| !needs_stop(s.ready, s.attempt, memory));

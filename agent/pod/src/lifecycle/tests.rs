@@ -349,6 +349,23 @@ fn a_finished_pod_keeps_its_dead_containers_until_it_is_deleted() {
 }
 
 #[test]
+fn what_was_made_and_may_still_begin_holds_the_end_up_until_its_sandbox_is_stopped() {
+    let presence = Presence::Deleting { grace: Duration::ZERO };
+    let pod = PodWant { presence, ..want() };
+    let mut seen = with(vec![instance("c", 0, InstanceState::Created)]);
+    let next = plan(&pod, &seen, &admitted(), at(0));
+    let stop = Action::StopSandbox { id: "s".into(), attempt: 0 };
+    assert_eq!((next.stage, next.actions.as_slice()), (Stage::Ending, [stop].as_slice()));
+    assert_eq!(next.status.phase, "Pending");
+    seen.sandboxes[0].ready = false;
+    let mut memory = next.memory;
+    memory.sandbox_stopped(0);
+    let next = plan(&pod, &seen, &memory, at(0));
+    assert_eq!((next.stage, next.status.phase.as_str()), (Stage::Clearing, "Failed"));
+    assert!(next.actions.contains(&Action::UnmountVolumes));
+}
+
+#[test]
 fn a_shorter_grace_brings_the_deadline_forward_and_a_longer_one_does_not() {
     let seen = with(vec![instance("c", 0, running())]);
     let deleting = |secs| PodWant {

@@ -25,6 +25,7 @@ mod mounts;
 mod names;
 mod node;
 mod pods;
+mod pressure;
 mod services;
 mod volumes;
 mod volumes_kept;
@@ -101,6 +102,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(hung::a_runtime_that_hangs_is_told),
         case!(exhausted::descriptors_that_run_out_are_told_and_come_back),
         case!(exhausted::a_full_disk_is_lived_through),
+        case!(pressure::a_disk_that_runs_short_is_cleared_in_order),
         case!(away::pods_live_without_the_api_server),
         case!(away::a_runtime_that_is_killed_is_found_again),
         case!(clock::a_clock_that_is_set_starts_and_ends_nothing),

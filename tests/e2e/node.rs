@@ -7,7 +7,7 @@ use proto_client::DeleteParams;
 use crate::context::{Context, shown};
 use crate::pods::{WAIT, pod};
 
-fn failed_for(pod: &Pod, reason: &str) -> Result<(), String> {
+pub fn failed_for(pod: &Pod, reason: &str) -> Result<(), String> {
     let over = pod.status.phase == "Failed" && pod.status.reason == reason;
     if over { Ok(()) } else { Err(format!("{} {}", pod.status.reason, shown(pod))) }
 }

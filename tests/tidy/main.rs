@@ -26,7 +26,7 @@ const OTHERS_NAMES: &[(&str, &str, &str)] = &[
         "credential plugins and their configuration are the other agent's, in both profiles",
     ),
     (
-        "agent/orchlet/src/app/runtime.rs",
+        "agent/runtime/src/cri.rs",
         "CRI_NAMESPACE",
         "containerd's own name for what its CRI plugin keeps",
     ),

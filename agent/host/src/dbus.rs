@@ -51,6 +51,18 @@ pub enum BusError {
     Deadline(String),
 }
 
+impl BusError {
+    /// Whether the call was answered with the error of this name.
+    pub fn is(&self, name: &str) -> bool {
+        matches!(self, Self::Failed { error, .. } if error.split(':').next() == Some(name))
+    }
+
+    /// Whether the connection can be used for more.
+    pub fn leaves_usable(&self) -> bool {
+        matches!(self, Self::Failed { .. })
+    }
+}
+
 impl PartialEq for BusError {
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()

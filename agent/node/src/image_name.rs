@@ -11,6 +11,13 @@ pub struct ImageName {
     pub digest: String,
 }
 
+impl ImageName {
+    /// The registry alone.
+    pub fn registry(&self) -> &str {
+        self.repository.split('/').next().unwrap_or_default()
+    }
+}
+
 /// Registry of names that name none.
 const DEFAULT_REGISTRY: &str = "docker.io";
 /// Longest repository, registry included.

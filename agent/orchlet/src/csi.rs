@@ -128,6 +128,7 @@ impl NodePersistent {
                 && self.label(pod, volume).is_none(),
             block: volume.block,
             checked: false,
+            follows: false,
         }
     }
 

@@ -7,6 +7,7 @@ pub mod import_dir;
 mod logins;
 mod provider;
 mod rate;
+mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,7 +23,6 @@ use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
-use tokio::sync::Semaphore;
 
 pub use logins::{Logins, missing_secrets};
 pub use provider::Providers;
@@ -30,14 +30,15 @@ pub use provider::Providers;
 use crate::clock;
 use crate::pods::seams::Sources;
 use rate::Rate;
+use slots::{Rank, Slots};
 
 /// Images, shared by all pods.
 pub struct Images {
     runtime: Arc<dyn Runtime>,
     logins: Logins,
-    slots: Arc<Semaphore>,
+    slots: Slots,
     rate: Mutex<Rate>,
-    under_way: Mutex<BTreeMap<Wanted, Pull>>,
+    under_way: Mutex<BTreeMap<Wanted, (Pull, Rank)>>,
     uses: Mutex<Uses>,
     /// Where the runtime keeps images, once it has said; it never moves them while it runs.
     filesystem: Mutex<Option<PathBuf>>,
@@ -80,7 +81,7 @@ impl Images {
         Arc::new(Self {
             runtime,
             logins,
-            slots: Arc::new(Semaphore::new(bounds.parallel.max(1))),
+            slots: Slots::new(bounds.parallel),
             rate: Mutex::new(Rate::new(bounds.qps, bounds.burst)),
             under_way: Mutex::default(),
             uses: Mutex::default(),
@@ -103,22 +104,36 @@ impl Images {
         let name = parse(image)?;
         let logins = self.logins.find(&name.repository, pod, sources).await;
         let wanted = Wanted { image: image.to_owned(), logins };
+        let priority = pod.spec.priority.unwrap_or(0);
         let pull = {
             let mut under_way = lock(&self.under_way);
-            let known = under_way.get(&wanted).cloned();
-            known.unwrap_or_else(|| {
-                let pull = self.begin(wanted.clone());
-                under_way.insert(wanted, pull.clone());
-                pull
-            })
+            match under_way.get(&wanted) {
+                Some((pull, rank)) => {
+                    rank.raise(priority);
+                    pull.clone()
+                }
+                None => {
+                    let rank = Rank::new(priority);
+                    let pull = self.begin(wanted.clone(), name.registry().to_owned(), rank.clone());
+                    under_way.insert(wanted, (pull.clone(), rank));
+                    pull
+                }
+            }
         };
         pull.await
     }
 
-    fn begin(self: &Arc<Self>, wanted: Wanted) -> Pull {
+    /// How many pulls are under way or wait for their turn.
+    pub fn pulls(&self) -> usize {
+        lock(&self.under_way).len()
+    }
+
+    fn begin(self: &Arc<Self>, wanted: Wanted, registry: String, rank: Rank) -> Pull {
         let images = self.clone();
         let task = tokio::spawn(async move {
+            let slot = images.slots.take(&registry, rank).await;
             let result = images.fetch(&wanted).await;
+            drop(slot);
             lock(&images.under_way).remove(&wanted);
             result
         });
@@ -132,8 +147,6 @@ impl Images {
     }
 
     async fn fetch(&self, wanted: &Wanted) -> Result<String, PullError> {
-        // Never closed: an error would be one that cannot happen.
-        let _slot = self.slots.acquire().await;
         let pause = lock(&self.rate).take(clock::boot());
         tokio::time::sleep(pause).await;
         let mut errors = Vec::new();

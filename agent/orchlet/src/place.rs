@@ -1,11 +1,13 @@
 //! Where pods live in the node's cgroup tree.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
-use agent_host::systemd;
+use agent_host::logind::SYSTEM_BUS;
+use agent_host::systemd::Systemd;
 use agent_node::cgroup::{
     CgroupLimits, CgroupName, CpuBound, Driver, class_limits, node_limits, pod_limits,
     reserved_limits,
@@ -55,6 +57,8 @@ pub struct NodePlace {
     cgroups: Cgroups,
     root: String,
     driver: Driver,
+    /// Asked only where it is the driver.
+    systemd: Arc<Systemd>,
     /// Bound on the processes of a pod.
     pids: Option<u64>,
     /// How CPU limits are enforced.
@@ -73,7 +77,9 @@ impl NodePlace {
         pids: Option<u64>,
         cpu: CpuBound,
     ) -> Self {
-        Self { cgroups, root: root.to_owned(), driver, pids, cpu, placed: Arc::default() }
+        let systemd = Arc::new(Systemd::new(Path::new(SYSTEM_BUS)));
+        let root = root.to_owned();
+        Self { cgroups, root, driver, systemd, pids, cpu, placed: Arc::default() }
     }
 
     /// Makes the cgroups above the pods' own, bounded where `enforced` says so.
@@ -112,7 +118,7 @@ impl NodePlace {
     }
 
     async fn bound(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), Line> {
-        systemd::bound(&name.parent(self.driver), limits).await.map_err(|e| chain(&e))
+        self.systemd.bound(&name.parent(self.driver), limits).await.map_err(|e| chain(&e))
     }
 
     fn pods_limits(&self, capacity: &Amounts, enforced: &Enforced) -> CgroupLimits {
@@ -167,7 +173,7 @@ impl NodePlace {
             return Err(format!("processes in cgroup {path} do not end"));
         }
         if self.driver == Driver::Systemd
-            && let Err(error) = systemd::forget(&name.parent(self.driver)).await
+            && let Err(error) = self.systemd.forget(&name.parent(self.driver)).await
         {
             // The cgroup is gone; an empty slice of no use is all that is left.
             tracing::warn!(path, error = chain(&error), "slice is left");

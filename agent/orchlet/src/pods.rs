@@ -10,9 +10,12 @@ pub mod last_words;
 pub mod parts;
 pub mod probing;
 pub mod publish;
+mod pulling;
+pub mod restarts;
 pub mod scene;
 pub mod seams;
 pub mod turns;
+mod waiting;
 pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use agent_pod::want::Source;
+use agent_pod::events::{PodEvent, Severity};
+use agent_pod::want::{Source, grace_of};
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod};
@@ -30,7 +34,9 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::journal::Record;
+use crate::timeline::Outcome;
 use parts::Parts;
+use waiting::{Overdue, Waiting};
 use worker::{Held, Order, Start, Worker};
 
 /// News of one pod's runtime objects that wait for its task. More than a pod has containers; a full queue becomes one look.
@@ -74,9 +80,8 @@ pub struct Pods {
     silent: Vec<Source>,
     /// Held until all of them have.
     unready: Option<ReadyGuard>,
-    /// Static pods that begin once another of their name, or themselves from before, has ended; by uid, with
-    /// the moment at which they were asked for.
-    waiting: BTreeMap<String, (Instant, Order)>,
+    /// Static pods that begin once another of their name, or themselves from before, has ended.
+    waiting: Waiting,
     /// A look at the whole runtime, for pods that have no task.
     looks: JoinSet<Option<Vec<PodOnNode>>>,
     /// Whether something was missed since that look began.
@@ -143,7 +148,7 @@ impl Pods {
             records: found.records,
             unready: Some(unready).filter(|_| !sources.is_empty()),
             silent: sources,
-            waiting: BTreeMap::new(),
+            waiting: Waiting::default(),
             looks: JoinSet::new(),
             look_again: false,
         }
@@ -158,7 +163,7 @@ impl Pods {
         let began = tokio::time::Instant::now();
         let mut early = EARLY_LOOKS.into_iter().map(|after| began + after).peekable();
         loop {
-            let due = early.peek().copied();
+            let (due, overdue) = (early.peek().copied(), self.waiting.next());
             // All arms are cancel safe: a message not taken now is taken in the next turn. In one order, so that one schedule
             // of a test is one history.
             tokio::select! {
@@ -184,6 +189,9 @@ impl Pods {
                 () = tokio::time::sleep_until(due.unwrap_or(began)), if due.is_some() => {
                     early.next();
                     self.look();
+                }
+                () = tokio::time::sleep_until(overdue.unwrap_or(began)), if overdue.is_some() => {
+                    self.tell_overdue();
                 }
                 else => return,
             }
@@ -220,9 +228,8 @@ impl Pods {
         if order.source == Source::Static {
             self.retire_namesakes(&order.pod);
         }
-        if self.has_to_wait(&order) {
-            let asked = self.waiting.get(&uid).map_or(asked, |(since, _)| *since);
-            self.waiting.insert(uid, (asked, order));
+        if let Some((before, grace)) = self.waits_for(&order) {
+            self.waiting.insert(order, asked, before, grace);
             return;
         }
         match self.tasks.get(&uid) {
@@ -239,17 +246,39 @@ impl Pods {
         }
     }
 
-    /// Whether a static pod has to wait: one of its name still runs, or it was dropped and comes again before its end. A pod of
-    /// the API has a uid of its own each time, and does not wait for what another of its name takes to end.
-    fn has_to_wait(&self, order: &Order) -> bool {
+    /// The pod that a static pod has to wait for, by uid, and how long that may take to end: one of its name still runs, or it was
+    /// dropped and comes again before its end. A pod of the API has a uid of its own each time, and does not wait for what another of
+    /// its name takes to end.
+    fn waits_for(&self, order: &Order) -> Option<(String, Duration)> {
         if order.source != Source::Static {
-            return false;
+            return None;
         }
         let (uid, name) = (&order.pod.metadata.uid, full_name(&order.pod));
-        self.tasks.iter().any(|(known, task)| match known == uid {
+        let is_before = |(known, task): &(&String, &Task)| match *known == uid {
             true => task.order.borrow().held == Held::No,
             false => task.name == name,
-        })
+        };
+        let (before, task) = self.tasks.iter().find(is_before)?;
+        Some((before.clone(), grace_of(&task.order.borrow().pod)))
+    }
+
+    /// Says of static pods that wait for too long what they wait for.
+    fn tell_overdue(&mut self) {
+        for Overdue { order, before, waited } in self.waiting.overdue() {
+            let secs = waited.as_secs();
+            let why = self.parts.timelines.trouble(&before);
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            let message = format!(
+                "the pod {before} that was here under this name has not ended within {secs} s{why}"
+            );
+            let meta = &order.pod.metadata;
+            tracing::warn!(pod = meta.name, namespace = meta.namespace, message, "waits");
+            let outcome = Outcome::Failed(message.clone());
+            self.parts.timelines.step(&order.pod, "WaitForPredecessor".into(), waited, outcome);
+            let (severity, reason) = (Severity::Warning, "FailedSync");
+            let event = PodEvent { severity, reason, message, field_path: String::new() };
+            self.parts.reports.event(&order.pod, event);
+        }
     }
 
     /// What was found of another pod of a static pod's name is that pod before its manifest was edited: no source will claim it.
@@ -269,7 +298,7 @@ impl Pods {
     }
 
     fn begin_waiting(&mut self) {
-        for (asked, order) in std::mem::take(&mut self.waiting).into_values() {
+        for (asked, order) in self.waiting.take() {
             self.wants(order, asked);
         }
     }
@@ -308,7 +337,7 @@ impl Pods {
     /// waits for another of its name is wanted: it may run already, begun by the agent before this one.
     fn remove_remains(&mut self) {
         let known = self.records.keys().chain(self.unclaimed.keys());
-        let unwanted = known.filter(|uid| !self.waiting.contains_key(*uid));
+        let unwanted = known.filter(|uid| !self.waiting.contains(uid));
         let uids: BTreeSet<String> = unwanted.cloned().collect();
         uids.iter().for_each(|uid| self.remove_remains_of(uid));
     }
@@ -360,8 +389,7 @@ impl Pods {
         }
         if self.silent.is_empty() {
             self.remove_remains();
-            let is_known =
-                |uid: &str| self.tasks.contains_key(uid) || self.waiting.contains_key(uid);
+            let is_known = |uid: &str| self.tasks.contains_key(uid) || self.waiting.contains(uid);
             self.parts.provision.retain(is_known);
         }
     }

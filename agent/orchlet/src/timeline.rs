@@ -131,6 +131,16 @@ impl Timelines {
         }
     }
 
+    /// What failed last of what was done for a pod, if nothing has worked since.
+    pub fn trouble(&self, uid: &str) -> Option<String> {
+        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = state.pods.get(uid)?.steps().last()?;
+        match &last.outcome {
+            Outcome::Failed(why) => Some(format!("{}: {why}", last.what)),
+            Outcome::Done => None,
+        }
+    }
+
     /// The timelines of the pods of that name, newest last, with their uids: of one that lives and of those before it.
     pub fn of(&self, namespace: &str, name: &str) -> Vec<(String, Timeline)> {
         let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use agent_csi::offload;
 use agent_pod::events;
-use agent_pod::volume_mounts::VolumeOnHost;
+use agent_pod::volume_mounts::{self, VolumeOnHost};
 use agent_volume::persistent::{Backing, Known, Persistent};
 use agent_volume::pod_volumes::SetUp;
 use agent_volume::sources::{HostPathKind, Inputs, TokenWant, VolumeKind};
@@ -20,7 +20,8 @@ use agent_volume::{Needs, Volume};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::Quantity;
-use proto_api::core::v1::{Node, Pod};
+use proto_api::core::v1::{Node, Pod, VolumeMount};
+use proto_api::names::Names;
 use proto_daemon::exit::chain;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -334,6 +335,8 @@ impl Work {
         };
         let mut done = Done { on_host: BTreeMap::new(), switched: Vec::new(), outcome: Ok(()) };
         let persistent = |volume: &Volume| volume.kind == VolumeKind::Persistent;
+        let asked = self.pod.metadata.annotations.get(Names::PARTS_FOLLOW);
+        let follows = asked.is_some_and(|value| value == "true");
         for volume in self.volumes.into_iter().filter(|volume| !persistent(volume)) {
             let began = Instant::now();
             let made = on_disk.set_up(&inputs, &volume);
@@ -345,7 +348,13 @@ impl Work {
             match made {
                 Ok(SetUp { path, written, .. }) => {
                     let path = path.to_string_lossy().into_owned();
-                    done.on_host.insert(volume.name.clone(), given(on_disk, &volume, path));
+                    let follows = follows && matches!(volume.kind, VolumeKind::Projected(_));
+                    let there = given(on_disk, &volume, path, follows);
+                    if follows {
+                        let renewed = renew_parts(&self.pod, on_disk, &volume.name, &there);
+                        done.outcome = done.outcome.and(renewed);
+                    }
+                    done.on_host.insert(volume.name.clone(), there);
                     if written == Some(Written::Switched) {
                         done.switched.push(volume);
                     }
@@ -357,8 +366,40 @@ impl Work {
     }
 }
 
+/// Shows the containers of a pod what those parts of a volume are now that they were given.
+fn renew_parts(
+    pod: &Pod,
+    on_disk: &agent_volume::PodVolumes,
+    name: &str,
+    there: &VolumeOnHost,
+) -> Result<(), Line> {
+    for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
+        let mounts = container.volume_mounts.iter().enumerate();
+        let own = |mount: &VolumeMount| mount.name == name && volume_mounts::follows(mount, there);
+        for (index, mount) in mounts.filter(|(_, mount)| own(mount)) {
+            let part = SubPath {
+                volume: name,
+                root: Path::new(&there.path),
+                container: &container.name,
+                index,
+                path: &mount.sub_path,
+                on_node: None,
+                all_read_only: None,
+                follows: true,
+            };
+            on_disk.renew_part(&pod.metadata.uid, &part).map_err(|e| chain(&e))?;
+        }
+    }
+    Ok(())
+}
+
 /// A volume as containers are given it.
-fn given(on_disk: &agent_volume::PodVolumes, volume: &Volume, path: String) -> VolumeOnHost {
+fn given(
+    on_disk: &agent_volume::PodVolumes,
+    volume: &Volume,
+    path: String,
+    follows: bool,
+) -> VolumeOnHost {
     VolumeOnHost {
         path,
         read_only: matches!(volume.kind, VolumeKind::Projected(_)),
@@ -370,6 +411,7 @@ fn given(on_disk: &agent_volume::PodVolumes, volume: &Volume, path: String) -> V
             }
             _ => false,
         },
+        follows,
     }
 }
 
@@ -415,6 +457,7 @@ impl PodVolumes for NodeVolumes {
                         path: &part.path,
                         on_node: on_node(&part.name),
                         all_read_only: part.all_read_only,
+                        follows: part.follows,
                     };
                     let at = on_disk.sub_path(&uid, &wanted).map_err(|e| chain(&e))?;
                     bound.insert(part.index, at.to_string_lossy().into_owned());

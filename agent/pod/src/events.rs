@@ -1,5 +1,7 @@
 //! Events of a pod: which step is told to users, under which reason and in which words.
 
+use proto_api::core::v1::Pod;
+
 use crate::handler::Handler;
 use crate::memory::Doom;
 use crate::plan::{Action, StopWhy};
@@ -159,6 +161,18 @@ pub fn done(want: &PodWant, action: &Action, took: &str) -> Option<PodEvent> {
         _ => return None,
     };
     Some(event)
+}
+
+/// The event of a pull that takes long, for a container of `pod`.
+pub fn pull_goes_on(pod: &Pod, container: &str, message: String) -> PodEvent {
+    let first = pod.spec.init_containers.iter().any(|c| c.name == container);
+    let list = match pod.spec.containers.iter().any(|c| c.name == container) {
+        true => "containers",
+        false if first => "initContainers",
+        false => "ephemeralContainers",
+    };
+    let field_path = format!("spec.{list}{{{container}}}");
+    PodEvent { field_path, ..PodEvent::new(Severity::Normal, "Pulling", message) }
 }
 
 /// The event of a container that is created from an image the node already had.

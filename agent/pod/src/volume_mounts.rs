@@ -21,6 +21,8 @@ pub struct VolumeOnHost {
     pub block: bool,
     /// Whether it is checked when it is bound, so that containers are given it through a binding of the agent's only.
     pub checked: bool,
+    /// Whether containers that have a part of it see that part brought up to date; its pod asked for it.
+    pub follows: bool,
 }
 
 /// Whether a mount has to be read-only also where something else is mounted below it (`recursiveReadOnly`).
@@ -43,6 +45,8 @@ pub struct Part<'a> {
     pub path: String,
     /// Whether what is mounted below is read-only too.
     pub all_read_only: Option<AllReadOnly>,
+    /// Whether it is brought up to date while containers have it.
+    pub follows: bool,
 }
 
 /// What a container is given through bindings of the agent's: parts of volumes, volumes that are checked when they are bound, and those
@@ -75,7 +79,8 @@ pub fn sub_paths<'a>(
         if path.starts_with('/') || path.split('/').any(|name| name == "..") {
             return Err(failed());
         }
-        found.push(Part { index, volume: mount.name.as_str(), path, all_read_only });
+        let follows = volumes.get(&mount.name).is_some_and(|volume| follows(mount, volume));
+        found.push(Part { index, volume: mount.name.as_str(), path, all_read_only, follows });
     }
     Ok(found)
 }
@@ -93,6 +98,16 @@ fn all_read_only(mount: &VolumeMount) -> Option<AllReadOnly> {
 /// Whether mounts made later travel through a mount. A binding of the agent's would be one more place that they travel to.
 fn propagates(mount: &VolumeMount) -> bool {
     matches!(mount.mount_propagation.as_deref(), Some("HostToContainer" | "Bidirectional"))
+}
+
+/// Whether a mount is brought up to date while a container has it: a part with a fixed name of a volume whose pod asked for it. What
+/// is read-only all the way down receives nothing.
+pub fn follows(mount: &VolumeMount, volume: &VolumeOnHost) -> bool {
+    volume.follows
+        && !mount.sub_path.is_empty()
+        && mount.sub_path_expr.is_empty()
+        && mount.mount_propagation.as_deref().is_none_or(|propagation| propagation == "None")
+        && all_read_only(mount).is_none()
 }
 
 /// `text` with its variables replaced; `None` if one is not known.
@@ -133,6 +148,8 @@ pub(crate) fn mounts(
             propagation: match wanted.mount_propagation.as_deref() {
                 Some("HostToContainer") => Propagation::HostToContainer,
                 Some("Bidirectional") => Propagation::Bidirectional,
+                // Newer versions travel to it.
+                _ if follows(wanted, volume) => Propagation::HostToContainer,
                 _ => Propagation::Private,
             },
         })
@@ -183,6 +200,22 @@ mod tests {
 
     fn volumes(volume: VolumeOnHost) -> BTreeMap<String, VolumeOnHost> {
         [("v".to_owned(), volume)].into()
+    }
+
+    #[test]
+    fn parts_follow_where_the_pod_asked_for_it() {
+        let propagation = |path: &str, follows: bool| {
+            let volumes =
+                volumes(VolumeOnHost { path: "/h".into(), follows, ..Default::default() });
+            let container = container(&[(path, "")]);
+            let parts = sub_paths(&container, &[], &volumes).unwrap();
+            let at = parts.iter().map(|part| (part.index, "/part".to_owned())).collect();
+            let mounts = mounts(&container, &volumes, &at).unwrap();
+            (parts.iter().any(|part| part.follows), mounts[0].propagation)
+        };
+        assert_eq!(propagation("f", true), (true, Propagation::HostToContainer));
+        assert_eq!(propagation("f", false), (false, Propagation::Private));
+        assert_eq!(propagation("", true), (false, Propagation::Private));
     }
 
     #[test]

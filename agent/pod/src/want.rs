@@ -353,12 +353,14 @@ fn presence(pod: &Pod) -> Presence {
     if pod.metadata.deletion_timestamp.is_none() {
         return Presence::Present;
     }
-    let grace = pod
-        .metadata
-        .deletion_grace_period_seconds
-        .or(pod.spec.termination_grace_period_seconds)
-        .unwrap_or(GRACE_SECS_DEFAULT);
-    Presence::Deleting { grace: secs(grace) }
+    Presence::Deleting { grace: grace_of(pod) }
+}
+
+/// How long a pod may take to end: as its deletion says, else its spec.
+pub fn grace_of(pod: &Pod) -> Duration {
+    let deletion = pod.metadata.deletion_grace_period_seconds;
+    let grace = deletion.or(pod.spec.termination_grace_period_seconds);
+    secs(grace.unwrap_or(GRACE_SECS_DEFAULT))
 }
 
 fn secs(value: i64) -> Duration {

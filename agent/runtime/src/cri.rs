@@ -26,8 +26,11 @@ use crate::hold::{Busy, Holding};
 use crate::observe::{self, Ended};
 use crate::runtime::{PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
 
+/// containerd's own name for what its CRI plugin keeps.
+pub const CRI_NAMESPACE: &str = "k8s.io";
+
 /// Deadline of calls that only read.
-const READ: Duration = Duration::from_secs(20);
+pub(crate) const READ: Duration = Duration::from_secs(20);
 /// Deadline of calls that change something; the ecosystem's usual one.
 const CHANGE: Duration = Duration::from_secs(120);
 /// Deadline of an image pull: long, since its progress cannot be seen over CRI, but not for ever.
@@ -276,7 +279,7 @@ pub(crate) enum InstanceKind {
 }
 
 /// Makes one call: the deadline holds on both sides, and an error says what was asked about what.
-async fn call<Q, A, F>(
+pub(crate) async fn call<Q, A, F>(
     name: &'static str,
     object: &str,
     deadline: Duration,

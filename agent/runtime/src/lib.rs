@@ -7,6 +7,7 @@
 
 pub mod runtime;
 
+mod arrivals;
 pub mod cri;
 pub mod events;
 pub mod hold;

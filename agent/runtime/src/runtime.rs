@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use agent_pod::seen::{ContainerSeen, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
 /// The future of a call's answer.
@@ -94,6 +95,11 @@ pub trait Runtime: Send + Sync + 'static {
         login: Option<&'a RegistryLogin>,
     ) -> Answer<'a, String>;
 
+    /// What of images is on its way, as far as the runtime says.
+    fn arrivals(&self) -> Answer<'_, Arrivals> {
+        std::future::ready(Ok(Arrivals::default())).boxed()
+    }
+
     /// Removes an image with all its names.
     fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
 
@@ -102,6 +108,17 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Usage of all running containers.
     fn usage(&self) -> Answer<'_, Vec<ContainerUsage>>;
+}
+
+/// Parts of images that the runtime is fetching, for all pulls together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrivals {
+    /// How many.
+    pub parts: usize,
+    /// Bytes of them that have come.
+    pub bytes: u64,
+    /// Bytes of them in all.
+    pub total: u64,
 }
 
 /// Why a call did not do what it was asked.

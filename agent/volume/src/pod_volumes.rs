@@ -6,25 +6,26 @@
 //!                           kubernetes.io~projected/api-access    a file system in memory each
 //! ```
 
+mod parts;
+
 use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use agent_pod::volume_mounts::AllReadOnly;
 use proto_api::names::Names;
 use rustix::fs::{Gid, Mode};
 use rustix::io::Errno;
 
 use crate::fs_group::{self, Change};
 use crate::host_path::{self, HostPathError};
-use crate::mount::{self, Extent, SECRETS_BYTES_MAX, Swap, Tmpfs};
+use crate::mount::{self, SECRETS_BYTES_MAX, Swap, Tmpfs};
 use crate::payload::Payload;
 use crate::private::{self, MODE as PRIVATE};
 use crate::sources::{
     self, Inputs, Medium, Plugin, Projected, Projection, SourceError, TokenWant, Volume, VolumeKind,
 };
-use crate::sub_path::{self, SubPath, SubPathError, Why};
+use crate::sub_path;
 use crate::tree::{Ownership, Tree, TreeError, Written};
 use crate::{beneath, empty_dir};
 
@@ -287,76 +288,6 @@ impl PodVolumes {
             }
         }
         Ok(())
-    }
-
-    /// Binds a part of a volume to a place of its own, for a container to be given; where. A repeated call for the same container finds
-    /// what is bound, or takes what the path leads to by now.
-    ///
-    /// # Errors
-    /// The part leads out of the volume, or cannot be opened, made or bound.
-    pub fn sub_path(&self, uid: &str, want: &SubPath<'_>) -> Result<PathBuf, SubPathError> {
-        let failed = |what: &'static str| {
-            let (path, volume) = (want.path.to_owned(), want.volume.to_owned());
-            move |source| SubPathError { path, volume, what, source }
-        };
-        if ![uid, want.volume, want.container].into_iter().all(is_plain) {
-            return Err(failed("name")(Errno::INVAL.into()));
-        }
-        let root = match want.on_node {
-            Some(kind) => host_path::open(&want.root.to_string_lossy(), kind).map_err(Why::from),
-            None => self.open_root(want.root).map_err(Why::from),
-        };
-        let root = root.map_err(failed("open the volume"))?;
-        let part = match (want.path, want.on_node) {
-            ("", Some(_)) => root,
-            (path, _) => {
-                sub_path::open(root, path).map_err(|e| failed("open below the volume")(e.into()))?
-            }
-        };
-        let extent = match (want.path, want.on_node, want.all_read_only) {
-            (_, _, Some(_)) => Extent::AllReadOnly,
-            ("", Some(_), None) => Extent::All,
-            _ => Extent::One,
-        };
-        if extent == Extent::AllReadOnly && self.lie_in(&part) {
-            let refused = failed("mount")(Why::HoldsAgent);
-            return self.give_up(want, refused);
-        }
-        match self.bind_part(uid, want, &part, extent) {
-            Err((_, Errno::NOSYS)) if want.all_read_only == Some(AllReadOnly::IfPossible) => {
-                let refused = failed("mount")(Errno::NOSYS.into());
-                self.give_up(want, refused)
-            }
-            done => done.map_err(|(what, error)| failed(what)(error.into())),
-        }
-    }
-
-    /// What a container gets that would like everything read-only, where that cannot be: all of the volume as it is, which the runtime
-    /// mounts read-only at its top.
-    fn give_up(&self, want: &SubPath<'_>, why: SubPathError) -> Result<PathBuf, SubPathError> {
-        if want.all_read_only == Some(AllReadOnly::IfPossible) && want.path.is_empty() {
-            tracing::debug!(volume = want.volume, %why, "read-only at its top only");
-            return Ok(want.root.to_owned());
-        }
-        Err(why)
-    }
-
-    fn bind_part(
-        &self,
-        uid: &str,
-        want: &SubPath<'_>,
-        part: &OwnedFd,
-        extent: Extent,
-    ) -> Result<PathBuf, (&'static str, Errno)> {
-        let failed = |what: &'static str| move |error: Errno| (what, error);
-        let pods = beneath::open_directory(&self.pods).map_err(failed("open the pod"))?;
-        let pod = beneath::make_directory(pods, uid, PRIVATE).map_err(failed("open the pod"))?;
-        let targets = sub_path::targets(pod, want.volume, want.container);
-        let targets = targets.map_err(failed("prepare the mount"))?;
-        let index = want.index.to_string();
-        sub_path::bind(part, &targets, &index, extent).map_err(failed("mount"))?;
-        let below = [uid, sub_path::DIRECTORY, want.volume, want.container, &index];
-        Ok(below.iter().fold(self.pods.clone(), |path, name| path.join(name)))
     }
 
     /// Whether the pods' own directories lie in what is open as `part`.

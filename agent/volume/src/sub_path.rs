@@ -13,13 +13,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use agent_pod::volume_mounts::AllReadOnly;
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::beneath;
 use crate::host_path::HostPathError;
 use crate::mount::{self, Extent};
 use crate::sources::HostPathKind;
+use crate::{beneath, tree};
 
 /// Directory of a pod's bound parts.
 pub(crate) const DIRECTORY: &str = "volume-subpaths";
@@ -43,6 +43,8 @@ pub struct SubPath<'a> {
     pub on_node: Option<HostPathKind>,
     /// Whether it is given read-only with everything that is mounted below it.
     pub all_read_only: Option<AllReadOnly>,
+    /// Whether containers that have it see it brought up to date by [`crate::PodVolumes::renew_part`].
+    pub follows: bool,
 }
 
 /// Why a part of a volume cannot be given.
@@ -129,10 +131,15 @@ pub(crate) fn bind(
     parent: &OwnedFd,
     index: &str,
     extent: Extent,
+    follows: bool,
 ) -> rustix::io::Result<()> {
     let wanted = rustix::fs::fstat(part)?;
     if let Some(there) = beneath::handle(parent, index)? {
-        if beneath::is_mount_point(&there)? && is_same(&rustix::fs::fstat(&there)?, &wanted) {
+        // One that follows is made anew for each instance: what an instance was given is the lowest of several.
+        if !follows
+            && beneath::is_mount_point(&there)?
+            && is_same(&rustix::fs::fstat(&there)?, &wanted)
+        {
             return Ok(());
         }
         drop(there);
@@ -140,7 +147,41 @@ pub(crate) fn bind(
     }
     let is_directory = FileType::from_raw_mode(wanted.st_mode) == FileType::Directory;
     make_target(parent, index, is_directory)?;
-    mount::bind_below(part, parent, index, extent)
+    mount::bind_below(part, parent, index, extent)?;
+    if follows { mount::follow::lead(parent, index) } else { Ok(()) }
+}
+
+/// A file under a name of its own in its volume's root, for which nothing takes the place of the file: what is mounted on it later stays
+/// there when the file that was its first is removed. A directory is given as it is, and so does not follow.
+pub(crate) fn stand_in(root: impl AsFd, part: OwnedFd, name: &str) -> rustix::io::Result<OwnedFd> {
+    if FileType::from_raw_mode(rustix::fs::fstat(&part)?.st_mode) != FileType::RegularFile {
+        return Ok(part);
+    }
+    let names = beneath::make_directory(root, tree::PARTS, 0o700)?;
+    if beneath::handle(&names, name)?.is_some() {
+        beneath::remove(&names, name)?;
+    }
+    rustix::fs::linkat(&part, "", &names, name, AtFlags::EMPTY_PATH)?;
+    beneath::handle(&names, name)?.ok_or(Errno::NOENT)
+}
+
+/// Shows `part` where another version of it is bound, unless it is the same. What nobody was given yet, or is of another kind by now,
+/// stays as it is; `at` is the path of the target.
+pub(crate) fn renew(
+    part: &OwnedFd,
+    parent: &OwnedFd,
+    index: &str,
+    at: &Path,
+) -> rustix::io::Result<()> {
+    let Some(there) = beneath::handle(parent, index)? else { return Ok(()) };
+    let (old, new) = (rustix::fs::fstat(&there)?, rustix::fs::fstat(part)?);
+    let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let both_files = is_file(&old) && is_file(&new);
+    if !beneath::is_mount_point(&there)? || is_same(&old, &new) || !both_files {
+        return Ok(());
+    }
+    drop(there);
+    mount::follow::replace(part, parent, index, at)
 }
 
 fn is_same(one: &Stat, other: &Stat) -> bool {
@@ -161,6 +202,15 @@ fn make_target(parent: &OwnedFd, index: &str, directory: bool) -> rustix::io::Re
     }
     let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL;
     beneath::open(parent, index, flags, Mode::from_raw_mode(0o640)).map(drop)
+}
+
+/// Opens the directory of a container's targets; `None` if it has none.
+pub(crate) fn targets_there(
+    pod: impl AsFd,
+    volume: &str,
+    container: &str,
+) -> rustix::io::Result<Option<OwnedFd>> {
+    beneath::directory(pod, &format!("{DIRECTORY}/{volume}/{container}"))
 }
 
 /// Opens the directory of a container's targets, made if need be.

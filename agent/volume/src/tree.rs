@@ -30,6 +30,8 @@ use crate::payload::{Payload, PayloadFile};
 
 const DATA: &str = "..data";
 const DATA_NEW: &str = "..data_tmp";
+/// Further names of files that containers were given alone. They outlast the generation that the file was in.
+pub(crate) const PARTS: &str = "..parts";
 const LINK_NEW: &str = "..link_tmp";
 
 /// How long a generation stays after its end. A path is resolved in microseconds; a reader that is put aside in between gets
@@ -390,7 +392,8 @@ impl Tree {
             beneath::remove(&self.root, &name)?;
         }
         for (name, _) in beneath::entries(&self.root)? {
-            if name.starts_with("..") && name != DATA && !is_generation(&name) {
+            let kept = name == DATA || name == PARTS || is_generation(&name);
+            if name.starts_with("..") && !kept {
                 beneath::remove(&self.root, &name)?;
             }
         }

@@ -116,6 +116,7 @@ impl Ground {
             path,
             on_node: None,
             all_read_only: None,
+            follows: false,
         };
         self.pods.sub_path("u", &part).ok()
     }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use agent_runtime::cri::CRI_NAMESPACE;
 use agent_runtime::image::{ImageFile, ImageTar};
 use agent_runtime::import::{self, Keep};
 use anyhow::{Context, Result};
@@ -14,9 +15,6 @@ const APPLETS: [&str; 14] = [
     "sh", "cat", "ls", "echo", "env", "id", "ip", "nc", "nslookup", "sleep", "stat", "tar", "true",
     "wget",
 ];
-
-/// The namespace in which containerd keeps what its CRI plugin sees.
-const CRI_NAMESPACE: &str = "k8s.io";
 
 /// An archive of the image, made from the host's static busybox.
 pub fn busybox() -> Result<ImageTar> {

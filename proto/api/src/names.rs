@@ -119,6 +119,10 @@ impl Names {
         }))
     }
 
+    /// An annotation that no other node agent knows, and the same in both profiles: with the value `true` a pod has the parts of
+    /// projected volumes that its containers mount (`subPath`) brought up to date while they run.
+    pub const PARTS_FOLLOW: &'static str = "orch.io/sub-paths-follow";
+
     /// The profile.
     pub fn profile(&self) -> &Profile {
         &self.profile

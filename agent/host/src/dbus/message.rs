@@ -60,6 +60,36 @@ pub enum Argument<'a> {
     Text(&'a str),
     /// A signed number.
     Int(i32),
+    /// A truth value.
+    Truth(bool),
+    /// Properties by name.
+    Properties(&'a [(&'a str, Value<'a>)]),
+    /// A list of named lists of properties, with nothing in it.
+    NoLists,
+}
+
+/// The value of a property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// A text.
+    Text(&'a str),
+    /// A truth value.
+    Truth(bool),
+    /// An unsigned number of 64 bits.
+    Long(u64),
+}
+
+impl Argument<'_> {
+    /// Its type.
+    fn signature(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "s",
+            Self::Int(_) => "i",
+            Self::Truth(_) => "b",
+            Self::Properties(_) => "a(sv)",
+            Self::NoLists => "a(sa(sv))",
+        }
+    }
 }
 
 impl Message {
@@ -73,15 +103,13 @@ impl Message {
         let mut body = Writer::default();
         let mut signature = String::new();
         for argument in args {
+            signature.push_str(argument.signature());
             match argument {
-                Argument::Text(text) => {
-                    signature.push('s');
-                    body.text(text);
-                }
-                Argument::Int(number) => {
-                    signature.push('i');
-                    body.number(u32::from_le_bytes(number.to_le_bytes()));
-                }
+                Argument::Text(text) => body.text(text),
+                Argument::Int(number) => body.number(u32::from_le_bytes(number.to_le_bytes())),
+                Argument::Truth(truth) => body.number((*truth).into()),
+                Argument::Properties(properties) => body.properties(properties),
+                Argument::NoLists => body.properties(&[]),
             }
         }
         Self {
@@ -262,6 +290,37 @@ impl Writer {
         self.0.push(0);
     }
 
+    /// A list of structures: its length does not count the padding before the first of them.
+    fn properties(&mut self, properties: &[(&str, Value<'_>)]) {
+        self.number(0);
+        let before = self.0.len();
+        self.align(8);
+        let begin = self.0.len();
+        for (name, value) in properties {
+            self.align(8);
+            self.text(name);
+            match value {
+                Value::Text(text) => {
+                    self.signature("s");
+                    self.text(text);
+                }
+                Value::Truth(truth) => {
+                    self.signature("b");
+                    self.number((*truth).into());
+                }
+                Value::Long(number) => {
+                    self.signature("t");
+                    self.align(8);
+                    self.0.extend(number.to_le_bytes());
+                }
+            }
+        }
+        let len = length(self.0.len() - begin).to_le_bytes();
+        if let Some(place) = self.0.get_mut(before - len.len()..before) {
+            place.copy_from_slice(&len);
+        }
+    }
+
     fn signature(&mut self, text: &str) {
         self.0.push(u8::try_from(text.len()).unwrap_or(u8::MAX));
         self.0.extend(text.as_bytes());
@@ -367,6 +426,26 @@ mod tests {
         assert_eq!(of("h", &[0, 0, 0, 0]).descriptor(), Some(0));
         assert_eq!(of("v", b"\x01t\0\0\0\0\0\0\x05\0\0\0\0\0\0\0").long_in_variant(), Some(5));
         assert_eq!(of("v", b"\x01u\0\0\x05\0\0\0").long_in_variant(), None);
+    }
+
+    #[test]
+    fn lists_of_properties() {
+        let all = [("a", Value::Truth(true)), ("bc", Value::Long(5)), ("d", Value::Text("e"))];
+        let args = [Argument::Truth(false), Argument::Properties(&all), Argument::NoLists];
+        let call = Message::call("d", "/p", ("i", "m"), &args);
+        assert_eq!(call.signature, "ba(sv)a(sa(sv))");
+        let mut expect = b"\0\0\0\0\x3d\0\0\0".to_vec();
+        expect.extend(b"\x01\0\0\0a\0\x01b\0\0\0\0\x01\0\0\0");
+        expect.extend(b"\x02\0\0\0bc\0\x01t\0\0\0\0\0\0\x05\0\0\0\0\0\0\0");
+        expect.extend(b"\0\0\0\0\0\0\0\0");
+        expect.truncate(8 + 16 + 24);
+        expect.extend(b"\x01\0\0\0d\0\x01s\0\0\0\0\x01\0\0\0e\0");
+        let len = u32::try_from(expect.len() - 8).unwrap();
+        expect[4..8].copy_from_slice(&len.to_le_bytes());
+        expect.resize(expect.len().next_multiple_of(4), 0);
+        expect.extend(b"\0\0\0\0");
+        expect.resize(expect.len().next_multiple_of(8), 0);
+        assert_eq!(call.body, expect);
     }
 
     #[test]

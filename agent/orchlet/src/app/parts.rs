@@ -18,6 +18,7 @@ use crate::images::Images;
 use crate::objects::{NoObjects, Subscribe};
 use crate::pods::parts::{Parts, Verdicts};
 use crate::pods::probing::NodeProbes;
+use crate::pods::restarts::Restarts;
 use crate::pods::seams::Reports;
 use crate::pods::turns::Turns;
 use crate::provision::{Provision, RuntimeClasses};
@@ -67,6 +68,7 @@ impl Bound {
         };
         let (issuer, boot) = (client.map(volumes::issuer), self.boot_id.clone());
         let volumes = NodeVolumes::new(on_disk, persistent, issuer, node, boot);
+        let processors = std::thread::available_parallelism().map_or(1, Into::into);
         Parts {
             runtime: Arc::new(self.runtime.clone()),
             reports,
@@ -110,7 +112,8 @@ impl Bound {
             timelines: Timelines::default(),
             metrics: self.metrics.clone(),
             probes: NodeProbes::new(format!("{}/1.25", settings.names.component("probe"))),
-            turns: Turns::new(std::thread::available_parallelism().map_or(1, Into::into)),
+            turns: Turns::new(processors),
+            restarts: Restarts::new(processors),
         }
     }
 }

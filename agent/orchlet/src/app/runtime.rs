@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agent_runtime::cri::CRI_NAMESPACE;
 use agent_runtime::runtime::PodOnNode;
 use agent_runtime::{Runtime, events, import, pause};
 use proto_daemon::exit::chain;
@@ -9,8 +10,6 @@ use tokio::sync::mpsc;
 
 use super::{Bound, SAID_LEN};
 
-/// Namespace of containerd in which its CRI plugin keeps everything.
-pub(super) const CRI_NAMESPACE: &str = "k8s.io";
 /// Pause between attempts to reach the runtime at the start.
 const RUNTIME_RETRY: Duration = Duration::from_millis(250);
 /// How often the runtime is looked at as a whole, to repair what no event told of.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use agent_host::logind;
 use agent_node::eviction::decide::State;
 use agent_node::resources::MEMORY;
+use agent_runtime::cri::CRI_NAMESPACE;
 use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 
-use super::runtime::CRI_NAMESPACE;
 use super::{Bound, until};
 use crate::config::{Settings, log_size};
 use crate::eviction::Evictor;

@@ -16,11 +16,15 @@ async fn pods_that_want_the_same_share_a_pull() {
     let runtime = Arc::new(runtime);
     let images = images(&runtime);
     // No pull can begin until all three want one.
-    let slots = images.slots.acquire_many(2).await.expect("open");
+    let rank = || Rank::new(0);
+    let slots = (images.slots.take("a", rank()).await, images.slots.take("b", rank()).await);
     let (pod, sources) = (Pod::default(), Sources::default());
     let pull = || images.pull("reg.io/app:1", &pod, &sources);
     let all_wait = async {
-        let waiting = || lock(&images.under_way).values().next().and_then(Pull::strong_count);
+        let waiting = || {
+            let under_way = lock(&images.under_way);
+            under_way.values().next().and_then(|(pull, _)| pull.strong_count())
+        };
         // The three, and the one in the map.
         while waiting() != Some(4) {
             tokio::time::sleep(std::time::Duration::from_millis(1)).await;

@@ -25,7 +25,7 @@ use super::effect::Effect;
 use super::parts::Parts;
 use super::scene::Scene;
 use super::seams::{Line, WantedPart};
-use super::{hooks, last_words};
+use super::{hooks, last_words, pulling};
 use crate::provision::hosts_mount;
 use crate::{clock, images};
 
@@ -41,7 +41,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self { reason, message: message.into(), effect: Effect::Nothing }
     }
 
@@ -66,7 +66,9 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
                 None => ImageSeen::Absent { at: clock::boot() },
             }))
         }
-        Action::PullImage { image, container } => pull_image(parts, scene, image, container).await,
+        Action::PullImage { image, container } => {
+            pulling::pull(parts, scene, image, container).await
+        }
         Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
             let make = New { name: container, attempt: *attempt, sandbox_id, image_id };
             create_container(parts, scene, make).await
@@ -112,38 +114,6 @@ fn instance(now: ContainerSeen) -> Effect {
     Effect::Instance(Box::new(now))
 }
 
-/// The image that is there meanwhile without a registry, imported by an operator, unless it is to be pulled always.
-async fn imported(parts: &Parts, scene: &Scene, image: &str, container: &str) -> Option<String> {
-    let always =
-        container_of(&scene.pod, container).is_some_and(|c| c.image_pull_policy == "Always");
-    if always || !parts.images.is_imported(image) {
-        return None;
-    }
-    parts.runtime.image(image).await.ok()?.map(|image| image.id)
-}
-
-async fn pull_image(
-    parts: &Parts,
-    scene: &Scene,
-    image: &str,
-    container: &str,
-) -> Result<Effect, Failure> {
-    if let Some(id) = imported(parts, scene, image, container).await {
-        return Ok(Effect::Image(ImageSeen::Present { id }));
-    }
-    let missing = images::missing_secrets(&scene.pod, &scene.sources);
-    if !missing.is_empty() {
-        let message = format!(
-            "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed.",
-            missing.join(", ")
-        );
-        warn(parts, &scene.pod, "FailedToRetrieveImagePullSecret", message);
-    }
-    let pulled = parts.images.pull(image, &scene.pod, &scene.sources).await;
-    let id = pulled.map_err(|e| Failure::new(e.reason, e.message))?;
-    Ok(Effect::Image(ImageSeen::Present { id }))
-}
-
 async fn create_sandbox(parts: &Parts, scene: &Scene, attempt: u32) -> Result<Effect, Failure> {
     let began = std::time::Instant::now();
     let cgroup = parts.place.make_cgroup(&scene.pod).map_err(|e| Failure::new("", e))?;
@@ -184,7 +154,7 @@ async fn tell_network(parts: &Parts, pod: &Pod) {
     }
 }
 
-fn warn(parts: &Parts, pod: &Pod, reason: &'static str, message: String) {
+pub(super) fn warn(parts: &Parts, pod: &Pod, reason: &'static str, message: String) {
     let severity = Severity::Warning;
     parts.reports.event(pod, PodEvent { severity, reason, message, field_path: String::new() });
 }
@@ -245,7 +215,8 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
     let logs = PathBuf::from(&sandbox.log_directory).join(&container.name);
     make_directory(logs)?;
     let create = parts.runtime.create_container(make.sandbox_id, &config, &sandbox);
-    let created = parts.turns.take(Turn::Create, create).await;
+    let create = parts.turns.take(Turn::Create, create);
+    let created = parts.restarts.take(make.attempt, create).await;
     let id = created.map_err(|e| Failure::runtime(CREATE_ERROR, &e))?;
     Ok(instance(ContainerSeen {
         id,
@@ -272,8 +243,9 @@ async fn bind_parts(
         let name = part.volume;
         let volume = scene.mounted.on_host.get(name);
         let volume = volume.ok_or_else(|| format!("no volume {name:?} to mount"))?.clone();
-        let Part { index, path, all_read_only, .. } = part;
-        wanted.push(WantedPart { index, name: name.to_owned(), volume, path, all_read_only });
+        let Part { index, path, all_read_only, follows, .. } = part;
+        let name = name.to_owned();
+        wanted.push(WantedPart { index, name, volume, path, all_read_only, follows });
     }
     if wanted.is_empty() {
         return Ok(BTreeMap::new());

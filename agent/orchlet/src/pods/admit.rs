@@ -8,7 +8,7 @@ use agent_node::priority::is_critical;
 use agent_node::{pressure, shutdown, support};
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::memory::Admission;
-use agent_pod::want::{Source, Verdict};
+use agent_pod::want::{Source, Verdict, grace_of};
 
 use super::parts::Parts;
 use super::scene::Scene;
@@ -79,8 +79,7 @@ async fn make_room(parts: &Parts, scene: &Scene, is_static: bool, short: &Refusa
     };
     let mut slowest = Duration::ZERO;
     for victim in running.iter().filter(|v| chosen.contains(&v.pod.metadata.uid)) {
-        let grace = victim.pod.spec.termination_grace_period_seconds.unwrap_or(30);
-        slowest = slowest.max(Duration::from_secs(u64::try_from(grace).unwrap_or(0)));
+        slowest = slowest.max(grace_of(&victim.pod));
         let event = PodEvent {
             severity: Severity::Warning,
             reason: PREEMPTED,

@@ -174,6 +174,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         metrics: metrics(),
         probes: crate::pods::probing::NodeProbes::new("agent/1".into()),
         turns: crate::pods::turns::Turns::new(2),
+        restarts: crate::pods::restarts::Restarts::new(2),
     }
 }
 

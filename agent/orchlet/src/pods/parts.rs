@@ -19,6 +19,7 @@ use proto_api::names::Names;
 use tokio::sync::{Notify, watch};
 
 use super::probing::NodeProbes;
+use super::restarts::Restarts;
 use super::seams::{Line, PodPlace, PodVolumes, Reports};
 use super::turns::Turns;
 use crate::images::Images;
@@ -74,6 +75,8 @@ pub struct Parts {
     pub probes: NodeProbes,
     /// Turns at the runtime.
     pub turns: Turns,
+    /// The share of restarts in them.
+    pub restarts: Restarts,
 }
 
 /// What keeps pods from beginning on the node.

@@ -124,6 +124,8 @@ pub struct WantedPart {
     pub path: String,
     /// Whether what is mounted below is read-only too.
     pub all_read_only: Option<AllReadOnly>,
+    /// Whether it is brought up to date while containers have it.
+    pub follows: bool,
 }
 
 /// How full a volume is, as its driver tells.

@@ -48,7 +48,7 @@ use crate::journal::{Record, Ticket};
 use crate::objects::Subscription;
 
 /// What a pod's source says of it now.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Order {
     /// The pod.
     pub pod: Arc<Pod>,

@@ -10,9 +10,10 @@ use proto_grpc::cri::v1 as wire;
 use super::{
     CHANGE, CriRuntime, Earlier, PULL, READ, call, config, gone, incomplete, says_started, seen,
 };
+use crate::arrivals;
 use crate::runtime::{
-    Answer, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RegistryLogin, Runtime,
-    RuntimeHealth, RuntimeVersion, StreamRequest,
+    Answer, Arrivals, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RegistryLogin,
+    Runtime, RuntimeHealth, RuntimeVersion, StreamRequest,
 };
 
 /// Longest time for writing a container to disk when nobody says how long it may take.
@@ -341,6 +342,10 @@ impl Runtime for CriRuntime {
             Ok(answer.image_ref)
         }
         .boxed()
+    }
+
+    fn arrivals(&self) -> Answer<'_, Arrivals> {
+        arrivals::of_images(self.channel()).boxed()
     }
 
     fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {

@@ -7,6 +7,7 @@ use proto_api::names::Profile;
 
 use super::*;
 use crate::sources::{HostPathKind, Keys};
+use crate::sub_path::SubPath;
 
 struct Fixed(ConfigMap, Secret);
 
@@ -212,6 +213,7 @@ fn a_path_of_the_node_is_bound_as_what_it_was_checked_to_be() {
             path: "",
             on_node,
             all_read_only: None,
+            follows: false,
         };
         volumes.sub_path("u", &part)
     };

@@ -6,6 +6,12 @@ fn root(path: &Path) -> OwnedFd {
     beneath::open_directory(path).unwrap()
 }
 
+/// All of a volume, for the mount of that number.
+fn of_all(root: &Path, index: usize, on_node: Option<HostPathKind>) -> SubPath<'_> {
+    let (volume, container, path) = ("v", "c", "");
+    SubPath { volume, root, container, index, path, on_node, all_read_only: None, follows: false }
+}
+
 fn identity(fd: &OwnedFd) -> u64 {
     rustix::fs::fstat(fd).unwrap().st_ino
 }
@@ -89,8 +95,7 @@ fn read_only_goes_all_the_way_down() {
     let pods = crate::PodVolumes::new(agent.path(), Names::new(Profile::Kubernetes));
     let give = |root: &Path, index, all_read_only| {
         let on_node = Some(HostPathKind::Directory);
-        let part =
-            SubPath { volume: "v", root, container: "c", index, path: "", on_node, all_read_only };
+        let part = SubPath { all_read_only, ..of_all(root, index, on_node) };
         pods.sub_path("u", &part)
     };
     let bound = give(volume.path(), 0, Some(AllReadOnly::Enabled)).unwrap();
@@ -109,4 +114,92 @@ fn read_only_goes_all_the_way_down() {
     assert_eq!(free, [Ok(()); 3]);
     assert!(refused.unwrap_err().contains("the agent's own directory"));
     assert_eq!(given, above);
+}
+
+/// A container, as far as its mounts go: a namespace of its own with a mount of `from` that receives what is mounted there.
+struct Container {
+    shell: std::process::Child,
+    says: std::io::BufReader<std::process::ChildStdout>,
+}
+
+impl Container {
+    fn start(from: &Path, to: &Path) -> Self {
+        use std::process::{Command, Stdio};
+        let script = "mount --bind $0 $1 && mount --make-rslave $1 && while read line; do \
+                      echo $(cat $1) $(grep -c \" $1 \" /proc/self/mountinfo); done";
+        let mut shell = Command::new("unshare")
+            .args(["--mount", "--propagation", "slave", "sh", "-c", script])
+            .args([from, to])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let says = std::io::BufReader::new(shell.stdout.take().unwrap());
+        Self { shell, says }
+    }
+
+    /// What it reads, and how many mounts it has there.
+    fn sees(&mut self) -> String {
+        use std::io::{BufRead as _, Write as _};
+        writeln!(self.shell.stdin.as_mut().unwrap()).unwrap();
+        let mut line = String::new();
+        self.says.read_line(&mut line).unwrap();
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+#[test]
+fn a_part_that_follows_is_new_in_containers_that_run() {
+    use proto_api::names::{Names, Profile};
+    let (agent, volume) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    if volume.path().metadata().unwrap().uid() != 0 {
+        eprintln!("SKIPPED a_part_that_follows_is_new_in_containers_that_run: needs root");
+        return;
+    }
+    std::fs::create_dir_all(agent.path().join("pods/u")).unwrap();
+    let pods = crate::PodVolumes::new(agent.path(), Names::new(Profile::Kubernetes));
+    // As files of a projected volume come: a new one takes the place of the old.
+    let write = |text: &str| {
+        std::fs::write(volume.path().join("next"), text).unwrap();
+        std::fs::rename(volume.path().join("next"), volume.path().join("f")).unwrap();
+    };
+    let part = SubPath { path: "f", follows: true, ..of_all(volume.path(), 0, None) };
+    write("one");
+    pods.renew_part("u", &part).unwrap();
+    let bound = pods.sub_path("u", &part).unwrap();
+    let inside = agent.path().join("inside");
+    std::fs::write(&inside, "").unwrap();
+    let mut first = Container::start(&bound, &inside);
+    let mut seen = vec![first.sees()];
+    for text in ["two", "three", "four"] {
+        write(text);
+        pods.renew_part("u", &part).unwrap();
+        pods.renew_part("u", &part).unwrap();
+        seen.push(first.sees());
+    }
+    // What is gone from the volume stays in the container.
+    std::fs::remove_file(volume.path().join("f")).unwrap();
+    pods.renew_part("u", &part).unwrap();
+    seen.push(first.sees());
+    // The next instance begins with what is there, and follows too.
+    write("five");
+    pods.sub_path("u", &part).unwrap();
+    let mut second = Container::start(&bound, &inside);
+    assert_eq!(second.sees(), "five 1");
+    write("six");
+    pods.renew_part("u", &part).unwrap();
+    let of_second = second.sees();
+    drop((first, second));
+    pods.tear_down("u").unwrap();
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!table.contains(&*agent.path().to_string_lossy()), "{table}");
+    assert_eq!(seen, ["one 1", "two 2", "three 2", "four 2", "four 2"]);
+    assert_eq!(of_second, "six 2");
 }

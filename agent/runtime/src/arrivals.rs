@@ -1,0 +1,35 @@
+//! What is on its way: content that containerd is fetching for images. CRI says nothing of a pull before its end.
+
+use containerd_client::services::v1::ListStatusesRequest;
+use containerd_client::services::v1::content_client::ContentClient;
+use tonic::transport::Channel;
+
+use crate::cri::{CRI_NAMESPACE, READ, call};
+use crate::import::in_namespace;
+use crate::runtime::{Arrivals, RefusalKind, RuntimeError};
+
+/// What is being fetched now, for all images together; nothing where the runtime is another.
+///
+/// # Errors
+/// containerd does not answer.
+pub(crate) async fn of_images(channel: Channel) -> Result<Arrivals, RuntimeError> {
+    let mut client = ContentClient::new(channel);
+    let ask = |request: tonic::Request<ListStatusesRequest>| async move {
+        client.list_statuses(in_namespace(request.into_inner(), CRI_NAMESPACE)).await
+    };
+    let asked = call("ListStatuses", "", READ, ListStatusesRequest::default(), ask).await;
+    let answer = match asked {
+        Err(error) if error.kind() == Some(RefusalKind::Unimplemented) => {
+            return Ok(Arrivals::default());
+        }
+        answer => answer?,
+    };
+    let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
+    let add = |sum: Arrivals, part: (i64, i64)| Arrivals {
+        parts: sum.parts + 1,
+        bytes: sum.bytes.saturating_add(bytes(part.0)),
+        total: sum.total.saturating_add(bytes(part.1)),
+    };
+    let parts = answer.statuses.iter().map(|status| (status.offset, status.total));
+    Ok(parts.fold(Arrivals::default(), add))
+}

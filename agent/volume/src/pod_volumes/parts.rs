@@ -1,0 +1,136 @@
+//! Parts of volumes on their way to containers, and what is taken off and shown anew under them.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use agent_pod::volume_mounts::AllReadOnly;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::{PRIVATE, PodVolumes, is_plain};
+use crate::mount::{self, Extent};
+use crate::sub_path::{self, SubPath, SubPathError, Why};
+use crate::{beneath, host_path};
+
+impl PodVolumes {
+    /// Binds a part of a volume to a place of its own, for a container to be given; where. A repeated call for the same container finds
+    /// what is bound, or takes what the path leads to by now.
+    ///
+    /// # Errors
+    /// The part leads out of the volume, or cannot be opened, made or bound.
+    pub fn sub_path(&self, uid: &str, want: &SubPath<'_>) -> Result<PathBuf, SubPathError> {
+        let failed = |what: &'static str| {
+            let (path, volume) = (want.path.to_owned(), want.volume.to_owned());
+            move |source| SubPathError { path, volume, what, source }
+        };
+        if ![uid, want.volume, want.container].into_iter().all(is_plain) {
+            return Err(failed("name")(Errno::INVAL.into()));
+        }
+        let root = match want.on_node {
+            Some(kind) => host_path::open(&want.root.to_string_lossy(), kind).map_err(Why::from),
+            None => self.open_root(want.root).map_err(Why::from),
+        };
+        let root = root.map_err(failed("open the volume"))?;
+        let below = |e: Errno| failed("open below the volume")(e.into());
+        let part = match (want.path, want.on_node) {
+            ("", Some(_)) => root,
+            (path, _) if want.follows => {
+                let part = sub_path::open(&root, path).map_err(below)?;
+                let name = format!("{}.{}", want.container, want.index);
+                // What an instance before had is mounted on its name.
+                self.take_off(uid, want).map_err(|e| failed("unmount")(e.into()))?;
+                sub_path::stand_in(&root, part, &name).map_err(below)?
+            }
+            (path, _) => sub_path::open(root, path).map_err(below)?,
+        };
+        let extent = match (want.path, want.on_node, want.all_read_only) {
+            (_, _, Some(_)) => Extent::AllReadOnly,
+            ("", Some(_), None) => Extent::All,
+            _ => Extent::One,
+        };
+        if extent == Extent::AllReadOnly && self.lie_in(&part) {
+            let refused = failed("mount")(Why::HoldsAgent);
+            return self.give_up(want, refused);
+        }
+        match self.bind_part(uid, want, &part, extent) {
+            Err((_, Errno::NOSYS)) if want.all_read_only == Some(AllReadOnly::IfPossible) => {
+                let refused = failed("mount")(Errno::NOSYS.into());
+                self.give_up(want, refused)
+            }
+            done => done.map_err(|(what, error)| failed(what)(error.into())),
+        }
+    }
+
+    /// What a container gets that would like everything read-only, where that cannot be: all of the volume as it is, which the runtime
+    /// mounts read-only at its top.
+    fn give_up(&self, want: &SubPath<'_>, why: SubPathError) -> Result<PathBuf, SubPathError> {
+        if want.all_read_only == Some(AllReadOnly::IfPossible) && want.path.is_empty() {
+            tracing::debug!(volume = want.volume, %why, "read-only at its top only");
+            return Ok(want.root.to_owned());
+        }
+        Err(why)
+    }
+
+    fn bind_part(
+        &self,
+        uid: &str,
+        want: &SubPath<'_>,
+        part: &OwnedFd,
+        extent: Extent,
+    ) -> Result<PathBuf, (&'static str, Errno)> {
+        let failed = |what: &'static str| move |error: Errno| (what, error);
+        let pods = beneath::open_directory(&self.pods).map_err(failed("open the pod"))?;
+        let pod = beneath::make_directory(pods, uid, PRIVATE).map_err(failed("open the pod"))?;
+        let targets = sub_path::targets(pod, want.volume, want.container);
+        let targets = targets.map_err(failed("prepare the mount"))?;
+        let index = want.index.to_string();
+        let bound = sub_path::bind(part, &targets, &index, extent, want.follows);
+        bound.map_err(failed("mount"))?;
+        Ok(self.target(uid, want))
+    }
+
+    /// Where a part is bound for a container.
+    fn target(&self, uid: &str, want: &SubPath<'_>) -> PathBuf {
+        let index = want.index.to_string();
+        let below = [uid, sub_path::DIRECTORY, want.volume, want.container, &index];
+        below.iter().fold(self.pods.clone(), |path, name| path.join(name))
+    }
+
+    /// Opens the directory of a container's targets; `None` if it has none.
+    fn targets(&self, uid: &str, want: &SubPath<'_>) -> rustix::io::Result<Option<OwnedFd>> {
+        let pods = beneath::open_directory(&self.pods)?;
+        let Some(pod) = beneath::directory(pods, uid)? else { return Ok(None) };
+        sub_path::targets_there(pod, want.volume, want.container)
+    }
+
+    fn take_off(&self, uid: &str, want: &SubPath<'_>) -> rustix::io::Result<()> {
+        match self.targets(uid, want)? {
+            Some(targets) => mount::detach(targets, &want.index.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// Shows containers that were given a part of a volume what it is now, if that part follows. A part that nobody was given, or that
+    /// is not there any more, stays as it is.
+    ///
+    /// # Errors
+    /// The part leads out of the volume, or cannot be opened or mounted.
+    pub fn renew_part(&self, uid: &str, want: &SubPath<'_>) -> Result<(), SubPathError> {
+        let failed = |what: &'static str| {
+            let (path, volume) = (want.path.to_owned(), want.volume.to_owned());
+            move |source: Errno| SubPathError { path, volume, what, source: source.into() }
+        };
+        if ![uid, want.volume, want.container].into_iter().all(is_plain) {
+            return Err(failed("name")(Errno::INVAL));
+        }
+        let targets = self.targets(uid, want).map_err(failed("open the mount"))?;
+        let Some(targets) = targets else { return Ok(()) };
+        let root = self.open_root(want.root).map_err(failed("open the volume"))?;
+        let part = match beneath::open_inside(&root, want.path, OFlags::PATH) {
+            Err(Errno::NOENT) => return Ok(()),
+            part => part.map_err(failed("open below the volume"))?,
+        };
+        let (index, at) = (want.index.to_string(), self.target(uid, want));
+        sub_path::renew(&part, &targets, &index, &at).map_err(failed("mount"))
+    }
+}

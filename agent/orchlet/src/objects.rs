@@ -62,6 +62,9 @@ pub fn needs_of(pod: &Pod) -> Needs {
 
 /// The first required object or key that a container's environment misses in `sources`.
 pub fn missing(pod: &Pod, container: &Container, sources: &Sources) -> Option<String> {
+    if container.env.is_empty() && container.env_from.is_empty() {
+        return None;
+    }
     let inputs = agent_pod::env::Inputs {
         pod,
         host_ips: &[],

@@ -139,6 +139,29 @@ impl FakeRuntime {
         Some((sandbox.config.uid.clone(), container.config.clone()))
     }
 
+    /// What is live, with the uid of its pod.
+    #[must_use]
+    pub fn live(&self) -> Vec<(String, ContainerSeen)> {
+        let state = self.lock();
+        let live = state.containers.values().filter(|c| c.seen.is_live());
+        let of_pod = |c: &FakeContainer| {
+            let sandbox = state.sandboxes.get(&c.seen.sandbox_id)?;
+            Some((sandbox.config.uid.clone(), c.seen.clone()))
+        };
+        live.filter_map(of_pod).collect()
+    }
+
+    /// Whether anything of a pod is live.
+    #[must_use]
+    pub fn is_live(&self, uid: &str) -> bool {
+        let state = self.lock();
+        let of_pod = |c: &FakeContainer| {
+            let sandbox = state.sandboxes.get(&c.seen.sandbox_id);
+            sandbox.is_some_and(|sandbox| sandbox.config.uid == uid)
+        };
+        state.containers.values().any(|c| c.seen.is_live() && of_pod(c))
+    }
+
     /// Somebody removes an image.
     pub fn remove_image_now(&self, name: &str) {
         self.lock().images.remove(name);
@@ -235,9 +258,10 @@ impl State {
         Some(sandbox.config.uid.clone())
     }
 
-    fn pods(&self) -> Vec<PodOnNode> {
+    /// The pods with such a uid.
+    fn pods(&self, of: impl Fn(&str) -> bool) -> Vec<PodOnNode> {
         let mut pods: BTreeMap<String, PodOnNode> = BTreeMap::new();
-        for (id, sandbox) in &self.sandboxes {
+        for (id, sandbox) in self.sandboxes.iter().filter(|(_, s)| of(&s.config.uid)) {
             let config = &sandbox.config;
             let pod = pods.entry(config.uid.clone()).or_insert_with(|| PodOnNode {
                 uid: config.uid.clone(),
@@ -354,12 +378,12 @@ impl Runtime for FakeRuntime {
     }
 
     fn list(&self) -> Answer<'_, Vec<PodOnNode>> {
-        self.act("ListPodSandbox", "", |state| Ok(state.pods()))
+        self.act("ListPodSandbox", "", |state| Ok(state.pods(|_| true)))
     }
 
     fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode> {
         self.act("ListPodSandbox", uid, |state| {
-            let found = state.pods().into_iter().find(|pod| pod.uid == uid);
+            let found = state.pods(|of| of == uid).pop();
             Ok(found.unwrap_or_else(|| PodOnNode { uid: uid.into(), ..PodOnNode::default() }))
         })
     }

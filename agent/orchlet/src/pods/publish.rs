@@ -6,8 +6,19 @@ use serde_json::{Map, Value, json};
 
 /// Whether the agent has something to change in what is shown. Conditions of others do not count.
 pub fn differs(shown: &PodStatus, status: &PodStatus) -> bool {
-    // Most often there is nothing, and that is seen soonest.
-    shown != status && !changes(shown, status).is_empty()
+    // Most often there is nothing, and that is seen soonest; else mostly one of a few fields. Only then are both written out.
+    shown != status
+        && (heads(shown).ne(heads(status))
+            || fields(shown) != fields(status)
+            || status.conditions.iter().any(|c| is_changed(&shown.conditions, c)))
+}
+
+/// What changes most often, of the pod and of each container.
+fn heads(status: &PodStatus) -> impl Iterator<Item = (&str, &str, i32, bool)> {
+    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    let of_containers =
+        containers.map(|c| (c.name.as_str(), c.container_id.as_str(), c.restart_count, c.ready));
+    std::iter::once((status.phase.as_str(), status.reason.as_str(), 0, false)).chain(of_containers)
 }
 
 /// Whether who does not know yet what is shown of a pod (`known`) would take the pod back from that to `status`.
@@ -54,15 +65,18 @@ fn fields(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-fn changed_conditions(shown: &[PodCondition], wanted: &[PodCondition]) -> Vec<Value> {
+fn is_changed(shown: &[PodCondition], wanted: &PodCondition) -> bool {
     // The probe time is nobody's; servers and other agents leave it empty.
-    let same = |a: &PodCondition, b: &PodCondition| {
-        PodCondition { last_probe_time: b.last_probe_time, ..a.clone() } == *b
+    let same = |shown: &PodCondition| {
+        PodCondition { last_probe_time: wanted.last_probe_time, ..shown.clone() } == *wanted
     };
-    let known = |c: &PodCondition| shown.iter().any(|s| s.type_ == c.type_ && same(s, c));
+    !shown.iter().any(|s| s.type_ == wanted.type_ && same(s))
+}
+
+fn changed_conditions(shown: &[PodCondition], wanted: &[PodCondition]) -> Vec<Value> {
     wanted
         .iter()
-        .filter(|c| !known(c))
+        .filter(|c| is_changed(shown, c))
         .filter_map(|c| {
             let mut value = serde_json::to_value(c).ok()?;
             // Merged by type: what a condition no longer says has to be taken away.

@@ -4,14 +4,15 @@
 //! waits. Pods of the API and of manifests come and go meanwhile, with volumes that are real files below a directory in memory.
 //!
 //! Everything follows from a seed: a failing one is replayed by `ORCH_SEED=<seed> cargo test -p orchlet simulation -- --nocapture`
-//! (with `ORCH_CRASH=<moment>` for a walk). `ORCH_SEEDS=<n>` runs more of them, from `ORCH_FROM` on; `ORCH_PROGRESS=<file>` is told
-//! every now and then how many have been run and which have failed.
+//! (with `ORCH_DEATHS=<moment>[,<moment>]` for a walk). `ORCH_SEEDS=<n>` runs so many seeds, from `ORCH_FROM` on; `hack/simulate` runs
+//! them by the million.
 //!
 //! What must hold is checked where it could be broken: `world.rs`, `runtime.rs`, `cluster.rs`, `volumes.rs` and the end of `sim.rs`; in
 //! one history in eight (`extras.rs`) also what takes longer to look at: `readers.rs`, `shares.rs`, `others.rs` and `leaks.rs`.
 
 mod chance;
 mod cluster;
+mod course;
 mod extras;
 mod issuer;
 mod leaks;
@@ -20,47 +21,37 @@ mod readers;
 mod runtime;
 pub(super) mod shares;
 mod sim;
+mod tally;
 mod volumes;
 mod world;
 
-use std::collections::BTreeSet;
-use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use chance::Chance;
+use course::{Course, Deaths};
 use sim::Sim;
+use tally::Tally;
 use world::lock;
 
-/// Schedules of an ordinary run, and those among them that are walked: the agent dies in each of their moments in turn.
-const SEEDS: u64 = 60;
-const WALKS: u64 = 1;
+/// Seeds of an ordinary run without walks, and those that are walked.
+const SEEDS: u64 = 100;
 /// Histories of an ordinary run that are looked at more closely.
 const SCRUTINISED: u64 = 24;
-/// One seed in so many is walked in a longer run.
-const WALK_EVERY: u64 = 500;
-/// Failures after which a longer run is given up.
-const FAILURES_MAX: usize = 40;
+const WALKED: [u64; 2] = [course::ONE_DEATH, course::TWO_DEATHS];
 
 pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
 /// What came of a history.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     /// Moments in which the agent could have died.
     moments: u64,
     /// What happened, as a number, and in how many lines.
     trace: (u64, u64),
     failure: Option<String>,
-}
-
-/// Who dies when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deaths {
-    /// Faults of all kinds, and deaths wherever the seed wants them.
-    BySeed,
-    /// No other trouble: the agent dies once, in this moment; 0 is never.
-    At(u64),
 }
 
 /// A directory in memory, where there is one.
@@ -82,28 +73,41 @@ impl Ground {
     }
 }
 
-/// Runs a history.
+/// Runs a history. One in which something panics has failed.
 fn history(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
+    let ran = catch_unwind(AssertUnwindSafe(|| run(ground, seed, deaths)));
+    volumes::end();
+    ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        let failure = Some(format!("panic: {}", text.unwrap_or_default()));
+        Outcome { failure, ..Outcome::default() }
+    })
+}
+
+fn run(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("runtime");
     let root = ground.root();
+    let scale = Course::of(seed).scale();
     let (faults, deadly) = match deaths {
-        Deaths::At(moment) => (0, BTreeSet::from([moment])),
+        Deaths::At(moments) => (0, moments.into_iter().collect()),
         Deaths::BySeed => {
-            let mut chance = chance::Chance(seed ^ 0x5eed);
+            let mut chance = Chance(seed ^ 0x5eed);
             let deadly = (0..chance.below(4)).map(|_| 1 + chance.below(400)).collect();
             (1 + chance.below(3), deadly)
         }
     };
     let log = leaks::Log::default();
-    let reading =
+    let _reading =
         extras::is_scrutinised(seed).then(|| tracing::subscriber::set_default(log.clone()));
-    let outcome = runtime.block_on(async {
+    runtime.block_on(async {
         crate::clock::reset();
         let mut sim = Sim::new(seed, faults, deadly, &root);
+        sim.scale = scale;
         sim.run().await;
         let mut world = lock(&sim.world);
         if let Some(line) = log.leak() {
@@ -116,95 +120,28 @@ fn history(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
         }
         let trace = (world.trace.hash, world.trace.len);
         Outcome { moments: world.moments, trace, failure: world.failure.clone() }
-    });
-    drop(reading);
-    volumes::end();
-    outcome
-}
-
-/// Counts histories, and keeps those that failed.
-#[derive(Default)]
-struct Tally {
-    histories: u64,
-    failures: Vec<String>,
-}
-
-impl Tally {
-    fn run(&mut self, ground: &Ground, seed: u64, deaths: Deaths) -> u64 {
-        let outcome = history(ground, seed, deaths);
-        self.histories += 1;
-        if let Some(failure) = outcome.failure {
-            let how = match deaths {
-                Deaths::BySeed => format!("ORCH_SEED={seed}"),
-                Deaths::At(moment) => format!("ORCH_SEED={seed} ORCH_CRASH={moment}"),
-            };
-            println!("{how}: {failure}");
-            self.failures.push(format!("{how}: {failure}"));
-        }
-        outcome.moments
-    }
-
-    fn walk(&mut self, ground: &Ground, seed: u64) {
-        let moments = self.run(ground, seed, Deaths::At(0));
-        for moment in 1..=moments {
-            self.run(ground, seed, Deaths::At(moment));
-            if self.failures.len() >= FAILURES_MAX {
-                return;
-            }
-        }
-    }
-
-    fn check(&self) {
-        assert!(self.failures.is_empty(), "{} of {}", self.failures.len(), self.histories);
-    }
-}
-
-/// Tells whoever waits for a long run where it is.
-fn tell(tally: &Tally, next: u64, began: std::time::Instant) {
-    let Ok(path) = std::env::var("ORCH_PROGRESS") else { return };
-    let (done, failures) = (tally.histories, tally.failures.len());
-    let secs = began.elapsed().as_secs();
-    let mut line = format!("{done} histories in {secs} s, {failures} failures, next seed {next}\n");
-    tally.failures.iter().for_each(|failure| line += &format!("  {failure}\n"));
-    let file = std::fs::File::options().create(true).append(true).open(path);
-    file.and_then(|mut file| file.write_all(line.as_bytes())).expect("progress");
+    })
 }
 
 #[test]
 fn the_rules_hold_in_every_simulated_history() {
-    let (ground, mut tally) = (Ground::new(), Tally::default());
+    let (ground, tally) = (Ground::new(), Tally::default());
     if let Some(seed) = number("ORCH_SEED") {
-        let deaths = number("ORCH_CRASH").map_or(Deaths::BySeed, Deaths::At);
-        tally.run(&ground, seed, deaths);
+        tally.run(&ground, seed, Deaths::told());
         return tally.check();
     }
-    let (wanted, began) = (number("ORCH_SEEDS"), std::time::Instant::now());
-    let mut seed = number("ORCH_FROM").unwrap_or(0);
-    let mut told = 0;
-    while tally.histories < wanted.unwrap_or(SEEDS) && tally.failures.len() < FAILURES_MAX {
-        if wanted.is_some() && seed.is_multiple_of(WALK_EVERY) {
-            tally.walk(&ground, seed);
+    let from = number("ORCH_FROM").unwrap_or(1);
+    match number("ORCH_SEEDS") {
+        Some(count) => {
+            tally.watch();
+            (from..from + count).for_each(|seed| tally.follow(&ground, seed));
         }
-        tally.run(&ground, seed, Deaths::BySeed);
-        seed += 1;
-        if tally.histories >= told + 10_000 {
-            told = tally.histories;
-            tell(&tally, seed, began);
+        None => {
+            let unwalked = |seed: &u64| matches!(Course::of(*seed), Course::Troubled(_));
+            let seeds = (from..).filter(unwalked).take(usize::try_from(SEEDS).expect("small"));
+            seeds.chain(WALKED).for_each(|seed| tally.follow(&ground, seed));
         }
     }
-    tell(&tally, seed, began);
-    tally.check();
-}
-
-/// Without other trouble, the agent dies once, in each moment of the history in turn.
-#[test]
-fn the_rules_hold_wherever_the_agent_dies() {
-    if number("ORCH_SEED").is_some() || number("ORCH_SEEDS").is_some() {
-        return;
-    }
-    let (ground, mut tally) = (Ground::new(), Tally::default());
-    (0..WALKS).for_each(|seed| tally.walk(&ground, 1000 + seed));
-    println!("{} histories", tally.histories);
     tally.check();
 }
 
@@ -214,13 +151,13 @@ fn the_rules_hold_under_scrutiny() {
     if number("ORCH_SEED").is_some() || number("ORCH_SEEDS").is_some() {
         return;
     }
-    let (ground, mut tally) = (Ground::new(), Tally::default());
+    let (ground, tally) = (Ground::new(), Tally::default());
     let wanted = number("ORCH_SCRUTINISED").unwrap_or(SCRUTINISED);
-    let first = number("ORCH_FROM").unwrap_or(0);
-    for seed in (first..first + 8 * wanted).filter(|seed| extras::is_scrutinised(*seed)) {
+    let seeds = (number("ORCH_FROM").unwrap_or(1)..).filter(|seed| extras::is_scrutinised(*seed));
+    let seeds = seeds.filter(|seed| matches!(Course::of(*seed), Course::Troubled(_)));
+    for seed in seeds.take(usize::try_from(wanted).expect("small")) {
         tally.run(&ground, seed, Deaths::BySeed);
     }
-    println!("{} histories", tally.histories);
     tally.check();
 }
 

@@ -58,23 +58,68 @@ pub const MAPS: u64 = 2;
 /// The driver of all claims.
 pub const DRIVER: &str = "sim.csi";
 
+/// How much there is in a history. What is wrong shows mostly in small ones, which are many times cheaper; what takes several pods
+/// and a long story shows in large ones only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// A pod or two with a container or two.
+    Small,
+    /// Up to six pods with something of everything.
+    #[default]
+    Large,
+}
+
+impl Scale {
+    /// As small or as large.
+    fn pick<T>(self, small: T, large: T) -> T {
+        match self {
+            Self::Small => small,
+            Self::Large => large,
+        }
+    }
+
+    /// Pods that are at most made.
+    pub fn pods_max(self) -> u64 {
+        self.pick(2, 6)
+    }
+
+    /// Pods of the API that there are in the beginning.
+    pub fn pods(self, chance: &mut Chance) -> u64 {
+        match self {
+            Self::Small => 1,
+            Self::Large => 1 + chance.below(3),
+        }
+    }
+
+    /// Things that happen.
+    pub fn happenings(self, chance: &mut Chance) -> u64 {
+        match self {
+            Self::Small => 1 + chance.below(5),
+            Self::Large => 4 + chance.below(20),
+        }
+    }
+}
+
 /// A pod with something of everything, as the seed wants it.
-pub fn pod_of(chance: &mut Chance, name: &str, uid: &str) -> Pod {
+pub fn pod_of(chance: &mut Chance, scale: Scale, name: &str, uid: &str) -> Pod {
     let mut pod = Pod::default();
     pod.metadata.uid = uid.into();
     pod.metadata.name = name.into();
     pod.metadata.namespace = "ns".into();
     pod.spec.restart_policy = chance.of(&["Always", "OnFailure", "Never"]).into();
     pod.spec.termination_grace_period_seconds = Some(small(chance, 8));
-    pod.spec.volumes = (0..chance.below(4)).map(|n| volume_of(chance, n)).collect();
+    let volumes = chance.below(scale.pick(2, 4));
+    pod.spec.volumes = (0..volumes).map(|n| volume_of(chance, n)).collect();
     let mounts: Vec<VolumeMount> = pod.spec.volumes.iter().map(mount_of).collect();
-    let several = chance.below(2);
-    pod.spec.containers = (0..=several).map(|n| serving(chance, format!("main{n}"))).collect();
-    for n in 0..chance.below(4) {
+    let several = u64::from(chance.one_in(scale.pick(5, 2)));
+    let rare = scale.pick(4, 2);
+    pod.spec.containers =
+        (0..=several).map(|n| serving(chance, rare, format!("main{n}"))).collect();
+    for n in 0..chance.below(scale.pick(2, 4)) {
         let container = if chance.one_in(2) {
             Container {
                 restart_policy: Some("Always".into()),
-                ..serving(chance, format!("side{n}"))
+                ..serving(chance, rare, format!("side{n}"))
             }
         } else {
             Container { args: vec!["exit 0".into()], ..container(chance, format!("init{n}")) }
@@ -157,13 +202,14 @@ fn container(chance: &mut Chance, name: String) -> Container {
     container
 }
 
-fn serving(chance: &mut Chance, name: String) -> Container {
+/// A container that serves; it has each probe once in `rare` times.
+fn serving(chance: &mut Chance, rare: u64, name: String) -> Container {
     let mut container = container(chance, name);
     let pre_stop = hook(chance, "pre");
     container.lifecycle = Some(Lifecycle { post_start: hook(chance, "post"), pre_stop });
-    container.startup_probe = probe(chance, "startup");
-    container.readiness_probe = probe(chance, "readiness");
-    container.liveness_probe = probe(chance, "liveness");
+    container.startup_probe = probe(chance, rare, "startup");
+    container.readiness_probe = probe(chance, rare, "readiness");
+    container.liveness_probe = probe(chance, rare, "liveness");
     container
 }
 
@@ -175,8 +221,8 @@ fn hook(chance: &mut Chance, word: &str) -> Option<LifecycleHandler> {
     chance.one_in(3).then(|| LifecycleHandler { exec: exec(word), ..Default::default() })
 }
 
-fn probe(chance: &mut Chance, word: &str) -> Option<Probe> {
-    chance.one_in(2).then(|| {
+fn probe(chance: &mut Chance, rare: u64, word: &str) -> Option<Probe> {
+    chance.one_in(rare).then(|| {
         let initial_delay_seconds = i32::try_from(chance.below(3) * 4).expect("small");
         let failure_threshold = i32::try_from(1 + chance.below(3)).expect("small");
         let mut probe = Probe {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use agent_pod::env::Needs;
 use agent_pod::events::PodEvent;
 use agent_pod::memory::Phase;
 use agent_volume::persistent::Known;
@@ -116,7 +117,7 @@ impl Reports for Clerk {
     }
 }
 
-fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+pub fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     status.init_container_statuses.iter().chain(&status.container_statuses)
 }
 
@@ -305,34 +306,40 @@ pub struct SimObjects(pub Arc<View>);
 impl Subscribe for SimObjects {
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
         self.0.state.lock().expect("lock").pokes.push(Arc::downgrade(&poke));
-        Box::new(SimSubscription { pod: pod.clone(), view: self.0.clone() })
+        Box::new(SimSubscription { needs: needs_of(pod), pod: pod.clone(), view: self.0.clone() })
     }
 }
 
 struct SimSubscription {
+    needs: Needs,
     pod: Pod,
     view: Arc<View>,
 }
 
+impl SimSubscription {
+    /// What containers' environments are made from.
+    fn objects(&self) -> Sources {
+        let seen = self.view.state.lock().expect("lock");
+        let Some(maps) = &seen.maps else { return Sources::default() };
+        let known = |name: &String| (name.clone(), maps.get(name).cloned());
+        let config_maps = self.needs.config_maps.iter().map(known).collect();
+        let secret = |name: &String| (name.clone(), Some(seen.secret.clone()));
+        let secrets = self.needs.secrets.iter().map(secret).collect();
+        Sources { config_maps, secrets, ..Sources::default() }
+    }
+}
+
 impl Subscription for SimSubscription {
     fn sources(&self) -> Sources {
-        let seen = self.view.state.lock().expect("lock");
-        let persistent = self.view.known.clone();
-        let Some(maps) = &seen.maps else { return Sources { persistent, ..Sources::default() } };
-        let needs = needs_of(&self.pod);
-        let known = |name: String| (name.clone(), maps.get(&name).cloned());
-        let config_maps = needs.config_maps.into_iter().map(known).collect();
-        let secrets = needs.secrets.into_iter().map(|name| (name, Some(seen.secret.clone())));
-        Sources { config_maps, secrets: secrets.collect(), persistent, ..Sources::default() }
+        Sources { persistent: self.view.known.clone(), ..self.objects() }
     }
 
     fn is_complete(&self) -> bool {
-        let needs = needs_of(&self.pod);
-        let nothing = needs.config_maps.is_empty() && needs.secrets.is_empty();
+        let nothing = self.needs.config_maps.is_empty() && self.needs.secrets.is_empty();
         nothing || self.view.state.lock().expect("lock").maps.is_some()
     }
 
     fn missing(&self, container: &Container) -> Option<String> {
-        missing(&self.pod, container, &self.sources())
+        missing(&self.pod, container, &self.objects())
     }
 }

@@ -17,12 +17,12 @@ const LIVES: [i64; 2] = [600, 1000];
 
 /// Whether a history is one of these.
 pub fn is_scrutinised(seed: u64) -> bool {
-    seed % 8 == 5
+    Chance(seed ^ 0x100c).one_in(8)
 }
 
 /// Whether it goes on for hours as well, in which tokens are renewed and clocks are set.
 pub fn is_long(seed: u64) -> bool {
-    is_scrutinised(seed) && seed / 8 % 12 == 1
+    is_scrutinised(seed) && Chance(seed ^ 0x10e6).one_in(12)
 }
 
 /// Gives a pod of the API some of it.

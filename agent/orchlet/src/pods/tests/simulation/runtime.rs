@@ -17,7 +17,7 @@ use agent_runtime::runtime::{
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
-use super::world::{Shared, Start, Waits, World, hangs, lock, passes};
+use super::world::{Instance, Shared, Start, Waits, World, hangs, lock, passes};
 use super::{shares, volumes};
 use crate::clock;
 
@@ -103,7 +103,6 @@ impl Troubled {
         let answer = work().await;
         let worked = if answer.is_ok() { "worked" } else { "was refused" };
         lock(&self.world).note(format!("{call} {object} {worked}"));
-        self.judge_running();
         passes(&self.world, fate.after).await;
         match fate.end {
             End::AnswerLost => Self::refuse(call, RefusalKind::Unavailable),
@@ -126,24 +125,20 @@ impl Troubled {
 
     /// Everything that runs, with the uid of its pod.
     pub fn running(&self) -> Vec<(String, ContainerSeen)> {
-        let pods = self.all().into_iter();
-        let live = |pod: PodOnNode| {
-            let live = pod.containers.into_iter().filter(ContainerSeen::is_live);
-            live.map(|c| (pod.uid.clone(), c)).collect::<Vec<_>>()
-        };
-        pods.flat_map(live).collect()
+        self.inner.live()
     }
 
     pub fn is_live(&self, uid: &str) -> bool {
-        self.of(uid).containers.iter().any(ContainerSeen::is_live)
+        self.inner.is_live(uid)
     }
 
-    /// Never two running instances of one container.
+    /// Never two running instances of one container. Nothing else makes one run than a start.
     fn judge_running(&self) {
         let mut running = BTreeSet::new();
         for (uid, container) in self.running() {
-            if !running.insert((uid.clone(), container.name.clone())) {
-                lock(&self.world).broken(format!("{} of {uid} runs twice", container.name));
+            let known = format!("{} of {uid}", container.name);
+            if !running.insert(known.clone()) {
+                lock(&self.world).broken(format!("{known} runs twice"));
             }
         }
     }
@@ -171,7 +166,7 @@ impl Troubled {
     }
 
     /// An attempt is made once; what it was made of is remembered.
-    fn judge_create(&self, uid: &str, config: &ContainerConfig, id: &str) {
+    fn judge_create(&self, uid: &str, config: &ContainerConfig, sandbox_id: &str, id: &str) {
         let mut world = lock(&self.world);
         let (name, attempt) = (config.name.clone(), config.attempt);
         let Some(book) = world.books.get_mut(uid) else { return };
@@ -181,16 +176,43 @@ impl Troubled {
         if !known && highest.is_some_and(|highest| attempt <= highest) {
             world.broken(format!("attempt {attempt} of {name} of {uid} is made again"));
         }
+        if !known {
+            self.judge_again(&mut world, uid, &name, sandbox_id);
+        }
         let instance = world.instances.entry(id.to_owned()).or_default();
         (instance.uid, instance.name, instance.attempt) = (uid.to_owned(), name, attempt);
+        sandbox_id.clone_into(&mut instance.made_in);
+    }
+
+    /// What ended by itself runs again only when its pod's policy says so; an init container also in another sandbox.
+    fn judge_again(&self, world: &mut World, uid: &str, name: &str, sandbox_id: &str) {
+        let Some(book) = world.books.get(uid) else { return };
+        let mut before = self.of(uid).containers;
+        before.retain(|c| c.name == name);
+        let Some(last) = before.into_iter().max_by_key(|c| c.attempt) else { return };
+        let Some(exit) = last.exit().filter(|exit| exit.started_at != 0) else { return };
+        let known = world.instances.get(&last.id);
+        if known.is_some_and(|known| known.stopped || known.may_be_stopped) {
+            return;
+        }
+        let policy = book.pod.spec.restart_policy.as_str();
+        let again = match name.trim_end_matches(|c: char| c.is_ascii_digit()) {
+            "side" => true,
+            "debug" => false,
+            "init" if last.sandbox_id != sandbox_id => policy != "Never" || exit.code == 0,
+            "init" => policy != "Never" && exit.code != 0,
+            _ => policy == "Always" || policy == "OnFailure" && exit.code != 0,
+        };
+        if !again {
+            let code = exit.code;
+            world.broken(format!("{name} of {uid} ended with {code} and is made again"));
+        }
     }
 
     /// A container is about to start: what it needs is there, and nothing that has to be over still runs.
     fn judge_start(&self, id: &str) {
         let mut world = lock(&self.world);
-        let Some(Instance2 { uid, name }) =
-            world.instances.get(id).map(|i| Instance2 { uid: i.uid.clone(), name: i.name.clone() })
-        else {
+        let Some(Instance { uid, name, made_in, .. }) = world.instances.get(id).cloned() else {
             return;
         };
         world.judge_begin(&uid, &format!("start of {name}"));
@@ -208,10 +230,12 @@ impl Troubled {
         if name.starts_with("init") && all.iter().filter(before).any(succeeded) {
             world.broken(format!("{name} of {uid} starts again and has succeeded"));
         }
+        world.judge_turn(&uid, &name, &made_in);
     }
 
     /// A container has started: with what it mounts, and not in a storm.
     fn judge_started(&self, id: &str) {
+        self.judge_running();
         let Some((uid, config)) = self.inner.config(id) else { return };
         let mut world = lock(&self.world);
         let missing = config.mounts.iter().find(|mount| !Path::new(&mount.host_path).exists());
@@ -370,7 +394,7 @@ impl Troubled {
             Late::Create(sandbox_id, config, sandbox) => {
                 let made = self.inner.create_container(&sandbox_id, &config, &sandbox);
                 if let Ok(id) = made.now_or_never().expect("at once") {
-                    self.judge_create(&sandbox.uid, &config, &id);
+                    self.judge_create(&sandbox.uid, &config, &sandbox_id, &id);
                 }
             }
         }
@@ -392,15 +416,34 @@ impl Troubled {
     }
 }
 
-struct Instance2 {
-    uid: String,
-    name: String,
-}
-
 /// More starts of one container in a minute are a storm: 0, 0, 10 and 20 s apart, and as many again for what probes found.
 const STORM: usize = 8;
 
 impl World {
+    /// Each init container and sidecar before this container has come up in its sandbox.
+    fn judge_turn(&mut self, uid: &str, name: &str, sandbox_id: &str) {
+        let Some(book) = self.books.get(uid) else { return };
+        if name.starts_with("debug") {
+            return;
+        }
+        let before = book.pod.spec.init_containers.iter().take_while(|c| c.name != name);
+        let missing = before.into_iter().find(|c| {
+            let hook = c.lifecycle.as_ref().is_some_and(|l| l.post_start.is_some());
+            let came_up = |i: &Instance| {
+                i.started.is_some()
+                    && (!hook || i.hooked)
+                    && (c.startup_probe.is_none() || i.answered.contains("startup"))
+            };
+            let of_turn = |i: &&Instance| i.uid == uid && i.name == c.name;
+            let here = |i: &&Instance| i.made_in == sandbox_id;
+            !self.instances.values().filter(of_turn).filter(here).any(came_up)
+        });
+        if let Some(missing) = missing {
+            let missing = missing.name.clone();
+            self.broken(format!("{name} of {uid} starts before {missing} has come up"));
+        }
+    }
+
     /// A container that crashes waits before it starts once more: the second time for ten seconds, then twice as long each time.
     fn judge_pause(&mut self, uid: &str, name: &str, start: Start) {
         let stopped = |known: &Start| self.instances.get(&known.id).is_some_and(|i| i.stopped);
@@ -506,7 +549,7 @@ impl Runtime for Troubled {
                 async move {
                     let made = made.await;
                     if let Ok(id) = &made {
-                        self.judge_create(&sandbox.uid, config, id);
+                        self.judge_create(&sandbox.uid, config, sandbox_id, id);
                     }
                     made
                 }

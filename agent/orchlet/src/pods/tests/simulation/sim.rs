@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use super::chance::{MAPS, deleted, ephemeral, pod_of};
+use super::chance::{MAPS, Scale, deleted, ephemeral, pod_of};
 use super::cluster::{Clerk, SimObjects, SimPlace, View};
 use super::issuer::SimIssuer;
 use super::runtime::{Late, SharedRuntime, Troubled};
@@ -44,8 +44,6 @@ use agent_volume::shared_mounts::SharedMounts;
 const EVER: Duration = Duration::from_secs(2 * 3600);
 /// Nothing that is still to be done waits for longer than this without being asked for.
 const STILL: Duration = Duration::from_secs(20);
-/// Pods that are at most made in a history.
-const PODS_MAX: u64 = 6;
 /// Between two looks at the processors of what runs, as the configuration has it.
 const POOL_PERIOD: Duration = Duration::from_secs(10);
 
@@ -100,6 +98,8 @@ pub struct Sim {
     long: bool,
     made: u64,
     root: PathBuf,
+    /// How much of it there is.
+    pub scale: Scale,
 }
 
 impl Sim {
@@ -133,6 +133,7 @@ impl Sim {
             long: faults > 0 && extras::is_long(seed),
             made: 0,
             root: root.to_owned(),
+            scale: Scale::default(),
         };
         sim.write_maps();
         sim
@@ -457,7 +458,7 @@ impl Sim {
 
     /// A pod for the API server. Its name may be one that was used before.
     pub fn create(&mut self) {
-        if self.made >= PODS_MAX {
+        if self.made >= self.scale.pods_max() {
             return;
         }
         let uid = self.uid("u");
@@ -467,7 +468,8 @@ impl Sim {
             if world.api.pods.values().any(|pod| pod.metadata.name == name) {
                 return;
             }
-            let (scrutiny, mut pod) = (world.scrutiny, pod_of(&mut world.chance, &name, &uid));
+            let (scrutiny, scale) = (world.scrutiny, self.scale);
+            let mut pod = pod_of(&mut world.chance, scale, &name, &uid);
             if scrutiny {
                 extras::adorn(&mut world.chance, &mut pod, self.long);
             }
@@ -481,14 +483,14 @@ impl Sim {
 
     /// A manifest. A second one of that name is the first, edited.
     pub fn create_static(&mut self) {
-        if self.made >= PODS_MAX {
+        if self.made >= self.scale.pods_max() {
             return;
         }
         let before: Vec<String> = self.statics.keys().cloned().collect();
         before.iter().for_each(|uid| self.dropped(uid, None));
         self.statics.clear();
         let uid = self.uid("s");
-        let mut pod = pod_of(&mut lock(&self.world).chance, "static", &uid);
+        let mut pod = pod_of(&mut lock(&self.world).chance, self.scale, "static", &uid);
         let names = Names::new(Default::default());
         pod.metadata.annotations.insert(names.label("config.source"), "file".into());
         pod.spec.volumes.retain(|v| v.volume_source.empty_dir.is_some());
@@ -1029,22 +1031,61 @@ impl Sim {
         }
     }
 
+    /// One of those that run and are asked how they are falls sick: it is stopped for it, or shown as not ready, and is well again.
+    async fn check_up(&mut self) {
+        let asked = |container: &ContainerSeen, uid: &str| {
+            let known = lock(&self.world).container(uid, &container.name);
+            let probes = known.map(|c| (c.liveness_probe.is_some(), c.readiness_probe.is_some()));
+            probes.filter(|probes| *probes != (false, false))
+        };
+        let sick = self.runtime.running().into_iter().find_map(|(uid, container)| {
+            let (dies, _) = asked(&container, &uid)?;
+            Some((uid, container, dies))
+        });
+        let Some((uid, container, dies)) = sick else { return };
+        let set = |sim: &mut Self, sick: bool| {
+            let mut world = lock(&sim.world);
+            world.note(format!("{} sick: {sick}", container.id));
+            world.instances.entry(container.id.clone()).or_default().sick = sick;
+        };
+        set(self, true);
+        let noticed = |sim: &Self| {
+            let runs = sim.runtime.running().iter().any(|(_, c)| c.id == container.id);
+            let world = lock(&sim.world);
+            let shown = world.books.get(&uid).map(|book| book.shown.clone()).unwrap_or_default();
+            let mut shown = super::cluster::all(&shown);
+            !runs || !dies && shown.any(|c| c.name == container.name && !c.ready)
+        };
+        for _ in 0..60 {
+            if noticed(self) || self.failed() {
+                break;
+            }
+            self.pass(Duration::from_secs(5)).await;
+        }
+        if !noticed(self) {
+            let what = format!("{} of {uid} is sick and nobody minds", container.name);
+            lock(&self.world).broken(what);
+        }
+        set(self, false);
+        self.settle().await;
+    }
+
     /// A whole history: trouble, quiet, the end.
     pub async fn run(&mut self) {
-        self.create();
-        let (more, faults) = {
-            let mut world = lock(&self.world);
-            (world.chance.below(3), world.faults)
+        let (pods, faults, happenings, is_static) = {
+            let world = &mut *lock(&self.world);
+            let chance = &mut world.chance;
+            let (pods, happenings) = (self.scale.pods(chance), self.scale.happenings(chance));
+            (pods, world.faults, happenings, world.chance.one_in(3))
         };
-        (0..more).for_each(|_| self.create());
-        if lock(&self.world).chance.one_in(3) {
+        (0..pods).for_each(|_| self.create());
+        if is_static {
             self.create_static();
         }
-        let moments = if faults > 0 { 4 + lock(&self.world).chance.below(20) } else { 3 };
-        for _ in 0..moments {
+        for _ in 0..happenings {
             let time = lock(&self.world).chance.pause() * 2;
             self.pass(time).await;
-            if faults > 0 && !self.failed() {
+            if !self.failed() {
                 self.happen().await;
                 let mut world = lock(&self.world);
                 world.judge_mounts();
@@ -1057,6 +1098,9 @@ impl Sim {
         }
         let limited =
             lock(&self.world).api.pods.values().any(|p| p.spec.active_deadline_seconds.is_some());
+        if !limited && !self.failed() && lock(&self.world).chance.one_in(3) {
+            self.check_up().await;
+        }
         if !limited && !self.failed() {
             self.stay().await;
         }

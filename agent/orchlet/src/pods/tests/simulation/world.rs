@@ -29,6 +29,8 @@ pub struct Instance {
     pub uid: String,
     pub name: String,
     pub attempt: u32,
+    /// The sandbox.
+    pub made_in: String,
     /// Its probes and hooks fail while it is sick.
     pub sick: bool,
     /// Whether it has ever been given a reason to be stopped.

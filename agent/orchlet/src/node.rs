@@ -307,3 +307,6 @@ pub async fn renew(
     let (held, _) = watch::channel(lease::Held::No);
     lease::keep(client.within(namespace), holder, page, held, drain).await;
 }
+
+#[cfg(test)]
+mod tests;

@@ -445,7 +445,9 @@ impl Sim {
 
     fn uid(&mut self, kind: &str) -> String {
         self.made += 1;
-        format!("{kind}{}", self.made)
+        // What comes later is told sooner: a list is in no order of age.
+        let first = lock(&self.world).chance.below(10);
+        format!("{kind}{first}{}", self.made)
     }
 
     fn enter(&mut self, pod: &Pod, is_static: bool) {

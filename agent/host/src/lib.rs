@@ -9,7 +9,7 @@
 //! - [`bridge`]: what the pods of the node are plugged into.
 //! - [`dbus`], [`logind`]: the word that the machine shuts down.
 //! - [`disk_usage`]: what a directory takes.
-//! - [`stall`]: the kernel's word that memory is short.
+//! - [`stall`]: the kernel's word that memory is short; [`kernel_log`]: whom it killed for it.
 
 pub mod address;
 pub mod bridge;
@@ -17,10 +17,12 @@ pub mod cgroup_stats;
 pub mod cgroups;
 pub mod dbus;
 pub mod disk_usage;
+pub mod kernel_log;
 pub mod logind;
 pub mod machine;
 pub mod net_counters;
 pub mod process;
 pub mod stall;
+mod sys;
 pub mod systemd;
 pub mod topology;

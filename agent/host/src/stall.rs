@@ -1,7 +1,5 @@
 //! The kernel's word that tasks wait for memory (pressure stall information), as soon as it happens.
 
-mod sys;
-
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -10,6 +8,8 @@ use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+use crate::sys;
 
 /// Where the kernel tells of the whole machine's memory.
 pub const MEMORY: &str = "/proc/pressure/memory";
@@ -34,7 +34,7 @@ impl Stall {
             OpenOptions::new().read(true).write(true).custom_flags(nonblocking).open(file)?;
         let text = format!("some {} {}\0", stalled.as_micros(), WINDOW.as_micros());
         trigger.write_all(text.as_bytes())?;
-        Ok(Self { trigger: sys::urgent(trigger)? })
+        Ok(Self { trigger: sys::awaited(trigger, Interest::PRIORITY)? })
     }
 
     /// Waits until it happens, at most once a window. Cancel safe.

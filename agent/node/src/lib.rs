@@ -11,6 +11,7 @@ pub mod image_name;
 pub mod keyring;
 pub mod managers;
 pub mod node_labels;
+pub mod oom;
 pub mod preempt;
 pub mod pressure;
 pub mod priority;

@@ -94,8 +94,8 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     );
     let (capacity, _) = status::capacity(&machine.capacity, &machine.reserved);
     place.prepare(&capacity, &enforced(&settings, &machine)).map_err(Failure::run)?;
-    let logins = upkeep::logins(&settings)?;
     let (registry, metrics) = metrics(&settings, &machine).map_err(Failure::run)?;
+    let logins = upkeep::logins(&settings, &metrics.acts)?;
     let client = client(&settings, &registry)?;
     let allocator = allocation::allocator(&settings, &machine, &journal, metrics.acts.clone())?;
     let registrations = Registrations::new(settings.names, allocator.plugins().clone());

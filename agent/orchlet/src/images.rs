@@ -22,7 +22,6 @@ use agent_runtime::runtime::RegistryLogin;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use proto_api::core::v1::Pod;
-use proto_daemon::exit::chain;
 
 pub use logins::{Logins, missing_secrets};
 pub use provider::Providers;
@@ -155,7 +154,7 @@ impl Images {
         for login in logins.chain(anonymous) {
             match self.runtime.pull_image(&wanted.image, login.as_ref()).await {
                 Ok(id) => return Ok(id),
-                Err(error) => errors.push(chain(&error)),
+                Err(error) => errors.push(error.said()),
             }
         }
         errors.dedup();

@@ -23,6 +23,7 @@ mod node;
 mod node_config;
 mod node_events;
 mod objects;
+mod oom;
 mod place;
 mod pods;
 mod provision;

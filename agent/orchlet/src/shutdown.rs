@@ -130,7 +130,7 @@ impl Shutdown {
     pub async fn end_pods(&self) {
         tracing::info!("the machine shuts down: pods are ended");
         let message = "Shutdown manager detected shutdown event";
-        self.events.tell(EventKind::Normal, "NodeShutdown", message);
+        self.events.tell(EventKind::Normal, "Shutdown", message);
         self.parts.strain.send_modify(|strain| strain.shutting_down = true);
         self.parts.metrics.acts.shutdown_began();
         let pods = self.parts.current_pods();

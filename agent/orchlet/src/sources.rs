@@ -1,4 +1,4 @@
-//! Where pods come from: the API server and a directory of manifests.
+//! Where pods come from: the API server and manifests.
 
 pub mod api;
 pub mod manifests;

@@ -495,27 +495,34 @@ impl PodVolumes for NodeVolumes {
     }
 
     fn tear_down<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
-        let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         async move {
-            self.tokens.forget(&uid);
-            self.again.end(&uid).await;
-            self.in_pods().remove(&uid);
-            let (parts, of) = (on_disk.clone(), uid.clone());
-            let freed = offload(move || parts.tear_down_parts(&of)).await;
-            freed
-                .map_err(|e| format!("taking volumes down broke off: {e}"))?
-                .map_err(|e| chain(&e))?;
-            self.persistent.csi.tear_down(&uid).await.map_err(|e| e.to_string())?;
-            let done = offload(move || on_disk.tear_down(&uid)).await;
-            let done = done.map_err(|e| format!("taking volumes down broke off: {e}"))?;
-            done.map_err(|e| chain(&e))?;
-            self.persistent.acts.unmounted(&pod.metadata.uid);
-            // The pod has let go of everything; what the node does not let go of is tried again when the next pod ends.
-            if let Err(error) = self.persistent.disks.let_go(&self.volumes).await {
-                tracing::warn!(error, "a disk of nobody is still there");
-            }
-            Ok(())
+            let began = Instant::now();
+            let done = self.take_down(pod).await;
+            self.persistent.acts.taken_down(pod, began.elapsed(), done.is_ok());
+            done
         }
         .boxed()
+    }
+}
+
+impl NodeVolumes {
+    async fn take_down(&self, pod: &Pod) -> Result<(), Line> {
+        let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
+        self.tokens.forget(&uid);
+        self.again.end(&uid).await;
+        self.in_pods().remove(&uid);
+        let (parts, of) = (on_disk.clone(), uid.clone());
+        let freed = offload(move || parts.tear_down_parts(&of)).await;
+        freed.map_err(|e| format!("taking volumes down broke off: {e}"))?.map_err(|e| chain(&e))?;
+        self.persistent.csi.tear_down(&uid).await.map_err(|e| e.to_string())?;
+        let done = offload(move || on_disk.tear_down(&uid)).await;
+        let done = done.map_err(|e| format!("taking volumes down broke off: {e}"))?;
+        done.map_err(|e| chain(&e))?;
+        self.persistent.acts.unmounted(&pod.metadata.uid);
+        // The pod has let go of everything; what the node does not let go of is tried again when the next pod ends.
+        if let Err(error) = self.persistent.disks.let_go(&self.volumes).await {
+            tracing::warn!(error, "a disk of nobody is still there");
+        }
+        Ok(())
     }
 }

@@ -2,8 +2,9 @@
 
 use proto_api::core::v1::Pod;
 
+use crate::backoff::Step;
 use crate::handler::Handler;
-use crate::memory::Doom;
+use crate::memory::{Doom, Memory};
 use crate::plan::{Action, StopWhy};
 use crate::probe::{Outcome, ProbeKind};
 use crate::want::{PodWant, RestartPolicy, Role};
@@ -46,8 +47,8 @@ impl PodEvent {
     }
 }
 
-/// The event of an action that begins.
-pub fn begun(want: &PodWant, action: &Action) -> Option<PodEvent> {
+/// The event of an action that begins. A sandbox that is tried again was told when it was tried first.
+pub fn begun(want: &PodWant, memory: &Memory, action: &Action) -> Option<PodEvent> {
     use Severity::Normal;
     match action {
         Action::PullImage { image, container } => {
@@ -66,7 +67,9 @@ pub fn begun(want: &PodWant, action: &Action) -> Option<PodEvent> {
             };
             Some(PodEvent::new(Normal, "Killing", message).at(want, container))
         }
-        Action::CreateSandbox { attempt } if *attempt > 0 => {
+        Action::CreateSandbox { attempt }
+            if *attempt > 0 && memory.trouble(&Step::Sandbox).is_none() =>
+        {
             let message = "Pod sandbox changed, it will be killed and re-created.".to_owned();
             Some(PodEvent::new(Normal, "SandboxChanged", message))
         }
@@ -231,25 +234,30 @@ fn mount_reason(error: &str) -> &'static str {
     }
 }
 
-/// The event of a container that now waits for `reason`; told when the reason is new.
-pub fn waiting(want: &PodWant, container: &str, reason: &str, message: &str) -> Option<PodEvent> {
+/// The events of a container that now waits for `reason`; told when the reason is new.
+pub fn waiting(want: &PodWant, container: &str, reason: &str, message: &str) -> Vec<PodEvent> {
     use Severity::{Normal, Warning};
-    let event = match reason {
+    let failed = |text: &str| PodEvent::new(Warning, "Failed", format!("Error: {text}"));
+    let events = match reason {
         "CrashLoopBackOff" => {
             let (name, namespace, uid) = (&want.name, &want.namespace, &want.uid);
             let message = format!(
                 "Back-off restarting failed container {container} in pod {name}_{namespace}({uid})"
             );
-            PodEvent::new(Warning, "BackOff", message)
+            vec![PodEvent::new(Warning, "BackOff", message)]
         }
-        "ImagePullBackOff" => PodEvent::new(Normal, "BackOff", message.to_owned()),
-        "CreateContainerConfigError" => {
-            PodEvent::new(Warning, "Failed", format!("Error: {message}"))
+        "ImagePullBackOff" => {
+            vec![PodEvent::new(Normal, "BackOff", message.to_owned()), failed(reason)]
         }
-        "ErrImageNeverPull" => PodEvent::new(Warning, "ErrImageNeverPull", message.to_owned()),
-        _ => return None,
+        "ErrImagePull" | "InvalidImageName" | "ImageInspectError" => vec![failed(reason)],
+        "CreateContainerConfigError" => vec![failed(message)],
+        "ErrImageNeverPull" => {
+            let never = PodEvent::new(Warning, "ErrImageNeverPull", message.to_owned());
+            vec![never, failed(reason)]
+        }
+        _ => Vec::new(),
     };
-    Some(event.at(want, container))
+    events.into_iter().map(|event| event.at(want, container)).collect()
 }
 
 #[cfg(test)]
@@ -282,22 +290,48 @@ mod tests {
             hook: false,
         };
         let cases = [
-            (begun(&want(), &pull("c")), "Pulling", "spec.containers{c}"),
-            (begun(&want(), &pull("i")), "Pulling", "spec.initContainers{i}"),
-            (begun(&want(), &stop), "Killing", "spec.containers{c}"),
+            (begun(&want(), &Memory::default(), &pull("c")), "Pulling", "spec.containers{c}"),
+            (begun(&want(), &Memory::default(), &pull("i")), "Pulling", "spec.initContainers{i}"),
+            (begun(&want(), &Memory::default(), &stop), "Killing", "spec.containers{c}"),
             (failed(&want(), &Action::MountVolumes, "no"), "FailedMount", ""),
             (
                 failed(&want(), &Action::MountVolumes, "AttachVolume.Attach failed"),
                 "FailedAttachVolume",
                 "",
             ),
-            (waiting(&want(), "c", "CrashLoopBackOff", ""), "BackOff", "spec.containers{c}"),
+            (waiting(&want(), "c", "CrashLoopBackOff", "").pop(), "BackOff", "spec.containers{c}"),
         ];
         for (event, reason, path) in cases {
             let event = event.expect("an event");
             assert_eq!((event.reason, event.field_path.as_str()), (reason, path));
         }
-        assert_eq!(begun(&want(), &Action::CreateSandbox { attempt: 0 }), None);
-        assert_eq!(waiting(&want(), "c", "ContainerCreating", ""), None);
+        assert_eq!(begun(&want(), &Memory::default(), &Action::CreateSandbox { attempt: 0 }), None);
+        assert_eq!(waiting(&want(), "c", "ContainerCreating", ""), []);
+    }
+
+    #[test]
+    fn what_a_container_waits_for_is_told_as_tools_expect_it() {
+        let told = |reason: &str| {
+            let events = waiting(&want(), "c", reason, "why");
+            events.into_iter().map(|e| (e.reason, e.message)).collect::<Vec<_>>()
+        };
+        let failed = |text: &str| ("Failed", format!("Error: {text}"));
+        assert_eq!(told("ErrImagePull"), [failed("ErrImagePull")]);
+        let back_off = ("BackOff", "why".to_owned());
+        assert_eq!(told("ImagePullBackOff"), [back_off, failed("ImagePullBackOff")]);
+        assert_eq!(told("InvalidImageName"), [failed("InvalidImageName")]);
+        let never = ("ErrImageNeverPull", "why".to_owned());
+        assert_eq!(told("ErrImageNeverPull"), [never, failed("ErrImageNeverPull")]);
+        assert_eq!(told("CreateContainerConfigError"), [failed("why")]);
+    }
+
+    #[test]
+    fn a_sandbox_that_changed_is_told_once_however_often_the_next_one_fails() {
+        let mut memory = Memory::default();
+        let again = Action::CreateSandbox { attempt: 1 };
+        let told = |memory: &Memory| begun(&want(), memory, &again).map(|event| event.reason);
+        assert_eq!(told(&memory), Some("SandboxChanged"));
+        memory.failed(Step::Sandbox, "", "no network", Duration::ZERO);
+        assert_eq!(told(&memory), None);
     }
 }

@@ -189,6 +189,15 @@ pub enum RefusalKind {
 }
 
 impl RuntimeError {
+    /// The error for people who know which call of which object it is about: the runtime's own words where there are some.
+    #[must_use]
+    pub fn said(&self) -> String {
+        match self {
+            Self::Refused { source, .. } => source.message.clone(),
+            other => other.to_string(),
+        }
+    }
+
     /// Whether the object of the call does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

@@ -15,7 +15,8 @@ use crate::node_events::NodeEvents;
 use crate::objects::ClusterObjects;
 use crate::pods::Said;
 use crate::reports::ClusterReports;
-use crate::sources::{api, manifests, mirrors};
+use crate::sources::manifests::{Directory, Known, Origin, Teller};
+use crate::sources::{api, mirrors};
 
 impl Bound {
     /// Follows what the API server has for this node.
@@ -65,12 +66,8 @@ impl Bound {
             let (store, changed) = (cluster.pods.clone(), cluster.changed.clone());
             tokio::spawn(api::run(store, changed, say.clone(), names));
         }
-        if let Some(dir) = &self.settings.file.static_pod_path {
+        if let Some(pods) = self.start_manifests(cluster) {
             sources.push(Source::Static);
-            let (send, pods) = watch::channel(None);
-            let period = self.settings.file.file_check_frequency;
-            let node = self.machine.name.clone();
-            tokio::spawn(manifests::run(dir.clone(), period, names, node, send));
             let store = cluster.map(|cluster| cluster.pods.clone());
             let changed = cluster.map_or_else(Arc::default, |c| c.mirrors_changed.clone());
             tokio::spawn(mirrors::tell(pods.clone(), store, changed, names, say.clone()));
@@ -80,6 +77,32 @@ impl Bound {
             }
         }
         sources
+    }
+
+    /// Starts the sources of static pods; what they say, if there are any.
+    fn start_manifests(&self, cluster: Option<&Cluster>) -> Option<watch::Receiver<Known>> {
+        let file = &self.settings.file;
+        let directory = file.static_pod_path.clone().map(|path| (path, file.file_check_frequency));
+        // Checked when the settings were read.
+        let page = file.static_pods_page().and_then(Result::ok);
+        let origins =
+            [directory.as_ref().map(|_| Origin::File), page.as_ref().map(|_| Origin::Http)];
+        let origins: Vec<Origin> = origins.into_iter().flatten().collect();
+        if origins.is_empty() {
+            return None;
+        }
+        let (known, heard) = watch::channel(Known::nothing_of(origins));
+        let events = cluster.map(|cluster| cluster.events.clone());
+        let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
+        let (names, node) = (self.settings.names, &self.machine.name);
+        let teller = |origin| Teller::new(origin, known.clone(), events.clone(), names, node);
+        if let Some((path, period)) = directory {
+            tokio::spawn(Directory { path, period }.run(teller(Origin::File)));
+        }
+        if let Some(page) = page {
+            tokio::spawn(page.run(teller(Origin::Http)));
+        }
+        Some(heard)
     }
 }
 

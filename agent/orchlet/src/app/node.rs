@@ -10,6 +10,7 @@ use agent_node::resources::{self, Amounts};
 use agent_node::status::{Machine, Reserved};
 use proto_api::core::v1::{Node, NodeSystemInfo};
 use proto_client::Client;
+use proto_client::events::EventKind;
 use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 use tokio::sync::watch;
@@ -24,6 +25,7 @@ use crate::network;
 use crate::node::{self, NodeTask};
 use crate::node_config;
 use crate::node_events::NodeEvents;
+use crate::place::Bounded;
 use crate::pods::parts::Parts;
 
 /// What the node is, from the machine and the settings.
@@ -87,6 +89,7 @@ impl Bound {
         node: watch::Receiver<Option<Arc<Node>>>,
         drain: &Drain,
     ) -> Result<(), Failure> {
+        self.tell_start(&events);
         let heartbeat = client.separate().map_err(Failure::run)?;
         let observed = node::observe(
             client.clone(),
@@ -124,6 +127,21 @@ impl Bound {
             tokio::spawn(until(drain.watch(), network::follow(dir, node)));
         }
         Ok(())
+    }
+
+    /// What users of the node are told of a start. Bounds that could not be set would have ended it.
+    fn tell_start(&self, events: &NodeEvents) {
+        let component = self.settings.names.component("let");
+        events.tell(EventKind::Normal, "Starting", format!("Starting {component}."));
+        let enforced = super::enforced(&self.settings, &self.machine);
+        let reason = "NodeAllocatableEnforced";
+        if enforced.pods == Bounded::Yes {
+            events.tell(EventKind::Normal, reason, "Updated Node Allocatable limit across pods");
+        }
+        for (cgroup, _) in &enforced.groups {
+            let message = format!("Updated limits on reserved cgroup {cgroup}");
+            events.tell(EventKind::Normal, reason, message);
+        }
     }
 
     /// Starts the tasks that renew the agent's own certificates.

@@ -17,8 +17,10 @@ use crate::garbage;
 use crate::images::import_dir::ImportDir;
 use crate::images::{Images, Logins, Providers, collect};
 use crate::logs_rotation;
+use crate::metrics::Acts;
 use crate::node_config;
 use crate::node_events::NodeEvents;
+use crate::oom;
 use crate::pods::parts::Parts;
 use crate::shutdown::Shutdown;
 
@@ -26,11 +28,11 @@ use crate::shutdown::Shutdown;
 const LOGIND_DROP_IN: &str = "/etc/systemd/logind.conf.d/99-orchlet.conf";
 
 /// Where credentials for registries come from.
-pub(super) fn logins(settings: &Settings) -> Result<Logins, Failure> {
+pub(super) fn logins(settings: &Settings, acts: &Acts) -> Result<Logins, Failure> {
     let flags = &settings.flags.node;
     let config = flags.image_credential_provider_config.as_ref();
     let providers = match config.zip(flags.image_credential_provider_bin_dir.as_ref()) {
-        Some((config, dir)) => Providers::load(config, dir).map_err(Failure::usage)?,
+        Some((config, dir)) => Providers::load(config, dir, acts).map_err(Failure::usage)?,
         None => Providers::default(),
     };
     Ok(Logins::new(&settings.flags.root_dir, providers))
@@ -62,6 +64,8 @@ impl Bound {
         tokio::spawn(until(drain.watch(), sweeping));
         let evicting = self.evictor(parts, events).run(self.board.task("eviction"));
         tokio::spawn(until(drain.watch(), evicting));
+        let killed = oom::run(events.clone(), self.board.task("kernel log"));
+        tokio::spawn(until(drain.watch(), killed));
         let limits = logs_rotation::Limits {
             // Validated when the settings were read.
             size: log_size(file).unwrap_or(u64::MAX),

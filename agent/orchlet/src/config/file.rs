@@ -11,6 +11,8 @@ use proto_api::Quantity;
 use proto_api::core::v1::Taint;
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::sources::manifests::Page;
+
 /// A section of the file: each field once, with its type and its default.
 macro_rules! section {
     ($(#[$about:meta])* $name:ident { $($(#[$on:meta])* $field:ident: $kind:ty = $default:expr,)* }) => {
@@ -299,6 +301,12 @@ impl FileConfig {
     pub fn cpu_bound(&self) -> CpuBound {
         let period = u64::try_from(self.cpu_cfs_quota_period.as_micros()).unwrap_or(u64::MAX);
         if self.cpu_cfs_quota { CpuBound::Period(period) } else { CpuBound::Off }
+    }
+
+    /// The page that static pods come from, if there is one.
+    pub fn static_pods_page(&self) -> Option<Result<Page, String>> {
+        let url = Some(&self.static_pod_url).filter(|url| !url.is_empty())?;
+        Some(Page::new(url, &self.static_pod_url_header, self.http_check_frequency))
     }
 
     /// The defaults of an agent that is started with flags alone, as the ecosystem's is: the endpoint is open unless a flag closes it.

@@ -79,9 +79,11 @@ enum Shape {
     Taints,
     /// `node:name=amount,name=amount` separated by semicolons.
     PerNode,
+    /// `name:value` separated by commas; a name may stand several times.
+    Headers,
 }
 
-use Shape::{List, Number, Pairs, PerNode, Switch, Switches, Taints, Text};
+use Shape::{Headers, List, Number, Pairs, PerNode, Switch, Switches, Taints, Text};
 
 const OVERRIDES: &[Row] = &[
     ("address", "address", Text, "Address of the HTTPS endpoint"),
@@ -283,6 +285,12 @@ const OVERRIDES: &[Row] = &[
         "Accepted; no such chains are made",
     ),
     ("manifest-url", "staticPodURL", Text, "URL of static pod manifests"),
+    (
+        "manifest-url-header",
+        "staticPodURLHeader",
+        Headers,
+        "Headers of the request for them, name:value",
+    ),
     ("max-open-files", "maxOpenFiles", Number, "Files that the agent may open"),
     ("max-pods", "maxPods", Number, "Largest number of pods"),
     (
@@ -478,7 +486,7 @@ fn argument((flag, path, shape, help): &Row) -> Arg {
             .require_equals(true)
             .default_missing_value("true")
             .value_name("BOOL"),
-        List | Pairs | Switches | Taints | PerNode => {
+        List | Pairs | Switches | Taints | PerNode | Headers => {
             argument.action(ArgAction::Append).value_name("LIST")
         }
         Number => argument.value_name("NUMBER"),
@@ -528,7 +536,18 @@ fn read(shape: Shape, text: &str) -> Result<Value, String> {
             .into(),
         Taints => parts().map(taint).collect::<Result<_, _>>()?,
         PerNode => per_node(text)?,
+        Headers => headers(parts())?,
     })
+}
+
+fn headers<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Value, String> {
+    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for part in parts {
+        let (name, value) =
+            part.split_once(':').ok_or_else(|| format!("{part:?} must be name:value"))?;
+        all.entry(name.trim().to_owned()).or_default().push(value.trim().to_owned());
+    }
+    Ok(json!(all))
 }
 
 fn switch(text: &str) -> Result<bool, String> {
@@ -628,7 +647,9 @@ mod tests {
             json!([{"numaNode": 0, "limits": {"memory": "1Gi"}},
                 {"numaNode": 1, "limits": {"memory": "2Gi"}}]),
         );
+        check(Headers, "a:b:c, d: e,a:f", json!({"a": ["b:c", "f"], "d": ["e"]}));
         for (shape, text) in [
+            (Headers, "a"),
             (PerNode, "memory=1Gi"),
             (PerNode, "x:memory=1Gi"),
             (PerNode, "0:memory"),

@@ -94,6 +94,12 @@ fn node(file: &FileConfig, faults: &mut Faults) {
     faults.check(file.max_pods > 0, "maxPods", positive);
     faults.check(file.pods_per_core >= 0, "podsPerCore", "must not be negative");
     faults.check(!file.file_check_frequency.is_zero(), "fileCheckFrequency", positive);
+    faults.check(!file.http_check_frequency.is_zero(), "httpCheckFrequency", positive);
+    if let Some(Err(why)) = file.static_pods_page() {
+        faults.check(false, "staticPodURL", why);
+    }
+    // Who sets it counts on an agent that ends.
+    faults.check(!file.run_once, "runOnce", "must be false: the agent keeps running");
     faults.check(
         !file.node_status_update_frequency.is_zero(),
         "nodeStatusUpdateFrequency",
@@ -265,10 +271,6 @@ fn eviction(file: &FileConfig, faults: &mut Faults) {
 /// Fields that are read and change nothing, each with the reason.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("syncFrequency", "pods are looked at when something happens"),
-    ("httpCheckFrequency", "manifests are not fetched from a URL"),
-    ("staticPodURL", "manifests are not fetched from a URL"),
-    ("staticPodURLHeader", "manifests are not fetched from a URL"),
-    ("runOnce", "the agent always keeps running"),
     ("enableContentionProfiling", "there is no such profile"),
     ("showHiddenMetricsForVersion", "no metric is hidden"),
     ("kubeAPIQPS", "requests are bounded by concurrency"),

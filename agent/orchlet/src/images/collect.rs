@@ -39,12 +39,20 @@ pub struct Freed {
 
 /// Looks at the disk every few minutes for as long as the agent runs.
 pub async fn run(parts: Arc<Parts>, limits: Limits, events: NodeEvents, page: TaskStatus) {
+    let mut failed_before = false;
     loop {
         page.started("period");
         match keep_free(&parts, limits, &events).await {
-            Ok(freed) => page.done(format!("{} images removed", freed.images)),
+            Ok(freed) => {
+                failed_before = false;
+                page.done(format!("{} images removed", freed.images));
+            }
             Err(line) => {
                 tracing::warn!(error = line, "images are not collected");
+                // One failure may be a runtime that is being restarted.
+                if std::mem::replace(&mut failed_before, true) {
+                    events.tell(EventKind::Warning, "ImageGCFailed", line.clone());
+                }
                 page.failed(line);
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_node::keyring::{Keyring, Login, matches};
 use proto_daemon::go_duration;
@@ -18,6 +18,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::clock;
+use crate::metrics::Acts;
 
 /// Group of the configuration file.
 const CREDENTIAL_PLUGINS_CONFIG: &str = "kubelet.config.k8s.io";
@@ -108,6 +109,7 @@ struct Plugin {
     program: PathBuf,
     config: Provider,
     lasts: Duration,
+    acts: Acts,
     answers: Mutex<BTreeMap<String, Answer>>,
     /// One question at a time: pods that start together want the same answer.
     asking: AsyncMutex<()>,
@@ -121,11 +123,11 @@ struct Answer {
 }
 
 impl Providers {
-    /// Reads which plugins there are; their programs are in `bin_dir`.
+    /// Reads which plugins there are; their programs are in `bin_dir`. What they are asked is counted in `acts`.
     ///
     /// # Errors
     /// What is wrong with the file, or a program that does not exist.
-    pub fn load(path: &Path, bin_dir: &Path) -> Result<Self, ProviderError> {
+    pub fn load(path: &Path, bin_dir: &Path, acts: &Acts) -> Result<Self, ProviderError> {
         let read = |source| ProviderError::Read { path: path.to_owned(), source };
         let invalid = |fault: String| ProviderError::Invalid { path: path.to_owned(), fault };
         if std::fs::metadata(path).map_err(read)?.len() > CONFIG_LEN_MAX {
@@ -134,7 +136,7 @@ impl Providers {
         let text = std::fs::read_to_string(path).map_err(read)?;
         let tree = proto_api::yaml::parse(&text).map_err(|e| invalid(e.to_string()))?;
         let config: Config = serde_json::from_value(tree).map_err(|e| invalid(e.to_string()))?;
-        plugins(config, bin_dir).map(Self).map_err(invalid)
+        plugins(config, bin_dir, acts).map(Self).map_err(invalid)
     }
 
     /// Credentials of all plugins for a repository, named in full.
@@ -155,7 +157,7 @@ impl Providers {
     }
 }
 
-fn plugins(config: Config, bin_dir: &Path) -> Result<Vec<Arc<Plugin>>, String> {
+fn plugins(config: Config, bin_dir: &Path, acts: &Acts) -> Result<Vec<Arc<Plugin>>, String> {
     let of_group = |version: &str, group: &str| {
         VERSIONS.iter().any(|known| version == format!("{group}/{known}"))
     };
@@ -189,7 +191,8 @@ fn plugins(config: Config, bin_dir: &Path) -> Result<Vec<Arc<Plugin>>, String> {
             return Err(format!("{at}.name: {} does not exist", program.display()));
         }
         let (answers, asking) = (Mutex::default(), AsyncMutex::default());
-        plugins.push(Arc::new(Plugin { program, config: provider, lasts, answers, asking }));
+        let acts = acts.clone();
+        plugins.push(Arc::new(Plugin { program, config: provider, lasts, acts, answers, asking }));
     }
     Ok(plugins)
 }
@@ -203,7 +206,10 @@ impl Plugin {
         if let Some(keyring) = self.known(repository) {
             return Ok(keyring);
         }
-        let response = self.ask(repository).await?;
+        let began = Instant::now();
+        let asked = self.ask(repository).await;
+        self.acts.credentials(&self.config.name, began.elapsed(), asked.is_ok());
+        let response = asked?;
         let lasts = match response.cache_duration.as_deref() {
             None => self.lasts,
             Some(text) => go_duration::parse(text).map_err(|e| format!("cacheDuration: {e}"))?,

@@ -3,6 +3,7 @@
 use agent_runtime::fake::FakeRuntime;
 
 use super::*;
+use crate::metrics::AgentMetrics;
 
 fn images(runtime: &Arc<FakeRuntime>) -> Arc<Images> {
     let bounds = PullBounds { parallel: 2, qps: 0, burst: 0 };
@@ -158,7 +159,7 @@ fn plugin(root: &std::path::Path, address: &str) -> Providers {
     );
     let path = root.join("providers.yaml");
     std::fs::write(&path, config).expect("write");
-    Providers::load(&path, &bin).expect("providers")
+    Providers::load(&path, &bin, &AgentMetrics::default().acts).expect("providers")
 }
 
 #[tokio::test]
@@ -189,8 +190,11 @@ async fn what_nobody_needs_is_collected() {
     );
     std::fs::write(archives.join("part.tar"), b"no archive").expect("write");
     let kept = "kept.test/b:1";
-    std::fs::write(archives.join(".new"), tar(kept, 3).bytes()).expect("write");
-    std::fs::rename(archives.join(".new"), archives.join("b.tar")).expect("rename");
+    let new = std::fs::File::create(archives.join(".new")).expect("create");
+    let mut new = flate2::write::GzEncoder::new(new, flate2::Compression::fast());
+    std::io::Write::write_all(&mut new, tar(kept, 3).bytes()).expect("write");
+    new.finish().expect("write");
+    std::fs::rename(archives.join(".new"), archives.join("b.tar.gz")).expect("rename");
     let is_there = || async { runtime.image(kept).await.expect("image").is_some() };
     for _ in 0..600 {
         if parts.images.is_imported(kept) && is_there().await {
@@ -208,7 +212,7 @@ async fn what_nobody_needs_is_collected() {
     assert!(!left("unused.test/a:1").await);
 
     // Without its archive it is an image like any other.
-    std::fs::remove_file(archives.join("b.tar")).expect("remove");
+    std::fs::remove_file(archives.join("b.tar.gz")).expect("remove");
     for _ in 0..600 {
         if !parts.images.is_imported(kept) {
             break;

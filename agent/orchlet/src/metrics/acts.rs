@@ -30,6 +30,8 @@ pub struct Acts {
     preemptions: IntCounterVec,
     readings_age: HistogramVec,
     volume_seconds: HistogramVec,
+    credential_seconds: HistogramVec,
+    credential_errors: IntCounterVec,
     device_seconds: HistogramVec,
     device_asks: IntCounterVec,
     shutdown_start: Gauge,
@@ -96,6 +98,16 @@ impl Acts {
                     .buckets(STORAGE.to_vec()),
                 &["migrated", "operation_name", "status", "volume_plugin"],
             )?)?,
+            credential_seconds: with.seconds(
+                "credential_provider_plugin_duration",
+                "Duration of execution in seconds for credential provider plugin",
+                &["plugin_name"],
+            )?,
+            credential_errors: with.counters(
+                "credential_provider_plugin_errors",
+                "Number of errors from credential provider plugin",
+                &["plugin_name"],
+            )?,
             device_seconds: with.seconds(
                 "device_plugin_alloc_duration_seconds",
                 "Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.",
@@ -168,11 +180,25 @@ impl Acts {
         self.readings_age.with_label_values(&[signal]).observe(age.as_secs_f64());
     }
 
-    /// A volume was set up (`volume_mount`), or a pod's volumes were taken down (`volume_unmount`).
+    /// A volume was set up (`volume_mount`) or taken down (`volume_unmount`).
     pub fn volume(&self, operation: &str, plugin: &str, took: Duration, worked: bool) {
         let status = if worked { "success" } else { "fail-unknown" };
         let labels = ["false", operation, status, plugin];
         self.volume_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+
+    /// The volumes of a pod were taken down, all of them in that time.
+    pub fn taken_down(&self, pod: &Pod, took: Duration, worked: bool) {
+        self.plugins_of(pod)
+            .for_each(|plugin| self.volume("volume_unmount", &plugin, took, worked));
+    }
+
+    /// A credential plugin was asked.
+    pub fn credentials(&self, plugin: &str, took: Duration, worked: bool) {
+        self.credential_seconds.with_label_values(&[plugin]).observe(took.as_secs_f64());
+        if !worked {
+            self.credential_errors.with_label_values(&[plugin]).inc();
+        }
     }
 
     /// What names of plugins begin with.

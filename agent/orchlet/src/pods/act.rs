@@ -18,7 +18,6 @@ use agent_pod::want::{container_of, instance_hash};
 use agent_runtime::RuntimeError;
 use agent_runtime::runtime::RuntimeHealth;
 use proto_api::core::v1::{Container, Pod};
-use proto_daemon::exit::chain;
 
 use super::admit::answer;
 use super::effect::Effect;
@@ -46,7 +45,8 @@ impl Failure {
     }
 
     fn runtime(reason: &'static str, error: &RuntimeError) -> Self {
-        Self::new(reason, chain(error))
+        // The text goes to statuses and events: ids would make each failure one of its own.
+        Self::new(reason, error.said())
     }
 }
 

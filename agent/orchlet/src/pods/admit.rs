@@ -101,11 +101,13 @@ async fn make_room(parts: &Parts, scene: &Scene, is_static: bool, short: &Refusa
 
 /// Events carry words that are known beforehand.
 fn word(reason: &str) -> &'static str {
-    const WORDS: [&str; 15] = [
+    const WORDS: [&str; 17] = [
         "OutOfcpu",
         "OutOfmemory",
         "OutOfpods",
         "OutOfephemeral-storage",
+        "OutOfhugepages-2Mi",
+        "OutOfhugepages-1Gi",
         "NodePorts",
         "NodeAffinity",
         "TaintToleration",

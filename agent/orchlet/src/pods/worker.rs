@@ -360,7 +360,7 @@ impl Worker {
             return;
         }
         let pod = self.pod();
-        if let Some(event) = events::begun(want, action) {
+        if let Some(event) = events::begun(want, &self.memory, action) {
             self.parts.reports.event(&pod, event);
         }
         let deadline = match action {

@@ -12,7 +12,7 @@ use proto_client::{Client, DeleteParams, ObjectKey, Store, WriteParams};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::pods::Said;
-use crate::sources::manifests::StaticPods;
+use crate::sources::manifests::{Known, StaticPods};
 
 /// Between attempts to bring mirrors up to date.
 const RETRY: Duration = Duration::from_secs(5);
@@ -59,7 +59,7 @@ pub fn mirror_of(names: &Names, pod: &Pod) -> Pod {
 
 /// Tells the pods' tasks about static pods, each with the status that its mirror shows, so that a task knows what users see.
 pub async fn tell(
-    mut pods: watch::Receiver<Option<StaticPods>>,
+    mut pods: watch::Receiver<Known>,
     mirrors: Option<Store<Pod>>,
     changed: Arc<Notify>,
     names: &'static Names,
@@ -69,24 +69,23 @@ pub async fn tell(
     let mut synced = false;
     loop {
         let current = pods.borrow_and_update().clone();
-        if let Some(current) = current {
-            let now: BTreeMap<String, Arc<Pod>> = current
-                .into_iter()
-                .map(|(uid, pod)| (uid, shown(&pod, mirrors.as_ref(), names)))
-                .collect();
-            for uid in known.keys().filter(|uid| !now.contains_key(*uid)) {
-                let _ = said.send(Said::Dropped(uid.clone())).await;
+        let now: BTreeMap<String, Arc<Pod>> = current
+            .pods()
+            .into_iter()
+            .map(|(uid, pod)| (uid, shown(&pod, mirrors.as_ref(), names)))
+            .collect();
+        for uid in known.keys().filter(|uid| !now.contains_key(*uid)) {
+            let _ = said.send(Said::Dropped(uid.clone())).await;
+        }
+        for (uid, pod) in &now {
+            if known.get(uid) != Some(pod) {
+                let _ = said.send(Said::Wants(Source::Static, pod.clone())).await;
             }
-            for (uid, pod) in &now {
-                if known.get(uid) != Some(pod) {
-                    let _ = said.send(Said::Wants(Source::Static, pod.clone())).await;
-                }
-            }
-            known = now;
-            if !synced {
-                synced = true;
-                let _ = said.send(Said::Synced(Source::Static)).await;
-            }
+        }
+        known = now;
+        if !synced && current.is_whole() {
+            synced = true;
+            let _ = said.send(Said::Synced(Source::Static)).await;
         }
         // Cancel safe: both only say that it is time to compare.
         tokio::select! {
@@ -112,7 +111,7 @@ fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod
 pub async fn keep(
     client: Client,
     store: Store<Pod>,
-    mut pods: watch::Receiver<Option<StaticPods>>,
+    mut pods: watch::Receiver<Known>,
     changed: Arc<Notify>,
 ) {
     store.synced().await;
@@ -120,14 +119,15 @@ pub async fn keep(
     loop {
         let current = pods.borrow_and_update().clone();
         let mut failed = false;
-        if let Some(current) = current {
-            let mirrors: Vec<Arc<Pod>> =
-                store.list().into_iter().map(|(_, p)| p).filter(|p| is_mirror(names, p)).collect();
-            for step in plan(names, &current, &mirrors) {
-                if let Err(error) = apply(&client, names, &step).await {
-                    failed = true;
-                    tracing::warn!(error = proto_daemon::exit::chain(&error), "mirror pod");
-                }
+        let mirrors: Vec<Arc<Pod>> =
+            store.list().into_iter().map(|(_, p)| p).filter(|p| is_mirror(names, p)).collect();
+        let mut steps = plan(names, &current.pods(), &mirrors);
+        // What no manifest stands for may come from a source that has not spoken yet.
+        steps.retain(|step| current.is_whole() || matches!(step, Step::Create(_)));
+        for step in steps {
+            if let Err(error) = apply(&client, names, &step).await {
+                failed = true;
+                tracing::warn!(error = proto_daemon::exit::chain(&error), "mirror pod");
             }
         }
         let retry = async {
@@ -140,7 +140,8 @@ pub async fn keep(
         // Cancel safe: all three only say that it is time to compare.
         tokio::select! {
             changed = pods.changed() => if changed.is_err() { return },
-            () = changed.notified() => {}
+            // Pods come and go all the time: a mirror that is refused is not tried with each of them.
+            () = changed.notified(), if !failed => {}
             () = retry => {}
         }
     }

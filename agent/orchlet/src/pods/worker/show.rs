@@ -89,10 +89,11 @@ impl Worker {
                 continue;
             };
             let before = self.told.insert(container.name.clone(), waiting.reason.clone());
-            if before.as_ref() != Some(&waiting.reason)
-                && let Some(event) =
-                    events::waiting(want, &container.name, &waiting.reason, &waiting.message)
-            {
+            if before.as_ref() == Some(&waiting.reason) {
+                continue;
+            }
+            let (reason, message) = (&waiting.reason, &waiting.message);
+            for event in events::waiting(want, &container.name, reason, message) {
                 self.parts.reports.event(&pod, event);
             }
         }

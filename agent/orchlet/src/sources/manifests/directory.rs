@@ -1,0 +1,144 @@
+//! Manifests in a directory.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use notify::{RecursiveMode, Watcher};
+use proto_api::names::Names;
+use tokio::sync::Notify;
+
+use super::text::{self, Context, MANIFEST_BYTES_MAX};
+use super::{Origin, StaticPods, Teller};
+
+/// Most manifests in a directory.
+const MANIFESTS_MAX: usize = 500;
+
+/// A directory of manifests.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How often it is looked at in case a change was missed.
+    pub period: Duration,
+}
+
+impl Directory {
+    /// Reads the directory whenever it changes, and every period, and says which pods it has. One that cannot be read keeps the pods
+    /// that were known: a failing disk must not stop them.
+    pub async fn run(self, mut teller: Teller) {
+        let changed = Arc::new(Notify::new());
+        // Held for as long as the task runs: dropping it ends the watch.
+        let _watcher = watch_directory(&self.path, changed.clone());
+        loop {
+            let (path, names, node) = (self.path.clone(), teller.names, teller.node.clone());
+            let read = tokio::task::spawn_blocking(move || read_directory(&path, names, &node));
+            match read.await {
+                Ok(Ok(found)) => {
+                    teller.say(found.pods);
+                    teller.complain(found.faults);
+                }
+                Ok(Err(error)) => {
+                    let path = self.path.display();
+                    tracing::warn!(dir = %path, %error, "cannot read static pods");
+                }
+                Err(error) => tracing::error!(%error, "reading static pods broke off"),
+            }
+            // Both arms are cancel safe: they only say that it is time to read.
+            tokio::select! {
+                () = changed.notified() => {}
+                () = tokio::time::sleep(self.period) => {}
+            }
+        }
+    }
+}
+
+fn watch_directory(dir: &Path, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
+    let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        // Our own reading is an access, and must not call for another.
+        if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
+            changed.notify_one();
+        }
+    });
+    let watched = watcher.and_then(|mut watcher| {
+        watcher.watch(dir, RecursiveMode::NonRecursive)?;
+        Ok(watcher)
+    });
+    match watched {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            tracing::warn!(dir = %dir.display(), %error, "static pods are looked for on a period only");
+            None
+        }
+    }
+}
+
+/// What a directory has.
+#[derive(Debug, Default)]
+struct Found {
+    pods: StaticPods,
+    /// What is wrong, by file.
+    faults: BTreeMap<String, String>,
+}
+
+/// All pods of a directory. A directory that does not exist has none.
+fn read_directory(dir: &Path, names: &Names, node: &str) -> io::Result<Found> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::default()),
+        Err(error) => return Err(error),
+    };
+    let mut paths = Vec::new();
+    for entry in entries.take(MANIFESTS_MAX) {
+        let path = entry?.path();
+        let hidden = path.file_name().is_none_or(|n| n.to_string_lossy().starts_with('.'));
+        if !hidden && path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    let mut found = Found::default();
+    for path in paths {
+        let place = path.to_string_lossy();
+        let context = Context { origin: Origin::File, place: &place, names, node };
+        let read = read_file(&path).map_err(|error| error.to_string());
+        match read.and_then(|text| text::pods(&text, context)) {
+            Ok(pods) => {
+                let pods = pods.into_iter().map(|pod| (pod.metadata.uid.clone(), Arc::new(pod)));
+                found.pods.extend(pods);
+            }
+            Err(fault) => _ = found.faults.insert(place.into_owned(), fault),
+        }
+    }
+    Ok(found)
+}
+
+fn read_file(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?.take(MANIFEST_BYTES_MAX + 1).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sources::manifests::text::tests::{POD, names};
+
+    #[test]
+    fn what_is_no_pod_is_left_out_and_the_rest_stays() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).expect("write");
+        write("a.yaml", POD);
+        write("b.yaml", "not: [a pod");
+        write("c.yaml", "apiVersion: v1\nkind: Service\n");
+        write(".hidden.yaml", POD);
+        write("d.yaml", &format!("{POD}#{}", "x".repeat(1 << 20)));
+        let found = read_directory(dir.path(), names(), "n").expect("readable");
+        assert_eq!((found.pods.len(), found.faults.len()), (1, 3), "{:?}", found.faults);
+        let none = read_directory(&dir.path().join("none"), names(), "n").expect("ok");
+        assert!(none.pods.is_empty() && none.faults.is_empty());
+    }
+}

@@ -1,0 +1,229 @@
+//! The text of a manifest -> the pods of this node that it means. Pure.
+
+use std::collections::BTreeSet;
+
+use proto_api::core::v1::{Pod, Toleration};
+use proto_api::names::Names;
+use proto_api::{object, yaml};
+use proto_daemon::exit::chain;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::Origin;
+
+/// Most bytes of a manifest.
+pub const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+
+/// Where a manifest was found.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    /// Which source has it.
+    pub origin: Origin,
+    /// Its path or URL.
+    pub place: &'a str,
+    /// Names of the naming profile.
+    pub names: &'a Names,
+    /// The node.
+    pub node: &'a str,
+}
+
+/// The pods of a manifest: one, or those of a list. A list with a faulty pod is none.
+///
+/// # Errors
+/// What is wrong with it, with the field.
+pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, String> {
+    if text.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(format!("longer than {MANIFEST_BYTES_MAX} bytes"));
+    }
+    let value: Value = yaml::parse(text).map_err(|error| chain(&error))?;
+    let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
+    if !matches!(kind, "PodList" | "List") {
+        return pod(value, text, context).map(|pod| vec![pod]);
+    }
+    let items = value.get("items").and_then(Value::as_array).cloned().unwrap_or_default();
+    let each = |(number, mut item): (usize, Value)| {
+        // Items of a typed list do not say what they are.
+        if let Some(item) = item.as_object_mut().filter(|_| kind == "PodList") {
+            item.entry("kind").or_insert(json!("Pod"));
+            item.entry("apiVersion").or_insert(json!("v1"));
+        }
+        let text = item.to_string();
+        pod(item, &text, context).map_err(|fault| format!("items[{number}].{fault}"))
+    };
+    items.into_iter().enumerate().map(each).collect()
+}
+
+/// Makes a static pod. Its uid follows from the node, the place and the text: a changed manifest is another pod.
+fn pod(value: Value, text: &str, context: Context<'_>) -> Result<Pod, String> {
+    let Context { origin, place, names, node } = context;
+    let mut pod: Pod = object::from_json_value(value, names).map_err(|error| chain(&error))?;
+    let mut hash = Sha256::new();
+    for part in [node, place, text] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let digest = hash.finalize();
+    let uid = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect::<String>();
+    let meta = &mut pod.metadata;
+    if meta.name.is_empty() {
+        return Err("metadata.name: must be set".to_owned());
+    }
+    meta.name = format!("{}-{}", meta.name, node.to_lowercase());
+    if meta.namespace.is_empty() {
+        meta.namespace = "default".to_owned();
+    }
+    for (name, value) in [("config.hash", uid.as_str()), ("config.source", origin.word())] {
+        meta.annotations.insert(names.label(name), value.to_owned());
+    }
+    meta.uid = uid;
+    pod.spec.node_name = node.to_owned();
+    // Nothing evicts what is part of the node.
+    pod.spec.tolerations.push(Toleration {
+        operator: "Exists".to_owned(),
+        effect: "NoExecute".to_owned(),
+        ..Toleration::default()
+    });
+    if pod.spec.service_account_name.is_empty() {
+        pod.spec.automount_service_account_token = Some(false);
+    }
+    check(&pod)?;
+    Ok(pod)
+}
+
+/// No API server has looked at a static pod. What is checked here is what paths, cgroups and the runtime's names are made of, and what
+/// tells one container of a pod from another.
+fn check(pod: &Pod) -> Result<(), String> {
+    let meta = &pod.metadata;
+    let is_name =
+        !meta.name.is_empty() && meta.name.len() <= 253 && meta.name.split('.').all(label);
+    named(is_name, "metadata.name", &meta.name)?;
+    named(
+        label(&meta.namespace) && meta.namespace.len() <= 63,
+        "metadata.namespace",
+        &meta.namespace,
+    )?;
+    if pod.spec.containers.is_empty() {
+        return Err("spec.containers: must not be empty".to_owned());
+    }
+    let mut volumes = BTreeSet::new();
+    for (number, volume) in pod.spec.volumes.iter().enumerate() {
+        let at = format!("spec.volumes[{number}].name");
+        named(short(&volume.name), &at, &volume.name)?;
+        if !volumes.insert(&volume.name) {
+            return Err(format!("{at}: {:?} is there twice", volume.name));
+        }
+    }
+    let mut containers = BTreeSet::new();
+    let lists =
+        [("initContainers", &pod.spec.init_containers), ("containers", &pod.spec.containers)];
+    for (list, all) in lists {
+        for (number, container) in all.iter().enumerate() {
+            let at = format!("spec.{list}[{number}]");
+            named(short(&container.name), &format!("{at}.name"), &container.name)?;
+            if !containers.insert(&container.name) {
+                return Err(format!("{at}.name: {:?} is there twice", container.name));
+            }
+            if container.image.is_empty() {
+                return Err(format!("{at}.image: must be set"));
+            }
+            let unknown = container.volume_mounts.iter().find(|m| !volumes.contains(&m.name));
+            if let Some(mount) = unknown {
+                return Err(format!("{at}.volumeMounts: no volume {:?}", mount.name));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn named(holds: bool, path: &str, value: &str) -> Result<(), String> {
+    let rule =
+        "must be lower case letters, digits and '-', and begin and end with one of the former";
+    if holds { Ok(()) } else { Err(format!("{path}: {value:?} {rule}")) }
+}
+
+/// A DNS label.
+fn short(text: &str) -> bool {
+    label(text) && text.len() <= 63
+}
+
+/// Of the characters of a DNS label.
+fn label(text: &str) -> bool {
+    let edge = |c: Option<u8>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+    edge(text.bytes().next())
+        && edge(text.bytes().last())
+        && text.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
+}
+
+#[cfg(test)]
+pub mod tests {
+    use proto_api::names::Profile;
+
+    use super::*;
+
+    pub const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\n\
+                       spec: {containers: [{name: c, image: i}]}\n";
+
+    pub fn names() -> &'static Names {
+        Names::new(Profile::Kubernetes)
+    }
+
+    fn read(text: &str) -> Result<Vec<Pod>, String> {
+        let place = "/m/web.yaml";
+        pods(text, Context { origin: Origin::File, place, names: names(), node: "Node-1" })
+    }
+
+    #[test]
+    fn a_manifest_becomes_a_pod_of_the_node() {
+        let pod = read(POD).expect("pod").remove(0);
+        assert_eq!(pod.metadata.name, "web-node-1");
+        assert_eq!(pod.metadata.namespace, "default");
+        assert_eq!(pod.spec.node_name, "Node-1");
+        assert_eq!(pod.metadata.annotations["kubernetes.io/config.source"], "file");
+        assert_eq!(pod.metadata.annotations["kubernetes.io/config.hash"], pod.metadata.uid);
+        let changed = read(&POD.replace("image: i", "image: j")).expect("pod").remove(0);
+        assert_ne!(changed.metadata.uid, pod.metadata.uid);
+    }
+
+    #[test]
+    fn a_list_becomes_its_pods() {
+        let item = |name: &str| {
+            format!(
+                "- metadata: {{name: {name}}}\n  spec: {{containers: [{{name: c, image: i}}]}}\n"
+            )
+        };
+        let list = format!("apiVersion: v1\nkind: PodList\nitems:\n{}{}", item("a"), item("b"));
+        let pods = read(&list).expect("pods");
+        let told: BTreeSet<_> = pods.iter().map(|pod| &pod.metadata.uid).collect();
+        assert_eq!((pods.len(), told.len()), (2, 2));
+        assert_eq!(pods[1].metadata.name, "b-node-1");
+        let faulty = list.replace("name: b}", "name: B_}");
+        assert!(read(&faulty).expect_err("faulty").starts_with("items[1].metadata.name"));
+    }
+
+    #[test]
+    fn what_paths_are_made_of_is_checked() {
+        let cases = [
+            ("name: web", "name: ../x", "metadata.name"),
+            ("name: web", "name: web..x", "metadata.name"),
+            ("name: web", "name: web, namespace: a/b", "metadata.namespace"),
+            ("name: c,", "name: ../c,", "spec.containers[0].name"),
+            ("name: c,", "", "spec.containers[0].name"),
+            ("image: i", "", "spec.containers[0].image"),
+            ("}]", "}, {name: c, image: j}]", "spec.containers[1].name"),
+            ("}]", "}], initContainers: [{name: c, image: j}]", "spec.containers[0].name"),
+            ("}]", "}], volumes: [{name: ., emptyDir: {}}]", "spec.volumes[0].name"),
+            (
+                "image: i",
+                "image: i, volumeMounts: [{name: v, mountPath: /v}]",
+                "spec.containers[0].volumeMounts",
+            ),
+            ("[{name: c, image: i}]", "[]", "spec.containers"),
+        ];
+        for (from, to, field) in cases {
+            let fault = read(&POD.replace(from, to)).expect_err(to);
+            assert!(fault.starts_with(&format!("{field}: ")), "{to}: {fault}");
+        }
+        let two = read(&format!("{POD}---\n{POD}")).expect_err("two documents");
+        assert!(two.len() > "cannot read YAML: ".len(), "the reason is told: {two}");
+    }
+}

@@ -18,6 +18,7 @@ mod issuer;
 mod leaks;
 mod others;
 mod readers;
+mod regressions;
 mod runtime;
 pub(super) mod shares;
 mod sim;
@@ -73,6 +74,12 @@ impl Ground {
     }
 }
 
+/// One thread, and time that passes when nobody has anything to do.
+fn one_thread() -> tokio::runtime::Runtime {
+    let mut thread = tokio::runtime::Builder::new_current_thread();
+    thread.enable_time().start_paused(true).build().expect("runtime")
+}
+
 /// Runs a history. One in which something panics has failed.
 fn history(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
     let ran = catch_unwind(AssertUnwindSafe(|| run(ground, seed, deaths)));
@@ -86,11 +93,7 @@ fn history(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
 }
 
 fn run(ground: &Ground, seed: u64, deaths: Deaths) -> Outcome {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("runtime");
+    let runtime = one_thread();
     let root = ground.root();
     let scale = Course::of(seed).scale();
     let (faults, deadly) = match deaths {

@@ -477,10 +477,40 @@ impl Sim {
             }
             pod
         };
+        self.add(pod);
+    }
+
+    /// A pod for the API server.
+    pub fn add(&mut self, pod: Pod) {
         self.enter(&pod, false);
         let mut world = lock(&self.world);
-        world.api.pods.insert(uid, Arc::new(pod));
+        world.api.pods.insert(pod.metadata.uid.clone(), Arc::new(pod));
         world.api_changed.notify_one();
+    }
+
+    /// A manifest.
+    pub fn add_static(&mut self, mut pod: Pod) {
+        let names = Names::new(Default::default());
+        pod.metadata.annotations.insert(names.label("config.source"), "file".into());
+        self.enter(&pod, true);
+        self.statics.insert(pod.metadata.uid.clone(), Arc::new(pod));
+        lock(&self.world).api_changed.notify_one();
+    }
+
+    /// From now on nothing can be written.
+    pub fn fill_disk(&mut self) {
+        self.disk_full = true;
+    }
+
+    /// Lets time pass until that is so.
+    pub async fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let began = clock::since_began();
+        while !is_so(self) && !self.failed() {
+            self.pass(Duration::from_millis(1)).await;
+            if clock::since_began() > began + Duration::from_secs(600) {
+                lock(&self.world).broken(format!("not after ten minutes: {what}"));
+            }
+        }
     }
 
     /// A manifest. A second one of that name is the first, edited.
@@ -493,17 +523,13 @@ impl Sim {
         self.statics.clear();
         let uid = self.uid("s");
         let mut pod = pod_of(&mut lock(&self.world).chance, self.scale, "static", &uid);
-        let names = Names::new(Default::default());
-        pod.metadata.annotations.insert(names.label("config.source"), "file".into());
         pod.spec.volumes.retain(|v| v.volume_source.empty_dir.is_some());
         let kept: BTreeSet<String> = pod.spec.volumes.iter().map(|v| v.name.clone()).collect();
         for container in pod.spec.init_containers.iter_mut().chain(&mut pod.spec.containers) {
             container.volume_mounts.retain(|mount| kept.contains(&mount.name));
             container.env.clear();
         }
-        self.enter(&pod, true);
-        self.statics.insert(uid, Arc::new(pod));
-        lock(&self.world).api_changed.notify_one();
+        self.add_static(pod);
     }
 
     /// A source does not have a pod any more, or wants it ended: what runs of it may be stopped, and is killed not before its time.

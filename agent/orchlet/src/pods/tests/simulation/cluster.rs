@@ -96,7 +96,11 @@ impl Reports for Clerk {
                     world
                         .broken(format!("{uid} was let go while something of it was left: {what}"));
                 }
+                let shown = world.books.get(uid).map(|book| Phase::parse(&book.shown.phase));
                 let object = world.api.pods.remove(uid);
+                if object.is_some() && !shown.is_some_and(Phase::is_terminal) {
+                    world.broken(format!("{uid} was let go and its end was never shown"));
+                }
                 if object.as_ref().is_some_and(|o| o.metadata.deletion_timestamp.is_none()) {
                     world.broken(format!("{uid} was let go and nobody had deleted it"));
                 }
@@ -215,11 +219,14 @@ impl World {
 }
 
 /// Cgroups.
-pub struct SimPlace(pub Shared);
+pub struct SimPlace {
+    pub world: Shared,
+    pub runtime: SharedRuntime,
+}
 
 impl PodPlace for SimPlace {
     fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
-        let mut world = lock(&self.0);
+        let mut world = lock(&self.world);
         if world.fault(40) {
             return Err("no space for a cgroup".to_owned());
         }
@@ -230,7 +237,7 @@ impl PodPlace for SimPlace {
 
     fn settle_cgroup<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
         async move {
-            passes(&self.0, Duration::from_millis(1)).await;
+            passes(&self.world, Duration::from_millis(1)).await;
             Ok(())
         }
         .boxed()
@@ -241,26 +248,31 @@ impl PodPlace for SimPlace {
     }
 
     fn has_cgroup(&self, pod: &Pod) -> bool {
-        lock(&self.0).cgroups.contains(&pod.metadata.uid)
+        lock(&self.world).cgroups.contains(&pod.metadata.uid)
     }
 
     fn uids(&self) -> Vec<String> {
-        lock(&self.0).cgroups.iter().cloned().collect()
+        lock(&self.world).cgroups.iter().cloned().collect()
     }
 
     fn remove_cgroup<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), Line>> {
         async move {
-            let _waits = Waits::new(&self.0);
+            let _waits = Waits::new(&self.world);
             let (pause, fails) = {
-                let mut world = lock(&self.0);
+                let mut world = lock(&self.world);
                 (Duration::from_millis(world.chance.below(10)), world.fault(20))
             };
-            passes(&self.0, pause).await;
+            passes(&self.world, pause).await;
             if fails {
                 return Err("a process is left".to_owned());
             }
-            lock(&self.0).cgroups.remove(&pod.metadata.uid);
-            passes(&self.0, Duration::ZERO).await;
+            let uid = &pod.metadata.uid;
+            let ready = self.runtime.of(uid).sandboxes.iter().any(|sandbox| sandbox.ready);
+            if ready || self.runtime.is_live(uid) {
+                lock(&self.world).broken(format!("the cgroup of {uid} goes under what runs"));
+            }
+            lock(&self.world).cgroups.remove(uid);
+            passes(&self.world, Duration::ZERO).await;
             Ok(())
         }
         .boxed()

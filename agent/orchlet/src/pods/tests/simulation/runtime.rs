@@ -178,6 +178,7 @@ impl Troubled {
         }
         if !known {
             self.judge_again(&mut world, uid, &name, sandbox_id);
+            world.judge_pull(uid, &name);
         }
         let instance = world.instances.entry(id.to_owned()).or_default();
         (instance.uid, instance.name, instance.attempt) = (uid.to_owned(), name, attempt);
@@ -289,7 +290,8 @@ impl Troubled {
         let replaced = of.is_some_and(|c| hash.as_ref() != Some(&c.hash));
         let allowed = lost || known.may_be_stopped || replaced;
         let Some(book) = world.books.get(&uid) else { return };
-        let (ends, ending, kill_from) = (book.ends, book.ending, book.kill_from);
+        let (ends, ending, kill_from, kill_by) =
+            (book.ends, book.ending, book.kill_from, book.kill_by);
         if !ends && !allowed {
             world.broken(format!("{id} ({name} of {uid}) is stopped for nothing"));
             return;
@@ -311,7 +313,8 @@ impl Troubled {
         if kill_from.is_some_and(|from| kill + slack < from) {
             world.broken(format!("{id} is killed before its time: {kill:?} < {kill_from:?}"));
         }
-        let latest = ending.unwrap_or(Duration::MAX).max(now + Duration::from_secs(2));
+        let told = [ending, kill_by].into_iter().flatten().min();
+        let latest = told.unwrap_or(Duration::MAX).max(now + Duration::from_secs(2));
         if kill > latest + slack {
             world.broken(format!("{id} is killed after its time: {kill:?} > {latest:?}"));
         }
@@ -420,6 +423,19 @@ impl Troubled {
 const STORM: usize = 8;
 
 impl World {
+    /// An image that is always pulled was pulled since the last instance was made from it.
+    fn judge_pull(&mut self, uid: &str, name: &str) {
+        let Some(container) = self.container(uid, name) else { return };
+        let pulls = self.pulls.get(&container.image).copied().unwrap_or(0);
+        let Some(book) = self.books.get_mut(uid) else { return };
+        let before = book.pulls.insert((name.to_owned(), container.image.clone()), pulls);
+        if container.image_pull_policy == "Always" && pulls <= before.unwrap_or(0) {
+            self.broken(format!(
+                "{name} of {uid} is made from an image that was not pulled for it"
+            ));
+        }
+    }
+
     /// Each init container and sidecar before this container has come up in its sandbox.
     fn judge_turn(&mut self, uid: &str, name: &str, sandbox_id: &str) {
         let Some(book) = self.books.get(uid) else { return };
@@ -497,10 +513,21 @@ impl Runtime for Troubled {
         stream(request: &'a StreamRequest) -> String;
         image(name: &'a str) -> Option<Image>;
         images() -> Vec<Image>;
-        pull_image(name: &'a str, login: Option<&'a RegistryLogin>) -> String;
         remove_image(id: &'a str) -> ();
         image_filesystems() -> Vec<FilesystemUsage>;
         usage() -> Vec<ContainerUsage>;
+    }
+
+    fn pull_image<'a>(
+        &'a self,
+        name: &'a str,
+        login: Option<&'a RegistryLogin>,
+    ) -> Answer<'a, String> {
+        let pull = move || {
+            *lock(&self.world).pulls.entry(name.to_owned()).or_default() += 1;
+            self.inner.pull_image(name, login)
+        };
+        self.through("pull_image", name.to_owned(), pull).boxed()
     }
 
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {

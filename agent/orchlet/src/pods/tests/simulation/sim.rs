@@ -305,10 +305,11 @@ impl Sim {
         if agent.synced.insert(true) {
             say(Said::Synced(Source::Static));
         }
-        let world = lock(&self.world);
+        let world = &mut *lock(&self.world);
         if world.api.away {
             return;
         }
+        world.set_latest();
         news(&agent.told, &world.api.pods).into_iter().for_each(say);
         agent.told.clone_from(&world.api.pods);
         if agent.synced.insert(false) {
@@ -372,7 +373,7 @@ impl Sim {
             let mut world = lock(&self.world);
             world.note("agent starts");
             world.mirrors_heard = false;
-            world.books.values_mut().for_each(|book| book.told = false);
+            world.books.values_mut().for_each(|book| (book.told, book.kill_by) = (false, None));
         }
         self.due(Duration::ZERO, Due::Missed);
         let (tell, register) = {
@@ -411,7 +412,8 @@ impl Sim {
         };
         let mut parts = parts(outside);
         parts.root_dir.clone_from(&self.root);
-        parts.place = Arc::new(SimPlace(self.world.clone()));
+        let (world, runtime) = (self.world.clone(), self.runtime.clone());
+        parts.place = Arc::new(SimPlace { world, runtime });
         let incarnation = lock(&self.world).incarnation;
         let issuer = Arc::new(SimIssuer { world: self.world.clone(), incarnation });
         let boot = format!("boot {}", self.boots);
@@ -791,7 +793,8 @@ impl Sim {
         world.lose_mounts();
         world.cgroups.clear();
         for book in world.books.values_mut() {
-            (book.kill_from, book.starts, book.crashes) = (None, BTreeMap::new(), BTreeMap::new());
+            (book.kill_from, book.kill_by) = (None, None);
+            (book.starts, book.crashes) = (BTreeMap::new(), BTreeMap::new());
             book.ending = book.ending.map(|_| Duration::ZERO);
         }
         world.note("the machine boots");

@@ -71,6 +71,8 @@ pub struct Book {
     pub ends: bool,
     /// When what runs at the end is killed, as far as that is decided: not before, since boot.
     pub kill_from: Option<Duration>,
+    /// When it is killed at the latest, as the agent that runs now was told.
+    pub kill_by: Option<Duration>,
     /// The end as it is on disk.
     pub ending: Option<Duration>,
     /// A sandbox was made: the runtime knows of it, and the node has said yes for good. An agent that dies before its call arrives
@@ -80,6 +82,8 @@ pub struct Book {
     pub shown: PodStatus,
     /// Statuses written.
     pub writes: u64,
+    /// Pulls there had been when the newest instance was made, by container and image.
+    pub pulls: BTreeMap<(String, String), u64>,
     /// Highest attempt made of each container.
     pub made: BTreeMap<String, u32>,
     /// Starts of each container within the last minute.
@@ -142,6 +146,8 @@ pub struct World {
     pub runtime_away: bool,
     pub books: BTreeMap<String, Book>,
     pub instances: BTreeMap<String, Instance>,
+    /// How often each image was pulled.
+    pub pulls: BTreeMap<String, u64>,
     pub cgroups: BTreeSet<String>,
     /// What drivers have mounted, and of which volume it is.
     pub mounts: BTreeMap<PathBuf, String>,
@@ -181,6 +187,7 @@ impl World {
             runtime_away: false,
             books: BTreeMap::new(),
             instances: BTreeMap::new(),
+            pulls: BTreeMap::new(),
             cgroups: BTreeSet::new(),
             mounts: BTreeMap::new(),
             root,
@@ -225,6 +232,16 @@ impl World {
     pub fn container(&self, uid: &str, name: &str) -> Option<Container> {
         let book = self.books.get(uid)?;
         agent_pod::want::container_of(&book.pod, name)
+    }
+
+    /// The agent hears now how long what is deleted has: from then on, or less if it was told so before.
+    pub fn set_latest(&mut self) {
+        for (uid, pod) in &self.api.pods {
+            let Some(grace) = pod.metadata.deletion_grace_period_seconds else { continue };
+            let Some(book) = self.books.get_mut(uid) else { continue };
+            let by = clock::boot() + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+            book.kill_by = Some(book.kill_by.map_or(by, |known| known.min(by)));
+        }
     }
 
     /// What the journal has on disk now.

@@ -1051,14 +1051,23 @@ impl Sim {
     /// What no pod's task can know of goes with the node's garbage.
     async fn sweep(&mut self) {
         let logs = self.root.join("logs");
-        let Some(agent) = &self.agent else { return };
-        if self.failed() || entries(&logs).is_empty() {
-            return;
-        }
-        let swept = garbage::sweep(&agent.parts).await;
-        let left = entries(&logs);
-        if !left.is_empty() {
-            lock(&self.world).broken(format!("not swept ({swept:?}): {left:?}"));
+        while !self.failed() && !entries(&logs).is_empty() {
+            let Some(parts) = self.agent.as_ref().map(|agent| agent.parts.clone()) else { return };
+            let died = lock(&self.world).died.clone();
+            let swept = tokio::select! {
+                biased;
+                swept = garbage::sweep(&parts) => swept,
+                // The next one sweeps as well.
+                () = died.notified() => {
+                    self.kill().await;
+                    self.start();
+                    continue;
+                }
+            };
+            let left = entries(&logs);
+            if !left.is_empty() {
+                lock(&self.world).broken(format!("not swept ({swept:?}): {left:?}"));
+            }
         }
     }
 

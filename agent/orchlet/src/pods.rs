@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agent_pod::events::{PodEvent, Severity};
+use agent_pod::memory::Memory;
 use agent_pod::want::{Source, grace_of};
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
@@ -82,6 +83,8 @@ pub struct Pods {
     unready: Option<ReadyGuard>,
     /// Static pods that begin once another of their name, or themselves from before, has ended.
     waiting: Waiting,
+    /// Pods that are new to a source's first word, by uid: they begin when all that were here before take of the node again.
+    early: BTreeMap<String, (Instant, Order)>,
     /// A look at the whole runtime, for pods that have no task.
     looks: JoinSet<Option<Vec<PodOnNode>>>,
     /// Whether something was missed since that look began.
@@ -149,6 +152,7 @@ impl Pods {
             unready: Some(unready).filter(|_| !sources.is_empty()),
             silent: sources,
             waiting: Waiting::default(),
+            early: BTreeMap::new(),
             looks: JoinSet::new(),
             look_again: false,
         }
@@ -205,6 +209,7 @@ impl Pods {
             }
             Said::Dropped(uid) => {
                 self.waiting.remove(&uid);
+                self.early.remove(&uid);
                 if let Some(task) = self.tasks.get(&uid) {
                     task.order.send_modify(|order| order.held = Held::No);
                 }
@@ -215,6 +220,7 @@ impl Pods {
             }
             Said::Synced(source) => {
                 self.silent.retain(|s| *s != source);
+                self.begin_early(source);
                 if self.silent.is_empty() {
                     self.unready = None;
                     self.remove_remains();
@@ -225,6 +231,10 @@ impl Pods {
 
     fn wants(&mut self, order: Order, asked: Instant) {
         let uid = order.pod.metadata.uid.clone();
+        if self.is_early(&order) {
+            self.early.insert(uid, (asked, order));
+            return;
+        }
         if order.source == Source::Static {
             self.retire_namesakes(&order.pod);
         }
@@ -244,6 +254,24 @@ impl Pods {
             }
             None => self.begin(order, asked),
         }
+    }
+
+    /// Whether a pod is new while its source still tells those that were here before: if it were admitted now, what they take would not
+    /// count. A list is in no order of age.
+    fn is_early(&self, order: &Order) -> bool {
+        let uid = &order.pod.metadata.uid;
+        let is_new = !self.records.contains_key(uid)
+            && !self.unclaimed.contains_key(uid)
+            && !self.tasks.contains_key(uid);
+        is_new && self.silent.contains(&order.source)
+    }
+
+    fn begin_early(&mut self, source: Source) {
+        let (of_it, others): (BTreeMap<_, _>, _) = std::mem::take(&mut self.early)
+            .into_iter()
+            .partition(|(_, (_, order))| order.source == source);
+        self.early = others;
+        of_it.into_values().for_each(|(asked, order)| self.wants(order, asked));
     }
 
     /// The pod that a static pod has to wait for, by uid, and how long that may take to end: one of its name still runs, or it was
@@ -312,6 +340,9 @@ impl Pods {
             memory: self.records.remove(&uid).map(|record| record.memory),
             missed: Arc::default(),
         };
+        if start.memory.as_ref().is_some_and(Memory::takes_of_the_node) {
+            self.parts.promise(&order.pod);
+        }
         let missed = start.missed.clone();
         let name = full_name(&order.pod);
         let meta = &order.pod.metadata;

@@ -245,6 +245,11 @@ impl Memory {
         self
     }
 
+    /// Whether the pod was admitted and is not over: what it asks for is not there for others.
+    pub fn takes_of_the_node(&self) -> bool {
+        self.admission == Some(Admission::Admitted) && !self.phase.is_terminal()
+    }
+
     /// Notes that a step failed at `now` (since boot).
     pub fn failed(&mut self, step: Step, reason: &str, message: &str, now: Duration) {
         let next = Trouble::next(self.trouble(&step), step.clone(), reason, message, now);

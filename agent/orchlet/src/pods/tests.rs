@@ -233,6 +233,31 @@ async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoke
 }
 
 #[tokio::test]
+async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (runtime, _happened) = FakeRuntime::new();
+    let parts = super::bench::plain(Arc::new(runtime), dir.path());
+    let memory = Memory {
+        admission: Some(agent_pod::memory::Admission::Admitted),
+        accepted_at: 1,
+        ..Memory::default()
+    };
+    let record = Record { namespace: "ns".into(), name: "old".into(), memory };
+    let found = Found { records: BTreeMap::from([("old".to_owned(), record)]), ..Found::default() };
+    let unready = Readiness::default().guard("sources");
+    let sources = vec![Source::Api];
+    let mut pods = Pods::new(parts.clone(), StatusBoard::default(), found, sources, unready);
+    pods.hear(Said::Wants(Source::Api, pod("new", "a")));
+    pods.hear(Said::Wants(Source::Api, pod("dropped", "b")));
+    pods.hear(Said::Wants(Source::Api, pod("old", "old")));
+    pods.hear(Said::Dropped("dropped".into()));
+    assert_eq!(held(&pods), [("old", Held::Yes)]);
+    assert_eq!(parts.node_and_load("new").1.pods, 1, "before its task has done anything");
+    pods.hear(Said::Synced(Source::Api));
+    assert_eq!(held(&pods), [("new", Held::Yes), ("old", Held::Yes)]);
+}
+
+#[tokio::test]
 async fn processors_are_not_given_away_before_all_sources_have_spoken() {
     let dir = tempfile::tempdir().expect("tempdir");
     let (runtime, _happened) = FakeRuntime::new();
@@ -263,5 +288,5 @@ async fn processors_are_not_given_away_before_all_sources_have_spoken() {
     assert_eq!(has(), "1", "nobody has said that the pod is gone");
     pods.hear(Said::Synced(Source::Api));
     pods.looked(Vec::new());
-    assert_eq!(has(), "0-3", "nobody wants it: everybody may use them");
+    assert_eq!(has(), "0-7", "nobody wants it: everybody may use them");
 }

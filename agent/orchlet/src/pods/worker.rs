@@ -23,7 +23,7 @@ use std::time::Duration;
 use agent_pod::backoff::Step;
 use agent_pod::events;
 use agent_pod::lifecycle::plan;
-use agent_pod::memory::{Admission, Memory};
+use agent_pod::memory::Memory;
 use agent_pod::plan::{Action, Plan, Stage};
 use agent_pod::seen::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
 use agent_pod::want::{PodWant, Source};
@@ -346,9 +346,8 @@ impl Worker {
     }
 
     fn count(&self, next: &Plan) {
-        let admitted = self.memory.admission == Some(Admission::Admitted);
-        let over = next.memory.phase.is_terminal() || next.stage == Stage::Gone;
-        let counts = if admitted && !over { Counts::Yes } else { Counts::No };
+        let takes = self.memory.takes_of_the_node() && next.stage != Stage::Gone;
+        let counts = if takes { Counts::Yes } else { Counts::No };
         let source = self.order.borrow().source;
         self.parts.know(Known { pod: self.pod(), status: next.status.clone(), counts, source });
     }

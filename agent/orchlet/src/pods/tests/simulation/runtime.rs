@@ -151,7 +151,9 @@ impl Troubled {
         if !world.cgroups.contains(uid) {
             world.broken(format!("a sandbox of {uid} without a cgroup"));
         }
-        let Some(book) = world.books.get(uid) else { return };
+        let heard = world.mirrors_heard;
+        let Some(book) = world.books.get_mut(uid) else { return };
+        book.unheard |= book.is_static && !heard;
         let (is_static, name) = (book.is_static, book.pod.metadata.name.clone());
         if !is_static {
             return;

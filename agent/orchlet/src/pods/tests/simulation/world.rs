@@ -94,6 +94,8 @@ pub struct Book {
     pub crashes: BTreeMap<String, Vec<Start>>,
     /// Whether the pod's containers have used its directories.
     pub used: BTreeSet<String>,
+    /// Whether it was begun by an agent to which the API server had not spoken.
+    pub unheard: bool,
     /// Whether the gate that it waits for has been open.
     pub opened: bool,
 }

@@ -27,16 +27,11 @@ const MANY: usize = 300;
 /// Requests of this program in flight when it fills the node.
 const CLIENTS: usize = 8;
 /// How long an agent is left alone before its memory is read: what only its start and a burst needed is gone by then.
-const SETTLE: Duration = Duration::from_secs(45);
+const SETTLE: Duration = Duration::from_secs(40);
 /// Restarts of the agent.
 const RESTARTS: usize = 7;
 /// Between two looks at what its tasks know. A look costs it a millisecond.
 const LOOK: Duration = Duration::from_millis(5);
-
-/// All rows, on a cluster of their own.
-pub async fn measure(bin_dir: &Path, report: &mut Report) -> Result<()> {
-    own_cluster::with(bin_dir, &FLAGS, async |spec| rows(spec, report).await).await
-}
 
 /// The rows of bursts, on a cluster of their own.
 pub async fn measure_bursts(bin_dir: &Path, report: &mut Report) -> Result<()> {
@@ -58,16 +53,19 @@ async fn prepared(spec: &Spec) -> Result<Client> {
     Ok(client)
 }
 
-async fn rows(spec: &Spec, report: &mut Report) -> Result<()> {
+/// The rows of memory, restarts and probes, on a cluster of their own.
+pub async fn measure_load(bin_dir: &Path, report: &mut Report) -> Result<()> {
+    own_cluster::with(bin_dir, &FLAGS, async |spec| load(spec, report).await).await
+}
+
+async fn load(spec: &Spec, report: &mut Report) -> Result<()> {
     let client = prepared(spec).await?;
     memory(spec, "no pods", report).await?;
     let bursts = Bursts::new(spec, &client)?;
     let mut agent = Agent::take_over(spec).await?;
-    bursts.measure(&mut agent, report).await?;
     bursts.fill(0..FULL, Network::Host, CLIENTS).await?;
     memory(spec, "110 pods", report).await?;
     restarts(spec, &client, &mut agent, report).await?;
-    memory(spec, "110 pods, restarted", report).await?;
     bursts.fill(FULL..MANY, Network::Host, CLIENTS).await?;
     memory(spec, "300 pods", report).await?;
     bursts.empty(CLIENTS).await?;

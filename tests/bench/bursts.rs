@@ -13,17 +13,17 @@ use proto_api::core::v1::{Node, Pod};
 use proto_client::{Client, DeleteParams, ListParams, WriteParams};
 
 use crate::agent_process::Agent;
-use crate::direct::Direct;
+use crate::direct::{self, Direct};
 use crate::footprint::Spent;
 use crate::report::Report;
 use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
 
 /// Pods of the bursts, and how often each is made on both sides; medians count.
-const BURSTS: [(usize, usize); 2] = [(40, 5), (110, 3)];
+const BURSTS: [(usize, usize); 2] = [(40, 3), (110, 3)];
 /// Pods of a burst that looks for the best width of the direct calls.
 const TRIAL: usize = 40;
 /// Pods in the making at a time, of the direct calls. The best ...
-const WIDTHS: [usize; 8] = [1, 2, 3, 4, 6, 8, 12, 16];
+const WIDTHS: [usize; 6] = [2, 4, 6, 8, 12, 16];
 /// ... so many are tried again beside each of our bursts, and the better of them is what ours is compared with.
 const FINALISTS: usize = 2;
 /// Requests of this program in flight when it makes or removes pods.
@@ -136,9 +136,11 @@ impl<'a> Bursts<'a> {
         width: usize,
         network: Network,
     ) -> Result<(Duration, Spent)> {
+        let wanted = (0..pods).map(|number| direct::pod(number, network, SCRIPT));
+        let wanted: Vec<Pod> = wanted.collect::<Result<_>>()?;
         let (before, began) = (Spent::now(self.spec)?, Instant::now());
-        let made: Vec<_> = stream::iter(0..pods)
-            .map(|number| self.direct.start(number, network, SCRIPT))
+        let made: Vec<_> = stream::iter(&wanted)
+            .map(|pod| self.direct.start(pod))
             .buffer_unordered(width)
             .try_collect()
             .await?;

@@ -1,20 +1,32 @@
-//! The least that anybody has to ask of the runtime for a pod of one container: the floor under what a whole cluster takes.
+//! The least that anybody has to ask of the runtime for a pod of one container: the floor under what a whole cluster takes. It is asked
+//! for what an agent asks for, with the same mounts, masks and names; what an agent does beside its calls is not done.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_pod::spec::{ContainerConfig, NamespaceScope, Namespaces, SandboxConfig};
+use agent_pod::node_facts::NodeFacts;
+use agent_pod::spec::Mount;
+use agent_pod::translate::{self, ContainerInputs};
 use agent_runtime::Runtime;
 use agent_runtime::cri::CriRuntime;
 use anyhow::{Context as _, Result};
 use cluster::images::BUSYBOX_IMAGE;
 use cluster::spec::Spec;
+use proto_api::core::v1::Pod;
 
-use crate::workload::{Network, shell};
+use crate::workload::{self, Network};
+
+/// What an agent mounts into a container of its own accord.
+const OWN_MOUNTS: [&str; 2] = ["/etc/hosts", "/dev/termination-log"];
+const NAMESPACE: &str = "floor";
 
 /// The runtime of the first node, without an agent before it.
 pub struct Direct {
     runtime: CriRuntime,
     cgroup: String,
+    facts: NodeFacts,
+    /// A file that all containers share where an agent makes one for each.
+    file: PathBuf,
 }
 
 /// A pod made by direct calls, by the runtime's ids.
@@ -23,31 +35,59 @@ pub struct Made {
     container: String,
 }
 
+/// Pod `number`, whose only container runs `script`.
+pub fn pod(number: usize, network: Network, script: &str) -> Result<Pod> {
+    let container = workload::container("main", BUSYBOX_IMAGE, script);
+    let name = format!("floor{number}");
+    let mut pod = workload::pod(NAMESPACE, &name, network, vec![container], Vec::new())?;
+    pod.metadata.uid = format!("00000000-0000-4000-8000-{number:012}");
+    pod.spec.dns_policy = "Default".into();
+    Ok(pod)
+}
+
 impl Direct {
     /// The runtime of the first node; pods get a cgroup that they share.
     pub fn new(spec: &Spec) -> Result<Direct> {
         let socket = spec.containerd_socket("node-1");
+        let dir = spec.node_dir("node-1").join("floor");
+        std::fs::create_dir_all(&dir)?;
+        let file = dir.join("file");
+        std::fs::write(&file, "")?;
         Ok(Direct {
             runtime: CriRuntime::new(&format!("unix://{}", socket.display()))?,
             cgroup: format!("{}/floor", spec.node_cgroup("node-1")),
+            facts: NodeFacts {
+                pod_logs_dir: dir.join("logs").to_string_lossy().into_owned(),
+                names: cluster::up::names(spec),
+                ..NodeFacts::default()
+            },
+            file,
         })
     }
 
-    /// Makes and starts pod `number`, whose only container runs `script`.
-    pub async fn start(&self, number: usize, network: Network, script: &str) -> Result<Made> {
-        let config = self.sandbox(number, network);
-        let container = ContainerConfig {
-            name: "main".into(),
-            image: BUSYBOX_IMAGE.into(),
-            command: shell(script),
-            ..ContainerConfig::default()
+    /// Makes and starts a pod of one container.
+    pub async fn start(&self, pod: &Pod) -> Result<Made> {
+        let name = &pod.metadata.name;
+        let config = translate::sandbox(pod, &self.facts, &self.cgroup, 0)?;
+        let container = pod.spec.containers.first().context("no container")?;
+        let mount = |path: &&str| Mount {
+            container_path: (*path).to_owned(),
+            host_path: self.file.to_string_lossy().into_owned(),
+            ..Mount::default()
         };
+        let inputs = ContainerInputs {
+            image_id: container.image.clone(),
+            extra_mounts: OWN_MOUNTS.iter().map(mount).collect(),
+            ..ContainerInputs::default()
+        };
+        let wanted = translate::container(pod, container, &self.facts, inputs)?;
+        std::fs::create_dir_all(PathBuf::from(&config.log_directory).join(&container.name))?;
         let made = self.runtime.run_sandbox(&config).await;
-        let sandbox = made.with_context(|| format!("sandbox of direct pod {number}"))?.id;
-        let id = self.runtime.create_container(&sandbox, &container, &config).await;
-        let container = id.with_context(|| format!("container of direct pod {number}"))?;
+        let sandbox = made.with_context(|| format!("sandbox of {name}"))?.id;
+        let id = self.runtime.create_container(&sandbox, &wanted, &config).await;
+        let container = id.with_context(|| format!("container of {name}"))?;
         let started = self.runtime.start_container(&container).await;
-        started.with_context(|| format!("start of direct pod {number}"))?;
+        started.with_context(|| format!("start of {name}"))?;
         Ok(Made { sandbox, container })
     }
 
@@ -57,21 +97,5 @@ impl Direct {
         self.runtime.stop_sandbox(&made.sandbox).await?;
         self.runtime.remove_sandbox(&made.sandbox).await?;
         Ok(())
-    }
-
-    fn sandbox(&self, number: usize, network: Network) -> SandboxConfig {
-        let network = match network {
-            Network::Host => NamespaceScope::Node,
-            Network::Pod => NamespaceScope::Pod,
-        };
-        SandboxConfig {
-            name: format!("floor{number}"),
-            uid: format!("00000000-0000-4000-8000-{number:012}"),
-            namespace: "floor".into(),
-            log_directory: "/var/log/pods/floor".into(),
-            cgroup_parent: self.cgroup.clone(),
-            namespaces: Namespaces { network, ..Namespaces::default() },
-            ..SandboxConfig::default()
-        }
     }
 }

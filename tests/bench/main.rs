@@ -35,6 +35,8 @@ enum What {
     Agent,
     /// Of these the bursts alone.
     Bursts,
+    /// Of these all but the bursts.
+    Load,
     /// From writes of the API to files in pods.
     Volumes,
     /// A cluster that runs already, for comparison.
@@ -50,13 +52,18 @@ async fn main() -> Result<()> {
         What::All => {
             api_server::measure(&bin_dir, &mut report).await?;
             node_rows(&bin_dir, &mut report).await?;
-            agent::measure(&bin_dir, &mut report).await?;
+            agent::measure_bursts(&bin_dir, &mut report).await?;
+            agent::measure_load(&bin_dir, &mut report).await?;
             volumes::measure(&bin_dir, &mut report).await?;
         }
         What::Api => api_server::measure(&bin_dir, &mut report).await?,
         What::Node => node_rows(&bin_dir, &mut report).await?,
-        What::Agent => agent::measure(&bin_dir, &mut report).await?,
+        What::Agent => {
+            agent::measure_bursts(&bin_dir, &mut report).await?;
+            agent::measure_load(&bin_dir, &mut report).await?;
+        }
         What::Bursts => agent::measure_bursts(&bin_dir, &mut report).await?,
+        What::Load => agent::measure_load(&bin_dir, &mut report).await?,
         What::Volumes => volumes::measure(&bin_dir, &mut report).await?,
         What::Peer(flags) => peer::measure(flags, &mut report).await?,
     }

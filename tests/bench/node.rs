@@ -12,7 +12,7 @@ use proto_api::core::v1::{ConfigMap, Pod};
 use proto_client::{Client, DeleteParams, Patch, WriteParams};
 use serde_json::json;
 
-use crate::direct::Direct;
+use crate::direct::{self, Direct};
 use crate::report::Report;
 use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
 
@@ -166,8 +166,9 @@ pub async fn floor(spec: &Spec, report: &mut Report) -> Result<()> {
     for network in Network::BOTH {
         let (mut starts, mut ends) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
+            let wanted = direct::pod(round, network, &script("/at"))?;
             let began = Instant::now();
-            let made = direct.start(round, network, &script("/at")).await?;
+            let made = direct.start(&wanted).await?;
             starts.push(began.elapsed());
             // The shell needs a moment to set its trap; the agent's pods had it too.
             tokio::time::sleep(BREATH).await;

@@ -41,6 +41,7 @@ use crate::journal::{Journal, Record};
 use crate::metrics::{AgentMetrics, Registrations};
 use crate::node_events::NodeEvents;
 use crate::place::{Bounded, Enforced, NodePlace};
+use crate::pods::turns::Turns;
 use crate::pods::{Found, Pods};
 use crate::shutdown::Shutdown;
 
@@ -67,6 +68,7 @@ pub struct Bound {
     logins: Logins,
     registry: Metrics,
     metrics: AgentMetrics,
+    turns: Arc<Turns>,
 }
 
 /// Reads the machine, opens the journal, makes the clients. Changes nothing but the agent's own directories and cgroups.
@@ -123,7 +125,13 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
         registry,
         metrics,
         settings,
+        turns: Arc::new(Turns::new(processors())),
     })
+}
+
+/// Processors that this process may use.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, Into::into)
 }
 
 /// Which bounds the settings ask for.

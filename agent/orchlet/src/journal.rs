@@ -25,6 +25,8 @@ const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 const BOOT_ID: &str = "boot-id";
 /// Memory for pages of the store; the whole store of a full node is smaller.
 const CACHE_BYTES: usize = 1 << 20;
+/// How long records that nobody waits for may gather: in a burst of pods one of them takes the place of several.
+const GATHER: Duration = Duration::from_millis(50);
 /// Pause before what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -90,6 +92,8 @@ struct Pending {
     /// Notes to write, by key; `None` removes.
     notes: BTreeMap<String, Option<Vec<u8>>>,
     number: u64,
+    /// The newest that somebody waits for.
+    awaited: u64,
     closed: bool,
 }
 
@@ -97,6 +101,7 @@ struct Pending {
 #[derive(Clone, Debug)]
 pub struct Ticket {
     number: u64,
+    shared: Arc<Shared>,
     durable: Arc<Progress>,
 }
 
@@ -128,6 +133,11 @@ impl Progress {
 impl Ticket {
     /// Returns once the record is on disk. Cancel safe. Never returns if the disk refuses it: what it protects must not happen.
     pub async fn durable(self) {
+        {
+            let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
+            pending.awaited = pending.awaited.max(self.number);
+            self.shared.changed.notify_one();
+        }
         self.durable.reach(self.number).await;
     }
 }
@@ -183,7 +193,11 @@ impl Journal {
         self.shared.changed.notify_one();
         #[cfg(test)]
         self.shared.given.notify_one();
-        Ticket { number: pending.number, durable: self.durable.clone() }
+        self.ticket(pending.number)
+    }
+
+    fn ticket(&self, number: u64) -> Ticket {
+        Ticket { number, shared: self.shared.clone(), durable: self.durable.clone() }
     }
 
     /// Hands in a note of another part of the agent, or its removal.
@@ -194,7 +208,7 @@ impl Journal {
         self.shared.changed.notify_one();
         #[cfg(test)]
         self.shared.given.notify_one();
-        Ticket { number: pending.number, durable: self.durable.clone() }
+        self.ticket(pending.number)
     }
 
     /// A note as it was when the journal was opened.
@@ -281,7 +295,7 @@ fn mark_boot(store: &Database, boot_id: &str) -> Result<(), redb::Error> {
 fn write_all(shared: &Shared, mut open: Open, durable: &Progress) {
     let mut failed = Batch::default();
     loop {
-        let (number, closed) = wait(shared, &mut failed);
+        let (number, closed) = wait(shared, &mut failed, durable);
         let mut written = open.write(&failed);
         if written.is_err() && open.reserve.give() {
             written = open.write(&failed);
@@ -333,13 +347,18 @@ impl Batch {
     }
 }
 
-/// Waits until there is something to write, after a failure no longer than a pause, and adds it to `batch`; its number, and whether
-/// the journal is closed.
-fn wait(shared: &Shared, batch: &mut Batch) -> (u64, bool) {
+/// Waits until there is something to write, and a little longer if nobody waits for it, after a failure no longer than a pause, and
+/// adds it to `batch`; its number, and whether the journal is closed.
+fn wait(shared: &Shared, batch: &mut Batch, durable: &Progress) -> (u64, bool) {
     let idle = |p: &mut Pending| p.records.is_empty() && p.notes.is_empty() && !p.closed;
     let pending = shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pending = if batch.is_empty() {
-        shared.changed.wait_while(pending, idle).unwrap_or_else(PoisonError::into_inner)
+        let pending = shared.changed.wait_while(pending, idle);
+        let pending = pending.unwrap_or_else(PoisonError::into_inner);
+        let done = durable.number.load(Ordering::Acquire);
+        let nobody_waits = |p: &mut Pending| p.awaited <= done && !p.closed;
+        let waited = shared.changed.wait_timeout_while(pending, GATHER, nobody_waits);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     } else {
         let closed = |p: &mut Pending| !p.closed;
         let waited = shared.changed.wait_timeout_while(pending, RETRY, closed);

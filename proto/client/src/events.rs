@@ -17,14 +17,21 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::params::{Patch, WriteParams};
 use correlate::{Correlator, Said, Verdict};
 
-/// Events that wait to be written; more are dropped and counted.
-const QUEUE_LEN_MAX: usize = 512;
+/// Events that wait to be written; more are dropped and counted. A full node's pods, all made at once.
+const QUEUE_LEN_MAX: usize = 1024;
+/// When so many wait, they are written whatever else goes on.
+const HELD_LEN_MAX: usize = QUEUE_LEN_MAX / 2;
+/// The longest that an event waits for something that matters more.
+const HELD_MAX: Duration = Duration::from_secs(10);
+/// Between two looks at whether it is over.
+const HELD_LOOK: Duration = Duration::from_millis(50);
 /// Tries for one event, with growing waits: some ten seconds in all.
 const TRIES_MAX: u32 = 7;
 const RETRY: Backoff =
@@ -52,24 +59,35 @@ impl EventKind {
 /// Takes events. Cheap to clone; all clones feed one task.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    queue: mpsc::Sender<Said>,
+    /// What somebody should worry about overtakes what is well.
+    warnings: mpsc::Sender<Spoken>,
+    normal: mpsc::Sender<Spoken>,
     dropped: Arc<AtomicU64>,
 }
 
+/// What was said, and when.
+type Spoken = (Said, SystemTime);
+
+/// Whether the program does something now that matters more than telling people that all is well.
+pub type IsBusy = Box<dyn Fn() -> bool + Send + Sync>;
+
 /// Writes events; run it as a task with [`Writer::run`].
-#[derive(Debug)]
 pub struct Writer {
-    client: Client,
-    source: EventSource,
-    queue: mpsc::Receiver<Said>,
+    scribe: Scribe,
+    warnings: mpsc::Receiver<Spoken>,
+    normal: mpsc::Receiver<Spoken>,
+    is_busy: IsBusy,
 }
 
 /// Makes a recorder and its writer. `component` and `host` are as people know them: `orchlet` and
 /// the node's name.
 pub fn recorder(client: Client, component: &str, host: &str) -> (Recorder, Writer) {
-    let (sender, queue) = mpsc::channel(QUEUE_LEN_MAX);
+    let (to_warnings, warnings) = mpsc::channel(QUEUE_LEN_MAX);
+    let (to_normal, normal) = mpsc::channel(QUEUE_LEN_MAX);
     let source = EventSource { component: component.to_owned(), host: host.to_owned() };
-    (Recorder { queue: sender, dropped: Arc::default() }, Writer { client, source, queue })
+    let scribe = Scribe { client, source };
+    let recorder = Recorder { warnings: to_warnings, normal: to_normal, dropped: Arc::default() };
+    (recorder, Writer { scribe, warnings, normal, is_busy: Box::new(|| false) })
 }
 
 /// What an event is about, from an object.
@@ -97,7 +115,11 @@ impl Recorder {
         message: impl Into<String>,
     ) {
         let said = Said { about: about.clone(), kind, reason, message: message.into() };
-        if self.queue.try_send(said).is_err() {
+        let queue = match kind {
+            EventKind::Normal => &self.normal,
+            EventKind::Warning => &self.warnings,
+        };
+        if queue.try_send((said, SystemTime::now())).is_err() {
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
                 tracing::warn!(dropped, "event queue is full");
@@ -112,25 +134,59 @@ impl Recorder {
 }
 
 impl Writer {
+    /// Lets events that nobody has to worry about wait while the program is busy: some seconds, and only as long as few wait.
+    #[must_use]
+    pub fn yielding(self, is_busy: IsBusy) -> Self {
+        Self { is_busy, ..self }
+    }
+
     /// Writes until drained or until every recorder is gone.
-    pub async fn run(mut self, drain: DrainWatch) {
+    pub async fn run(self, drain: DrainWatch) {
+        let Self { scribe, mut warnings, mut normal, is_busy } = self;
         let mut correlator = Correlator::default();
+        let mut held = None;
         loop {
-            // Cancel safe: recv takes an event in its last step.
-            let said = tokio::select! {
-                () = drain.asked() => return,
-                said = self.queue.recv() => said,
+            let calm = async {
+                hold(&normal, &is_busy, &mut held).await;
+                normal.recv().await
             };
-            let Some(said) = said else { return };
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            let verdict = correlator.take(said, now);
+            // Cancel safe: recv takes an event in its last step, and a wait that is cut off begins again.
+            let (said, at) = tokio::select! {
+                biased;
+                () = drain.asked() => return,
+                Some(spoken) = warnings.recv() => spoken,
+                Some(spoken) = calm => spoken,
+                else => return,
+            };
+            let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let verdict = correlator.take(said, at);
             tokio::select! {
                 () = drain.asked() => return,
-                () = self.write(verdict, now) => {}
+                () = scribe.write(verdict, at) => {}
             }
         }
     }
+}
 
+/// Waits while the program is busy, `held` saying since when events have waited for that.
+async fn hold(waiting: &mpsc::Receiver<Spoken>, is_busy: &IsBusy, held: &mut Option<Instant>) {
+    while is_busy() {
+        let since = *held.get_or_insert_with(Instant::now);
+        if waiting.is_empty() || waiting.len() >= HELD_LEN_MAX || since.elapsed() >= HELD_MAX {
+            return;
+        }
+        tokio::time::sleep(HELD_LOOK).await;
+    }
+    *held = None;
+}
+
+/// Who writes, and where.
+struct Scribe {
+    client: Client,
+    source: EventSource,
+}
+
+impl Scribe {
     async fn write(&self, verdict: Verdict, now: Duration) {
         for failure in 1..=TRIES_MAX {
             let Err(error) = self.write_once(&verdict, now).await else { return };
@@ -258,6 +314,42 @@ mod tests {
         let again: Event =
             proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
         assert_eq!(again.count, 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_well_waits_for_a_busy_program_and_what_is_not_overtakes_it() {
+        let said =
+            |reason| Said { about: pod(), kind: EventKind::Normal, reason, message: String::new() };
+        let (send, waiting) = mpsc::channel(QUEUE_LEN_MAX);
+        let mut held = None;
+        let is_busy: IsBusy = Box::new(|| true);
+        let began = Instant::now();
+        send.try_send((said("Started"), SystemTime::now())).expect("room");
+        hold(&waiting, &is_busy, &mut held).await;
+        assert!(began.elapsed() >= HELD_MAX, "it waits ...");
+        let again = Instant::now();
+        hold(&waiting, &is_busy, &mut held).await;
+        assert_eq!(again.elapsed(), Duration::ZERO, "... but not for ever");
+        held = None;
+        for _ in 0..HELD_LEN_MAX {
+            send.try_send((said("Pulled"), SystemTime::now())).expect("room");
+        }
+        hold(&waiting, &is_busy, &mut held).await;
+        assert_eq!(again.elapsed(), Duration::ZERO, "many do not wait");
+        let calm: IsBusy = Box::new(|| false);
+        hold(&waiting, &calm, &mut held).await;
+        assert_eq!((again.elapsed(), held), (Duration::ZERO, None));
+
+        let mut server = Server::plain().await;
+        let (recorder, writer) = recorder(server.client(), "orchlet", "n1");
+        recorder.event(&pod(), EventKind::Normal, "Started", "all is well");
+        recorder.event(&pod(), EventKind::Warning, "Failed", "nothing is");
+        let drain = Drain::default();
+        tokio::spawn(writer.yielding(is_busy).run(drain.watch()));
+        let asked = server.asked().await;
+        let event: Event =
+            proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
+        assert_eq!(event.reason, "Failed");
     }
 
     #[tokio::test]

@@ -98,6 +98,11 @@ impl<U> Store<U> {
         self.read(|cache| cache.iter().map(|(key, object)| (key, object.clone())).collect())
     }
 
+    /// All objects, without their names.
+    pub fn objects(&self) -> Vec<Arc<U>> {
+        self.read(|cache| cache.iter().map(|(_, object)| object.clone()).collect())
+    }
+
     /// The objects of one namespace, by name. Costs as much as there are, not as much as the map
     /// holds.
     pub fn within(&self, namespace: &str) -> Vec<Arc<U>> {

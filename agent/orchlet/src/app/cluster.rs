@@ -39,6 +39,9 @@ impl Bound {
             &self.machine.name,
         ));
         tokio::spawn(services.run(drain.watch(), |_| {}));
+        // Pods that are to be made come before what is told of those that are.
+        let turns = self.turns.clone();
+        let writer = writer.yielding(Box::new(move || turns.is_wanted()));
         tokio::spawn(writer.run(drain.watch()));
         let reports = ClusterReports::new(client.clone(), events.clone(), pods_store.clone());
         Cluster {

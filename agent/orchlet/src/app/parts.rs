@@ -9,8 +9,8 @@ use agent_volume::shared_mounts::SharedMounts;
 use proto_api::core::v1::Node;
 use tokio::sync::watch;
 
-use super::Bound;
 use super::cluster::Cluster;
+use super::{Bound, processors};
 use crate::csi::NodePersistent;
 use crate::csi::disks::Disks;
 use crate::csi::helpers::{Helpers, OnNode};
@@ -20,7 +20,6 @@ use crate::pods::parts::{Parts, Verdicts};
 use crate::pods::probing::NodeProbes;
 use crate::pods::restarts::Restarts;
 use crate::pods::seams::Reports;
-use crate::pods::turns::Turns;
 use crate::provision::{Provision, RuntimeClasses};
 use crate::reports::NoReports;
 use crate::timeline::Timelines;
@@ -68,7 +67,6 @@ impl Bound {
         };
         let (issuer, boot) = (client.map(volumes::issuer), self.boot_id.clone());
         let volumes = NodeVolumes::new(on_disk, persistent, issuer, node, boot);
-        let processors = std::thread::available_parallelism().map_or(1, Into::into);
         Parts {
             runtime: Arc::new(self.runtime.clone()),
             reports,
@@ -112,8 +110,8 @@ impl Bound {
             timelines: Timelines::default(),
             metrics: self.metrics.clone(),
             probes: NodeProbes::new(format!("{}/1.25", settings.names.component("probe"))),
-            turns: Turns::new(processors),
-            restarts: Restarts::new(processors),
+            turns: self.turns.clone(),
+            restarts: Restarts::new(processors()),
         }
     }
 }

@@ -173,7 +173,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         timelines: crate::timeline::Timelines::default(),
         metrics: metrics(),
         probes: crate::pods::probing::NodeProbes::new("agent/1".into()),
-        turns: crate::pods::turns::Turns::new(2),
+        turns: crate::pods::turns::Turns::new(2).into(),
         restarts: crate::pods::restarts::Restarts::new(2),
     }
 }

@@ -74,7 +74,7 @@ pub struct Parts {
     /// What probes share.
     pub probes: NodeProbes,
     /// Turns at the runtime.
-    pub turns: Turns,
+    pub turns: Arc<Turns>,
     /// The share of restarts in them.
     pub restarts: Restarts,
 }

@@ -57,6 +57,11 @@ impl Turns {
         work.await
     }
 
+    /// Whether somebody waits for a turn: more is to be done than can be done at once.
+    pub fn is_wanted(&self) -> bool {
+        self.lock().waiting.iter().flatten().any(|call| !call.is_closed())
+    }
+
     async fn turn(&self, turn: Turn) -> Kept<'_> {
         let wait = {
             let mut state = self.lock();
@@ -152,8 +157,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn turns_are_bounded_and_one_that_hangs_is_passed_by() {
         let turns = Arc::new(Turns::new(1));
-        let hang: Vec<_> =
-            (0..4).map(|_| tokio::spawn(hold(turns.clone(), Turn::Create))).collect();
+        let hang: Vec<_> = (0..turns.lock().width.now())
+            .map(|_| tokio::spawn(hold(turns.clone(), Turn::Create)))
+            .collect();
         tokio::task::yield_now().await;
         assert!(!is_free(&turns));
         tokio::time::sleep(KEPT_MAX * 2).await;
@@ -166,8 +172,9 @@ mod tests {
     #[tokio::test]
     async fn what_is_nearly_done_is_next_and_who_goes_away_takes_no_turn() {
         let turns = Arc::new(Turns::new(1));
-        let first: Vec<_> =
-            (0..4).map(|_| tokio::spawn(hold(turns.clone(), Turn::Create))).collect();
+        let first: Vec<_> = (0..turns.lock().width.now())
+            .map(|_| tokio::spawn(hold(turns.clone(), Turn::Create)))
+            .collect();
         tokio::task::yield_now().await;
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();

@@ -29,11 +29,14 @@ pub async fn run(
     let mut synced = false;
     loop {
         let complete = store.is_synced();
+        let same = |pod: &Arc<Pod>| {
+            known.get(&pod.metadata.uid).is_some_and(|before| Arc::ptr_eq(before, pod))
+        };
         let now: BTreeMap<String, Arc<Pod>> = store
-            .list()
+            .objects()
             .into_iter()
-            .filter(|(_, pod)| !is_mirror(names, pod))
-            .map(|(_, pod)| (pod.metadata.uid.clone(), pod))
+            .filter(|pod| same(pod) || !is_mirror(names, pod))
+            .map(|pod| (pod.metadata.uid.clone(), pod))
             .collect();
         for news in news(&known, &now) {
             if said.send(news).await.is_err() {

@@ -21,7 +21,7 @@ const STATUS_RETRY: Backoff =
 impl Worker {
     /// Begins to write the status if the API shows another. Returns when to try again.
     pub(super) fn show(&mut self, next: &Plan) -> Option<Duration> {
-        if self.is_shown(&next.status) || self.busy.has(&Key::Status) {
+        if self.busy.has(&Key::Status) || self.is_shown(&next.status) {
             return None;
         }
         if clock::boot() < self.status_not_before {

@@ -51,6 +51,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(pods::a_deleted_pod_leaves_nothing),
         case!(node::a_pod_over_its_storage_limits_is_evicted),
         case!(node::a_name_that_is_no_image_is_told),
+        case!(node::users_of_a_node_are_told_what_happens_to_it),
         case!(node::a_critical_pod_gets_room),
         case!(fields::a_container_finds_what_its_pod_says),
         case!(fields::what_no_node_can_give_is_refused_by_name),

@@ -1,10 +1,13 @@
-//! What the node does about its pods by itself: limits, images that are none, room for what it cannot do without.
+//! What the node does about its pods by itself, and what its users are told: limits, images that are none, room for what it cannot do
+//! without.
 
 use anyhow::{Context as _, Result, ensure};
 use proto_api::core::v1::{Node, Pod};
-use proto_client::DeleteParams;
+use proto_client::{DeleteParams, Patch, WriteParams};
+use serde_json::json;
 
 use crate::context::{Context, shown};
+use crate::csi::event;
 use crate::pods::{WAIT, pod};
 
 pub fn failed_for(pod: &Pod, reason: &str) -> Result<(), String> {
@@ -54,6 +57,22 @@ pub async fn a_name_that_is_no_image_is_told(c: &Context) -> Result<()> {
         c.pod_until(&ns, name, waits).await?;
     }
     c.discard(&ns).await
+}
+
+pub async fn users_of_a_node_are_told_what_happens_to_it(c: &Context) -> Result<()> {
+    let started = format!("Starting {}.", c.names.component("let"));
+    event(c, "default", "Starting", &started).await?;
+    event(c, "default", "NodeAllocatableEnforced", "across pods").await?;
+    for (unschedulable, reason) in [(true, "NodeNotSchedulable"), (false, "NodeSchedulable")] {
+        let patch = Patch::Merge(json!({"spec": {"unschedulable": unschedulable}}));
+        c.client.all::<Node>().patch("node-1", &patch, &WriteParams::default()).await?;
+        event(c, "default", reason, reason).await?;
+    }
+    let manifest = c.spec.node_dir("node-1").join("manifests/faulty.yaml");
+    std::fs::write(&manifest, pod("default", "../faulty", WAIT))?;
+    let told = event(c, "default", "FailedValidation", "metadata.name: \"../faulty-node-1\"").await;
+    std::fs::remove_file(&manifest)?;
+    told
 }
 
 pub async fn a_critical_pod_gets_room(c: &Context) -> Result<()> {

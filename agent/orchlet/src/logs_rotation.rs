@@ -7,6 +7,7 @@
 mod plan;
 
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -33,6 +34,9 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Logs rotated side by side: compressing keeps a processor busy.
 const PARALLEL_MAX: usize = 2;
 
+/// Bytes of what the kernel counts files in.
+const BLOCK: u64 = 512;
+
 /// The log of a running container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Log {
@@ -46,6 +50,10 @@ struct Log {
     names: Vec<String>,
     /// Size of the one that is written; `None` when it is not there.
     size: Option<u64>,
+    /// What all files in the directory take of the disk, in bytes.
+    taken: u64,
+    /// Whose it is: uid, namespace and name of the pod, name of the container.
+    owner: [String; 4],
 }
 
 /// Looks after logs for as long as the agent runs.
@@ -56,6 +64,7 @@ pub async fn run(parts: Arc<Parts>, limits: Limits, page: TaskStatus) {
         let pods = parts.shown_pods();
         let logs_dir = parts.facts.pod_logs_dir.clone();
         let logs = spawn_blocking(move || logs(&logs_dir, &pods)).await.unwrap_or_default();
+        parts.metrics.logs_take(logs.iter().map(|log| (&log.owner, log.taken)));
         let outcomes = futures_util::stream::iter(logs)
             .map(|log| keep(&*parts.runtime, log, limits))
             .buffer_unordered(PARALLEL_MAX)
@@ -96,22 +105,27 @@ fn logs(logs_dir: &str, pods: &[Pod]) -> Vec<Log> {
         let statuses = statuses.chain(&status.ephemeral_container_statuses);
         statuses.filter(|status| status.state.running.is_some()).filter_map(move |status| {
             let (_, instance) = status.container_id.split_once("://")?;
-            Some((Path::new(&log_directory(logs_dir, pod)).join(&status.name), instance))
+            let directory = Path::new(&log_directory(logs_dir, pod)).join(&status.name);
+            let meta = &pod.metadata;
+            let owner = [&meta.uid, &meta.namespace, &meta.name, &status.name].map(Clone::clone);
+            look(directory, instance, owner)
         })
     });
-    running.filter_map(|(directory, instance)| look(directory, instance)).collect()
+    running.collect()
 }
 
 /// The log of the newest instance in a directory.
-fn look(directory: PathBuf, instance: &str) -> Option<Log> {
-    let entries = std::fs::read_dir(&directory).ok()?.flatten();
-    let names: Vec<String> =
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+fn look(directory: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
+    let (mut names, mut taken) = (Vec::new(), 0);
+    for entry in std::fs::read_dir(&directory).ok()?.flatten() {
+        taken += entry.metadata().map_or(0, |metadata| metadata.blocks() * BLOCK);
+        names.extend(entry.file_name().into_string());
+    }
     let attempt = |name: &String| name.split_once(".log")?.0.parse::<u32>().ok();
     let newest = names.iter().filter_map(attempt).max()?;
     let name = format!("{newest}.log");
     let size = std::fs::metadata(directory.join(&name)).ok().map(|metadata| metadata.len());
-    Some(Log { instance: instance.to_owned(), directory, name, names, size })
+    Some(Log { instance: instance.to_owned(), directory, name, names, size, taken, owner })
 }
 
 async fn keep(runtime: &dyn Runtime, log: Log, limits: Limits) -> Result<Kept, String> {

@@ -55,6 +55,7 @@ pub struct AgentMetrics {
     pub server_renew_errors: IntCounter,
     /// Log files rotated, by outcome.
     pub log_rotations: IntCounterVec,
+    log_bytes: IntGaugeVec,
     /// What is done to the node.
     pub acts: Acts,
     /// When pods were first seen here, until they run.
@@ -164,6 +165,11 @@ impl AgentMetrics {
                 "Container logs rotated, by outcome.",
                 &["outcome"],
             )?,
+            log_bytes: with.gauges(
+                "container_log_filesystem_used_bytes",
+                "Bytes used by the container's logs on the filesystem.",
+                &["uid", "namespace", "pod", "container"],
+            )?,
             acts: Acts::register(&with, names)?,
             waiting: Arc::default(),
         })
@@ -208,6 +214,15 @@ impl AgentMetrics {
     /// The task of a pod runs, so long after its source had said that the pod is wanted.
     pub fn worker_started(&self, after: Duration) {
         self.pod_worker_start_seconds.observe(after.as_secs_f64());
+    }
+
+    /// What the logs of running containers take, by uid, namespace and name of the pod and name of the container.
+    pub fn logs_take<'a>(&self, logs: impl Iterator<Item = (&'a [String; 4], u64)>) {
+        self.log_bytes.reset();
+        for (owner, bytes) in logs {
+            let gauge = self.log_bytes.with_label_values(owner);
+            gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
     }
 
     /// A pod's task knows this now: how long it took to run is measured once.
@@ -310,7 +325,13 @@ mod tests {
             for phase in ["Pending", "Pending", "Running", "Running"] {
                 metrics.know(&pod, &PodStatus { phase: phase.into(), ..PodStatus::default() });
             }
+            let owner = ["u", "ns", "p", "c"].map(str::to_owned);
+            metrics.logs_take([(&["gone"; 4].map(str::to_owned), 1)].into_iter());
+            metrics.logs_take([(&owner, 4096)].into_iter());
             let text = registry.text();
+            assert!(!text.contains("gone"), "{text}");
+            let log = r#"container="c",namespace="ns",pod="p",uid="u"} 4096"#;
+            assert!(text.contains(&format!("_log_filesystem_used_bytes{{{log}\n")), "{text}");
             for line in [
                 "_node_name{node=\"n1\"} 1\n",
                 "_runtime_operations_errors_total{operation_type=\"run_podsandbox\"} 1\n",

@@ -156,6 +156,8 @@ fn orchlet(spec: &Spec, node: &Node) -> Program {
         // The disk is the host's: how full it is says nothing about the node.
         ("eviction-hard", "memory.available<100Mi".to_owned()),
         ("image-gc-high-threshold", "100".to_owned()),
+        // Whether the host swaps is its owner's business.
+        ("fail-swap-on", "false".to_owned()),
         // Nobody without a certificate of the cluster runs commands in its pods.
         ("anonymous-auth", "false".to_owned()),
         ("client-ca-file", path(pki.join("ca.crt"))),

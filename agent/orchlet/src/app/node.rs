@@ -34,7 +34,9 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
     let found = found.map_err(Failure::run)?;
     let (flags, file) = (&settings.flags, &settings.file);
     if file.fail_swap_on && machine::usage().map_err(Failure::run)?.swap_total_bytes > 0 {
-        return Err(Failure::run("swap is active and --fail-swap-on is set"));
+        return Err(Failure::run(
+            "failSwapOn: swap is active on this machine; switch it off, or set failSwapOn (--fail-swap-on) to false",
+        ));
     }
     let name = settings.node_name();
     let ips: Vec<IpAddr> =

@@ -159,7 +159,7 @@ FileConfig {
     #[serde(rename = "cpuCFSQuota")] cpu_cfs_quota: bool = true,
     #[serde(rename = "cpuCFSQuotaPeriod", with = "proto_daemon::go_duration::text")] cpu_cfs_quota_period: Duration = Duration::from_millis(100),
     pod_pids_limit: i64 = -1,
-    fail_swap_on: bool = false,
+    fail_swap_on: bool = true,
     memory_swap: MemorySwap = MemorySwap::default(),
     memory_throttling_factor: f64 = 0.8,
     kernel_memcg_notification: bool = false,

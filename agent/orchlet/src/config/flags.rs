@@ -1,13 +1,17 @@
 //! Flags in the ecosystem's spelling. Those that only flags can say are fields here; those that lie over a field of the
 //! configuration file are rows of [`OVERRIDES`].
 
+mod texts;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
 use proto_daemon::flags::CommonFlags;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
+
+use texts::{label, read};
 
 /// Node agent: runs the pods that are assigned to this node.
 #[derive(Clone, Debug, Parser)]
@@ -47,7 +51,7 @@ pub struct Flags {
     #[arg(long, value_name = "DIR")]
     pub cni_conf_dir: Option<PathBuf>,
     /// Labels of the node, `key=value`.
-    #[arg(long, value_delimiter = ',', value_parser = parse_label)]
+    #[arg(long, value_delimiter = ',', value_parser = label)]
     pub node_labels: Vec<(String, String)>,
     /// The node as a whole.
     #[command(flatten)]
@@ -518,100 +522,10 @@ impl FromArgMatches for Overrides {
     }
 }
 
-/// The value of a field from the text of its flag.
-fn read(shape: Shape, text: &str) -> Result<Value, String> {
-    let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    Ok(match shape {
-        Text => json!(text),
-        Number => json!(text.parse::<i64>().map_err(|_| "must be a whole number")?),
-        Switch => json!(switch(text)?),
-        List => parts().map(|part| json!(part)).collect(),
-        Pairs => parts()
-            .map(|part| pair(part).map(|(name, value)| (name, json!(value))))
-            .collect::<Result<Map<_, _>, _>>()?
-            .into(),
-        Switches => parts()
-            .map(|part| pair(part).and_then(|(name, value)| Ok((name, json!(switch(&value)?)))))
-            .collect::<Result<Map<_, _>, String>>()?
-            .into(),
-        Taints => parts().map(taint).collect::<Result<_, _>>()?,
-        PerNode => per_node(text)?,
-        Headers => headers(parts())?,
-    })
-}
-
-fn headers<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Value, String> {
-    let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for part in parts {
-        let (name, value) =
-            part.split_once(':').ok_or_else(|| format!("{part:?} must be name:value"))?;
-        all.entry(name.trim().to_owned()).or_default().push(value.trim().to_owned());
-    }
-    Ok(json!(all))
-}
-
-fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("must be true or false".to_owned()),
-    }
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    let at = text.find(['=', '<']).ok_or_else(|| format!("{text:?} must be name=value"))?;
-    let (name, value) = text.split_at(at);
-    let value = value.get(1..).unwrap_or_default();
-    if name.is_empty() || value.is_empty() {
-        return Err(format!("{text:?} must be name=value"));
-    }
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-fn parse_label(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or("must be key=value")?;
-    if key.is_empty() {
-        return Err("must be key=value".to_owned());
-    }
-    Ok((key.to_owned(), value.to_owned()))
-}
-
-fn taint(text: &str) -> Result<Value, String> {
-    let (rest, effect) = text.rsplit_once(':').ok_or("must be key=value:effect")?;
-    if !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
-        return Err(format!("unknown effect {effect:?}"));
-    }
-    let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
-    if key.is_empty() {
-        return Err("must be key=value:effect".to_owned());
-    }
-    Ok(json!({"key": key, "value": value, "effect": effect}))
-}
-
-/// A part that names a node begins it; what follows belongs to it, so that a flag given twice adds nodes.
-fn per_node(text: &str) -> Result<Value, String> {
-    let mut nodes: Vec<(i64, Map<String, Value>)> = Vec::new();
-    for part in text.split([';', ',']).map(str::trim).filter(|part| !part.is_empty()) {
-        let amount = match part.split_once(':') {
-            None => part,
-            Some((node, amount)) => {
-                let node = node.parse().map_err(|_| format!("{node:?} is no NUMA node"))?;
-                if nodes.iter().any(|(known, _)| *known == node) {
-                    return Err(format!("NUMA node {node} stands twice"));
-                }
-                nodes.push((node, Map::new()));
-                amount
-            }
-        };
-        let (_, limits) = nodes.last_mut().ok_or("must begin with the number of a NUMA node")?;
-        let (name, amount) = pair(amount)?;
-        limits.insert(name, json!(amount));
-    }
-    Ok(nodes.iter().map(|(node, limits)| json!({"numaNode": node, "limits": limits})).collect())
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -664,8 +578,8 @@ mod tests {
         ] {
             assert!(read(shape, text).is_err(), "{text}");
         }
-        assert_eq!(parse_label("a=b=c"), Ok(("a".into(), "b=c".into())));
-        assert!(parse_label("=b").is_err());
+        assert_eq!(label("a=b=c"), Ok(("a".into(), "b=c".into())));
+        assert!(label("=b").is_err());
     }
 
     #[test]

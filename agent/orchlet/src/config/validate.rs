@@ -286,6 +286,8 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("kubeletCgroups", "the agent stays in the cgroup it was started in"),
     ("systemCgroups", "processes are not moved"),
     ("tracing", "no traces are sent"),
+    ("memorySwap", "with failSwapOn off, pods swap as the kernel sees fit"),
+    ("memoryThrottlingFactor", "memory.high is not set"),
     ("kernelMemcgNotification", "pressure is read from the kernel without it"),
 ];
 

@@ -85,7 +85,7 @@ impl Target {
         for round in 0..self.rounds {
             let name = format!("p{round}");
             let (_, began) = self.create(&self.pod(&name, network)?).await?;
-            starts.push(shown.until_ready(&[name.clone()]).await? - began);
+            starts.push(shown.until_ready(std::slice::from_ref(&name)).await? - began);
             tokio::time::sleep(BREATH).await;
             let began = Instant::now();
             api.delete(&name, &DeleteParams::default()).await?;
@@ -102,7 +102,7 @@ impl Target {
         for round in 0..self.rounds {
             let name = format!("crash{round}");
             let (made, _) = self.create(&self.pod(&name, Network::Host)?).await?;
-            shown.until_ready(&[name.clone()]).await?;
+            shown.until_ready(std::slice::from_ref(&name)).await?;
             let stamp = self.volume(&made.metadata.uid, "empty-dir", "stamp").join("at");
             let first = modified(&stamp)?;
             let pid = pid_of(&made.metadata.uid)?;

@@ -28,6 +28,7 @@ pub async fn with(
         no_demo: true,
         bin_dir: Some(bin_dir.to_owned()),
         agent_flags: agent_flags.iter().map(|&flag| flag.to_owned()).collect(),
+        manager_flags: Vec::new(),
     };
     // Cancel safe: whatever was begun is removed below.
     let measured = tokio::select! {

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use orch_tests::wait::until;
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use proto_api::storage::v1::StorageClass;
+use proto_api::storage::v1::{CSIDriver, CSIStorageCapacity, StorageClass};
 use proto_client::{ClientError, DeleteParams, Patch, WriteParams};
 use serde_json::json;
 
@@ -23,7 +23,7 @@ async fn volume(c: &Context, name: &str, size: &str, policy: &str) -> Result<()>
 }
 
 /// A pod that has a claim; the scheduler gives it its node.
-fn user(ns: &str, name: &str, claim: &str) -> String {
+pub fn user(ns: &str, name: &str, claim: &str) -> String {
     let base = pod(ns, name, WAIT);
     format!(
         "{base}    volumeMounts: [{{name: v, mountPath: /v}}]\n  volumes:\n  - {{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}\n"
@@ -194,6 +194,71 @@ pub async fn a_volume_is_made_where_the_pod_goes(c: &Context) -> Result<()> {
     gone::<PersistentVolume>(c, "", &volume).await?;
     ensure!(driver.count("CreateVolume") >= 2 && driver.count("DeleteVolume") == 1);
     classes.delete(name, &DeleteParams::default()).await?;
+    c.discard(&ns).await
+}
+
+pub async fn a_pod_goes_where_there_is_room_for_its_volume(c: &Context) -> Result<()> {
+    let ns = c.namespace("room").await?;
+    let name = "room.csi.test";
+    class(c, name, name, "WaitForFirstConsumer").await?;
+    let mut object = CSIDriver::default();
+    object.metadata.name = name.to_owned();
+    object.spec =
+        serde_json::from_value(json!({"attachRequired": false, "storageCapacity": true}))?;
+    c.client.all::<CSIDriver>().create(&object, &WriteParams::default()).await?;
+    let driver = Driver::start(c, name).await?;
+    // the driver has said where the node is, and so does what it has room for
+    let zone = format!("topology.{name}/zone");
+    let room = |capacity: &str, zone_is: &str| -> Result<CSIStorageCapacity> {
+        let mut object: CSIStorageCapacity = serde_json::from_value(json!({
+            "nodeTopology": {"matchLabels": {&zone: zone_is}},
+            "storageClassName": name, "capacity": capacity,
+        }))?;
+        object.metadata.name = format!("room-{zone_is}");
+        object.metadata.namespace = ns.clone();
+        Ok(object)
+    };
+    let rooms = c.client.within::<CSIStorageCapacity>(&ns);
+    rooms.create(&room("512Mi", "z1")?, &WriteParams::default()).await?;
+    rooms.create(&room("9Gi", "z2")?, &WriteParams::default()).await?;
+    c.apply(&claim(&ns, "data", name)).await?;
+    c.apply(&user(&ns, "p", "data")).await?;
+    unschedulable(c, &ns, "p", "did not have enough free storage").await?;
+    ensure!(driver.count("CreateVolume") == 0, "a volume was made where there is no room");
+    let more = Patch::Merge(json!({"capacity": "2Gi"}));
+    rooms.patch("room-z1", &more, &WriteParams::default()).await?;
+    c.pod_ready(&ns, "p").await?;
+    let volume = claim_bound(c, &ns, "data").await?;
+    let made = c.client.all::<PersistentVolume>().get(&volume).await?;
+    let affinity = made.spec.node_affinity.and_then(|of| of.required).context("no affinity")?;
+    ensure!(format!("{affinity:?}").contains(&zone), "{affinity:?}");
+
+    // a volume of another zone is out of reach for the only node
+    let far = json!({
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "",
+        "persistentVolumeReclaimPolicy": "Retain", "claimRef": {"namespace": ns, "name": "far"},
+        "csi": {"driver": name, "volumeHandle": "far"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+            {"key": zone, "operator": "In", "values": ["z2"]}]}]}},
+    });
+    let mut object = PersistentVolume::default();
+    object.metadata.name = "room-far".to_owned();
+    object.spec = serde_json::from_value(far)?;
+    let volumes = c.client.all::<PersistentVolume>();
+    volumes.create(&object, &WriteParams::default()).await?;
+    c.apply(&claim(&ns, "far", "")).await?;
+    claim_bound(c, &ns, "far").await?;
+    c.apply(&user(&ns, "q", "far")).await?;
+    unschedulable(c, &ns, "q", "node(s) had volume node affinity conflict").await?;
+
+    deleted(c, &ns, "p").await?;
+    c.client.within::<Pod>(&ns).delete("q", &DeleteParams::default()).await?;
+    for claim in ["data", "far"] {
+        delete_claim(c, &ns, claim).await?;
+    }
+    gone::<PersistentVolumeClaim>(c, &ns, "far").await?;
+    delete_volume(c, "room-far").await?;
+    gone::<PersistentVolume>(c, "", &volume).await?;
     c.discard(&ns).await
 }
 

@@ -40,17 +40,20 @@ impl Context {
 
     /// Starts a cluster with the demo in `dir`, whose agents get more flags.
     pub async fn start_in(dir: PathBuf, naming: &str, agent_flags: Vec<String>) -> Result<Context> {
+        let place = Place { dir };
+        let naming = Some(naming.to_owned());
+        let flags =
+            up::Flags { place, nodes: Some(1), naming, agent_flags, ..up::Flags::default() };
+        Self::start_as(flags).await
+    }
+
+    /// Starts a cluster as flags say.
+    pub async fn start_as(flags: up::Flags) -> Result<Context> {
         let bin_dir = bin_dir()?;
+        let dir = flags.place.dir.clone();
         // What a run that was cut off left behind.
         down::down(&dir, &Progress::new()).await?;
-        let flags = up::Flags {
-            place: Place { dir: dir.clone() },
-            nodes: Some(1),
-            naming: Some(naming.to_owned()),
-            no_demo: false,
-            bin_dir: Some(bin_dir.clone()),
-            agent_flags,
-        };
+        let flags = up::Flags { bin_dir: Some(bin_dir.clone()), ..flags };
         match up::up(&flags, &Progress::new()).await {
             Ok(spec) => {
                 let names = up::names(&spec);

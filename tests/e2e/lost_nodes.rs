@@ -87,7 +87,11 @@ async fn settled(c: &Context, ns: &str) -> Result<String> {
     until("the node says that it has the volume", PATIENCE, async || {
         let node = nodes.get("node-2").await.map_err(|e| e.to_string())?;
         let used = node.status.volumes_in_use;
-        if used.iter().any(|name| name.ends_with(&volume)) { Ok(()) } else { Err(format!("{used:?}")) }
+        if used.iter().any(|name| name.ends_with(&volume)) {
+            Ok(())
+        } else {
+            Err(format!("{used:?}"))
+        }
     })
     .await?;
     Ok(volume)
@@ -109,8 +113,7 @@ async fn recovered(c: &Context, there: &Driver, unstaged: usize) -> Result<()> {
         let node = nodes.get("node-2").await.map_err(|e| e.to_string())?;
         let used = node.status.volumes_in_use;
         let count = there.count("NodeUnstageVolume");
-        let ready =
-            node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let ready = node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
         if used.is_empty() && count >= unstaged && ready {
             Ok(())
         } else {
@@ -160,9 +163,8 @@ async fn off_by_silence(c: &Context, here: &Driver, there: &Driver) -> Result<()
     event(c, &ns, "FailedAttachVolume", &held).await?;
     let attachments = c.client.all::<VolumeAttachment>();
     let all = attachments.list(&ListParams::default()).await?;
-    let first = all.items.iter().find(|of| {
-        of.spec.source.persistent_volume_name.as_ref() == Some(&volume)
-    });
+    let first =
+        all.items.iter().find(|of| of.spec.source.persistent_volume_name.as_ref() == Some(&volume));
     ensure!(first.is_some_and(|of| of.spec.node_name == "node-2"), "{:?}", all.items);
     c.pod_ready(&ns, "two").await?;
     ensure!(here.count("NodeStageVolume") == 2 && there.count("NodeUnstageVolume") == 1);

@@ -21,6 +21,7 @@ mod health;
 mod hung;
 mod identity;
 mod inventory;
+mod lost_nodes;
 mod mounts;
 mod names;
 mod node;
@@ -79,6 +80,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(claims::a_claim_gets_the_volume_that_fits_and_keeps_it),
         case!(claims::a_claim_that_goes_leaves_its_volume_as_told),
         case!(claims::a_volume_is_made_where_the_pod_goes),
+        case!(claims::a_pod_goes_where_there_is_room_for_its_volume),
         case!(csi_faults::a_driver_that_fails_later_harms_nothing_else),
         case!(csi_faults::a_node_that_lost_its_mounts_gets_them_back),
         case!(csi_faults::a_driver_that_cannot_unstage_holds_no_pod),
@@ -107,6 +109,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(away::pods_live_without_the_api_server),
         case!(away::a_runtime_that_is_killed_is_found_again),
         case!(clock::a_clock_that_is_set_starts_and_ends_nothing),
+        case!(lost_nodes::volumes_leave_nodes_that_are_lost),
     ]
 }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use agent_csi::Driver;
 use agent_csi::registration::{Announce, OtherPlugin};
 use agent_devices::Plugins;
-use agent_volume::persistent::migration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::core::v1::Node;
 use proto_api::meta::v1::OwnerReference;
+use proto_api::migration::DRIVERS;
 use proto_api::names::Names;
 use proto_api::storage::v1::{CSINode, CSINodeDriver, VolumeNodeResources};
 use proto_client::{Client, ClientError, Patch, WriteParams};
@@ -70,8 +70,7 @@ impl ClusterDrivers {
             ..OwnerReference::default()
         });
         let names = self.client.names();
-        let migrated: Vec<String> =
-            migration::migrated().keys().map(|plugin| names.label(plugin)).collect();
+        let migrated: Vec<String> = DRIVERS.iter().map(|(plugin, _)| names.label(plugin)).collect();
         let key = names.sub_label("storage.alpha", "migrated-plugins");
         object.metadata.annotations.insert(key, migrated.join(","));
         Ok(object)

@@ -10,7 +10,7 @@
 
 pub mod attached;
 mod csi;
-pub mod migration;
+mod migration;
 pub mod se_linux;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -93,6 +93,10 @@ pub struct Flags {
     #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = go_duration::parse)]
     pub node_monitor_grace_period: Duration,
 
+    /// How long a node that is not ready has to unmount a volume that no pod needs any more, before it is taken from the node.
+    #[arg(long, value_name = "DURATION", default_value = "6m", value_parser = go_duration::parse)]
+    pub attach_detach_unmount_timeout: Duration,
+
     /// Ended pods that are kept; 0 keeps all.
     #[arg(long, value_name = "COUNT", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
@@ -131,6 +135,8 @@ pub struct Settings {
     pub authority: Option<Arc<Authority>>,
     /// Silence after which a node is unreachable.
     pub grace: Duration,
+    /// Time that a node that is not ready has for an unmount.
+    pub unmount: Duration,
     /// Ended pods that are kept.
     pub ended_pods_max: usize,
     /// Most endpoints in one slice.
@@ -209,6 +215,7 @@ impl Flags {
                 .transpose()?,
             authority: self.authority()?,
             grace: self.node_monitor_grace_period,
+            unmount: self.attach_detach_unmount_timeout,
             ended_pods_max: self.terminated_pod_gc_threshold,
             endpoints_max: usize::try_from(self.max_endpoints_per_slice).unwrap_or(1000),
         })

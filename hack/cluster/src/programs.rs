@@ -107,7 +107,7 @@ fn controller_manager(spec: &Spec) -> Program {
     ];
     Program {
         name: "orch-controller-manager".into(),
-        argv: ours(spec, "orch-controller-manager", &flags),
+        argv: with_own(ours(spec, "orch-controller-manager", &flags), &spec.manager_flags),
         place: Place::Host,
         ready: Ready::Started,
     }

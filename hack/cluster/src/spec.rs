@@ -26,6 +26,9 @@ pub struct Spec {
     /// More flags of every node's orchlet.
     #[serde(default)]
     pub agent_flags: Vec<String>,
+    /// More flags of orch-controller-manager.
+    #[serde(default)]
+    pub manager_flags: Vec<String>,
 }
 
 /// One node: its name, its place in the cluster and its address on the cluster's bridge.
@@ -187,6 +190,7 @@ mod tests {
             nodes: 2,
             subnet: 7,
             agent_flags: Vec::new(),
+            manager_flags: Vec::new(),
         }
     }
 

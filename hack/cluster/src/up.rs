@@ -34,6 +34,9 @@ pub struct Flags {
     /// A flag more for each orchlet, such as `--max-pods=300`; may be given several times.
     #[arg(long = "agent-flag", value_name = "FLAG", allow_hyphen_values = true)]
     pub agent_flags: Vec<String>,
+    /// A flag more for orch-controller-manager; may be given several times.
+    #[arg(long = "manager-flag", value_name = "FLAG", allow_hyphen_values = true)]
+    pub manager_flags: Vec<String>,
     /// Directory of our programs, this one among them; that of this program when not given.
     #[arg(long)]
     pub bin_dir: Option<PathBuf>,
@@ -122,6 +125,7 @@ async fn plan(flags: &Flags) -> Result<Spec> {
             nodes: flags.nodes.unwrap_or(1),
             subnet: network::free_subnet().await?,
             agent_flags: flags.agent_flags.clone(),
+            manager_flags: flags.manager_flags.clone(),
         },
     };
     spec.validate()?;
@@ -138,11 +142,13 @@ fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
     if nodes < old.nodes {
         bail!("--nodes {nodes}: this cluster has {} and cannot shrink", old.nodes);
     }
-    let agent_flags = match flags.agent_flags.as_slice() {
-        [] => old.agent_flags.clone(),
+    let or_old = |given: &[String], old: &[String]| match given {
+        [] => old.to_vec(),
         given => given.to_vec(),
     };
-    Ok(Spec { nodes, bin_dir, agent_flags, ..old })
+    let agent_flags = or_old(&flags.agent_flags, &old.agent_flags);
+    let manager_flags = or_old(&flags.manager_flags, &old.manager_flags);
+    Ok(Spec { nodes, bin_dir, agent_flags, manager_flags, ..old })
 }
 
 async fn prepare(spec: &Spec, names: &Names) -> Result<()> {

@@ -14,6 +14,7 @@
 
 pub mod codec;
 mod int_or_string;
+pub mod migration;
 pub mod names;
 pub mod object;
 pub mod quantity;

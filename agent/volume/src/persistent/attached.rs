@@ -9,6 +9,7 @@ use proto_api::core::v1::{
 };
 use serde::{Deserialize, Serialize};
 
+use super::csi::hex;
 use crate::disk::Run;
 
 /// Port of a portal that names none.
@@ -18,6 +19,10 @@ const SESSION_EXISTS: &[i32] = &[15];
 /// Exit of the initiator's tool when there is nothing to end.
 const NO_OBJECTS: &[i32] = &[21];
 const ISCSI: &str = "iscsiadm";
+/// The initiator's interface unless a volume names another.
+const DEFAULT: &str = "default";
+/// What names of interfaces begin with that are made for the sake of an initiator's name.
+const OWN: &str = "volume-";
 
 /// A disk of another machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,13 +107,23 @@ fn as_persistent(of_pod: &ISCSIVolumeSource, namespace: &str) -> ISCSIPersistent
 
 fn iscsi(source: &ISCSIPersistentVolumeSource) -> Found {
     let secret = source.secret_ref.as_ref();
+    let name = format!("{}:{}:{}", source.target_portal, source.iqn, source.lun);
+    let initiator = source.initiator_name.clone().unwrap_or_default();
+    let interface = match interface(&source.iscsi_interface) {
+        default if default == DEFAULT && !initiator.is_empty() => {
+            let own = hex(&format!("{initiator} {name}"));
+            // The tool's names of interfaces have 64 characters at most.
+            format!("{OWN}{}", own.get(..32).unwrap_or(&own))
+        }
+        named => named,
+    };
     let disk = Iscsi {
-        name: format!("{}:{}:{}", source.target_portal, source.iqn, source.lun),
+        name,
         portals: portals(&source.target_portal, &source.portals),
         iqn: source.iqn.clone(),
         lun: source.lun,
-        interface: interface(&source.iscsi_interface),
-        initiator: source.initiator_name.clone().unwrap_or_default(),
+        interface,
+        initiator,
         chap_discovery: source.chap_auth_discovery,
         chap_session: source.chap_auth_session,
         secret: secret.map(|secret| (secret.namespace.clone(), secret.name.clone())),
@@ -145,7 +160,7 @@ fn portals(first: &str, others: &[String]) -> Vec<String> {
 }
 
 fn interface(name: &str) -> String {
-    if name.is_empty() { "default".to_owned() } else { name.to_owned() }
+    if name.is_empty() { DEFAULT.to_owned() } else { name.to_owned() }
 }
 
 impl Attached {
@@ -175,7 +190,7 @@ impl Attached {
                 let one = |portal: &String| {
                     let (iqn, lun) = (&disk.iqn, disk.lun);
                     // over hardware of its own the name begins with that
-                    let start = if disk.interface == "default" { "ip-" } else { "*ip-" };
+                    let start = if disk.interface == DEFAULT { "ip-" } else { "*ip-" };
                     format!("by-path/{start}{portal}-iscsi-{iqn}-lun-{lun}")
                 };
                 disk.portals.iter().map(one).collect()
@@ -196,14 +211,34 @@ impl Iscsi {
     /// What is run to have sessions with the target, portal by portal; that one of them works is enough.
     ///
     /// # Errors
-    /// A password is needed and not in the secret.
+    /// A password is needed and not in the secret, or the name of the initiator cannot be given.
     pub fn log_in(&self, secret: Option<&Secret>) -> Result<Vec<Vec<Run>>, String> {
-        if !self.initiator.is_empty() {
-            // An interface of its own would be needed, whose name has to be remembered.
-            return Err("initiatorName is not supported by this node agent".to_owned());
+        if !self.initiator.is_empty() && !self.has_own_interface() {
+            let named = &self.interface;
+            return Err(format!("initiatorName cannot be given to iscsiInterface {named}"));
         }
         let passwords = self.passwords(secret)?;
-        Ok(self.portals.iter().map(|portal| self.log_in_at(portal, &passwords)).collect())
+        let at = |portal: &String| [self.interface(), self.log_in_at(portal, &passwords)].concat();
+        Ok(self.portals.iter().map(at).collect())
+    }
+
+    /// Whether the initiator has a name for this disk, which takes an interface of the disk's own.
+    fn has_own_interface(&self) -> bool {
+        self.interface.starts_with(OWN)
+    }
+
+    /// What is run to have that interface.
+    fn interface(&self) -> Vec<Run> {
+        if !self.has_own_interface() {
+            return Vec::new();
+        }
+        let of = |more: &[&str]| {
+            Run::new(ISCSI, &[&["-m", "iface", "-I", self.interface.as_str()], more].concat())
+        };
+        vec![
+            of(&["-o", "new"]).or(SESSION_EXISTS),
+            of(&["-o", "update", "-n", "iface.initiatorname", "-v", &self.initiator]),
+        ]
     }
 
     fn log_in_at(&self, portal: &str, passwords: &BTreeMap<String, String>) -> Vec<Run> {
@@ -249,7 +284,12 @@ impl Iscsi {
                 self.node(portal, &[op, "delete"]).or(NO_OBJECTS),
             ]
         };
-        self.portals.iter().flat_map(one).collect()
+        let mut all: Vec<Run> = self.portals.iter().flat_map(one).collect();
+        if self.has_own_interface() {
+            let of = ["-m", "iface", "-I", self.interface.as_str(), "-o", "delete"];
+            all.push(Run::new(ISCSI, &of).or(NO_OBJECTS));
+        }
+        all
     }
 
     fn node(&self, portal: &str, more: &[&str]) -> Run {
@@ -329,7 +369,26 @@ mod tests {
         assert!(runs.contains(&format!("{at} node.session.auth.authmethod -v CHAP")), "{runs:?}");
         assert!(runs.contains(&format!("{at} node.session.auth.username -v u")));
         assert!(!runs.iter().any(|run| run.contains("discovery.x")), "not asked for");
-        let named = Iscsi { initiator: "iqn.x".into(), ..self::disk() };
+    }
+
+    #[test]
+    fn an_initiator_with_a_name_has_an_interface_of_its_own() {
+        let source = |interface: &str| ISCSIPersistentVolumeSource {
+            target_portal: "10.0.0.1".into(),
+            iqn: disk().iqn,
+            iscsi_interface: interface.into(),
+            initiator_name: Some("iqn.x".into()),
+            ..ISCSIPersistentVolumeSource::default()
+        };
+        let (Attached::Iscsi(named), ..) = iscsi(&source("default")) else { panic!("no iSCSI") };
+        assert!(named.interface.len() <= 64);
+        let own = named.interface.clone();
+        let runs = shown(&named.log_in(None).unwrap()[0]);
+        assert_eq!(runs[0], format!("-I {own} -o new"));
+        assert_eq!(runs[1], format!("-I {own} -o update -n iface.initiatorname -v iqn.x"));
+        assert!(runs[2..].iter().all(|run| run.contains(&format!("-I {own}"))), "{runs:?}");
+        assert_eq!(shown(&named.log_out()).last(), Some(&format!("-I {own} -o delete")));
+        let (Attached::Iscsi(named), ..) = iscsi(&source("bnx2i.0")) else { panic!("no iSCSI") };
         assert!(named.log_in(None).unwrap_err().contains("initiatorName"));
     }
 

@@ -1,3 +1,4 @@
+use proto_api::migration::DRIVERS;
 use proto_api::yaml;
 
 use super::*;
@@ -173,7 +174,7 @@ fn every_source_is_honoured_or_refused_with_its_reason() {
     for (source, expect) in cases {
         let mut known = claimed(CLAIM, &volume(source));
         let none = r#"{spec: {attachRequired: false}}"#;
-        for driver in migration::migrated().values().chain(&["d"]) {
+        for driver in DRIVERS.iter().map(|(_, driver)| driver).chain(&["d"]) {
             known.drivers.insert((*driver).into(), Some(Arc::new(from_yaml(none))));
         }
         let pod = pod(CLAIMED);
@@ -244,7 +245,7 @@ fn every_source_of_a_pod_is_honoured_or_refused_with_its_reason() {
             CLAIM.replace("uid: c1", "uid: c1, ownerReferences: [{uid: u1, controller: true}]");
         known.claims.insert("web-v".into(), Some(Arc::new(from_yaml(&own))));
         let both = "{spec: {attachRequired: false, volumeLifecycleModes: [Persistent, Ephemeral]}}";
-        for driver in migration::migrated().values().chain(&["d"]) {
+        for driver in DRIVERS.iter().map(|(_, driver)| driver).chain(&["d"]) {
             known.drivers.insert((*driver).into(), Some(Arc::new(from_yaml(both))));
         }
         let pod = pod(&format!("{{name: v, {source}}}"));

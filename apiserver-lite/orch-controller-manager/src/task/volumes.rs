@@ -8,7 +8,7 @@ use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Change, ObjectKey};
 
 use super::{Task, Watched, parts};
-use crate::controllers::volumes::{attach, claim_of, claims_of, ephemeral};
+use crate::controllers::volumes::{Marks, attach, claim_of, claims_of, ephemeral, fit};
 use crate::world::World;
 use crate::write::ObjectKind;
 
@@ -56,8 +56,9 @@ impl Watched for PersistentVolume {
         let is_free = |volume: &Arc<Self>| {
             volume.spec.claim_ref.is_none() && volume.status.phase == "Available"
         };
-        if new.is_some_and(is_free) {
-            tasks.extend(unbound(world));
+        if let Some(volume) = new.filter(|volume| is_free(volume)) {
+            let marks = Marks::new(world.names);
+            tasks.extend(unbound(world, |claim| fit::suits(&marks, volume, claim)));
         }
         // A claim that names a volume waits for it under its name.
         if new.is_some() && old.is_none() {
@@ -76,10 +77,14 @@ fn of_volume(name: &str) -> Vec<Task> {
     vec![Task::Volume(name.to_owned()), Task::VolumeProtection(name.to_owned())]
 }
 
-/// The claims that have no volume yet.
-fn unbound(world: &World) -> impl Iterator<Item = Task> {
+/// Those of the claims without a volume that something concerns.
+fn unbound(
+    world: &World,
+    concerns: impl Fn(&PersistentVolumeClaim) -> bool,
+) -> impl Iterator<Item = Task> {
     let claims = world.claims.list().into_iter();
-    let free = claims.filter(|(_, claim)| claim.spec.volume_name.is_empty());
+    let free =
+        claims.filter(move |(_, claim)| claim.spec.volume_name.is_empty() && concerns(claim));
     free.map(|(key, _)| Task::Claim(key))
 }
 
@@ -98,7 +103,14 @@ fn of_node(pod: &Arc<Pod>) -> Option<Task> {
 impl Watched for StorageClass {
     fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
         match parts(change) {
-            Some((_, Some(_), _)) => unbound(world).collect(),
+            Some((key, Some(_), _)) => {
+                let marks = Marks::new(world.names);
+                // It may be the default, which a claim without a class waits for.
+                let concerns = |claim: &PersistentVolumeClaim| {
+                    marks.class_of_claim(claim).is_none_or(|class| class == key.name)
+                };
+                unbound(world, concerns).collect()
+            }
             _ => Vec::new(),
         }
     }

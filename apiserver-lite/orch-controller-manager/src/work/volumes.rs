@@ -162,6 +162,7 @@ impl Worker {
             pods: needs.filter(|(_, volumes)| !volumes.is_empty()).collect(),
             attachments: &attachments,
             volume: &volume,
+            unmount: self.settings.unmount,
             elsewhere: &|of| {
                 let claim = volume(of).as_deref().and_then(claim_of);
                 let mut pods = claim.map(|claim| users(world, &claim)).unwrap_or_default();

@@ -7,8 +7,6 @@
 //!
 //! All state is in objects, so that a restart forgets nothing but how long it has waited for an unmount.
 
-mod migration;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,6 +14,7 @@ use std::time::{Duration, Instant};
 use proto_api::Resource as _;
 use proto_api::core::v1::{AttachedVolume, Node, PersistentVolume, Pod};
 use proto_api::meta::v1::ObjectMeta;
+use proto_api::migration;
 use proto_api::names::Names;
 use proto_api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use proto_client::ObjectKey;
@@ -28,8 +27,6 @@ use super::say;
 use crate::controllers::Plan;
 use crate::write::{ObjectKind, Part, Write};
 
-/// How long a node that is not ready has for an unmount before its volume is taken from it.
-const UNMOUNT: Duration = Duration::from_secs(6 * 60);
 /// When to look again at a volume that another node is just being given.
 const SETTLE: Duration = Duration::from_secs(1);
 /// Things remembered of what was told; the oldest are not worth more memory.
@@ -54,7 +51,7 @@ impl Attachable {
         let source = &volume.spec.persistent_volume_source;
         let (driver, handle) = match &source.csi {
             Some(csi) => (csi.driver.clone(), csi.volume_handle.clone()),
-            None => migration::driver_of(source).map(|(driver, id)| (driver.to_owned(), id))?,
+            None => migration::disk(source).map(|(driver, id)| (driver.to_owned(), id))?,
         };
         let modes = &volume.spec.access_modes;
         let shared = |mode: &String| matches!(mode.as_str(), "ReadWriteMany" | "ReadOnlyMany");
@@ -102,6 +99,8 @@ pub struct Scene<'a> {
     pub attachments: &'a [Arc<VolumeAttachment>],
     /// A volume by name.
     pub volume: &'a dyn Fn(&str) -> Option<Arc<PersistentVolume>>,
+    /// How long the node has for an unmount, if it is not ready, before its volume is taken from it.
+    pub unmount: Duration,
     /// The pods of other nodes that use a volume.
     pub elsewhere: &'a dyn Fn(&str) -> Vec<Arc<Pod>>,
 }
@@ -268,7 +267,7 @@ impl Scene<'_> {
             }
             if mounted.contains(name) && state != State::Fenced {
                 let since = *memory.waiting.entry(name.clone()).or_insert(now);
-                let left = UNMOUNT.saturating_sub(now.saturating_duration_since(since));
+                let left = self.unmount.saturating_sub(now.saturating_duration_since(since));
                 if state == State::Ready {
                     continue;
                 }

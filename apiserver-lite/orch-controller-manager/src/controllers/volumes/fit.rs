@@ -37,6 +37,11 @@ pub fn best<'a>(
     best
 }
 
+/// Whether a claim could be given a volume that nobody has.
+pub fn suits(marks: &Marks, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
+    Wanted::of(marks, claim).is_some_and(|wanted| wanted.takes(volume))
+}
+
 fn better(volume: &PersistentVolume, than: &PersistentVolume) -> bool {
     let rank = |v: &PersistentVolume| (v.spec.access_modes.len(), storage(&v.spec.capacity));
     let (a, b) = (rank(volume), rank(than));
@@ -161,6 +166,9 @@ mod tests {
             Some(LabelSelector { match_labels: labels.clone().into(), ..Default::default() });
         let mut gold = volume("gold", "9Gi");
         gold.metadata.labels = labels.into();
+        let marks = Marks::new(names());
+        assert!(suits(&marks, &gold, &picky) && suits(&marks, &gold, &claim("c")));
+        assert!(!suits(&marks, &volume("v", "1Gi"), &picky));
         assert_eq!(chosen(&picky, &[volume("v", "1Gi"), gold]).as_deref(), Some("gold"));
     }
 

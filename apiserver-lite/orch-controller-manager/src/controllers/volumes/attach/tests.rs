@@ -72,6 +72,7 @@ impl Cluster {
             pods,
             attachments: &attachments,
             volume: &|name| Some(Arc::new(self.disk(name))),
+            unmount: Duration::from_secs(6 * 60),
             elsewhere: &|_| elsewhere.clone(),
         };
         let plan = plan(&scene, &mut memory, now);

@@ -250,6 +250,7 @@ mod tests {
             nodes: 2,
             subnet: 1,
             agent_flags: vec!["--root-dir=/mnt/small".into()],
+            manager_flags: Vec::new(),
         };
         let all = programs(&spec);
         let names: Vec<&str> = all.iter().map(|program| program.name.as_str()).collect();

@@ -17,6 +17,7 @@ mod exhausted;
 mod explain;
 mod faults;
 mod fields;
+mod follows;
 mod health;
 mod hung;
 mod identity;
@@ -106,6 +107,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(exhausted::descriptors_that_run_out_are_told_and_come_back),
         case!(exhausted::a_full_disk_is_lived_through),
         case!(pressure::a_disk_that_runs_short_is_cleared_in_order),
+        case!(follows::a_part_of_a_config_map_follows_where_its_pod_asks),
         case!(away::pods_live_without_the_api_server),
         case!(away::a_runtime_that_is_killed_is_found_again),
         case!(clock::a_clock_that_is_set_starts_and_ends_nothing),

@@ -1,6 +1,7 @@
 //! Volumes of pods: joins the volume crate, which blocks, with the objects and tokens that volumes are filled from.
 
 mod again;
+mod following;
 mod tokens;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use agent_csi::offload;
 use agent_pod::events;
-use agent_pod::volume_mounts::{self, VolumeOnHost};
+use agent_pod::volume_mounts::VolumeOnHost;
 use agent_volume::persistent::{Backing, Known, Persistent};
 use agent_volume::pod_volumes::SetUp;
 use agent_volume::sources::{HostPathKind, Inputs, TokenWant, VolumeKind};
@@ -20,13 +21,14 @@ use agent_volume::{Needs, Volume};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::Quantity;
-use proto_api::core::v1::{Node, Pod, VolumeMount};
+use proto_api::core::v1::{Node, Pod};
 use proto_api::names::Names;
 use proto_daemon::exit::chain;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 use self::again::Again;
+use self::following::Following;
 pub use self::tokens::{Issuer, issuer};
 use self::tokens::{OfPod, Token, Tokens};
 use crate::clock;
@@ -49,6 +51,8 @@ pub struct NodeVolumes {
     /// Persistent volumes in use, by uid of their pod.
     in_pods: Mutex<BTreeMap<String, InPod>>,
     again: Again<Driven>,
+    /// Parts of volumes that containers see brought up to date.
+    following: Arc<Following>,
     /// Set-ups under way of pods that have nothing yet, by uid: told when the pod ends.
     begun: Mutex<BTreeMap<String, Arc<Notify>>>,
     /// Sweeps that wait for readers to finish. They end with the agent: the next writer of a volume sweeps as well.
@@ -89,6 +93,7 @@ impl NodeVolumes {
             node,
             in_pods: Mutex::default(),
             again: Again::default(),
+            following: Arc::default(),
             begun: Mutex::default(),
             sweeps: Mutex::default(),
         }
@@ -129,6 +134,10 @@ impl NodeVolumes {
         let Done { mut on_host, switched, outcome } = filled?;
         self.sweep_later(pod, switched);
         self.tokens.write_down(uid, &tokens).await;
+        let issued = tokens.values().map(Token::issued_at).filter(|at| *at > 0).min();
+        if let Some(oldest) = issued {
+            self.persistent.acts.tokens(uid, oldest);
+        }
         // What fails first for a pod that has nothing yet is what it waits for.
         resolved.and(asked)?;
         on_host.extend(there?);
@@ -221,6 +230,7 @@ impl NodeVolumes {
             tokens: tokens.iter().map(text).collect(),
             allocatable: allocatable.unwrap_or_default(),
             acts: self.persistent.acts.clone(),
+            following: self.following.clone(),
         };
         let on_disk = self.volumes.clone();
         let done = offload(move || work.set_up(&on_disk)).await;
@@ -316,6 +326,7 @@ struct Work {
     tokens: BTreeMap<TokenWant, String>,
     allocatable: BTreeMap<String, Quantity>,
     acts: Acts,
+    following: Arc<Following>,
 }
 
 struct Done {
@@ -335,8 +346,7 @@ impl Work {
         };
         let mut done = Done { on_host: BTreeMap::new(), switched: Vec::new(), outcome: Ok(()) };
         let persistent = |volume: &Volume| volume.kind == VolumeKind::Persistent;
-        let asked = self.pod.metadata.annotations.get(Names::PARTS_FOLLOW);
-        let follows = asked.is_some_and(|value| value == "true");
+        let follows = has_parts_that_follow(&self.pod);
         for volume in self.volumes.into_iter().filter(|volume| !persistent(volume)) {
             let began = Instant::now();
             let made = on_disk.set_up(&inputs, &volume);
@@ -351,7 +361,8 @@ impl Work {
                     let follows = follows && matches!(volume.kind, VolumeKind::Projected(_));
                     let there = given(on_disk, &volume, path, follows);
                     if follows {
-                        let renewed = renew_parts(&self.pod, on_disk, &volume.name, &there);
+                        let parts = &self.following;
+                        let renewed = parts.refresh(on_disk, &self.pod, &volume.name, &there);
                         done.outcome = done.outcome.and(renewed);
                     }
                     done.on_host.insert(volume.name.clone(), there);
@@ -366,31 +377,9 @@ impl Work {
     }
 }
 
-/// Shows the containers of a pod what those parts of a volume are now that they were given.
-fn renew_parts(
-    pod: &Pod,
-    on_disk: &agent_volume::PodVolumes,
-    name: &str,
-    there: &VolumeOnHost,
-) -> Result<(), Line> {
-    for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
-        let mounts = container.volume_mounts.iter().enumerate();
-        let own = |mount: &VolumeMount| mount.name == name && volume_mounts::follows(mount, there);
-        for (index, mount) in mounts.filter(|(_, mount)| own(mount)) {
-            let part = SubPath {
-                volume: name,
-                root: Path::new(&there.path),
-                container: &container.name,
-                index,
-                path: &mount.sub_path,
-                on_node: None,
-                all_read_only: None,
-                follows: true,
-            };
-            on_disk.renew_part(&pod.metadata.uid, &part).map_err(|e| chain(&e))?;
-        }
-    }
-    Ok(())
+/// Whether a pod asks for parts of its volumes to be brought up to date.
+fn has_parts_that_follow(pod: &Pod) -> bool {
+    pod.metadata.annotations.get(Names::PARTS_FOLLOW).is_some_and(|value| value == "true")
 }
 
 /// A volume as containers are given it.
@@ -445,10 +434,14 @@ impl PodVolumes for NodeVolumes {
                 _ => None,
             })
         };
+        let following = self.following.clone();
         async move {
             let bind = move || {
                 let mut bound = BTreeMap::new();
                 for part in &parts {
+                    if part.follows {
+                        following.given(&uid, &container, part.index);
+                    }
                     let wanted = SubPath {
                         volume: &part.name,
                         root: Path::new(&part.volume.path),
@@ -466,6 +459,23 @@ impl PodVolumes for NodeVolumes {
             };
             let done = offload(bind).await;
             done.map_err(|e| format!("binding parts of volumes broke off: {e}"))?
+        }
+        .boxed()
+    }
+
+    fn started<'a>(&'a self, pod: &'a Pod, container: &'a str) -> BoxFuture<'a, ()> {
+        async move {
+            if !has_parts_that_follow(pod) {
+                return;
+            }
+            let (on_disk, following) = (self.volumes.clone(), self.following.clone());
+            let (uid, container) = (pod.metadata.uid.clone(), container.to_owned());
+            let show = move || following.started(&on_disk, &uid, &container);
+            let shown = offload(show).await.unwrap_or_else(|e| Err(e.to_string()));
+            if let Err(error) = shown {
+                // The next look at the volumes tries it again.
+                tracing::warn!(pod = pod.metadata.name, error, "a part of a volume is out of date");
+            }
         }
         .boxed()
     }
@@ -509,6 +519,7 @@ impl NodeVolumes {
     async fn take_down(&self, pod: &Pod) -> Result<(), Line> {
         let (on_disk, uid) = (self.volumes.clone(), pod.metadata.uid.clone());
         self.tokens.forget(&uid);
+        self.following.forget(&uid);
         self.again.end(&uid).await;
         self.in_pods().remove(&uid);
         let (parts, of) = (on_disk.clone(), uid.clone());

@@ -56,6 +56,13 @@ impl CrashBackoff {
         self.noted = now;
     }
 
+    /// When the next instance may start on a node where no delay is longer than `longest`, since boot. What is remembered is the delay
+    /// of the ecosystem's default, so that the node's setting may change at any time.
+    pub fn until(&self, longest: Duration) -> Duration {
+        let shorter = self.delay.saturating_sub(longest);
+        self.not_before.saturating_sub(shorter).max(self.noted)
+    }
+
     /// Takes in exits that were missed. The pause that followed the last of them is the delay that was in force then, and tells how
     /// many had come before it; where it cannot be told, all of them count.
     pub(crate) fn missed(&mut self, missed: MissedExits) {
@@ -187,6 +194,22 @@ mod tests {
             now = backoff.not_before + s(1);
         }
         assert_eq!(delays, [0, 10, 20, 40, 80, 160, 300, 300]);
+    }
+
+    #[test]
+    fn a_node_may_have_shorter_delays_than_the_default() {
+        let mut backoff = CrashBackoff::default();
+        for _ in 0..5 {
+            backoff.exited(s(1000));
+        }
+        assert_eq!(backoff.not_before, s(1080));
+        let cases = [(300, 1080), (80, 1080), (60, 1060), (1, 1001)];
+        for (longest, until) in cases {
+            assert_eq!(backoff.until(s(longest)), s(until), "{longest}");
+        }
+        // One that was stopped for its health has waited while it ran.
+        backoff.stopped(s(1070));
+        assert_eq!((backoff.delay, backoff.until(s(60))), (s(160), s(1070)));
     }
 
     #[test]

@@ -215,8 +215,9 @@ fn create_when_due(
     known: &ContainerMemory,
     sandbox: &SandboxSeen,
 ) {
-    if is_backing_off(known, sandbox, next.now) {
-        next.wake(known.backoff.not_before);
+    let longest = next.want.crash_delay_max;
+    if is_backing_off(known, sandbox, longest, next.now) {
+        next.wake(known.backoff.until(longest));
         return;
     }
     let image_id = image(next, memory, container, known);
@@ -236,6 +237,7 @@ fn create_when_due(
 pub(crate) fn is_backing_off(
     known: &ContainerMemory,
     sandbox: &SandboxSeen,
+    longest: Duration,
     now: Duration,
 ) -> bool {
     if known.ended.is_none() {
@@ -243,7 +245,7 @@ pub(crate) fn is_backing_off(
     }
     let replaced = known.replaced == known.attempt;
     let rerun = known.succeeded_elsewhere(sandbox.attempt);
-    !replaced && !rerun && now < known.backoff.not_before
+    !replaced && !rerun && now < known.backoff.until(longest)
 }
 
 /// The runtime's id of the container's image if its next instance may use it.

@@ -378,11 +378,12 @@ impl View<'_> {
         known: &ContainerMemory,
     ) -> Option<ContainerState> {
         let sandbox = self.seen.ready_sandbox()?;
-        if !is_backing_off(known, sandbox, self.now) {
+        let longest = self.want.crash_delay_max;
+        if !is_backing_off(known, sandbox, longest, self.now) {
             return None;
         }
         let PodWant { namespace, name, uid, .. } = self.want;
-        let delay = go_duration(known.backoff.delay);
+        let delay = go_duration(known.backoff.delay.min(longest));
         let container = &container.name;
         let message = format!(
             "back-off {delay} restarting failed container={container} pod={name}_{namespace}({uid})"

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proto_api::core::v1::{Container, EphemeralContainer, LifecycleHandler, Pod, PodCondition};
 
+use crate::backoff::CRASH_DELAY_MAX;
 use crate::handler::Handler;
 use crate::probe::Probes;
 
@@ -49,6 +50,8 @@ pub struct PodWant {
     pub verdict: Option<Verdict>,
     /// Dead instances kept for each container beside its newest; with none a pod that is over keeps nothing in the runtime.
     pub dead_kept: u32,
+    /// Longest delay between restarts of a container that crashes.
+    pub crash_delay_max: Duration,
 }
 
 /// The node's decision to end a pod: eviction, preemption, shutdown. It counts from when the plan first sees it, for good.
@@ -234,6 +237,7 @@ impl PodWant {
             conditions: pod.status.conditions.clone(),
             verdict: None,
             dead_kept: 1,
+            crash_delay_max: CRASH_DELAY_MAX,
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use agent_pod::backoff::Step;
+use agent_pod::backoff::{CRASH_DELAY_MAX, Step};
 use agent_pod::handler::Handler;
 use agent_pod::lifecycle::plan;
 use agent_pod::memory::{Admission, Memory, Phase};
@@ -179,6 +179,7 @@ fn want() -> impl Strategy<Value = PodWant> {
                 conditions: Vec::new(),
                 verdict: None,
                 dead_kept: 1,
+                crash_delay_max: CRASH_DELAY_MAX,
             }
         })
 }

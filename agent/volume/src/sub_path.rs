@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::host_path::HostPathError;
+use crate::mount::follow::Renewal;
 use crate::mount::{self, Extent};
 use crate::sources::HostPathKind;
 use crate::{beneath, tree};
@@ -166,22 +167,26 @@ pub(crate) fn stand_in(root: impl AsFd, part: OwnedFd, name: &str) -> rustix::io
 }
 
 /// Shows `part` where another version of it is bound, unless it is the same. What nobody was given yet, or is of another kind by now,
-/// stays as it is; `at` is the path of the target.
+/// stays as it is. Whether something was done.
 pub(crate) fn renew(
     part: &OwnedFd,
     parent: &OwnedFd,
     index: &str,
-    at: &Path,
-) -> rustix::io::Result<()> {
-    let Some(there) = beneath::handle(parent, index)? else { return Ok(()) };
+    how: Renewal,
+) -> rustix::io::Result<bool> {
+    let Some(there) = beneath::handle(parent, index)? else { return Ok(false) };
     let (old, new) = (rustix::fs::fstat(&there)?, rustix::fs::fstat(part)?);
     let is_file = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
     let both_files = is_file(&old) && is_file(&new);
     if !beneath::is_mount_point(&there)? || is_same(&old, &new) || !both_files {
-        return Ok(());
+        return Ok(false);
     }
     drop(there);
-    mount::follow::replace(part, parent, index, at)
+    match mount::follow::replace(part, parent, index, how) {
+        // It started with what was not its first version, and that is gone from the volume: its next instance follows again.
+        Err(Errno::NOENT) => Ok(false),
+        done => done.map(|()| true),
+    }
 }
 
 fn is_same(one: &Stat, other: &Stat) -> bool {

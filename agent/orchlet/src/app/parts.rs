@@ -104,6 +104,7 @@ impl Bound {
             verdicts: Verdicts::default(),
             images,
             dead_kept: flags.node.maximum_dead_containers_per_container,
+            crash_delay_max: file.crash_loop_back_off.max_container_restart_period,
             sandbox_image: flags.pod_infra_container_image.clone(),
             names: settings.names,
             strain: watch::Sender::default(),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use agent_node::cgroup::{CpuBound, Driver};
+use agent_pod::backoff::CRASH_DELAY_MAX;
 use proto_api::Quantity;
 use proto_api::core::v1::Taint;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -116,6 +117,8 @@ FileConfig {
     #[serde(rename = "imageGCLowThresholdPercent")] image_gc_low_threshold_percent: i32 = 80,
     container_log_max_size: String = "10Mi".to_owned(),
     container_log_max_files: i32 = 5,
+    // A field of later versions.
+    crash_loop_back_off: CrashLoopBackOff = CrashLoopBackOff::default(),
     seccomp_default: bool = false,
     allowed_unsafe_sysctls: Vec<String> = Vec::new(),
     protect_kernel_defaults: bool = false,
@@ -249,6 +252,13 @@ Logging {
     verbosity: u32 = 0,
     vmodule: Vec<serde_json::Value> = Vec::new(),
     options: serde_json::Value = serde_json::Value::Null,
+}
+}
+
+section! {
+/// Pauses between restarts of containers that crash.
+CrashLoopBackOff {
+    #[serde(with = "proto_daemon::go_duration::text")] max_container_restart_period: Duration = CRASH_DELAY_MAX,
 }
 }
 

@@ -1,5 +1,8 @@
 //! What is wrong with a configuration, as the ecosystem's own validation has it, and what in it does nothing here. Pure.
 
+use std::time::Duration;
+
+use agent_pod::backoff::CRASH_DELAY_MAX;
 use proto_api::Quantity;
 use proto_daemon::config::{Configuration, FieldError};
 use proto_daemon::feature_gates::FeatureGates;
@@ -227,6 +230,12 @@ fn enforced(file: &FileConfig, faults: &mut Faults) {
 }
 
 fn images_and_logs(file: &FileConfig, faults: &mut Faults) {
+    faults.check(
+        (Duration::from_secs(1)..=CRASH_DELAY_MAX)
+            .contains(&file.crash_loop_back_off.max_container_restart_period),
+        "crashLoopBackOff.maxContainerRestartPeriod",
+        "must be between 1s and 300s, inclusive",
+    );
     let (high, low) = (file.image_gc_high_threshold_percent, file.image_gc_low_threshold_percent);
     faults.between(high.into(), 0..=100, "imageGCHighThresholdPercent");
     faults.between(low.into(), 0..=100, "imageGCLowThresholdPercent");

@@ -41,6 +41,8 @@ pub struct Acts {
     last_look: Arc<Mutex<Option<Instant>>>,
     /// Plugins of the volumes that are set up, by uid of the pod.
     mounted: Arc<Mutex<BTreeMap<String, Vec<String>>>>,
+    /// When the oldest token in each pod's volumes was issued, in seconds since 1970 by the server's clock, by uid of the pod.
+    issued: Arc<Mutex<BTreeMap<String, i64>>>,
 }
 
 impl Acts {
@@ -134,6 +136,7 @@ impl Acts {
             domain: names.label_domain(),
             last_look: Arc::default(),
             mounted: Arc::default(),
+            issued: Arc::default(),
         })
     }
 
@@ -212,8 +215,21 @@ impl Acts {
         lock(&self.mounted).insert(pod.metadata.uid.clone(), plugins);
     }
 
+    /// The oldest of the tokens that a pod has now was issued then, in seconds since 1970.
+    pub fn tokens(&self, uid: &str, oldest: i64) {
+        lock(&self.issued).insert(uid.to_owned(), oldest);
+    }
+
+    /// How old the oldest token in volumes is, in seconds by the clock that people read; none without tokens.
+    pub(super) fn token_age(&self) -> Option<f64> {
+        let oldest = lock(&self.issued).values().copied().min()?;
+        // A count of seconds is exact in a double.
+        Some(unix_secs() - oldest as f64)
+    }
+
     /// The volumes of a pod are taken down.
     pub fn unmounted(&self, uid: &str) {
+        lock(&self.issued).remove(uid);
         lock(&self.mounted).remove(uid);
     }
 

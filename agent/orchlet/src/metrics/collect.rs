@@ -5,7 +5,7 @@ use std::sync::Arc;
 use agent_devices::Plugins;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{Gauge, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 use proto_api::core::v1::{ContainerStatus, Pod};
 use proto_api::names::Names;
 
@@ -22,6 +22,7 @@ pub struct PodGauges {
     containers: IntGaugeVec,
     ephemeral: IntGauge,
     volumes: IntGaugeVec,
+    token_age: Gauge,
     acts: Acts,
 }
 
@@ -49,6 +50,10 @@ impl PodGauges {
                 Opts::new("volume_manager_total_volumes", "Number of volumes in Volume Manager"),
                 &["plugin_name", "state"],
             )?,
+            token_age: Gauge::new(
+                named("volume_token_oldest_age_seconds"),
+                "Age in seconds of the oldest service account token in pods' volumes, 0 without any.",
+            )?,
             acts,
         })
     }
@@ -56,8 +61,8 @@ impl PodGauges {
 
 impl Collector for PodGauges {
     fn desc(&self) -> Vec<&Desc> {
-        [self.pods.desc(), self.containers.desc(), self.ephemeral.desc(), self.volumes.desc()]
-            .concat()
+        let own = [self.pods.desc(), self.containers.desc(), self.ephemeral.desc()].concat();
+        [own, self.volumes.desc(), self.token_age.desc()].concat()
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
@@ -79,8 +84,9 @@ impl Collector for PodGauges {
                 self.volumes.with_label_values(&[plugin.as_str(), state]).set(count);
             }
         }
-        let [pods, volumes] = [self.pods.collect(), self.volumes.collect()];
-        [pods, self.containers.collect(), self.ephemeral.collect(), volumes].concat()
+        self.token_age.set(self.acts.token_age().unwrap_or(0.0));
+        let own = [self.pods.collect(), self.containers.collect(), self.ephemeral.collect()];
+        [own.concat(), self.volumes.collect(), self.token_age.collect()].concat()
     }
 }
 
@@ -172,6 +178,9 @@ mod tests {
         pod.spec.volumes = vec![Default::default(), Default::default()];
         let acts = crate::metrics::AgentMetrics::default().acts;
         acts.mounted(&pod);
+        acts.tokens("u", 0);
+        assert!(acts.token_age() > Some(1_000_000_000.0), "it was issued in 1970");
+        acts.unmounted("u");
         let gauges = PodGauges::new(
             Names::new(Profile::Kubernetes),
             acts,
@@ -182,6 +191,7 @@ mod tests {
             prometheus::TextEncoder::new().encode_to_string(&gauges.collect()).expect("text");
         for line in [
             "kubelet_running_pods 1\n",
+            "kubelet_volume_token_oldest_age_seconds 0\n",
             "kubelet_running_containers{container_state=\"running\"} 2\n",
             "{container_state=\"exited\"} 1\n",
             "plugin_name=\"orch.io/empty-dir\",state=\"actual_state_of_world\"} 2\n",

@@ -73,7 +73,13 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
             let make = New { name: container, attempt: *attempt, sandbox_id, image_id };
             create_container(parts, scene, make).await
         }
-        Action::StartContainer { id, .. } => start_container(parts, scene, id).await,
+        Action::StartContainer { container, id, .. } => {
+            let started = start_container(parts, scene, id).await;
+            if started.is_ok() {
+                parts.volumes.started(&scene.pod, container).await;
+            }
+            started
+        }
         Action::RunPostStart { container, id } => {
             let ran = hooks::post_start(parts, scene, container, id).await;
             ran.map(|()| Effect::Nothing).map_err(|e| Failure::new("PostStartHookError", e))

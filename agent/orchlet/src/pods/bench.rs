@@ -167,6 +167,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
             crate::images::PullBounds { parallel: 2, qps: 0, burst: 0 },
         ),
         dead_kept: 1,
+        crash_delay_max: agent_pod::backoff::CRASH_DELAY_MAX,
         sandbox_image: "pause:1".into(),
         names: proto_api::names::Names::new(Default::default()),
         strain: watch::Sender::default(),

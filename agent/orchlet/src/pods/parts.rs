@@ -61,6 +61,8 @@ pub struct Parts {
     pub images: Arc<Images>,
     /// Dead instances kept for each container beside its newest.
     pub dead_kept: u32,
+    /// Longest delay between restarts of a container that crashes.
+    pub crash_delay_max: Duration,
     /// Sandbox image, as the runtime knows it.
     pub sandbox_image: String,
     /// Names of the naming profile.

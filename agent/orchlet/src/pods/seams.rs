@@ -95,6 +95,10 @@ pub trait PodVolumes: Send + Sync {
     fn fill<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Vec<VolumeFill>> {
         Box::pin(std::future::ready(Vec::new()))
     }
+    /// A container has started with the parts that were bound for it.
+    fn started<'a>(&'a self, _: &'a Pod, _: &'a str) -> BoxFuture<'a, ()> {
+        Box::pin(std::future::ready(()))
+    }
     /// Names of attached volumes that pods of the node have, as the Node object lists them.
     fn in_use(&self) -> Vec<String> {
         Vec::new()

@@ -295,6 +295,7 @@ impl Worker {
         );
         want.verdict = self.parts.verdict(&order.pod.metadata.uid);
         want.dead_kept = self.parts.dead_kept();
+        want.crash_delay_max = self.parts.crash_delay_max;
         if order.held == Held::No { want.gone() } else { want }
     }
 

@@ -37,6 +37,11 @@ pub struct Token {
 }
 
 impl Token {
+    /// When it was issued, in seconds since 1970 by the server's clock; 0 when it does not say.
+    pub fn issued_at(&self) -> i64 {
+        self.issued_at
+    }
+
     /// When it is looked at next, since boot.
     pub fn next_look(&self) -> Duration {
         self.renewal.boot.max(self.not_before)

@@ -10,7 +10,7 @@ mod sidecars;
 mod taken_over;
 
 use super::*;
-use crate::backoff::Step;
+use crate::backoff::{CRASH_DELAY_MAX, Step};
 use crate::memory::{Doom, Phase};
 use crate::plan::StopWhy;
 use crate::probe::Probes;
@@ -63,6 +63,7 @@ fn want() -> PodWant {
         conditions: Vec::new(),
         verdict: None,
         dead_kept: 1,
+        crash_delay_max: CRASH_DELAY_MAX,
     }
 }
 

@@ -2,12 +2,13 @@
 //! nothing.
 //!
 //! ```text
-//!   first binding   shared; a container's own mount of it receives what is mounted on it
+//!   what is bound   shared; a container's own mount is of what lay on top when it started, and receives what is mounted on that
 //!     newest        mounted on it; the next is put beneath this one, which is then taken off
 //! ```
+//!
+//! Whatever lay on top when a container started must stay, so that the first after a start always comes on top.
 
 use std::os::fd::AsFd;
-use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
@@ -27,8 +28,16 @@ pub(crate) fn lead(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
     rustix::mount::mount_change(path, MountPropagationFlags::SHARED)
 }
 
-/// Shows what is open as `source` where the binding `name` of `parent` is, whose path is `at`. Before Linux 6.5 what was bound first
-/// shows for a moment in between.
+/// How a newer version is put in the place of what is seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// On top of it, which stays.
+    OnTop,
+    /// Instead of it. Before Linux 6.5 what lies below shows for a moment in between.
+    Instead,
+}
+
+/// Shows what is open as `source` where the binding `name` of `parent` is.
 ///
 /// # Errors
 /// What the kernel says; what is seen is then the old.
@@ -36,7 +45,7 @@ pub(crate) fn replace(
     source: impl AsFd,
     parent: impl AsFd,
     name: &str,
-    at: &Path,
+    how: Renewal,
 ) -> rustix::io::Result<()> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -44,17 +53,17 @@ pub(crate) fn replace(
     let new = rustix::mount::open_tree(source.as_fd(), "", flags)?;
     // Else what is mounted on it would show where it comes from.
     sys::seclude(&new)?;
-    let put = |how: MoveMountFlags| {
+    let put = |place: MoveMountFlags| {
         let seen = beneath::handle(parent.as_fd(), name)?.ok_or(Errno::NOENT)?;
         let whole =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        rustix::mount::move_mount(&new, "", &seen, "", whole | how)
+        rustix::mount::move_mount(&new, "", &seen, "", whole | place)
     };
     let take_off = || {
         let path = format!("{}/{name}", by_number(&parent));
         rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
     };
-    if depth(at)? < 2 {
+    if how == Renewal::OnTop {
         return put(MoveMountFlags::empty());
     }
     match put(BENEATH) {
@@ -65,13 +74,4 @@ pub(crate) fn replace(
         }
         Err(error) => Err(error),
     }
-}
-
-/// How many mounts lie on a place, one over the other.
-fn depth(at: &Path) -> rustix::io::Result<usize> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo");
-    let table = table.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    // The table writes spaces in octal.
-    let at = at.to_string_lossy().replace(' ', "\\040");
-    Ok(table.lines().filter(|line| line.split(' ').nth(4) == Some(&at)).count())
 }

@@ -8,6 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{PRIVATE, PodVolumes, is_plain};
+use crate::mount::follow::Renewal;
 use crate::mount::{self, Extent};
 use crate::sub_path::{self, SubPath, SubPathError, Why};
 use crate::{beneath, host_path};
@@ -111,11 +112,16 @@ impl PodVolumes {
     }
 
     /// Shows containers that were given a part of a volume what it is now, if that part follows. A part that nobody was given, or that
-    /// is not there any more, stays as it is.
+    /// is not there any more, stays as it is. Whether something was done.
     ///
     /// # Errors
     /// The part leads out of the volume, or cannot be opened or mounted.
-    pub fn renew_part(&self, uid: &str, want: &SubPath<'_>) -> Result<(), SubPathError> {
+    pub fn renew_part(
+        &self,
+        uid: &str,
+        want: &SubPath<'_>,
+        how: Renewal,
+    ) -> Result<bool, SubPathError> {
         let failed = |what: &'static str| {
             let (path, volume) = (want.path.to_owned(), want.volume.to_owned());
             move |source: Errno| SubPathError { path, volume, what, source: source.into() }
@@ -124,13 +130,13 @@ impl PodVolumes {
             return Err(failed("name")(Errno::INVAL));
         }
         let targets = self.targets(uid, want).map_err(failed("open the mount"))?;
-        let Some(targets) = targets else { return Ok(()) };
+        let Some(targets) = targets else { return Ok(false) };
         let root = self.open_root(want.root).map_err(failed("open the volume"))?;
         let part = match beneath::open_inside(&root, want.path, OFlags::PATH) {
-            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(false),
             part => part.map_err(failed("open below the volume"))?,
         };
-        let (index, at) = (want.index.to_string(), self.target(uid, want));
-        sub_path::renew(&part, &targets, &index, &at).map_err(failed("mount"))
+        let index = want.index.to_string();
+        sub_path::renew(&part, &targets, &index, how).map_err(failed("mount"))
     }
 }

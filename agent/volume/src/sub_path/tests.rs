@@ -1,6 +1,7 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use super::*;
+use crate::mount::follow::Renewal;
 
 fn root(path: &Path) -> OwnedFd {
     beneath::open_directory(path).unwrap()
@@ -172,34 +173,48 @@ fn a_part_that_follows_is_new_in_containers_that_run() {
     };
     let part = SubPath { path: "f", follows: true, ..of_all(volume.path(), 0, None) };
     write("one");
-    pods.renew_part("u", &part).unwrap();
+    let renew = |how| pods.renew_part("u", &part, how).unwrap();
+    assert!(!renew(Renewal::OnTop), "nobody has it");
     let bound = pods.sub_path("u", &part).unwrap();
     let inside = agent.path().join("inside");
     std::fs::write(&inside, "").unwrap();
     let mut first = Container::start(&bound, &inside);
     let mut seen = vec![first.sees()];
-    for text in ["two", "three", "four"] {
+    let [top, instead] = [Renewal::OnTop, Renewal::Instead];
+    for (text, how) in [("two", top), ("three", instead), ("four", instead)] {
         write(text);
-        pods.renew_part("u", &part).unwrap();
-        pods.renew_part("u", &part).unwrap();
+        assert!(renew(how));
+        assert!(!renew(how), "it is the same");
         seen.push(first.sees());
     }
     // What is gone from the volume stays in the container.
     std::fs::remove_file(volume.path().join("f")).unwrap();
-    pods.renew_part("u", &part).unwrap();
+    assert!(!renew(instead));
     seen.push(first.sees());
     // The next instance begins with what is there, and follows too.
     write("five");
     pods.sub_path("u", &part).unwrap();
     let mut second = Container::start(&bound, &inside);
     assert_eq!(second.sees(), "five 1");
-    write("six");
-    pods.renew_part("u", &part).unwrap();
-    let of_second = second.sees();
-    drop((first, second));
+    let mut of_second = Vec::new();
+    for (text, how) in [("six", top), ("seven", instead)] {
+        write(text);
+        assert!(renew(how));
+        of_second.push(second.sees());
+    }
+    // One that starts after something was shown anew keeps what it starts with, and nothing fails.
+    pods.sub_path("u", &part).unwrap();
+    write("eight");
+    assert!(renew(top));
+    let mut third = Container::start(&bound, &inside);
+    let of_third = third.sees();
+    write("nine");
+    assert!(!renew(top));
+    assert_eq!((of_third.as_str(), third.sees().as_str()), ("eight 1", "eight 1"));
+    drop((first, second, third));
     pods.tear_down("u").unwrap();
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!table.contains(&*agent.path().to_string_lossy()), "{table}");
     assert_eq!(seen, ["one 1", "two 2", "three 2", "four 2", "four 2"]);
-    assert_eq!(of_second, "six 2");
+    assert_eq!(of_second, ["six 2", "seven 2"]);
 }

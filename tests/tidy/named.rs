@@ -6,7 +6,7 @@ use std::fs;
 use crate::{check, root, sources};
 
 /// The documents. What stands in backquotes there as `path.rs` is a file, as `path.rs::name` a function in it.
-const DOCUMENTS: &[&str] = &["agent/INVARIANTS.md", "agent/FEATURES.md"];
+const DOCUMENTS: &[&str] = &["agent/INVARIANTS.md", "agent/PAINS.md", "agent/FEATURES.md"];
 
 #[test]
 fn what_documents_name_is_there() {

@@ -50,17 +50,14 @@ impl Bound {
         let reports =
             cluster.map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone());
         let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
+        let shared = SharedMounts::new(&self.root_dir, settings.names);
         let persistent = NodePersistent {
             csi: self.csi.clone(),
             volumes: on_disk.clone(),
             node: machine.name.clone(),
             client: client.clone(),
             reports: reports.clone(),
-            disks: Disks::new(
-                SharedMounts::new(&self.root_dir, settings.names),
-                helpers.clone(),
-                self.csi.changes().clone(),
-            ),
+            disks: Disks::new(shared, helpers.clone(), self.csi.changes().clone()),
             helpers,
             acts: self.metrics.acts.clone(),
             labels: agent_host::machine::has_selinux(),
@@ -94,7 +91,7 @@ impl Bound {
                     allowed_sysctls: file.allowed_unsafe_sysctls.clone(),
                 },
                 resolv_conf: Some(file.resolv_conf.clone()),
-                classes: RuntimeClasses::new(cluster.map(|cluster| cluster.client.clone())),
+                classes: RuntimeClasses::new(cluster.map(|c| c.client.clone())),
                 allocator: Some(self.allocator.clone()),
             },
             host_ips: machine.ips.clone(),

@@ -283,6 +283,13 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
     ("agent/volume/src/mount.rs", "/proc/self/fd/", "the kernel's own link to an open descriptor"),
     ("agent/volume/src/mount.rs", "/proc/self/mountinfo", "the kernel's table"),
     ("agent/volume/src/pod_volumes.rs", "self.pods.is_dir()", "the agent's own directory"),
+    ("agent/csi/src/node/paths.rs", "path.is_dir()", "a driver's directory is the agent's own"),
+    (
+        "agent/csi/src/node/unstage.rs",
+        "remove_dir(&stage)",
+        "an empty mount point in a directory of the agent; a link is refused",
+    ),
+    ("agent/volume/src/mount/follow.rs", "/proc/self/mountinfo", "the kernel's table"),
     ("agent/csi/src/record.rs", "File::", "the same as below"),
     ("agent/csi/src/record.rs", "fs", "records lie beside mounts, in directories of the agent"),
     (

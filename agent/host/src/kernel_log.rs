@@ -77,7 +77,8 @@ mod tests {
             return;
         };
         let text = format!("orchlet test {}", std::process::id());
-        writer.write_all(text.as_bytes()).expect("written");
+        // Without the end of its line the record waits for more of it, unseen (printk_ringbuffer).
+        writer.write_all(format!("{text}\n").as_bytes()).expect("written");
         let found = async {
             loop {
                 let record = log.next().await.expect("a record");

@@ -130,15 +130,16 @@ async fn an_edited_static_pod_begins_when_the_old_one_has_ended() {
 #[tokio::test]
 async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken() {
     let (runtime, _happened) = FakeRuntime::new();
-    let node = Node::start(runtime, vec![Source::Api]).await;
+    let node = Node::start(runtime, vec![Source::Api, Source::Static]).await;
     // Somebody's remains appear in the runtime behind the agent's back.
     node.runtime.run_sandbox(&sandbox_of("ghost")).await.expect("sandbox");
     node.happen.send(Happened::Missed).await.expect("pods");
     node.say(Said::Wants(Source::Api, pod("wanted", "q"))).await;
+    node.say(Said::Synced(Source::Api)).await;
     node.runs("the wanted one", &[("wanted", 1)]).await;
     let has = async |uid: &str| !node.runtime.pod(uid).await.expect("pod").sandboxes.is_empty();
-    assert!(has("ghost").await, "removed before its source has spoken");
-    node.say(Said::Synced(Source::Api)).await;
+    assert!(has("ghost").await, "removed before all sources have spoken");
+    node.say(Said::Synced(Source::Static)).await;
     node.happen.send(Happened::Missed).await.expect("pods");
     for _ in 0..PATIENCE.as_millis() / 10 {
         if !has("ghost").await {

@@ -1,8 +1,9 @@
 //! Nothing is left: no room on the disk, no descriptors. What runs runs on, what cannot be done is told, and is done once there is some.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cluster::supervisor;
@@ -12,6 +13,7 @@ use proto_api::core::v1::{ConfigMap, Event, Pod};
 use proto_client::{ListParams, Patch, WriteParams};
 use serde_json::json;
 use tokio::process::Command;
+use tokio::time::sleep;
 
 use crate::context::{Context, PATIENCE, output};
 use crate::csi::deleted;
@@ -91,11 +93,19 @@ async fn on_small_disk(root: &Path) -> Result<()> {
     tried
 }
 
-/// Takes what is left of a disk, to the last byte.
-fn fill(root: &Path) -> Result<()> {
-    let mut file = File::create(root.join("filler"))?;
-    for size in [1 << 16, 1 << 12, 1] {
-        while file.write(&vec![0; size]).is_ok_and(|written| written > 0) {}
+/// Takes what is left of a disk, to the last byte, and what somebody's last writes give back: until none comes for a while.
+async fn fill(root: &Path) -> Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(root.join("filler"))?;
+    let mut calm = 0;
+    while calm < 10 {
+        let mut taken = 0;
+        for size in [1 << 16, 1 << 12, 1] {
+            while let Ok(written @ 1..) = file.write(&vec![0; size]) {
+                taken += written;
+            }
+        }
+        calm = if taken == 0 { calm + 1 } else { 0 };
+        sleep(Duration::from_millis(100)).await;
     }
     ensure!(std::fs::write(root.join("more"), "x").is_err(), "there is room left");
     Ok(())
@@ -114,7 +124,7 @@ async fn fill_and_free(c: &Context, root: &Path) -> Result<()> {
     c.pod_ready(&ns, "goes").await?;
     let before = containers(c, &ns).await?;
     let agent = supervisor::find(&c.spec, "orchlet-node-1").context("no agent")?;
-    fill(root)?;
+    fill(root).await?;
 
     // What is shown is the old or the new, and never nothing.
     let maps = c.client.within::<ConfigMap>(&ns);
@@ -134,7 +144,7 @@ async fn fill_and_free(c: &Context, root: &Path) -> Result<()> {
     ensure!(now.identity == agent.identity, "the agent did not live through it");
 
     // Killed meanwhile, it starts on the full disk and finds what it had.
-    fill(root)?;
+    fill(root).await?;
     c.kill("orchlet-node-1").await?;
     until("the agent has heard its sources", PATIENCE, async || {
         let page = c.on_node(&["curl", "-sf", "http://127.0.0.1:10248/readyz"]).await;

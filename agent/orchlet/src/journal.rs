@@ -155,15 +155,11 @@ impl Journal {
             path: path.to_owned(),
             source: Box::new(source),
         };
-        let mut reserve = Reserve::beside(path);
-        // A journal that was not closed may need room to be opened.
-        let store = match open_store(path) {
-            Err(_) if reserve.give() => open_store(path),
-            opened => opened,
-        };
-        let store = store.map_err(open)?;
+        let store = open_store(path).map_err(open)?;
         let records = read(&store, boot_id).map_err(|source| access("read", source))?;
         mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
+        let reserve = Reserve::of(path).map_err(|error| open(redb::Error::Io(error)))?;
+        reserve.hold();
         let notes = read_notes(&store).map_err(|source| access("read", source))?;
         let shared = Arc::new(Shared {
             pending: Mutex::default(),
@@ -296,13 +292,9 @@ fn write_all(shared: &Shared, mut open: Open, durable: &Progress) {
     let mut failed = Batch::default();
     loop {
         let (number, closed) = wait(shared, &mut failed, durable);
-        let mut written = open.write(&failed);
-        if written.is_err() && open.reserve.give() {
-            written = open.write(&failed);
-        }
-        match written {
+        match open.write(&failed) {
             Ok(()) => {
-                open.reserve.take();
+                open.reserve.hold();
                 failed = Batch::default();
                 durable.advance(number);
             }

@@ -1,69 +1,63 @@
-//! Room on the disk that is kept for the journal. Ending a pod is written down before it begins, so a disk that pods have filled could
+//! Room on the disk that is the journal's own. Ending a pod is written down before it begins, so a disk that pods have filled could
 //! otherwise not be emptied by ending them.
 
-use std::fs::{File, remove_file};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// How much: some hundred records, each of a few kilobytes, written beside what they replace.
+/// How much behind the end of the file: some hundred records, each of a few kilobytes, written beside what they replace.
 const BYTES: u64 = 2 << 20;
 
-/// A file of no use but its size.
+/// Keeps the journal's file larger on the disk than it is long, so that nobody can take the room between two writes.
 #[derive(Debug)]
 pub struct Reserve {
-    path: PathBuf,
-    held: bool,
+    /// A handle of its own: the store locks and closes the one it has.
+    journal: File,
 }
 
 impl Reserve {
-    /// Beside the journal at `journal`; takes the room if it is to be had.
-    pub fn beside(journal: &Path) -> Self {
-        let mut reserve = Self { path: journal.with_extension("reserve"), held: false };
-        reserve.take();
-        reserve
+    /// Of the journal at `path`, which exists; nothing is taken yet.
+    ///
+    /// # Errors
+    /// The file cannot be opened.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        File::options().write(true).open(path).map(|journal| Self { journal })
     }
 
-    /// Takes the room again once there is some. A disk that is short of it is somebody else's to tell.
-    pub fn take(&mut self) {
-        if self.held {
-            return;
+    /// Takes room for all of the file and [`BYTES`] behind it (fallocate(2) with FALLOC_FL_KEEP_SIZE). What it has already it keeps,
+    /// though the disk be full. A disk that is short of room, or cannot promise any, is somebody else's to tell.
+    pub fn hold(&self) {
+        let held = self.journal.metadata().and_then(|file| {
+            let wanted = file.len().saturating_add(BYTES);
+            Ok(fallocate(&self.journal, FallocateFlags::KEEP_SIZE, 0, wanted)?)
+        });
+        if let Err(error) = held {
+            tracing::debug!(%error, "no room is kept for the journal");
         }
-        match allocate(&self.path) {
-            Ok(()) => self.held = true,
-            // Half of it is of no use to us and may be to others.
-            Err(_) => drop(remove_file(&self.path)),
-        }
     }
-
-    /// Gives the room to who writes next; whether there was any.
-    pub fn give(&mut self) -> bool {
-        let had = self.held && remove_file(&self.path).is_ok();
-        self.held = false;
-        had
-    }
-}
-
-fn allocate(path: &Path) -> io::Result<()> {
-    let file = File::options().create(true).write(true).truncate(false).open(path)?;
-    Ok(fallocate(&file, FallocateFlags::empty(), 0, BYTES)?)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     #[test]
-    fn room_is_taken_given_and_taken_again() {
+    fn the_file_has_more_room_than_it_is_long() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let mut reserve = Reserve::beside(&dir.path().join("journal.redb"));
-        let size = || std::fs::metadata(dir.path().join("journal.reserve")).map(|m| m.len()).ok();
-        assert_eq!(size(), Some(BYTES));
-        assert!(reserve.give());
-        assert_eq!(size(), None);
-        assert!(!reserve.give(), "there is no more");
-        reserve.take();
-        assert_eq!(size(), Some(BYTES));
+        let path = dir.path().join("journal.redb");
+        let journal = File::create(&path).expect("made");
+        let reserve = Reserve::of(&path).expect("opened");
+        // A growing file with holes, then a shorter one: each loses or lacks room until it is held again.
+        for len in [0, 3 << 20, 1 << 20] {
+            journal.set_len(len).expect("length");
+            reserve.hold();
+            let file = journal.metadata().expect("metadata");
+            assert_eq!(file.len(), len);
+            assert!(file.blocks() * 512 >= len + BYTES, "{len}: {} blocks", file.blocks());
+        }
     }
 }

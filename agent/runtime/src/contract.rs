@@ -13,6 +13,8 @@ use crate::runtime::{Runtime, RuntimeError};
 
 /// How long something may take to happen before the rule counts as broken.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of what a command writes that are asked for.
+const KEPT: usize = 100;
 
 /// The next thing that happens.
 pub type Next<'a> =
@@ -180,10 +182,10 @@ impl Contract<'_> {
     async fn commands_run_in_running_containers(&self) {
         let (_, sandbox, id) = self.running("execs", "sleep 1000").await;
         let command = ["/bin/sh", "-c", "exit 3"].map(String::from);
-        let output = self.runtime.exec(&id, &command, PATIENCE).await.unwrap();
+        let output = self.runtime.exec(&id, &command, PATIENCE, KEPT).await.unwrap();
         assert_eq!(output.code, 3);
         self.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
-        self.runtime.exec(&id, &command, PATIENCE).await.unwrap_err();
+        self.runtime.exec(&id, &command, PATIENCE, KEPT).await.unwrap_err();
         self.runtime.remove_sandbox(&sandbox).await.unwrap();
     }
 

@@ -3,6 +3,7 @@
 //! Here is the connection, how one call is made and how pods are listed; the calls themselves are in `calls.rs`. Translation of values
 //! lies in [`config`] (towards the runtime) and [`seen`] (from it).
 
+mod abridged;
 mod calls;
 pub(crate) mod config;
 pub(crate) mod seen;
@@ -24,7 +25,7 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::hold::{Busy, Holding};
 use crate::observe::{self, Ended};
-use crate::runtime::{PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
+use crate::runtime::{OUTPUT_LEN_MAX, PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
 
 /// containerd's own name for what its CRI plugin keeps.
 pub const CRI_NAMESPACE: &str = "k8s.io";
@@ -42,7 +43,7 @@ const UNDER_WAY_MAX: Duration = Duration::from_secs(30);
 /// What containerd says of a name or state that a call under way has taken. Other runtimes wait or fail in their own words.
 const UNDER_WAY: [&str; 2] = ["is reserved for", "is already in starting state"];
 /// Largest answer: a list of all containers of a full node. The size that containerd allows itself.
-const ANSWER_LEN_MAX: usize = 16 << 20;
+const ANSWER_LEN_MAX: usize = OUTPUT_LEN_MAX;
 
 /// A runtime that speaks CRI v1.
 #[derive(Clone, Debug)]

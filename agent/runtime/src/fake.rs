@@ -501,6 +501,7 @@ impl Runtime for FakeRuntime {
         id: &'a str,
         command: &'a [String],
         _timeout: Duration,
+        _keep: usize,
     ) -> Answer<'a, ExecOutput> {
         self.act("ExecSync", id, |state| {
             let container = state.containers.get(id).ok_or_else(|| no_such("container", id))?;

@@ -71,12 +71,14 @@ pub trait Runtime: Send + Sync + 'static {
     fn checkpoint<'a>(&'a self, id: &'a str, archive: &'a str, timeout: Duration)
     -> Answer<'a, ()>;
 
-    /// Runs a command in a container to its end. `timeout` of zero is none.
+    /// Runs a command in a container to its end. `timeout` of zero is none. Of what it writes the first `keep` bytes of each stream
+    /// are given back; the rest is read, so that the command goes on, and never gathered.
     fn exec<'a>(
         &'a self,
         id: &'a str,
         command: &'a [String],
         timeout: Duration,
+        keep: usize,
     ) -> Answer<'a, ExecOutput>;
 
     /// Prepares a streaming session; the URL of the runtime's own server, good for one connection.
@@ -259,10 +261,13 @@ pub struct PodOnNode {
     pub containers: Vec<ContainerSeen>,
 }
 
+/// Most that is asked for of what a command writes: what the runtimes of the field give at most.
+pub const OUTPUT_LEN_MAX: usize = 16 << 20;
+
 /// What a command in a container left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Standard output, as much as the runtime keeps (16 MiB).
+    /// Standard output, as much as was asked for.
     pub stdout: Vec<u8>,
     /// Standard error, likewise.
     pub stderr: Vec<u8>,

@@ -86,6 +86,54 @@ async fn containerd_keeps_the_contract() {
     containerd.contract(&logs).check().await;
 }
 
+/// What commands write is not gathered: neither in what they answer nor on the way there.
+#[tokio::test]
+async fn commands_may_write_more_than_is_kept() {
+    const MIB: usize = 1 << 20;
+    const AT_ONCE: usize = 8;
+    const WRITTEN: usize = 12;
+    let Some(containerd) = Containerd::start("commands_may_write_more_than_is_kept").await else {
+        return;
+    };
+    containerd.import(&pause::image(pause::IMAGE), pause::IMAGE, Keep::Pinned).await;
+    containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
+    let logs = containerd.logs();
+    let (_, sandbox, id) = containerd.contract(&logs).running("writes", "sleep 1000").await;
+    let shell = |script: &str| ["/bin/sh", "-c", script].map(String::from);
+    let writes = shell(&format!("head -c {} /dev/zero; echo problem >&2; exit 3", WRITTEN * MIB));
+
+    let before = peak(true);
+    let patience = Duration::from_secs(120);
+    let runs = (0..AT_ONCE).map(|_| containerd.runtime.exec(&id, &writes, patience, 1000));
+    for ran in futures_util::future::join_all(runs).await {
+        let ran = ran.unwrap();
+        assert_eq!((ran.stdout.len(), ran.stderr.as_slice()), (1000, b"problem\n".as_slice()));
+        assert_eq!(ran.code, 3);
+    }
+    let grown = peak(false).saturating_sub(before) / 1024;
+    eprintln!("{AT_ONCE} commands wrote {WRITTEN} MiB each: {grown} MiB more at most");
+    assert!(grown < AT_ONCE * WRITTEN / 2, "{grown} MiB");
+
+    // Beyond what fits into an answer the runtime refuses to give one, but the command came to its end.
+    let floods = shell("head -c 20000000 /dev/zero; echo done > /flooded");
+    let ran = containerd.runtime.exec(&id, &floods, patience, 1000).await;
+    eprintln!("20 MB: {ran:?}");
+    let looks = shell("cat /flooded");
+    let looked = containerd.runtime.exec(&id, &looks, patience, 1000).await.unwrap();
+    assert_eq!(looked.stdout, b"done\n");
+    containerd.runtime.remove_sandbox(&sandbox).await.unwrap();
+}
+
+/// Most memory that this process has had resident, in KiB, since it was asked to begin `anew`.
+fn peak(anew: bool) -> usize {
+    if anew {
+        std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 #[tokio::test]
 async fn containerd_tells_what_happens() {
     let Some(containerd) = Containerd::start("containerd_tells_what_happens").await else { return };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use agent_pod::events::{self, Hook};
 use agent_pod::handler::Handler;
 use agent_pod::want::{Config, ContainerWant, PodWant};
-use agent_probe::Asker;
+use agent_probe::{ANSWER_BYTES, Asker};
 use proto_daemon::exit::chain;
 
 use super::parts::Parts;
@@ -75,7 +75,7 @@ async fn call(
     let failed = |error: String| HookError { error, output: String::new() };
     match handler {
         Handler::Exec(command) => {
-            let ran = parts.runtime.exec(id, command, limit).await;
+            let ran = parts.runtime.exec(id, command, limit, ANSWER_BYTES).await;
             let ran = ran.map_err(|error| failed(chain(&error)))?;
             if ran.code == 0 {
                 return Ok(());

@@ -206,7 +206,8 @@ impl Probe {
         match &order.probe.handler {
             Handler::Exec(command) => {
                 let _turn = probes.commands.acquire().await;
-                let ran = self.parts.runtime.exec(&order.id, command, order.probe.timeout).await;
+                let runtime = &self.parts.runtime;
+                let ran = runtime.exec(&order.id, command, order.probe.timeout, ANSWER_BYTES).await;
                 match ran {
                     Ok(ran) if ran.code == 0 => Outcome::Success,
                     Ok(ran) => Outcome::Failure(output(&ran)),

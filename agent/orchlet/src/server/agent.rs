@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use agent_pod::seen::{ContainerSeen, InstanceState};
 use agent_pod::translate::log_directory;
-use agent_runtime::runtime::{ExecOutput, PodOnNode, StreamRequest};
+use agent_runtime::runtime::{ExecOutput, OUTPUT_LEN_MAX, PodOnNode, StreamRequest};
 use agent_runtime::{Runtime, RuntimeError};
 use futures_util::future::BoxFuture;
 use proto_api::Time;
@@ -127,7 +127,7 @@ impl NodeView for AgentView {
     ) -> BoxFuture<'a, Result<ExecOutput, ViewError>> {
         Box::pin(async move {
             let id = self.running_instance(container).await?;
-            self.runtime.exec(&id, command, timeout).await.map_err(failed)
+            self.runtime.exec(&id, command, timeout, OUTPUT_LEN_MAX).await.map_err(failed)
         })
     }
 

@@ -6,9 +6,13 @@ use agent_pod::seen::{ContainerSeen, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use proto_grpc::cri::v1 as wire;
+use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
+use tower::ServiceExt as _;
 
+use super::abridged::Abridged;
 use super::{
-    CHANGE, CriRuntime, Earlier, PULL, READ, call, config, gone, incomplete, says_started, seen,
+    ANSWER_LEN_MAX, CHANGE, CriRuntime, Earlier, PULL, READ, call, config, gone, incomplete,
+    says_started, seen,
 };
 use crate::arrivals;
 use crate::runtime::{
@@ -257,6 +261,7 @@ impl Runtime for CriRuntime {
         id: &'a str,
         command: &'a [String],
         timeout: Duration,
+        keep: usize,
     ) -> Answer<'a, ExecOutput> {
         async move {
             let secs = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
@@ -266,7 +271,11 @@ impl Runtime for CriRuntime {
                 timeout: i64::try_from(secs).unwrap_or(i64::MAX),
             };
             let deadline = if timeout.is_zero() { PULL } else { timeout.saturating_add(READ) };
-            let mut client = self.service();
+            let abridge = move |answer: http::Response<tonic::body::Body>| {
+                answer.map(|body| Abridged::new(body, keep))
+            };
+            let mut client = RuntimeServiceClient::new(self.channel().map_response(abridge))
+                .max_decoding_message_size(ANSWER_LEN_MAX);
             let answer = call("ExecSync", id, deadline, request, |r| client.exec_sync(r)).await?;
             Ok(ExecOutput { stdout: answer.stdout, stderr: answer.stderr, code: answer.exit_code })
         }

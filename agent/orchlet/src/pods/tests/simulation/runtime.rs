@@ -634,6 +634,7 @@ impl Runtime for Troubled {
         id: &'a str,
         command: &'a [String],
         timeout: Duration,
+        keep: usize,
     ) -> Answer<'a, ExecOutput> {
         let word = command.first().cloned().unwrap_or_default();
         let object = format!("{id} {word}");
@@ -647,7 +648,7 @@ impl Runtime for Troubled {
             let _waits = is_hook.then(|| Waits::new(&self.world));
             let ran = self
                 .through("exec", object, move || {
-                    let ran = self.inner.exec(id, command, timeout);
+                    let ran = self.inner.exec(id, command, timeout, keep);
                     async move { Ok(ExecOutput { code: self.ask(id, command).code, ..ran.await? }) }
                         .boxed()
                 })

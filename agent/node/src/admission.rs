@@ -4,7 +4,7 @@ use proto_api::core::v1::{
     Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
 };
 
-use crate::resources::{Amounts, PODS, add, requests};
+use crate::resources::{Amounts, PODS, add, capacity, requests};
 
 /// A refusal: reason and message of the failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ fn fits(pod: &Pod, allocatable: &Amounts, load: &Load) -> Result<(), Refusal> {
     }
     for (name, amount) in requests(pod) {
         let held = load.requests.get(&name).copied().unwrap_or_default();
-        let capacity = allocatable.get(&name).copied().unwrap_or_default();
+        let Some(capacity) = capacity(allocatable, &name) else { continue };
         if !amount.is_zero() && held + amount > capacity {
             let show =
                 |q: proto_api::Quantity| if name == "cpu" { q.as_milli() } else { q.value() };

@@ -7,7 +7,7 @@ use proto_api::core::v1::Pod;
 
 use crate::priority::{is_critical, priority};
 use crate::qos::{QosClass, qos_class};
-use crate::resources::{Amounts, PODS, requests};
+use crate::resources::{Amounts, PODS, capacity, requests};
 
 /// A pod that could end.
 #[derive(Clone, Debug)]
@@ -66,9 +66,9 @@ fn lacking(pod: &Pod, running: &[Victim], allocatable: &Amounts) -> Vec<(String,
     let mut wanted = requests(pod);
     wanted.insert(PODS.to_owned(), proto_api::Quantity::from_units(1));
     for (name, amount) in wanted {
-        let capacity = allocatable.get(&name).map_or(0, |q| q.as_milli());
+        let Some(capacity) = capacity(allocatable, &name) else { continue };
         let held: i64 = running.iter().map(|v| of(&v.pod, &name)).fold(0, i64::saturating_add);
-        let missing = held.saturating_add(amount.as_milli()).saturating_sub(capacity);
+        let missing = held.saturating_add(amount.as_milli()).saturating_sub(capacity.as_milli());
         if !amount.is_zero() && missing > 0 {
             lacking.push((name, missing));
         }

@@ -26,6 +26,13 @@ pub fn huge_page_resource(bytes: u64) -> String {
     format!("{HUGE_PAGES}{}", Quantity::from_bytes(i64::try_from(bytes).unwrap_or(i64::MAX)))
 }
 
+/// How much a node has of a resource; `None` for a resource of the cluster, which a scheduler accounts for and no node does. What a
+/// plugin of the node has ever offered is the node's: there, if need be as none.
+pub fn capacity(allocatable: &Amounts, resource: &str) -> Option<Quantity> {
+    let none = || (!resource.contains('/')).then(Quantity::default);
+    allocatable.get(resource).copied().or_else(none)
+}
+
 /// What the scheduler and the node account for the pod: the larger of all containers together and of each init container
 /// alone, both with the sidecars that run beside them, plus the pod's overhead.
 pub fn requests(pod: &Pod) -> Amounts {

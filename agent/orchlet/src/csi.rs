@@ -281,15 +281,9 @@ impl NodePersistent {
         let api = client.within::<PersistentVolumeClaim>(&pod.metadata.namespace);
         let written = api.patch_status(&claim.metadata.name, &patch, &WriteParams::default()).await;
         written.map_err(|e| format!("show the size of {}: {}", claim.metadata.name, chain(&e)))?;
-        let event = PodEvent {
-            severity: Severity::Normal,
-            reason: "FileSystemResizeSuccessful",
-            message: format!(
-                "MountVolume.NodeExpandVolume succeeded for volume {:?}",
-                volume.spec_name
-            ),
-            field_path: String::new(),
-        };
+        let message =
+            format!("MountVolume.NodeExpandVolume succeeded for volume {:?}", volume.spec_name);
+        let event = PodEvent::new(Severity::Normal, "FileSystemResizeSuccessful", message);
         self.reports.event(pod, event);
         Ok(())
     }

@@ -249,12 +249,7 @@ impl Evictor {
         let meta = &known.pod.metadata;
         self.parts.metrics.evictions.with_label_values(&[signal]).inc();
         tracing::warn!(pod = meta.name, namespace = meta.namespace, message, "evicted");
-        let event = PodEvent {
-            severity: Severity::Warning,
-            reason: EVICTED,
-            message: message.clone(),
-            field_path: String::new(),
-        };
+        let event = PodEvent::new(Severity::Warning, EVICTED, message.clone());
         self.parts.reports.event(&known.pod, event);
         let reason = EVICTED.to_owned();
         self.parts.end(&meta.uid, Verdict { reason, message, grace: Some(grace) });

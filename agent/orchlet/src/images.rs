@@ -6,7 +6,6 @@ pub mod collect;
 pub mod import_dir;
 mod logins;
 mod provider;
-mod rate;
 mod slots;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +21,13 @@ use agent_runtime::runtime::RegistryLogin;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use proto_api::core::v1::Pod;
+use proto_daemon::rate::Rate;
 
 pub use logins::{Logins, missing_secrets};
 pub use provider::Providers;
 
 use crate::clock;
 use crate::pods::seams::Sources;
-use rate::Rate;
 use slots::{Rank, Slots};
 
 /// Images, shared by all pods.

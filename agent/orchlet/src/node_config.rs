@@ -8,6 +8,7 @@ use agent_node::eviction::thresholds::{Amount, Fault, Texts, Threshold, threshol
 use agent_node::image_gc::Limits;
 use agent_node::shutdown::{Groups, PriorityGrace};
 use clap::Args;
+use proto_daemon::rate::Rate;
 
 use crate::config::FileConfig;
 use crate::images::PullBounds;
@@ -44,6 +45,12 @@ pub fn pull_bounds(file: &FileConfig) -> PullBounds {
         qps: u32::try_from(file.registry_pull_qps).unwrap_or(0),
         burst: u32::try_from(file.registry_burst).unwrap_or(1),
     }
+}
+
+/// How fast events are written.
+pub fn event_rate(file: &FileConfig) -> Rate {
+    let number = |number: i32| u32::try_from(number).unwrap_or(0);
+    Rate::new(number(file.event_record_qps), number(file.event_burst))
 }
 
 /// When images are removed.

@@ -303,8 +303,7 @@ impl Pods {
             tracing::warn!(pod = meta.name, namespace = meta.namespace, message, "waits");
             let outcome = Outcome::Failed(message.clone());
             self.parts.timelines.step(&order.pod, "WaitForPredecessor".into(), waited, outcome);
-            let (severity, reason) = (Severity::Warning, "FailedSync");
-            let event = PodEvent { severity, reason, message, field_path: String::new() };
+            let event = PodEvent::new(Severity::Warning, "FailedSync", message);
             self.parts.reports.event(&order.pod, event);
         }
     }

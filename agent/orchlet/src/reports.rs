@@ -128,6 +128,6 @@ impl Reports for NoReports {
 
     fn event(&self, pod: &Pod, event: PodEvent) {
         let PodEvent { reason, message, .. } = event;
-        tracing::info!(pod = pod.metadata.name, reason, message, "event");
+        tracing::info!(pod = pod.metadata.name, reason = &*reason, message, "event");
     }
 }

@@ -1,5 +1,7 @@
 //! Events of a pod: which step is told to users, under which reason and in which words.
 
+use std::borrow::Cow;
+
 use proto_api::core::v1::Pod;
 
 use crate::backoff::Step;
@@ -24,7 +26,7 @@ pub struct PodEvent {
     /// Whether it is ordinary.
     pub severity: Severity,
     /// Reason, as tools filter on it.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// Text for users.
     pub message: String,
     /// Part of the pod, `spec.containers{name}`, or empty for the whole.
@@ -32,7 +34,13 @@ pub struct PodEvent {
 }
 
 impl PodEvent {
-    fn new(severity: Severity, reason: &'static str, message: String) -> Self {
+    /// An event about the whole pod.
+    pub fn new(
+        severity: Severity,
+        reason: impl Into<Cow<'static, str>>,
+        message: impl Into<String>,
+    ) -> Self {
+        let (reason, message) = (reason.into(), message.into());
         Self { severity, reason, message, field_path: String::new() }
     }
 

@@ -153,6 +153,9 @@ fn orchlet(spec: &Spec, node: &Node) -> Program {
         ("cni-conf-dir", path(dir.join("cni"))),
         ("cluster-dns", Spec::DNS_SERVICE_ADDRESS.to_string()),
         ("cluster-domain", Spec::DOMAIN.to_owned()),
+        // A test's pods are made all at once, and what is told of them is waited for.
+        ("event-qps", "50".to_owned()),
+        ("event-burst", "100".to_owned()),
         // The disk is the host's: how full it is says nothing about the node.
         ("eviction-hard", "memory.available<100Mi".to_owned()),
         ("image-gc-high-threshold", "100".to_owned()),

@@ -4,6 +4,7 @@
 
 pub mod correlate;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,6 +16,7 @@ use proto_api::{MicroTime, Resource, Time};
 use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
+use proto_daemon::rate::Rate;
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -77,6 +79,7 @@ pub struct Writer {
     warnings: mpsc::Receiver<Spoken>,
     normal: mpsc::Receiver<Spoken>,
     is_busy: IsBusy,
+    rate: Rate,
 }
 
 /// Makes a recorder and its writer. `component` and `host` are as people know them: `orchlet` and
@@ -87,7 +90,8 @@ pub fn recorder(client: Client, component: &str, host: &str) -> (Recorder, Write
     let source = EventSource { component: component.to_owned(), host: host.to_owned() };
     let scribe = Scribe { client, source };
     let recorder = Recorder { warnings: to_warnings, normal: to_normal, dropped: Arc::default() };
-    (recorder, Writer { scribe, warnings, normal, is_busy: Box::new(|| false) })
+    let is_busy = Box::new(|| false);
+    (recorder, Writer { scribe, warnings, normal, is_busy, rate: Rate::new(0, 0) })
 }
 
 /// What an event is about, from an object.
@@ -111,10 +115,11 @@ impl Recorder {
         &self,
         about: &ObjectReference,
         kind: EventKind,
-        reason: &'static str,
+        reason: impl Into<Cow<'static, str>>,
         message: impl Into<String>,
     ) {
-        let said = Said { about: about.clone(), kind, reason, message: message.into() };
+        let (reason, message) = (reason.into(), message.into());
+        let said = Said { about: about.clone(), kind, reason, message };
         let queue = match kind {
             EventKind::Normal => &self.normal,
             EventKind::Warning => &self.warnings,
@@ -140,12 +145,23 @@ impl Writer {
         Self { is_busy, ..self }
     }
 
+    /// Writes no faster than that; what comes faster waits, and what somebody should worry about is the next to be written.
+    #[must_use]
+    pub fn paced(self, rate: Rate) -> Self {
+        Self { rate, ..self }
+    }
+
     /// Writes until drained or until every recorder is gone.
     pub async fn run(self, drain: DrainWatch) {
-        let Self { scribe, mut warnings, mut normal, is_busy } = self;
+        let Self { scribe, mut warnings, mut normal, is_busy, mut rate } = self;
         let mut correlator = Correlator::default();
-        let mut held = None;
+        let (mut held, began) = (None, Instant::now());
         loop {
+            tokio::select! {
+                biased;
+                () = drain.asked() => return,
+                () = tokio::time::sleep(rate.wait(began.elapsed())) => {}
+            }
             let calm = async {
                 hold(&normal, &is_busy, &mut held).await;
                 normal.recv().await
@@ -160,6 +176,10 @@ impl Writer {
             };
             let at = at.duration_since(UNIX_EPOCH).unwrap_or_default();
             let verdict = correlator.take(said, at);
+            if verdict == Verdict::Silence {
+                continue;
+            }
+            rate.take(began.elapsed());
             tokio::select! {
                 () = drain.asked() => return,
                 () = scribe.write(verdict, at) => {}
@@ -238,7 +258,7 @@ fn event(said: &Said, name: &str, count: i32, source: &EventSource, now: Duratio
             ..ObjectMeta::default()
         },
         involved_object: said.about.clone(),
-        reason: said.reason.to_owned(),
+        reason: said.reason.to_string(),
         message: said.message.clone(),
         source: source.clone(),
         first_timestamp: time,
@@ -318,8 +338,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_well_waits_for_a_busy_program_and_what_is_not_overtakes_it() {
-        let said =
-            |reason| Said { about: pod(), kind: EventKind::Normal, reason, message: String::new() };
+        let said = |reason: &'static str| Said {
+            about: pod(),
+            kind: EventKind::Normal,
+            reason: reason.into(),
+            message: String::new(),
+        };
         let (send, waiting) = mpsc::channel(QUEUE_LEN_MAX);
         let mut held = None;
         let is_busy: IsBusy = Box::new(|| true);
@@ -350,6 +374,28 @@ mod tests {
         let event: Event =
             proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
         assert_eq!(event.reason, "Failed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_are_written_at_their_rate_and_warnings_first() {
+        let mut server = Server::plain().await;
+        let (recorder, writer) = recorder(server.client(), "orchlet", "n1");
+        let said = [("a", EventKind::Normal), ("b", EventKind::Normal), ("c", EventKind::Warning)];
+        for (message, kind) in said {
+            recorder.event(&pod(), kind, "Tells", message);
+        }
+        let (drain, began) = (Drain::default(), Instant::now());
+        tokio::spawn(writer.paced(Rate::new(1, 2)).run(drain.watch()));
+        let mut told = Vec::new();
+        for _ in said {
+            let asked = server.asked().await;
+            let event: Event =
+                proto_api::object::from_protobuf_envelope(&asked.body, names()).expect("event");
+            told.push((event.message, began.elapsed().as_secs()));
+            asked.refuse(409, "AlreadyExists");
+        }
+        let told: Vec<_> = told.iter().map(|(message, at)| (message.as_str(), *at)).collect();
+        assert_eq!(told, [("c", 0), ("a", 0), ("b", 1)]);
     }
 
     #[tokio::test]

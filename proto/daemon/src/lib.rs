@@ -17,6 +17,7 @@ pub mod go_duration;
 pub mod health;
 pub mod log;
 pub mod metrics;
+pub mod rate;
 pub mod ready;
 pub mod reconcile;
 pub mod resident;

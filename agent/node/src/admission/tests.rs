@@ -45,10 +45,13 @@ fn resources_are_counted_with_what_runs() {
 }
 
 #[test]
-fn an_unknown_extended_resource_is_not_there() {
+fn an_extended_resource_of_the_node_is_accounted_for_and_another_is_not_the_nodes_business() {
     let mut asks = pod();
     asks.spec.containers[0].resources.requests.insert("x.io/y".into(), "1".parse().expect("1"));
-    assert_eq!(reason(&asks, &node(), &Load::default()), "OutOfx.io/y");
+    let mut node = node();
+    assert_eq!(reason(&asks, &node, &Load::default()), "admitted");
+    node.status.allocatable.insert("x.io/y".into(), "0".parse().expect("0"));
+    assert_eq!(reason(&asks, &node, &Load::default()), "OutOfx.io/y");
 }
 
 #[test]

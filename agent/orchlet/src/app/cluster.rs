@@ -11,6 +11,7 @@ use proto_daemon::drain::Drain;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::Bound;
+use crate::node_config::event_rate;
 use crate::node_events::NodeEvents;
 use crate::objects::ClusterObjects;
 use crate::pods::Said;
@@ -41,7 +42,8 @@ impl Bound {
         tokio::spawn(services.run(drain.watch(), |_| {}));
         // Pods that are to be made come before what is told of those that are.
         let turns = self.turns.clone();
-        let writer = writer.yielding(Box::new(move || turns.is_wanted()));
+        let rate = event_rate(&self.settings.file);
+        let writer = writer.yielding(Box::new(move || turns.is_wanted())).paced(rate);
         tokio::spawn(writer.run(drain.watch()));
         let reports = ClusterReports::new(client.clone(), events.clone(), pods_store.clone());
         Cluster {

@@ -161,8 +161,7 @@ async fn tell_network(parts: &Parts, pod: &Pod) {
 }
 
 pub(super) fn warn(parts: &Parts, pod: &Pod, reason: &'static str, message: String) {
-    let severity = Severity::Warning;
-    parts.reports.event(pod, PodEvent { severity, reason, message, field_path: String::new() });
+    parts.reports.event(pod, PodEvent::new(Severity::Warning, reason, message));
 }
 
 struct New<'a> {

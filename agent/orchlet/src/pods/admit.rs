@@ -27,12 +27,7 @@ pub async fn answer(parts: &Parts, scene: &Scene) -> Admission {
         Ok(()) => Admission::Admitted,
         Err(Refusal { reason, message }) => {
             parts.take_back(&scene.pod.metadata.uid);
-            let event = PodEvent {
-                severity: Severity::Warning,
-                reason: word(&reason),
-                message: message.clone(),
-                field_path: String::new(),
-            };
+            let event = PodEvent::new(Severity::Warning, reason.clone(), message.clone());
             parts.reports.event(&scene.pod, event);
             Admission::Refused { reason, message }
         }
@@ -80,12 +75,7 @@ async fn make_room(parts: &Parts, scene: &Scene, is_static: bool, short: &Refusa
     let mut slowest = Duration::ZERO;
     for victim in running.iter().filter(|v| chosen.contains(&v.pod.metadata.uid)) {
         slowest = slowest.max(grace_of(&victim.pod));
-        let event = PodEvent {
-            severity: Severity::Warning,
-            reason: PREEMPTED,
-            message: PREEMPTED_MESSAGE.to_owned(),
-            field_path: String::new(),
-        };
+        let event = PodEvent::new(Severity::Warning, PREEMPTED, PREEMPTED_MESSAGE);
         parts.reports.event(&victim.pod, event);
         let verdict = Verdict {
             reason: PREEMPTED.to_owned(),
@@ -99,39 +89,19 @@ async fn make_room(parts: &Parts, scene: &Scene, is_static: bool, short: &Refusa
     parts.ended(&chosen, tokio::time::Instant::now() + wait).await
 }
 
-/// Events carry words that are known beforehand.
-fn word(reason: &str) -> &'static str {
-    const WORDS: [&str; 17] = [
-        "OutOfcpu",
-        "OutOfmemory",
-        "OutOfpods",
-        "OutOfephemeral-storage",
-        "OutOfhugepages-2Mi",
-        "OutOfhugepages-1Gi",
-        "NodePorts",
-        "NodeAffinity",
-        "TaintToleration",
-        "Evicted",
-        "NodeShutdown",
-        "TopologyAffinityError",
-        "SysctlForbidden",
-        "AppArmor",
-        "PodOSNotSupported",
-        "SMTAlignmentError",
-        "UnsupportedField",
-    ];
-    WORDS.into_iter().find(|word| *word == reason).unwrap_or("UnexpectedAdmissionError")
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use agent_runtime::fake::FakeRuntime;
-    use proto_api::core::v1::{Container, Pod};
+    use proto_api::core::v1::{Container, Pod, PodStatus};
+    use proto_api::names::{Names, Profile};
+    use proto_daemon::metrics::{BuildInfo, Metrics};
 
     use super::*;
-    use crate::pods::bench;
+    use crate::metrics::AgentMetrics;
+    use crate::pods::bench::{self, Api};
+    use crate::pods::parts::{Counts, Known};
 
     fn scene(name: &str, cpu: &str, priority: i32) -> Scene {
         let mut pod = Pod::default();
@@ -176,5 +146,52 @@ mod tests {
         parts.strain.send_modify(|strain| strain.shutting_down = true);
         let refused = answer(&parts, &critical).await;
         assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == "NodeShutdown"));
+    }
+
+    #[tokio::test]
+    async fn a_critical_pod_ends_others_and_each_is_told_and_counted() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mut parts = bench::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let registry = Metrics::new("x", BuildInfo { version: "1", commit: "c" }).expect("names");
+        let metrics = AgentMetrics::register(&registry, Names::new(Profile::Kubernetes), "n");
+        Arc::get_mut(&mut parts).expect("nobody else's").metrics = metrics.expect("names");
+        let known = |name: &str, counts| Known {
+            pod: scene(name, "500m", 0).pod,
+            status: PodStatus::default(),
+            counts,
+            source: Source::Api,
+        };
+        let others = ["a", "b"];
+        others.iter().for_each(|name| parts.know(known(name, Counts::Yes)));
+        let critical = scene("c", "1", 2_000_000_000);
+        let (asked, ()) = tokio::join!(answer(&parts, &critical), async {
+            for name in others {
+                let poke = parts.poke(name);
+                poke.notified().await;
+                assert_eq!(parts.verdict(name).map(|v| v.reason), Some(PREEMPTED.to_owned()));
+                parts.know(known(name, Counts::No));
+            }
+        });
+        assert_eq!(asked, Admission::Admitted);
+        let counted = "kubelet_preemptions{preemption_signal=\"cpu\"} 2\n";
+        assert!(registry.text().contains(counted), "{}", registry.text());
+    }
+
+    #[tokio::test]
+    async fn a_refusal_is_told_in_its_own_words() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mut parts = bench::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let api = Arc::new(Api::default());
+        Arc::get_mut(&mut parts).expect("nobody else's").reports = api.clone();
+        let resource = "example.com/dongle";
+        let has = (resource.to_owned(), "1".parse().expect("quantity"));
+        parts.node.write().expect("lock").status.allocatable.extend([has]);
+        let mut asks = scene("a", "0", 0);
+        let requests = &mut Arc::make_mut(&mut asks.pod).spec.containers[0].resources.requests;
+        requests.insert(resource.into(), "2".parse().expect("quantity"));
+        let refused = answer(&parts, &asks).await;
+        let expect = "OutOfexample.com/dongle";
+        assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == expect));
+        assert_eq!(*api.events.lock().expect("lock"), [expect]);
     }
 }

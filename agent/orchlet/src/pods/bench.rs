@@ -1,5 +1,6 @@
 //! What tests put around pods' tasks: an API server, a node's share, and the parts made of them.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -27,7 +28,7 @@ pub struct Api {
     /// Uids of objects that were let go.
     pub deleted: Mutex<Vec<String>>,
     /// Reasons of events.
-    pub events: Mutex<Vec<&'static str>>,
+    pub events: Mutex<Vec<Cow<'static, str>>>,
 }
 
 impl Reports for Api {

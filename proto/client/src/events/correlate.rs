@@ -6,6 +6,7 @@
 //!   with a count too.
 //! - One object gets 25 events at once and then one in five minutes.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ pub struct Said {
     /// Whether somebody should worry.
     pub kind: EventKind,
     /// One word that machines match.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// A sentence for people.
     pub message: String,
 }
@@ -71,7 +72,7 @@ pub struct Correlator {
 }
 
 type ObjectKey = (String, String, String, String);
-type SimilarKey = (ObjectKey, EventKind, &'static str);
+type SimilarKey = (ObjectKey, EventKind, Cow<'static, str>);
 type EventKey = (SimilarKey, String);
 
 #[derive(Debug)]
@@ -102,7 +103,7 @@ impl Correlator {
         if !self.spend(&object, now) {
             return Verdict::Silence;
         }
-        let similar = (object, said.kind, said.reason);
+        let similar = (object, said.kind, said.reason.clone());
         let (words, said) = if self.is_flood(&similar, &said.message, now) {
             (String::new(), Said { message: format!("{COMBINED}{}", said.message), ..said })
         } else {
@@ -183,7 +184,7 @@ mod tests {
             uid: object.into(),
             ..ObjectReference::default()
         };
-        Said { about, kind: EventKind::Normal, reason: "Pulled", message: message.into() }
+        Said { about, kind: EventKind::Normal, reason: "Pulled".into(), message: message.into() }
     }
 
     fn secs(secs: u64) -> Duration {

@@ -201,6 +201,6 @@ async fn what_the_runtime_refuses_is_tried_again() {
     world.runtime.fail_next("RunPodSandbox", kind, "no");
     let agent = world.start(pod()).await;
     world.shown("a ready pod", is_ready).await;
-    assert!(world.api.events.lock().expect("lock").contains(&"FailedCreatePodSandBox"));
+    assert!(world.api.events.lock().expect("lock").contains(&"FailedCreatePodSandBox".into()));
     agent.kill().await;
 }

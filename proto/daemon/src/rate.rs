@@ -1,4 +1,4 @@
-//! How fast pulls may begin. Pure: time is an argument.
+//! How fast something may be begun again and again: a steady rate, and some at once. Pure: time is an argument.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub struct Rate {
     every: Duration,
     /// How far permissions may be taken ahead of time.
     ahead: Duration,
-    /// When the next permission would be given if all had come at the steady rate, since boot.
+    /// When the next permission would be given if all had come at the steady rate.
     next: Duration,
 }
 
@@ -21,11 +21,21 @@ impl Rate {
         Self { every, ahead, next: Duration::ZERO }
     }
 
-    /// Takes a permission; how long to wait before using it.
+    /// Takes a permission; how long to wait before using it. `now` counts from any moment, always the same.
     pub fn take(&mut self, now: Duration) -> Duration {
-        let at = self.next.max(now.saturating_sub(self.ahead));
+        let at = self.at(now);
         self.next = at + self.every;
         at.saturating_sub(now)
+    }
+
+    /// How long it is until a permission can be used at once.
+    pub fn wait(&self, now: Duration) -> Duration {
+        self.at(now).saturating_sub(now)
+    }
+
+    /// When the next permission may be used.
+    fn at(&self, now: Duration) -> Duration {
+        self.next.max(now.saturating_sub(self.ahead))
     }
 }
 
@@ -37,7 +47,12 @@ mod tests {
     fn a_burst_passes_and_the_rest_comes_at_the_rate() {
         let mut rate = Rate::new(5, 3);
         let now = Duration::from_secs(100);
-        let waits: Vec<u128> = (0..6).map(|_| rate.take(now).as_millis()).collect();
+        let mut taken = || {
+            let waits = rate.wait(now);
+            assert_eq!(rate.take(now), waits);
+            waits.as_millis()
+        };
+        let waits: Vec<u128> = (0..6).map(|_| taken()).collect();
         assert_eq!(waits, [0, 0, 0, 200, 400, 600]);
         assert_eq!(rate.take(now + Duration::from_secs(60)).as_millis(), 0);
         let mut free = Rate::new(0, 0);

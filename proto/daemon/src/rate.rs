@@ -9,8 +9,8 @@ pub struct Rate {
     every: Duration,
     /// How far permissions may be taken ahead of time.
     ahead: Duration,
-    /// When the next permission would be given if all had come at the steady rate.
-    next: Duration,
+    /// When the bucket is full if nothing more is taken.
+    full: Duration,
 }
 
 impl Rate {
@@ -18,24 +18,19 @@ impl Rate {
     pub fn new(qps: u32, burst: u32) -> Self {
         let every = Duration::from_secs(1).checked_div(qps).unwrap_or_default();
         let ahead = every.saturating_mul(burst.saturating_sub(1));
-        Self { every, ahead, next: Duration::ZERO }
+        Self { every, ahead, full: Duration::ZERO }
     }
 
     /// Takes a permission; how long to wait before using it. `now` counts from any moment, always the same.
     pub fn take(&mut self, now: Duration) -> Duration {
-        let at = self.at(now);
-        self.next = at + self.every;
-        at.saturating_sub(now)
+        let wait = self.wait(now);
+        self.full = self.full.max(now) + self.every;
+        wait
     }
 
     /// How long it is until a permission can be used at once.
     pub fn wait(&self, now: Duration) -> Duration {
-        self.at(now).saturating_sub(now)
-    }
-
-    /// When the next permission may be used.
-    fn at(&self, now: Duration) -> Duration {
-        self.next.max(now.saturating_sub(self.ahead))
+        self.full.saturating_sub(now.saturating_add(self.ahead))
     }
 }
 
@@ -46,7 +41,7 @@ mod tests {
     #[test]
     fn a_burst_passes_and_the_rest_comes_at_the_rate() {
         let mut rate = Rate::new(5, 3);
-        let now = Duration::from_secs(100);
+        let now = Duration::ZERO;
         let mut taken = || {
             let waits = rate.wait(now);
             assert_eq!(rate.take(now), waits);

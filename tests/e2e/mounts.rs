@@ -154,14 +154,17 @@ pub async fn a_disk_of_the_node_gets_a_file_system_and_keeps_it(c: &Context) -> 
     deleted(c, &ns, "one").await?;
     c.kill("orchlet-node-1").await?;
     deleted(c, &ns, "two").await?;
-    let table = c.on_node(&["cat", "/proc/self/mounts"]).await?;
+    until("the disk is let go of", PATIENCE, async || {
+        let table = c.on_node(&["cat", "/proc/self/mounts"]).await.map_err(|e| e.to_string())?;
+        if table.contains(device) { Err(format!("still mounted:\n{table}")) } else { Ok(()) }
+    })
+    .await?;
     // and again: what is there is not made anew
     c.apply(&using("three")).await?;
     let three = c.pod_ready(&ns, "three").await?;
     let kept = c.in_container(&three, &["/bin/cat", "/v/file"]).await?;
     deleted(c, &ns, "three").await?;
     ensure!((shared.as_str(), kept.as_str()) == ("kept\n", "kept\n"), "{shared:?} {kept:?}");
-    ensure!(!table.contains(device), "still mounted:\n{table}");
 
     // a disk of another machine, without the program that attaches those
     let base = pod(&ns, "far", WAIT);

@@ -273,7 +273,8 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
         "std::fs::File",
         "a type; what it is made from was opened beneath",
     ),
-    ("agent/volume/src/shared_mounts.rs", "{ADAPTERS}", "the kernel's own adapters"),
+    ("agent/volume/src/shared_mounts.rs", "fstatvfs(", "asked of what is open"),
+    ("agent/volume/src/devices.rs", "CWD", "the kernel's own names of devices and adapters"),
     (
         "agent/volume/src/fs_group.rs",
         "/proc/self/fd/",

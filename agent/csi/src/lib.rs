@@ -20,6 +20,7 @@ pub mod offload;
 pub mod record;
 pub mod registration;
 pub mod request;
+pub mod waits;
 
 pub use driver::{CallError, Driver};
 pub use drivers::Drivers;

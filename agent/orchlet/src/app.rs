@@ -21,6 +21,7 @@ use agent_node::status::{self, Machine};
 use agent_runtime::cri::CriRuntime;
 use agent_runtime::observe;
 use agent_volume::private;
+use agent_volume::shared_mounts::SharedMounts;
 use proto_client::Client;
 use proto_client::config::file;
 use proto_client::events::EventKind;
@@ -35,6 +36,8 @@ use tokio::sync::{mpsc, watch};
 use crate::allocator::Allocator;
 use crate::bootstrap;
 use crate::config::Settings;
+use crate::csi::disks::Disks;
+use crate::csi::helpers::OnNode;
 use crate::csi_node::{ClusterDrivers, NoCluster, WithDevices};
 use crate::images::Logins;
 use crate::journal::{Journal, Record};
@@ -62,6 +65,7 @@ pub struct Bound {
     /// Where pods are kept, free of links.
     root_dir: PathBuf,
     csi: Arc<CsiNode>,
+    disks: Arc<Disks>,
     journal: Journal,
     records: BTreeMap<String, Record>,
     board: StatusBoard,
@@ -109,10 +113,13 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
     }
     let csi = CsiNode::open(&root_dir, settings.names, &machine.name, Drivers::default());
     let csi = Arc::new(csi.map_err(Failure::run)?);
+    let mounts = SharedMounts::new(&root_dir, settings.names);
+    let disks = Arc::new(Disks::new(mounts, Arc::new(OnNode), csi.changes().clone()));
     Ok(Bound {
         allocator,
         root_dir,
         csi,
+        disks,
         logins,
         machine,
         boot_id: identity.boot_id,
@@ -255,12 +262,19 @@ impl Bound {
         let drivers = self.csi.drivers().clone();
         let follow = registration::run(dir, drivers, announce, agent_csi::driver::CHANGE);
         tokio::spawn(until(drain.watch(), follow));
-        let (csi, events) = (self.csi.clone(), events.clone());
+        let (csi, of_node) = (self.csi.clone(), events.clone());
         let told = move |error: &CsiError| {
             tracing::warn!(%error, "a volume of no pod is still staged");
-            events.tell(EventKind::Warning, "FailedUnMount", error.to_string());
+            of_node.tell(EventKind::Warning, "FailedUnMount", error.to_string());
         };
         tokio::spawn(until(drain.watch(), async move { csi.keep_unstaged(told).await }));
+        let (disks, of_node) = (self.disks.clone(), events.clone());
+        let pods = agent_volume::PodVolumes::new(&self.root_dir, self.settings.names);
+        let told = move |error: &str| {
+            tracing::warn!(error, "a disk of no pod is still there");
+            of_node.tell(EventKind::Warning, "FailedUnMount", error.to_owned());
+        };
+        tokio::spawn(until(drain.watch(), async move { disks.keep_let_go(&pods, told).await }));
     }
 }
 

@@ -46,7 +46,7 @@ pub struct NodePersistent {
     /// Where events go.
     pub reports: Arc<dyn Reports>,
     /// Volumes that lie on disks.
-    pub disks: Disks,
+    pub disks: Arc<Disks>,
     /// Programs of the node.
     pub helpers: Arc<dyn Helpers>,
     /// What is done, counted.

@@ -530,10 +530,7 @@ impl NodeVolumes {
         let done = done.map_err(|e| format!("taking volumes down broke off: {e}"))?;
         done.map_err(|e| chain(&e))?;
         self.persistent.acts.unmounted(&pod.metadata.uid);
-        // The pod has let go of everything; what the node does not let go of is tried again when the next pod ends.
-        if let Err(error) = self.persistent.disks.let_go(&self.volumes).await {
-            tracing::warn!(error, "a disk of nobody is still there");
-        }
+        self.persistent.disks.pod_ended();
         Ok(())
     }
 }

@@ -11,6 +11,7 @@
 //! `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`, so that nothing a container can write leads elsewhere. Everything here blocks
 //! and belongs on a thread that may.
 
+pub mod devices;
 pub mod disk;
 pub mod payload;
 pub mod persistent;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use proto_api::names::Names;
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -19,16 +19,25 @@ use crate::sources::Plugin;
 /// Directories above the mounts are for the agent.
 const PRIVATE: u32 = 0o750;
 /// Longest record that is read back, in bytes.
-const RECORD_LEN_MAX: u64 = 64 << 10;
+const RECORD_LEN_MAX: u64 = 1 << 20;
 const RECORD: &str = ".json";
-/// Where the adapters of a storage network are told to look for disks.
-const ADAPTERS: &str = "/sys/class/scsi_host";
+
+/// A pod that has a mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// Its uid.
+    pub uid: String,
+    /// Name of the volume's directory in the pod's.
+    pub volume: String,
+}
 
 /// What has to be undone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
-    /// Name of the persistent volume.
+    /// Name of the mount.
     pub name: String,
+    /// Who has it, or had it once.
+    pub users: Vec<User>,
     /// A session that was begun for it.
     pub session: Option<Iscsi>,
     /// What the node lists it as while it is in use; nothing for what the node only lists when it is attached.
@@ -84,11 +93,11 @@ impl SharedMounts {
     /// Writes down what has to be undone, unless it says so already. To be called before it is done.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// What the kernel says; `EBADMSG` for a record that is damaged.
     pub fn note(&self, plugin: Plugin, pending: &Pending) -> rustix::io::Result<()> {
         let mounts = self.mounts(plugin)?;
         let name = format!("{}{RECORD}", checked(&pending.name)?);
-        if read(&mounts, &name).as_ref() == Some(pending) {
+        if read(&mounts, &name)?.as_ref() == Some(pending) {
             return Ok(());
         }
         let text = serde_json::to_vec(pending).map_err(|_| Errno::INVAL)?;
@@ -100,6 +109,23 @@ impl SharedMounts {
         let written = file.write_all(&text).and_then(|()| file.sync_all());
         written.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         rustix::fs::renameat(&mounts, new.as_str(), &mounts, name.as_str())
+    }
+
+    /// Whether what is mounted for a volume can only be read.
+    ///
+    /// # Errors
+    /// See [`SharedMounts::open`].
+    pub fn is_read_only(&self, plugin: Plugin, name: &str) -> rustix::io::Result<bool> {
+        let stat = rustix::fs::fstatvfs(self.open(plugin, name)?)?;
+        Ok(stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+    }
+
+    /// What is written down of one mount.
+    ///
+    /// # Errors
+    /// What the kernel says; `EBADMSG` for a record that is damaged.
+    pub fn pending_of(&self, plugin: Plugin, name: &str) -> rustix::io::Result<Option<Pending>> {
+        read(&self.mounts(plugin)?, &format!("{}{RECORD}", checked(name)?))
     }
 
     /// All that is written down of a kind. A record that is damaged stays, and is told of.
@@ -120,8 +146,8 @@ impl SharedMounts {
                 continue;
             }
             match read(&mounts, &name) {
-                Some(pending) => found.push(pending),
-                None => tracing::error!(name, "the record of a mount is damaged"),
+                Ok(pending) => found.extend(pending),
+                Err(error) => tracing::error!(name, %error, "the record of a mount is damaged"),
             }
         }
         Ok(found)
@@ -159,82 +185,15 @@ impl SharedMounts {
 }
 
 impl PodVolumes {
-    /// Whether a pod of the node has the bound volume of that name.
+    /// Whether a pod still has its part of a mount.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn is_used(&self, plugin: Plugin, name: &str) -> rustix::io::Result<bool> {
-        let uids = self.uids().map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        let below = self.below(plugin, checked(name)?);
-        for uid in uids {
-            let Some(pod) = self.open_pod(&uid)? else { continue };
-            if beneath::handle(&pod, &below)?.is_some() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    pub fn has(&self, plugin: Plugin, user: &User) -> rustix::io::Result<bool> {
+        let below = self.below(plugin, checked(&user.volume)?);
+        let Some(pod) = self.open_pod(checked(&user.uid)?)? else { return Ok(false) };
+        Ok(beneath::handle(&pod, &below)?.is_some())
     }
-}
-
-/// The device that one of these names leads to, each below `root` and with at most a few `*` for anything. Of several that are ways to
-/// one disk the kernel's own joining of them is taken, where there is one.
-#[must_use]
-pub fn device_of(root: &Path, links: &[String]) -> Option<String> {
-    let root = beneath::open_directory(root).ok()?;
-    for link in links {
-        let (directory, pattern) = link.rsplit_once('/')?;
-        let Ok(Some(directory)) = beneath::directory(&root, directory) else { continue };
-        let names = beneath::entries(&directory).unwrap_or_default();
-        let mut fit: Vec<_> =
-            names.into_iter().map(|(name, _)| name).filter(|name| fits(pattern, name)).collect();
-        fit.sort();
-        for name in fit {
-            let flags = OFlags::PATH | OFlags::CLOEXEC;
-            // the kernel's own names of its devices: they are links, and nobody's but the node's
-            let Ok(device) = rustix::fs::openat(&directory, name, flags, Mode::empty()) else {
-                continue;
-            };
-            let path = crate::host_path::real_of(&device).ok()?;
-            return Some(joined(&path).unwrap_or_else(|| path.to_string_lossy().into_owned()));
-        }
-    }
-    None
-}
-
-/// The device that joins several ways to the disk `path` (device mapper).
-fn joined(path: &Path) -> Option<String> {
-    let name = path.file_name()?.to_str()?;
-    let blocks = beneath::open_directory(Path::new("/sys/class/block")).ok()?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let holders = format!("{name}/holders");
-    let holders = rustix::fs::openat(&blocks, holders, flags, Mode::empty()).ok()?;
-    let names = beneath::entries(holders).ok()?;
-    let mapper = names.into_iter().map(|(name, _)| name).find(|name| name.starts_with("dm-"));
-    mapper.map(|name| format!("/dev/{name}"))
-}
-
-fn fits(pattern: &str, name: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(left) = name.strip_prefix(start) else { return false };
-    left.char_indices()
-        .map(|(at, _)| at)
-        .chain([left.len()])
-        .any(|at| left.get(at..).is_some_and(|left| fits(rest, left)))
-}
-
-/// Has every adapter look for disks.
-///
-/// # Errors
-/// What the kernel says; `ENODEV` without an adapter.
-pub fn rescan() -> rustix::io::Result<()> {
-    let adapters = beneath::open_directory(Path::new(ADAPTERS)).map_err(|_| Errno::NODEV)?;
-    let mut asked = Err(Errno::NODEV);
-    for (name, _) in beneath::entries(&adapters)? {
-        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-        let scan = rustix::fs::openat(CWD, format!("{ADAPTERS}/{name}/scan"), flags, Mode::empty());
-        asked = scan.and_then(|scan| rustix::io::write(scan, b"- - -")).map(drop).or(asked);
-    }
-    asked
 }
 
 fn checked(name: &str) -> rustix::io::Result<&str> {
@@ -242,34 +201,21 @@ fn checked(name: &str) -> rustix::io::Result<&str> {
     if plain { Ok(name) } else { Err(Errno::INVAL) }
 }
 
-fn read(directory: &OwnedFd, name: &str) -> Option<Pending> {
-    let file = beneath::open(directory, name, OFlags::RDONLY, Mode::empty()).ok()?;
+/// `EBADMSG` for one that is damaged.
+fn read(directory: &OwnedFd, name: &str) -> rustix::io::Result<Option<Pending>> {
+    let file = match beneath::open(directory, name, OFlags::RDONLY, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened?,
+    };
     let mut text = Vec::new();
-    std::fs::File::from(file).take(RECORD_LEN_MAX).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    let done = std::fs::File::from(file).take(RECORD_LEN_MAX).read_to_end(&mut text);
+    done.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    serde_json::from_slice(&text).map(Some).map_err(|_| Errno::BADMSG)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
-
     use super::*;
-
-    #[test]
-    fn devices_are_found_by_their_names() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("by-path")).unwrap();
-        symlink("/dev/null", dir.path().join("by-path/pci-1-fc-0xab-lun-2")).unwrap();
-        symlink("/dev/nowhere", dir.path().join("by-path/gone")).unwrap();
-        let of = |links: &[&str]| {
-            device_of(dir.path(), &links.iter().map(|l| (*l).to_owned()).collect::<Vec<_>>())
-        };
-        assert_eq!(of(&["by-id/x", "by-path/*-fc-0xab-lun-2"]).as_deref(), Some("/dev/null"));
-        for none in ["by-path/*-fc-0xab-lun-22", "by-path/*-fc-0xab", "by-path/gone", "by-id/*"] {
-            assert_eq!(of(&[none]), None, "{none}");
-        }
-        assert!(fits("a*b*c", "axxbyyc") && fits("*", "") && !fits("a*b", "axbx"));
-    }
 
     #[test]
     fn what_has_to_be_undone_is_remembered() {
@@ -280,9 +226,12 @@ mod tests {
         let session = Some(Iscsi { iqn: "i".into(), ..Iscsi::default() });
         let listed = mounts.listed(Plugin::Iscsi, "10.0.0.1:i:0");
         assert_eq!(listed, "kubernetes.io/iscsi/10.0.0.1:i:0");
-        let pending = Pending { name: "pv".into(), session, listed };
+        let users = vec![User { uid: "u".into(), volume: "v".into() }];
+        let pending = Pending { name: "pv".into(), users, session, listed };
         mounts.note(Plugin::Iscsi, &pending).unwrap();
         mounts.note(Plugin::Iscsi, &pending).unwrap();
+        assert_eq!(mounts.pending_of(Plugin::Iscsi, "pv").unwrap().as_ref(), Some(&pending));
+        assert_eq!(mounts.pending_of(Plugin::Iscsi, "other").unwrap(), None);
         assert_eq!(mounts.pending(Plugin::Iscsi).unwrap(), [pending]);
         let (path, mounted) = mounts.place(Plugin::Iscsi, "pv").unwrap();
         let expect = root.path().join("plugins/kubernetes.io/iscsi/mounts/pv");
@@ -291,6 +240,10 @@ mod tests {
         for bad in ["", "..", "a/b", ".x"] {
             assert_eq!(mounts.place(Plugin::Iscsi, bad).unwrap_err(), Errno::INVAL, "{bad}");
         }
+        let damaged = root.path().join("plugins/kubernetes.io/iscsi/mounts/pv.json");
+        std::fs::write(&damaged, "{").unwrap();
+        assert_eq!(mounts.pending_of(Plugin::Iscsi, "pv"), Err(Errno::BADMSG));
+        assert!(damaged.exists() && mounts.pending(Plugin::Iscsi).unwrap().is_empty());
         mounts.unmount(Plugin::Iscsi, "pv").unwrap();
         mounts.forget(Plugin::Iscsi, "pv").unwrap();
         assert_eq!(mounts.pending(Plugin::Iscsi).unwrap(), []);

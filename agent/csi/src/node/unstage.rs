@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::{Instant, sleep_until};
@@ -12,40 +10,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{CsiError, CsiNode, UNSTAGE, blocking};
 use crate::driver::Driver;
 use crate::record::{Record, gone};
-
-/// After the first failure; twice as long after each other. The ecosystem's own figures.
-const RETRY_MIN: Duration = Duration::from_millis(500);
-/// The longest wait.
-const RETRY_MAX: Duration = Duration::from_secs(122);
-/// Between two looks when nothing has been heard.
-const PERIOD: Duration = Duration::from_secs(60);
-
-/// What has failed and is tried again, by the directory of its record. Bounded by the stages.
-#[derive(Debug, Default)]
-struct Waits(BTreeMap<PathBuf, Wait>);
-
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    until: Instant,
-    next: Duration,
-}
-
-impl Waits {
-    fn is_due(&self, what: &PathBuf, now: Instant) -> bool {
-        self.0.get(what).is_none_or(|wait| wait.until <= now)
-    }
-
-    fn failed(&mut self, what: PathBuf, now: Instant) {
-        let next = self.0.get(&what).map_or(RETRY_MIN, |wait| wait.next);
-        let wait = Wait { until: now + next, next: (next * 2).min(RETRY_MAX) };
-        self.0.insert(what, wait);
-    }
-
-    fn first(&self, now: Instant) -> Instant {
-        let all = self.0.values().map(|wait| wait.until).filter(|until| *until > now);
-        all.min().unwrap_or(now + PERIOD).min(now + PERIOD)
-    }
-}
+use crate::waits::Waits;
 
 impl CsiNode {
     /// Unstages for ever what drivers have staged for nobody, each volume by itself; `told` hears of each failure, with the volume.
@@ -71,7 +36,7 @@ impl CsiNode {
                     begun.remove(&what);
                     match outcome {
                         Ok(()) => {
-                            waits.0.remove(&what);
+                            waits.worked(&what);
                         }
                         Err(error) => {
                             told(&error);
@@ -81,7 +46,7 @@ impl CsiNode {
                 }
                 _ = news.changed() => {}
                 // A driver that comes again may be able to do what it was not.
-                _ = drivers.changed() => waits.0.clear(),
+                _ = drivers.changed() => waits.forget(),
                 () = sleep_until(waits.first(now)) => {}
             }
         }
@@ -119,30 +84,5 @@ impl CsiNode {
         shared.unstaged();
         self.users.forget(record);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn waits_grow_to_a_bound() {
-        let (mut waits, what) = (Waits::default(), PathBuf::from("a"));
-        let now = Instant::now();
-        assert!(waits.is_due(&what, now));
-        assert_eq!(waits.first(now), now + PERIOD);
-        let mut last = Duration::ZERO;
-        for _ in 0..12 {
-            waits.failed(what.clone(), now);
-            assert!(!waits.is_due(&what, now));
-            let wait = waits.0[&what].until - now;
-            assert!(wait > last || wait == RETRY_MAX, "{wait:?}");
-            last = wait;
-        }
-        assert_eq!(last, RETRY_MAX);
-        waits.failed(PathBuf::from("b"), now);
-        assert_eq!(waits.first(now), now + RETRY_MIN);
-        assert!(waits.is_due(&what, now + RETRY_MAX));
     }
 }

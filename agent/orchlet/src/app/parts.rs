@@ -5,14 +5,12 @@ use std::sync::{Arc, Mutex, RwLock};
 use agent_node::status;
 use agent_node::support::Abilities;
 use agent_pod::node_facts::NodeFacts;
-use agent_volume::shared_mounts::SharedMounts;
 use proto_api::core::v1::Node;
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
 use super::{Bound, processors};
 use crate::csi::NodePersistent;
-use crate::csi::disks::Disks;
 use crate::csi::helpers::{Helpers, OnNode};
 use crate::images::Images;
 use crate::objects::{NoObjects, Subscribe};
@@ -50,14 +48,13 @@ impl Bound {
         let reports =
             cluster.map_or_else(|| Arc::new(NoReports) as Arc<dyn Reports>, |c| c.reports.clone());
         let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
-        let shared = SharedMounts::new(&self.root_dir, settings.names);
         let persistent = NodePersistent {
             csi: self.csi.clone(),
             volumes: on_disk.clone(),
             node: machine.name.clone(),
             client: client.clone(),
             reports: reports.clone(),
-            disks: Disks::new(shared, helpers.clone(), self.csi.changes().clone()),
+            disks: self.disks.clone(),
             helpers,
             acts: self.metrics.acts.clone(),
             labels: agent_host::machine::has_selinux(),

@@ -1,29 +1,32 @@
 //! Disks that bear a persistent volume: attached if need be, given a file system if they have none, mounted once a node and bound into
-//! each pod that has the volume. The last pod's end undoes it.
+//! each pod that has the volume. After the last pod's end it is undone.
 //!
 //! ```text
-//! <root>/plugins/<domain>/<kind>/mounts/<spec name>          the mount
-//! <root>/plugins/<domain>/<kind>/mounts/<spec name>.json     what has to be undone; written before it is done
-//! <root>/pods/<uid>/volumes/<domain>~<kind>/<spec name>      a pod's; while one is there, the volume is in use
+//! <root>/plugins/<domain>/<kind>/mounts/<mount name>         the mount, named by its disk
+//! <root>/plugins/<domain>/<kind>/mounts/<mount name>.json    what has to be undone and which pods have it; written before it is done
+//! <root>/pods/<uid>/volumes/<domain>~<kind>/<spec name>      a pod's; while it is there, the pod has the disk
 //! ```
 
-use std::collections::BTreeMap;
+mod let_go;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_csi::offload;
 use agent_volume::PodVolumes;
+use agent_volume::devices;
 use agent_volume::disk::{self, Step};
 use agent_volume::host_path;
 use agent_volume::persistent::Attached;
 use agent_volume::persistent::attached::Iscsi;
-use agent_volume::shared_mounts::{Pending, SharedMounts};
+use agent_volume::shared_mounts::{Pending, SharedMounts, User};
 use agent_volume::sources::{HostPathKind, Plugin};
 use proto_api::core::v1::Secret;
-use tokio::sync::{Mutex as Turn, watch};
+use tokio::sync::{Mutex as Turn, Notify, watch};
 
-use super::helpers::{HelperError, Helpers};
+use super::helpers::Helpers;
 use crate::pods::seams::Line;
 
 /// How long the kernel is given to show a disk after it was attached.
@@ -58,7 +61,7 @@ impl Source<'_> {
 /// A volume on a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct OnDisk<'a> {
-    /// Name of the persistent volume.
+    /// Name of the persistent volume, or of the pod's that has none.
     pub name: &'a str,
     /// The disk.
     pub source: Source<'a>,
@@ -72,15 +75,27 @@ pub struct OnDisk<'a> {
     pub secret: Option<&'a Secret>,
 }
 
+impl OnDisk<'_> {
+    /// Name of its mount, which all pods of the node have together.
+    fn mount_name(&self) -> String {
+        match self.source {
+            Source::Device(_) => self.name.to_owned(),
+            Source::Attached(disk) => disk.mount_name(),
+        }
+    }
+}
+
 /// Disks of this node's pods.
 pub struct Disks {
     mounts: SharedMounts,
     helpers: Arc<dyn Helpers>,
     /// Where disks have their names.
     by_name: PathBuf,
-    /// Calls for one volume take turns.
+    /// Calls for one mount take turns, and those that begin or end the sessions with one target.
     turns: Mutex<BTreeMap<String, Arc<Turn<()>>>>,
-    /// What the node lists as in use, by name of the persistent volume.
+    /// Told when a pod has let go of its volumes.
+    ended: Notify,
+    /// What the node lists as in use, by name of the mount.
     listed: Mutex<BTreeMap<String, String>>,
     /// Told when that changes.
     changes: watch::Sender<u64>,
@@ -98,13 +113,14 @@ impl Disks {
         let before = ATTACHED.iter().filter_map(|plugin| mounts.pending(*plugin).ok()).flatten();
         let listed = before.filter(|of| !of.listed.is_empty()).map(|of| (of.name, of.listed));
         let listed = Mutex::new(listed.collect());
-        let by_name = BY_NAME.into();
-        Self { mounts, helpers, by_name, turns: Mutex::default(), listed, changes }
+        let (by_name, turns, ended) = (BY_NAME.into(), Mutex::default(), Notify::new());
+        Self { mounts, helpers, by_name, turns, ended, listed, changes }
     }
 
     /// Names of the disks that are attached, or about to be, as the Node object lists them.
     pub fn in_use(&self) -> Vec<String> {
-        self.of_node().values().cloned().collect()
+        let each: BTreeSet<_> = self.of_node().values().cloned().collect();
+        each.into_iter().collect()
     }
 
     fn of_node(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
@@ -125,8 +141,8 @@ impl Disks {
         uid: &str,
         volume: OnDisk<'_>,
     ) -> Result<(PathBuf, bool), Line> {
-        let plugin = volume.source.plugin();
-        let turn = self.turn(volume.name);
+        let (plugin, mount) = (volume.source.plugin(), volume.mount_name());
+        let turn = self.turn(&mount);
         let _mine = turn.lock().await;
         let (pods_of, of, name) = (pods.clone(), uid.to_owned(), volume.name.to_owned());
         // the pod's place first: whoever undoes the mount looks for those
@@ -135,11 +151,12 @@ impl Disks {
         if bound {
             return Ok((path, false));
         }
-        self.mounted(plugin, volume).await?;
+        self.note(pods, uid, volume).await?;
+        self.mounted(volume).await?;
         let (mounts, pods_of) = (self.mounts.clone(), pods.clone());
         let (of, name) = (uid.to_owned(), volume.name.to_owned());
         work(move || {
-            let source = mounts.open(plugin, &name)?;
+            let source = mounts.open(plugin, &mount)?;
             pods_of.bind(&of, plugin, &name, &source)
         })
         .await
@@ -156,61 +173,25 @@ impl Disks {
         volume: OnDisk<'_>,
     ) -> Result<PathBuf, Line> {
         let plugin = volume.source.plugin();
-        let turn = self.turn(volume.name);
+        let turn = self.turn(&volume.mount_name());
         let _mine = turn.lock().await;
         let (pods_of, of, name) = (pods.clone(), uid.to_owned(), volume.name.to_owned());
         work(move || pods_of.place(&of, plugin, &name)).await?;
-        self.note(plugin, volume).await?;
+        self.note(pods, uid, volume).await?;
         self.attach(volume).await.map(PathBuf::from)
     }
 
-    /// Undoes what no pod needs any more.
-    ///
-    /// # Errors
-    /// The first that could not be undone; the others are.
-    pub async fn let_go(&self, pods: &PodVolumes) -> Result<(), Line> {
-        let mut outcome = Ok(());
-        for plugin in [Plugin::Local, Plugin::Iscsi, Plugin::Fc] {
-            let mounts = self.mounts.clone();
-            for pending in work(move || mounts.pending(plugin)).await? {
-                let done = self.undo(pods, plugin, &pending).await;
-                outcome = outcome.and(done.map_err(|e| format!("let go of {}: {e}", pending.name)));
-            }
+    async fn mounted(&self, volume: OnDisk<'_>) -> Result<(), Line> {
+        let (mounts, name) = (self.mounts.clone(), volume.mount_name());
+        let plugin = volume.source.plugin();
+        let place = move || {
+            let (target, there) = mounts.place(plugin, &name)?;
+            Ok((target, there, there && mounts.is_read_only(plugin, &name)?))
+        };
+        let (target, there, frozen) = work(place).await?;
+        if frozen && !volume.read_only {
+            return Err("the disk is mounted read-only for another pod of this node".to_owned());
         }
-        outcome
-    }
-
-    async fn undo(&self, pods: &PodVolumes, plugin: Plugin, pending: &Pending) -> Result<(), Line> {
-        let turn = self.turn(&pending.name);
-        let _mine = turn.lock().await;
-        let (pods_of, name) = (pods.clone(), pending.name.clone());
-        if work(move || pods_of.is_used(plugin, &name)).await? {
-            return Ok(());
-        }
-        let (mounts, name) = (self.mounts.clone(), pending.name.clone());
-        work(move || mounts.unmount(plugin, &name)).await?;
-        if let Some(disk) = &pending.session {
-            for run in disk.log_out() {
-                match self.helpers.run(&run).await {
-                    // whoever cannot begin a session has none
-                    Ok(_) | Err(HelperError::Missing(_)) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-        }
-        let (mounts, name) = (self.mounts.clone(), pending.name.clone());
-        work(move || mounts.forget(plugin, &name)).await?;
-        if self.of_node().remove(&pending.name).is_some() {
-            self.tell();
-        }
-        self.turns.lock().unwrap_or_else(PoisonError::into_inner).remove(&pending.name);
-        Ok(())
-    }
-
-    async fn mounted(&self, plugin: Plugin, volume: OnDisk<'_>) -> Result<(), Line> {
-        let (mounts, name) = (self.mounts.clone(), volume.name.to_owned());
-        self.note(plugin, volume).await?;
-        let (target, there) = work(move || mounts.place(plugin, &name)).await?;
         if there {
             return Ok(());
         }
@@ -238,7 +219,9 @@ impl Disks {
         Ok(self.helpers.run(&run).await.map(drop)?)
     }
 
-    async fn note(&self, plugin: Plugin, volume: OnDisk<'_>) -> Result<(), Line> {
+    /// Writes down, before anything is done, what will have to be undone when this pod and the others have gone.
+    async fn note(&self, pods: &PodVolumes, uid: &str, volume: OnDisk<'_>) -> Result<(), Line> {
+        let (plugin, name) = (volume.source.plugin(), volume.mount_name());
         let (session, listed) = match volume.source {
             Source::Device(_) => (None, String::new()),
             Source::Attached(disk) => {
@@ -247,12 +230,21 @@ impl Disks {
                 (session, self.mounts.listed(plugin, disk.name()))
             }
         };
-        let name = volume.name.to_owned();
         if !listed.is_empty() && self.of_node().insert(name.clone(), listed.clone()).is_none() {
             self.tell();
         }
-        let (pending, mounts) = (Pending { name, session, listed }, self.mounts.clone());
-        work(move || mounts.note(plugin, &pending)).await
+        let user = User { uid: uid.to_owned(), volume: volume.name.to_owned() };
+        let (mounts, pods) = (self.mounts.clone(), pods.clone());
+        work(move || {
+            let before = mounts.pending_of(plugin, &name)?;
+            let mut users = before.map(|pending| pending.users).unwrap_or_default();
+            users.retain(|user| pods.has(plugin, user).unwrap_or(true));
+            if !users.contains(&user) {
+                users.push(user);
+            }
+            mounts.note(plugin, &Pending { name, users, session, listed })
+        })
+        .await
     }
 
     /// The path of the device, attached.
@@ -270,12 +262,22 @@ impl Disks {
     }
 
     async fn attach_disk(&self, disk: &Attached, secret: Option<&Secret>) -> Result<String, Line> {
-        if let Some(path) = self.shown(disk).await? {
-            return Ok(path);
-        }
         match disk {
-            Attached::Iscsi(iscsi) => self.log_in(iscsi, secret).await?,
-            Attached::FibreChannel(_) => work(agent_volume::shared_mounts::rescan).await?,
+            Attached::Iscsi(iscsi) => {
+                // a disk that is shown may be one whose session is just being ended
+                let turn = self.turn(&iscsi.iqn);
+                let _mine = turn.lock().await;
+                if let Some(path) = self.shown(disk).await? {
+                    return Ok(path);
+                }
+                self.log_in(iscsi, secret).await?;
+            }
+            Attached::FibreChannel(_) => {
+                if let Some(path) = self.shown(disk).await? {
+                    return Ok(path);
+                }
+                work(devices::rescan).await?;
+            }
         }
         let deadline = tokio::time::Instant::now() + APPEARS;
         loop {
@@ -308,12 +310,18 @@ impl Disks {
 
     async fn shown(&self, disk: &Attached) -> Result<Option<String>, Line> {
         let (root, links) = (self.by_name.clone(), disk.links());
-        work(move || Ok(agent_volume::shared_mounts::device_of(&root, &links))).await
+        work(move || Ok(devices::device_of(&root, &links))).await
     }
 
-    fn turn(&self, volume: &str) -> Arc<Turn<()>> {
+    fn turn(&self, of: &str) -> Arc<Turn<()>> {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        turns.entry(volume.to_owned()).or_default().clone()
+        turns.entry(of.to_owned()).or_default().clone()
+    }
+
+    /// Forgets turns that nobody takes or waits for.
+    fn forget_turns(&self) {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
     }
 }
 

@@ -173,6 +173,15 @@ impl Attached {
         }
     }
 
+    /// Name of its mount on the node. It is the disk's own, since pods may give one name to many disks, and many names to one.
+    #[must_use]
+    pub fn mount_name(&self) -> String {
+        match self {
+            Self::Iscsi(disk) => hex(&format!("{} {}", disk.interface, disk.name)),
+            Self::FibreChannel(disk) => hex(&disk.name),
+        }
+    }
+
     /// The secret that attaching it needs.
     #[must_use]
     pub fn secret(&self) -> Option<&(String, String)> {
@@ -186,15 +195,7 @@ impl Attached {
     #[must_use]
     pub fn links(&self) -> Vec<String> {
         match self {
-            Self::Iscsi(disk) => {
-                let one = |portal: &String| {
-                    let (iqn, lun) = (&disk.iqn, disk.lun);
-                    // over hardware of its own the name begins with that
-                    let start = if disk.interface == DEFAULT { "ip-" } else { "*ip-" };
-                    format!("by-path/{start}{portal}-iscsi-{iqn}-lun-{lun}")
-                };
-                disk.portals.iter().map(one).collect()
-            }
+            Self::Iscsi(disk) => disk.portals.iter().map(|portal| disk.link(portal)).collect(),
             Self::FibreChannel(disk) => {
                 let port = |(name, lun): &(String, i32)| {
                     let name = name.strip_prefix("0x").unwrap_or(name);
@@ -270,26 +271,50 @@ impl Iscsi {
         // the agent decides when a session begins, also after a reboot
         all.push(self.node(portal, &["-o", "update", "-n", "node.startup", "-v", "manual"]));
         all.push(self.node(portal, &["--login"]).or(SESSION_EXISTS));
+        // a session that was there may not know the disk yet
+        all.push(self.node(portal, &["--rescan"]));
         all
     }
 
-    /// What is run to end the sessions.
+    /// The name of the disk by one portal.
     #[must_use]
-    pub fn log_out(&self) -> Vec<Run> {
-        let one = |portal: &String| {
-            let ends = ["--logout", "-o"];
-            let [logout, op] = ends;
-            [
-                self.node(portal, &[logout]).or(NO_OBJECTS),
-                self.node(portal, &[op, "delete"]).or(NO_OBJECTS),
-            ]
-        };
-        let mut all: Vec<Run> = self.portals.iter().flat_map(one).collect();
-        if self.has_own_interface() {
-            let of = ["-m", "iface", "-I", self.interface.as_str(), "-o", "delete"];
-            all.push(Run::new(ISCSI, &of).or(NO_OBJECTS));
-        }
-        all
+    pub fn link(&self, portal: &str) -> String {
+        self.link_of(portal, &self.lun.to_string())
+    }
+
+    /// The names of all disks that the session by one portal has brought.
+    #[must_use]
+    pub fn links_of_session(&self, portal: &str) -> String {
+        self.link_of(portal, "*")
+    }
+
+    fn link_of(&self, portal: &str, lun: &str) -> String {
+        // over hardware of its own the name begins with that
+        let start = if self.interface == DEFAULT { "ip-" } else { "*ip-" };
+        format!("by-path/{start}{portal}-iscsi-{}-lun-{lun}", self.iqn)
+    }
+
+    /// Whether the session that `other` has by a portal is this disk's too.
+    #[must_use]
+    pub fn shares(&self, other: &Self, portal: &str) -> bool {
+        (&self.iqn, &self.interface) == (&other.iqn, &other.interface)
+            && self.portals.iter().any(|own| own == portal)
+    }
+
+    /// What is run to end the session by one portal.
+    #[must_use]
+    pub fn log_out(&self, portal: &str) -> Vec<Run> {
+        vec![
+            self.node(portal, &["--logout"]).or(NO_OBJECTS),
+            self.node(portal, &["-o", "delete"]).or(NO_OBJECTS),
+        ]
+    }
+
+    /// What is run after the sessions have ended.
+    #[must_use]
+    pub fn leave(&self) -> Option<Run> {
+        let of = ["-m", "iface", "-I", self.interface.as_str(), "-o", "delete"];
+        self.has_own_interface().then(|| Run::new(ISCSI, &of).or(NO_OBJECTS))
     }
 
     fn node(&self, portal: &str, more: &[&str]) -> Run {
@@ -339,20 +364,39 @@ mod tests {
             "-t sendtargets -p [fd00::1]:99 -I default --discover",
             "-p [fd00::1]:99 -T IQN -I default -o update -n node.startup -v manual",
             "-p [fd00::1]:99 -T IQN -I default --login",
+            "-p [fd00::1]:99 -T IQN -I default --rescan",
         ];
         assert_eq!(shown(&runs[1]), expect);
-        assert_eq!(runs[1].last().map(|run| run.fine), Some(&[15][..]), "a session that is there");
-        let ends = shown(&disk.log_out());
-        assert_eq!(ends.len(), 4);
-        assert_eq!(
-            ends[..2],
-            [
-                "-p 10.0.0.1:3260 -T IQN -I default --logout",
-                "-p 10.0.0.1:3260 -T IQN -I default -o delete"
-            ]
-        );
+        assert_eq!(runs[1][3].fine, [15], "a session that is there");
+        let ends = [
+            "-p 10.0.0.1:3260 -T IQN -I default --logout",
+            "-p 10.0.0.1:3260 -T IQN -I default -o delete",
+        ];
+        assert_eq!(shown(&disk.log_out("10.0.0.1:3260")), ends);
+        assert_eq!(disk.leave(), None);
+        let second = Iscsi { lun: 8, portals: portals("10.0.0.1", &[]), ..disk.clone() };
+        assert!(second.shares(&disk, "10.0.0.1:3260") && !second.shares(&disk, "[fd00::1]:99"));
+        let named = Iscsi { interface: "own".into(), ..second.clone() };
+        let elsewhere = Iscsi { iqn: "other".into(), ..second };
+        assert!(![named, elsewhere].iter().any(|other| other.shares(&disk, "10.0.0.1:3260")));
+        assert!(disk.links_of_session("10.0.0.1:3260").ends_with(":x-lun-*"));
         let links = Attached::Iscsi(disk).links();
         assert_eq!(links[0], "by-path/ip-10.0.0.1:3260-iscsi-iqn.2003-04.com.example:x-lun-7");
+    }
+
+    #[test]
+    fn a_mount_is_named_by_its_disk() {
+        let of = |lun, interface: &str| {
+            let mut disk = Iscsi { lun, interface: interface.into(), ..disk() };
+            disk.name = format!("10.0.0.1:{}:{lun}", disk.iqn);
+            Attached::Iscsi(disk).mount_name()
+        };
+        assert_eq!(of(0, DEFAULT), of(0, DEFAULT));
+        assert!(of(0, DEFAULT) != of(1, DEFAULT) && of(0, DEFAULT) != of(0, "own"));
+        let name = |name: &str| FibreChannel { name: name.into(), ..FibreChannel::default() };
+        let [one, other] = ["[a]:0", "../../x"].map(|of| Attached::FibreChannel(name(of)));
+        assert_ne!(one.mount_name(), other.mount_name());
+        assert!(!other.mount_name().contains('/'));
     }
 
     #[test]
@@ -387,7 +431,8 @@ mod tests {
         assert_eq!(runs[0], format!("-I {own} -o new"));
         assert_eq!(runs[1], format!("-I {own} -o update -n iface.initiatorname -v iqn.x"));
         assert!(runs[2..].iter().all(|run| run.contains(&format!("-I {own}"))), "{runs:?}");
-        assert_eq!(shown(&named.log_out()).last(), Some(&format!("-I {own} -o delete")));
+        let leaves: Vec<Run> = named.leave().into_iter().collect();
+        assert_eq!(shown(&leaves), [format!("-I {own} -o delete")]);
         let (Attached::Iscsi(named), ..) = iscsi(&source("bnx2i.0")) else { panic!("no iSCSI") };
         assert!(named.log_in(None).unwrap_err().contains("initiatorName"));
     }

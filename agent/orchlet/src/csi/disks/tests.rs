@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use proto_api::names::{Names, Profile};
 
-use super::super::helpers::OnNode;
+use super::super::helpers::{HelperError, OnNode};
 use super::*;
 
 /// Programs that are not run. What is asked of them is written down; one that is missing says so.
@@ -60,15 +60,31 @@ impl World {
     }
 }
 
+impl Disks {
+    /// Undoes at once all that is to be undone.
+    async fn let_go(&self, pods: &PodVolumes) -> Result<(), Line> {
+        for (plugin, pending) in self.abandoned(pods).await? {
+            self.undo(pods, plugin, &pending.name).await?;
+        }
+        Ok(())
+    }
+}
+
 fn on_disk(source: Source<'_>) -> OnDisk<'_> {
     OnDisk { name: "pv", source, fs_type: "", read_only: false, options: &[], secret: None }
 }
 
 fn iscsi() -> Attached {
+    numbered(0)
+}
+
+/// One of a target's disks.
+fn numbered(lun: i32) -> Attached {
     Attached::Iscsi(Iscsi {
-        name: "10.0.0.1:iqn.2003-04.com.example:x:0".into(),
+        name: format!("10.0.0.1:iqn.2003-04.com.example:x:{lun}"),
         portals: vec!["10.0.0.1:3260".into()],
         iqn: "iqn.2003-04.com.example:x".into(),
+        lun,
         interface: "default".into(),
         ..Iscsi::default()
     })
@@ -106,6 +122,88 @@ async fn a_session_lasts_as_long_as_a_pod_has_the_disk() {
     assert_eq!(logins("--logout"), 1);
     assert!(disks.in_use().is_empty());
     assert_eq!(world.mounts.pending(Plugin::Iscsi), Ok(vec![]));
+}
+
+/// Two disks of one target share its session, also when they go at the same time.
+#[tokio::test(start_paused = true)]
+async fn a_session_lasts_as_long_as_a_disk_of_its_target_is_needed() {
+    let world = World::new();
+    let fake = Arc::new(Fake::default());
+    let disks = world.disks(fake.clone());
+    for lun in 0..2 {
+        let name = format!("ip-10.0.0.1:3260-iscsi-iqn.2003-04.com.example:x-lun-{lun}");
+        let link = world.root.path().join("by-path").join(name);
+        std::fs::create_dir_all(link.parent().expect("parent")).expect("made");
+        symlink("/dev/null", link).expect("linked");
+    }
+    let logouts = || {
+        let said = fake.said.lock().expect("lock");
+        said.iter().filter(|line| line.ends_with("--logout")).count()
+    };
+    let (first, second) = (numbered(0), numbered(1));
+    for (uid, disk) in [("u1", &first), ("u2", &second)] {
+        // both pods call it the same
+        let wanted = on_disk(Source::Attached(disk));
+        disks.device(&world.pods, uid, wanted).await.expect("there");
+    }
+    assert_eq!(disks.in_use().len(), 2);
+    world.pods.tear_down("u1").expect("torn down");
+    disks.let_go(&world.pods).await.expect("let go");
+    assert_eq!((logouts(), disks.in_use().len()), (0, 1), "another disk of the target is in use");
+    disks.device(&world.pods, "u3", on_disk(Source::Attached(&first))).await.expect("there");
+    for uid in ["u2", "u3"] {
+        world.pods.tear_down(uid).expect("torn down");
+    }
+    let all = disks.abandoned(&world.pods).await.expect("known");
+    let [(one, this), (other, that)] = all.as_slice() else { panic!("not two: {all:?}") };
+    let (one, other) = tokio::join!(
+        disks.undo(&world.pods, *one, &this.name),
+        disks.undo(&world.pods, *other, &that.name)
+    );
+    assert_eq!((one, other, logouts()), (Ok(()), Ok(()), 1));
+    assert!(disks.in_use().is_empty() && disks.turns.lock().expect("lock").is_empty());
+}
+
+/// What cannot be undone is tried again, and told each time.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_cannot_be_let_go_of_is_tried_again() {
+    struct Stubborn(Mutex<u32>);
+    impl Helpers for Stubborn {
+        fn run<'a>(&'a self, run: &'a Run) -> BoxFuture<'a, Result<Answer, HelperError>> {
+            let is_end = run.args.iter().any(|arg| arg == "--logout");
+            let mut left = self.0.lock().expect("lock");
+            let answer = if is_end && *left > 0 {
+                *left -= 1;
+                Err(HelperError::Failed("no".into()))
+            } else {
+                Ok(Answer { exit: Some(0), out: String::new() })
+            };
+            std::future::ready(answer).boxed()
+        }
+    }
+    let world = World::new();
+    let disks = world.disks(Arc::new(Stubborn(Mutex::new(3))));
+    let disk = iscsi();
+    disks.device(&world.pods, "u", on_disk(Source::Attached(&disk))).await.expect_err("no disk");
+    let said = Mutex::new(Vec::new());
+    let told = |error: &str| said.lock().expect("lock").push(error.to_owned());
+    let patience = Duration::from_secs(600);
+    let kept = disks.keep_let_go(&world.pods, told);
+    let gone = async {
+        world.pods.tear_down("u").expect("torn down");
+        disks.pod_ended();
+        while !disks.in_use().is_empty() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::select! {
+        () = kept => {}
+        () = gone => {}
+        () = tokio::time::sleep(patience) => panic!("it is still there: {said:?}"),
+    }
+    let said = said.into_inner().expect("lock");
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(said.iter().all(|line| line.ends_with(": no")), "{said:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,6 +281,8 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
         disks.bind(&world.pods, "u3", OnDisk { read_only: true, ..wanted }).await.expect("bound");
     let kept = std::fs::read_to_string(three.join("f"));
     let refused = std::fs::write(three.join("g"), "");
+    let writer = disks.bind(&world.pods, "u5", wanted).await;
+    world.pods.tear_down("u5").expect("torn down");
     world.pods.tear_down("u3").expect("torn down");
     disks.let_go(&world.pods).await.expect("let go");
     // a table of partitions is somebody's
@@ -208,5 +308,6 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
     assert!(other.unwrap_err().contains("it already contains ext4"));
     assert_eq!(kept.ok().as_deref(), Some("kept"));
     assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert!(writer.unwrap_err().contains("mounted read-only for another pod"));
     assert!(partitioned.unwrap_err().contains("probably partitions"));
 }

@@ -392,7 +392,7 @@ impl Sim {
         let helpers: Arc<dyn Helpers> = Arc::new(OnNode);
         let shared = SharedMounts::new(&self.root, names);
         let persistent = NodePersistent {
-            disks: Disks::new(shared, helpers.clone(), csi.changes().clone()),
+            disks: Arc::new(Disks::new(shared, helpers.clone(), csi.changes().clone())),
             helpers,
             labels: false,
             acts: metrics().acts.clone(),

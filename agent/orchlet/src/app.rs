@@ -222,8 +222,7 @@ impl Bound {
         let cluster = self.client.clone().map(|client| self.follow_cluster(&client, drain));
         let images = self.images();
         let parts = Arc::new(self.parts(cluster.as_ref(), node.clone(), images));
-        let listed = self.listed_pods().await;
-        let happened = self.happened();
+        let (listed, happened) = self.runtime_from_now().await;
         let (say, said) = mpsc::channel(SAID_LEN);
         let sources = self.start_sources(cluster.as_ref(), &say);
         let found = Found::new(listed, std::mem::take(&mut self.records), parts.left());

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use agent_runtime::cri::CRI_NAMESPACE;
+use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use agent_runtime::{Runtime, events, import, pause};
 use proto_daemon::exit::chain;
@@ -12,6 +13,8 @@ use super::{Bound, SAID_LEN};
 
 /// Pause between attempts to reach the runtime at the start.
 const RUNTIME_RETRY: Duration = Duration::from_millis(250);
+/// Longest wait for its events before it is asked what it has.
+const LISTENING_MAX: Duration = Duration::from_secs(1);
 /// How often the runtime is looked at as a whole, to repair what no event told of.
 const LOOK_PERIOD: Duration = Duration::from_secs(300);
 
@@ -50,8 +53,18 @@ impl Bound {
         Ok(format!("{}://{}", version.name, version.version))
     }
 
-    /// What the runtime has, once it tells.
-    pub(super) async fn listed_pods(&self) -> Vec<PodOnNode> {
+    /// What the runtime has, and its news from before that was asked: nothing happens between the two, and nobody has to ask again.
+    pub(super) async fn runtime_from_now(&self) -> (Vec<PodOnNode>, mpsc::Receiver<Happened>) {
+        let mut news = events::watch(self.runtime.clone(), CRI_NAMESPACE);
+        // The first word is to ask for everything, as is done next. One that comes late is passed on.
+        if tokio::time::timeout(LISTENING_MAX, news.recv()).await.is_err() {
+            tracing::warn!("the runtime's events are not heard yet");
+        }
+        let listed = self.listed_pods().await;
+        (listed, with_reminders(news))
+    }
+
+    async fn listed_pods(&self) -> Vec<PodOnNode> {
         loop {
             match self.runtime.list().await {
                 Ok(listed) => return listed,
@@ -62,26 +75,25 @@ impl Bound {
             }
         }
     }
+}
 
-    /// The runtime's news, and every few minutes a reminder to look.
-    pub(super) fn happened(&self) -> mpsc::Receiver<events::Happened> {
-        let mut inner = events::watch(self.runtime.clone(), CRI_NAMESPACE);
-        let (send, receive) = mpsc::channel(SAID_LEN);
-        tokio::spawn(async move {
-            let mut reminder = tokio::time::interval(LOOK_PERIOD);
-            reminder.tick().await;
-            loop {
-                // Both arms are cancel safe.
-                let news = tokio::select! {
-                    news = inner.recv() => news,
-                    _ = reminder.tick() => Some(events::Happened::Missed),
-                };
-                let Some(news) = news else { return };
-                if send.send(news).await.is_err() {
-                    return;
-                }
+/// The runtime's news, and every few minutes a reminder to look.
+fn with_reminders(mut news: mpsc::Receiver<Happened>) -> mpsc::Receiver<Happened> {
+    let (send, receive) = mpsc::channel(SAID_LEN);
+    tokio::spawn(async move {
+        let mut reminder = tokio::time::interval(LOOK_PERIOD);
+        reminder.tick().await;
+        loop {
+            // Both arms are cancel safe.
+            let next = tokio::select! {
+                next = news.recv() => next,
+                _ = reminder.tick() => Some(Happened::Missed),
+            };
+            let Some(next) = next else { return };
+            if send.send(next).await.is_err() {
+                return;
             }
-        });
-        receive
-    }
+        }
+    });
+    receive
 }

@@ -3,6 +3,7 @@
 //! Writers hand in the newest record and go on; a thread of its own commits whatever is pending in one transaction. Who is
 //! about to do something that the record protects waits for [`Ticket::durable`] first.
 
+mod file;
 mod reserve;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,6 @@ const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node");
 /// What other parts of the agent must not forget, in their own form, by key.
 const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 const BOOT_ID: &str = "boot-id";
-/// Memory for pages of the store; the whole store of a full node is smaller.
-const CACHE_BYTES: usize = 1 << 20;
 /// How long records that nobody waits for may gather: in a burst of pods one of them takes the place of several.
 const GATHER: Duration = Duration::from_millis(50);
 /// Pause before what could not be written is tried again.
@@ -155,7 +154,7 @@ impl Journal {
             path: path.to_owned(),
             source: Box::new(source),
         };
-        let store = open_store(path).map_err(open)?;
+        let store = file::open_or_make(path).map_err(open)?;
         let records = read(&store, boot_id).map_err(|source| access("read", source))?;
         mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
         let reserve = Reserve::of(path).map_err(|error| open(redb::Error::Io(error)))?;
@@ -228,10 +227,6 @@ impl Journal {
 
 fn access(verb: &'static str, source: redb::Error) -> JournalError {
     JournalError::Access { verb, source: Box::new(source) }
-}
-
-fn open_store(path: &Path) -> Result<Database, redb::Error> {
-    Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).create(path)?)
 }
 
 /// A record that cannot be read is left out: the pod is adopted from what the runtime and the API show.
@@ -318,7 +313,7 @@ impl Open {
     fn write(&mut self, batch: &Batch) -> Result<(), redb::Error> {
         let store = match self.store.take() {
             Some(store) => store,
-            None => open_store(&self.path)?,
+            None => file::open(&self.path)?,
         };
         commit(&store, batch)?;
         self.store = Some(store);

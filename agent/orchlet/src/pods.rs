@@ -6,6 +6,7 @@ mod admit;
 pub mod busy;
 pub mod effect;
 pub mod hooks;
+mod inbox;
 pub mod last_words;
 pub mod parts;
 pub mod probing;
@@ -20,7 +21,6 @@ pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agent_pod::events::{PodEvent, Severity};
@@ -36,6 +36,7 @@ use tokio::task::JoinSet;
 
 use crate::journal::Record;
 use crate::timeline::Outcome;
+use inbox::{Full, Inbox};
 use parts::Parts;
 use waiting::{Overdue, Waiting};
 use worker::{Held, Order, Start, Worker};
@@ -94,8 +95,7 @@ pub struct Pods {
 struct Task {
     name: FullName,
     order: watch::Sender<Order>,
-    news: mpsc::Sender<Happened>,
-    missed: Arc<AtomicBool>,
+    news: Arc<Inbox<Happened>>,
 }
 
 /// Namespace and name of a pod.
@@ -337,26 +337,24 @@ impl Pods {
         let start = Start {
             on_node: self.unclaimed.remove(&uid).unwrap_or_default(),
             memory: self.records.remove(&uid).map(|record| record.memory),
-            missed: Arc::default(),
         };
         if start.memory.as_ref().is_some_and(Memory::takes_of_the_node) {
             self.parts.promise(&order.pod);
         }
-        let missed = start.missed.clone();
         let name = full_name(&order.pod);
         let meta = &order.pod.metadata;
         let page = self.board.task(format!("pod {}/{}", meta.namespace, meta.name));
         page.started("order");
         let (order, orders) = watch::channel(order);
-        let (news, receive) = mpsc::channel(NEWS_LEN);
-        let worker = Worker::new(self.parts.clone(), orders, receive, page, start);
+        let news = Arc::new(Inbox::default());
+        let worker = Box::new(Worker::new(self.parts.clone(), orders, news.clone(), page, start));
         let (done, metrics) = (uid.clone(), self.parts.metrics.clone());
         self.ended.spawn(async move {
             metrics.worker_started(asked.elapsed());
             worker.run().await;
             done
         });
-        let task = Task { name, order, news, missed };
+        let task = Task { name, order, news };
         if is_old {
             tell(&task, Happened::Missed);
         }
@@ -436,7 +434,7 @@ impl Pods {
         };
         if let Some(task) = self.tasks.get(uid) {
             self.parts.metrics.acts.heard();
-            if tell(task, happened) == Told::Lost {
+            if tell(task, happened) == Full::Yes {
                 self.parts.metrics.acts.lost_event();
             }
         } else if !self.silent.is_empty() || self.unclaimed.contains_key(uid) {
@@ -446,20 +444,9 @@ impl Pods {
     }
 }
 
-/// News that a full queue does not take are lost; the task looks at everything when it gets to what the queue holds.
-fn tell(task: &Task, news: Happened) -> Told {
-    if let Err(mpsc::error::TrySendError::Full(_)) = task.news.try_send(news) {
-        task.missed.store(true, Ordering::Relaxed);
-        return Told::Lost;
-    }
-    Told::Taken
-}
-
-/// What became of news.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
-    Taken,
-    Lost,
+/// News for which there is no room are lost, and what waits with them: the task looks at everything instead.
+fn tell(task: &Task, news: Happened) -> Full {
+    task.news.add(news, NEWS_LEN, || Happened::Missed)
 }
 
 fn container_names(found: &PodOnNode) -> Vec<String> {

@@ -10,6 +10,8 @@
 
 use std::{
     collections::BTreeMap,
+    fs::{self, File},
+    io::ErrorKind,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -40,9 +42,12 @@ pub type StoredRecords = BTreeMap<Arc<str>, (Stamp, Bytes)>;
 impl Checkpoint {
     /// Opens or creates the database and checks that it is `identity`'s.
     pub fn open(path: &Path, identity: &Identity) -> Result<Self, OpenError> {
+        if !path.exists() {
+            make(path).map_err(|error| file_error(path, error))?;
+        }
         let mut builder = Builder::new();
         builder.set_cache_size(CACHE_BYTES);
-        let database = builder.create(path).map_err(|error| file_error(path, error))?;
+        let database = builder.open(path).map_err(|error| file_error(path, error))?;
         let checkpoint = Self { database };
         match checkpoint.identity().map_err(checkpoint_error)? {
             None => checkpoint.claim(identity).map_err(checkpoint_error)?,
@@ -144,6 +149,19 @@ fn compare(found: &BTreeMap<String, String>, identity: &Identity) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// An empty database gets its name when it is whole: one that was being made when its process was killed, or the disk was full, could
+/// not be opened.
+fn make(path: &Path) -> Result<(), redb::DatabaseError> {
+    let unnamed = path.with_extension("new");
+    match fs::remove_file(&unnamed) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    drop(Builder::new().create(&unnamed)?);
+    fs::rename(&unnamed, path)?;
+    Ok(path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?)
 }
 
 fn file_error(path: &Path, error: redb::DatabaseError) -> OpenError {

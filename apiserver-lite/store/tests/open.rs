@@ -122,6 +122,16 @@ async fn garbage_is_no_store() {
 }
 
 #[tokio::test]
+async fn a_making_that_broke_off_is_in_nobodys_way() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("records.new"), "half a database").unwrap();
+    let store = open(dir.path()).unwrap();
+    put(&store, "key").await;
+    store.close().await;
+    assert!(!dir.path().join("records.new").exists());
+}
+
+#[tokio::test]
 async fn waiting_for_a_revision() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();

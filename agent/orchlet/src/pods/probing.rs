@@ -13,9 +13,10 @@ use agent_probe::{ANSWER_BYTES, Asker, ask};
 use agent_runtime::runtime::ExecOutput;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::inbox::Inbox;
 use super::parts::Parts;
 use crate::clock;
 
@@ -23,8 +24,6 @@ use crate::clock;
 const ASKED_MAX: usize = 64;
 /// Commands at a time on the node; each costs processes and milliseconds of CPU.
 const COMMANDS_MAX: usize = 8;
-/// Verdicts of a pod that wait for its task; a full queue holds its probes up.
-pub const VERDICTS_LEN: usize = 16;
 
 /// A verdict that changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +119,7 @@ impl NodeProbes {
 /// The probes of one pod.
 pub struct Probing {
     parts: Arc<Parts>,
-    report: mpsc::Sender<Verdict>,
+    report: Arc<Inbox<Verdict>>,
     running: BTreeMap<(String, ProbeKind), AbortHandle>,
     /// Ends all of them with the pod's task.
     tasks: JoinSet<()>,
@@ -130,7 +129,7 @@ pub struct Probing {
 
 impl Probing {
     /// Probes that tell changed verdicts to `report`.
-    pub fn new(parts: Arc<Parts>, report: mpsc::Sender<Verdict>) -> Self {
+    pub fn new(parts: Arc<Parts>, report: Arc<Inbox<Verdict>>) -> Self {
         let (running, tasks) = (BTreeMap::new(), JoinSet::new());
         Self { parts, report, running, tasks, first: true }
     }
@@ -172,7 +171,7 @@ struct Probe {
     pod: Arc<Pod>,
     want: PodWant,
     order: ProbeOrder,
-    report: mpsc::Sender<Verdict>,
+    report: Arc<Inbox<Verdict>>,
 }
 
 impl Probe {
@@ -191,8 +190,10 @@ impl Probe {
             let good = outcome.is_good();
             if let Some(good) = good.and_then(|good| tally.count(&order.probe, good)) {
                 let (container, id, kind) = (order.container.clone(), order.id.clone(), order.kind);
-                let told = self.report.send(Verdict { container, id, kind, good }).await;
-                if told.is_err() || is_last(kind, good) {
+                self.report.renew(Verdict { container, id, kind, good }, |older| {
+                    older.id == order.id && older.kind == kind
+                });
+                if is_last(kind, good) {
                     return;
                 }
             }

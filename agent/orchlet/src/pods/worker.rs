@@ -17,7 +17,6 @@ mod show;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent_pod::backoff::Step;
@@ -31,16 +30,17 @@ use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod, PodStatus};
 use proto_daemon::statusz::TaskStatus;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::act::{Failure, act};
 use super::busy::{Busy, Key, key};
 use super::effect::{self, Effect, step};
+use super::inbox::Inbox;
 use super::last_words::with_message;
 use super::parts::{Counts, Known, Parts};
-use super::probing::{Probing, VERDICTS_LEN, Verdict};
+use super::probing::{Probing, Verdict};
 use super::scene::Scene;
 use super::seams::{Line, MountedVolumes, ReportError, Reported};
 use crate::clock;
@@ -74,8 +74,6 @@ pub struct Start {
     pub on_node: PodOnNode,
     /// What the journal has of it.
     pub memory: Option<Memory>,
-    /// Set by who brings the news when the queue was full and some were lost.
-    pub missed: Arc<AtomicBool>,
 }
 
 /// An operation that ended.
@@ -100,8 +98,7 @@ enum Outcome {
 pub struct Worker {
     parts: Arc<Parts>,
     order: watch::Receiver<Order>,
-    news: mpsc::Receiver<Happened>,
-    missed: Arc<AtomicBool>,
+    news: Arc<Inbox<Happened>>,
     status_page: TaskStatus,
 
     seen: PodSeen,
@@ -112,7 +109,7 @@ pub struct Worker {
     /// How many ephemeral containers the subscription knows of.
     ephemeral: usize,
     probing: Probing,
-    verdicts: mpsc::Receiver<Verdict>,
+    verdicts: Arc<Inbox<Verdict>>,
     /// What the journal was given last, and its receipt.
     recorded: Option<Memory>,
     ticket: Option<Ticket>,
@@ -148,7 +145,7 @@ impl Worker {
     pub fn new(
         parts: Arc<Parts>,
         order: watch::Receiver<Order>,
-        news: mpsc::Receiver<Happened>,
+        news: Arc<Inbox<Happened>>,
         status_page: TaskStatus,
         start: Start,
     ) -> Self {
@@ -168,13 +165,12 @@ impl Worker {
             cgroup: parts.place.has_cgroup(&pod),
             ..PodSeen::default()
         };
-        let (report, verdicts) = mpsc::channel(VERDICTS_LEN);
+        let verdicts = Arc::new(Inbox::default());
         Self {
             shown: pod.status.clone(),
             ephemeral: pod.spec.ephemeral_containers.len(),
-            probing: Probing::new(parts.clone(), report),
+            probing: Probing::new(parts.clone(), verdicts.clone()),
             verdicts,
-            missed: start.missed,
             parts,
             order,
             news,
@@ -204,8 +200,8 @@ impl Worker {
         }
     }
 
-    /// Runs until nothing of the pod is left.
-    pub async fn run(mut self) {
+    /// Runs until nothing of the pod is left. Boxed: a future holds what it is given once more for each one around it.
+    pub async fn run(mut self: Box<Self>) {
         while !self.forgotten {
             let wake_at = self.turn();
             if !self.forgotten {
@@ -264,8 +260,8 @@ impl Worker {
                     Err(error) => tracing::error!(%error, "an operation of a pod broke off"),
                 }
             }
-            Some(news) = self.news.recv() => self.hear(news),
-            Some(Verdict { container, id, kind, good }) = self.verdicts.recv() => {
+            news = self.news.next() => self.hear(news),
+            Verdict { container, id, kind, good } = self.verdicts.next() => {
                 // One about an instance that is not the newest any more changes nothing.
                 self.memory.probed(&container, &id, kind, good);
             }
@@ -456,7 +452,6 @@ impl Worker {
             }
             Happened::Missed => self.look_again = true,
         }
-        self.look_again |= self.missed.swap(false, Ordering::Relaxed);
         self.epoch += 1;
     }
 

@@ -14,7 +14,7 @@ use crate::pods::bench::{Api, Outside, Place, parts};
 struct World {
     dir: tempfile::TempDir,
     runtime: Arc<FakeRuntime>,
-    happened: mpsc::UnboundedReceiver<Happened>,
+    happened: tokio::sync::mpsc::UnboundedReceiver<Happened>,
     api: Arc<Api>,
     place: Arc<Place>,
 }
@@ -22,7 +22,7 @@ struct World {
 /// The agent, as far as one pod goes.
 struct Agent {
     order: watch::Sender<Order>,
-    news: mpsc::Sender<Happened>,
+    news: Arc<Inbox<Happened>>,
     journal: Journal,
     task: JoinHandle<()>,
 }
@@ -54,7 +54,6 @@ impl World {
         let start = Start {
             on_node: self.runtime.pod(&uid).await.expect("pod"),
             memory: records.remove(&uid).map(|record| record.memory),
-            missed: Arc::default(),
         };
         let outside = Outside {
             dir: self.dir.path(),
@@ -66,16 +65,16 @@ impl World {
         let parts = parts(outside);
         let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
         let (order, orders) = watch::channel(order);
-        let (news, receive) = mpsc::channel(16);
+        let news = Arc::new(Inbox::default());
         let page = StatusBoard::default().task("pod");
-        let worker = Worker::new(Arc::new(parts), orders, receive, page, start);
-        Agent { order, news, journal, task: tokio::spawn(worker.run()) }
+        let worker = Worker::new(Arc::new(parts), orders, news.clone(), page, start);
+        Agent { order, news, journal, task: tokio::spawn(Box::new(worker).run()) }
     }
 
     /// Brings the runtime's news to the task.
     async fn deliver(&mut self, agent: &Agent) {
         while let Ok(happened) = self.happened.try_recv() {
-            agent.news.send(happened).await.expect("task");
+            agent.news.add(happened, 16, || Happened::Missed);
         }
     }
 

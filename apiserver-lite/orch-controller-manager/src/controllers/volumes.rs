@@ -180,7 +180,7 @@ pub fn say<T: Resource>(
     reason: &'static str,
     message: impl Into<String>,
 ) -> Said {
-    Said { about: reference(object, names), kind, reason, message: message.into() }
+    Said { about: reference(object, names), kind, reason: reason.into(), message: message.into() }
 }
 
 /// A change of an object that holds only while it is as it was looked at. `fields` may hold more metadata.

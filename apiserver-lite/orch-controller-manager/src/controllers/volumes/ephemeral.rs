@@ -115,7 +115,7 @@ mod tests {
         let planned = plan(names(), &owner(), |name| Some(Arc::new(claim(name))));
         assert!(planned.writes.is_empty());
         assert_eq!(
-            (planned.said[0].reason, planned.said[0].message.as_str()),
+            (&*planned.said[0].reason, planned.said[0].message.as_str()),
             (
                 "FailedBinding",
                 "ephemeral volume scratch: PVC ns/p-scratch was not created for pod ns/p (pod is not owner)"

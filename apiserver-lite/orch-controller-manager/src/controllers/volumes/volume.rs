@@ -131,7 +131,7 @@ mod tests {
             Write::Patch { patch, .. } => patch["spec"].to_string(),
             other => unreachable!("{other:?}"),
         };
-        let said = plan.said.iter().map(|said| said.reason.to_owned());
+        let said = plan.said.iter().map(|said| said.reason.to_string());
         plan.writes.iter().map(short).chain(said).collect::<Vec<_>>().join(" ")
     }
 

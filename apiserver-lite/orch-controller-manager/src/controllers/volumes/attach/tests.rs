@@ -107,7 +107,7 @@ fn short(plan: &Plan) -> Vec<String> {
         }
         other => unreachable!("{other:?}"),
     };
-    let said = plan.said.iter().map(|said| said.reason.to_owned());
+    let said = plan.said.iter().map(|said| said.reason.to_string());
     plan.writes.iter().map(write).chain(said).collect()
 }
 

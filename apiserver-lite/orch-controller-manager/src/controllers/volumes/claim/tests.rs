@@ -37,8 +37,8 @@ impl Cluster {
     }
 }
 
-fn said(plan: &Plan) -> Vec<(&'static str, &str)> {
-    plan.said.iter().map(|said| (said.reason, said.message.as_str())).collect()
+fn said(plan: &Plan) -> Vec<(&str, &str)> {
+    plan.said.iter().map(|said| (&*said.reason, said.message.as_str())).collect()
 }
 
 fn patches(plan: &Plan) -> Vec<(ObjectKind, Part, Value)> {

@@ -7,9 +7,11 @@ pub mod import_dir;
 mod logins;
 mod provider;
 mod slots;
+mod standstill;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -29,12 +31,18 @@ pub use provider::Providers;
 use crate::clock;
 use crate::pods::seams::Sources;
 use slots::{Rank, Slots};
+use standstill::Watch;
+
+pub use standstill::STANDSTILL;
 
 /// Images, shared by all pods.
 pub struct Images {
     runtime: Arc<dyn Runtime>,
     logins: Logins,
     slots: Slots,
+    /// How long nothing may move before a pull is given up.
+    standstill: Duration,
+    fetching: Fetching,
     rate: Mutex<Rate>,
     under_way: Mutex<BTreeMap<Wanted, (Pull, Rank)>>,
     uses: Mutex<Uses>,
@@ -71,6 +79,8 @@ pub struct PullBounds {
     pub qps: u32,
     /// That may begin at once.
     pub burst: u32,
+    /// How long nothing may move before one is given up.
+    pub standstill: Duration,
 }
 
 impl Images {
@@ -80,6 +90,8 @@ impl Images {
             runtime,
             logins,
             slots: Slots::new(bounds.parallel),
+            standstill: bounds.standstill,
+            fetching: Fetching::default(),
             rate: Mutex::new(Rate::new(bounds.qps, bounds.burst)),
             under_way: Mutex::default(),
             uses: Mutex::default(),
@@ -151,13 +163,38 @@ impl Images {
         let logins = wanted.logins.iter().map(|login| Some(registry_login(login)));
         let anonymous = wanted.logins.is_empty().then_some(None);
         for login in logins.chain(anonymous) {
-            match self.runtime.pull_image(&wanted.image, login.as_ref()).await {
+            match self.watched(&wanted.image, login.as_ref()).await {
                 Ok(id) => return Ok(id),
-                Err(error) => errors.push(error.said()),
+                Err(error) => errors.push(error),
             }
         }
         errors.dedup();
         Err(PullError::failed(errors.join("; ")))
+    }
+
+    /// One pull, given up when it stands still.
+    async fn watched(&self, image: &str, login: Option<&RegistryLogin>) -> Result<String, String> {
+        // A runtime that does not say is asked again at the next look.
+        let arrivals = || async { self.runtime.arrivals().await.unwrap_or_default() };
+        let mut watch = Watch::new(self.standstill, arrivals().await);
+        let (turn, mut waited) = (self.fetching.begin(), Duration::ZERO);
+        let pull = self.runtime.pull_image(image, login);
+        tokio::pin!(pull);
+        loop {
+            // Cancel safe: the pull goes on where it is.
+            tokio::select! {
+                biased;
+                pulled = &mut pull => return pulled.map_err(|error| error.said()),
+                () = tokio::time::sleep(watch.pause()) => waited += watch.pause(),
+            }
+            let stands = watch.stands(arrivals().await, self.fetching.number(), waited);
+            if stands && turn.is_first() {
+                let after = proto_daemon::go_duration::format(self.standstill);
+                return Err(format!(
+                    "pull of {image:?} was given up: nothing has come for {after}"
+                ));
+            }
+        }
     }
 
     /// Whether an image was imported for this node.
@@ -172,6 +209,43 @@ impl Images {
             lock(&self.under_way).keys().map(|wanted| wanted.image.clone()).collect();
         let pulled = pulled.iter().filter_map(|image| Some(ImageName::parse(image).ok()?.full()));
         pulled.chain(lock(&self.imported).iter().cloned()).collect()
+    }
+}
+
+/// The pulls that the runtime has been asked for, in the order in which they began.
+#[derive(Debug, Default)]
+struct Fetching {
+    begun: AtomicU64,
+    turns: Mutex<BTreeSet<u64>>,
+}
+
+/// One of them.
+struct Turn<'a> {
+    all: &'a Fetching,
+    number: u64,
+}
+
+impl Fetching {
+    fn begin(&self) -> Turn<'_> {
+        let number = self.begun.fetch_add(1, Ordering::Relaxed);
+        lock(&self.turns).insert(number);
+        Turn { all: self, number }
+    }
+
+    fn number(&self) -> usize {
+        lock(&self.turns).len()
+    }
+}
+
+impl Turn<'_> {
+    fn is_first(&self) -> bool {
+        lock(&self.all.turns).first() == Some(&self.number)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        lock(&self.all.turns).remove(&self.number);
     }
 }
 

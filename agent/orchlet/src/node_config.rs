@@ -11,7 +11,7 @@ use clap::Args;
 use proto_daemon::rate::Rate;
 
 use crate::config::FileConfig;
-use crate::images::PullBounds;
+use crate::images::{PullBounds, STANDSTILL};
 
 /// Flags about the node as a whole that no field of the file stands for.
 #[derive(Clone, Debug, Args)]
@@ -44,6 +44,7 @@ pub fn pull_bounds(file: &FileConfig) -> PullBounds {
         parallel: usize::try_from(parallel).unwrap_or(1).max(1),
         qps: u32::try_from(file.registry_pull_qps).unwrap_or(0),
         burst: u32::try_from(file.registry_burst).unwrap_or(1),
+        standstill: STANDSTILL,
     }
 }
 

@@ -11,7 +11,7 @@ pub mod last_words;
 pub mod parts;
 pub mod probing;
 pub mod publish;
-mod pulling;
+pub mod pulling;
 pub mod restarts;
 pub mod scene;
 pub mod seams;

@@ -6,8 +6,7 @@ use super::*;
 use crate::metrics::AgentMetrics;
 
 fn images(runtime: &Arc<FakeRuntime>) -> Arc<Images> {
-    let bounds = PullBounds { parallel: 2, qps: 0, burst: 0 };
-    Images::new(runtime.clone(), Logins::default(), bounds)
+    Images::new(runtime.clone(), Logins::default(), bench::pull_bounds())
 }
 
 #[tokio::test]
@@ -61,7 +60,7 @@ use proto_api::core::v1::{LocalObjectReference, Secret};
 use registry::{PASSWORD, PRIVATE, PUBLIC, Registry, USER};
 
 use super::collect::Goal;
-use crate::pods::bench;
+use crate::pods::{bench, pulling};
 
 fn tar(name: &str, content: u8) -> ImageTar {
     let data = vec![content; 1 << 20];
@@ -91,7 +90,7 @@ async fn a_registry_is_shown_the_right_credentials() {
     let runtime = Arc::new(containerd.runtime.clone());
     let root = containerd.dir().join("agent");
     std::fs::create_dir_all(&root).expect("mkdir");
-    let bounds = PullBounds { parallel: 4, qps: 0, burst: 0 };
+    let bounds = PullBounds { parallel: 4, ..bench::pull_bounds() };
     let plain = Images::new(runtime.clone(), Logins::default(), bounds);
     let (nobody, nothing) = (Pod::default(), Sources::default());
     let public = format!("{}/{PUBLIC}:1", registry.address);
@@ -160,6 +159,49 @@ fn plugin(root: &std::path::Path, address: &str) -> Providers {
     let path = root.join("providers.yaml");
     std::fs::write(&path, config).expect("write");
     Providers::load(&path, &bin, &AgentMetrics::default().acts).expect("providers")
+}
+
+#[tokio::test]
+async fn a_pull_that_stands_still_is_given_up_and_gone_on_with() {
+    let Some(containerd) = Containerd::start("a_pull_stands_still") else { return };
+    let (data, path, mode) = (vec![1; 4 << 20], "data", 0o644);
+    let file = ImageFile::Regular { path, mode, data };
+    let registry = Registry::start(&ImageTar::single_layer("x:1", &[file], &["/data"])).await;
+    // More than half of the layer comes, and then nothing more. containerd writes a mebibyte at a time.
+    registry.let_through(5 << 19);
+    let image = format!("{}/{PUBLIC}:1", registry.address);
+    let runtime = Arc::new(containerd.runtime.clone());
+    std::fs::create_dir_all(containerd.dir().join("agent")).expect("mkdir");
+    let mut parts = bench::plain(runtime.clone(), &containerd.dir().join("agent"));
+    let api = Arc::new(bench::Api::default());
+    let standstill = Duration::from_secs(2);
+    let bounds = PullBounds { standstill, ..bench::pull_bounds() };
+    {
+        let parts = Arc::get_mut(&mut parts).expect("nobody else's");
+        parts.reports = api.clone();
+        parts.images = Images::new(runtime.clone(), Logins::default(), bounds);
+    }
+    let pod = Pod::default();
+    let sources = Sources::default();
+    let pull = || parts.images.pull(&image, &pod, &sources);
+    let said_after = Duration::from_millis(500);
+    let given_up = pulling::watched(&parts, &pod, (&image, "c"), said_after, pull()).await;
+    let message = given_up.expect_err("the registry has stopped").message;
+    assert!(message.ends_with("was given up: nothing has come for 2s"), "{message}");
+    let told = api.events.lock().expect("lock").clone();
+    let told: Vec<&str> = told.iter().map(|event| event.message.as_str()).collect();
+    assert!(
+        told.iter().any(|text| text.ends_with(": 2.0 of 4.0 MiB have come of 1 layers")),
+        "{told:?}"
+    );
+
+    registry.let_through(usize::MAX);
+    pull().await.expect("the rest");
+    let begun = registry.begun();
+    assert!(
+        begun.len() == 2 && begun[1] >= 2 << 20,
+        "what has come is not fetched again: {begun:?}"
+    );
 }
 
 #[tokio::test]

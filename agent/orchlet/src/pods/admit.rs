@@ -192,6 +192,6 @@ mod tests {
         let refused = answer(&parts, &asks).await;
         let expect = "OutOfexample.com/dongle";
         assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == expect));
-        assert_eq!(*api.events.lock().expect("lock"), [expect]);
+        assert_eq!(api.reasons(), [expect]);
     }
 }

@@ -1,6 +1,5 @@
 //! What tests put around pods' tasks: an API server, a node's share, and the parts made of them.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -16,6 +15,7 @@ use super::parts::Parts;
 use super::seams::{
     Line, MountedVolumes, PodPlace, PodVolumes, ReportError, Reported, Reports, Sources,
 };
+use crate::images::{PullBounds, STANDSTILL};
 use crate::journal::Journal;
 use crate::metrics::AgentMetrics;
 use crate::objects::NoObjects;
@@ -28,7 +28,14 @@ pub struct Api {
     /// Uids of objects that were let go.
     pub deleted: Mutex<Vec<String>>,
     /// Reasons of events.
-    pub events: Mutex<Vec<Cow<'static, str>>>,
+    pub events: Mutex<Vec<PodEvent>>,
+}
+
+impl Api {
+    /// The reasons of the events that were told.
+    pub fn reasons(&self) -> Vec<String> {
+        self.events.lock().expect("lock").iter().map(|event| event.reason.to_string()).collect()
+    }
 }
 
 impl Reports for Api {
@@ -49,7 +56,7 @@ impl Reports for Api {
     }
 
     fn event(&self, _: &Pod, event: PodEvent) {
-        self.events.lock().expect("lock").push(event.reason);
+        self.events.lock().expect("lock").push(event);
     }
 }
 
@@ -141,6 +148,11 @@ pub fn metrics() -> AgentMetrics {
     METRICS.get_or_init(AgentMetrics::default).clone()
 }
 
+/// Bounds on pulls of a small node.
+pub fn pull_bounds() -> PullBounds {
+    PullBounds { parallel: 2, qps: 0, burst: 0, standstill: STANDSTILL }
+}
+
 /// The parts of a small node.
 pub fn parts(outside: Outside<'_>) -> Parts {
     let mut node = Node::default();
@@ -162,11 +174,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         node: node.into(),
         pods: Mutex::default(),
         verdicts: Default::default(),
-        images: crate::images::Images::new(
-            outside.runtime,
-            Default::default(),
-            crate::images::PullBounds { parallel: 2, qps: 0, burst: 0 },
-        ),
+        images: crate::images::Images::new(outside.runtime, Default::default(), pull_bounds()),
         dead_kept: 1,
         crash_delay_max: agent_pod::backoff::CRASH_DELAY_MAX,
         sandbox_image: "pause:1".into(),

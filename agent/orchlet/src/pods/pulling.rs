@@ -6,12 +6,13 @@ use agent_pod::events;
 use agent_pod::seen::ImageSeen;
 use agent_pod::want::container_of;
 use agent_runtime::runtime::Arrivals;
+use proto_api::core::v1::Pod;
 
 use super::act::{Failure, warn};
 use super::effect::Effect;
 use super::parts::Parts;
 use super::scene::Scene;
-use crate::images;
+use crate::images::{self, PullError};
 
 /// How long a pull takes before something is said of it; then twice as long each time.
 const SAID_AFTER: Duration = Duration::from_secs(15);
@@ -47,13 +48,26 @@ pub(super) async fn pull(
         warn(parts, &scene.pod, "FailedToRetrieveImagePullSecret", message);
     }
     let pull = parts.images.pull(image, &scene.pod, &scene.sources);
+    let pulled = watched(parts, &scene.pod, (image, container), SAID_AFTER, pull).await;
+    let id = pulled.map_err(|e| Failure::new(e.reason, e.message))?;
+    Ok(Effect::Image(ImageSeen::Present { id }))
+}
+
+/// Waits for a pull; from `said_after` on says how far it is.
+pub async fn watched(
+    parts: &Parts,
+    pod: &Pod,
+    (image, container): (&str, &str),
+    said_after: Duration,
+    pull: impl Future<Output = Result<String, PullError>>,
+) -> Result<String, PullError> {
     tokio::pin!(pull);
-    let (mut waited, mut pause) = (Duration::ZERO, SAID_AFTER);
-    let pulled = loop {
+    let (mut waited, mut pause) = (Duration::ZERO, said_after);
+    loop {
         // Cancel safe: the pull goes on where it is.
         tokio::select! {
             biased;
-            pulled = &mut pull => break pulled,
+            pulled = &mut pull => return pulled,
             () = tokio::time::sleep(pause) => {}
         }
         waited += pause;
@@ -61,10 +75,8 @@ pub(super) async fn pull(
         // A runtime that does not say is asked again next time.
         let arrivals = parts.runtime.arrivals().await.unwrap_or_default();
         let message = progress(image, waited, arrivals, parts.images.pulls());
-        parts.reports.event(&scene.pod, events::pull_goes_on(&scene.pod, container, message));
-    };
-    let id = pulled.map_err(|e| Failure::new(e.reason, e.message))?;
-    Ok(Effect::Image(ImageSeen::Present { id }))
+        parts.reports.event(pod, events::pull_goes_on(pod, container, message));
+    }
 }
 
 /// How far a pull is. The runtime tells of all pulls together. Pure.

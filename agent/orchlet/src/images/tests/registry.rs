@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex};
 
 use agent_runtime::image::{Archive, Blob, ImageTar, Source};
 use base64::Engine as _;
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 
 /// Repository that everybody may read.
 pub const PUBLIC: &str = "public/app";
@@ -34,6 +36,10 @@ struct State {
     blobs: BTreeMap<String, Bytes>,
     /// Paths that were asked for with GET.
     got: Mutex<Vec<String>>,
+    /// How much of a blob is sent; the rest waits until it may be.
+    gate: watch::Sender<usize>,
+    /// Where in the largest blob each transfer began.
+    begun: Mutex<Vec<usize>>,
 }
 
 struct Stored {
@@ -65,10 +71,26 @@ impl Registry {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address").to_string();
-        let state =
-            Arc::new(State { address: address.clone(), manifest, blobs, got: Mutex::default() });
+        let state = Arc::new(State {
+            address: address.clone(),
+            manifest,
+            blobs,
+            got: Mutex::default(),
+            gate: watch::Sender::new(usize::MAX),
+            begun: Mutex::default(),
+        });
         tokio::spawn(serve(listener, state.clone()));
         Self { address, state }
+    }
+
+    /// Sends no more than so much of any blob, until it is told otherwise.
+    pub fn let_through(&self, bytes: usize) {
+        self.state.gate.send_replace(bytes);
+    }
+
+    /// Where in the layer each transfer of it began.
+    pub fn begun(&self) -> Vec<usize> {
+        self.state.begun.lock().expect("lock").clone()
     }
 
     /// How often content of that kind was fetched: `manifests` or `blobs`.
@@ -92,10 +114,10 @@ async fn serve(listener: TcpListener, state: Arc<State>) {
     }
 }
 
-type Answer = Response<Full<Bytes>>;
+type Answer = Response<BoxBody<Bytes, Infallible>>;
 
 fn plain(status: StatusCode, body: impl Into<Bytes>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
+    let mut answer = Response::new(Full::new(body.into()).boxed());
     *answer.status_mut() = status;
     answer
 }
@@ -155,13 +177,46 @@ fn content(state: &State, request: &Request<Incoming>, rest: &str) -> Answer {
         },
         _ => return plain(StatusCode::NOT_FOUND, "{}"),
     };
-    let body = if request.method() == Method::HEAD { Bytes::new() } else { bytes.clone() };
-    let mut answer = plain(StatusCode::OK, body);
+    let begin = header(request, "range");
+    let begin = begin.strip_prefix("bytes=").and_then(|range| range.split_once('-'));
+    let begin = begin.and_then(|(begin, _)| begin.parse::<usize>().ok());
+    let rest = bytes.slice(begin.unwrap_or(0).min(bytes.len())..);
+    let mut answer = plain(StatusCode::OK, "");
+    if begin.is_some() {
+        *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
+    }
     let headers = answer.headers_mut();
     headers.insert("content-type", media_type.parse().expect("header"));
     headers.insert("docker-content-digest", digest.parse().expect("header"));
-    headers.insert("content-length", bytes.len().to_string().parse().expect("header"));
+    headers.insert("content-length", rest.len().to_string().parse().expect("header"));
+    if let Some(begin) = begin {
+        let (last, len) = (bytes.len() - 1, bytes.len());
+        let range = format!("bytes {begin}-{last}/{len}");
+        headers.insert("content-range", range.parse().expect("header"));
+    }
+    if request.method() == Method::HEAD {
+        return answer;
+    }
+    if state.blobs.values().all(|other| other.len() <= bytes.len()) {
+        state.begun.lock().expect("lock").push(bytes.len() - rest.len());
+    }
+    *answer.body_mut() = gated(rest, bytes.len(), state.gate.subscribe());
     answer
+}
+
+/// The rest of a blob of `len` bytes, as far as the gate lets it through.
+fn gated(rest: Bytes, len: usize, gate: watch::Receiver<usize>) -> BoxBody<Bytes, Infallible> {
+    let pieces =
+        futures_util::stream::unfold((rest, gate), move |(mut rest, mut gate)| async move {
+            if rest.is_empty() {
+                return None;
+            }
+            let sent = len - rest.len();
+            let open = *gate.wait_for(|open| *open > sent).await.ok()?;
+            let piece = rest.split_to((open - sent).min(rest.len()));
+            Some((Ok(Frame::data(piece)), (rest, gate)))
+        });
+    StreamBody::new(pieces).boxed()
 }
 
 fn header(request: &Request<Incoming>, name: &str) -> String {

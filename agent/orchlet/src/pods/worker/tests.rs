@@ -127,7 +127,7 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
     let agent = world.start(pod()).await;
     let first = world.shown("a ready pod", is_ready).await;
     assert_eq!(first.phase, "Running");
-    let events = world.api.events.lock().expect("lock").clone();
+    let events = world.api.reasons();
     assert_eq!(events, ["Pulled", "Created", "Started"]);
     agent.kill().await;
 
@@ -200,6 +200,6 @@ async fn what_the_runtime_refuses_is_tried_again() {
     world.runtime.fail_next("RunPodSandbox", kind, "no");
     let agent = world.start(pod()).await;
     world.shown("a ready pod", is_ready).await;
-    assert!(world.api.events.lock().expect("lock").contains(&"FailedCreatePodSandBox".into()));
+    assert!(world.api.reasons().contains(&"FailedCreatePodSandBox".to_owned()));
     agent.kill().await;
 }

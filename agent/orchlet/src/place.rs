@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
@@ -89,10 +89,11 @@ impl NodePlace {
     pub fn prepare(&self, capacity: &Amounts, enforced: &Enforced) -> Result<(), Line> {
         self.ensure(&CgroupName::pods(&self.root), &self.pods_limits(capacity, enforced))?;
         for class in [QosClass::Burstable, QosClass::BestEffort] {
-            self.ensure(
-                &CgroupName::class(&self.root, class),
-                &class_limits(class, std::iter::empty()),
-            )?;
+            let name = CgroupName::class(&self.root, class);
+            // The weight of burstable pods that run already is not known yet: what they have stays.
+            if class == QosClass::BestEffort || !self.cgroups.exists(&name.path(self.driver)) {
+                self.ensure(&name, &class_limits(class, std::iter::empty()))?;
+            }
         }
         for (place, amounts) in &enforced.groups {
             if !self.cgroups.exists(place) {
@@ -133,7 +134,7 @@ impl NodePlace {
 
     /// The bounds of the class of burstable pods, from the pods in it.
     fn burstable(&self) -> CgroupLimits {
-        let placed = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let placed = self.placed();
         let members = placed.values().map(|pod| &**pod);
         let members = members.filter(|pod| class(pod) == QosClass::Burstable);
         class_limits(QosClass::Burstable, members)
@@ -190,6 +191,20 @@ impl NodePlace {
             }
         }
     }
+
+    /// Has systemd know the weight of a class, where it manages them.
+    async fn settle_class(&self, of: QosClass) -> Result<(), Line> {
+        match (self.driver, of) {
+            (Driver::Cgroupfs, _) | (_, QosClass::Guaranteed | QosClass::BestEffort) => Ok(()),
+            (Driver::Systemd, QosClass::Burstable) => {
+                self.bound(&CgroupName::class(&self.root, of), &self.burstable()).await
+            }
+        }
+    }
+
+    fn placed(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pod>>> {
+        self.placed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The class that the API shows, which never changes in a pod's life, else the computed one.
@@ -204,8 +219,7 @@ fn class(pod: &Pod) -> QosClass {
 
 impl PodPlace for NodePlace {
     fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
-        let placed = || self.placed.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = placed().insert(pod.metadata.uid.clone(), Arc::new(pod.clone())).is_none();
+        let new = self.placed().insert(pod.metadata.uid.clone(), Arc::new(pod.clone())).is_none();
         if new {
             self.weigh(class(pod))?;
         }
@@ -219,10 +233,7 @@ impl PodPlace for NodePlace {
             if self.driver == Driver::Cgroupfs {
                 return Ok(());
             }
-            if class(pod) == QosClass::Burstable {
-                let name = CgroupName::class(&self.root, QosClass::Burstable);
-                self.bound(&name, &self.burstable()).await?;
-            }
+            self.settle_class(class(pod)).await?;
             let limits = pod_limits(pod, self.pids).bound_by(self.cpu);
             self.bound(&self.name(pod), &limits).await
         }
@@ -233,8 +244,14 @@ impl PodPlace for NodePlace {
         self.name(pod).parent(self.driver)
     }
 
-    fn has_cgroup(&self, pod: &Pod) -> bool {
-        self.classes_of(&pod.metadata.uid).next().is_some()
+    fn adopt_cgroup(&self, pod: &Pod) -> bool {
+        let uid = &pod.metadata.uid;
+        let has = self.classes_of(uid).next().is_some();
+        if has {
+            // Its class has its weight; whatever comes or goes next is weighed with it.
+            self.placed().insert(uid.clone(), Arc::new(pod.clone()));
+        }
+        has
     }
 
     fn uids(&self) -> Vec<String> {
@@ -264,8 +281,12 @@ impl PodPlace for NodePlace {
             for class in &classes {
                 self.remove(&CgroupName::pod(&self.root, *class, uid)).await?;
             }
-            self.placed.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-            classes.into_iter().try_for_each(|class| self.weigh(class))
+            self.placed().remove(uid);
+            for class in classes {
+                self.weigh(class)?;
+                self.settle_class(class).await?;
+            }
+            Ok(())
         }
         .boxed()
     }
@@ -275,6 +296,7 @@ impl PodPlace for NodePlace {
 mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
+    use agent_host::cgroups::Layout;
     use proto_api::core::v1::Container;
 
     use super::*;
@@ -290,19 +312,53 @@ mod tests {
         pod
     }
 
+    /// A tree of a test's own, removed with it.
+    struct Tree {
+        cgroups: Cgroups,
+        top: String,
+    }
+
+    impl Tree {
+        fn new(test: &str) -> Option<Self> {
+            let root = std::fs::metadata("/proc/self").expect("proc").uid() == 0;
+            let Some(cgroups) = Cgroups::detect().ok().filter(|_| root) else {
+                eprintln!("SKIPPED {test}: needs root and cgroups");
+                return None;
+            };
+            Some(Self { cgroups, top: format!("/orchlet-{test}-{}", std::process::id()) })
+        }
+
+        /// What an agent that begins makes of it.
+        fn place(&self) -> NodePlace {
+            let (driver, cpu) = (Driver::Cgroupfs, CpuBound::default());
+            let place = NodePlace::new(self.cgroups.clone(), &self.top, driver, None, cpu);
+            place.prepare(&Amounts::new(), &Enforced::default()).expect("prepare");
+            place
+        }
+
+        /// The weight of burstable pods, in the host's own unit.
+        fn weight(&self) -> u64 {
+            let (tree, file) = match self.cgroups.layout() {
+                Layout::V1(trees) => (trees.cpu.as_deref().expect("cpu"), "cpu.shares"),
+                Layout::V2 { mount } => (mount.as_path(), "cpu.weight"),
+            };
+            let path = tree.join(&self.top[1..]).join("kubepods/burstable").join(file);
+            std::fs::read_to_string(path).expect("weight").trim().parse().expect("number")
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            for directory in ["/kubepods/burstable", "/kubepods/besteffort", "/kubepods", ""] {
+                let _ = self.cgroups.remove(&format!("{}{directory}", self.top));
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_cgroup_is_found_and_removed_by_its_uid_alone() {
-        let root = std::fs::metadata("/proc/self").expect("proc").uid() == 0;
-        let Some(cgroups) = Cgroups::detect().ok().filter(|_| root) else {
-            eprintln!(
-                "SKIPPED a_cgroup_is_found_and_removed_by_its_uid_alone: needs root and cgroups"
-            );
-            return;
-        };
-        let top = format!("/orchlet-place-test-{}", std::process::id());
-        let (driver, cpu) = (Driver::Cgroupfs, CpuBound::default());
-        let place = NodePlace::new(cgroups.clone(), &top, driver, None, cpu);
-        place.prepare(&Amounts::new(), &Enforced::default()).expect("prepare");
+        let Some(tree) = Tree::new("place-found") else { return };
+        let place = tree.place();
         let both = ["cpu", "memory"];
         let pods = [pod("a-1", &[], &[]), pod("b-2", &["memory"], &[]), pod("c-3", &both, &both)];
         for pod in &pods {
@@ -310,18 +366,47 @@ mod tests {
         }
         let mut uids = place.uids();
         uids.sort();
+        assert_eq!(uids, ["a-1", "b-2", "c-3"]);
         for pod in &pods {
             let uid = &pod.metadata.uid;
             let mut remains = Pod::default();
             remains.metadata.uid.clone_from(uid);
-            let had = place.has_cgroup(&remains);
+            let had = place.adopt_cgroup(&remains);
             place.remove_cgroup(&remains).await.expect("remove");
-            assert!(had && !place.has_cgroup(pod), "{uid}");
+            assert!(had && !place.adopt_cgroup(pod), "{uid}");
         }
-        let left = place.uids();
-        for directory in ["/kubepods/burstable", "/kubepods/besteffort", "/kubepods", ""] {
-            cgroups.remove(&format!("{top}{directory}")).expect("clean up");
+        assert_eq!(place.uids(), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn burstable_pods_keep_their_weight_when_the_agent_starts_anew() {
+        let Some(tree) = Tree::new("place-weight") else { return };
+        let asks = |uid: &str, cpu: &str| {
+            let mut pod = pod(uid, &["cpu"], &[]);
+            let requests = &mut pod.spec.containers[0].resources.requests;
+            requests.insert("cpu".into(), cpu.parse().expect("quantity"));
+            pod
+        };
+        let (one, two, three) = (asks("a-1", "1"), asks("b-2", "2"), asks("c-3", "4"));
+        let first = tree.place();
+        let none = tree.weight();
+        first.make_cgroup(&one).expect("make");
+        let weight = tree.weight();
+        first.make_cgroup(&two).expect("make");
+        let both = tree.weight();
+        assert!(none < weight && weight < both, "{none} {weight} {both}");
+
+        let next = tree.place();
+        assert_eq!(tree.weight(), both, "nothing is known of them yet");
+        assert!(next.adopt_cgroup(&one) && next.adopt_cgroup(&two) && !next.adopt_cgroup(&three));
+        assert_eq!(tree.weight(), both);
+        next.make_cgroup(&three).expect("make");
+        assert!(tree.weight() > both);
+        for pod in [&three, &two] {
+            next.remove_cgroup(pod).await.expect("remove");
         }
-        assert_eq!((uids, left), (["a-1", "b-2", "c-3"].map(str::to_owned).to_vec(), vec![]));
+        assert_eq!(tree.weight(), weight);
+        next.remove_cgroup(&one).await.expect("remove");
+        assert_eq!(tree.weight(), none);
     }
 }

@@ -85,7 +85,7 @@ impl PodPlace for Place {
         format!("/kubepods/pod{}", pod.metadata.uid)
     }
 
-    fn has_cgroup(&self, pod: &Pod) -> bool {
+    fn adopt_cgroup(&self, pod: &Pod) -> bool {
         self.cgroups.lock().expect("lock").contains(&pod.metadata.uid)
     }
 

@@ -57,8 +57,9 @@ pub trait PodPlace: Send + Sync {
     }
     /// Where the pod's cgroup is or would be, as the runtime is told.
     fn cgroup_parent(&self, pod: &Pod) -> String;
-    /// Whether the pod has a cgroup, whatever is known of the pod beside its uid.
-    fn has_cgroup(&self, pod: &Pod) -> bool;
+    /// Takes in the cgroup that an earlier agent may have made for the pod, whatever is known of the pod beside its uid; whether there
+    /// is one.
+    fn adopt_cgroup(&self, pod: &Pod) -> bool;
     /// Uids of all pods that have one.
     fn uids(&self) -> Vec<String>;
     /// What the pod uses, where that can be told.

@@ -162,7 +162,7 @@ impl Worker {
             sandboxes: start.on_node.sandboxes,
             containers,
             volumes,
-            cgroup: parts.place.has_cgroup(&pod),
+            cgroup: parts.place.adopt_cgroup(&pod),
             ..PodSeen::default()
         };
         let verdicts = Arc::new(Inbox::default());

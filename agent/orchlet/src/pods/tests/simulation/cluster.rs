@@ -247,7 +247,7 @@ impl PodPlace for SimPlace {
         format!("/kubepods/pod{}", pod.metadata.uid)
     }
 
-    fn has_cgroup(&self, pod: &Pod) -> bool {
+    fn adopt_cgroup(&self, pod: &Pod) -> bool {
         lock(&self.world).cgroups.contains(&pod.metadata.uid)
     }
 

@@ -311,7 +311,7 @@ mod tests {
         ];
         for (event, reason, path) in cases {
             let event = event.expect("an event");
-            assert_eq!((event.reason, event.field_path.as_str()), (reason, path));
+            assert_eq!((&*event.reason, event.field_path.as_str()), (reason, path));
         }
         assert_eq!(begun(&want(), &Memory::default(), &Action::CreateSandbox { attempt: 0 }), None);
         assert_eq!(waiting(&want(), "c", "ContainerCreating", ""), []);
@@ -321,14 +321,14 @@ mod tests {
     fn what_a_container_waits_for_is_told_as_tools_expect_it() {
         let told = |reason: &str| {
             let events = waiting(&want(), "c", reason, "why");
-            events.into_iter().map(|e| (e.reason, e.message)).collect::<Vec<_>>()
+            events.into_iter().map(|e| (e.reason.into_owned(), e.message)).collect::<Vec<_>>()
         };
-        let failed = |text: &str| ("Failed", format!("Error: {text}"));
+        let failed = |text: &str| ("Failed".to_owned(), format!("Error: {text}"));
         assert_eq!(told("ErrImagePull"), [failed("ErrImagePull")]);
-        let back_off = ("BackOff", "why".to_owned());
+        let back_off = ("BackOff".to_owned(), "why".to_owned());
         assert_eq!(told("ImagePullBackOff"), [back_off, failed("ImagePullBackOff")]);
         assert_eq!(told("InvalidImageName"), [failed("InvalidImageName")]);
-        let never = ("ErrImageNeverPull", "why".to_owned());
+        let never = ("ErrImageNeverPull".to_owned(), "why".to_owned());
         assert_eq!(told("ErrImageNeverPull"), [never, failed("ErrImageNeverPull")]);
         assert_eq!(told("CreateContainerConfigError"), [failed("why")]);
     }
@@ -338,7 +338,7 @@ mod tests {
         let mut memory = Memory::default();
         let again = Action::CreateSandbox { attempt: 1 };
         let told = |memory: &Memory| begun(&want(), memory, &again).map(|event| event.reason);
-        assert_eq!(told(&memory), Some("SandboxChanged"));
+        assert_eq!(told(&memory).as_deref(), Some("SandboxChanged"));
         memory.failed(Step::Sandbox, "", "no network", Duration::ZERO);
         assert_eq!(told(&memory), None);
     }

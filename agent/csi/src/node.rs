@@ -73,6 +73,14 @@ pub enum CsiError {
         /// Name of the volume.
         volume: String,
     },
+    /// One pod at a time may have the volume, and another one does.
+    #[error(
+        "{SET_UP} failed for volume {volume:?} : volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+    )]
+    OnePodOnly {
+        /// Name of the volume.
+        volume: String,
+    },
     /// The node's own part failed.
     #[error("{step} failed for volume {volume:?} : {what}: {source}")]
     Node {

@@ -9,7 +9,7 @@ use crate::handler::Handler;
 use crate::memory::{Doom, Memory};
 use crate::plan::{Action, StopWhy};
 use crate::probe::{Outcome, ProbeKind};
-use crate::want::{PodWant, RestartPolicy, Role};
+use crate::want::{PodWant, Presence, RestartPolicy, Role};
 
 /// Whether an event is ordinary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,6 +196,8 @@ pub fn image_present(want: &PodWant, container: &str, image: &str) -> PodEvent {
 pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> {
     use Severity::Warning;
     let event = match action {
+        // a pod that goes needs them no more, and may have given them up for that
+        Action::MountVolumes if want.presence != Presence::Present => return None,
         Action::MountVolumes => mount_failed(error),
         Action::CreateSandbox { .. } => PodEvent::new(
             Warning,
@@ -315,6 +317,8 @@ mod tests {
         }
         assert_eq!(begun(&want(), &Memory::default(), &Action::CreateSandbox { attempt: 0 }), None);
         assert_eq!(waiting(&want(), "c", "ContainerCreating", ""), []);
+        let going = PodWant { presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
+        assert_eq!(failed(&going, &Action::MountVolumes, "no"), None);
     }
 
     #[test]

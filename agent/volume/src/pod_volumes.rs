@@ -35,11 +35,12 @@ const TOP: u32 = 0o777;
 /// Longest token that is read back, in bytes.
 const TOKEN_LEN_MAX: u64 = 64 << 10;
 
-/// Why a volume was not set up. A volume that was up is as it was.
+/// Why a volume was not set up. A volume that was up is as it was. With its cause it is the ecosystem's own sentence, which has a blank
+/// before the second colon.
 #[derive(Debug, thiserror::Error)]
 pub enum SetUpError {
     /// What it should hold is not known.
-    #[error("MountVolume.SetUp failed for volume {volume:?}")]
+    #[error("MountVolume.SetUp failed for volume {volume:?} ")]
     Source {
         /// Name of the volume.
         volume: String,
@@ -48,7 +49,7 @@ pub enum SetUpError {
         source: SourceError,
     },
     /// Its files were not written.
-    #[error("MountVolume.SetUp failed for volume {volume:?}")]
+    #[error("MountVolume.SetUp failed for volume {volume:?} ")]
     Write {
         /// Name of the volume.
         volume: String,
@@ -57,7 +58,7 @@ pub enum SetUpError {
         source: TreeError,
     },
     /// The path of the node is not what it should be.
-    #[error("MountVolume.SetUp failed for volume {volume:?}")]
+    #[error("MountVolume.SetUp failed for volume {volume:?} ")]
     HostPath {
         /// Name of the volume.
         volume: String,
@@ -66,7 +67,7 @@ pub enum SetUpError {
         source: HostPathError,
     },
     /// Its directory or file system cannot be made.
-    #[error("MountVolume.SetUp failed for volume {volume:?}: prepare {}", path.display())]
+    #[error("MountVolume.SetUp failed for volume {volume:?} : prepare {}", path.display())]
     Prepare {
         /// Name of the volume.
         volume: String,

@@ -15,6 +15,8 @@ use crate::mounts::MountTable;
 use crate::record::Record;
 use crate::request::{self, PodFacts};
 
+/// The access mode that one pod of the cluster has for itself.
+const ONE_POD: &str = "ReadWriteOncePod";
 /// How long the Node object may take to list a volume that comes into use.
 const LISTED: Duration = Duration::from_secs(30);
 
@@ -45,6 +47,7 @@ impl Task<'_> {
             record.group_given = known.group_given && mounted;
         }
         if !mounted || known.is_none() {
+            self.is_alone(&shared)?;
             self.write(&directory, &record).await?;
             shared.add(&self.pod.uid, &record);
             self.node.users.changed();
@@ -61,6 +64,16 @@ impl Task<'_> {
         }
         let grown_to = self.grow(&driver, &record, &target).await?;
         Ok(Published { path: target, grown_to })
+    }
+
+    /// A volume for one pod is given to one, also when a pod has come here past the scheduler.
+    fn is_alone(&self, shared: &Shared) -> Result<(), CsiError> {
+        // of several modes nobody knows which one the pod means
+        let for_one = matches!(self.csi.access_modes.as_slice(), [only] if only == ONE_POD);
+        if for_one && shared.is_had_beside(&self.pod.uid) {
+            return Err(CsiError::OnePodOnly { volume: self.volume.spec_name.clone() });
+        }
+        Ok(())
     }
 
     /// See [`CsiNode::published`].

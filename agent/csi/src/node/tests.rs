@@ -257,6 +257,32 @@ async fn what_may_be_half_unstaged_is_staged_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_volume_for_one_pod_is_given_to_one() {
+    let mut world = World::driven();
+    let (volume, csi) = volume(None);
+    let csi = CsiVolume { access_modes: vec!["ReadWriteOncePod".into()], ..csi };
+    let set_up = async |world: &World, uid| {
+        world.node.set_up(&pod(uid), &volume, &csi, Material::default()).await.map(drop)
+    };
+    let refused = "volume uses the ReadWriteOncePod access mode and is already in use by another";
+    set_up(&world, "u").await.unwrap();
+    set_up(&world, "u").await.unwrap();
+    // a restart knows it
+    world.restart();
+    world.register();
+    world.keep();
+    let told = set_up(&world, "w").await.unwrap_err().to_string();
+    assert!(told.contains(refused), "{told}");
+    assert!(!world.node.has("w"), "there is nothing to undo");
+    set_up(&world, "u").await.unwrap();
+    world.node.tear_down("u").await.unwrap();
+    set_up(&world, "w").await.unwrap();
+    // of several modes any may be meant
+    let csi = CsiVolume { access_modes: vec!["ReadWriteOncePod".into(); 2], ..csi.clone() };
+    world.node.set_up(&pod("x"), &volume, &csi, Material::default()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_restart_knows_whose_a_stage_is() {
     let mut world = World::driven();
     world.set_up("u").await.unwrap();

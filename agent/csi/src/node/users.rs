@@ -131,6 +131,11 @@ impl Shared {
         locked(&self.state).pods.remove(&(uid.to_owned(), record.spec_name.clone()));
     }
 
+    /// Whether a pod beside this one has it.
+    pub(super) fn is_had_beside(&self, uid: &str) -> bool {
+        locked(&self.state).pods.iter().any(|(other, _)| other != uid)
+    }
+
     fn is_idle(&self) -> bool {
         locked(&self.state).is_idle()
     }

@@ -243,24 +243,22 @@ impl Iscsi {
     }
 
     fn log_in_at(&self, portal: &str, passwords: &BTreeMap<String, String>) -> Vec<Run> {
-        let find = |more: &[&str]| {
-            let start =
-                ["-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", &self.interface];
-            Run::new(ISCSI, &[&start, more].concat())
-        };
-        let mut all = vec![find(&["-o", "new"])];
         let set = |passwords: &BTreeMap<String, String>, prefix: &str| {
             let own = passwords.iter().filter(|(key, _)| key.starts_with(prefix));
             own.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
         };
+        let mut all = Vec::new();
         if self.chap_discovery {
+            all.push(self.find(portal, &["-o", "new"]));
             let method = "discovery.sendtargets.auth.authmethod";
-            all.push(find(&["-o", "update", "-n", method, "-v", "CHAP"]));
+            all.push(self.find(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
             for (key, value) in set(passwords, "discovery.") {
-                all.push(find(&["-o", "update", "-n", &key, "-v", &value]));
+                all.push(self.find(portal, &["-o", "update", "-n", &key, "-v", &value]));
             }
+            all.push(self.find(portal, &["--discover"]));
         }
-        all.push(find(&["--discover"]));
+        // written down by hand: to ask the portal would write down all of its targets, and some nodes log in to those when they start
+        all.push(self.node(portal, &["-o", "new"]));
         if self.chap_session {
             let method = "node.session.auth.authmethod";
             all.push(self.node(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
@@ -304,10 +302,15 @@ impl Iscsi {
     /// What is run to end the session by one portal.
     #[must_use]
     pub fn log_out(&self, portal: &str) -> Vec<Run> {
-        vec![
+        let mut all = vec![
             self.node(portal, &["--logout"]).or(NO_OBJECTS),
             self.node(portal, &["-o", "delete"]).or(NO_OBJECTS),
-        ]
+        ];
+        if self.chap_discovery {
+            // the password goes with it
+            all.push(self.find(portal, &["-o", "delete"]).or(NO_OBJECTS));
+        }
+        all
     }
 
     /// What is run after the sessions have ended.
@@ -315,6 +318,11 @@ impl Iscsi {
     pub fn leave(&self) -> Option<Run> {
         let of = ["-m", "iface", "-I", self.interface.as_str(), "-o", "delete"];
         self.has_own_interface().then(|| Run::new(ISCSI, &of).or(NO_OBJECTS))
+    }
+
+    fn find(&self, portal: &str, more: &[&str]) -> Run {
+        let start = ["-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", &self.interface];
+        Run::new(ISCSI, &[&start, more].concat())
     }
 
     fn node(&self, portal: &str, more: &[&str]) -> Run {
@@ -360,14 +368,13 @@ mod tests {
         assert_eq!(disk.portals, ["10.0.0.1:3260", "[fd00::1]:99"]);
         let runs = disk.log_in(None).unwrap();
         let expect = [
-            "-t sendtargets -p [fd00::1]:99 -I default -o new",
-            "-t sendtargets -p [fd00::1]:99 -I default --discover",
+            "-p [fd00::1]:99 -T IQN -I default -o new",
             "-p [fd00::1]:99 -T IQN -I default -o update -n node.startup -v manual",
             "-p [fd00::1]:99 -T IQN -I default --login",
             "-p [fd00::1]:99 -T IQN -I default --rescan",
         ];
         assert_eq!(shown(&runs[1]), expect);
-        assert_eq!(runs[1][3].fine, [15], "a session that is there");
+        assert_eq!(runs[1][2].fine, [15], "a session that is there");
         let ends = [
             "-p 10.0.0.1:3260 -T IQN -I default --logout",
             "-p 10.0.0.1:3260 -T IQN -I default -o delete",
@@ -412,7 +419,17 @@ mod tests {
         let at = "-p 10.0.0.1:3260 -T IQN -I default -o update -n";
         assert!(runs.contains(&format!("{at} node.session.auth.authmethod -v CHAP")), "{runs:?}");
         assert!(runs.contains(&format!("{at} node.session.auth.username -v u")));
-        assert!(!runs.iter().any(|run| run.contains("discovery.x")), "not asked for");
+        assert!(!runs.iter().any(|run| run.contains("discovery")), "not asked for: {runs:?}");
+        let asked = Iscsi { chap_discovery: true, chap_session: false, ..disk };
+        let runs = shown(&asked.log_in(Some(&secret)).unwrap()[0]);
+        let found = [
+            "-t sendtargets -p 10.0.0.1:3260 -I default -o update -n discovery.x -v y",
+            "-t sendtargets -p 10.0.0.1:3260 -I default --discover",
+        ];
+        assert!(runs.windows(2).any(|two| two == found), "{runs:?}");
+        assert!(!runs.iter().any(|run| run.contains("node.session.auth.username")), "{runs:?}");
+        let ends = shown(&asked.log_out("10.0.0.1:3260"));
+        assert_eq!(ends[2], "-t sendtargets -p 10.0.0.1:3260 -I default -o delete");
     }
 
     #[test]

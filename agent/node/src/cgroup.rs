@@ -271,6 +271,7 @@ fn amount(amounts: &Amounts, name: &str) -> Quantity {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::container;
 
     #[test]
     fn places_by_class_and_driver() {
@@ -334,16 +335,6 @@ mod tests {
             let limits = CgroupLimits { cpu_shares: Some(shares(cpu)), ..Default::default() };
             assert_eq!(limits.cpu_weight(), Some(weight), "{cpu}");
         }
-    }
-
-    fn container(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> Container {
-        let read = |list: &[(&str, &str)]| {
-            list.iter().map(|(n, q)| ((*n).to_owned(), q.parse().expect("quantity"))).collect()
-        };
-        let mut container = Container::default();
-        container.resources.requests = read(requests);
-        container.resources.limits = read(limits);
-        container
     }
 
     #[test]

@@ -22,3 +22,6 @@ pub mod status;
 pub mod support;
 pub mod sysctls;
 pub mod width;
+
+#[cfg(test)]
+mod testing;

@@ -83,16 +83,7 @@ pub fn oom_score_adj(class: QosClass, container: &Container, node_memory_bytes: 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn container(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> Container {
-        let read = |list: &[(&str, &str)]| {
-            list.iter().map(|(n, q)| ((*n).to_owned(), q.parse().expect("quantity"))).collect()
-        };
-        let mut container = Container::default();
-        container.resources.requests = read(requests);
-        container.resources.limits = read(limits);
-        container
-    }
+    use crate::testing::container;
 
     #[test]
     fn classes() {

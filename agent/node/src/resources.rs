@@ -95,14 +95,10 @@ pub fn add(sum: &mut Amounts, more: &Amounts) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing;
 
     fn container(requests: &[(&str, &str)]) -> Container {
-        let mut container = Container::default();
-        for (name, amount) in requests {
-            let amount = amount.parse().expect("quantity");
-            container.resources.requests.insert((*name).to_owned(), amount);
-        }
-        container
+        testing::container(requests, &[])
     }
 
     #[test]

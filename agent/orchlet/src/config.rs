@@ -4,6 +4,7 @@
 pub mod file;
 pub mod flags;
 pub mod gates;
+pub mod node;
 
 mod validate;
 

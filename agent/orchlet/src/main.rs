@@ -20,7 +20,6 @@ mod logs_rotation;
 mod metrics;
 mod network;
 mod node;
-mod node_config;
 mod node_events;
 mod objects;
 mod oom;

@@ -9,6 +9,7 @@ pub mod hooks;
 mod inbox;
 pub mod last_words;
 pub mod parts;
+pub mod probes;
 pub mod probing;
 pub mod publish;
 pub mod pulling;

@@ -6,7 +6,74 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, SignatureScheme};
+use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+/// Why a file of certificates or with a key is of no use. `what` names what it is: `authority`, `client key`.
+#[derive(Debug, thiserror::Error)]
+pub enum FileFault {
+    /// It cannot be read.
+    #[error("cannot read the {what}")]
+    Read {
+        /// What it is.
+        what: &'static str,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+    /// It is no PEM, or holds none of what it should.
+    #[error("the {what} is no valid PEM")]
+    Pem {
+        /// What it is.
+        what: &'static str,
+        /// Why.
+        #[source]
+        cause: PemError,
+    },
+    /// TLS cannot use it, for example a key that does not fit its certificate.
+    #[error("the {what} cannot be used")]
+    Unusable {
+        /// What it is.
+        what: &'static str,
+        /// Why.
+        #[source]
+        cause: rustls::Error,
+    },
+}
+
+impl FileFault {
+    /// For `map_err` of what TLS says.
+    pub fn unusable(what: &'static str) -> impl Fn(rustls::Error) -> Self {
+        move |cause| Self::Unusable { what, cause }
+    }
+
+    fn pem(what: &'static str) -> impl Fn(PemError) -> Self {
+        move |cause| Self::Pem { what, cause }
+    }
+}
+
+/// A certificate, those that lead from it to an authority, and its key, from the texts of two files.
+///
+/// # Errors
+/// A file is of no use; `whats` names the two.
+pub fn identity(
+    whats: (&'static str, &'static str),
+    (chain, text): (&[u8], &[u8]),
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), FileFault> {
+    let chain = certificates(chain).map_err(FileFault::pem(whats.0))?;
+    Ok((chain, key(text).map_err(FileFault::pem(whats.1))?))
+}
+
+/// The authorities of a file; each has to be of use.
+///
+/// # Errors
+/// The file, named by `what`, is of no use.
+pub fn authorities(what: &'static str, pem: &[u8]) -> Result<RootCertStore, FileFault> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(pem).map_err(FileFault::pem(what))? {
+        roots.add(certificate).map_err(FileFault::unusable(what))?;
+    }
+    Ok(roots)
+}
 
 /// The certificates of a PEM text, in their order; other sections are passed over.
 ///

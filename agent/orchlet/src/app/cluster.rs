@@ -11,7 +11,7 @@ use proto_daemon::drain::Drain;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::Bound;
-use crate::node_config::event_rate;
+use crate::config::node::event_rate;
 use crate::node_events::NodeEvents;
 use crate::objects::ClusterObjects;
 use crate::pods::Said;

@@ -19,11 +19,10 @@ use super::{Bound, until};
 use crate::bootstrap;
 use crate::certificates::Keeper;
 use crate::certificates::wanted::{Purpose, Wanted};
-use crate::config::Settings;
+use crate::config::{self, Settings};
 use crate::in_use::InUse;
 use crate::network;
 use crate::node::{self, NodeTask};
-use crate::node_config;
 use crate::node_events::NodeEvents;
 use crate::place::Bounded;
 use crate::pods::parts::Parts;
@@ -52,7 +51,7 @@ pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machi
             forbidden.join(", ")
         )));
     }
-    let (memory, disk) = node_config::kept_by_eviction(file, found.memory_bytes, found.disk_bytes);
+    let (memory, disk) = config::node::kept_by_eviction(file, found.memory_bytes, found.disk_bytes);
     let version = format!("v1.25.0-orchlet-{}", env!("CARGO_PKG_VERSION"));
     Ok(Machine {
         hostname: name.clone(),
@@ -116,14 +115,14 @@ impl Bound {
             register: self.settings.file.register_node,
             look_every: self.settings.file.node_status_update_frequency,
             report_every: self.settings.file.node_status_report_frequency,
-            images_max: node_config::images_listed_max(&self.settings.file),
+            images_max: config::node::images_listed_max(&self.settings.file),
             events,
             node: sender,
         };
         tokio::spawn(task.run(self.board.task("node"), drain.watch()));
         let lease = heartbeat.separate().map_err(Failure::run)?;
         let (name, page) = (self.machine.name.clone(), self.board.task("lease"));
-        let lasts = node_config::lease_secs(&self.settings.file);
+        let lasts = config::node::lease_secs(&self.settings.file);
         tokio::spawn(node::renew(lease, (name, lasts), node.clone(), page, drain.watch()));
         if let Some(dir) = self.settings.flags.cni_conf_dir.clone() {
             tokio::spawn(until(drain.watch(), network::follow(dir, node)));

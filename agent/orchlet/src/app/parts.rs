@@ -15,7 +15,7 @@ use crate::csi::helpers::{Helpers, OnNode};
 use crate::images::Images;
 use crate::objects::{NoObjects, Subscribe};
 use crate::pods::parts::{Parts, Verdicts};
-use crate::pods::probing::NodeProbes;
+use crate::pods::probes::NodeProbes;
 use crate::pods::restarts::Restarts;
 use crate::pods::seams::Reports;
 use crate::provision::{Provision, RuntimeClasses};

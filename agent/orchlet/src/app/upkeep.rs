@@ -11,14 +11,13 @@ use proto_daemon::drain::Drain;
 use proto_daemon::exit::Failure;
 
 use super::{Bound, until};
-use crate::config::{Settings, log_size};
+use crate::config::{self, Settings, log_size};
 use crate::eviction::Evictor;
 use crate::garbage;
 use crate::images::import_dir::ImportDir;
 use crate::images::{Images, Logins, Providers, collect};
 use crate::logs_rotation;
 use crate::metrics::Acts;
-use crate::node_config;
 use crate::node_events::NodeEvents;
 use crate::oom;
 use crate::pods::parts::Parts;
@@ -41,7 +40,7 @@ pub(super) fn logins(settings: &Settings, acts: &Acts) -> Result<Logins, Failure
 impl Bound {
     pub(super) fn images(&mut self) -> Arc<Images> {
         let logins = std::mem::take(&mut self.logins);
-        let bounds = node_config::pull_bounds(&self.settings.file);
+        let bounds = config::node::pull_bounds(&self.settings.file);
         Images::new(Arc::new(self.runtime.clone()), logins, bounds)
     }
 
@@ -55,7 +54,7 @@ impl Bound {
         let (flags, file) = (&self.settings.flags, &self.settings.file);
         let collecting = collect::run(
             parts.clone(),
-            node_config::image_limits(file),
+            config::node::image_limits(file),
             events.clone(),
             self.board.task("images"),
         );
@@ -83,7 +82,7 @@ impl Bound {
             };
             tokio::spawn(until(drain.watch(), import.run()));
         }
-        let groups = node_config::shutdown_groups(file);
+        let groups = config::node::shutdown_groups(file);
         let waits = !groups.is_empty();
         let places = (Path::new(logind::SYSTEM_BUS), Path::new(LOGIND_DROP_IN));
         let shutdown = Arc::new(Shutdown::new(parts.clone(), groups, events.clone(), places));
@@ -101,10 +100,10 @@ impl Bound {
         Evictor {
             parts: parts.clone(),
             // Faults were told when the settings were read.
-            thresholds: node_config::eviction_thresholds(file).unwrap_or_default(),
+            thresholds: config::node::eviction_thresholds(file).unwrap_or_default(),
             transition: file.eviction_pressure_transition_period,
-            soft_grace: node_config::soft_grace(file),
-            image_limits: node_config::image_limits(file),
+            soft_grace: config::node::soft_grace(file),
+            image_limits: config::node::image_limits(file),
             pods_memory: machine.capacity.memory_bytes.saturating_sub(reserved),
             limits_storage: file.local_storage_capacity_isolation,
             events: events.clone(),

@@ -55,7 +55,7 @@ pub struct Flags {
     pub node_labels: Vec<(String, String)>,
     /// The node as a whole.
     #[command(flatten)]
-    pub node: crate::node_config::NodeFlags,
+    pub node: super::node::NodeFlags,
     /// Flags that lie over the configuration file.
     #[command(flatten)]
     pub overrides: Overrides,

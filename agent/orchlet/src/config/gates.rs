@@ -3,7 +3,7 @@
 use proto_daemon::config::FieldError;
 use proto_daemon::feature_gates::{Gate, Settled, settle as settle_all};
 
-use super::FileConfig;
+use super::file::FileConfig;
 
 /// Gates beside those that all programs share.
 const OWN: &[Gate] = &[];

@@ -8,8 +8,8 @@ use proto_daemon::config::{Configuration, FieldError};
 use proto_daemon::feature_gates::FeatureGates;
 use serde_json::Value;
 
-use super::FileConfig;
-use crate::node_config;
+use super::file::FileConfig;
+use super::node::eviction_thresholds;
 use crate::server::tls;
 
 impl Configuration for FileConfig {
@@ -267,7 +267,7 @@ pub fn log_size(file: &FileConfig) -> Option<u64> {
 }
 
 fn eviction(file: &FileConfig, faults: &mut Faults) {
-    for fault in node_config::eviction_thresholds(file).err().unwrap_or_default() {
+    for fault in eviction_thresholds(file).err().unwrap_or_default() {
         faults.check(false, &fault.path, fault.message);
     }
     faults.check(

@@ -2,7 +2,7 @@
 //!
 //! A registry that stops in the middle of a layer keeps a pull for as long as it likes, and with it the pull's place among those that may
 //! run. The runtime tells what is on its way for all pulls together, so this is decided for all of them together: when nothing has moved
-//! for long the one that began first is given up, tried again after its back-off and goes on where it was; then the next. When
+//! for long the one that began first is given up and tried again after its back-off; then the next. When
 //! nothing is on its way an image is being unpacked, and that may take as long as it takes.
 
 use std::time::Duration;
@@ -51,12 +51,15 @@ impl Watch {
 mod tests {
     use super::*;
 
+    /// What is on its way, of how many pulls, when.
+    type Look = (Arrivals, usize, u64);
+
     #[test]
     fn what_stands_still_for_long_stands() {
         let arrivals = |parts, bytes| Arrivals { parts, bytes, total: 100 };
         let nothing = arrivals(0, 0);
         let moves = [(nothing, 1, 10), (arrivals(2, 5), 1, 20), (arrivals(2, 6), 1, 30)];
-        let table: &[(&str, Arrivals, &[(Arrivals, usize, u64)], bool)] = &[
+        let table: &[(&str, Arrivals, &[Look], bool)] = &[
             ("something came last", nothing, &[(arrivals(2, 7), 1, 500)], false),
             ("a while", nothing, &[(arrivals(2, 6), 1, 329)], false),
             ("long", nothing, &[(arrivals(2, 6), 1, 329), (arrivals(2, 6), 1, 330)], true),

@@ -182,7 +182,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         strain: watch::Sender::default(),
         timelines: crate::timeline::Timelines::default(),
         metrics: metrics(),
-        probes: crate::pods::probing::NodeProbes::new("agent/1".into()),
+        probes: crate::pods::probes::NodeProbes::new("agent/1".into()),
         turns: crate::pods::turns::Turns::new(2).into(),
         restarts: crate::pods::restarts::Restarts::new(2),
     }

@@ -18,7 +18,7 @@ use proto_api::core::v1::{Node, Pod, PodStatus};
 use proto_api::names::Names;
 use tokio::sync::{Notify, watch};
 
-use super::probing::NodeProbes;
+use super::probes::NodeProbes;
 use super::restarts::Restarts;
 use super::seams::{Line, PodPlace, PodVolumes, Reports};
 use super::turns::Turns;

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use proto_api::authentication::v1::UserInfo;
 use proto_client::rotating::{Changed, Rotating};
-use proto_daemon::tls;
+use proto_daemon::tls::{self, FileFault};
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
+use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::time::Instant;
 
 /// Where the certificate comes from and whose clients are known.
@@ -84,33 +84,9 @@ pub fn suites(names: &[String]) -> Result<Vec<SupportedCipherSuite>, String> {
 /// Why there is no TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read the {what}")]
-    Read {
-        /// Which.
-        what: &'static str,
-        /// What the system said.
-        #[source]
-        cause: std::io::Error,
-    },
-    /// It is no PEM, or holds none of what it should.
-    #[error("the {what} is no valid PEM")]
-    Pem {
-        /// Which.
-        what: &'static str,
-        /// Why.
-        #[source]
-        cause: rustls::pki_types::pem::Error,
-    },
-    /// It cannot be used, for example a key that does not fit its certificate.
-    #[error("the {what} cannot be used")]
-    Unusable {
-        /// Which.
-        what: &'static str,
-        /// Why.
-        #[source]
-        cause: rustls::Error,
-    },
+    /// A file is of no use.
+    #[error(transparent)]
+    File(#[from] FileFault),
     /// The authorities of clients cannot be used.
     #[error("the client authority cannot be used")]
     Authority(#[source] rustls::server::VerifierBuilderError),
@@ -186,10 +162,10 @@ impl ServerTls {
             (Err(error), None) => Err(error),
             // Cannot be: the first read is always a change. Asking again is what heals whatever it
             // was.
-            (Ok(None), None) => Err(TlsError::Pem {
+            (Ok(None), None) => Err(TlsError::File(FileFault::Pem {
                 what: "certificate",
                 cause: rustls::pki_types::pem::Error::NoItemsFound,
-            }),
+            })),
         }
     }
 }
@@ -200,7 +176,7 @@ impl State {
         let mut any = Changed::No;
         let mut read = |what, file: &mut Rotating| {
             let (content, changed) =
-                file.current(now).map_err(|cause| TlsError::Read { what, cause })?;
+                file.current(now).map_err(|cause| FileFault::Read { what, cause })?;
             if changed == Changed::Yes {
                 any = Changed::Yes;
             }
@@ -214,10 +190,12 @@ impl State {
             self.authority.as_mut().map(|file| read("client authority", file)).transpose()?;
         let (certificate, key): (&[u8], &[u8]) = match &files {
             Some(Ok((certificate, key))) => (certificate, key),
-            Some(Err(TlsError::Read { cause, .. })) if self.awaited && cause.kind() == NotFound => {
+            Some(Err(FileFault::Read { cause, .. }))
+                if self.awaited && cause.kind() == NotFound =>
+            {
                 self.own()
             }
-            Some(Err(_)) => return files.transpose().map(|_| None),
+            Some(Err(_)) => return Ok(files.transpose().map(|_| None)?),
             None => self.own(),
         };
         let uses_own = !matches!(files, Some(Ok(_)));
@@ -245,16 +223,11 @@ fn make(
     let provider = Arc::new(provider);
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions(&terms.min_version).map_err(TlsError::Terms)?)
-        .map_err(|cause| TlsError::Unusable { what: "protocol version", cause })?;
+        .map_err(FileFault::unusable("protocol version"))?;
     let builder = match authority {
         None => builder.with_no_client_auth(),
         Some(pem) => {
-            let mut roots = RootCertStore::empty();
-            for root in chain("client authority", pem)? {
-                roots
-                    .add(root)
-                    .map_err(|cause| TlsError::Unusable { what: "client authority", cause })?;
-            }
+            let roots = tls::authorities("client authority", pem)?;
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
                 .allow_unauthenticated()
                 .build()
@@ -262,16 +235,11 @@ fn make(
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let key = tls::key(key).map_err(|cause| TlsError::Pem { what: "key", cause })?;
-    let mut config = builder
-        .with_single_cert(chain("certificate", certificate)?, key)
-        .map_err(|cause| TlsError::Unusable { what: "certificate", cause })?;
+    let whats = ("certificate", "key");
+    let (chain, key) = tls::identity(whats, (certificate, key))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(FileFault::unusable(whats.0))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
-}
-
-fn chain(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    tls::certificates(pem).map_err(|cause| TlsError::Pem { what, cause })
 }
 
 /// Who a verified client certificate says its owner is: the common name is the user, each

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use proto_daemon::tls::{self, AnyServer};
+use proto_daemon::tls::{self, AnyServer, FileFault};
 use rustls::RootCertStore;
 use rustls::crypto::ring;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -23,33 +23,9 @@ pub(crate) struct Generation(u64);
 /// Why certificates or authorities cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read the {what}")]
-    Read {
-        /// `authority`, `client certificate` or `client key`.
-        what: &'static str,
-        /// What the system said.
-        #[source]
-        cause: std::io::Error,
-    },
-    /// It is no PEM, or holds none of what it should.
-    #[error("the {what} is no valid PEM")]
-    Pem {
-        /// `authority`, `client certificate` or `client key`.
-        what: &'static str,
-        /// Why.
-        #[source]
-        cause: rustls::pki_types::pem::Error,
-    },
-    /// It cannot be used by TLS, for example a key that does not fit its certificate.
-    #[error("the {what} cannot be used")]
-    Unusable {
-        /// `authority` or `client certificate`.
-        what: &'static str,
-        /// Why.
-        #[source]
-        cause: rustls::Error,
-    },
+    /// A file of theirs is of no use.
+    #[error(transparent)]
+    File(#[from] FileFault),
     /// The server's name is neither a DNS name nor an address.
     #[error("{0:?} is no name that a server's certificate could carry")]
     Name(String),
@@ -142,7 +118,7 @@ impl TlsSource {
         let provider = Arc::new(ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|cause| TlsError::Unusable { what: "protocol version", cause })?;
+            .map_err(FileFault::unusable("protocol version"))?;
         let builder = match self.verification {
             Verification::Skipped => {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
@@ -154,12 +130,9 @@ impl TlsSource {
         let mut config = match &files.identity {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let chain = certificates("client certificate", certificate)?;
-                let key =
-                    tls::key(key).map_err(|cause| TlsError::Pem { what: "client key", cause })?;
-                builder
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|cause| TlsError::Unusable { what: "client certificate", cause })?
+                let whats = ("client certificate", "client key");
+                let (chain, key) = tls::identity(whats, (certificate, key))?;
+                builder.with_client_auth_cert(chain, key).map_err(FileFault::unusable(whats.0))?
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -178,11 +151,11 @@ struct Files {
 }
 
 impl State {
-    fn files(&mut self, now: Instant) -> Result<(Files, Changed), TlsError> {
+    fn files(&mut self, now: Instant) -> Result<(Files, Changed), FileFault> {
         let mut changed = Changed::No;
         let mut read = |what, file: &mut Rotating| {
             let (content, new) =
-                file.current(now).map_err(|cause| TlsError::Read { what, cause })?;
+                file.current(now).map_err(|cause| FileFault::Read { what, cause })?;
             if new == Changed::Yes {
                 changed = Changed::Yes;
             }
@@ -199,25 +172,15 @@ impl State {
     }
 }
 
-fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, TlsError> {
-    let mut roots = RootCertStore::empty();
-    match authority {
-        Some(pem) => {
-            for certificate in certificates("authority", pem)? {
-                roots
-                    .add(certificate)
-                    .map_err(|cause| TlsError::Unusable { what: "authority", cause })?;
-            }
-        }
-        None => {
-            let pem = std::fs::read(SYSTEM_AUTHORITIES)
-                .map_err(|cause| TlsError::Read { what: "authority", cause })?;
-            roots.add_parsable_certificates(certificates("authority", &pem)?);
-        }
+fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, FileFault> {
+    let what = "authority";
+    if let Some(pem) = authority {
+        return tls::authorities(what, pem);
     }
+    let pem = std::fs::read(SYSTEM_AUTHORITIES);
+    let pem = pem.map_err(|cause| FileFault::Read { what, cause })?;
+    let all = tls::certificates(&pem).map_err(|cause| FileFault::Pem { what, cause })?;
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(all);
     Ok(roots)
-}
-
-fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    tls::certificates(pem).map_err(|cause| TlsError::Pem { what, cause })
 }

@@ -10,7 +10,7 @@ use agent_node::shutdown::{Groups, PriorityGrace};
 use clap::Args;
 use proto_daemon::rate::Rate;
 
-use crate::config::FileConfig;
+use super::file::FileConfig;
 use crate::images::{PullBounds, STANDSTILL};
 
 /// Flags about the node as a whole that no field of the file stands for.

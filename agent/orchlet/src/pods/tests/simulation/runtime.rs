@@ -180,7 +180,7 @@ impl Troubled {
         }
         if !known {
             self.judge_again(&mut world, uid, &name, sandbox_id);
-            world.judge_pull(uid, &name);
+            world.judge_pull(uid, &name, &config.image);
         }
         let instance = world.instances.entry(id.to_owned()).or_default();
         (instance.uid, instance.name, instance.attempt) = (uid.to_owned(), name, attempt);
@@ -425,12 +425,12 @@ impl Troubled {
 const STORM: usize = 8;
 
 impl World {
-    /// An image that is always pulled was pulled since the last instance was made from it.
-    fn judge_pull(&mut self, uid: &str, name: &str) {
+    /// An image that is always pulled was pulled since the last instance was made from it. It may not be what the pod says by now.
+    fn judge_pull(&mut self, uid: &str, name: &str, image: &str) {
         let Some(container) = self.container(uid, name) else { return };
-        let pulls = self.pulls.get(&container.image).copied().unwrap_or(0);
+        let pulls = self.pulls.get(image).copied().unwrap_or(0);
         let Some(book) = self.books.get_mut(uid) else { return };
-        let before = book.pulls.insert((name.to_owned(), container.image.clone()), pulls);
+        let before = book.pulls.insert((name.to_owned(), image.to_owned()), pulls);
         if container.image_pull_policy == "Always" && pulls <= before.unwrap_or(0) {
             self.broken(format!(
                 "{name} of {uid} is made from an image that was not pulled for it"
@@ -526,8 +526,12 @@ impl Runtime for Troubled {
         login: Option<&'a RegistryLogin>,
     ) -> Answer<'a, String> {
         let pull = move || {
-            *lock(&self.world).pulls.entry(name.to_owned()).or_default() += 1;
-            self.inner.pull_image(name, login)
+            let pull = async move {
+                let id = self.inner.pull_image(name, login).await?;
+                *lock(&self.world).pulls.entry(id.clone()).or_default() += 1;
+                Ok(id)
+            };
+            pull.boxed()
         };
         self.through("pull_image", name.to_owned(), pull).boxed()
     }

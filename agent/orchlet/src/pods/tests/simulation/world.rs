@@ -82,7 +82,7 @@ pub struct Book {
     pub shown: PodStatus,
     /// Statuses written.
     pub writes: u64,
-    /// Pulls there had been when the newest instance was made, by container and image.
+    /// Pulls there had been when the newest instance was made, by container and id of the image.
     pub pulls: BTreeMap<(String, String), u64>,
     /// Highest attempt made of each container.
     pub made: BTreeMap<String, u32>,
@@ -148,7 +148,7 @@ pub struct World {
     pub runtime_away: bool,
     pub books: BTreeMap<String, Book>,
     pub instances: BTreeMap<String, Instance>,
-    /// How often each image was pulled.
+    /// How often each image was pulled, by its id.
     pub pulls: BTreeMap<String, u64>,
     pub cgroups: BTreeSet<String>,
     /// What drivers have mounted, and of which volume it is.

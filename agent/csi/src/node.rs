@@ -43,7 +43,8 @@ use users::Users;
 pub enum CsiError {
     /// No such driver is registered on this node.
     #[error(
-        "{step} failed for volume {volume:?} : {plugin}: mounter.SetUpAt failed to get CSI client: driver name {driver} not found in the list of registered CSI drivers"
+        "{step} failed for volume {volume:?} : {plugin}: {} failed to get CSI client: driver name {driver} not found in the list of registered CSI drivers",
+        asker(step)
     )]
     NoDriver {
         /// What was tried, as the ecosystem names it.
@@ -100,6 +101,11 @@ const STAGE: &str = "MountVolume.MountDevice";
 const EXPAND: &str = "MountVolume.NodeExpandVolume";
 const UNPUBLISH: &str = "UnmountVolume.TearDown";
 const UNSTAGE: &str = "UnmountDevice";
+
+/// Who in the ecosystem asks for a driver.
+fn asker(step: &str) -> &'static str {
+    if step == UNPUBLISH { "Unmounter.TearDownAt" } else { "mounter.SetUpAt" }
+}
 
 /// What the calls for a volume carry beside the volume itself.
 #[derive(Default)]

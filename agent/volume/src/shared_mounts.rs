@@ -185,14 +185,26 @@ impl SharedMounts {
 }
 
 impl PodVolumes {
-    /// Whether a pod still has its part of a mount.
+    /// Whether a pod has the place for its part of a mount.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn has(&self, plugin: Plugin, user: &User) -> rustix::io::Result<bool> {
+        Ok(self.part(plugin, user)?.is_some())
+    }
+
+    /// Whether a mount is bound into a pod.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn has_bound(&self, plugin: Plugin, user: &User) -> rustix::io::Result<bool> {
+        self.part(plugin, user)?.map_or(Ok(false), beneath::is_mount_point)
+    }
+
+    fn part(&self, plugin: Plugin, user: &User) -> rustix::io::Result<Option<OwnedFd>> {
         let below = self.below(plugin, checked(&user.volume)?);
-        let Some(pod) = self.open_pod(checked(&user.uid)?)? else { return Ok(false) };
-        Ok(beneath::handle(&pod, &below)?.is_some())
+        let Some(pod) = self.open_pod(checked(&user.uid)?)? else { return Ok(None) };
+        beneath::handle(&pod, &below)
     }
 }
 

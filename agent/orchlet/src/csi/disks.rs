@@ -152,7 +152,7 @@ impl Disks {
             return Ok((path, false));
         }
         self.note(pods, uid, volume).await?;
-        self.mounted(volume).await?;
+        self.mounted(pods, volume).await?;
         let (mounts, pods_of) = (self.mounts.clone(), pods.clone());
         let (of, name) = (uid.to_owned(), volume.name.to_owned());
         work(move || {
@@ -181,15 +181,23 @@ impl Disks {
         self.attach(volume).await.map(PathBuf::from)
     }
 
-    async fn mounted(&self, volume: OnDisk<'_>) -> Result<(), Line> {
+    async fn mounted(&self, pods: &PodVolumes, volume: OnDisk<'_>) -> Result<(), Line> {
         let (mounts, name) = (self.mounts.clone(), volume.mount_name());
         let plugin = volume.source.plugin();
+        let (pods, writes) = (pods.clone(), !volume.read_only);
         let place = move || {
             let (target, there) = mounts.place(plugin, &name)?;
-            Ok((target, there, there && mounts.is_read_only(plugin, &name)?))
+            let frozen = there && writes && mounts.is_read_only(plugin, &name)?;
+            let held = frozen && is_bound(&pods, &mounts, plugin, &name)?;
+            if frozen && !held {
+                // whoever wanted only to read has gone
+                mounts.unmount(plugin, &name)?;
+                return mounts.place(plugin, &name).map(|(target, there)| (target, there, false));
+            }
+            Ok((target, there, held))
         };
-        let (target, there, frozen) = work(place).await?;
-        if frozen && !volume.read_only {
+        let (target, there, held) = work(place).await?;
+        if held {
             return Err("the disk is mounted read-only for another pod of this node".to_owned());
         }
         if there {
@@ -323,6 +331,21 @@ impl Disks {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
     }
+}
+
+/// Whether a mount is bound into a pod.
+fn is_bound(
+    pods: &PodVolumes,
+    mounts: &SharedMounts,
+    plugin: Plugin,
+    name: &str,
+) -> rustix::io::Result<bool> {
+    for user in mounts.pending_of(plugin, name)?.map(|of| of.users).unwrap_or_default() {
+        if pods.has_bound(plugin, &user)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What the kernel is asked, off the threads that must not block.

@@ -282,8 +282,11 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
     let kept = std::fs::read_to_string(three.join("f"));
     let refused = std::fs::write(three.join("g"), "");
     let writer = disks.bind(&world.pods, "u5", wanted).await;
-    world.pods.tear_down("u5").expect("torn down");
     world.pods.tear_down("u3").expect("torn down");
+    disks.let_go(&world.pods).await.expect("nothing to let go of");
+    let (five, _) = disks.bind(&world.pods, "u5", wanted).await.expect("bound");
+    let at_last = std::fs::write(five.join("g"), "");
+    world.pods.tear_down("u5").expect("torn down");
     disks.let_go(&world.pods).await.expect("let go");
     // a table of partitions is somebody's
     let partitioned = {
@@ -308,6 +311,7 @@ async fn a_disk_is_given_a_file_system_once_and_kept() {
     assert!(other.unwrap_err().contains("it already contains ext4"));
     assert_eq!(kept.ok().as_deref(), Some("kept"));
     assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    assert!(at_last.is_ok(), "whoever waits for readers gets it after them");
     assert!(writer.unwrap_err().contains("mounted read-only for another pod"));
     assert!(partitioned.unwrap_err().contains("probably partitions"));
 }

@@ -16,7 +16,8 @@ use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 use wire::device_plugin_server::{DevicePlugin, DevicePluginServer};
 
-use crate::context::{Context, PATIENCE};
+use crate::context::{Context, PATIENCE, shown as look};
+use crate::csi::event;
 use crate::pods::{WAIT, pod};
 
 const RESOURCE: &str = "example.com/zero";
@@ -148,19 +149,22 @@ pub async fn a_plugins_device_reaches_one_container(c: &Context) -> Result<()> {
     ensure!(devices.iter().any(|d| d.resource_name == RESOURCE && d.device_ids == ["z0"]));
 
     // One that comes straight to the node, past the scheduler, finds none left.
-    let second = pod(&ns, "second", WAIT).replace("spec:\n", "spec:\n  nodeName: node-1\n");
-    c.apply(&(second + &limits)).await?;
+    let past = |name: &str| pod(&ns, name, WAIT).replace("spec:\n", "spec:\n  nodeName: node-1\n");
+    c.apply(&(past("second") + &limits)).await?;
     let refused = c
         .pod_until(&ns, "second", |pod| match pod.status.phase.as_str() {
             "Failed" => Ok(()),
             phase => Err(phase.to_owned()),
         })
         .await?;
-    let reason = &refused.status.reason;
-    ensure!(
-        *reason == format!("OutOf{RESOURCE}") || reason == "UnexpectedAdmissionError",
-        "{reason}"
-    );
+    let reason = format!("OutOf{RESOURCE}");
+    ensure!(refused.status.reason == reason, "{}", look(&refused));
+    event(c, &ns, &reason, &format!("resource: {RESOURCE}, requested: 1, used: 1, capacity: 1"))
+        .await?;
+
+    // What no plugin of the node has ever offered is the cluster's, and none of the node's business.
+    c.apply(&(past("third") + &limits.replace(RESOURCE, "example.com/licence"))).await?;
+    c.pod_ready(&ns, "third").await?;
 
     // The plugin goes: the node has the devices and can give none; who has one keeps it.
     server.abort();

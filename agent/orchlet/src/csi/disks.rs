@@ -17,12 +17,13 @@ use std::time::Duration;
 use agent_csi::offload;
 use agent_volume::PodVolumes;
 use agent_volume::devices;
-use agent_volume::disk::{self, Step};
+use agent_volume::disk::{self, Run, Step};
 use agent_volume::host_path;
 use agent_volume::persistent::Attached;
 use agent_volume::persistent::attached::Iscsi;
 use agent_volume::shared_mounts::{Pending, SharedMounts, User};
 use agent_volume::sources::{HostPathKind, Plugin};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use proto_api::core::v1::Secret;
 use tokio::sync::{Mutex as Turn, Notify, watch};
 
@@ -31,6 +32,8 @@ use crate::pods::seams::Line;
 
 /// How long the kernel is given to show a disk after it was attached.
 const APPEARS: Duration = Duration::from_secs(10);
+/// How long other ways to a disk are waited for when there is one.
+const BESIDE: Duration = Duration::from_secs(5);
 /// How often it is looked for meanwhile.
 const LOOK: Duration = Duration::from_millis(200);
 /// Where the kernel's disks have their names.
@@ -300,20 +303,30 @@ impl Disks {
         }
     }
 
-    /// A session by one portal is enough; the others are ways beside it.
+    /// A session by one portal is enough; the others are ways beside it, tried at the same time.
     async fn log_in(&self, disk: &Iscsi, secret: Option<&Secret>) -> Result<(), Line> {
+        let portals = disk.log_in(secret)?;
+        self.run_all(&disk.prepare()).await?;
+        let mut under_way: FuturesUnordered<_> =
+            portals.iter().map(|portal| self.run_all(portal)).collect();
         let mut outcome = Err("no portal".to_owned());
-        for portal in disk.log_in(secret)? {
-            let mut done = Ok(());
-            for run in portal {
-                done = self.helpers.run(&run).await.map(drop).map_err(Line::from);
-                if done.is_err() {
-                    break;
-                }
+        while let Some(done) = under_way.next().await {
+            outcome = done;
+            if outcome.is_ok() {
+                // Cancel safe: a session that comes later is ended with the others.
+                let others = async { while under_way.next().await.is_some() {} };
+                let _ = tokio::time::timeout(BESIDE, others).await;
+                break;
             }
-            outcome = if outcome.is_ok() { outcome } else { done };
         }
         outcome
+    }
+
+    async fn run_all(&self, runs: &[Run]) -> Result<(), Line> {
+        for run in runs {
+            self.helpers.run(run).await?;
+        }
+        Ok(())
     }
 
     async fn shown(&self, disk: &Attached) -> Result<Option<String>, Line> {

@@ -16,6 +16,8 @@ use crate::disk::Run;
 const PORT: u16 = 3260;
 /// Exit of the initiator's tool when a session is there already.
 const SESSION_EXISTS: &[i32] = &[15];
+/// Exit of the initiator's tool when somebody has asked the portal for its targets before, and this one is on record as that wrote it.
+const FOUND_BEFORE: &[i32] = &[6];
 /// Exit of the initiator's tool when there is nothing to end.
 const NO_OBJECTS: &[i32] = &[21];
 const ISCSI: &str = "iscsiadm";
@@ -209,7 +211,7 @@ impl Attached {
 }
 
 impl Iscsi {
-    /// What is run to have sessions with the target, portal by portal; that one of them works is enough.
+    /// What is run to have sessions with the target after [`Iscsi::prepare`], portal by portal; that one of them works is enough.
     ///
     /// # Errors
     /// A password is needed and not in the secret, or the name of the initiator cannot be given.
@@ -219,8 +221,7 @@ impl Iscsi {
             return Err(format!("initiatorName cannot be given to iscsiInterface {named}"));
         }
         let passwords = self.passwords(secret)?;
-        let at = |portal: &String| [self.interface(), self.log_in_at(portal, &passwords)].concat();
-        Ok(self.portals.iter().map(at).collect())
+        Ok(self.portals.iter().map(|portal| self.log_in_at(portal, &passwords)).collect())
     }
 
     /// Whether the initiator has a name for this disk, which takes an interface of the disk's own.
@@ -228,8 +229,9 @@ impl Iscsi {
         self.interface.starts_with(OWN)
     }
 
-    /// What is run to have that interface.
-    fn interface(&self) -> Vec<Run> {
+    /// What is run to have that interface, before anything else.
+    #[must_use]
+    pub fn prepare(&self) -> Vec<Run> {
         if !self.has_own_interface() {
             return Vec::new();
         }
@@ -256,9 +258,10 @@ impl Iscsi {
                 all.push(self.find(portal, &["-o", "update", "-n", &key, "-v", &value]));
             }
             all.push(self.find(portal, &["--discover"]));
+        } else {
+            // asking would write down all targets of the portal, and some nodes log in to those when they start
+            all.push(self.node(portal, &["-o", "new"]).or(FOUND_BEFORE));
         }
-        // written down by hand: to ask the portal would write down all of its targets, and some nodes log in to those when they start
-        all.push(self.node(portal, &["-o", "new"]));
         if self.chap_session {
             let method = "node.session.auth.authmethod";
             all.push(self.node(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
@@ -427,7 +430,9 @@ mod tests {
             "-t sendtargets -p 10.0.0.1:3260 -I default --discover",
         ];
         assert!(runs.windows(2).any(|two| two == found), "{runs:?}");
-        assert!(!runs.iter().any(|run| run.contains("node.session.auth.username")), "{runs:?}");
+        let by_hand =
+            |run: &String| run.contains("node.session") || run.ends_with("IQN -I default -o new");
+        assert!(!runs.iter().any(by_hand), "{runs:?}");
         let ends = shown(&asked.log_out("10.0.0.1:3260"));
         assert_eq!(ends[2], "-t sendtargets -p 10.0.0.1:3260 -I default -o delete");
     }
@@ -444,10 +449,13 @@ mod tests {
         let (Attached::Iscsi(named), ..) = iscsi(&source("default")) else { panic!("no iSCSI") };
         assert!(named.interface.len() <= 64);
         let own = named.interface.clone();
+        let made = [
+            format!("-I {own} -o new"),
+            format!("-I {own} -o update -n iface.initiatorname -v iqn.x"),
+        ];
+        assert_eq!(shown(&named.prepare()), made);
         let runs = shown(&named.log_in(None).unwrap()[0]);
-        assert_eq!(runs[0], format!("-I {own} -o new"));
-        assert_eq!(runs[1], format!("-I {own} -o update -n iface.initiatorname -v iqn.x"));
-        assert!(runs[2..].iter().all(|run| run.contains(&format!("-I {own}"))), "{runs:?}");
+        assert!(runs.iter().all(|run| run.contains(&format!("-I {own}"))), "{runs:?}");
         let leaves: Vec<Run> = named.leave().into_iter().collect();
         assert_eq!(shown(&leaves), [format!("-I {own} -o delete")]);
         let (Attached::Iscsi(named), ..) = iscsi(&source("bnx2i.0")) else { panic!("no iSCSI") };

@@ -14,6 +14,8 @@ use super::*;
 struct Fake {
     said: Mutex<Vec<String>>,
     missing: &'static str,
+    /// What is told of this portal never ends.
+    silent: &'static str,
     /// A disk appears under this name when a session begins.
     appears: Mutex<Option<PathBuf>>,
 }
@@ -33,6 +35,9 @@ impl Helpers for Fake {
         {
             std::fs::create_dir_all(link.parent().expect("parent")).expect("made");
             symlink("/dev/null", link).expect("linked");
+        }
+        if !self.silent.is_empty() && run.args.iter().any(|arg| arg == self.silent) {
+            return std::future::pending().boxed();
         }
         std::future::ready(answer).boxed()
     }
@@ -162,6 +167,25 @@ async fn a_session_lasts_as_long_as_a_disk_of_its_target_is_needed() {
     );
     assert_eq!((one, other, logouts()), (Ok(()), Ok(()), 1));
     assert!(disks.in_use().is_empty() && disks.turns.lock().expect("lock").is_empty());
+}
+
+/// One portal of two is enough, also when the first one does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_portal_that_does_not_answer_holds_nothing_up() {
+    let world = World::new();
+    let link = "by-path/ip-10.0.0.1:3260-iscsi-iqn.2003-04.com.example:x-lun-0";
+    let fake = Fake {
+        appears: Mutex::new(Some(world.root.path().join(link))),
+        silent: "10.0.0.9:3260",
+        ..Fake::default()
+    };
+    let disks = world.disks(Arc::new(fake));
+    let Attached::Iscsi(mut disk) = iscsi() else { panic!("no iSCSI") };
+    disk.portals.insert(0, "10.0.0.9:3260".to_owned());
+    let disk = Attached::Iscsi(disk);
+    let attached = disks.device(&world.pods, "u", on_disk(Source::Attached(&disk)));
+    let device = tokio::time::timeout(Duration::from_secs(60), attached).await;
+    assert_eq!(device.expect("held up"), Ok(PathBuf::from("/dev/null")));
 }
 
 /// What cannot be undone is tried again, and told each time.

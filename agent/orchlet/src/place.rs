@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +66,8 @@ pub struct NodePlace {
     cpu: CpuBound,
     /// Pods that have a cgroup, for the weight of their class.
     placed: Arc<Mutex<BTreeMap<String, Arc<Pod>>>>,
+    /// Whether this agent has set that weight; the one before may have known pods that this one has not heard of yet.
+    weighed: Arc<AtomicBool>,
 }
 
 impl NodePlace {
@@ -79,7 +82,8 @@ impl NodePlace {
     ) -> Self {
         let systemd = Arc::new(Systemd::new(Path::new(SYSTEM_BUS)));
         let root = root.to_owned();
-        Self { cgroups, root, driver, systemd, pids, cpu, placed: Arc::default() }
+        let (placed, weighed) = (Arc::default(), Arc::default());
+        Self { cgroups, root, driver, systemd, pids, cpu, placed, weighed }
     }
 
     /// Makes the cgroups above the pods' own, bounded where `enforced` says so.
@@ -187,6 +191,7 @@ impl NodePlace {
         match of {
             QosClass::Guaranteed | QosClass::BestEffort => Ok(()),
             QosClass::Burstable => {
+                self.weighed.store(true, Ordering::Relaxed);
                 self.ensure(&CgroupName::class(&self.root, of), &self.burstable())
             }
         }
@@ -248,8 +253,13 @@ impl PodPlace for NodePlace {
         let uid = &pod.metadata.uid;
         let has = self.classes_of(uid).next().is_some();
         if has {
-            // Its class has its weight; whatever comes or goes next is weighed with it.
             self.placed().insert(uid.clone(), Arc::new(pod.clone()));
+            // Until another came or went its class has the weight that it had with this one.
+            if self.weighed.load(Ordering::Relaxed)
+                && let Err(error) = self.weigh(class(pod))
+            {
+                tracing::warn!(uid, error, "the weight of its class is left as it is");
+            }
         }
         has
     }
@@ -398,10 +408,13 @@ mod tests {
 
         let next = tree.place();
         assert_eq!(tree.weight(), both, "nothing is known of them yet");
-        assert!(next.adopt_cgroup(&one) && next.adopt_cgroup(&two) && !next.adopt_cgroup(&three));
+        assert!(next.adopt_cgroup(&one) && !next.adopt_cgroup(&three));
         assert_eq!(tree.weight(), both);
         next.make_cgroup(&three).expect("make");
-        assert!(tree.weight() > both);
+        // Another source tells of its pods late.
+        let without = tree.weight();
+        assert!(next.adopt_cgroup(&two));
+        assert!(without > both && tree.weight() > without, "{both} {without}");
         for pod in [&three, &two] {
             next.remove_cgroup(pod).await.expect("remove");
         }

@@ -27,13 +27,12 @@ use proto_daemon::rate::Rate;
 
 pub use logins::{Logins, missing_secrets};
 pub use provider::Providers;
+pub use standstill::STANDSTILL;
 
 use crate::clock;
 use crate::pods::seams::Sources;
 use slots::{Rank, Slots};
 use standstill::Watch;
-
-pub use standstill::STANDSTILL;
 
 /// Images, shared by all pods.
 pub struct Images {

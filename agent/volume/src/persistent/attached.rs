@@ -16,8 +16,6 @@ use crate::disk::Run;
 const PORT: u16 = 3260;
 /// Exit of the initiator's tool when a session is there already.
 const SESSION_EXISTS: &[i32] = &[15];
-/// Exit of the initiator's tool when somebody has asked the portal for its targets before, and this one is on record as that wrote it.
-const FOUND_BEFORE: &[i32] = &[6];
 /// Exit of the initiator's tool when there is nothing to end.
 const NO_OBJECTS: &[i32] = &[21];
 const ISCSI: &str = "iscsiadm";
@@ -249,19 +247,16 @@ impl Iscsi {
             let own = passwords.iter().filter(|(key, _)| key.starts_with(prefix));
             own.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
         };
-        let mut all = Vec::new();
+        // A target that is written down by hand and by whoever asks for targets is broken for the tool: it is always asked for.
+        let mut all = vec![self.find(portal, &["-o", "new"])];
         if self.chap_discovery {
-            all.push(self.find(portal, &["-o", "new"]));
             let method = "discovery.sendtargets.auth.authmethod";
             all.push(self.find(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
             for (key, value) in set(passwords, "discovery.") {
                 all.push(self.find(portal, &["-o", "update", "-n", &key, "-v", &value]));
             }
-            all.push(self.find(portal, &["--discover"]));
-        } else {
-            // asking would write down all targets of the portal, and some nodes log in to those when they start
-            all.push(self.node(portal, &["-o", "new"]).or(FOUND_BEFORE));
         }
+        all.push(self.find(portal, &["--discover"]));
         if self.chap_session {
             let method = "node.session.auth.authmethod";
             all.push(self.node(portal, &["-o", "update", "-n", method, "-v", "CHAP"]));
@@ -371,13 +366,14 @@ mod tests {
         assert_eq!(disk.portals, ["10.0.0.1:3260", "[fd00::1]:99"]);
         let runs = disk.log_in(None).unwrap();
         let expect = [
-            "-p [fd00::1]:99 -T IQN -I default -o new",
+            "-t sendtargets -p [fd00::1]:99 -I default -o new",
+            "-t sendtargets -p [fd00::1]:99 -I default --discover",
             "-p [fd00::1]:99 -T IQN -I default -o update -n node.startup -v manual",
             "-p [fd00::1]:99 -T IQN -I default --login",
             "-p [fd00::1]:99 -T IQN -I default --rescan",
         ];
         assert_eq!(shown(&runs[1]), expect);
-        assert_eq!(runs[1][2].fine, [15], "a session that is there");
+        assert_eq!(runs[1][3].fine, [15], "a session that is there");
         let ends = [
             "-p 10.0.0.1:3260 -T IQN -I default --logout",
             "-p 10.0.0.1:3260 -T IQN -I default -o delete",
@@ -422,7 +418,7 @@ mod tests {
         let at = "-p 10.0.0.1:3260 -T IQN -I default -o update -n";
         assert!(runs.contains(&format!("{at} node.session.auth.authmethod -v CHAP")), "{runs:?}");
         assert!(runs.contains(&format!("{at} node.session.auth.username -v u")));
-        assert!(!runs.iter().any(|run| run.contains("discovery")), "not asked for: {runs:?}");
+        assert!(!runs.iter().any(|run| run.contains("discovery.")), "not asked for: {runs:?}");
         let asked = Iscsi { chap_discovery: true, chap_session: false, ..disk };
         let runs = shown(&asked.log_in(Some(&secret)).unwrap()[0]);
         let found = [
@@ -430,9 +426,7 @@ mod tests {
             "-t sendtargets -p 10.0.0.1:3260 -I default --discover",
         ];
         assert!(runs.windows(2).any(|two| two == found), "{runs:?}");
-        let by_hand =
-            |run: &String| run.contains("node.session") || run.ends_with("IQN -I default -o new");
-        assert!(!runs.iter().any(by_hand), "{runs:?}");
+        assert!(!runs.iter().any(|run| run.contains("node.session")), "{runs:?}");
         let ends = shown(&asked.log_out("10.0.0.1:3260"));
         assert_eq!(ends[2], "-t sendtargets -p 10.0.0.1:3260 -I default -o delete");
     }

@@ -113,7 +113,7 @@ async fn a_session_lasts_as_long_as_a_pod_has_the_disk() {
     let logins = |end: &str| {
         fake.said.lock().expect("lock").iter().filter(|line| line.ends_with(end)).count()
     };
-    assert_eq!((logins("--login"), logins("--discover")), (1, 0));
+    assert_eq!((logins("--login"), logins("--discover")), (1, 1));
     let listed = ["kubernetes.io/iscsi/10.0.0.1:iqn.2003-04.com.example:x:0"];
     assert_eq!(disks.in_use(), listed);
     world.pods.tear_down("u1").expect("torn down");

@@ -150,8 +150,8 @@ pub struct ContainerMemory {
     pub previous: Option<Ended>,
     /// Restart back-off.
     pub backoff: CrashBackoff,
-    /// Attempt whose image pull has been done, for images that are always pulled.
-    pub pulled_for: Option<u32>,
+    /// The image that was pulled last, and the attempt that it was pulled for.
+    pub pulled: Option<(u32, String)>,
     /// Attempt that is stopped because its definition changed; what follows it starts at once.
     pub replaced: Option<u32>,
     /// Attempt of the newest sandbox in which it has come up: running, its first hook done, its startup probe passed.
@@ -273,10 +273,10 @@ impl Memory {
         self.troubles.iter().find(|t| t.step == *step)
     }
 
-    /// Notes that the image of a container was pulled for its next instance.
-    pub fn pulled(&mut self, container: &str) {
+    /// Notes that an image was pulled for a container's next instance.
+    pub fn pulled(&mut self, container: &str, image: &str) {
         let memory = self.containers.entry(container.to_owned()).or_default();
-        memory.pulled_for = Some(memory.next_attempt());
+        memory.pulled = Some((memory.next_attempt(), image.to_owned()));
     }
 
     /// Notes that a sandbox was stopped.
@@ -381,6 +381,12 @@ impl ContainerMemory {
     /// Attempt of the next instance.
     pub fn next_attempt(&self) -> u32 {
         self.attempt.map_or(0, |a| a.saturating_add(1))
+    }
+
+    /// Whether this image was pulled for the next instance. The pod may have been given another one meanwhile.
+    pub fn has_pulled(&self, image: &str) -> bool {
+        let next = self.next_attempt();
+        self.pulled.as_ref().is_some_and(|(attempt, pulled)| *attempt == next && pulled == image)
     }
 
     /// Whether the newest instance succeeded in that sandbox.

@@ -180,13 +180,14 @@ impl Action {
             | Self::ReportDeleted => true,
             // That the hook is still to be run is known from nothing else.
             Self::StartContainer { hook, .. } => *hook,
+            // When the one before it ended is not told by the runtime once the clock has been set.
+            Self::CreateContainer { attempt, .. } => *attempt > 0,
             // What is created carries its attempt in the runtime: it is found again without the journal.
             Self::Admit
             | Self::MountVolumes
             | Self::CreateSandbox { .. }
             | Self::InspectImage { .. }
             | Self::PullImage { .. }
-            | Self::CreateContainer { .. }
             | Self::RunPostStart { .. }
             | Self::Forget => false,
         }

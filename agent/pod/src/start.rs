@@ -255,8 +255,8 @@ pub(crate) fn usable_image<'a>(
     known: &ContainerMemory,
 ) -> Option<&'a str> {
     let Some(ImageSeen::Present { id }) = seen.images.get(&container.image) else { return None };
-    let pulled = known.pulled_for == Some(known.next_attempt());
-    (container.pull != PullPolicy::Always || pulled).then_some(id.as_str())
+    let usable = container.pull != PullPolicy::Always || known.has_pulled(&container.image);
+    usable.then_some(id.as_str())
 }
 
 /// The same; plans the lookup or the pull that is missing.

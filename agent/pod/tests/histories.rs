@@ -510,8 +510,8 @@ impl World {
                 self.seen.images.insert(image, state);
             }
             Action::PullImage { image, container } => {
+                self.memory.pulled(&container, &image);
                 self.seen.images.insert(image.clone(), ImageSeen::Present { id: image });
-                self.memory.pulled(&container);
             }
             Action::CreateContainer { container, attempt, sandbox_id, image_id } => {
                 let hash = self.want.container(&container).expect("wanted").hash.clone();

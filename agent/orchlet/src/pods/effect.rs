@@ -62,7 +62,7 @@ pub fn done(seen: &mut PodSeen, memory: &mut Memory, action: &Action, effect: Ef
         Action::UnmountVolumes => seen.volumes = VolumesSeen::Absent,
         Action::RemoveCgroup => seen.cgroup = false,
         Action::CreateSandbox { .. } => seen.cgroup = true,
-        Action::PullImage { container, .. } => memory.pulled(container),
+        Action::PullImage { container, image } => memory.pulled(container, image),
         Action::RunPostStart { container, id } => memory.post_started(container, id, true),
         Action::RemoveContainer { id, .. } => seen.containers.retain(|c| c.id != *id),
         Action::StopSandbox { id, attempt } => {

@@ -62,7 +62,7 @@ impl Worker {
     pub(super) fn tell_present_image(&self, want: &PodWant, container: &str) {
         let Some(container) = want.container(container) else { return };
         let known = self.memory.containers.get(&container.name);
-        let pulled = known.is_some_and(|m| m.pulled_for == Some(m.next_attempt()));
+        let pulled = known.is_some_and(|m| m.has_pulled(&container.image));
         if !pulled {
             let event = events::image_present(want, &container.name, &container.image);
             self.parts.reports.event(&self.pod(), event);

@@ -464,7 +464,12 @@ impl World {
 
     /// A container that crashes waits before it starts once more: the second time for ten seconds, then twice as long each time.
     fn judge_pause(&mut self, uid: &str, name: &str, start: Start) {
-        let stopped = |known: &Start| self.instances.get(&known.id).is_some_and(|i| i.stopped);
+        // What is ended for a failed probe or hook, which the first hook of a dead one is as well, has waited while it ran.
+        let container = self.container(uid, name);
+        let hook = container.and_then(|c| c.lifecycle).is_some_and(|l| l.post_start.is_some());
+        let stopped = |known: &Start| {
+            self.instances.get(&known.id).is_some_and(|i| i.stopped || hook && !i.hooked)
+        };
         let Some(book) = self.books.get(uid) else { return };
         let mut starts = book.crashes.get(name).cloned().unwrap_or_default();
         let goes_on = starts.last().is_some_and(|last| {
@@ -653,15 +658,20 @@ impl Runtime for Troubled {
             let ran = self
                 .through("exec", object, move || {
                     let ran = self.inner.exec(id, command, timeout, keep);
-                    async move { Ok(ExecOutput { code: self.ask(id, command).code, ..ran.await? }) }
-                        .boxed()
+                    async move {
+                        let ran = ran.await?;
+                        Ok(ExecOutput { code: self.ask(id, command).code, ..ran })
+                    }
+                    .boxed()
                 })
                 .await;
             let timed_out = ran.as_ref().is_err_and(RuntimeError::is_timeout);
             if ran.is_err() && word == "post" || timed_out && word != "pre" && word != "readiness" {
                 // A hook of which nothing is known has failed; a probe without an answer is a bad one when its time was up.
                 let mut world = lock(&self.world);
-                world.instances.entry(id.to_owned()).or_default().may_be_stopped = true;
+                let instance = world.instances.entry(id.to_owned()).or_default();
+                instance.may_be_stopped = true;
+                instance.hooked &= word != "post";
             }
             ran
         }

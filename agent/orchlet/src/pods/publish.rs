@@ -27,7 +27,22 @@ pub fn takes_back(known: &PodStatus, shown: &PodStatus, status: &PodStatus) -> b
     known.phase.is_empty() && shown.advance(next) != next
 }
 
-/// A strategic merge patch from `shown` to `status` for the pod of this uid only; conditions of others stay.
+/// The fields of a status that the agent may take away again.
+const PASSING: [&str; 10] = [
+    "containerStatuses",
+    "ephemeralContainerStatuses",
+    "hostIP",
+    "initContainerStatuses",
+    "message",
+    "podIP",
+    "podIPs",
+    "qosClass",
+    "reason",
+    "startTime",
+];
+
+/// A strategic merge patch from `shown` to `status` for the pod of this uid only; conditions of others stay. What is shown without a
+/// phase is not known: then all is stated.
 pub fn patch(uid: &str, shown: &PodStatus, status: &PodStatus) -> Value {
     json!({ "metadata": { "uid": uid }, "status": changes(shown, status) })
 }
@@ -41,8 +56,12 @@ fn changes(shown: &PodStatus, status: &PodStatus) -> Map<String, Value> {
             changes.insert(name.clone(), value.clone());
         }
     }
-    for name in before.keys().filter(|name| !after.contains_key(*name)) {
-        changes.insert(name.clone(), Value::Null);
+    let known: Vec<&str> = match shown.phase.is_empty() {
+        true => PASSING.to_vec(),
+        false => before.keys().map(String::as_str).collect(),
+    };
+    for name in known.into_iter().filter(|name| !after.contains_key(*name)) {
+        changes.insert(name.to_owned(), Value::Null);
     }
     // Merged by address, so that one that is gone would stay: the list is replaced as a whole.
     if let Some(Value::Array(ips)) = changes.get_mut("podIPs") {
@@ -161,5 +180,36 @@ mod tests {
             &both,
             &PodStatus { conditions: vec![condition("Ready", "False")], ..both.clone() }
         ));
+    }
+
+    #[test]
+    fn of_what_is_not_known_to_be_shown_all_is_stated() {
+        let status = PodStatus { phase: "Failed".into(), ..PodStatus::default() };
+        let patch = patch("u", &PodStatus::default(), &status);
+        let stated = patch["status"].as_object().expect("a status");
+        assert_eq!(stated["phase"], "Failed");
+        assert!(PASSING.iter().all(|name| stated.get(*name) == Some(&Value::Null)), "{patch}");
+        // All that a status may say, the phase apart.
+        let ips = vec![PodIP { ip: "10.0.0.1".into() }];
+        let text = || "t".to_owned();
+        let full = PodStatus {
+            phase: text(),
+            conditions: Vec::new(),
+            message: text(),
+            reason: text(),
+            nominated_node_name: text(),
+            host_ip: text(),
+            pod_ip: text(),
+            pod_ips: ips,
+            start_time: Some(Time::from_unix(1)),
+            init_container_statuses: vec![Default::default()],
+            container_statuses: vec![Default::default()],
+            qos_class: text(),
+            ephemeral_container_statuses: vec![Default::default()],
+        };
+        let mut names: Vec<String> = fields(&full).into_iter().map(|(name, _)| name).collect();
+        names.retain(|name| name != "phase");
+        names.sort();
+        assert_eq!(names, PASSING);
     }
 }

@@ -52,6 +52,8 @@ impl Worker {
             }
             Err(error) => {
                 self.status_failures += 1;
+                // It may have been written all the same.
+                self.shown = PodStatus::default();
                 let wait = STATUS_RETRY.delay(self.status_failures, 0.5);
                 self.status_not_before = clock::boot() + wait;
                 tracing::debug!(pod = %name(&self.pod()), %error, "status is not written");

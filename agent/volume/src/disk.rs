@@ -158,6 +158,12 @@ pub fn mount(device: &str, fs_type: &str, options: &[String], target: &str) -> R
     Run::new("mount", &["-t", fs_type, "-o", &all.join(","), device, target])
 }
 
+/// Unmounts it again. By a program, since nobody can kill whoever unmounts a disk that does not answer, and an agent has to be killed.
+#[must_use]
+pub fn unmount(target: &str) -> Run {
+    Run::new("umount", &[target])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

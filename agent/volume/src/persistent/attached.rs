@@ -195,7 +195,7 @@ impl Attached {
     #[must_use]
     pub fn links(&self) -> Vec<String> {
         match self {
-            Self::Iscsi(disk) => disk.portals.iter().map(|portal| disk.link(portal)).collect(),
+            Self::Iscsi(disk) => disk.every_link(),
             Self::FibreChannel(disk) => {
                 let port = |(name, lun): &(String, i32)| {
                     let name = name.strip_prefix("0x").unwrap_or(name);
@@ -270,6 +270,12 @@ impl Iscsi {
         // a session that was there may not know the disk yet
         all.push(self.node(portal, &["--rescan"]));
         all
+    }
+
+    /// The names of the disk, portal by portal.
+    #[must_use]
+    pub fn every_link(&self) -> Vec<String> {
+        self.portals.iter().map(|portal| self.link(portal)).collect()
     }
 
     /// The name of the disk by one portal.

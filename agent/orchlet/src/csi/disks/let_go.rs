@@ -2,12 +2,12 @@
 //! told of and tried again, and counts as in use until then.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use agent_csi::waits::Waits;
 use agent_volume::PodVolumes;
 use agent_volume::devices;
-use agent_volume::disk::Run;
+use agent_volume::disk::{self, Run};
 use agent_volume::persistent::attached::Iscsi;
 use agent_volume::shared_mounts::Pending;
 use agent_volume::sources::Plugin;
@@ -105,9 +105,14 @@ impl Disks {
             if is_used(&pods, plugin, &pending)? {
                 return Ok(None);
             }
-            mounts.unmount(plugin, &of).map(|()| Some(pending))
+            mounts.place(plugin, &of).map(|place| Some((pending, place)))
         });
-        let Some(pending) = pending.await? else { return Ok(()) };
+        let Some((pending, (target, mounted))) = pending.await? else { return Ok(()) };
+        if mounted {
+            self.helpers.run(&disk::unmount(&target.to_string_lossy())).await?;
+        }
+        let (mounts, of) = (self.mounts.clone(), name.to_owned());
+        work(move || mounts.unmount(plugin, &of)).await?;
         match &pending.session {
             Some(disk) => {
                 // forgotten before the next who asks whether a session is needed
@@ -135,8 +140,17 @@ impl Disks {
 
     /// Ends the sessions that nobody else needs; of the others only the disk goes.
     async fn log_out(&self, plugin: Plugin, name: &str, disk: &Iscsi) -> Result<(), Line> {
-        let mounts = self.mounts.clone();
-        let all = work(move || mounts.pending(plugin)).await?;
+        let (mounts, root, links) = (self.mounts.clone(), self.by_name.clone(), disk.every_link());
+        let (all, held) = work(move || {
+            let device = devices::device_of(&root, &links);
+            let held = device.is_some_and(|device| devices::is_held(Path::new(&device)));
+            Ok((mounts.pending(plugin)?, held))
+        })
+        .await?;
+        if held {
+            // also unmounted it may still be written to, by the kernel
+            return Err("the disk is still in use".to_owned());
+        }
         let others = all.into_iter().filter(|pending| pending.name != name);
         let others: Vec<Iscsi> = others.filter_map(|pending| pending.session).collect();
         for portal in &disk.portals {

@@ -11,6 +11,7 @@ use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use tokio::task::spawn_blocking;
 
+use crate::log_links;
 use crate::pods::parts::Parts;
 
 /// Between two looks.
@@ -26,14 +27,14 @@ pub async fn run(parts: Arc<Parts>, page: TaskStatus) {
     loop {
         page.started("period");
         match sweep(&parts).await {
-            Ok(removed) => page.done(format!("{removed} directories removed")),
+            Ok(removed) => page.done(format!("{removed} directories and links removed")),
             Err(line) => page.failed(line),
         }
         tokio::time::sleep(PERIOD).await;
     }
 }
 
-/// Removes log directories of pods that neither the agent nor the runtime knows; how many.
+/// Removes log directories of pods that neither the agent nor the runtime knows, and links to logs that are gone; how many.
 pub(crate) async fn sweep(parts: &Arc<Parts>) -> Result<usize, String> {
     let found = parts.runtime.list().await.map_err(|e| chain(&e))?;
     let parts = parts.clone();
@@ -50,7 +51,8 @@ pub(crate) async fn sweep(parts: &Arc<Parts>) -> Result<usize, String> {
                 false
             }
         };
-        orphans.iter().filter(|directory| gone(directory)).count()
+        let removed = orphans.iter().filter(|directory| gone(directory)).count();
+        removed + log_links::mend(&logs, &found)
     });
     swept.await.map_err(|error| error.to_string())
 }

@@ -16,6 +16,7 @@ mod garbage;
 mod images;
 mod in_use;
 mod journal;
+mod log_links;
 mod logs_rotation;
 mod metrics;
 mod network;

@@ -24,7 +24,12 @@ use crate::{bandwidth, dns, hosts, security};
 /// Directory of a pod's logs below `pod_logs_dir`.
 pub fn log_directory(pod_logs_dir: &str, pod: &Pod) -> String {
     let meta = &pod.metadata;
-    format!("{pod_logs_dir}/{}_{}_{}", meta.namespace, meta.name, meta.uid)
+    log_directory_of(pod_logs_dir, &meta.namespace, &meta.name, &meta.uid)
+}
+
+/// The same of a pod of which only this is known.
+pub fn log_directory_of(pod_logs_dir: &str, namespace: &str, name: &str, uid: &str) -> String {
+    format!("{pod_logs_dir}/{namespace}_{name}_{uid}")
 }
 
 /// The sandbox of a pod.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_node::width::Turn;
@@ -25,8 +25,9 @@ use super::parts::Parts;
 use super::scene::Scene;
 use super::seams::{Line, WantedPart};
 use super::{hooks, last_words, pulling};
+use crate::log_links::Logged;
 use crate::provision::hosts_mount;
-use crate::{clock, images};
+use crate::{clock, images, log_links};
 
 /// Why an action did not work.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +92,8 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
         Action::RemoveContainer { id, container, attempt } => {
             runtime.remove_container(id).await.map_err(failed)?;
             last_words::remove(parts, &scene.pod, container, *attempt);
+            let logged = Logged::of(&scene.pod, container, *attempt, id);
+            log_links::remove(Path::new(&parts.facts.pod_logs_dir), logged);
             Ok(Effect::Nothing)
         }
         Action::StopSandbox { id, .. } => {
@@ -164,6 +167,13 @@ pub(super) fn warn(parts: &Parts, pod: &Pod, reason: &'static str, message: Stri
     parts.reports.event(pod, PodEvent::new(Severity::Warning, reason, message));
 }
 
+/// What is not linked runs all the same, and is linked later.
+fn link_log(parts: &Parts, logged: Logged<'_>) {
+    if let Err(error) = log_links::make(Path::new(&parts.facts.pod_logs_dir), logged) {
+        tracing::warn!(id = logged.id, %error, "a log has no link");
+    }
+}
+
 struct New<'a> {
     name: &'a str,
     attempt: u32,
@@ -223,6 +233,7 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
     let create = parts.turns.take(Turn::Create, create);
     let created = parts.restarts.take(make.attempt, create).await;
     let id = created.map_err(|e| Failure::runtime(CREATE_ERROR, &e))?;
+    link_log(parts, Logged::of(pod, &container.name, make.attempt, &id));
     Ok(instance(ContainerSeen {
         id,
         name: container.name.clone(),

@@ -1,0 +1,181 @@
+//! A link to the log of each instance, in `containers` beside the directory of the pods' logs. Collectors of logs read pod, namespace,
+//! container and instance from its name: `/var/log/containers/<pod>_<namespace>_<container>-<id>.log`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use agent_pod::seen::{ContainerSeen, InstanceState};
+use agent_pod::translate::log_directory_of;
+use agent_runtime::runtime::PodOnNode;
+use proto_api::core::v1::Pod;
+
+/// Longest name of a file on the usual file systems.
+const NAME_MAX: usize = 255;
+/// Most links that are looked at.
+const LINKS_MAX: usize = 100_000;
+
+/// One instance, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Logged<'a> {
+    /// Namespace, name and uid of the pod.
+    pub pod: [&'a str; 3],
+    /// Name of the container.
+    pub container: &'a str,
+    /// Attempt of the instance.
+    pub attempt: u32,
+    /// The runtime's id of the instance.
+    pub id: &'a str,
+}
+
+impl<'a> Logged<'a> {
+    /// An instance of a pod.
+    pub fn of(pod: &'a Pod, container: &'a str, attempt: u32, id: &'a str) -> Self {
+        let meta = &pod.metadata;
+        Self { pod: [&meta.namespace, &meta.name, &meta.uid], container, attempt, id }
+    }
+
+    fn found(pod: &'a PodOnNode, container: &'a ContainerSeen) -> Self {
+        Self {
+            pod: [&pod.namespace, &pod.name, &pod.uid],
+            container: &container.name,
+            attempt: container.attempt,
+            id: &container.id,
+        }
+    }
+
+    fn link(&self) -> String {
+        let [namespace, name, _] = self.pod;
+        let link = format!("{name}_{namespace}_{}-{}", self.container, self.id);
+        // Names and ids are ASCII: a character is a byte.
+        link.chars().take(NAME_MAX - ".log".len()).chain(".log".chars()).collect()
+    }
+
+    fn log(&self, logs: &Path) -> PathBuf {
+        let [namespace, name, uid] = self.pod;
+        let pod = log_directory_of(&logs.to_string_lossy(), namespace, name, uid);
+        Path::new(&pod).join(self.container).join(format!("{}.log", self.attempt))
+    }
+}
+
+/// Directory of the links for pods' logs in `logs`.
+fn directory(logs: &Path) -> PathBuf {
+    logs.with_file_name("containers")
+}
+
+/// Makes the link of an instance, if it is not there.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make(logs: &Path, instance: Logged<'_>) -> io::Result<()> {
+    let directory = directory(logs);
+    fs::create_dir_all(&directory)?;
+    match symlink(instance.log(logs), directory.join(instance.link())) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes the link of an instance that is gone. One that cannot be removed leads nowhere, and is removed by [`mend`].
+pub fn remove(logs: &Path, instance: Logged<'_>) {
+    let _ = fs::remove_file(directory(logs).join(instance.link()));
+}
+
+/// Makes the links that instances which run lack, and removes those that lead nowhere below `logs`; how many. `found` is what the
+/// runtime has.
+pub fn mend(logs: &Path, found: &[PodOnNode]) -> usize {
+    let all = found.iter().flat_map(|pod| pod.containers.iter().map(move |c| (pod, c)));
+    let mut expected = BTreeSet::new();
+    for (pod, container) in all {
+        let instance = Logged::found(pod, container);
+        expected.insert(instance.link());
+        let runs = matches!(container.state, InstanceState::Running { .. });
+        if runs && let Err(error) = make(logs, instance) {
+            tracing::warn!(id = container.id, %error, "a log has no link");
+        }
+    }
+    let entries = fs::read_dir(directory(logs)).into_iter().flatten().flatten().take(LINKS_MAX);
+    let leads_nowhere = |link: &Path| match fs::read_link(link) {
+        Ok(log) => log.starts_with(logs) && !log.exists(),
+        Err(_) => false,
+    };
+    let dead = |entry: &fs::DirEntry| {
+        let known = entry.file_name().to_str().is_some_and(|name| expected.contains(name));
+        !known && leads_nowhere(&entry.path())
+    };
+    entries.filter(dead).filter(|entry| fs::remove_file(entry.path()).is_ok()).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(running: bool) -> PodOnNode {
+        let state =
+            if running { InstanceState::Running { started_at: 1 } } else { InstanceState::Created };
+        let container = ContainerSeen {
+            id: "abc".into(),
+            name: "main".into(),
+            attempt: 2,
+            sandbox_id: String::new(),
+            image: String::new(),
+            image_id: String::new(),
+            hash: Default::default(),
+            message_file: None,
+            state,
+        };
+        let (uid, namespace, name) = ("u".into(), "ns".into(), "web".into());
+        PodOnNode { uid, namespace, name, containers: vec![container], ..PodOnNode::default() }
+    }
+
+    fn links(logs: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory(logs)).into_iter().flatten().flatten();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.file_name().into_string().expect("a name")).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_link_leads_to_the_log_and_goes_with_its_instance() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let logs = dir.path().join("pods");
+        let (pod, container) = (&found(true), &found(true).containers[0]);
+        let instance = Logged::found(pod, container);
+        make(&logs, instance).expect("made");
+        make(&logs, instance).expect("there already");
+        let link = directory(&logs).join("web_ns_main-abc.log");
+        assert_eq!(fs::read_link(link).expect("a link"), logs.join("ns_web_u/main/2.log"));
+        remove(&logs, instance);
+        remove(&logs, instance);
+        assert!(links(&logs).is_empty());
+    }
+
+    #[test]
+    fn long_names_are_cut() {
+        let (name, container) = ("n".repeat(253), "c".repeat(63));
+        let instance =
+            Logged { pod: ["ns", &name, "u"], container: &container, attempt: 0, id: "i" };
+        assert_eq!(instance.link().len(), NAME_MAX);
+        assert!(instance.link().ends_with(".log"));
+    }
+
+    #[test]
+    fn what_is_missing_is_made_and_what_leads_nowhere_goes() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let logs = dir.path().join("pods");
+        let at = |name: &str| directory(&logs).join(name);
+        assert_eq!(mend(&logs, &[found(false)]), 0);
+        assert!(links(&logs).is_empty());
+        // Its log comes when it starts: known instances keep their links.
+        assert_eq!(mend(&logs, &[found(true)]), 0);
+        assert_eq!(links(&logs), ["web_ns_main-abc.log"]);
+        symlink(logs.join("ns_old_v/main/0.log"), at("old_ns_main-x.log")).expect("made");
+        symlink("/nowhere/else", at("foreign.log")).expect("made");
+        fs::write(at("file.log"), "").expect("written");
+        assert_eq!(mend(&logs, &[found(true)]), 1);
+        assert_eq!(links(&logs), ["file.log", "foreign.log", "web_ns_main-abc.log"]);
+    }
+}

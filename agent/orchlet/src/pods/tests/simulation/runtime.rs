@@ -530,15 +530,16 @@ impl Runtime for Troubled {
         name: &'a str,
         login: Option<&'a RegistryLogin>,
     ) -> Answer<'a, String> {
-        let pull = move || {
-            let pull = async move {
-                let id = self.inner.pull_image(name, login).await?;
+        let pull = move || self.inner.pull_image(name, login);
+        async move {
+            let pulled = self.through("pull_image", name.to_owned(), pull).await;
+            // Whoever asks while it is under way shares it: it counts when it is answered.
+            if let Ok(id) = &pulled {
                 *lock(&self.world).pulls.entry(id.clone()).or_default() += 1;
-                Ok(id)
-            };
-            pull.boxed()
-        };
-        self.through("pull_image", name.to_owned(), pull).boxed()
+            }
+            pulled
+        }
+        .boxed()
     }
 
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {

@@ -1,5 +1,6 @@
 //! A node's namespaces: a small process holds them; what runs on the node enters through it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -74,10 +75,28 @@ fn made_mount_points(dir: &Path) -> Vec<PathBuf> {
 
 /// Removes the directories that the cluster in `dir` made on the host, those that others use by now apart.
 pub fn remove_mount_points(dir: &Path) {
+    let covered = mount_points_of_all();
     for made in made_mount_points(dir) {
-        // Not empty means that somebody else lives there.
-        let _in_use = fs::remove_dir(made);
+        // A directory that is removed here takes with it what another cluster has mounted over it (rmdir(2), since Linux 3.18).
+        if !covered.contains(&made) {
+            // Not empty means that somebody else lives there.
+            let _in_use = fs::remove_dir(made);
+        }
     }
+}
+
+/// Mount points of all processes, each by the path in its own namespace.
+fn mount_points_of_all() -> BTreeSet<PathBuf> {
+    let mut seen = BTreeSet::new();
+    let mut points = BTreeSet::new();
+    for process in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(namespace) = fs::read_link(process.path().join("ns/mnt")) else { continue };
+        if seen.insert(namespace) {
+            let mounts = fs::read_to_string(process.path().join("mountinfo")).unwrap_or_default();
+            points.extend(mounts.lines().filter_map(|l| l.split(' ').nth(4)).map(PathBuf::from));
+        }
+    }
+    points
 }
 
 fn start_holder(spec: &Spec, node: &Node) -> Result<Handle> {

@@ -35,7 +35,12 @@ pub fn pods(text: &str, context: Context<'_>) -> Result<Vec<Pod>, String> {
     if text.len() as u64 > MANIFEST_BYTES_MAX {
         return Err(format!("longer than {MANIFEST_BYTES_MAX} bytes"));
     }
-    let value: Value = yaml::parse(text).map_err(|error| chain(&error))?;
+    // A line of dashes before or after it makes documents that are empty.
+    let mut documents = yaml::parse_all(text).map_err(|error| chain(&error))?.into_iter();
+    let value = documents.next().ok_or("nothing is in it")?;
+    if documents.next().is_some() {
+        return Err("several documents: a manifest has one pod, or one list of pods".to_owned());
+    }
     let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default();
     if !matches!(kind, "PodList" | "List") {
         return pod(value, text, context).map(|pod| vec![pod]);
@@ -224,6 +229,8 @@ pub mod tests {
             assert!(fault.starts_with(&format!("{field}: ")), "{to}: {fault}");
         }
         let two = read(&format!("{POD}---\n{POD}")).expect_err("two documents");
-        assert!(two.len() > "cannot read YAML: ".len(), "the reason is told: {two}");
+        assert!(two.starts_with("several documents"), "{two}");
+        assert_eq!(read("---\n"), Err("nothing is in it".to_owned()));
+        assert_eq!(read(&format!("---\n{POD}---\n")).map(|pods| pods.len()), Ok(1));
     }
 }

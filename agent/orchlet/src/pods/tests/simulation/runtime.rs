@@ -365,7 +365,8 @@ impl Troubled {
             instance.answered.insert(word.clone());
         }
         if word == "post" {
-            instance.hooked = !bad;
+            instance.hooked |= !bad;
+            instance.hook_failed |= bad;
         }
         let gated = container.startup_probe.is_some() && !instance.answered.contains("startup");
         if gated && matches!(word.as_str(), "readiness" | "liveness") {
@@ -465,10 +466,8 @@ impl World {
     /// A container that crashes waits before it starts once more: the second time for ten seconds, then twice as long each time.
     fn judge_pause(&mut self, uid: &str, name: &str, start: Start) {
         // What is ended for a failed probe or hook, which the first hook of a dead one is as well, has waited while it ran.
-        let container = self.container(uid, name);
-        let hook = container.and_then(|c| c.lifecycle).is_some_and(|l| l.post_start.is_some());
         let stopped = |known: &Start| {
-            self.instances.get(&known.id).is_some_and(|i| i.stopped || hook && !i.hooked)
+            self.instances.get(&known.id).is_some_and(|i| i.stopped || i.hook_failed)
         };
         let Some(book) = self.books.get(uid) else { return };
         let mut starts = book.crashes.get(name).cloned().unwrap_or_default();
@@ -672,7 +671,7 @@ impl Runtime for Troubled {
                 let mut world = lock(&self.world);
                 let instance = world.instances.entry(id.to_owned()).or_default();
                 instance.may_be_stopped = true;
-                instance.hooked &= word != "post";
+                instance.hook_failed |= word == "post";
             }
             ran
         }

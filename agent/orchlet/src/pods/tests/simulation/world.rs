@@ -41,6 +41,8 @@ pub struct Instance {
     pub bad: BTreeMap<String, u64>,
     /// Whether its first hook has been run to its end.
     pub hooked: bool,
+    /// Whether a run of its first hook has failed; an agent that has forgotten the first runs it again.
+    pub hook_failed: bool,
     /// Whether the hook before its stop has been asked for.
     pub pre_called: bool,
     /// When it was started.

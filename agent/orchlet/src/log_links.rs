@@ -48,9 +48,7 @@ impl<'a> Logged<'a> {
 
     fn link(&self) -> String {
         let [namespace, name, _] = self.pod;
-        let link = format!("{name}_{namespace}_{}-{}", self.container, self.id);
-        // Names and ids are ASCII: a character is a byte.
-        link.chars().take(NAME_MAX - ".log".len()).chain(".log".chars()).collect()
+        cut(format!("{name}_{namespace}_{}-{}", self.container, self.id)) + ".log"
     }
 
     fn log(&self, logs: &Path) -> PathBuf {
@@ -58,6 +56,12 @@ impl<'a> Logged<'a> {
         let pod = log_directory_of(&logs.to_string_lossy(), namespace, name, uid);
         Path::new(&pod).join(self.container).join(format!("{}.log", self.attempt))
     }
+}
+
+/// What a link's name keeps of `name`. Names and ids are ASCII: a character is a byte.
+fn cut(mut name: String) -> String {
+    name.truncate(NAME_MAX - ".log".len());
+    name
 }
 
 /// Directory of the links for pods' logs in `logs`.
@@ -83,6 +87,23 @@ pub fn remove(logs: &Path, instance: Logged<'_>) {
     let _ = fs::remove_file(directory(logs).join(instance.link()));
 }
 
+/// Removes the links of a pod that is gone, of `[namespace, name, uid]`; those of a later pod of its name stay. What cannot be removed
+/// leads nowhere, and is removed by [`mend`].
+pub fn remove_all(logs: &Path, [namespace, name, uid]: [&str; 3]) {
+    let of_name = cut(format!("{name}_{namespace}_"));
+    let own = log_directory_of(&logs.to_string_lossy(), namespace, name, uid);
+    for entry in entries(logs) {
+        let named = entry.file_name().to_str().is_some_and(|link| link.starts_with(&of_name));
+        if named && fs::read_link(entry.path()).is_ok_and(|log| log.starts_with(&own)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn entries(logs: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(directory(logs)).into_iter().flatten().flatten().take(LINKS_MAX)
+}
+
 /// Makes the links that instances which run lack, and removes those that lead nowhere below `logs`; how many. `found` is what the
 /// runtime has.
 pub fn mend(logs: &Path, found: &[PodOnNode]) -> usize {
@@ -96,7 +117,6 @@ pub fn mend(logs: &Path, found: &[PodOnNode]) -> usize {
             tracing::warn!(id = container.id, %error, "a log has no link");
         }
     }
-    let entries = fs::read_dir(directory(logs)).into_iter().flatten().flatten().take(LINKS_MAX);
     let leads_nowhere = |link: &Path| match fs::read_link(link) {
         Ok(log) => log.starts_with(logs) && !log.exists(),
         Err(_) => false,
@@ -105,7 +125,7 @@ pub fn mend(logs: &Path, found: &[PodOnNode]) -> usize {
         let known = entry.file_name().to_str().is_some_and(|name| expected.contains(name));
         !known && leads_nowhere(&entry.path())
     };
-    entries.filter(dead).filter(|entry| fs::remove_file(entry.path()).is_ok()).count()
+    entries(logs).filter(dead).filter(|entry| fs::remove_file(entry.path()).is_ok()).count()
 }
 
 #[cfg(test)]
@@ -131,9 +151,8 @@ mod tests {
     }
 
     fn links(logs: &Path) -> Vec<String> {
-        let entries = fs::read_dir(directory(logs)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
-            entries.map(|entry| entry.file_name().into_string().expect("a name")).collect();
+            entries(logs).map(|entry| entry.file_name().into_string().expect("a name")).collect();
         names.sort();
         names
     }
@@ -151,6 +170,27 @@ mod tests {
         remove(&logs, instance);
         remove(&logs, instance);
         assert!(links(&logs).is_empty());
+    }
+
+    #[test]
+    fn all_links_of_a_pod_go_with_it_and_no_other() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let logs = dir.path().join("pods");
+        let long = "n".repeat(253);
+        for (pod, id) in [
+            (["ns", "web", "u"], "a"),
+            (["ns", "web", "u"], "b"),
+            (["ns", "web", "v"], "c"),
+            (["ns", "web-1", "u"], "d"),
+            (["ns", &long, "u"], "e"),
+        ] {
+            make(&logs, Logged { pod, container: "main", attempt: 0, id }).expect("made");
+        }
+        remove_all(&logs, ["ns", "web", "u"]);
+        let cut = format!("{}.log", &format!("{long}_ns")[..NAME_MAX - 4]);
+        assert_eq!(links(&logs), [&cut, "web-1_ns_main-d.log", "web_ns_main-c.log"]);
+        remove_all(&logs, ["ns", &long, "u"]);
+        assert_eq!(links(&logs), ["web-1_ns_main-d.log", "web_ns_main-c.log"]);
     }
 
     #[test]

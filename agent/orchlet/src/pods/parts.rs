@@ -1,7 +1,7 @@
 //! What all pod tasks share.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use super::seams::{Line, PodPlace, PodVolumes, Reports};
 use super::turns::Turns;
 use crate::images::Images;
 use crate::journal::Journal;
+use crate::log_links;
 use crate::metrics::AgentMetrics;
 use crate::objects::Subscribe;
 use crate::provision::{HOSTS_FILE, Provision};
@@ -286,7 +287,7 @@ impl Parts {
         self.place.cgroup_parent(pod)
     }
 
-    /// Removes the pod's own directory and its logs; volumes have been taken down before.
+    /// Removes the pod's own directory, its logs and the links to them; volumes have been taken down before.
     pub fn remove_directories(&self, pod: &Pod) -> Result<(), Line> {
         let uid = &pod.metadata.uid;
         let logs = PathBuf::from(log_directory(&self.facts.pod_logs_dir, pod));
@@ -300,6 +301,9 @@ impl Parts {
             _ => Ok(()),
         };
         gone(std::fs::remove_dir_all(&logs), &logs)?;
+        let meta = &pod.metadata;
+        let names = [&*meta.namespace, &meta.name, uid];
+        log_links::remove_all(Path::new(&self.facts.pod_logs_dir), names);
         gone(std::fs::remove_dir_all(&containers), &containers)?;
         let hosts = own.join(HOSTS_FILE);
         gone(std::fs::remove_file(&hosts), &hosts)?;

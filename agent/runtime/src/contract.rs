@@ -129,7 +129,7 @@ impl Contract<'_> {
             assert_eq!((exit.code, exit.reason.as_str()), (code, reason));
             // a process that ends at once may end before its start is noted
             assert!(exit.started_at > 0 && exit.finished_at > 0);
-            self.runtime.remove_sandbox(&sandbox).await.unwrap();
+            self.cleared(&sandbox).await;
         }
     }
 
@@ -209,7 +209,7 @@ impl Contract<'_> {
                 break;
             }
         }
-        self.runtime.remove_sandbox(&sandbox).await.unwrap();
+        self.cleared(&sandbox).await;
     }
 
     /// A sandbox's configuration, on the host's network so that no plugin is needed.
@@ -264,6 +264,17 @@ impl Contract<'_> {
 
     async fn seen(&self, id: &str) -> ContainerSeen {
         self.runtime.container(id).await.unwrap().expect("the container is there")
+    }
+
+    /// Removes the sandbox of a container that has just ended by itself. Its shim may be on its way out and refuse; callers ask again.
+    async fn cleared(&self, sandbox: &str) {
+        let poll = async {
+            while let Err(refused) = self.runtime.remove_sandbox(sandbox).await {
+                println!("asked again: {refused:?}");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, poll).await.expect("the sandbox goes");
     }
 
     async fn ended(&self, id: &str) -> agent_pod::seen::Exit {

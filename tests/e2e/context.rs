@@ -49,10 +49,19 @@ impl Context {
 
     /// Starts a cluster as flags say.
     pub async fn start_as(flags: up::Flags) -> Result<Context> {
+        Self::start_over(flags, |_| Ok(())).await
+    }
+
+    /// Starts a cluster as flags say, in a directory that something has been put into before.
+    pub async fn start_over(
+        flags: up::Flags,
+        prepare: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<Context> {
         let bin_dir = bin_dir()?;
         let dir = flags.place.dir.clone();
         // What a run that was cut off left behind.
         down::down(&dir, &Progress::new()).await?;
+        prepare(&dir)?;
         let flags = up::Flags { bin_dir: Some(bin_dir.clone()), ..flags };
         match up::up(&flags, &Progress::new()).await {
             Ok(spec) => {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use cluster::supervisor;
+use cluster::commands::Place;
+use cluster::{supervisor, up};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use orch_tests::wait::until;
 use proto_api::core::v1::{ConfigMap, Event, Pod};
@@ -21,7 +22,7 @@ use crate::faults::containers;
 use crate::hung::{another_comes_and_goes, node_says, ready_condition};
 use crate::pods::{WAIT, pod};
 
-/// Size of the agent's disk.
+/// Size of a program's disk.
 const DISK: &str = "size=24m,mode=700";
 
 pub async fn descriptors_that_run_out_are_told_and_come_back(c: &Context) -> Result<()> {
@@ -74,17 +75,22 @@ async fn told(c: &Context, ns: &str, name: &str, words: &str) -> Result<()> {
     .await
 }
 
-pub async fn a_full_disk_is_lived_through(_: &Context) -> Result<()> {
+/// Does something with a disk of 24 MiB.
+async fn on_small_disk(tried: impl AsyncFnOnce(&Path) -> Result<()>) -> Result<()> {
     let root = PathBuf::from("/var/tmp/orch-e2e-small");
     std::fs::create_dir_all(&root)?;
     mount(Some("tmpfs"), &root, Some("tmpfs"), MsFlags::empty(), Some(DISK)).context("tmpfs")?;
-    let tried = on_small_disk(&root).await;
+    let tried = tried(&root).await;
     umount2(&root, MntFlags::MNT_DETACH).context("the small disk")?;
     std::fs::remove_dir(&root)?;
     tried
 }
 
-async fn on_small_disk(root: &Path) -> Result<()> {
+pub async fn a_full_disk_is_lived_through(_: &Context) -> Result<()> {
+    on_small_disk(the_agents).await
+}
+
+async fn the_agents(root: &Path) -> Result<()> {
     let dir = PathBuf::from("/var/tmp/orch-e2e-disk");
     let flags = vec![format!("--root-dir={}", root.display())];
     let c = Context::start_in(dir, "kubernetes", flags).await?;
@@ -170,5 +176,81 @@ async fn fill_and_free(c: &Context, root: &Path) -> Result<()> {
     if !containers(c, &ns).await?.keys().any(|id| before.contains_key(id)) {
         bail!("a container was replaced");
     }
+    c.discard(&ns).await
+}
+
+pub async fn a_full_disk_of_the_store_refuses_writes_until_there_is_room(
+    _: &Context,
+) -> Result<()> {
+    on_small_disk(the_stores).await
+}
+
+async fn the_stores(root: &Path) -> Result<()> {
+    let place = Place { dir: PathBuf::from("/var/tmp/orch-e2e-disk") };
+    let flags = up::Flags { place, nodes: Some(1), ..up::Flags::default() };
+    let link = |dir: &Path| {
+        std::fs::create_dir_all(dir)?;
+        Ok(std::os::unix::fs::symlink(root, dir.join("apiserver"))?)
+    };
+    let c = Context::start_over(flags, link).await?;
+    let tried = fill_the_store(&c, root).await;
+    c.finish(tried.is_err()).await?;
+    tried
+}
+
+/// Writes large config maps until one is refused, at most `most`; how many were not refused, and why that one was.
+async fn written(c: &Context, ns: &str, prefix: &str, most: usize) -> (usize, String) {
+    let maps = c.client.within::<ConfigMap>(ns);
+    for n in 0..most {
+        let mut map = ConfigMap::default();
+        map.metadata.name = format!("{prefix}{n}");
+        map.data.insert("text".into(), "x".repeat(100_000));
+        if let Err(refused) = maps.create(&map, &WriteParams::default()).await {
+            return (n, format!("{:#}", anyhow::Error::from(refused)));
+        }
+    }
+    (most, String::new())
+}
+
+/// Checks that there are as many of `written` as have been written.
+async fn kept(c: &Context, ns: &str, of: &[(&str, usize)]) -> Result<()> {
+    let list = c.client.within::<ConfigMap>(ns).list(&ListParams::default()).await?;
+    for (prefix, expected) in of {
+        let found = list.items.iter().filter(|m| m.metadata.name.starts_with(prefix)).count();
+        ensure!(found == *expected, "{found} of {expected} {prefix}");
+    }
+    Ok(())
+}
+
+async fn fill_the_store(c: &Context, root: &Path) -> Result<()> {
+    let ns = c.namespace("full").await?;
+    c.apply(&pod(&ns, "stays", WAIT)).await?;
+    c.pod_ready(&ns, "stays").await?;
+    let before = containers(c, &ns).await?;
+    let process = || supervisor::find(&c.spec, "orch-apiserver").context("no API server");
+    let server = process()?.identity;
+    fill(root).await?;
+    let (first, why) = written(c, &ns, "first", 1000).await;
+    ensure!(why.contains("No space left on device"), "{why}");
+    kept(c, &ns, &[("first", first)]).await.context("on a full disk")?;
+    ensure!(process()?.identity == server, "the API server did not live through it");
+
+    // Killed meanwhile, it starts on the full disk and has all that was taken, and nothing that was not.
+    c.kill("orch-apiserver").await?;
+    until("the API server answers", PATIENCE, async || {
+        kept(c, &ns, &[("first", first)]).await.map_err(|e| format!("{e:#}"))
+    })
+    .await?;
+    let (none, why) = written(c, &ns, "second", 1).await;
+    ensure!(none == 0 && why.contains("No space left on device"), "{none} {why}");
+    let server = process()?.identity;
+
+    std::fs::remove_file(root.join("filler"))?;
+    let (third, why) = written(c, &ns, "third", 5).await;
+    ensure!(third == 5, "{why}");
+    kept(c, &ns, &[("first", first), ("second", 0), ("third", 5)]).await.context("after it")?;
+    another_comes_and_goes(c, &ns, "after").await?;
+    ensure!(process()?.identity == server, "the API server had to be started again");
+    ensure!(containers(c, &ns).await? == before, "a container was replaced");
     c.discard(&ns).await
 }

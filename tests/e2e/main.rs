@@ -106,6 +106,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(hung::a_runtime_that_hangs_is_told),
         case!(exhausted::descriptors_that_run_out_are_told_and_come_back),
         case!(exhausted::a_full_disk_is_lived_through),
+        case!(exhausted::a_full_disk_of_the_store_refuses_writes_until_there_is_room),
         case!(pressure::a_disk_that_runs_short_is_cleared_in_order),
         case!(follows::a_part_of_a_config_map_follows_where_its_pod_asks),
         case!(away::pods_live_without_the_api_server),

@@ -361,6 +361,7 @@ fn pages(
     let health = Health::new(Readiness::default())
         .with("store", Scope::ReadyOnly, move || match &*store_health.borrow() {
             apiserver_store::Health::Serving => Ok(()),
+            apiserver_store::Health::Refusing { reason } => Err(format!("cannot write: {reason}")),
             apiserver_store::Health::ReadOnly { reason } => Err(format!("read-only: {reason}")),
         })
         .with("shutdown", Scope::ReadyOnly, move || {

@@ -21,7 +21,7 @@ use std::{
 use crate::{
     Identity, Medium, RestoreError, Revision,
     checkpoint::{Checkpoint, StoredRecords, checkpoint_error},
-    log::{self, Change, Segment, SegmentReader},
+    log::{self, AppendError, Change, Segment, SegmentReader},
 };
 
 /// Closed segments that may wait for the checkpointer. When it falls further behind, writes wait for it.
@@ -72,7 +72,8 @@ impl Disk {
             move |source| OpenError::Directory { path, source }
         };
         fs::create_dir_all(&directory).map_err(at(&directory))?;
-        let checkpoint = Checkpoint::open(&directory.join("records.redb"), identity)?;
+        let file = directory.join("records.redb");
+        let checkpoint = Checkpoint::open(&file, identity)?;
         let (revision, stored) = checkpoint.load().map_err(checkpoint_error)?;
         let mut segments = log::segments(&directory).map_err(at(&directory))?;
         let (changes, end) = read_log(revision, &segments)?;
@@ -88,6 +89,8 @@ impl Disk {
             // The channel has room for all of them.
             let _ = closed.try_send(older);
         }
+        let identity = identity.clone();
+        let checkpoint = KeptOpen { path: file, identity, checkpoint: Some(checkpoint) };
         let checkpointer = spawn_checkpointer(checkpoint, to_fold).map_err(OpenError::Thread)?;
         let checkpointer = Some(checkpointer);
         let log = Log { directory, segment, segment_len_max, first, closed, checkpointer };
@@ -109,8 +112,8 @@ impl Disk {
         })
     }
 
-    /// Makes `changes` durable together. After an error nothing is known of them until the store has been
-    /// opened again, and nothing more may be committed.
+    /// Makes `changes` durable together. After an error that [is final](CommitError::is_final) nothing is known of
+    /// them until the store has been opened again, and nothing more may be committed.
     pub fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
         match self {
             Self::Memory => Ok(()),
@@ -137,7 +140,11 @@ impl Log {
             self.rotate(first.stamp.modified)?;
         }
         let append = self.segment.append(changes);
-        append.map_err(|source| CommitError::Append { path: self.segment.path.clone(), source })
+        let path = || self.segment.path.clone();
+        append.map_err(|error| match error {
+            AppendError::Refused(source) => CommitError::Append { path: path(), source },
+            AppendError::Unknown(source) => CommitError::Sync { path: path(), source },
+        })
     }
 
     /// Closes the segment and starts the one whose first write is `first`.
@@ -198,7 +205,7 @@ fn read_log(
 
 /// Folds closed segments into the checkpoint until the log is dropped.
 fn spawn_checkpointer(
-    checkpoint: Checkpoint,
+    mut checkpoint: KeptOpen,
     closed: mpsc::Receiver<(Revision, PathBuf)>,
 ) -> io::Result<thread::JoinHandle<()>> {
     let thread = thread::Builder::new().name("store-checkpoint".into());
@@ -208,7 +215,8 @@ fn spawn_checkpointer(
             waiting.push(segment);
             // In order: a segment that cannot be folded holds up those behind it until the next try.
             while let Some((first, path)) = waiting.first() {
-                if let Err(error) = fold(&checkpoint, *first, path) {
+                let folded = checkpoint.with(|checkpoint| fold(checkpoint, *first, path));
+                if let Err(error) = folded {
                     let error: &dyn std::error::Error = &error;
                     tracing::warn!(error, path = %path.display(), "segment stays in the log");
                     break;
@@ -217,6 +225,36 @@ fn spawn_checkpointer(
             }
         }
     })
+}
+
+/// The checkpoint of a process that goes on after an error: redb writes nothing more, a full disk being over or not, until it has
+/// been opened again.
+struct KeptOpen {
+    path: PathBuf,
+    identity: Identity,
+    checkpoint: Option<Checkpoint>,
+}
+
+impl KeptOpen {
+    fn with(
+        &mut self,
+        work: impl FnOnce(&Checkpoint) -> Result<(), FoldError>,
+    ) -> Result<(), FoldError> {
+        let checkpoint = match self.checkpoint.take() {
+            Some(open) => open,
+            None => Checkpoint::open(&self.path, &self.identity)?,
+        };
+        let done = work(&checkpoint);
+        self.checkpoint = match &done {
+            Ok(()) => Some(checkpoint),
+            Err(_) => {
+                drop(checkpoint);
+                // At once, since it is its lock that keeps other processes out; if not now, then at the next try.
+                Checkpoint::open(&self.path, &self.identity).ok()
+            }
+        };
+        done
+    }
 }
 
 /// Brings one closed segment into the checkpoint and removes its file.
@@ -246,6 +284,8 @@ enum FoldError {
     Segment(#[from] io::Error),
     #[error("commit to the checkpoint")]
     Checkpoint(#[from] Box<redb::Error>),
+    #[error("open the checkpoint again")]
+    Open(#[from] OpenError),
 }
 
 // === Errors ===
@@ -253,9 +293,17 @@ enum FoldError {
 /// Why a commit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The frame could not be written or synced.
+    /// The frame could not be written, and nothing of it is left.
     #[error("append to {path}")]
     Append {
+        /// The segment.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The frame may be on the medium or not.
+    #[error("append to {path}, whose content is not known now")]
+    Sync {
         /// The segment.
         path: PathBuf,
         /// What the system says.
@@ -269,6 +317,13 @@ pub enum CommitError {
         /// What the system says.
         source: io::Error,
     },
+}
+
+impl CommitError {
+    /// Whether it is not known what the medium holds. Otherwise nothing of the commit is there, and the next one may succeed.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Sync { .. })
+    }
 }
 
 /// Why a store does not open.
@@ -337,3 +392,6 @@ pub enum OpenError {
     #[error("start a thread of the store")]
     Thread(#[source] io::Error),
 }
+
+#[cfg(test)]
+mod tests;

@@ -53,12 +53,17 @@ pub struct Change {
 /// Where frames go. The seam at which tests let a write or a sync fail.
 pub trait LogFile: Send {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    fn cut(&self, len: u64) -> io::Result<()>;
     fn sync(&self) -> io::Result<()>;
 }
 
 impl LogFile for File {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.write_all_at(bytes, offset)
+    }
+
+    fn cut(&self, len: u64) -> io::Result<()> {
+        self.set_len(len)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -109,22 +114,46 @@ impl Segment {
         self.end
     }
 
-    /// Makes `changes` durable as one frame. After an error the segment must not be written again.
-    pub fn append(&mut self, changes: &[Change]) -> io::Result<()> {
-        encode_frame(changes, &mut self.frame)?;
+    /// Makes `changes` durable as one frame.
+    pub fn append(&mut self, changes: &[Change]) -> Result<(), AppendError> {
+        encode_frame(changes, &mut self.frame).map_err(AppendError::Refused)?;
         let end = self.end + self.frame.len() as u64;
-        if end > self.filled {
-            let zeros = vec![0; FILL_LEN as usize];
-            self.file.write_at(&zeros, end)?;
-            self.filled = end + FILL_LEN;
-        }
-        self.file.write_at(&self.frame, self.end)?;
-        self.file.sync()?;
-        self.end = end;
+        let filled = self.write_frame(end).map_err(|refused| match self.take_back(end) {
+            Ok(()) => AppendError::Refused(refused),
+            Err(_) => AppendError::Unknown(refused),
+        })?;
+        self.file.sync().map_err(AppendError::Unknown)?;
+        (self.end, self.filled) = (end, filled);
         // A rare big batch does not keep its buffer.
         self.frame.shrink_to(FILL_LEN as usize);
         Ok(())
     }
+
+    /// Writes the frame, which ends at `end`, and zeros behind it where there are none; where the zeros end.
+    fn write_frame(&self, end: u64) -> io::Result<u64> {
+        let filled = if end > self.filled { end + FILL_LEN } else { self.filled };
+        if filled > self.filled {
+            self.file.write_at(&vec![0; FILL_LEN as usize], end)?;
+        }
+        self.file.write_at(&self.frame, self.end)?;
+        Ok(filled)
+    }
+
+    /// Puts zeros back where a frame up to `end` was not written to its end. What there was room for before the frame has it still.
+    fn take_back(&self, end: u64) -> io::Result<()> {
+        self.file.cut(self.filled)?;
+        let len = end.min(self.filled).saturating_sub(self.end);
+        self.file.write_at(&vec![0; len as usize], self.end)
+    }
+}
+
+/// Why a frame is not in the log.
+#[derive(Debug)]
+pub enum AppendError {
+    /// It was not written to its end (no room), and nothing of it is left. The next one may be.
+    Refused(io::Error),
+    /// Whether the medium has it is not known before the log has been read again: nothing more may be written until then.
+    Unknown(io::Error),
 }
 
 fn segment_name(first: Revision) -> String {

@@ -31,7 +31,12 @@ pub struct Store<T: Record> {
 pub enum Health {
     /// All is well.
     Serving,
-    /// A commit failed (disk full, input/output error). Reads and watches go on; every write is refused
+    /// The last commit could not be written (no room) and nothing of it is left. Reads and watches go on, and each write tries again.
+    Refusing {
+        /// What the medium said.
+        reason: Arc<str>,
+    },
+    /// What the last commit left on the medium is not known. Reads and watches go on; every write is refused
     /// until the store has been opened again.
     ReadOnly {
         /// What the medium said.

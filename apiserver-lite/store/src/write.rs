@@ -106,6 +106,12 @@ pub enum WriteError<T> {
         /// The bound.
         max: usize,
     },
+    /// The commit could not be written. Nothing of it is on disk, and the next may succeed.
+    #[error("nothing was written: {reason}")]
+    NotWritten {
+        /// What the medium said.
+        reason: Arc<str>,
+    },
     /// The commit failed. Nothing of it is visible now, but it may be on disk: after the store has been
     /// opened again the write can turn out to have happened. The store is read-only until then.
     #[error("{key}: commit failed: {reason}")]

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   wait for one ─▶ drain the queue ─▶ decide each ─▶ commit ─┬─▶ publish ─▶ wake ─▶ answer
-//!        ▲                                                    └─▶ failed: answer, read-only
+//!        ▲                                                    └─▶ failed: answer; read-only if it may be on disk
 //!        └──────────────────────────────────────────────────────────┘
 //! ```
 
@@ -97,6 +97,9 @@ impl<T: Record> Writer<T> {
         {
             return self.fail(accepted, refused, events, &error);
         }
+        if !changes.is_empty() {
+            self.recover();
+        }
         let committed: Vec<_> = events.iter().map(committed).collect();
         if !committed.is_empty() {
             let lens = changes.iter().map(|change| change.value.as_ref().map_or(0, Bytes::len));
@@ -108,8 +111,16 @@ impl<T: Record> Writer<T> {
         refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
     }
 
-    /// A commit failed: nothing of the batch becomes visible, and no later one is tried, because what the
-    /// medium holds is not known until it has been opened again.
+    /// What was refused for want of room is taken again.
+    fn recover(&self) {
+        let refused =
+            |health: &mut Health| std::mem::replace(health, Health::Serving) != Health::Serving;
+        if self.health.send_if_modified(refused) {
+            tracing::info!("commits are written again");
+        }
+    }
+
+    /// A commit failed: nothing of the batch becomes visible. A later one is tried only if nothing of this one is left on the medium.
     fn fail(
         &mut self,
         accepted: Vec<oneshot::Sender<Answer<T>>>,
@@ -119,6 +130,10 @@ impl<T: Record> Writer<T> {
     ) {
         let cause = error.source().map(ToString::to_string).unwrap_or_default();
         let reason: Arc<str> = format!("{error}: {cause}").into();
+        if !error.is_final() {
+            let all = accepted.into_iter().chain(refused.into_iter().map(|(answer, _)| answer));
+            return self.refuse(all, reason);
+        }
         tracing::error!(%reason, writes = accepted.len(), "commit failed, store is read-only");
         self.health.send_replace(Health::ReadOnly { reason: reason.clone() });
         let not_durable = |event: Event<T>| {
@@ -127,6 +142,18 @@ impl<T: Record> Writer<T> {
         answer_all(accepted, events.into_iter().map(not_durable));
         for (answer, _) in refused {
             let _ = answer.send(Err(WriteError::ReadOnly { reason: reason.clone() }));
+        }
+    }
+
+    /// Nothing of a batch is on the medium: whoever asked may ask again.
+    fn refuse(&self, all: impl Iterator<Item = oneshot::Sender<Answer<T>>>, reason: Arc<str>) {
+        // Said once, not at each try.
+        if self.health.send_replace(Health::Refusing { reason: reason.clone() }) == Health::Serving
+        {
+            tracing::error!(%reason, "commits cannot be written");
+        }
+        for answer in all {
+            let _ = answer.send(Err(WriteError::NotWritten { reason: reason.clone() }));
         }
     }
 }

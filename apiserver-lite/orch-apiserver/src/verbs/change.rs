@@ -109,7 +109,7 @@ pub fn invalid(object: &Object, errors: &FieldErrors) -> ApiError {
 pub fn write_failed(error: &WriteError<Stored>) -> ApiError {
     match error {
         WriteError::Size { .. } => ApiError::too_large(crate::http::BODY_LEN_MAX),
-        WriteError::Closed | WriteError::ReadOnly { .. } => {
+        WriteError::Closed | WriteError::ReadOnly { .. } | WriteError::NotWritten { .. } => {
             ApiError::unavailable(error.to_string())
         }
         other => ApiError::internal(other),

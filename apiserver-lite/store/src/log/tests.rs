@@ -1,5 +1,7 @@
 //! Frames as bytes, both ways, and ends torn at every byte.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
 
 fn put(key: &str, created: u64, modified: u64, value: &'static [u8]) -> Change {
@@ -60,6 +62,66 @@ fn segment_is_read_as_written() {
 }
 
 /// Whatever part of the last frame reached the disk, the frames before it are read and the log goes on.
+/// A file that has `filled` bytes, on a disk that has room for some more.
+struct Limited {
+    file: File,
+    filled: u64,
+    room: Arc<AtomicU64>,
+}
+
+impl LogFile for Limited {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let end = offset + bytes.len() as u64;
+        let more = end.saturating_sub(offset.max(self.filled));
+        let room = self.room.load(Ordering::Relaxed);
+        let written = bytes.len() - more.saturating_sub(room) as usize;
+        self.room.store(room.saturating_sub(more), Ordering::Relaxed);
+        self.file.write_all_at(&bytes[..written], offset)?;
+        if written < bytes.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+
+    fn cut(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_frame_that_was_refused_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = [put("a", 7, 7, b"one")];
+    let refused = [put("b", 8, 8, &[1; FILL_LEN as usize])];
+    let second = [put("c", 8, 8, b"two")];
+    let third = [put("b", 9, 9, b"three")];
+    let filled = FILL_LEN + 40;
+    // The zeros behind the frame do not fit, or they do and the frame's end does not.
+    for bytes in [0, 1, 30, FILL_LEN - 1, FILL_LEN, FILL_LEN + 10, FILL_LEN + 44] {
+        let made = Segment::create(dir.path(), Revision(7)).unwrap();
+        let file = OpenOptions::new().write(true).open(&made.path).unwrap();
+        file.set_len(filled).unwrap();
+        let room = Arc::new(AtomicU64::new(bytes));
+        let limited = Box::new(Limited { file, filled, room: room.clone() });
+        let mut segment = Segment::over(made.path.clone(), limited, SEGMENT_HEADER_LEN, filled);
+        segment.append(&first).unwrap();
+        let before = std::fs::read(&made.path).unwrap();
+        let error = segment.append(&refused).unwrap_err();
+        assert!(matches!(error, AppendError::Refused(_)), "{bytes}: {error:?}");
+        assert_eq!(std::fs::read(&made.path).unwrap(), before, "{bytes}");
+        segment.append(&second).unwrap();
+        room.store(u64::MAX, Ordering::Relaxed);
+        segment.append(&third).unwrap();
+        let (frames, end) = read(&made.path, 7);
+        assert_eq!(frames, [&first, &second, &third]);
+        assert_eq!(end, segment.len());
+    }
+}
+
 #[test]
 fn torn_frame_is_the_end() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
-//! A medium that fails: everybody waiting hears it, nothing becomes visible, no write is tried again.
+//! A medium that fails: everybody waiting hears it, nothing becomes visible, and no write is tried again where the failed one may be
+//! on the medium.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -18,17 +19,30 @@ use crate::{
 struct Fault {
     no_space: AtomicBool,
     no_sync: AtomicBool,
+    no_cut: AtomicBool,
+    len: AtomicU64,
     writes: AtomicUsize,
 }
 
 struct FaultyFile(Arc<Fault>);
 
 impl LogFile for FaultyFile {
-    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.0.writes.fetch_add(1, Ordering::Relaxed);
-        if self.0.no_space.load(Ordering::Relaxed) {
+        let end = offset + bytes.len() as u64;
+        // What the file has already can be written over.
+        if end > self.0.len.load(Ordering::Relaxed) && self.0.no_space.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::StorageFull.into());
         }
+        self.0.len.fetch_max(end, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn cut(&self, len: u64) -> io::Result<()> {
+        if self.0.no_cut.load(Ordering::Relaxed) {
+            return Err(io::Error::other("cut refused"));
+        }
+        self.0.len.store(len, Ordering::Relaxed);
         Ok(())
     }
 
@@ -47,6 +61,11 @@ fn store(fault: &Arc<Fault>) -> Store<Bytes> {
     Store::start(disk, state, Bounds::default(), Duration::from_secs(300)).unwrap()
 }
 
+/// More than there is room for ahead of the writes.
+fn long() -> Bytes {
+    vec![1; 300 << 10].into()
+}
+
 fn keys(store: &Store<Bytes>) -> Vec<String> {
     let page = store.snapshot().range(Range::default()).unwrap();
     page.entries.iter().map(|entry| entry.key.to_string()).collect()
@@ -62,9 +81,7 @@ async fn fails_closed(break_it: impl Fn(&Fault)) {
     let waiting: Vec<_> = (0..8)
         .map(|nth| {
             let store = store.clone();
-            tokio::spawn(async move {
-                store.write(Write::create(format!("b{nth}"), Bytes::new())).await
-            })
+            tokio::spawn(async move { store.write(Write::create(format!("b{nth}"), long())).await })
         })
         .collect();
     for write in waiting {
@@ -90,8 +107,36 @@ async fn fails_closed(break_it: impl Fn(&Fault)) {
 }
 
 #[tokio::test]
-async fn full_disk() {
-    fails_closed(|fault| fault.no_space.store(true, Ordering::Relaxed)).await;
+async fn what_cannot_be_taken_back() {
+    fails_closed(|fault| {
+        fault.no_space.store(true, Ordering::Relaxed);
+        fault.no_cut.store(true, Ordering::Relaxed);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_until_there_is_room() {
+    let fault = Arc::new(Fault::default());
+    let store = store(&fault);
+    let write = |key: &'static str, value| store.write(Write::create(key, value));
+    write("a", Bytes::new()).await.unwrap();
+    let len = fault.len.load(Ordering::Relaxed);
+    fault.no_space.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        let error = write("b", long()).await.unwrap_err();
+        assert!(matches!(error, WriteError::NotWritten { .. }), "{error}");
+        assert!(matches!(&*store.health().borrow(), Health::Refusing { .. }));
+    }
+    assert_eq!((keys(&store), store.revision()), (vec!["a".to_owned()], Revision(1)));
+    assert_eq!(fault.len.load(Ordering::Relaxed), len);
+    // There is room for a short one still, and for the long one later.
+    assert_eq!(write("c", Bytes::new()).await.unwrap().revision, Revision(2));
+    assert_eq!(*store.health().borrow(), Health::Serving);
+    assert!(write("b", long()).await.is_err());
+    fault.no_space.store(false, Ordering::Relaxed);
+    assert_eq!(write("b", long()).await.unwrap().revision, Revision(3));
+    assert_eq!(*store.health().borrow(), Health::Serving);
 }
 
 #[tokio::test]

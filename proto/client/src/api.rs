@@ -142,7 +142,7 @@ impl<T: Resource> Api<T> {
     /// the server has accepted that.
     pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<(), ClientError> {
         let path = self.collection.item(name, None);
-        self.delete_at(path, &ListParams::default(), params).await
+        self.client.delete(path, &ListParams::default(), params).await
     }
 
     /// Deletes every object that `select` selects.
@@ -151,18 +151,7 @@ impl<T: Resource> Api<T> {
         select: &ListParams,
         params: &DeleteParams,
     ) -> Result<(), ClientError> {
-        self.delete_at(self.collection.path(), select, params).await
-    }
-
-    async fn delete_at(
-        &self,
-        path: String,
-        select: &ListParams,
-        params: &DeleteParams,
-    ) -> Result<(), ClientError> {
-        let options = serde_json::to_vec(&params.options())
-            .map_err(|cause| ClientError::Encode { request: format!("DELETE {path}"), cause })?;
-        self.client.call(request::delete(path, select, Bytes::from(options))).await.map(drop)
+        self.client.delete(self.collection.path(), select, params).await
     }
 
     /// Reads a subresource that is of kind `S`, for example a scale.

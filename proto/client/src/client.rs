@@ -22,6 +22,8 @@ use crate::config::{ClientConfig, Credential};
 use crate::content::Encoding;
 use crate::error::{ClientError, DecodeError};
 use crate::metrics::RequestMetrics;
+use crate::params::{DeleteParams, ListParams};
+use crate::request;
 use crate::rotating::Rotating;
 use crate::transport::{self, Pings, TlsError, Transport};
 
@@ -168,6 +170,18 @@ impl Client {
         let body =
             timeout_at(deadline, read(body, BODY_LEN_MAX, &label)).await.map_err(|_| late())??;
         Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
+    }
+
+    /// Deletes what is at `path`, or what `select` selects of a collection there.
+    pub(crate) async fn delete(
+        &self,
+        path: String,
+        select: &ListParams,
+        params: &DeleteParams,
+    ) -> Result<(), ClientError> {
+        let options = serde_json::to_vec(&params.options())
+            .map_err(|cause| ClientError::Encode { request: format!("DELETE {path}"), cause })?;
+        self.call(request::delete(path, select, Bytes::from(options))).await.map(drop)
     }
 
     /// Sends a request and returns once the head of a good answer is there; the body is the

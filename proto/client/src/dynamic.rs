@@ -63,7 +63,7 @@ impl Dynamic {
 
     /// Deletes an object.
     pub async fn delete(&self, name: &str, params: &DeleteParams) -> Result<(), ClientError> {
-        self.delete_at(self.collection.item(name, None), &ListParams::default(), params).await
+        self.client.delete(self.collection.item(name, None), &ListParams::default(), params).await
     }
 
     /// Deletes every object that `select` selects.
@@ -72,18 +72,7 @@ impl Dynamic {
         select: &ListParams,
         params: &DeleteParams,
     ) -> Result<(), ClientError> {
-        self.delete_at(self.collection.path(), select, params).await
-    }
-
-    async fn delete_at(
-        &self,
-        path: String,
-        select: &ListParams,
-        params: &DeleteParams,
-    ) -> Result<(), ClientError> {
-        let options = serde_json::to_vec(&params.options())
-            .map_err(|cause| ClientError::Encode { request: format!("DELETE {path}"), cause })?;
-        self.client.call(request::delete(path, select, Bytes::from(options))).await.map(drop)
+        self.client.delete(self.collection.path(), select, params).await
     }
 
     async fn tree(&self, request: http::Request<Bytes>) -> Result<Value, ClientError> {

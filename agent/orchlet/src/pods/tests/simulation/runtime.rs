@@ -17,16 +17,19 @@ use agent_runtime::runtime::{
 use futures_util::FutureExt as _;
 use tokio::time::sleep;
 
-use super::world::{Instance, Shared, Start, Waits, World, hangs, lock, passes};
+use super::world::{Instance, Shared, Start, Waits, World, hangs, lock, passes, passes_in};
 use super::{shares, volumes};
 use crate::clock;
 
 /// Deadline of a call that is never answered.
 const DEADLINE: Duration = Duration::from_secs(120);
 
+/// The runtime as one agent has it.
 pub struct Troubled {
-    pub inner: FakeRuntime,
+    pub inner: Arc<FakeRuntime>,
     pub world: Shared,
+    /// Which agent.
+    pub incarnation: u64,
 }
 
 /// What the runtime does after the agent has given a call up.
@@ -82,6 +85,10 @@ impl Troubled {
         object: String,
         work: impl FnOnce() -> Answer<'a, T> + Send + 'a,
     ) -> Result<T, RuntimeError> {
+        // What still runs of an agent that is gone asks for nothing.
+        if lock(&self.world).incarnation != self.incarnation {
+            std::future::pending::<()>().await;
+        }
         let fate = self.fate(call);
         // Probes are asked for ever; a hook's caller waits by itself.
         let _waits = (call != "exec").then(|| Waits::new(&self.world));
@@ -89,7 +96,7 @@ impl Troubled {
             passes(&self.world, Duration::from_millis(1)).await;
             return Self::refuse(call, RefusalKind::Unavailable);
         }
-        passes(&self.world, fate.before).await;
+        passes_in(&self.world, self.incarnation, fate.before).await;
         if fate.end == End::Fails {
             lock(&self.world).note(format!("{call} {object} fails"));
             return Self::refuse(call, RefusalKind::Other);
@@ -292,8 +299,8 @@ impl Troubled {
         let replaced = of.is_some_and(|c| hash.as_ref() != Some(&c.hash));
         let allowed = lost || known.may_be_stopped || replaced;
         let Some(book) = world.books.get(&uid) else { return };
-        let (ends, ending, kill_from, kill_by) =
-            (book.ends, book.ending, book.kill_from, book.kill_by);
+        let (ends, ending, told_at) = (book.ends, book.ending, book.told_at);
+        let (kill_from, kill_by) = (book.kill_from, book.kill_by);
         if !ends && !allowed {
             world.broken(format!("{id} ({name} of {uid}) is stopped for nothing"));
             return;
@@ -315,6 +322,8 @@ impl Troubled {
         if kill_from.is_some_and(|from| kill + slack < from) {
             world.broken(format!("{id} is killed before its time: {kill:?} < {kill_from:?}"));
         }
+        // What it is told in this very instant it may not have read.
+        let kill_by = kill_by.filter(|_| told_at < now);
         let told = [ending, kill_by].into_iter().flatten().min();
         let latest = told.unwrap_or(Duration::MAX).max(now + Duration::from_secs(2));
         if kill > latest + slack {
@@ -398,6 +407,14 @@ impl Troubled {
                 drop(self.inner.stop_container(&id, Duration::ZERO).now_or_never());
             }
             Late::Create(sandbox_id, config, sandbox) => {
+                // The runtime gives a name to one call only.
+                let book = |world: &World| {
+                    let made = world.books.get(&sandbox.uid)?.made.get(&config.name).copied();
+                    made.filter(|made| *made >= config.attempt)
+                };
+                if book(&lock(&self.world)).is_some() {
+                    return;
+                }
                 let made = self.inner.create_container(&sandbox_id, &config, &sandbox);
                 if let Ok(id) = made.now_or_never().expect("at once") {
                     self.judge_create(&sandbox.uid, &config, &sandbox_id, &id);

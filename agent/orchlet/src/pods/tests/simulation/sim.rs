@@ -114,7 +114,8 @@ impl Sim {
         let given: Arc<Notify> = Arc::default();
         let (_, disk) = Disk::open(BTreeMap::new(), BTreeMap::new(), given.clone());
         let republish = lock(&world).chance.one_in(4);
-        let runtime = Arc::new(Troubled { inner, world: world.clone() });
+        let inner = Arc::new(inner);
+        let runtime = Arc::new(Troubled { inner, world: world.clone(), incarnation: 0 });
         let mut sim = Self {
             world,
             runtime,
@@ -335,6 +336,8 @@ impl Sim {
         {
             let mut world = lock(&self.world);
             (world.incarnation, world.under_way) = (world.incarnation + 1, 0);
+            let (inner, incarnation) = (self.runtime.inner.clone(), world.incarnation);
+            self.runtime = Arc::new(Troubled { inner, world: self.world.clone(), incarnation });
         }
         volumes::begin(&self.runtime);
         let records = self.disk.read(std::mem::take(&mut self.rebooted));
@@ -892,6 +895,13 @@ impl Sim {
     async fn scrutinise(&mut self) {
         // As long as a refresh that failed waits, and a look at the processors after it.
         self.pass(Duration::from_secs(80)).await;
+        // A stop that hangs takes longer, and until then what it ends is live.
+        for _ in 0..60 {
+            if !self.is_busy() || self.failed() {
+                break;
+            }
+            self.pass(Duration::from_secs(5)).await;
+        }
         volumes::judge_readers(&self.runtime);
         let live: BTreeSet<String> =
             self.runtime.running().into_iter().map(|(uid, _)| uid).collect();
@@ -942,8 +952,8 @@ impl Sim {
 
     /// Whether somebody still waits for something, or something is done later.
     fn is_busy(&self) -> bool {
-        lock(&self.world).under_way > 0
-            || self.agenda.values().any(|due| matches!(due, Due::Late(_)))
+        let later = |due: &Due| matches!(due, Due::Late(_) | Due::Register | Due::Tell);
+        lock(&self.world).under_way > 0 || self.agenda.values().any(later)
     }
 
     /// Whether nothing was changed between the two. A driver that wants it is asked to publish again and again.

@@ -75,6 +75,8 @@ pub struct Book {
     pub kill_from: Option<Duration>,
     /// When it is killed at the latest, as the agent that runs now was told.
     pub kill_by: Option<Duration>,
+    /// When it was told so last.
+    pub told_at: Duration,
     /// The end as it is on disk.
     pub ending: Option<Duration>,
     /// A sandbox was made: the runtime knows of it, and the node has said yes for good. An agent that dies before its call arrives
@@ -244,7 +246,9 @@ impl World {
             let Some(grace) = pod.metadata.deletion_grace_period_seconds else { continue };
             let Some(book) = self.books.get_mut(uid) else { continue };
             let by = clock::boot() + Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-            book.kill_by = Some(book.kill_by.map_or(by, |known| known.min(by)));
+            if book.kill_by.is_none_or(|known| by < known) {
+                (book.kill_by, book.told_at) = (Some(by), clock::boot());
+            }
         }
     }
 

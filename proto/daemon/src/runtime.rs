@@ -22,10 +22,10 @@ pub enum Threads {
 /// its stack does not stay resident.
 const BLOCKING_THREADS_MAX: usize = 8;
 
-/// After this much time what only the start of a program ran is let go of, again after twice as long, and so on ...
-const LET_GO_FIRST: Duration = Duration::from_secs(10);
-/// ... until it is this often, for what bursts have made resident.
-const LET_GO_MAX: Duration = Duration::from_secs(300);
+/// Between two looks at how much is resident.
+const LOOK: Duration = Duration::from_secs(15);
+/// More pages than this have to have become resident since: a megabyte of the usual ones.
+const SLACK_PAGES: u64 = 256;
 
 /// Runs a program to its end.
 pub fn run<F>(threads: Threads, program: F) -> Result<(), Failure>
@@ -50,15 +50,44 @@ pub fn trim_heap() {
     sys::trim_heap();
 }
 
-/// Lets go of code that has not run lately, for as long as the program runs.
+/// Lets go of what only the start of a program needed, and of what a burst has left, for as long as the program runs.
 async fn let_go() {
-    let mut pause = LET_GO_FIRST;
+    let mut kept = Resident::default();
     loop {
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(LOOK).await;
+        let now = resident();
+        let heap = now.heap > kept.heap + SLACK_PAGES;
+        let files = now.files > kept.files + SLACK_PAGES;
         // Reading the table walks what is resident: about a millisecond, and not on the thread that serves.
-        let _ = tokio::task::spawn_blocking(let_go_of_code).await;
-        pause = (pause * 2).min(LET_GO_MAX);
+        let gone = move || {
+            if heap {
+                sys::trim_heap();
+            }
+            if files {
+                let_go_of_code();
+            }
+            resident()
+        };
+        kept = match heap || files {
+            true => tokio::task::spawn_blocking(gone).await.unwrap_or(now),
+            false => Resident { heap: now.heap.min(kept.heap), files: kept.files },
+        };
     }
+}
+
+/// What is resident of a process, in pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Resident {
+    heap: u64,
+    files: u64,
+}
+
+/// What is resident of this one, see proc_pid_statm(5); nothing without `/proc`.
+fn resident() -> Resident {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut pages = statm.split_ascii_whitespace().skip(1).map(|pages| pages.parse().unwrap_or(0));
+    let (all, files): (u64, u64) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    Resident { heap: all.saturating_sub(files), files }
 }
 
 /// Unmaps the code and constants of the program's files; what runs on comes back by itself. Without `/proc` nothing is done.

@@ -50,7 +50,8 @@ pub fn trim_heap() {
     sys::trim_heap();
 }
 
-/// Lets go of what only the start of a program needed, and of what a burst has left, for as long as the program runs.
+/// Lets go of what only the start of a program needed, and of what a burst has left, for as long as the program runs. What has come
+/// back by the next look is in use, and stays until there is more of it.
 async fn let_go() {
     let mut kept = Resident::default();
     loop {
@@ -58,6 +59,10 @@ async fn let_go() {
         let now = resident();
         let heap = now.heap > kept.heap + SLACK_PAGES;
         let files = now.files > kept.files + SLACK_PAGES;
+        if !heap && !files {
+            kept = Resident { heap: now.heap.min(kept.heap), files: now.files.min(kept.files) };
+            continue;
+        }
         // Reading the table walks what is resident: about a millisecond, and not on the thread that serves.
         let gone = move || {
             if heap {
@@ -66,12 +71,10 @@ async fn let_go() {
             if files {
                 let_go_of_code();
             }
-            resident()
         };
-        kept = match heap || files {
-            true => tokio::task::spawn_blocking(gone).await.unwrap_or(now),
-            false => Resident { heap: now.heap.min(kept.heap), files: kept.files },
-        };
+        let _ = tokio::task::spawn_blocking(gone).await;
+        tokio::time::sleep(LOOK).await;
+        kept = resident();
     }
 }
 

@@ -49,11 +49,11 @@ impl Context {
 
     /// Starts a cluster as flags say.
     pub async fn start_as(flags: up::Flags) -> Result<Context> {
-        Self::start_over(flags, |_| Ok(())).await
+        Self::start_prepared(flags, |_| Ok(())).await
     }
 
     /// Starts a cluster as flags say, in a directory that something has been put into before.
-    pub async fn start_over(
+    pub async fn start_prepared(
         flags: up::Flags,
         prepare: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<Context> {

@@ -192,7 +192,7 @@ async fn the_stores(root: &Path) -> Result<()> {
         std::fs::create_dir_all(dir)?;
         Ok(std::os::unix::fs::symlink(root, dir.join("apiserver"))?)
     };
-    let c = Context::start_over(flags, link).await?;
+    let c = Context::start_prepared(flags, link).await?;
     let tried = fill_the_store(&c, root).await;
     c.finish(tried.is_err()).await?;
     tried
@@ -212,7 +212,7 @@ async fn written(c: &Context, ns: &str, prefix: &str, most: usize) -> (usize, St
     (most, String::new())
 }
 
-/// Checks that there are as many of `written` as have been written.
+/// Checks how many config maps there are of each prefix.
 async fn kept(c: &Context, ns: &str, of: &[(&str, usize)]) -> Result<()> {
     let list = c.client.within::<ConfigMap>(ns).list(&ListParams::default()).await?;
     for (prefix, expected) in of {

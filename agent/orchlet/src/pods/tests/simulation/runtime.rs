@@ -408,11 +408,11 @@ impl Troubled {
             }
             Late::Create(sandbox_id, config, sandbox) => {
                 // The runtime gives a name to one call only.
-                let book = |world: &World| {
+                let taken = |world: &World| {
                     let made = world.books.get(&sandbox.uid)?.made.get(&config.name).copied();
                     made.filter(|made| *made >= config.attempt)
                 };
-                if book(&lock(&self.world)).is_some() {
+                if taken(&lock(&self.world)).is_some() {
                     return;
                 }
                 let made = self.inner.create_container(&sandbox_id, &config, &sandbox);

@@ -34,11 +34,15 @@ const RESTARTS: usize = 7;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// The rows of bursts, on a cluster of their own.
-pub async fn measure_bursts(bin_dir: &Path, report: &mut Report) -> Result<()> {
+pub async fn measure_bursts(
+    bin_dir: &Path,
+    wanted: &bursts::Wanted,
+    report: &mut Report,
+) -> Result<()> {
     own_cluster::with(bin_dir, &FLAGS, async |spec| {
         let client = prepared(spec).await?;
         let mut agent = Agent::take_over(spec).await?;
-        Bursts::new(spec, &client)?.measure(&mut agent, report).await
+        Bursts::new(spec, &client)?.measure(wanted, &mut agent, report).await
     })
     .await
 }

@@ -18,8 +18,10 @@ use crate::footprint::Spent;
 use crate::report::Report;
 use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
 
-/// Pods of the bursts, and how often each is made on both sides; medians count.
-const BURSTS: [(usize, usize); 2] = [(40, 3), (110, 3)];
+/// Pods of the bursts.
+const BURSTS: [usize; 2] = [40, 110];
+/// How often each is made on both sides; medians count.
+const ROUNDS: usize = 3;
 /// Pods of a burst that looks for the best width of the direct calls.
 const TRIAL: usize = 40;
 /// Pods in the making at a time, of the direct calls. The best ...
@@ -31,6 +33,30 @@ const CLIENTS: usize = 8;
 /// Pods that are made and removed by somebody who has all the time.
 const CALM: usize = 4;
 const NAMESPACE: &str = "burst";
+
+/// Which bursts are made; all of them where nothing is said.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Wanted {
+    /// Only bursts of pods with this network.
+    #[arg(long, value_enum)]
+    network: Option<Network>,
+    /// Only bursts of so many pods.
+    #[arg(long)]
+    pods: Option<usize>,
+    /// How often each is made on both sides.
+    #[arg(long)]
+    rounds: Option<usize>,
+}
+
+impl Wanted {
+    fn networks(&self) -> Vec<Network> {
+        self.network.map_or(Network::BOTH.to_vec(), |network| vec![network])
+    }
+
+    fn sizes(&self) -> Vec<usize> {
+        self.pods.map_or(BURSTS.to_vec(), |pods| vec![pods])
+    }
+}
 
 /// A cluster, its agent and its runtime.
 pub struct Bursts<'a> {
@@ -50,11 +76,17 @@ impl<'a> Bursts<'a> {
         Ok(Bursts { spec, client, direct: Direct::new(spec)? })
     }
 
-    /// All rows. The node has no pods before and after.
-    pub async fn measure(&self, agent: &mut Agent<'_>, report: &mut Report) -> Result<()> {
-        for network in Network::BOTH {
+    /// The rows that are wanted. The node has no pods before and after.
+    pub async fn measure(
+        &self,
+        wanted: &Wanted,
+        agent: &mut Agent<'_>,
+        report: &mut Report,
+    ) -> Result<()> {
+        let rounds = wanted.rounds.unwrap_or(ROUNDS);
+        for network in wanted.networks() {
             let widths = self.best_widths(agent, network, report).await?;
-            for (pods, rounds) in BURSTS {
+            for pods in wanted.sizes() {
                 self.compare(agent, network, (pods, rounds), &widths, report).await?;
             }
         }

@@ -34,7 +34,7 @@ enum What {
     /// The node agent under load: bursts, a restart, probes, memory.
     Agent,
     /// Of these the bursts alone.
-    Bursts,
+    Bursts(bursts::Wanted),
     /// Of these all but the bursts.
     Load,
     /// From writes of the API to files in pods.
@@ -52,17 +52,17 @@ async fn main() -> Result<()> {
         What::All => {
             api_server::measure(&bin_dir, &mut report).await?;
             node_rows(&bin_dir, &mut report).await?;
-            agent::measure_bursts(&bin_dir, &mut report).await?;
+            agent::measure_bursts(&bin_dir, &bursts::Wanted::default(), &mut report).await?;
             agent::measure_load(&bin_dir, &mut report).await?;
             volumes::measure(&bin_dir, &mut report).await?;
         }
         What::Api => api_server::measure(&bin_dir, &mut report).await?,
         What::Node => node_rows(&bin_dir, &mut report).await?,
         What::Agent => {
-            agent::measure_bursts(&bin_dir, &mut report).await?;
+            agent::measure_bursts(&bin_dir, &bursts::Wanted::default(), &mut report).await?;
             agent::measure_load(&bin_dir, &mut report).await?;
         }
-        What::Bursts => agent::measure_bursts(&bin_dir, &mut report).await?,
+        What::Bursts(wanted) => agent::measure_bursts(&bin_dir, &wanted, &mut report).await?,
         What::Load => agent::measure_load(&bin_dir, &mut report).await?,
         What::Volumes => volumes::measure(&bin_dir, &mut report).await?,
         What::Peer(flags) => peer::measure(flags, &mut report).await?,

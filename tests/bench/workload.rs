@@ -18,7 +18,7 @@ pub const SCRIPT: &str = "trap 'exit 0' TERM; while true; do sleep 1000 & wait; 
 pub const PATIENCE: Duration = Duration::from_secs(200);
 
 /// Where a pod's network is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// It is the node's.
     Host,

@@ -1,15 +1,17 @@
 //! The least that anybody has to ask of the runtime for a pod of one container: the floor under what a whole cluster takes. It is asked
-//! for what an agent asks for, with the same mounts, masks and names; what an agent does beside its calls is not done.
+//! for what an agent asks for, with the same mounts, masks and names and a cgroup of each pod's own; what an agent does beside its
+//! calls is not done.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agent_host::cgroups::{Cgroups, Removal};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::spec::Mount;
 use agent_pod::translate::{self, ContainerInputs};
 use agent_runtime::Runtime;
 use agent_runtime::cri::CriRuntime;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use cluster::images::BUSYBOX_IMAGE;
 use cluster::spec::Spec;
 use proto_api::core::v1::Pod;
@@ -23,6 +25,8 @@ const NAMESPACE: &str = "floor";
 /// The runtime of the first node, without an agent before it.
 pub struct Direct {
     runtime: CriRuntime,
+    cgroups: Cgroups,
+    /// Above the pods' own, as deep as an agent has them.
     cgroup: String,
     facts: NodeFacts,
     /// A file that all containers share where an agent makes one for each.
@@ -33,6 +37,7 @@ pub struct Direct {
 pub struct Made {
     sandbox: String,
     container: String,
+    cgroup: String,
 }
 
 /// Pod `number`, whose only container runs `script`.
@@ -46,7 +51,7 @@ pub fn pod(number: usize, network: Network, script: &str) -> Result<Pod> {
 }
 
 impl Direct {
-    /// The runtime of the first node; pods get a cgroup that they share.
+    /// The runtime of the first node.
     pub fn new(spec: &Spec) -> Result<Direct> {
         let socket = spec.containerd_socket("node-1");
         let dir = spec.node_dir("node-1").join("floor");
@@ -55,7 +60,8 @@ impl Direct {
         std::fs::write(&file, "")?;
         Ok(Direct {
             runtime: CriRuntime::new(&format!("unix://{}", socket.display()))?,
-            cgroup: format!("{}/floor", spec.node_cgroup("node-1")),
+            cgroups: Cgroups::detect()?,
+            cgroup: format!("{}/floor/besteffort", spec.node_cgroup("node-1")),
             facts: NodeFacts {
                 pod_logs_dir: dir.join("logs").to_string_lossy().into_owned(),
                 names: cluster::up::names(spec),
@@ -68,7 +74,9 @@ impl Direct {
     /// Makes and starts a pod of one container.
     pub async fn start(&self, pod: &Pod) -> Result<Made> {
         let name = &pod.metadata.name;
-        let config = translate::sandbox(pod, &self.facts, &self.cgroup, 0)?;
+        // The runtime makes it.
+        let cgroup = format!("{}/pod{}", self.cgroup, pod.metadata.uid);
+        let config = translate::sandbox(pod, &self.facts, &cgroup, 0)?;
         let container = pod.spec.containers.first().context("no container")?;
         let mount = |path: &&str| Mount {
             container_path: (*path).to_owned(),
@@ -88,7 +96,7 @@ impl Direct {
         let container = id.with_context(|| format!("container of {name}"))?;
         let started = self.runtime.start_container(&container).await;
         started.with_context(|| format!("start of {name}"))?;
-        Ok(Made { sandbox, container })
+        Ok(Made { sandbox, container, cgroup })
     }
 
     /// Stops and removes a pod; its container has `grace` to end by itself.
@@ -96,6 +104,8 @@ impl Direct {
         self.runtime.stop_container(&made.container, grace).await?;
         self.runtime.stop_sandbox(&made.sandbox).await?;
         self.runtime.remove_sandbox(&made.sandbox).await?;
+        let removed = self.cgroups.remove(&made.cgroup)?;
+        ensure!(removed == Removal::Gone, "something runs in {}", made.cgroup);
         Ok(())
     }
 }

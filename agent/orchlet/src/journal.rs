@@ -96,6 +96,12 @@ struct Pending {
     closed: bool,
 }
 
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.notes.is_empty()
+    }
+}
+
 /// Stands for a record that was handed in.
 #[derive(Clone, Debug)]
 pub struct Ticket {
@@ -132,7 +138,7 @@ impl Progress {
 impl Ticket {
     /// Returns once the record is on disk. Cancel safe. Never returns if the disk refuses it: what it protects must not happen.
     pub async fn durable(self) {
-        {
+        if self.durable.number.load(Ordering::Acquire) < self.number {
             let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
             pending.awaited = pending.awaited.max(self.number);
             self.shared.changed.notify_one();
@@ -182,10 +188,18 @@ impl Journal {
 
     /// Hands in the newest record of a pod, or its removal.
     pub fn put(&self, uid: &str, record: Option<Record>) -> Ticket {
+        self.hand_in(|pending| drop(pending.records.insert(uid.to_owned(), record)))
+    }
+
+    fn hand_in(&self, add: impl FnOnce(&mut Pending)) -> Ticket {
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.records.insert(uid.to_owned(), record);
+        // Who gathers is not woken for each.
+        let is_first = pending.is_empty();
+        add(&mut pending);
         pending.number += 1;
-        self.shared.changed.notify_one();
+        if is_first {
+            self.shared.changed.notify_one();
+        }
         #[cfg(test)]
         self.shared.given.notify_one();
         self.ticket(pending.number)
@@ -197,13 +211,7 @@ impl Journal {
 
     /// Hands in a note of another part of the agent, or its removal.
     pub fn put_note(&self, key: &str, note: Option<Vec<u8>>) -> Ticket {
-        let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        pending.notes.insert(key.to_owned(), note);
-        pending.number += 1;
-        self.shared.changed.notify_one();
-        #[cfg(test)]
-        self.shared.given.notify_one();
-        self.ticket(pending.number)
+        self.hand_in(|pending| drop(pending.notes.insert(key.to_owned(), note)))
     }
 
     /// A note as it was when the journal was opened.
@@ -337,7 +345,7 @@ impl Batch {
 /// Waits until there is something to write, and a little longer if nobody waits for it, after a failure no longer than a pause, and
 /// adds it to `batch`; its number, and whether the journal is closed.
 fn wait(shared: &Shared, batch: &mut Batch, durable: &Progress) -> (u64, bool) {
-    let idle = |p: &mut Pending| p.records.is_empty() && p.notes.is_empty() && !p.closed;
+    let idle = |p: &mut Pending| p.is_empty() && !p.closed;
     let pending = shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pending = if batch.is_empty() {
         let pending = shared.changed.wait_while(pending, idle);

@@ -392,9 +392,10 @@ impl Pods {
         }
         self.looked_for = std::mem::take(&mut self.overheard);
         let (runtime, metrics) = (self.parts.runtime.clone(), self.parts.metrics.clone());
+        let known: BTreeSet<String> = self.tasks.keys().cloned().collect();
         self.looks.spawn(async move {
             let began = Instant::now();
-            match runtime.list().await {
+            match runtime.strangers(&known).await {
                 Ok(found) => {
                     metrics.acts.looked(began.elapsed());
                     Some(found)

@@ -3,6 +3,7 @@
 //! Needs an image with a shell at `/bin/sh`, on a runtime that nobody else changes meanwhile. Panics at the first rule broken.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "this file is a test")]
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agent_pod::seen::{ContainerSeen, InstanceState};
@@ -105,6 +106,10 @@ impl Contract<'_> {
         assert_eq!(seen.hash, "cafe0123");
         assert_eq!(seen.state, InstanceState::Created);
         assert!(self.runtime.list().await.unwrap().contains(&pod));
+        assert!(self.runtime.strangers(&BTreeSet::new()).await.unwrap().contains(&pod));
+        let known = BTreeSet::from([pod.uid.clone()]);
+        let strangers = self.runtime.strangers(&known).await.unwrap();
+        assert!(strangers.iter().all(|stranger| stranger.uid != pod.uid));
         self.runtime.remove_sandbox(&sandbox.id).await.unwrap();
     }
 

@@ -6,9 +6,10 @@
 mod abridged;
 mod calls;
 pub(crate) mod config;
+mod placed;
 pub(crate) mod seen;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,11 +19,13 @@ use agent_pod::seen::{ContainerSeen, Exit, InstanceState, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use futures_util::future::{try_join, try_join_all};
+use proto_daemon::gathering::Gathering;
 use proto_grpc::cri::v1 as wire;
 use proto_grpc::cri::v1::image_service_client::ImageServiceClient;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
+use self::placed::Placed;
 use crate::hold::{Busy, Holding};
 use crate::observe::{self, Ended};
 use crate::runtime::{OUTPUT_LEN_MAX, PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
@@ -54,6 +57,7 @@ pub struct CriRuntime {
     /// What lets calls outlive this process, if they are to.
     holding: Option<Arc<Holding>>,
     told: ToldExits,
+    placed: Placed,
 }
 
 /// Exits that an event told and CRI does not show yet, by container. Empty but for the milliseconds that a runtime takes to
@@ -110,6 +114,7 @@ impl CriRuntime {
             channel,
             holding,
             told: ToldExits::default(),
+            placed: Placed::default(),
         }
     }
 
@@ -150,20 +155,37 @@ impl CriRuntime {
 
     /// The sandbox or container of `id` and the pod it belongs to; `None` when it is neither.
     pub(crate) async fn instance(&self, id: &str) -> Result<Option<Instance>, RuntimeError> {
-        if let Some((pod_uid, container)) = self.shown_container(id).await? {
-            return Ok(Some(Instance { pod_uid, kind: InstanceKind::Container(container) }));
+        let container =
+            |(pod_uid, container)| Instance { pod_uid, kind: InstanceKind::Container(container) };
+        if self.placed.sandbox_of(id).is_some() {
+            return Ok(self.shown_container(id).await?.map(container));
         }
-        Ok(found(self.sandbox_status(id).await)?.map(|status| Instance {
-            pod_uid: status.metadata.as_ref().map(|m| m.uid.clone()).unwrap_or_default(),
-            kind: InstanceKind::Sandbox(seen::sandbox(status)),
-        }))
+        // Most of what is not known to be a container is a sandbox.
+        if let Some(status) = found(self.sandbox_status(id).await)? {
+            return Ok(Some(Instance {
+                pod_uid: status.metadata.as_ref().map(|m| m.uid.clone()).unwrap_or_default(),
+                kind: InstanceKind::Sandbox(seen::sandbox(status)),
+            }));
+        }
+        Ok(self.shown_container(id).await?.map(container))
     }
 
-    /// A container as CRI shows it, with the UID of its pod. Two calls: only the list tells the sandbox, only the status the exit.
+    /// A container as CRI shows it, with the UID of its pod.
     async fn shown_container(
         &self,
         id: &str,
     ) -> Result<Option<(String, ContainerSeen)>, RuntimeError> {
+        let Some(sandbox_id) = self.sandbox_of(id).await? else { return Ok(None) };
+        let Some(status) = found(self.container_status(id).await)? else { return Ok(None) };
+        let pod_uid = status.labels.get(labels::POD_UID).cloned().unwrap_or_default();
+        Ok(Some((pod_uid, seen::container(sandbox_id, status))))
+    }
+
+    /// The sandbox of a container, asked for where it is not known yet.
+    async fn sandbox_of(&self, id: &str) -> Result<Option<String>, RuntimeError> {
+        if let Some(known) = self.placed.sandbox_of(id) {
+            return Ok(Some(known));
+        }
         let request = wire::ListContainersRequest {
             filter: Some(wire::ContainerFilter { id: id.into(), ..Default::default() }),
         };
@@ -171,13 +193,17 @@ impl CriRuntime {
         let listed =
             call("ListContainers", id, READ, request, |r| client.list_containers(r)).await?;
         let Some(item) = listed.containers.into_iter().next() else { return Ok(None) };
-        let Some(status) = found(self.container_status(id).await)? else { return Ok(None) };
-        let pod_uid = status.labels.get(labels::POD_UID).cloned().unwrap_or_default();
-        Ok(Some((pod_uid, seen::container(item.pod_sandbox_id, status))))
+        self.placed.learn(id, &item.pod_sandbox_id);
+        Ok(Some(item.pod_sandbox_id))
     }
 
-    /// All sandboxes and containers with these labels, each looked at closely, grouped by pod.
-    async fn pods(&self, selector: &[(&str, &str)]) -> Result<Vec<PodOnNode>, RuntimeError> {
+    /// All sandboxes and containers with these labels, each looked at closely, grouped by pod; those of pods in `but` are left out.
+    async fn pods(
+        &self,
+        selector: &[(&str, &str)],
+        but: Option<&BTreeSet<String>>,
+    ) -> Result<Vec<PodOnNode>, RuntimeError> {
+        let everything = selector.is_empty();
         let selector: HashMap<String, String> =
             selector.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         let (mut for_sandboxes, mut for_containers) = (self.service(), self.service());
@@ -195,11 +221,19 @@ impl CriRuntime {
             call("ListContainers", "", READ, containers, |r| for_containers.list_containers(r)),
         )
         .await?;
+        if everything {
+            let all = containers.containers.iter();
+            self.placed.learn_all(all.map(|c| (c.id.clone(), c.pod_sandbox_id.clone())));
+        }
+        let wanted = |labels: &HashMap<String, String>| {
+            let uid = labels.get(labels::POD_UID);
+            but.is_none_or(|but| uid.is_none_or(|uid| !but.contains(uid)))
+        };
+        let sandboxes = sandboxes.items.iter().filter(|item| wanted(&item.labels));
+        let containers = containers.containers.into_iter().filter(|item| wanted(&item.labels));
         let (sandboxes, containers) = try_join(
-            try_join_all(
-                sandboxes.items.iter().map(|item| self.sandbox_status(&item.id).map(found)),
-            ),
-            try_join_all(containers.containers.into_iter().map(|item| async move {
+            try_join_all(sandboxes.map(|item| self.sandbox_status(&item.id).map(found))),
+            try_join_all(containers.map(|item| async move {
                 let status = found(self.container_status(&item.id).await)?;
                 Ok(status.map(|status| (item.pod_sandbox_id, status)))
             })),
@@ -385,7 +419,7 @@ fn connect(socket: PathBuf, holding: Option<Arc<Holding>>) -> Channel {
                 if let Some(holding) = holding {
                     holding.connected(&stream);
                 }
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(Gathering::new(stream)))
             }
         },
     ))

@@ -4,12 +4,13 @@
 //! real runtime and the one in tests cannot be told apart. Every call is safe to repeat: creating what exists gives what is there,
 //! stopping or removing what is gone succeeds.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agent_pod::seen::{ContainerSeen, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, TryFutureExt as _};
 
 /// The future of a call's answer.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
@@ -24,6 +25,15 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// All pods that the runtime has, for adopting them at the start and for repair.
     fn list(&self) -> Answer<'_, Vec<PodOnNode>>;
+
+    /// The pods that are not among `known`, by uid: how those are is not asked for, which is most of what [`Runtime::list`] costs.
+    fn strangers<'a>(&'a self, known: &'a BTreeSet<String>) -> Answer<'a, Vec<PodOnNode>> {
+        let strangers = |mut pods: Vec<PodOnNode>| {
+            pods.retain(|pod| !known.contains(&pod.uid));
+            pods
+        };
+        self.list().map_ok(strangers).boxed()
+    }
 
     /// One pod; empty when the runtime has nothing of it.
     fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode>;

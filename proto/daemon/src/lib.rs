@@ -13,6 +13,7 @@ pub mod drain;
 pub mod exit;
 pub mod feature_gates;
 pub mod flags;
+pub mod gathering;
 pub mod go_duration;
 pub mod health;
 pub mod log;

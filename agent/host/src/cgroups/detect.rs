@@ -17,6 +17,13 @@ pub(super) fn layout() -> Result<Layout, CgroupError> {
     })
 }
 
+/// A tree whose values are not set here; one that is mounted twice at a place is one.
+fn other(v1: &mut V1, at: &Path) {
+    if !v1.others.iter().any(|known| known == at) {
+        v1.others.push(at.to_owned());
+    }
+}
+
 /// `controllers` gives what a tree of version 2 has.
 pub(super) fn from_mounts<'a>(
     mounts: impl Iterator<Item = &'a MountInfo>,
@@ -32,7 +39,7 @@ pub(super) fn from_mounts<'a>(
                 if has("cpu") && has("memory") {
                     return Ok(Layout::V2 { mount: at.clone() });
                 }
-                v1.others.push(at.clone());
+                other(&mut v1, at);
             }
             "cgroup" => {
                 let has = |controller: &str| mount.super_options.contains_key(controller);
@@ -52,7 +59,7 @@ pub(super) fn from_mounts<'a>(
                 // one of ours mounted a second time is the same tree
                 let known = OWN.iter().any(|ours| has(ours));
                 if !used && !known {
-                    v1.others.push(at.clone());
+                    other(&mut v1, at);
                 }
             }
             _ => {}

@@ -45,6 +45,20 @@ fn joint_controllers_share_a_tree() {
 }
 
 #[test]
+fn trees_that_are_mounted_once_more_in_their_place_are_looked_at_once() {
+    let twice = "\
+32 31 0:29 / /c/cpu rw - cgroup cgroup rw,cpu
+35 31 0:32 / /c/memory rw - cgroup cgroup rw,memory
+36 31 0:33 / /c/freezer rw - cgroup cgroup rw,freezer
+52 51 0:33 / /c/freezer rw - cgroup cgroup rw,freezer
+53 51 0:38 / /c/unified rw - cgroup2 cgroup2 rw
+54 51 0:38 / /c/unified rw - cgroup2 cgroup2 rw
+";
+    let Layout::V1(trees) = layout(twice, "").unwrap() else { panic!("not version 1") };
+    assert_eq!(trees.others, ["/c/freezer", "/c/unified"].map(PathBuf::from));
+}
+
+#[test]
 fn unified_hosts_use_version_2() {
     let unified = "30 23 0:26 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n";
     let expect = Layout::V2 { mount: "/sys/fs/cgroup".into() };

@@ -28,11 +28,17 @@ impl Bound {
         // Who asks for the agent's events asks by the name that its profile gives it.
         let component = self.settings.names.component("let");
         let (events, writer) = recorder(client.clone(), &component, &self.machine.name);
-        let (pods_store, changed) = (pods.store(), Arc::new(Notify::new()));
+        let (pods_store, changed) = (pods.store(), Arc::<api::Changed>::default());
         let mirrors_changed = Arc::new(Notify::new());
         let mirrors_kept = Arc::new(Notify::new());
-        let pokes = [changed.clone(), mirrors_changed.clone(), mirrors_kept.clone()];
-        tokio::spawn(pods.run(drain.watch(), move |_| pokes.iter().for_each(|p| p.notify_one())));
+        let (noted, names) = (changed.clone(), self.settings.names);
+        let pokes = [mirrors_changed.clone(), mirrors_kept.clone()];
+        tokio::spawn(pods.run(drain.watch(), move |change| {
+            noted.note(&change);
+            if mirrors::may_change(names, &change) {
+                pokes.iter().for_each(|poke| poke.notify_one());
+            }
+        }));
         let objects = Arc::new(ClusterObjects::new(
             client,
             services.store(),
@@ -115,7 +121,7 @@ impl Bound {
 pub(super) struct Cluster {
     pub(super) client: Client,
     pods: Store<Pod>,
-    changed: Arc<Notify>,
+    changed: Arc<api::Changed>,
     mirrors_changed: Arc<Notify>,
     mirrors_kept: Arc<Notify>,
     pub(super) objects: Arc<ClusterObjects>,

@@ -156,13 +156,15 @@ impl Worker {
         let memory = Memory::recall(start.memory, &pod.status);
         let volumes =
             if parts.volumes.exist(&pod) { VolumesSeen::Unverified } else { VolumesSeen::Absent };
+        // The agent has looked at the tree when it began: what nothing was found of has nothing there.
+        let known_before = recorded.is_some() || !start.on_node.uid.is_empty();
         let on_node = start.on_node.containers.into_iter();
         let containers = on_node.map(|c| with_message(&parts, &pod, c)).collect();
         let seen = PodSeen {
             sandboxes: start.on_node.sandboxes,
             containers,
             volumes,
-            cgroup: parts.place.adopt_cgroup(&pod),
+            cgroup: known_before && parts.place.adopt_cgroup(&pod),
             ..PodSeen::default()
         };
         let verdicts = Arc::new(Inbox::default());

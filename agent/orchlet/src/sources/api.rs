@@ -1,12 +1,12 @@
 //! Pods that the API server assigns to this node.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use agent_pod::want::Source;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
-use proto_client::{Client, ListParams, Reflector, Store};
+use proto_client::{Change, Client, ListParams, ObjectKey, Reflector, Store};
 use tokio::sync::{Notify, mpsc};
 
 use crate::pods::Said;
@@ -18,40 +18,69 @@ pub fn reflector(client: &Client, node: &str) -> Reflector<Pod, Pod> {
     Reflector::whole(client.all::<Pod>(), params)
 }
 
-/// Tells what the map says, each time `changed` is notified. Mirror pods are not told: they only show static pods.
+/// Pods of the map that have changed, until somebody asks. As many as there are pods at most.
+#[derive(Debug, Default)]
+pub struct Changed {
+    keys: Mutex<BTreeSet<ObjectKey>>,
+    came: Notify,
+}
+
+impl Changed {
+    /// Notes a change; a map that is complete is one as well.
+    pub fn note(&self, change: &Change<Pod>) {
+        if let Change::Applied { key, .. } | Change::Deleted { key, .. } = change {
+            self.keys().insert(key.clone());
+        }
+        self.came.notify_one();
+    }
+
+    fn take(&self) -> BTreeSet<ObjectKey> {
+        std::mem::take(&mut *self.keys())
+    }
+
+    fn keys(&self) -> MutexGuard<'_, BTreeSet<ObjectKey>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells what the map says of the pods that have `changed`. Mirror pods are not told: they only show static pods.
 pub async fn run(
     store: Store<Pod>,
-    changed: Arc<Notify>,
+    changed: Arc<Changed>,
     said: mpsc::Sender<Said>,
     names: &'static Names,
 ) {
-    let mut known: BTreeMap<String, Arc<Pod>> = BTreeMap::new();
+    let mut known: BTreeMap<ObjectKey, Arc<Pod>> = BTreeMap::new();
     let mut synced = false;
     loop {
         let complete = store.is_synced();
-        let same = |pod: &Arc<Pod>| {
-            known.get(&pod.metadata.uid).is_some_and(|before| Arc::ptr_eq(before, pod))
-        };
-        let now: BTreeMap<String, Arc<Pod>> = store
-            .objects()
-            .into_iter()
-            .filter(|pod| same(pod) || !is_mirror(names, pod))
-            .map(|pod| (pod.metadata.uid.clone(), pod))
-            .collect();
-        for news in news(&known, &now) {
+        let (mut before, mut now) = (BTreeMap::new(), BTreeMap::new());
+        for key in changed.take() {
+            let pod = store.get(&key).filter(|pod| !is_mirror(names, pod));
+            let was = match &pod {
+                Some(pod) => known.insert(key, pod.clone()),
+                None => known.remove(&key),
+            };
+            before.extend(was.map(by_uid));
+            now.extend(pod.map(by_uid));
+        }
+        for news in news(&before, &now) {
             if said.send(news).await.is_err() {
                 return;
             }
         }
-        known = now;
         if complete && !synced {
             synced = true;
             if said.send(Said::Synced(Source::Api)).await.is_err() {
                 return;
             }
         }
-        changed.notified().await;
+        changed.came.notified().await;
     }
+}
+
+fn by_uid(pod: Arc<Pod>) -> (String, Arc<Pod>) {
+    (pod.metadata.uid.clone(), pod)
 }
 
 /// What has changed between two maps.
@@ -72,6 +101,20 @@ mod tests {
         let mut pod = Pod::default();
         pod.metadata.uid = uid.into();
         (uid.into(), Arc::new(pod))
+    }
+
+    #[test]
+    fn a_pod_that_changed_twice_is_looked_at_once() {
+        let changed = Changed::default();
+        let key = |name: &str| ObjectKey::new("ns", name);
+        let (_, new) = pod("a");
+        for name in ["a", "b", "a"] {
+            changed.note(&Change::Applied { key: key(name), new: new.clone(), old: None });
+        }
+        changed.note(&Change::Deleted { key: key("c"), old: new });
+        changed.note(&Change::Synced);
+        assert_eq!(changed.take(), BTreeSet::from(["a", "b", "c"].map(key)));
+        assert_eq!(changed.take(), BTreeSet::new());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent_pod::want::Source;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
-use proto_client::{Client, DeleteParams, ObjectKey, Store, WriteParams};
+use proto_client::{Change, Client, DeleteParams, ObjectKey, Store, WriteParams};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::pods::Said;
@@ -25,6 +25,16 @@ pub fn is_mirror(names: &Names, pod: &Pod) -> bool {
 /// Whether a pod of the API shows that static pod, and not another that had its name before.
 pub fn is_mirror_of(names: &Names, mirror: &Pod, pod: &Pod) -> bool {
     mirror.metadata.annotations.get(&names.label("config.mirror")) == Some(&pod.metadata.uid)
+}
+
+/// Whether what has changed in the API may ask for something to be done to mirrors: it was one, is one now, or had the name of one.
+pub fn may_change(names: &Names, change: &Change<Pod>) -> bool {
+    match change {
+        Change::Applied { new, old, .. } => {
+            is_mirror(names, new) || old.as_ref().is_some_and(|old| is_mirror(names, old))
+        }
+        Change::Deleted { .. } | Change::Synced => true,
+    }
 }
 
 /// What has to be done to the mirrors.
@@ -196,5 +206,21 @@ mod tests {
             plan(names, &StaticPods::new(), std::slice::from_ref(&current)),
             [Step::Delete(current)]
         );
+    }
+
+    #[test]
+    fn a_pod_that_is_no_mirror_concerns_mirrors_only_by_its_end() {
+        let names = Names::new(Profile::Kubernetes);
+        let (pod, mirror) = (Pod::default(), mirror_of(names, &Pod::default()));
+        let [pod, mirror] = [pod, mirror].map(Arc::new);
+        let key = ObjectKey::default;
+        let applied = |new: &Arc<Pod>, old: Option<&Arc<Pod>>| {
+            let change = Change::Applied { key: key(), new: new.clone(), old: old.cloned() };
+            may_change(names, &change)
+        };
+        assert!(!applied(&pod, None) && !applied(&pod, Some(&pod)));
+        assert!(applied(&mirror, None) && applied(&pod, Some(&mirror)));
+        // It may have had the name that a mirror waits for.
+        assert!(may_change(names, &Change::Deleted { key: key(), old: pod }));
     }
 }

@@ -1,5 +1,6 @@
 //! The calls of the runtime: one method each, with its deadline and its object in the error.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use agent_pod::seen::{ContainerSeen, SandboxSeen};
@@ -47,12 +48,16 @@ impl Runtime for CriRuntime {
     }
 
     fn list(&self) -> Answer<'_, Vec<PodOnNode>> {
-        self.pods(&[]).boxed()
+        self.pods(&[], None).boxed()
+    }
+
+    fn strangers<'a>(&'a self, known: &'a BTreeSet<String>) -> Answer<'a, Vec<PodOnNode>> {
+        self.pods(&[], Some(known)).boxed()
     }
 
     fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode> {
         async move {
-            let found = self.pods(&[(labels::POD_UID, uid)]).await?.into_iter().next();
+            let found = self.pods(&[(labels::POD_UID, uid)], None).await?.into_iter().next();
             Ok(found.unwrap_or_else(|| PodOnNode { uid: uid.into(), ..PodOnNode::default() }))
         }
         .boxed()
@@ -104,10 +109,12 @@ impl Runtime for CriRuntime {
             let _under_way = self.changes();
             let request = wire::RemovePodSandboxRequest { pod_sandbox_id: id.into() };
             let mut client = self.service();
-            gone(
+            let removed =
                 call("RemovePodSandbox", id, CHANGE, request, |r| client.remove_pod_sandbox(r))
-                    .await,
-            )
+                    .await;
+            gone(removed)?;
+            self.placed.forget_sandbox(id);
+            Ok(())
         }
         .boxed()
     }
@@ -132,7 +139,10 @@ impl Runtime for CriRuntime {
                 let name = "CreateContainer";
                 let created = call(name, &object, CHANGE, request, |r| client.create_container(r));
                 let error = match created.await {
-                    Ok(answer) => return Ok(answer.container_id),
+                    Ok(answer) => {
+                        self.placed.learn(&answer.container_id, sandbox_id);
+                        return Ok(answer.container_id);
+                    }
                     Err(error) => error,
                 };
                 match self.same_container(config, sandbox).await {
@@ -187,7 +197,11 @@ impl Runtime for CriRuntime {
             let _under_way = self.changes();
             let request = wire::RemoveContainerRequest { container_id: id.into() };
             let mut client = self.service();
-            gone(call("RemoveContainer", id, CHANGE, request, |r| client.remove_container(r)).await)
+            let removed =
+                call("RemoveContainer", id, CHANGE, request, |r| client.remove_container(r)).await;
+            gone(removed)?;
+            self.placed.forget(id);
+            Ok(())
         }
         .boxed()
     }

@@ -46,6 +46,9 @@ impl Worker {
         match result {
             Ok(on_node) if epoch == self.epoch && !self.busy.changes_runtime() => {
                 self.seen.sandboxes = on_node.sandboxes;
+                if !self.seen.cgroup && !self.seen.sandboxes.is_empty() {
+                    self.seen.cgroup = self.parts.place.adopt_cgroup(&self.pod());
+                }
                 self.seen.containers = self.with_messages(on_node.containers);
                 self.unsure = false;
             }

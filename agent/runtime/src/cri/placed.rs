@@ -1,0 +1,61 @@
+//! Which sandbox each container is in. It never changes, and CRI tells it only in lists, for which the runtime goes through all that
+//! it has: what was heard once is not asked for again.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Sandboxes by container, by the runtime's ids. Holds no more than the runtime does: what it removes goes with the call, what
+/// somebody else removes with the next list of everything.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Placed(Arc<Mutex<HashMap<String, String>>>);
+
+impl Placed {
+    /// The sandbox of a container, if it is known.
+    pub(super) fn sandbox_of(&self, container: &str) -> Option<String> {
+        self.known().get(container).cloned()
+    }
+
+    /// A container is in that sandbox.
+    pub(super) fn learn(&self, container: &str, sandbox: &str) {
+        self.known().insert(container.to_owned(), sandbox.to_owned());
+    }
+
+    /// These are all there are.
+    pub(super) fn learn_all(&self, all: impl Iterator<Item = (String, String)>) {
+        *self.known() = all.collect();
+    }
+
+    /// A container was removed.
+    pub(super) fn forget(&self, container: &str) {
+        self.known().remove(container);
+    }
+
+    /// A sandbox was removed, and all that was in it.
+    pub(super) fn forget_sandbox(&self, sandbox: &str) {
+        self.known().retain(|_, other| other != sandbox);
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_holds_what_the_runtime_holds() {
+        let placed = Placed::default();
+        for (id, sandbox) in [("a", "s"), ("b", "s"), ("c", "t")] {
+            placed.learn(id, sandbox);
+        }
+        placed.forget("a");
+        let known = |ids: [&str; 3]| ids.map(|id| placed.sandbox_of(id));
+        assert_eq!(known(["a", "b", "c"]), [None, Some("s".into()), Some("t".into())]);
+        placed.forget_sandbox("s");
+        assert_eq!(known(["a", "b", "c"]), [None, None, Some("t".into())]);
+        placed.learn_all([("a".to_owned(), "u".to_owned())].into_iter());
+        assert_eq!(known(["a", "b", "c"]), [Some("u".into()), None, None]);
+    }
+}

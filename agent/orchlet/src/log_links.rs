@@ -75,8 +75,13 @@ fn directory(logs: &Path) -> PathBuf {
 /// It cannot be made.
 pub fn make(logs: &Path, instance: Logged<'_>) -> io::Result<()> {
     let directory = directory(logs);
-    fs::create_dir_all(&directory)?;
-    match symlink(instance.log(logs), directory.join(instance.link())) {
+    let (log, link) = (instance.log(logs), directory.join(instance.link()));
+    let mut made = symlink(&log, &link);
+    if made.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+        fs::create_dir_all(&directory)?;
+        made = symlink(&log, &link);
+    }
+    match made {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }

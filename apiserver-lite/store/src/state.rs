@@ -13,6 +13,7 @@ use std::{
 
 use crate::{
     Compacted, Entry, Event, EventKind, Page, Range, Retention, Revision, SnapshotError, Stamp,
+    watch::Follower,
 };
 
 /// The state behind its lock. Writers hold it for the length of a publication, readers for one read;
@@ -43,6 +44,7 @@ pub struct State<T> {
     revision: Revision,
     oldest: Revision,
     retention: Retention,
+    followers: Vec<Arc<Follower>>,
 }
 
 /// An event and the length of its record's stored form.
@@ -82,6 +84,7 @@ impl<T> State<T> {
             revision: loaded.revision,
             oldest: loaded.revision,
             retention,
+            followers: Vec::new(),
         }
     }
 
@@ -180,10 +183,17 @@ impl<T> State<T> {
     }
 
     /// Makes a batch of durable events visible, all at once for every reader. Their revisions follow the
-    /// current one without a gap. Each comes with the length of its record's stored form.
-    pub fn publish(&mut self, events: impl IntoIterator<Item = (Event<T>, usize)>) {
+    /// current one without a gap. Each comes with the length of its record's stored form. Returns who has to
+    /// be woken up.
+    pub fn publish(
+        &mut self,
+        events: impl IntoIterator<Item = (Event<T>, usize)>,
+    ) -> Vec<Arc<Follower>> {
+        let mut woken = Vec::new();
         for (event, len) in events {
             debug_assert_eq!(event.stamp.modified, self.revision.next());
+            let following = self.followers.iter().filter(|follower| follower.follows(&event.key));
+            woken.extend(following.filter(|follower| follower.pend(self.revision)).cloned());
             self.revision = event.stamp.modified;
             let record = (event.kind != EventKind::Deleted).then(|| event.record.clone());
             let version = Version { stamp: event.stamp, record };
@@ -204,6 +214,17 @@ impl<T> State<T> {
         while (self.ring.len() > events_max || self.ring_bytes > bytes_max) && self.forget_oldest()
         {
         }
+        woken
+    }
+
+    /// Has a watch hear of what it follows.
+    pub fn follow(&mut self, follower: Arc<Follower>) {
+        self.followers.push(follower);
+    }
+
+    /// A watch has ended.
+    pub fn unfollow(&mut self, follower: &Arc<Follower>) {
+        self.followers.retain(|other| !Arc::ptr_eq(other, follower));
     }
 
     /// Forgets the revisions before `oldest`.

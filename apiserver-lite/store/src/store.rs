@@ -145,7 +145,7 @@ impl<T: Record> Store<T> {
         after: Revision,
     ) -> Result<Watch<T>, WatchError> {
         self.shared.read().check_readable(after)?;
-        Ok(Watch::new(self.shared.clone(), prefix.into(), after, self.committed.clone()))
+        Ok(Watch::new(self.shared.clone(), prefix.into(), after, self.health.clone()))
     }
 
     /// Forgets history: revisions before `oldest` can no longer be read, nor watches started there.

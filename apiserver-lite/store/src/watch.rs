@@ -1,8 +1,11 @@
 //! Following the store from a revision on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::{Compacted, Record, Revision, Stamp, state::Shared};
+use tokio::sync::Notify;
+
+use crate::{Compacted, Health, Revision, Stamp, state::Shared};
 
 /// One committed write, as watchers see it.
 #[derive(Debug)]
@@ -44,30 +47,37 @@ pub enum EventKind {
 }
 
 /// A cursor into the shared log of events. Costs no memory per event; a watch that reads so slowly that
-/// its place is compacted away ends with [`Lagged`].
+/// its place is compacted away ends with [`Lagged`]. Only what it follows wakes it up.
 pub struct Watch<T> {
     shared: Arc<Shared<T>>,
-    prefix: String,
+    follower: Arc<Follower>,
     seen: Revision,
-    wake: tokio::sync::watch::Receiver<Revision>,
+    /// Ends with the writer.
+    writer: tokio::sync::watch::Receiver<Health>,
 }
 
 /// Most events that one call copies out of the log.
 const BATCH_LEN_MAX: usize = 256;
 
-impl<T: Record> Watch<T> {
+impl<T> Watch<T> {
     pub(crate) fn new(
         shared: Arc<Shared<T>>,
         prefix: String,
         after: Revision,
-        wake: tokio::sync::watch::Receiver<Revision>,
+        writer: tokio::sync::watch::Receiver<Health>,
     ) -> Self {
-        Self { shared, prefix, seen: after, wake }
+        let follower = Arc::new(Follower::new(prefix, after));
+        shared.write().follow(follower.clone());
+        Self { shared, follower, seen: after, writer }
     }
 
     /// Everything up to this revision has been delivered (or did not match): what a bookmark says.
     #[must_use]
-    pub fn seen(&self) -> Revision {
+    pub fn seen(&mut self) -> Revision {
+        let state = self.shared.read();
+        if !self.follower.is_pending() {
+            self.seen = state.revision();
+        }
         self.seen
     }
 
@@ -78,17 +88,22 @@ impl<T: Record> Watch<T> {
     /// [`WatchEnd::Lagged`] when the next event is no longer kept; [`WatchEnd::Closed`] when the store
     /// has been closed and everything has been delivered.
     pub async fn next_batch(&mut self, into: &mut Vec<Event<T>>) -> Result<(), WatchEnd> {
+        let before = into.len();
         loop {
-            // Mark the wake-up seen before looking: what is committed after the look wakes us again.
-            let current = *self.wake.borrow_and_update();
-            while self.seen < current {
-                let before = into.len();
+            // What is published after the look wakes us up.
+            while self.follower.is_pending() {
                 self.try_batch(into)?;
                 if into.len() > before {
                     return Ok(());
                 }
             }
-            self.wake.changed().await.map_err(|_| WatchEnd::Closed)?;
+            let ended = tokio::select! {
+                () = self.follower.told.notified() => false,
+                changed = self.writer.changed() => changed.is_err(),
+            };
+            if ended && !self.follower.is_pending() {
+                return Err(WatchEnd::Closed);
+            }
         }
     }
 
@@ -98,10 +113,66 @@ impl<T: Record> Watch<T> {
     /// The next event is no longer kept.
     pub fn try_batch(&mut self, into: &mut Vec<Event<T>>) -> Result<(), Lagged> {
         let state = self.shared.read();
-        self.seen = state
-            .events_after(self.seen, &self.prefix, BATCH_LEN_MAX, into)
-            .map_err(|Compacted { asked, oldest }| Lagged { seen: asked, oldest })?;
-        Ok(())
+        let Some(from) = self.follower.take() else {
+            self.seen = state.revision();
+            return Ok(());
+        };
+        let found = state.events_after(from, &self.follower.prefix, BATCH_LEN_MAX, into);
+        self.seen = *found.as_ref().unwrap_or(&from);
+        if self.seen < state.revision() {
+            self.follower.pend(self.seen);
+        }
+        found.map(drop).map_err(|Compacted { asked, oldest }| Lagged { seen: asked, oldest })
+    }
+}
+
+impl<T> Drop for Watch<T> {
+    fn drop(&mut self) {
+        self.shared.write().unfollow(&self.follower);
+    }
+}
+
+/// What one watch follows, and from where it has to look. Changed only under the lock of the state: by who publishes with the lock
+/// for writing, by the watch with that for reading.
+pub struct Follower {
+    prefix: String,
+    /// Nothing that matches lies between what was delivered last and this revision; [`NOTHING`] when all has been delivered.
+    pending: AtomicU64,
+    told: Notify,
+}
+
+/// Not a revision that a store ever reaches.
+const NOTHING: u64 = u64::MAX;
+
+impl Follower {
+    fn new(prefix: String, after: Revision) -> Self {
+        Self { prefix, pending: AtomicU64::new(after.0), told: Notify::new() }
+    }
+
+    pub fn follows(&self, key: &str) -> bool {
+        key.starts_with(&self.prefix)
+    }
+
+    /// There is something after `seen`; whether that is news to the watch.
+    pub fn pend(&self, seen: Revision) -> bool {
+        let known = self.pending.load(Ordering::Acquire) != NOTHING;
+        if !known {
+            self.pending.store(seen.0, Ordering::Release);
+        }
+        !known
+    }
+
+    pub fn wake(&self) {
+        self.told.notify_one();
+    }
+
+    fn is_pending(&self) -> bool {
+        self.pending.load(Ordering::Acquire) != NOTHING
+    }
+
+    fn take(&self) -> Option<Revision> {
+        let pending = self.pending.swap(NOTHING, Ordering::AcqRel);
+        (pending != NOTHING).then_some(Revision(pending))
     }
 }
 

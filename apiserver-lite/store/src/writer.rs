@@ -103,7 +103,8 @@ impl<T: Record> Writer<T> {
         let committed: Vec<_> = events.iter().map(committed).collect();
         if !committed.is_empty() {
             let lens = changes.iter().map(|change| change.value.as_ref().map_or(0, Bytes::len));
-            self.shared.write().publish(events.into_iter().zip(lens));
+            let woken = self.shared.write().publish(events.into_iter().zip(lens));
+            woken.iter().for_each(|follower| follower.wake());
             self.committed.send_replace(revision);
         }
         // A refusal may rest on a write of this very batch, so it too is only told now.

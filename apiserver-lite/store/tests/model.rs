@@ -23,6 +23,13 @@ struct Model {
     oldest: u64,
 }
 
+struct Followed {
+    watch: Watch<Bytes>,
+    prefix: &'static str,
+    seen: u64,
+    looked: bool,
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Put { key: u8, expect: Guess, value: u8 },
@@ -139,7 +146,7 @@ struct Pair {
     directory: tempfile::TempDir,
     store: Store<Bytes>,
     model: Model,
-    watches: Vec<(Watch<Bytes>, &'static str, u64)>,
+    watches: Vec<Followed>,
 }
 
 impl Pair {
@@ -238,7 +245,7 @@ impl Pair {
         match self.store.watch(prefix, Revision(after)) {
             Ok(watch) => {
                 assert!(after >= self.model.oldest);
-                self.watches.push((watch, prefix, after));
+                self.watches.push(Followed { watch, prefix, seen: after, looked: false });
             }
             Err(error) => {
                 assert!(after < self.model.oldest, "{error}");
@@ -249,17 +256,20 @@ impl Pair {
     /// Every watch gets exactly the events it has not seen, or is told that it is too late.
     fn poll(&mut self) {
         let (model, mut alive) = (&self.model, Vec::new());
-        for (mut watch, prefix, seen) in self.watches.drain(..) {
+        for Followed { mut watch, prefix, seen, looked } in self.watches.drain(..) {
             let mut events: Vec<Event<Bytes>> = Vec::new();
-            if watch.try_batch(&mut events).is_err() {
-                assert!(seen < model.oldest);
-                continue;
-            }
-            assert!(seen >= model.oldest);
             let expected: Vec<_> = (seen + 1..=model.current())
                 .map(|revision| (revision, model.event(revision)))
                 .filter(|(_, (key, ..))| key.starts_with(prefix))
                 .collect();
+            // Once it has looked, what it does not follow may be forgotten without its knowing.
+            let next = expected.first().map(|(revision, _)| revision - 1);
+            let needs = if looked { next } else { Some(seen) };
+            let late = needs.is_some_and(|needs| needs < model.oldest);
+            assert_eq!(watch.try_batch(&mut events).is_err(), late);
+            if late {
+                continue;
+            }
             let found: Vec<_> = events
                 .iter()
                 .map(|event| {
@@ -270,7 +280,8 @@ impl Pair {
                 })
                 .collect();
             assert_eq!(found, expected);
-            alive.push((watch, prefix, model.current()));
+            assert_eq!(watch.seen(), Revision(model.current()));
+            alive.push(Followed { watch, prefix, seen: model.current(), looked: true });
         }
         self.watches = alive;
     }

@@ -66,16 +66,17 @@ impl Runtime for CriRuntime {
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen> {
         async move {
             let _under_way = self.changes();
-            let request = wire::RunPodSandboxRequest {
+            let request = || wire::RunPodSandboxRequest {
                 config: Some(config::sandbox(config)),
                 runtime_handler: config.runtime_handler.clone(),
             };
             let object = format!("{}/{}", config.namespace, config.name);
             let earlier = Earlier::new();
             loop {
-                let (mut client, request) = (self.service(), request.clone());
-                let ran =
-                    call("RunPodSandbox", &object, CHANGE, request, |r| client.run_pod_sandbox(r));
+                let mut client = self.service();
+                let ran = call("RunPodSandbox", &object, CHANGE, request(), |r| {
+                    client.run_pod_sandbox(r)
+                });
                 let error = match ran.await {
                     Ok(made) => {
                         let status = self.sandbox_status(&made.pod_sandbox_id).await?;
@@ -127,7 +128,7 @@ impl Runtime for CriRuntime {
     ) -> Answer<'a, String> {
         async move {
             let _under_way = self.changes();
-            let request = wire::CreateContainerRequest {
+            let request = || wire::CreateContainerRequest {
                 pod_sandbox_id: sandbox_id.into(),
                 config: Some(config::container(config)),
                 sandbox_config: Some(config::sandbox(sandbox)),
@@ -135,9 +136,10 @@ impl Runtime for CriRuntime {
             let object = format!("{}/{}/{}", sandbox.namespace, sandbox.name, config.name);
             let earlier = Earlier::new();
             loop {
-                let (mut client, request) = (self.service(), request.clone());
+                let mut client = self.service();
                 let name = "CreateContainer";
-                let created = call(name, &object, CHANGE, request, |r| client.create_container(r));
+                let created =
+                    call(name, &object, CHANGE, request(), |r| client.create_container(r));
                 let error = match created.await {
                     Ok(answer) => {
                         self.placed.learn(&answer.container_id, sandbox_id);

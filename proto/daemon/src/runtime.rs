@@ -50,8 +50,8 @@ pub fn trim_heap() {
     sys::trim_heap();
 }
 
-/// Lets go of what only the start of a program needed, and of what a burst has left, for as long as the program runs. What has come
-/// back by the next look is in use, and stays until there is more of it.
+/// Lets go of what only the start of a program needed, and of what a burst has left, for as long as the program runs. Code that has
+/// come back by the next look is in use, and stays until there is more of it.
 async fn let_go() {
     let mut kept = Resident::default();
     loop {
@@ -73,8 +73,14 @@ async fn let_go() {
             }
         };
         let _ = tokio::task::spawn_blocking(gone).await;
+        // Of the heap what is in use is known at once: the burst that made it grow may go on.
+        let in_use = resident().heap;
         tokio::time::sleep(LOOK).await;
-        kept = resident();
+        let come_back = resident().files;
+        kept = Resident {
+            heap: if heap { in_use } else { kept.heap.min(in_use) },
+            files: if files { come_back } else { kept.files.min(come_back) },
+        };
     }
 }
 

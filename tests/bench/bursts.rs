@@ -145,22 +145,12 @@ impl<'a> Bursts<'a> {
         }
         let floors = direct.iter().map(|(width, took)| (median(took.clone()), *width));
         let (floor, width) = floors.min().context("no width")?;
-        let shares = direct.get(&width).into_iter().flatten().zip(&ours);
-        let mut shares: Vec<f64> = shares
-            .map(|(direct, ours)| direct.as_secs_f64() / ours.as_secs_f64() * 100.0)
-            .collect();
-        shares.sort_by(f64::total_cmp);
-        let (least, most) = (shares.first().copied(), shares.last().copied());
-        let share = shares.get(shares.len() / 2).copied().unwrap_or_default();
+        let share = shares(direct.get(&width).into_iter().flatten().zip(&ours));
         let took = median(ours);
         let burst = format!("{network}: burst of {pods}");
         let row = format!("{:.1} pods/s, {width} at a time", rate(pods, floor));
         report.text(&format!("{burst}, runtime calls alone"), row);
-        let range = format!("{:.0} to {:.0}", least.unwrap_or_default(), most.unwrap_or_default());
-        let row = format!(
-            "{:.1} pods/s   {share:.0} % of the best direct use ({range})",
-            rate(pods, took)
-        );
+        let row = format!("{:.1} pods/s   {share} of the best direct use", rate(pods, took));
         report.text(&format!("{burst}, created -> all Ready"), row);
         let made = pods * rounds;
         report.text(&format!("{burst}, CPU for each pod"), spent.row(made));
@@ -269,6 +259,16 @@ fn burst_pod(name: &str, network: Network) -> Result<Pod> {
 fn median(mut samples: Vec<Duration>) -> Duration {
     samples.sort();
     samples.get(samples.len() / 2).copied().unwrap_or(Duration::MAX)
+}
+
+/// What ours is of the direct use, both of one round: the median of all rounds, the least and the most.
+fn shares<'a>(rounds: impl Iterator<Item = (&'a Duration, &'a Duration)>) -> String {
+    let share = |(direct, ours): (&Duration, &Duration)| direct.div_duration_f64(*ours) * 100.0;
+    let mut all: Vec<f64> = rounds.map(share).collect();
+    all.sort_by(f64::total_cmp);
+    let [least, median, most] =
+        [0, all.len() / 2, all.len().saturating_sub(1)].map(|n| all.get(n).copied().unwrap_or(0.0));
+    format!("{median:.0} % ({least:.0} to {most:.0})")
 }
 
 fn rate(pods: usize, took: Duration) -> f64 {

@@ -84,22 +84,14 @@ struct Shared {
     notes: BTreeMap<String, Vec<u8>>,
 }
 
-/// Records to write, by uid; `None` removes. Bounded by the number of pods, since a newer record takes an older one's place.
+/// What was handed in and is not being written yet.
 #[derive(Debug, Default)]
 struct Pending {
-    records: BTreeMap<String, Option<Record>>,
-    /// Notes to write, by key; `None` removes.
-    notes: BTreeMap<String, Option<Vec<u8>>>,
+    batch: Batch,
     number: u64,
     /// The newest that somebody waits for.
     awaited: u64,
     closed: bool,
-}
-
-impl Pending {
-    fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.notes.is_empty()
-    }
 }
 
 /// Stands for a record that was handed in.
@@ -188,13 +180,13 @@ impl Journal {
 
     /// Hands in the newest record of a pod, or its removal.
     pub fn put(&self, uid: &str, record: Option<Record>) -> Ticket {
-        self.hand_in(|pending| drop(pending.records.insert(uid.to_owned(), record)))
+        self.hand_in(|pending| drop(pending.batch.records.insert(uid.to_owned(), record)))
     }
 
     fn hand_in(&self, add: impl FnOnce(&mut Pending)) -> Ticket {
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // Who gathers is not woken for each.
-        let is_first = pending.is_empty();
+        let is_first = pending.batch.is_empty();
         add(&mut pending);
         pending.number += 1;
         if is_first {
@@ -211,7 +203,7 @@ impl Journal {
 
     /// Hands in a note of another part of the agent, or its removal.
     pub fn put_note(&self, key: &str, note: Option<Vec<u8>>) -> Ticket {
-        self.hand_in(|pending| drop(pending.notes.insert(key.to_owned(), note)))
+        self.hand_in(|pending| drop(pending.batch.notes.insert(key.to_owned(), note)))
     }
 
     /// A note as it was when the journal was opened.
@@ -329,7 +321,8 @@ impl Open {
     }
 }
 
-/// What is written together.
+/// What is written together: records by uid and notes by key, `None` removes. Bounded by the number of pods, since a newer record takes
+/// an older one's place.
 #[derive(Debug, Default)]
 struct Batch {
     records: BTreeMap<String, Option<Record>>,
@@ -345,7 +338,7 @@ impl Batch {
 /// Waits until there is something to write, and a little longer if nobody waits for it, after a failure no longer than a pause, and
 /// adds it to `batch`; its number, and whether the journal is closed.
 fn wait(shared: &Shared, batch: &mut Batch, durable: &Progress) -> (u64, bool) {
-    let idle = |p: &mut Pending| p.is_empty() && !p.closed;
+    let idle = |p: &mut Pending| p.batch.is_empty() && !p.closed;
     let pending = shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
     let mut pending = if batch.is_empty() {
         let pending = shared.changed.wait_while(pending, idle);
@@ -359,8 +352,8 @@ fn wait(shared: &Shared, batch: &mut Batch, durable: &Progress) -> (u64, bool) {
         let waited = shared.changed.wait_timeout_while(pending, RETRY, closed);
         waited.unwrap_or_else(PoisonError::into_inner).0
     };
-    batch.records.append(&mut pending.records);
-    batch.notes.append(&mut pending.notes);
+    batch.records.append(&mut pending.batch.records);
+    batch.notes.append(&mut pending.batch.notes);
     (pending.number, pending.closed)
 }
 
@@ -435,8 +428,8 @@ pub mod simulated {
             let (records, notes, number) = {
                 let mut pending = self.shared.pending.lock().expect("lock");
                 let pending = &mut *pending;
-                let notes = std::mem::take(&mut pending.notes);
-                (std::mem::take(&mut pending.records), notes, pending.number)
+                let notes = std::mem::take(&mut pending.batch.notes);
+                (std::mem::take(&mut pending.batch.records), notes, pending.number)
             };
             for (key, note) in notes {
                 match note {

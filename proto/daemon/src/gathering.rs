@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_was_held_up_goes_on_without_another_wait() {
+    async fn what_does_not_go_at_once_goes_all_the_same() {
         let (near, mut far) = duplex(4);
         let mut near = Gathering::new(near);
         let read = tokio::spawn(async move {

@@ -1,7 +1,7 @@
 //! io: what every program of the project shares with every other: how it is started (flags,
 //! configuration file, exit codes), how it tells what it does (tracing, metrics, `/healthz`,
-//! `/livez`, `/readyz`, `/statusz`), how it stops (drain), and the two shapes in which it repeats
-//! work (the reconcile loop and the keyed work queue).
+//! `/livez`, `/readyz`, `/statusz`), how it stops (drain), the two shapes in which it repeats work (the
+//! reconcile loop and the keyed work queue), and how its small writes go together (gathering).
 //!
 //! A program's `main` is three lines: parse the flags with [`exit::parse_flags`], hand an async
 //! function to [`runtime::run`], and return what [`exit::conclude`] makes of its result.

@@ -209,15 +209,17 @@ pub fn huge_page_file_size(bytes: u64) -> String {
     whole.map_or_else(|| format!("{bytes}B"), |(unit, name)| format!("{}{name}", bytes / unit))
 }
 
-/// Values of the cgroup of one class, from the pods in it.
-pub fn class_limits<'a>(class: QosClass, pods: impl Iterator<Item = &'a Pod>) -> CgroupLimits {
+/// The processor time that a pod asks for, which is its share of its class's weight.
+pub fn cpu_asked(pod: &Pod) -> Quantity {
+    asked(&requests(pod), &limits(pod), CPU)
+}
+
+/// Values of the cgroup of one class, from the processor time that [each pod in it asks for](cpu_asked).
+pub fn class_limits(class: QosClass, pods: impl Iterator<Item = Quantity>) -> CgroupLimits {
     let cpu_shares = match class {
         QosClass::Guaranteed => None,
         QosClass::BestEffort => Some(SHARES_MIN),
-        QosClass::Burstable => {
-            let asked = pods.map(|p| asked(&requests(p), &limits(p), CPU));
-            Some(shares(asked.sum()))
-        }
+        QosClass::Burstable => Some(shares(pods.sum())),
     };
     CgroupLimits { cpu_shares, ..CgroupLimits::default() }
 }
@@ -396,7 +398,7 @@ mod tests {
     fn the_burstable_class_weighs_what_its_pods_ask() {
         let mut pod = Pod::default();
         pod.spec.containers = vec![container(&[("cpu", "500m")], &[])];
-        let limits = class_limits(QosClass::Burstable, [&pod, &pod].into_iter());
+        let limits = class_limits(QosClass::Burstable, [&pod, &pod].into_iter().map(cpu_asked));
         assert_eq!(limits.cpu_shares, Some(1024));
     }
 }

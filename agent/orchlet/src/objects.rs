@@ -30,12 +30,12 @@ pub trait Subscribe: Send + Sync {
 
 /// What one pod refers to.
 pub trait Subscription: Send + Sync {
-    /// The objects as they are now; one that has not been looked up yet is not there.
-    fn sources(&self) -> Sources;
+    /// The objects as they are now, for that pod; one that has not been looked up yet is not there.
+    fn sources(&self, pod: &Pod) -> Sources;
     /// Whether everything has been looked up.
     fn is_complete(&self) -> bool;
     /// The first required object or key that a container's environment misses, as users are told.
-    fn missing(&self, container: &Container) -> Option<String>;
+    fn missing(&self, pod: &Pod, container: &Container) -> Option<String>;
 }
 
 /// Names of the config maps and secrets that a pod refers to, in environments and volumes.
@@ -60,8 +60,12 @@ pub fn needs_of(pod: &Pod) -> Needs {
     all
 }
 
-/// The first required object or key that a container's environment misses in `sources`.
-pub fn missing(pod: &Pod, container: &Container, sources: &Sources) -> Option<String> {
+/// The first required object or key that a container's environment misses in `sources`, which are asked for only if it names any.
+pub fn missing(
+    pod: &Pod,
+    container: &Container,
+    sources: impl FnOnce() -> Sources,
+) -> Option<String> {
     if container.env.is_empty() && container.env_from.is_empty() {
         return None;
     }
@@ -69,7 +73,7 @@ pub fn missing(pod: &Pod, container: &Container, sources: &Sources) -> Option<St
         pod,
         host_ips: &[],
         pod_ips: &[],
-        objects: sources,
+        objects: &sources(),
         services: &[],
         allocatable: &BTreeMap::new(),
     };
@@ -234,13 +238,11 @@ impl Subscribe for ClusterObjects {
         // A static pod runs without an API server: it does not wait for services.
         let waits = !pod.metadata.annotations.contains_key(&names.label("config.source"));
         let persistent = self.persistent.follow(pod, &poke);
-        let pod = pod.clone();
-        Box::new(ClusterSubscription { pod, waits, maps, secrets, persistent, services, names })
+        Box::new(ClusterSubscription { waits, maps, secrets, persistent, services, names })
     }
 }
 
 struct ClusterSubscription {
-    pod: Pod,
     /// Whether the first list of services has to be there.
     waits: bool,
     maps: BTreeMap<String, Arc<Watched<ConfigMap>>>,
@@ -251,7 +253,7 @@ struct ClusterSubscription {
 }
 
 impl Subscription for ClusterSubscription {
-    fn sources(&self) -> Sources {
+    fn sources(&self, pod: &Pod) -> Sources {
         let services = self.services.list();
         let services = services
             .iter()
@@ -260,7 +262,7 @@ impl Subscription for ClusterSubscription {
             config_maps: known(&self.maps),
             secrets: known(&self.secrets),
             persistent: self.persistent.as_ref().map(|p| p.known().0).unwrap_or_default(),
-            services: linked_services(&self.pod, self.names, services),
+            services: linked_services(pod, self.names, services),
         }
     }
 
@@ -271,8 +273,8 @@ impl Subscription for ClusterSubscription {
             && self.persistent.as_ref().is_none_or(|p| p.known().1)
     }
 
-    fn missing(&self, container: &Container) -> Option<String> {
-        missing(&self.pod, container, &self.sources())
+    fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
+        missing(pod, container, || self.sources(pod))
     }
 }
 
@@ -292,26 +294,23 @@ impl Subscribe for NoObjects {
         let config_maps = absent(config_maps).collect();
         let secrets = secrets.into_iter().map(|name| (name, None)).collect();
         let sources = Sources { config_maps, secrets, ..Sources::default() };
-        Box::new(Fixed { pod: pod.clone(), sources })
+        Box::new(Fixed(sources))
     }
 }
 
 /// Objects that never change.
-struct Fixed {
-    pod: Pod,
-    sources: Sources,
-}
+struct Fixed(Sources);
 
 impl Subscription for Fixed {
-    fn sources(&self) -> Sources {
-        self.sources.clone()
+    fn sources(&self, _: &Pod) -> Sources {
+        self.0.clone()
     }
 
     fn is_complete(&self) -> bool {
         true
     }
 
-    fn missing(&self, container: &Container) -> Option<String> {
-        missing(&self.pod, container, &self.sources)
+    fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
+        missing(pod, container, || self.0.clone())
     }
 }

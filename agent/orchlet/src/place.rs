@@ -10,13 +10,14 @@ use agent_host::cgroups::{CgroupUsage, Cgroups, Removal};
 use agent_host::logind::SYSTEM_BUS;
 use agent_host::systemd::Systemd;
 use agent_node::cgroup::{
-    CgroupLimits, CgroupName, CpuBound, Driver, class_limits, node_limits, pod_limits,
+    CgroupLimits, CgroupName, CpuBound, Driver, class_limits, cpu_asked, node_limits, pod_limits,
     reserved_limits,
 };
 use agent_node::qos::{QosClass, qos_class};
 use agent_node::resources::Amounts;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use proto_api::Quantity;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
@@ -64,8 +65,8 @@ pub struct NodePlace {
     pids: Option<u64>,
     /// How CPU limits are enforced.
     cpu: CpuBound,
-    /// Pods that have a cgroup, for the weight of their class.
-    placed: Arc<Mutex<BTreeMap<String, Arc<Pod>>>>,
+    /// Pods that have a cgroup, by uid: their class, and what each asks for of its weight.
+    placed: Arc<Mutex<BTreeMap<String, (QosClass, Quantity)>>>,
     /// Whether this agent has set that weight; the one before may have known pods that this one has not heard of yet.
     weighed: Arc<AtomicBool>,
 }
@@ -139,9 +140,8 @@ impl NodePlace {
     /// The bounds of the class of burstable pods, from the pods in it.
     fn burstable(&self) -> CgroupLimits {
         let placed = self.placed();
-        let members = placed.values().map(|pod| &**pod);
-        let members = members.filter(|pod| class(pod) == QosClass::Burstable);
-        class_limits(QosClass::Burstable, members)
+        let members = placed.values().filter(|(class, _)| *class == QosClass::Burstable);
+        class_limits(QosClass::Burstable, members.map(|(_, asked)| *asked))
     }
 
     fn ensure(&self, name: &CgroupName, limits: &CgroupLimits) -> Result<(), Line> {
@@ -207,7 +207,13 @@ impl NodePlace {
         }
     }
 
-    fn placed(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Pod>>> {
+    /// Whether nothing was known of its cgroup before.
+    fn place(&self, pod: &Pod) -> bool {
+        let member = (class(pod), cpu_asked(pod));
+        self.placed().insert(pod.metadata.uid.clone(), member).is_none()
+    }
+
+    fn placed(&self) -> MutexGuard<'_, BTreeMap<String, (QosClass, Quantity)>> {
         self.placed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -224,8 +230,7 @@ fn class(pod: &Pod) -> QosClass {
 
 impl PodPlace for NodePlace {
     fn make_cgroup(&self, pod: &Pod) -> Result<String, Line> {
-        let new = self.placed().insert(pod.metadata.uid.clone(), Arc::new(pod.clone())).is_none();
-        if new {
+        if self.place(pod) {
             self.weigh(class(pod))?;
         }
         let name = self.name(pod);
@@ -253,7 +258,7 @@ impl PodPlace for NodePlace {
         let uid = &pod.metadata.uid;
         let has = self.classes_of(uid).next().is_some();
         if has {
-            self.placed().insert(uid.clone(), Arc::new(pod.clone()));
+            self.place(pod);
             // Until another came or went its class has the weight that it had with this one.
             if self.weighed.load(Ordering::Relaxed)
                 && let Err(error) = self.weigh(class(pod))

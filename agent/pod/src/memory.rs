@@ -37,8 +37,8 @@ pub struct Memory {
     pub ips: Vec<String>,
     /// Attempt of the sandbox in which all init containers have succeeded.
     pub initialized_in: Option<u32>,
-    /// Per container, init containers included.
-    pub containers: BTreeMap<String, ContainerMemory>,
+    /// Per container, init containers included. Boxed: a map keeps room for eleven in each of its nodes.
+    pub containers: BTreeMap<String, Box<ContainerMemory>>,
     /// Steps whose last attempt failed.
     pub troubles: Vec<Trouble>,
     /// Status and time of the last change (seconds since 1970) of each condition shown.

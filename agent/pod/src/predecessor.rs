@@ -43,7 +43,7 @@ impl Memory {
         let statuses = status.init_container_statuses.iter().chain(&status.container_statuses);
         let statuses = statuses.chain(&status.ephemeral_container_statuses);
         for status in statuses.filter(|s| !s.container_id.is_empty()) {
-            memory.containers.insert(status.name.clone(), ContainerMemory::adopt(status));
+            memory.containers.insert(status.name.clone(), Box::new(ContainerMemory::adopt(status)));
         }
         if memory.phase.is_terminal() {
             memory.ending = Some(Ending { why: Why::Completed, deadline: Duration::ZERO });
@@ -79,7 +79,7 @@ impl Memory {
         for (name, theirs) in shown.containers {
             let known = self.containers.entry(name).or_default();
             if known.attempt < theirs.attempt {
-                *known = ContainerMemory { backoff: known.backoff, ..theirs };
+                **known = ContainerMemory { backoff: known.backoff, ..*theirs };
             } else if overtaken && known.health.id == theirs.health.id {
                 known.health.readiness = theirs.health.readiness;
                 known.health.startup = known.health.startup.or(theirs.health.startup);

@@ -445,8 +445,9 @@ impl World {
             }
             Event::StaleVerdict(kind, good) => {
                 let before = self.memory.clone();
-                let dead: Vec<ContainerSeen> =
-                    self.seen.containers.iter().filter(|c| !c.is_live()).cloned().collect();
+                // One that was never started has not been asked.
+                let dead = self.seen.containers.iter().filter(|c| c.exit().is_some());
+                let dead: Vec<ContainerSeen> = dead.cloned().collect();
                 for old in dead {
                     let newest = self.seen.newest(&old.name).is_some_and(|c| c.id == old.id);
                     let told = self.memory.probed(&old.name, &old.id, *kind, *good);

@@ -135,6 +135,8 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     let nodes = tokio::spawn(nodes.run(drain.clone(), move |change| told.node(&change)));
     let (stores, mut storage) = Stores::keep(&client, &signal, &drain);
     let (events, writer) = recorder(client.clone(), &name, "");
+    let told = signal.clone();
+    let writer = writer.yielding(Box::new(move || told.many_begin()));
     let writer = tokio::spawn(writer.run(drain.clone()));
     // Without all pods and nodes, room that is taken would look free.
     tokio::select! {

@@ -42,6 +42,8 @@ pub struct PodFacts {
     pub node: String,
     /// Where it is in its life.
     pub life: Life,
+    /// Whether it has begun to run.
+    pub has_begun: bool,
     /// Who is to schedule it.
     pub scheduler: String,
     /// Higher goes first.
@@ -114,6 +116,7 @@ impl PodFacts {
             reference: proto_client::events::reference(pod, names),
             node: spec.node_name.clone(),
             life: life(pod),
+            has_begun: !matches!(status.phase.as_str(), "" | "Pending"),
             scheduler: spec.scheduler_name.clone(),
             priority: spec.priority.unwrap_or(0),
             created: metadata.creation_timestamp.unix().unwrap_or(0),
@@ -135,6 +138,11 @@ impl PodFacts {
             controller: controller.map(|owner| owner.uid.clone()),
             unscheduled: status.conditions.iter().find(is_unscheduled).cloned(),
         }
+    }
+
+    /// Whether it has a node, and is yet to run there.
+    pub fn begins(&self) -> bool {
+        !self.node.is_empty() && self.life == Life::Active && !self.has_begun
     }
 }
 

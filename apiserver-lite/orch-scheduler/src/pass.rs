@@ -5,7 +5,7 @@ mod volumes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proto_api::Time;
@@ -32,6 +32,9 @@ use crate::waiting::{Due, Failure, Waiting};
 /// How long a binding counts before the watch has shown it. Longer means that it was undone.
 const ASSUMED: Duration = Duration::from_secs(30);
 
+/// When more pods than that have a node and are yet to run, their nodes have better to do than to store what nobody worries about.
+const MANY_BEGIN: usize = 8;
+
 /// Tells the loop that a pass may have something to do. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Signal(Arc<SignalState>);
@@ -41,11 +44,14 @@ struct SignalState {
     poked: Notify,
     /// Something changed that could help a pod that fitted nowhere.
     helpful: AtomicBool,
+    /// Pods that have a node and are yet to run.
+    beginning: AtomicUsize,
 }
 
 impl Signal {
     /// A pod is new, has changed or is gone.
     pub fn pod(&self, change: &Change<PodFacts>) {
+        self.count(change);
         match change {
             Change::Applied { new, old, .. } => {
                 let frees = new.life == Life::Ended && !new.node.is_empty();
@@ -61,6 +67,25 @@ impl Signal {
             Change::Deleted { .. } => {}
             Change::Synced => self.0.poked.notify_one(),
         }
+    }
+
+    fn count(&self, change: &Change<PodFacts>) {
+        let (old, new) = match change {
+            Change::Applied { new, old, .. } => (old.as_ref(), Some(new)),
+            Change::Deleted { old, .. } => (Some(old), None),
+            Change::Synced => return,
+        };
+        let begins = |pod: Option<&Arc<PodFacts>>| pod.is_some_and(|pod| pod.begins());
+        match (begins(old), begins(new)) {
+            (false, true) => drop(self.0.beginning.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.0.beginning.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+    }
+
+    /// Whether many pods begin on their nodes now.
+    pub fn many_begin(&self) -> bool {
+        self.0.beginning.load(Ordering::Relaxed) > MANY_BEGIN
     }
 
     /// A node is new, has changed or is gone.
@@ -421,6 +446,41 @@ mod tests {
             "0/2 nodes are available: 2 Insufficient cpu."
         );
         assert_eq!(put(&pod("p", 1, 0), &[]).unwrap_err(), "no nodes available to schedule pods");
+    }
+
+    #[test]
+    fn many_begin_while_more_than_a_few_have_a_node_and_do_not_run() {
+        let signal = Signal::default();
+        let bound = |nth: usize| PodFacts { node: "n".into(), ..pod(&format!("p{nth}"), 1, 1) };
+        let key = |pod: &PodFacts| pod.key.clone();
+        let apply = |old: Option<PodFacts>, new: PodFacts| {
+            signal.pod(&Change::Applied {
+                key: key(&new),
+                new: Arc::new(new),
+                old: old.map(Arc::new),
+            });
+        };
+        // Who has no node yet does not count.
+        for nth in 0..=MANY_BEGIN {
+            apply(None, pod(&format!("p{nth}"), 1, 1));
+        }
+        assert!(!signal.many_begin());
+        for nth in 0..=MANY_BEGIN {
+            assert!(!signal.many_begin(), "{nth}");
+            apply(Some(pod(&format!("p{nth}"), 1, 1)), bound(nth));
+        }
+        assert!(signal.many_begin());
+        // A report that changes nothing of it; one that runs; one that goes without.
+        apply(Some(bound(0)), bound(0));
+        assert!(signal.many_begin());
+        let runs = PodFacts { has_begun: true, ..bound(0) };
+        apply(Some(bound(0)), runs.clone());
+        assert!(!signal.many_begin());
+        signal.pod(&Change::Deleted { key: key(&runs), old: Arc::new(runs) });
+        apply(None, bound(0));
+        assert!(signal.many_begin());
+        signal.pod(&Change::Deleted { key: key(&bound(1)), old: Arc::new(bound(1)) });
+        assert!(!signal.many_begin());
     }
 
     #[test]

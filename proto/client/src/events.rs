@@ -33,7 +33,7 @@ const HELD_LEN_MAX: usize = QUEUE_LEN_MAX / 2;
 /// The longest that an event waits for something that matters more.
 const HELD_MAX: Duration = Duration::from_secs(10);
 /// Between two looks at whether it is over.
-const HELD_LOOK: Duration = Duration::from_millis(50);
+const HELD_LOOK: Duration = Duration::from_millis(250);
 /// Tries for one event, with growing waits: some ten seconds in all.
 const TRIES_MAX: u32 = 7;
 const RETRY: Backoff =

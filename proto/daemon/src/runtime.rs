@@ -24,8 +24,9 @@ const BLOCKING_THREADS_MAX: usize = 8;
 
 /// Between two looks at how much is resident.
 const LOOK: Duration = Duration::from_secs(15);
-/// More pages than this have to have become resident since: a megabyte of the usual ones.
-const SLACK_PAGES: u64 = 256;
+/// More pages than this have to have become resident since: of the heap a megabyte of the usual ones, of code a quarter of one.
+const HEAP_SLACK_PAGES: u64 = 256;
+const CODE_SLACK_PAGES: u64 = 64;
 
 /// Runs a program to its end.
 pub fn run<F>(threads: Threads, program: F) -> Result<(), Failure>
@@ -50,17 +51,19 @@ pub fn trim_heap() {
     sys::trim_heap();
 }
 
-/// Lets go of what only the start of a program needed, and of what a burst has left, for as long as the program runs. Code that has
-/// come back by the next look is in use, and stays until there is more of it.
+/// Lets go of what only the start of a program needed, and of what work has left, for as long as the program runs. The least code
+/// that ever came back by the next look is what waiting takes; more than that goes, and a busy program brings its own back within
+/// a millisecond.
 async fn let_go() {
-    let mut kept = Resident::default();
+    let mut kept: Option<Resident> = None;
     loop {
         tokio::time::sleep(LOOK).await;
         let now = resident();
-        let heap = now.heap > kept.heap + SLACK_PAGES;
-        let files = now.files > kept.files + SLACK_PAGES;
+        let least = kept.unwrap_or_default();
+        let heap = now.heap > least.heap + HEAP_SLACK_PAGES;
+        let files = now.files > least.files + CODE_SLACK_PAGES;
         if !heap && !files {
-            kept = Resident { heap: now.heap.min(kept.heap), files: now.files.min(kept.files) };
+            kept = kept.map(|kept| kept.least(now));
             continue;
         }
         // Reading the table walks what is resident: about a millisecond, and not on the thread that serves.
@@ -77,10 +80,10 @@ async fn let_go() {
         let in_use = resident().heap;
         tokio::time::sleep(LOOK).await;
         let come_back = resident().files;
-        kept = Resident {
-            heap: if heap { in_use } else { kept.heap.min(in_use) },
-            files: if files { come_back } else { kept.files.min(come_back) },
-        };
+        kept = Some(Resident {
+            heap: if heap { in_use } else { least.heap.min(in_use) },
+            files: kept.map_or(come_back, |kept| kept.files.min(come_back)),
+        });
     }
 }
 
@@ -89,6 +92,12 @@ async fn let_go() {
 struct Resident {
     heap: u64,
     files: u64,
+}
+
+impl Resident {
+    fn least(self, other: Self) -> Self {
+        Self { heap: self.heap.min(other.heap), files: self.files.min(other.files) }
+    }
 }
 
 /// What is resident of this one, see proc_pid_statm(5); nothing without `/proc`.

@@ -94,7 +94,7 @@ mod tests {
     use std::sync::Arc;
 
     use agent_runtime::fake::FakeRuntime;
-    use proto_api::core::v1::{Container, Pod, PodStatus};
+    use proto_api::core::v1::{Container, Pod};
     use proto_api::names::{Names, Profile};
     use proto_daemon::metrics::{BuildInfo, Metrics};
 
@@ -157,7 +157,7 @@ mod tests {
         Arc::get_mut(&mut parts).expect("nobody else's").metrics = metrics.expect("names");
         let known = |name: &str, counts| Known {
             pod: scene(name, "500m", 0).pod,
-            status: PodStatus::default(),
+            status: Arc::default(),
             counts,
             source: Source::Api,
         };

@@ -254,7 +254,7 @@ impl Parts {
     /// The pods of the node with the status that their tasks give them.
     pub fn shown_pods(&self) -> Vec<Pod> {
         let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = |known: &Known| Pod { status: known.status.clone(), ..(*known.pod).clone() };
+        let shown = |known: &Known| Pod { status: (*known.status).clone(), ..(*known.pod).clone() };
         pods.values().map(shown).collect()
     }
 
@@ -334,7 +334,7 @@ pub struct Known {
     /// The pod.
     pub pod: Arc<Pod>,
     /// Its status now.
-    pub status: PodStatus,
+    pub status: Arc<PodStatus>,
     /// Whether it takes of the node.
     pub counts: Counts,
     /// Where it comes from.

@@ -1,7 +1,7 @@
 //! The change of a shown status: a patch of the fields that the agent owns, nothing when they are as they should be. Pure.
 
 use agent_pod::memory::Phase;
-use proto_api::core::v1::{PodCondition, PodStatus};
+use proto_api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use serde_json::{Map, Value, json};
 
 /// Whether the agent has something to change in what is shown. Conditions of others do not count.
@@ -15,9 +15,8 @@ pub fn differs(shown: &PodStatus, status: &PodStatus) -> bool {
 
 /// What changes most often, of the pod and of each container.
 fn heads(status: &PodStatus) -> impl Iterator<Item = (&str, &str, i32, bool)> {
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
-    let of_containers =
-        containers.map(|c| (c.name.as_str(), c.container_id.as_str(), c.restart_count, c.ready));
+    let of_containers = containers(status)
+        .map(|c| (c.name.as_str(), c.container_id.as_str(), c.restart_count, c.ready));
     std::iter::once((status.phase.as_str(), status.reason.as_str(), 0, false)).chain(of_containers)
 }
 
@@ -25,6 +24,24 @@ fn heads(status: &PodStatus) -> impl Iterator<Item = (&str, &str, i32, bool)> {
 pub fn takes_back(known: &PodStatus, shown: &PodStatus, status: &PodStatus) -> bool {
     let (shown, next) = (Phase::parse(&shown.phase), Phase::parse(&status.phase));
     known.phase.is_empty() && shown.advance(next) != next
+}
+
+/// Whether all that `status` tells beyond what is shown is that the agent has the pod: nothing was shown of its containers yet, none of
+/// them has been begun, and nothing has gone wrong.
+pub fn only_begins(shown: &PodStatus, status: &PodStatus) -> bool {
+    let waits_its_turn = |c: &ContainerStatus| {
+        let reason = c.state.waiting.as_ref().map(|waiting| waiting.reason.as_str());
+        c.restart_count == 0 && matches!(reason, Some("ContainerCreating" | "PodInitializing"))
+    };
+    Phase::parse(&status.phase) == Phase::Pending
+        && status.reason.is_empty()
+        && containers(shown).next().is_none()
+        && containers(status).all(waits_its_turn)
+}
+
+/// Init containers and containers; ephemeral ones come when these run.
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    status.init_container_statuses.iter().chain(&status.container_statuses)
 }
 
 /// The fields of a status that the agent may take away again.
@@ -111,7 +128,7 @@ fn changed_conditions(shown: &[PodCondition], wanted: &[PodCondition]) -> Vec<Va
 #[cfg(test)]
 mod tests {
     use proto_api::Time;
-    use proto_api::core::v1::PodIP;
+    use proto_api::core::v1::{ContainerState, ContainerStateWaiting, PodIP};
 
     use super::*;
 
@@ -139,6 +156,41 @@ mod tests {
         for (known, shown, next, expect) in table {
             let case = (known, shown, next);
             assert_eq!(takes_back(&of(known), &of(shown), &of(next)), expect, "{case:?}");
+        }
+    }
+
+    #[test]
+    fn a_pod_only_begins_until_anything_of_a_container_is_to_be_told() {
+        let container = |reason: &str, restart_count| {
+            let waiting = ContainerStateWaiting { reason: reason.into(), ..Default::default() };
+            let state = ContainerState { waiting: Some(waiting), ..ContainerState::default() };
+            ContainerStatus { state, restart_count, ..ContainerStatus::default() }
+        };
+        let of = |phase: &str, reason: &str, all: Vec<ContainerStatus>| PodStatus {
+            phase: phase.into(),
+            reason: reason.into(),
+            container_statuses: all,
+            ..PodStatus::default()
+        };
+        let creating = || container("ContainerCreating", 0);
+        let unknown = of("Pending", "", Vec::new());
+        let begins = of("Pending", "", vec![creating()]);
+        let running = ContainerStatus::default();
+        let init = |first| PodStatus { init_container_statuses: vec![first], ..begins.clone() };
+        let table = [
+            ("taken", &unknown, begins.clone(), true),
+            ("by who knows nothing", &PodStatus::default(), begins.clone(), true),
+            ("with init containers", &unknown, init(container("PodInitializing", 0)), true),
+            ("an init container runs", &unknown, init(running.clone()), false),
+            ("told before", &begins, begins.clone(), false),
+            ("one runs", &unknown, of("Pending", "", vec![creating(), running]), false),
+            ("no image", &unknown, of("Pending", "", vec![container("ErrImagePull", 0)]), false),
+            ("again", &unknown, of("Pending", "", vec![container("ContainerCreating", 1)]), false),
+            ("refused", &unknown, of("Failed", "OutOfcpu", Vec::new()), false),
+            ("for a reason", &unknown, of("Pending", "Odd", vec![creating()]), false),
+        ];
+        for (case, shown, status, expect) in table {
+            assert_eq!(only_begins(shown, &status), expect, "{case}");
         }
     }
 

@@ -131,10 +131,14 @@ pub struct Worker {
     /// Refreshes that failed since the last that did not.
     refresh_failures: u32,
 
+    /// What the node's other parts were told last.
+    known: Option<Known>,
     /// The status that the API shows.
     shown: PodStatus,
     status_failures: u32,
     status_not_before: Duration,
+    /// Until when the status is held back while it tells only that the pod begins.
+    beginning_held_until: Option<Duration>,
     /// Waiting reasons that users were told.
     told: BTreeMap<String, String>,
     forgotten: bool,
@@ -169,6 +173,7 @@ impl Worker {
         };
         let verdicts = Arc::new(Inbox::default());
         Self {
+            known: None,
             shown: pod.status.clone(),
             ephemeral: pod.spec.ephemeral_containers.len(),
             probing: Probing::new(parts.clone(), verdicts.clone()),
@@ -197,6 +202,7 @@ impl Worker {
             refresh_failures: 0,
             status_failures: 0,
             status_not_before: Duration::ZERO,
+            beginning_held_until: None,
             told: BTreeMap::new(),
             forgotten: false,
         }
@@ -219,9 +225,9 @@ impl Worker {
     fn turn(&mut self) -> Option<Duration> {
         let want = self.want();
         self.seen.unsure = self.unsure || self.busy.starts();
-        let next = plan(&want, &self.seen, &self.memory, clock::now());
+        let mut next = plan(&want, &self.seen, &self.memory, clock::now());
         self.tell_deadline(&next);
-        self.remember(&next);
+        self.remember(std::mem::take(&mut next.memory));
         self.tell_waiting(&want, &next.status);
         self.count(&next);
         let mut wake_at = next.wake_at;
@@ -328,8 +334,8 @@ impl Worker {
     }
 
     /// Keeps the plan's memory, and hands it to the journal when it says something new.
-    fn remember(&mut self, next: &Plan) {
-        self.memory = next.memory.clone();
+    fn remember(&mut self, memory: Memory) {
+        self.memory = memory;
         self.ending.send_replace(self.memory.ending.as_ref().map(|ending| ending.deadline));
         if self.recorded.as_ref() == Some(&self.memory) {
             return;
@@ -344,11 +350,21 @@ impl Worker {
         self.ticket = Some(self.parts.journal.put(&pod.metadata.uid, Some(record)));
     }
 
-    fn count(&self, next: &Plan) {
+    /// Tells the node's other parts what is known of the pod, when that is news.
+    fn count(&mut self, next: &Plan) {
         let takes = self.memory.takes_of_the_node() && next.stage != Stage::Gone;
         let counts = if takes { Counts::Yes } else { Counts::No };
-        let source = self.order.borrow().source;
-        self.parts.know(Known { pod: self.pod(), status: next.status.clone(), counts, source });
+        let Order { pod, source, .. } = self.order.borrow().clone();
+        let is_told = |known: &Known| {
+            Arc::ptr_eq(&known.pod, &pod)
+                && (known.counts, known.source) == (counts, source)
+                && *known.status == next.status
+        };
+        if !self.known.as_ref().is_some_and(is_told) {
+            let known = Known { pod, status: Arc::new(next.status.clone()), counts, source };
+            self.known = Some(known.clone());
+            self.parts.know(known);
+        }
     }
 
     // === operations ===
@@ -427,7 +443,7 @@ impl Worker {
         Scene {
             pod: self.pod(),
             source: self.order.borrow().source,
-            sources: Arc::new(self.subscription.sources()),
+            sources: Arc::new(self.subscription.sources(&self.pod())),
             mounted: self.mounted.clone(),
             pod_ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
             ending: self.ending.subscribe(),

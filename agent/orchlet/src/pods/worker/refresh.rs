@@ -95,7 +95,7 @@ impl Worker {
         if !self.subscription.is_complete() {
             return Config::Unknown;
         }
-        match self.subscription.missing(container) {
+        match self.subscription.missing(&self.pod(), container) {
             None => Config::Ready,
             Some(text) => Config::Missing(text),
         }

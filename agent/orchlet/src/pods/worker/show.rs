@@ -18,13 +18,27 @@ use crate::pods::seams::{ReportError, Reported};
 /// Between failures to write a status.
 const STATUS_RETRY: Backoff =
     Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(10) };
+/// The longest that a status that tells of no progress waits while more pods begin than can at once. Most of them run before it is
+/// over, and what they show first is that.
+const BEGINNING_HELD: Duration = Duration::from_secs(10);
+
 impl Worker {
     /// Begins to write the status if the API shows another. Returns when to try again.
     pub(super) fn show(&mut self, next: &Plan) -> Option<Duration> {
         if self.busy.has(&Key::Status) || self.is_shown(&next.status) {
             return None;
         }
-        if clock::boot() < self.status_not_before {
+        let now = clock::boot();
+        if publish::only_begins(&self.shown, &next.status) {
+            let held_until = &mut self.beginning_held_until;
+            if held_until.is_none() && self.parts.turns.is_wanted() {
+                *held_until = Some(now + BEGINNING_HELD);
+            }
+            if let Some(until) = held_until.filter(|until| now < *until) {
+                return Some(until);
+            }
+        }
+        if now < self.status_not_before {
             return Some(self.status_not_before);
         }
         let (reports, pod) = (self.parts.reports.clone(), self.pod());

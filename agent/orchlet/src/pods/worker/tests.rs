@@ -1,5 +1,6 @@
 //! A pod's task on the runtime in memory, which keeps the real one's rules.
 
+use agent_node::width::Turn;
 use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::Time;
@@ -17,6 +18,8 @@ struct World {
     happened: tokio::sync::mpsc::UnboundedReceiver<Happened>,
     api: Arc<Api>,
     place: Arc<Place>,
+    /// How many calls that hang take their turns before the pod comes.
+    hanging: usize,
 }
 
 /// The agent, as far as one pod goes.
@@ -37,6 +40,7 @@ impl World {
             happened,
             api: Arc::default(),
             place: Arc::default(),
+            hanging: 0,
         }
     }
 
@@ -63,6 +67,12 @@ impl World {
             journal: journal.clone(),
         };
         let parts = parts(outside);
+        for _ in 0..self.hanging {
+            let turns = parts.turns.clone();
+            let hang = std::future::pending::<Result<(), ()>>();
+            tokio::spawn(async move { turns.take(Turn::Start, hang).await });
+        }
+        tokio::task::yield_now().await;
         let order = Order { pod: Arc::new(pod), source: Source::Api, held: Held::Yes };
         let (order, orders) = watch::channel(order);
         let news = Arc::new(Inbox::default());
@@ -169,6 +179,22 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
     assert!(world.place.is_bare());
     agent.order.send_modify(|order| order.held = Held::No);
     agent.task.await.expect("ends by itself");
+}
+
+/// Calls keep their turns for five seconds, twelve at a time on two processors.
+#[tokio::test(start_paused = true)]
+async fn while_more_pods_begin_than_can_at_once_that_one_begins_is_told_late_or_not_at_all() {
+    for (hanging, phase, waited) in [(0, "Pending", 0), (14, "Running", 5), (60, "Pending", 10)] {
+        let world = World { hanging, ..World::new() };
+        let began = clock::boot();
+        let agent = world.start(pod()).await;
+        let first = world.shown("anything", |_| true).await;
+        let took = (clock::boot() - began).as_secs();
+        let seen = world.api.statuses.borrow().first().map(|status| status.phase.clone());
+        assert_eq!((seen.as_deref(), took), (Some(phase), waited), "{hanging}: {first:?}");
+        world.shown("a ready pod", is_ready).await;
+        agent.kill().await;
+    }
 }
 
 #[tokio::test]

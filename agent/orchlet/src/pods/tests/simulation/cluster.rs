@@ -318,13 +318,12 @@ pub struct SimObjects(pub Arc<View>);
 impl Subscribe for SimObjects {
     fn subscribe(&self, pod: &Pod, poke: Arc<Notify>) -> Box<dyn Subscription> {
         self.0.state.lock().expect("lock").pokes.push(Arc::downgrade(&poke));
-        Box::new(SimSubscription { needs: needs_of(pod), pod: pod.clone(), view: self.0.clone() })
+        Box::new(SimSubscription { needs: needs_of(pod), view: self.0.clone() })
     }
 }
 
 struct SimSubscription {
     needs: Needs,
-    pod: Pod,
     view: Arc<View>,
 }
 
@@ -342,7 +341,7 @@ impl SimSubscription {
 }
 
 impl Subscription for SimSubscription {
-    fn sources(&self) -> Sources {
+    fn sources(&self, _: &Pod) -> Sources {
         Sources { persistent: self.view.known.clone(), ..self.objects() }
     }
 
@@ -351,7 +350,7 @@ impl Subscription for SimSubscription {
         nothing || self.view.state.lock().expect("lock").maps.is_some()
     }
 
-    fn missing(&self, container: &Container) -> Option<String> {
-        missing(&self.pod, container, &self.objects())
+    fn missing(&self, pod: &Pod, container: &Container) -> Option<String> {
+        missing(pod, container, || self.objects())
     }
 }

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 /// Parts of the address space that may be unmapped, from the text of `/proc/self/smaps`: code of files, and constants of the program
-/// itself, of which nothing was ever written. A page that was written has no copy in its file.
+/// itself and of the C library, of which nothing was ever written. A page that was written has no copy in its file.
 pub fn droppable(smaps: &str, program: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut candidate = None;
@@ -34,10 +34,10 @@ fn mapping(line: &str, program: &str) -> Option<Range<usize>> {
     let (start, end) = words.next()?.split_once('-')?;
     let permissions = words.next()?;
     let path = words.nth(3)?;
-    // Another library's constants may be in the middle of being mapped by another thread.
+    // Another library's constants may be in the middle of being mapped by another thread; the C library was there before the first.
     let may_go = match permissions {
         "r-xp" => path.starts_with('/'),
-        "r--p" => path == program,
+        "r--p" => path == program || path.ends_with("/libc.so.6"),
         _ => false,
     };
     let address = |text| usize::from_str_radix(text, 16).ok();
@@ -75,10 +75,14 @@ Anonymous:             4 kB
 Anonymous:             0 kB
 11000-12000 rw-s 00000000 fe:00 13 /a file: with a colon
 Anonymous:             0 kB
+12000-13000 r--p 00000000 fe:00 14 /lib/libc.so.6
+Anonymous:             0 kB
+13000-14000 r--p 00001000 fe:00 14 /lib/libc.so.6
+Anonymous:             4 kB
 ";
         assert_eq!(
             droppable(smaps, "/bin/p"),
-            vec![0x1000..0x3000, 0x3000..0x9000, 0xe000..0xf000]
+            vec![0x1000..0x3000, 0x3000..0x9000, 0xe000..0xf000, 0x12000..0x13000]
         );
         assert!(droppable("", "/bin/p").is_empty());
         assert!(droppable("r-xp\nAnonymous: 0 kB\n", "/bin/p").is_empty());

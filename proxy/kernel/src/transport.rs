@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_sys::SocketAddr;
 use nix::sys::socket::{setsockopt, sockopt};
-use proxy_netfilter::fake;
+use proxy_netfilter::{fake, nft::Ruleset};
 
 /// Room for one datagram of a dump: the kernel fills at most 32 KiB at a time, or one message if that is longer.
 const RECEIVE_LEN: usize = 256 * 1024;
@@ -124,6 +124,8 @@ pub struct FakeTransport {
     pub kernel: fake::Kernel,
     /// Longest datagram that is taken, as of a socket without the right to more; none for no limit.
     pub datagram_len_max: Option<usize>,
+    /// What another program does to the ruleset, and how many datagrams it lets pass before.
+    pub others: Option<(usize, fn(&mut Ruleset))>,
     answers: VecDeque<Vec<u8>>,
     current: Vec<u8>,
 }
@@ -132,6 +134,10 @@ impl Transport for FakeTransport {
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
         if self.datagram_len_max.is_some_and(|max| datagram.len() > max) {
             return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
+        }
+        match self.others.take() {
+            Some((0, deed)) => self.kernel.meddle(deed),
+            others => self.others = others.map(|(pass, deed)| (pass - 1, deed)),
         }
         self.answers.extend(self.kernel.send(datagram));
         Ok(())

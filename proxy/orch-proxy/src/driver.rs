@@ -73,7 +73,7 @@ enum Ownership {
     Ours,
     /// Anybody can. The generation tells when somebody committed anything.
     Anybodys {
-        /// The generation after our last commit, once there was one.
+        /// The latest with which nothing is in the tables but what we committed or read, once there was one.
         generation: Option<u32>,
     },
 }
@@ -348,6 +348,15 @@ impl<T: Transport> Driver<T> {
 
     /// Reads the tables back and puts right what differs.
     pub fn repair(&mut self) -> Result<(), SyncError> {
+        let before = self.ownership;
+        if let Ownership::Anybodys { generation } = &mut self.ownership {
+            // Asked before reading: what others commit meanwhile may not have been read, and shows at the next look.
+            *generation = Some(self.session.generation().map_err(SyncError::ReadBack)?);
+        }
+        self.repair_as_read().inspect_err(|_| self.ownership = before)
+    }
+
+    fn repair_as_read(&mut self) -> Result<(), SyncError> {
         let (tables, layout) = {
             let plane = self.desired.plane();
             (plane.tables(), plane.layout().clone())
@@ -372,9 +381,6 @@ impl<T: Transport> Driver<T> {
                     return self.load();
                 }
             }
-        }
-        if let Ownership::Anybodys { generation } = &mut self.ownership {
-            *generation = Some(self.session.generation().map_err(SyncError::ReadBack)?);
         }
         Ok(())
     }
@@ -538,9 +544,12 @@ impl<T: Transport> Driver<T> {
 
     /// Commits what `encode` writes; where others may commit too, against the generation that we know.
     fn commit(&mut self, encode: impl Fn(&mut Batch)) -> Result<(), CommitError> {
-        let mut based_on = match self.ownership {
+        let mut based_on = match &mut self.ownership {
             Ownership::Ours => None,
-            Ownership::Anybodys { generation } => generation,
+            Ownership::Anybodys { generation } => {
+                *generation = generation.or_else(|| self.session.generation().ok());
+                *generation
+            }
         };
         let mut conflicts = 0;
         loop {
@@ -552,11 +561,8 @@ impl<T: Transport> Driver<T> {
             match (self.session.commit(batch), &mut self.ownership) {
                 (Ok(()), Ownership::Ours) => return Ok(()),
                 (Ok(()), Ownership::Anybodys { generation }) => {
-                    // After a conflict the number stays behind, so that the next glance reads back.
-                    *generation = match generation {
-                        Some(generation) => Some(generation.wrapping_add(1)),
-                        None => self.session.generation().ok(),
-                    };
+                    // After a conflict the number stays behind, so that the next look reads back.
+                    *generation = generation.map(|generation| generation.wrapping_add(1));
                     return Ok(());
                 }
                 (Err(CommitError::Conflict), _) if conflicts < CONFLICTS_MAX => {

@@ -4,7 +4,7 @@ use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proxy_kernel::FakeTransport;
 use proxy_netfilter::ack::errno;
-use proxy_netfilter::nft::{Family, TableRules};
+use proxy_netfilter::nft::{Family, Ruleset, TableRules};
 use proxy_rules::Dataplane;
 use proxy_rules::layout::FAMILIES;
 use proxy_rules::model::{
@@ -75,18 +75,15 @@ fn table(driver: &Driver<FakeTransport>) -> String {
     driver.desired.plane().layout().table.clone()
 }
 
-fn held(driver: &mut Driver<FakeTransport>) -> TableRules {
-    let table = table(driver);
-    let kernel = &driver.session().transport().kernel;
-    kernel.ruleset().tables[&(Family::Ip, table)].clone()
-}
-
 /// Whether the kernel holds what it should.
 fn is_right(driver: &mut Driver<FakeTransport>) -> bool {
-    let should = driver.desired.plane().tables();
-    let held = held(driver);
+    let tables = driver.desired.plane().tables();
+    let name = table(driver);
+    let held = driver.session().transport().kernel.ruleset();
     let none = Difference::Elements(Transaction::default());
-    diff(Family::Ip, Some(&held), &should[0].1) == none
+    tables.iter().all(|(family, should)| {
+        diff(*family, held.tables.get(&(*family, name.clone())), should) == none
+    })
 }
 
 fn change(driver: &Driver<FakeTransport>, from: &[u8], to: &[u8]) {
@@ -147,6 +144,33 @@ fn conflicts_are_tried_again_and_then_looked_into() {
     assert!(driver.was_changed());
     driver.repair().unwrap();
     assert!(!driver.was_changed());
+}
+
+/// Another program takes an element out of each table that has any.
+fn take_out(ruleset: &mut Ruleset) {
+    for set in ruleset.tables.values_mut().flat_map(|table| table.sets.values_mut()) {
+        set.elements.pop_first();
+    }
+}
+
+#[test]
+fn what_somebody_does_during_a_repair_is_repaired_or_looked_into() {
+    let damages: [fn(&mut Ruleset); 3] = [|_| {}, take_out, |ruleset| ruleset.tables.clear()];
+    for (damage, at) in damages.iter().flat_map(|damage| (0..40).map(move |at| (damage, at))) {
+        let mut driver = loaded(&[1, 2]);
+        driver.session().transport().kernel.meddle(damage);
+        driver.session().transport().others = Some((at, take_out));
+        // A change that does not fit any more fails, and the tables are made anew at the next pass.
+        let repaired = driver.repair().or_else(|_| driver.pass());
+        if driver.session().transport().others.is_some() {
+            assert!(is_right(&mut driver), "undisturbed, {at}");
+            continue;
+        }
+        assert!(
+            repaired.is_err() || is_right(&mut driver) || driver.was_changed(),
+            "what was taken out before datagram {at} stays away"
+        );
+    }
 }
 
 #[test]

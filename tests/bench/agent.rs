@@ -4,16 +4,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use cluster::apply::apply;
 use cluster::spec::Spec;
 use cluster::up;
 use orch_tests::runtime_calls;
 use proto_api::core::v1::Pod;
 use proto_client::{Client, ListParams};
-use serde_json::Value;
 
-use crate::agent_process::{self, Agent};
+use crate::agent_process::{self, Agent, is_at_work};
 use crate::bursts::{self, Bursts};
 use crate::report::Report;
 use crate::workload::{Network, PATIENCE};
@@ -117,11 +116,8 @@ async fn restarts(
 
 /// Pods whose task has planned since the agent's start and found them running.
 async fn tasks_that_know(agent: &Agent<'_>) -> Result<usize> {
-    let page: Value = serde_json::from_str(&agent.page("/statusz?format=json").await?)?;
-    let tasks = page.get("tasks").unwrap_or(&page).as_object().context("no tasks")?;
-    let prefix = format!("pod {}/", bursts::namespace());
-    let own = tasks.iter().filter(|(name, _)| name.starts_with(&prefix));
-    Ok(own.filter(|(_, task)| task["outcome"]["done"] == "Running").count())
+    let tasks = agent.tasks(&format!("pod {}/", bursts::namespace())).await?;
+    Ok(tasks.iter().filter(|task| is_at_work(task)).count())
 }
 
 /// How often the runtime was asked for a change, by its own count.

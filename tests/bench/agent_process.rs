@@ -9,6 +9,7 @@ use cluster::programs::{Program, programs};
 use cluster::spec::Spec;
 use cluster::supervisor::{self, Programs};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 use crate::workload::PATIENCE;
 
@@ -60,6 +61,25 @@ impl<'a> Agent<'a> {
         Ok(began)
     }
 
+    /// Starts it without an API server, with `flags` in the place of the cluster's.
+    pub async fn start_alone(&mut self, flags: Vec<String>) -> Result<()> {
+        let mut program = self.program.clone();
+        let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
+        let ours = |flag: &String| flags.iter().any(|own| name(own) == name(flag));
+        program.argv.retain(|flag| name(flag) != "--kubeconfig" && !ours(flag));
+        program.argv.extend(flags);
+        self.child = Some(supervisor::start(self.spec, &program).await?.1);
+        self.ready().await
+    }
+
+    /// What its tasks whose names begin so say of themselves.
+    pub async fn tasks(&self, prefix: &str) -> Result<Vec<Value>> {
+        let page: Value = serde_json::from_str(&self.page("/statusz?format=json").await?)?;
+        let tasks = page.get("tasks").unwrap_or(&page).as_object().context("no tasks")?;
+        let own = tasks.iter().filter(|(name, _)| name.starts_with(prefix));
+        Ok(own.map(|(_, task)| task.clone()).collect())
+    }
+
     /// Waits until it has heard everything.
     pub async fn ready(&self) -> Result<()> {
         let began = Instant::now();
@@ -75,6 +95,11 @@ impl<'a> Agent<'a> {
         let node = self.spec.node_list().into_iter().next().context("no node")?;
         cluster::demo::http_get(SocketAddr::from((node.address, HEALTH_PORT)), path).await
     }
+}
+
+/// Whether a pod's task has found that its containers run or are to.
+pub fn is_at_work(task: &Value) -> bool {
+    task["outcome"]["done"] == "Running"
 }
 
 /// Process id of the first node's agent.

@@ -1,5 +1,5 @@
-//! Bursts of pods: by the runtime's calls alone and by the whole system, in turn on the same node, so that whatever else the machine
-//! does meets both.
+//! Bursts of pods: by the runtime's calls alone, by the agent alone and by the whole system, in turn on the same node, so that whatever
+//! else the machine does meets all of them.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,6 +13,7 @@ use proto_api::core::v1::{Node, Pod};
 use proto_client::{Client, DeleteParams, ListParams, WriteParams};
 
 use crate::agent_process::Agent;
+use crate::alone::Alone;
 use crate::direct::{self, Direct};
 use crate::footprint::Spent;
 use crate::report::Report;
@@ -64,6 +65,7 @@ pub struct Bursts<'a> {
     spec: &'a Spec,
     client: &'a Client,
     direct: Direct,
+    alone: Alone<'a>,
 }
 
 /// The name of the namespace that bursts go to.
@@ -74,7 +76,7 @@ pub fn namespace() -> &'static str {
 impl<'a> Bursts<'a> {
     /// In a cluster of one node with the busybox image and the namespace.
     pub fn new(spec: &'a Spec, client: &'a Client) -> Result<Bursts<'a>> {
-        Ok(Bursts { spec, client, direct: Direct::new(spec)? })
+        Ok(Bursts { spec, client, direct: Direct::new(spec)?, alone: Alone::new(spec)? })
     }
 
     /// The rows that are wanted. The node has no pods before and after.
@@ -123,8 +125,9 @@ impl<'a> Bursts<'a> {
         report: &mut Report,
     ) -> Result<()> {
         let mut direct: BTreeMap<usize, Vec<Duration>> = BTreeMap::new();
-        let (mut ours, mut ends) = (Vec::<Duration>::new(), Vec::new());
+        let (mut ours, mut alone, mut ends) = (Vec::<Duration>::new(), Vec::new(), Vec::new());
         let (mut spent, mut spent_directly) = (Spent::default(), Spent::default());
+        let mut spent_alone = Spent::default();
         for _ in 0..rounds {
             agent.kill().await?;
             for width in widths {
@@ -132,6 +135,9 @@ impl<'a> Bursts<'a> {
                 spent_directly.add(&spent);
                 direct.entry(*width).or_default().push(took);
             }
+            let (took, spent_now) = self.alone(agent, pods, network).await?;
+            spent_alone.add(&spent_now);
+            alone.push(took);
             agent.start().await?;
             agent.ready().await?;
             self.schedulable().await?;
@@ -145,21 +151,43 @@ impl<'a> Bursts<'a> {
         }
         let floors = direct.iter().map(|(width, took)| (median(took.clone()), *width));
         let (floor, width) = floors.min().context("no width")?;
-        let share = shares(direct.get(&width).into_iter().flatten().zip(&ours));
-        let took = median(ours);
         let burst = format!("{network}: burst of {pods}");
         let row = format!("{:.1} pods/s, {width} at a time", rate(pods, floor));
         report.text(&format!("{burst}, runtime calls alone"), row);
-        let row = format!("{:.1} pods/s   {share} of the best direct use", rate(pods, took));
-        report.text(&format!("{burst}, created -> all Ready"), row);
+        let floors = direct.remove(&width).unwrap_or_default();
+        let mut compared = |what: &str, took: Vec<Duration>| {
+            let share = shares(floors.iter().zip(&took));
+            let rate = rate(pods, median(took));
+            let row = format!("{rate:.1} pods/s   {share} of the best direct use");
+            report.text(&format!("{burst}, {what}"), row);
+        };
+        compared("agent alone, manifests -> all run", alone);
+        compared("created -> all Ready", ours);
         let made = pods * rounds;
+        report.text(&format!("{burst}, CPU for each pod, agent alone"), spent_alone.row(made));
         report.text(&format!("{burst}, CPU for each pod"), spent.row(made));
         let whole = spent_directly.machine_ms(made * widths.len());
-        report
-            .text(&format!("{burst}, CPU for each direct pod, machine"), format!("{whole:.1} ms"));
+        let row = format!("{whole:.1} ms");
+        report.text(&format!("{burst}, CPU for each direct pod, machine"), row);
         let row = format!("{:.1} pods/s", rate(pods, median(ends)));
         report.text(&format!("{burst}, deleted -> all gone"), row);
         Ok(())
+    }
+
+    /// Has an agent without an API server make so many pods; what that took. It and they are gone afterwards.
+    async fn alone(
+        &self,
+        agent: &mut Agent<'_>,
+        pods: usize,
+        network: Network,
+    ) -> Result<(Duration, Spent)> {
+        agent.start_alone(self.alone.flags()).await?;
+        self.alone.fill(0..CALM, network, agent, &self.direct).await?;
+        self.alone.empty(agent).await?;
+        let made = self.alone.fill(0..pods, network, agent, &self.direct).await?;
+        self.alone.empty(agent).await?;
+        agent.kill().await?;
+        Ok(made)
     }
 
     /// Makes so many pods by the calls that an agent has to make, `width` at a time; what that took. They are removed.

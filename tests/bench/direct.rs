@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use agent_host::cgroups::{Cgroups, Removal};
 use agent_pod::node_facts::NodeFacts;
+use agent_pod::seen::{ContainerSeen, InstanceState};
 use agent_pod::spec::Mount;
 use agent_pod::translate::{self, ContainerInputs};
 use agent_runtime::Runtime;
@@ -97,6 +98,16 @@ impl Direct {
         let started = self.runtime.start_container(&container).await;
         started.with_context(|| format!("start of {name}"))?;
         Ok(Made { sandbox, container, cgroup })
+    }
+
+    /// When the containers of a namespace that run were started, in nanoseconds since 1970 by the runtime's clock.
+    pub async fn started(&self, namespace: &str) -> Result<Vec<u64>> {
+        let pods = self.runtime.list().await?.into_iter().filter(|pod| pod.namespace == namespace);
+        let started = |container: ContainerSeen| match container.state {
+            InstanceState::Running { started_at } => u64::try_from(started_at).ok(),
+            _ => None,
+        };
+        Ok(pods.flat_map(|pod| pod.containers).filter_map(started).collect())
     }
 
     /// Stops and removes a pod; its container has `grace` to end by itself.

@@ -2,6 +2,7 @@
 
 mod agent;
 mod agent_process;
+mod alone;
 mod api_load;
 mod api_server;
 mod bursts;

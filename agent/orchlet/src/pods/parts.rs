@@ -27,7 +27,7 @@ use crate::journal::Journal;
 use crate::log_links;
 use crate::metrics::AgentMetrics;
 use crate::objects::Subscribe;
-use crate::provision::{HOSTS_FILE, Provision};
+use crate::provision::Provision;
 use crate::timeline::{Outcome, Timelines};
 
 /// The node as pods see it, and the seams through which tasks act.
@@ -277,9 +277,10 @@ impl Parts {
         self.root_dir.join("pods").join(uid)
     }
 
-    /// The file for the last words of an instance.
+    /// The file for the last words of an instance, in the pod's own directory: one more for each instance would cost more than the
+    /// file does.
     pub fn termination_file(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
-        self.pod_dir(uid).join("containers").join(container).join(attempt.to_string())
+        self.pod_dir(uid).join(format!("{container}-{attempt}.last-words"))
     }
 
     /// Parent cgroup of the pod's sandbox, as the runtime is told.
@@ -291,22 +292,18 @@ impl Parts {
     pub fn remove_directories(&self, pod: &Pod) -> Result<(), Line> {
         let uid = &pod.metadata.uid;
         let logs = PathBuf::from(log_directory(&self.facts.pod_logs_dir, pod));
-        // `volumes` is the volume crate's, which removes it only when it is empty of mounts: what is left of it fails here.
-        let own = self.pod_dir(uid);
-        let containers = own.join("containers");
-        let gone = |result: std::io::Result<()>, path: &PathBuf| match result {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(format!("remove {}: {error}", path.display()))
-            }
-            _ => Ok(()),
-        };
         gone(std::fs::remove_dir_all(&logs), &logs)?;
         let meta = &pod.metadata;
         let names = [&*meta.namespace, &meta.name, uid];
         log_links::remove_all(Path::new(&self.facts.pod_logs_dir), names);
+        let own = self.pod_dir(uid);
+        // Where an agent before this one had the last words.
+        let containers = own.join("containers");
         gone(std::fs::remove_dir_all(&containers), &containers)?;
-        let hosts = own.join(HOSTS_FILE);
-        gone(std::fs::remove_file(&hosts), &hosts)?;
+        for file in files(&own) {
+            gone(std::fs::remove_file(&file), &file)?;
+        }
+        // `volumes` is the volume crate's, which removes it only when it is empty of mounts: what is left of it fails here.
         gone(std::fs::remove_dir(&own), &own)
     }
 
@@ -316,6 +313,23 @@ impl Parts {
             "" => qos_class(pod).as_str().to_owned(),
             known => known.to_owned(),
         }
+    }
+}
+
+/// The files that lie in a directory itself; none of one that is not there or cannot be read.
+fn files(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let is_file = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_file());
+    entries.filter(is_file).map(|entry| entry.path())
+}
+
+/// What is not there has been removed.
+fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), Line> {
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("remove {}: {error}", path.display()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -79,7 +79,7 @@ impl<'a> Bursts<'a> {
         Ok(Bursts { spec, client, direct: Direct::new(spec)?, alone: Alone::new(spec)? })
     }
 
-    /// The rows that are wanted. The node has no pods before and after.
+    /// The rows that are wanted. The node has no pods before and after, and may have no agent after.
     pub async fn measure(
         &self,
         wanted: &Wanted,
@@ -116,6 +116,7 @@ impl<'a> Bursts<'a> {
         Ok(all.into_iter().take(FINALISTS).map(|(_, width)| width).collect())
     }
 
+    /// The same burst by each side in turn.
     async fn compare(
         &self,
         agent: &mut Agent<'_>,
@@ -124,57 +125,57 @@ impl<'a> Bursts<'a> {
         widths: &[usize],
         report: &mut Report,
     ) -> Result<()> {
-        let mut direct: BTreeMap<usize, Vec<Duration>> = BTreeMap::new();
-        let (mut ours, mut alone, mut ends) = (Vec::<Duration>::new(), Vec::new(), Vec::new());
-        let (mut spent, mut spent_directly) = (Spent::default(), Spent::default());
-        let mut spent_alone = Spent::default();
-        for _ in 0..rounds {
-            agent.kill().await?;
-            for width in widths {
-                let (took, spent) = self.directly(pods, *width, network).await?;
-                spent_directly.add(&spent);
-                direct.entry(*width).or_default().push(took);
+        let mut taken = Taken::default();
+        for round in 0..rounds {
+            let mut sides = [Side::Direct, Side::Alone, Side::Whole];
+            // A machine becomes slower or quicker by and by: what comes first in one round comes last in the next.
+            if round % 2 == 1 {
+                sides.reverse();
             }
-            let (took, spent_now) = self.alone(agent, pods, network).await?;
-            spent_alone.add(&spent_now);
-            alone.push(took);
-            agent.start().await?;
-            agent.ready().await?;
-            self.schedulable().await?;
-            // A node has run pods before.
-            self.fill(0..CALM, network, 1).await?;
-            self.empty(1).await?;
-            let before = Spent::now(self.spec)?;
-            ours.push(self.fill(0..pods, network, CLIENTS).await?);
-            spent.add(&before.until_now(self.spec)?);
-            ends.push(self.empty(CLIENTS).await?);
+            for side in sides {
+                agent.kill().await?;
+                match side {
+                    Side::Direct => {
+                        for width in widths {
+                            let (took, spent) = self.directly(pods, *width, network).await?;
+                            taken.spent_directly.add(&spent);
+                            taken.direct.entry(*width).or_default().push(took);
+                        }
+                    }
+                    Side::Alone => {
+                        let (took, spent) = self.alone(agent, pods, network).await?;
+                        taken.spent_alone.add(&spent);
+                        taken.alone.push(took);
+                    }
+                    Side::Whole => self.whole(agent, pods, network, &mut taken).await?,
+                }
+            }
         }
-        let floors = direct.iter().map(|(width, took)| (median(took.clone()), *width));
-        let (floor, width) = floors.min().context("no width")?;
-        let burst = format!("{network}: burst of {pods}");
-        let row = format!("{:.1} pods/s, {width} at a time", rate(pods, floor));
-        report.text(&format!("{burst}, runtime calls alone"), row);
-        let floors = direct.remove(&width).unwrap_or_default();
-        let mut compared = |what: &str, took: Vec<Duration>| {
-            let share = shares(floors.iter().zip(&took));
-            let rate = rate(pods, median(took));
-            let row = format!("{rate:.1} pods/s   {share} of the best direct use");
-            report.text(&format!("{burst}, {what}"), row);
-        };
-        compared("agent alone, manifests -> all run", alone);
-        compared("created -> all Ready", ours);
-        let made = pods * rounds;
-        report.text(&format!("{burst}, CPU for each pod, agent alone"), spent_alone.row(made));
-        report.text(&format!("{burst}, CPU for each pod"), spent.row(made));
-        let whole = spent_directly.machine_ms(made * widths.len());
-        let row = format!("{whole:.1} ms");
-        report.text(&format!("{burst}, CPU for each direct pod, machine"), row);
-        let row = format!("{:.1} pods/s", rate(pods, median(ends)));
-        report.text(&format!("{burst}, deleted -> all gone"), row);
+        taken.tell(&format!("{network}: burst of {pods}"), pods, report)
+    }
+
+    /// Has the whole system make and remove so many pods.
+    async fn whole(
+        &self,
+        agent: &mut Agent<'_>,
+        pods: usize,
+        network: Network,
+        taken: &mut Taken,
+    ) -> Result<()> {
+        agent.start().await?;
+        agent.ready().await?;
+        self.schedulable().await?;
+        // A node has run pods before.
+        self.fill(0..CALM, network, 1).await?;
+        self.empty(1).await?;
+        let before = Spent::now(self.spec)?;
+        taken.whole.push(self.fill(0..pods, network, CLIENTS).await?);
+        taken.spent.add(&before.until_now(self.spec)?);
+        taken.ends.push(self.empty(CLIENTS).await?);
         Ok(())
     }
 
-    /// Has an agent without an API server make so many pods; what that took. It and they are gone afterwards.
+    /// Has an agent without an API server make so many pods; what that took. They are gone afterwards.
     async fn alone(
         &self,
         agent: &mut Agent<'_>,
@@ -186,7 +187,6 @@ impl<'a> Bursts<'a> {
         self.alone.empty(agent).await?;
         let made = self.alone.fill(0..pods, network, agent, &self.direct).await?;
         self.alone.empty(agent).await?;
-        agent.kill().await?;
         Ok(made)
     }
 
@@ -277,6 +277,60 @@ impl<'a> Bursts<'a> {
             ensure!(began.elapsed() < PATIENCE, "the node takes no pods");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+    }
+}
+
+/// Who makes the pods.
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    /// This program, by the runtime's calls.
+    Direct,
+    /// The agent, without an API server.
+    Alone,
+    /// The whole system.
+    Whole,
+}
+
+/// What the same burst took each side, round by round.
+#[derive(Debug, Default)]
+struct Taken {
+    /// By the number of pods at a time.
+    direct: BTreeMap<usize, Vec<Duration>>,
+    alone: Vec<Duration>,
+    whole: Vec<Duration>,
+    /// The removal by the whole system.
+    ends: Vec<Duration>,
+    spent_directly: Spent,
+    spent_alone: Spent,
+    spent: Spent,
+}
+
+impl Taken {
+    fn tell(self, burst: &str, pods: usize, report: &mut Report) -> Result<()> {
+        let medians = self.direct.iter().map(|(width, took)| (median(took.clone()), *width));
+        let (best, width) = medians.min().context("no width")?;
+        let row = format!("{:.1} pods/s, {width} at a time", rate(pods, best));
+        report.text(&format!("{burst}, runtime calls alone"), row);
+        let made = pods * self.whole.len();
+        let direct = made * self.direct.len();
+        let floors = self.direct.get(&width).cloned().unwrap_or_default();
+        let sides = [
+            ("agent alone, manifests -> all run", self.alone),
+            ("created -> all Ready", self.whole),
+        ];
+        for (what, took) in sides {
+            let share = shares(floors.iter().zip(&took));
+            let rate = rate(pods, median(took));
+            let row = format!("{rate:.1} pods/s   {share} of the best direct use");
+            report.text(&format!("{burst}, {what}"), row);
+        }
+        let row = format!("{:.1} ms", self.spent_directly.machine_ms(direct));
+        report.text(&format!("{burst}, CPU for each pod, direct"), row);
+        report.text(&format!("{burst}, CPU for each pod, agent alone"), self.spent_alone.row(made));
+        report.text(&format!("{burst}, CPU for each pod"), self.spent.row(made));
+        let row = format!("{:.1} pods/s", rate(pods, median(self.ends)));
+        report.text(&format!("{burst}, deleted -> all gone"), row);
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use cluster::programs::{Program, programs};
+use cluster::programs::{Program, programs, with_own};
 use cluster::spec::Spec;
 use cluster::supervisor::{self, Programs};
 use nix::sys::signal::Signal;
@@ -62,12 +62,10 @@ impl<'a> Agent<'a> {
     }
 
     /// Starts it without an API server, with `flags` in the place of the cluster's.
-    pub async fn start_alone(&mut self, flags: Vec<String>) -> Result<()> {
+    pub async fn start_alone(&mut self, flags: &[String]) -> Result<()> {
         let mut program = self.program.clone();
-        let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
-        let ours = |flag: &String| flags.iter().any(|own| name(own) == name(flag));
-        program.argv.retain(|flag| name(flag) != "--kubeconfig" && !ours(flag));
-        program.argv.extend(flags);
+        program.argv.retain(|flag| !flag.starts_with("--kubeconfig="));
+        program.argv = with_own(program.argv, flags);
         self.child = Some(supervisor::start(self.spec, &program).await?.1);
         self.ready().await
     }

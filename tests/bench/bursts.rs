@@ -182,7 +182,7 @@ impl<'a> Bursts<'a> {
         pods: usize,
         network: Network,
     ) -> Result<(Duration, Spent)> {
-        agent.start_alone(self.alone.flags()).await?;
+        agent.start_alone(&self.alone.flags()).await?;
         self.alone.fill(0..CALM, network, agent, &self.direct).await?;
         self.alone.empty(agent).await?;
         let made = self.alone.fill(0..pods, network, agent, &self.direct).await?;

@@ -176,7 +176,7 @@ fn orchlet(spec: &Spec, node: &Node) -> Program {
 }
 
 /// Flags with those that somebody chose in the place of ours of the same name.
-fn with_own(mut argv: Vec<String>, own: &[String]) -> Vec<String> {
+pub fn with_own(mut argv: Vec<String>, own: &[String]) -> Vec<String> {
     let name = |flag: &str| flag.split('=').next().unwrap_or_default().to_owned();
     argv.retain(|flag| !own.iter().any(|chosen| name(chosen) == name(flag)));
     argv.extend_from_slice(own);

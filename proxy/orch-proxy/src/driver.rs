@@ -9,7 +9,7 @@
 //!                          '------------------ load anew <------------------------'
 //! ```
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proto_daemon::backoff::Backoff;
@@ -21,7 +21,6 @@ use proxy_kernel::{CommitError, Notices, QueryError, Session, Transport};
 use proxy_netfilter::nft::command::{Command, Existing};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::{Batch, Family, Table};
-use proxy_rules::diff::{Difference, diff, differs_in_shape};
 use proxy_rules::layout::{Layout, Map};
 use proxy_rules::stale::{Allowed, stale_flows};
 use proxy_rules::transaction::{Entries, Load, Run, clear_table};
@@ -33,24 +32,23 @@ use crate::sources::{Desired, Heard};
 use crate::sweeper::{Sweep, Sweeps};
 use crate::turns::{self, Found};
 
+mod freshness;
+mod look;
 mod sys;
 mod vigil;
+pub use freshness::Freshness;
+use look::ReadBack;
 use vigil::Vigil;
 
 /// Waits between attempts after a failure.
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(20), longest: Duration::from_secs(30) };
-/// Reading all elements back takes at most one part in so many of the time, whatever others commit. What they
-/// most likely do, delete or flush tables, chains and rules, shows without reading elements.
-const READ_BACK_SHARE: u32 = 20;
 /// Attempts to commit against others who commit at the same time.
 const CONFLICTS_MAX: u32 = 16;
 /// A packet has left a table after this time: it passes without being interrupted, in microseconds.
 const LEAVE: Duration = Duration::from_millis(10);
 /// Elements of a transaction when the kernel does not take all at once.
 const CHUNK_LEN: usize = 1000;
-/// Failing for so long makes the process unhealthy.
-const STALE_AFTER: Duration = Duration::from_secs(60);
 
 /// A pass did not reach the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -76,85 +74,6 @@ enum Ownership {
         /// The latest with which nothing is in the tables but what we committed or read, once there was one.
         generation: Option<u32>,
     },
-}
-
-/// When to read all elements back.
-#[derive(Clone, Copy, Debug)]
-struct ReadBack {
-    every: Duration,
-    /// Not before.
-    earliest: Instant,
-    /// Though nothing seems to have happened.
-    latest: Instant,
-}
-
-impl ReadBack {
-    fn new(every: Duration) -> Self {
-        let now = Instant::now();
-        Self { every, earliest: now, latest: now + every }
-    }
-
-    fn is_due(&self, changed: bool) -> bool {
-        let now = Instant::now();
-        now >= self.latest || (changed && now >= self.earliest)
-    }
-
-    /// One was done, and took so long.
-    fn done(&mut self, took: Duration) {
-        let now = Instant::now();
-        let rest = took * READ_BACK_SHARE;
-        self.earliest = now + rest;
-        self.latest = now + self.every.max(rest);
-    }
-
-    fn pause(&self) -> Duration {
-        self.latest.saturating_duration_since(Instant::now())
-    }
-}
-
-/// Says whether what is marked reaches the kernel, for `/healthz`.
-#[derive(Clone, Debug, Default)]
-pub struct Freshness(Arc<Mutex<Reached>>);
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Reached {
-    /// Since when passes have been failing.
-    failing_since: Option<Instant>,
-    /// When the last one succeeded.
-    last: Option<SystemTime>,
-}
-
-impl Freshness {
-    /// An error when passes have been failing for long.
-    pub fn check(&self) -> Result<(), String> {
-        match self.reached().failing_since.map(|since| since.elapsed()) {
-            Some(failing) if failing > STALE_AFTER => {
-                Err(format!("forwarding has not followed for {} s", failing.as_secs()))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// When a pass last succeeded.
-    pub fn last(&self) -> Option<SystemTime> {
-        self.reached().last
-    }
-
-    fn reached(&self) -> Reached {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Notes how a pass ended.
-    pub(crate) fn set(&self, ok: bool) {
-        let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *reached = match ok {
-            true => Reached { failing_since: None, last: Some(SystemTime::now()) },
-            false => Reached {
-                failing_since: reached.failing_since.or_else(|| Some(Instant::now())),
-                ..*reached
-            },
-        };
-    }
 }
 
 /// Keeps the kernel's tables as they should be.
@@ -285,19 +204,6 @@ impl<T: Transport> Driver<T> {
         self.metrics.last_queued.set(now.as_secs_f64());
     }
 
-    /// Looks whether the tables are still as they should be, as closely as it is time for.
-    fn look(&mut self, read_back: &mut ReadBack) -> Result<(), SyncError> {
-        let changed = self.was_changed();
-        if read_back.is_due(changed) {
-            let started = Instant::now();
-            self.repair()?;
-            read_back.done(started.elapsed());
-        } else if changed {
-            self.repair_shape()?;
-        }
-        Ok(())
-    }
-
     /// Commits what is marked.
     pub fn pass(&mut self) -> Result<(), SyncError> {
         let desired = self.desired.clone();
@@ -344,72 +250,6 @@ impl<T: Transport> Driver<T> {
         }
         self.metrics.sync_seconds.observe(started.elapsed().as_secs_f64());
         Ok(())
-    }
-
-    /// Reads the tables back and puts right what differs.
-    pub fn repair(&mut self) -> Result<(), SyncError> {
-        let before = self.ownership;
-        if let Ownership::Anybodys { generation } = &mut self.ownership {
-            // Asked before reading: what others commit meanwhile may not have been read, and shows at the next look.
-            *generation = Some(self.session.generation().map_err(SyncError::ReadBack)?);
-        }
-        self.repair_as_read().inspect_err(|_| self.ownership = before)
-    }
-
-    fn repair_as_read(&mut self) -> Result<(), SyncError> {
-        let (tables, layout) = {
-            let plane = self.desired.plane();
-            (plane.tables(), plane.layout().clone())
-        };
-        for (family, should) in tables {
-            let is = self.session.read_table(family, &layout.table).map_err(SyncError::ReadBack)?;
-            match diff(family, is.as_ref(), &should) {
-                Difference::Elements(transaction) if transaction.is_empty() => {}
-                Difference::Elements(transaction) => {
-                    self.metrics.repairs.inc();
-                    tracing::warn!(
-                        family = family.name(),
-                        missing = transaction.added.len(),
-                        extra = transaction.removed.len(),
-                        "somebody changed our elements; repairing"
-                    );
-                    self.change(&layout, &transaction)?;
-                }
-                Difference::Shape(why) => {
-                    self.metrics.repairs.inc();
-                    tracing::warn!(family = family.name(), why, "our tables were changed; loading");
-                    return self.load();
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Loads the tables anew if anything but elements is not as it should be.
-    pub fn repair_shape(&mut self) -> Result<(), SyncError> {
-        let (tables, layout) = {
-            let plane = self.desired.plane();
-            (plane.skeletons(), plane.layout().clone())
-        };
-        for (family, should) in tables {
-            let is = self.session.read_shape(family, &layout.table).map_err(SyncError::ReadBack)?;
-            if let Some(why) = differs_in_shape(is.as_ref(), &should) {
-                self.metrics.repairs.inc();
-                tracing::warn!(family = family.name(), why, "our tables were changed; loading");
-                return self.load();
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether somebody has committed since we did.
-    fn was_changed(&mut self) -> bool {
-        match self.ownership {
-            Ownership::Ours => false,
-            Ownership::Anybodys { generation } => {
-                self.session.generation().is_ok_and(|now| Some(now) != generation)
-            }
-        }
     }
 
     fn change(&mut self, layout: &Layout, transaction: &Transaction) -> Result<(), SyncError> {

@@ -6,6 +6,7 @@ use proxy_kernel::FakeTransport;
 use proxy_netfilter::ack::errno;
 use proxy_netfilter::nft::{Family, Ruleset, TableRules};
 use proxy_rules::Dataplane;
+use proxy_rules::diff::{Difference, diff};
 use proxy_rules::layout::FAMILIES;
 use proxy_rules::model::{
     EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,

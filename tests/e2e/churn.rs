@@ -37,6 +37,8 @@ const KILLS: u32 = 8;
 /// Tasks that make and remove pods at a time.
 const CHURNERS: u32 = 3;
 const AGENT: &str = "orchlet-node-1";
+/// Lines of its log that are shown when it has ended by itself.
+const LAST_LINES: usize = 6;
 
 /// Numbers that look random and are the same each time.
 pub struct Dice(u64);
@@ -75,7 +77,10 @@ impl<'a> Agent<'a> {
     async fn kill(&mut self) -> Result<()> {
         match self.running.take() {
             Some((handle, mut child)) => {
-                self.ended += u32::from(child.try_wait()?.is_some());
+                if let Some(status) = child.try_wait()? {
+                    self.ended += 1;
+                    println!("    an agent ended by itself, {status}: {}", self.last_words()?);
+                }
                 handle.signal(Signal::SIGKILL)?;
                 child.wait()?;
             }
@@ -87,6 +92,14 @@ impl<'a> Agent<'a> {
         }
         self.running = Some(supervisor::start(&self.c.spec, &self.program).await?);
         Ok(())
+    }
+
+    /// The end of its log.
+    fn last_words(&self) -> Result<String> {
+        let log = self.c.spec.dir.join("logs").join(AGENT).with_extension("log");
+        let text = std::fs::read_to_string(&log).with_context(|| log.display().to_string())?;
+        let lines: Vec<&str> = text.lines().rev().take(LAST_LINES).collect();
+        Ok(lines.into_iter().rev().collect::<Vec<_>>().join("\n    "))
     }
 
     /// Gives everything back to a supervisor.

@@ -25,7 +25,7 @@ use proto_api::core::v1::{ConfigMap, Pod};
 use proto_client::{DeleteParams, Patch, WriteParams};
 use serde_json::json;
 
-use crate::context::{Context, PATIENCE, shown};
+use crate::context::{Context, PATIENCE, last_lines, shown};
 use crate::csi;
 use crate::faults::{calls, containers};
 use crate::inventory::Inventory;
@@ -79,7 +79,11 @@ impl<'a> Agent<'a> {
             Some((handle, mut child)) => {
                 if let Some(status) = child.try_wait()? {
                     self.ended += 1;
-                    println!("    an agent ended by itself, {status}: {}", self.last_words()?);
+                    let log = self.c.spec.dir.join("logs").join(AGENT).with_extension("log");
+                    println!(
+                        "    an agent ended by itself, {status}:\n{}",
+                        last_lines(&log, LAST_LINES)
+                    );
                 }
                 handle.signal(Signal::SIGKILL)?;
                 child.wait()?;
@@ -92,14 +96,6 @@ impl<'a> Agent<'a> {
         }
         self.running = Some(supervisor::start(&self.c.spec, &self.program).await?);
         Ok(())
-    }
-
-    /// The end of its log.
-    fn last_words(&self) -> Result<String> {
-        let log = self.c.spec.dir.join("logs").join(AGENT).with_extension("log");
-        let text = std::fs::read_to_string(&log).with_context(|| log.display().to_string())?;
-        let lines: Vec<&str> = text.lines().rev().take(LAST_LINES).collect();
-        Ok(lines.into_iter().rev().collect::<Vec<_>>().join("\n    "))
     }
 
     /// Gives everything back to a supervisor.
@@ -361,8 +357,9 @@ pub async fn an_agent_killed_again_and_again_is_not_noticed(c: &Context) -> Resu
     let ended = agent.ended;
     agent.give_back()?;
     churned?;
-    ensure!(ended == 0, "{ended} agents ended by themselves");
-
+    if ended > 0 {
+        scene.complain(format!("{ended} agents ended by themselves"));
+    }
     check_those_that_stayed(&scene, &stay, &ids).await?;
     let (seen, flips) = watched.end();
     println!("    {seen} changes watched");

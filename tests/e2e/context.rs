@@ -235,9 +235,14 @@ fn bin_dir() -> Result<PathBuf> {
 
 fn keep_logs(dir: &Path) {
     for entry in std::fs::read_dir(dir.join("logs")).into_iter().flatten().flatten() {
-        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
         println!("--- {} (last lines)", entry.path().display());
-        lines.iter().skip(lines.len().saturating_sub(25)).for_each(|line| println!("{line}"));
+        println!("{}", last_lines(&entry.path(), 25));
     }
+}
+
+/// The end of a log; nothing of one that cannot be read.
+pub fn last_lines(log: &Path, count: usize) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(count)..).unwrap_or_default().join("\n")
 }

@@ -25,7 +25,7 @@ const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node");
 const NOTES: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("notes");
 const BOOT_ID: &str = "boot-id";
 /// How long records that nobody waits for may gather: in a burst of pods one of them takes the place of several.
-const GATHER: Duration = Duration::from_millis(50);
+pub const GATHER: Duration = Duration::from_millis(50);
 /// Pause before what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -134,13 +134,16 @@ impl Ticket {
             let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
             pending.awaited = pending.awaited.max(self.number);
             self.shared.changed.notify_one();
+            #[cfg(test)]
+            self.shared.given.notify_one();
         }
         self.durable.reach(self.number).await;
     }
 }
 
 impl Journal {
-    /// Opens the journal at `path`, or makes it, and reads all records. Records of an earlier boot lose their points in time.
+    /// Opens the journal at `path`, or makes it, and reads all records. Records of an earlier boot lose their points in time. Waits a few
+    /// seconds for one that another process uses.
     ///
     /// # Errors
     /// The file cannot be used; nothing has been changed then.
@@ -152,7 +155,7 @@ impl Journal {
             path: path.to_owned(),
             source: Box::new(source),
         };
-        let store = file::open_or_make(path).map_err(open)?;
+        let store = file::open_or_make(path, file::PATIENCE).map_err(open)?;
         let records = read(&store, boot_id).map_err(|source| access("read", source))?;
         mark_boot(&store, boot_id).map_err(|source| access("write", source))?;
         let reserve = Reserve::of(path).map_err(|error| open(redb::Error::Io(error)))?;
@@ -448,6 +451,12 @@ pub mod simulated {
             uids
         }
 
+        /// Whether somebody waits for what is not written yet.
+        pub fn is_awaited(&self) -> bool {
+            let awaited = self.shared.pending.lock().expect("lock").awaited;
+            awaited > self.durable.number.load(Ordering::Acquire)
+        }
+
         /// Whether a record or a note holds these words.
         pub fn holds(&self, words: &str) -> bool {
             let records = serde_json::to_string(&self.records).expect("encode");
@@ -495,20 +504,14 @@ mod tests {
         journal.put_note("share/b", None).durable().await;
         journal.close();
         drop(journal);
-        let reopen = |boot| loop {
-            // The writing thread lets go of the file when it ends.
-            match Journal::open(&path, boot) {
-                Ok((journal, records)) => break (journal, records),
-                Err(_) => std::thread::yield_now(),
-            }
-        };
-        let (journal, records) = reopen("boot-1");
+        // The writing thread lets go of the file when it ends.
+        let (journal, records) = Journal::open(&path, "boot-1").expect("open again");
         assert_eq!(records, BTreeMap::from([("a".to_owned(), record("pa"))]));
         assert_eq!(journal.notes("share/"), BTreeMap::from([("share/a".into(), b"1".to_vec())]));
         assert_eq!((journal.note("share/a"), journal.note("x")), (Some(b"1".to_vec()), None));
         journal.close();
         drop(journal);
-        let (_, records) = reopen("boot-2");
+        let (_, records) = Journal::open(&path, "boot-2").expect("open after a boot");
         assert_eq!(records["a"].memory.accepted_boot, Duration::ZERO);
     }
 }

@@ -190,6 +190,18 @@ pub struct Health {
     pub doomed: Option<Doom>,
 }
 
+impl Health {
+    /// What was found, and of which instance.
+    fn findings(&self) -> (&str, [Option<bool>; 2], PostStart, Option<Doom>) {
+        (&self.id, [self.startup, self.readiness], self.post_start, self.doomed)
+    }
+
+    fn has_findings(&self) -> bool {
+        let (_, probes, post_start, doomed) = self.findings();
+        probes != [None; 2] || post_start == PostStart::Done || doomed.is_some()
+    }
+}
+
 /// Where the hook after a start is. One that was not seen through by this agent is not run behind another's back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PostStart {
@@ -248,6 +260,15 @@ impl Memory {
     /// Whether the pod was admitted and is not over: what it asks for is not there for others.
     pub fn takes_of_the_node(&self) -> bool {
         self.admission == Some(Admission::Admitted) && !self.phase.is_terminal()
+    }
+
+    /// Whether it holds what probes or hooks found of an instance, and `earlier` does not. Neither can be learnt anew without a time
+    /// in which the pod looks worse than it is.
+    pub fn has_found_more_than(&self, earlier: &Self) -> bool {
+        self.containers.iter().any(|(name, known)| {
+            let before = earlier.containers.get(name).map(|known| known.health.findings());
+            known.health.has_findings() && before != Some(known.health.findings())
+        })
     }
 
     /// Notes that a step failed at `now` (since boot).

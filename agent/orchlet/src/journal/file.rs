@@ -4,22 +4,28 @@
 use std::fs::{File, remove_file, rename};
 use std::io::{self, ErrorKind};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use redb::{Database, Error};
 
 /// Memory for pages of the store; the whole store of a full node is smaller.
 const CACHE_BYTES: usize = 1 << 20;
+/// How long a store that is in use is waited for: an agent that was killed may have left its lock with a child that was about to become
+/// another program.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Opens the store at `path`, or makes an empty one there: where there is none, or where there was one that is damaged, which is then
-/// beside it as `.damaged`.
+/// beside it as `.damaged`. One that is in use is waited for.
 ///
 /// # Errors
-/// The file cannot be used, or is used by another process. Nothing has been changed then.
-pub fn open_or_make(path: &Path) -> Result<Database, Error> {
+/// The file cannot be used, or is still used by another process after `patience`. Nothing has been changed then.
+pub fn open_or_make(path: &Path, patience: Duration) -> Result<Database, Error> {
     if !path.exists() {
         make(path)?;
     }
-    match open(path) {
+    match open_when_free(path, patience) {
         Err(error) if is_damaged(&error) => {
             let aside = path.with_extension("damaged");
             tracing::error!(%error, aside = %aside.display(), "the journal is damaged: begun anew");
@@ -28,6 +34,18 @@ pub fn open_or_make(path: &Path) -> Result<Database, Error> {
             open(path)
         }
         opened => opened,
+    }
+}
+
+fn open_when_free(path: &Path, patience: Duration) -> Result<Database, Error> {
+    let began = Instant::now();
+    loop {
+        match open(path) {
+            Err(Error::DatabaseAlreadyOpen) if began.elapsed() < patience => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            opened => return opened,
+        }
     }
 }
 
@@ -76,7 +94,7 @@ mod tests {
         std::fs::write(path.with_extension("new"), "half").expect("written");
         for damage in [&b""[..], b"not a store", &[0; 8192]] {
             std::fs::write(&path, damage).expect("written");
-            drop(open_or_make(&path).expect("opened"));
+            drop(open_or_make(&path, Duration::ZERO).expect("opened"));
             let aside = std::fs::read(path.with_extension("damaged")).expect("set aside");
             assert_eq!(aside, damage);
             drop(open(&path).expect("a store"));
@@ -85,12 +103,18 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_another_uses_is_left_alone() {
+    fn a_store_that_another_uses_is_waited_for_and_left_alone() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("journal.redb");
-        let used = open_or_make(&path).expect("made");
-        assert!(matches!(open_or_make(&path), Err(Error::DatabaseAlreadyOpen)));
-        drop(used);
+        let used = open_or_make(&path, Duration::ZERO).expect("made");
+        let refused = open_or_make(&path, Duration::ZERO);
+        assert!(matches!(refused, Err(Error::DatabaseAlreadyOpen)));
+        let lets_go = std::thread::spawn(move || {
+            std::thread::sleep(LOOK_AGAIN);
+            drop(used);
+        });
+        open_or_make(&path, Duration::from_secs(60)).expect("free after a while");
+        lets_go.join().expect("joined");
         assert!(!path.with_extension("damaged").exists());
     }
 }

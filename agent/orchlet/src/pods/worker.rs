@@ -113,6 +113,8 @@ pub struct Worker {
     /// What the journal was given last, and its receipt.
     recorded: Option<Memory>,
     ticket: Option<Ticket>,
+    /// The receipt of the newest record that says what probes or hooks found.
+    findings: Option<Ticket>,
 
     busy: Busy,
     under_way: JoinSet<Finished>,
@@ -189,6 +191,7 @@ impl Worker {
             mounted: Arc::default(),
             recorded,
             ticket: None,
+            findings: None,
             busy: Busy::default(),
             under_way: JoinSet::new(),
             epoch: 0,
@@ -340,14 +343,18 @@ impl Worker {
         if self.recorded.as_ref() == Some(&self.memory) {
             return;
         }
-        self.recorded = Some(self.memory.clone());
+        let before = self.recorded.replace(self.memory.clone()).unwrap_or_default();
         let pod = self.pod();
         let record = Record {
             namespace: pod.metadata.namespace.clone(),
             name: pod.metadata.name.clone(),
             memory: self.memory.clone(),
         };
-        self.ticket = Some(self.parts.journal.put(&pod.metadata.uid, Some(record)));
+        let ticket = self.parts.journal.put(&pod.metadata.uid, Some(record));
+        if self.memory.has_found_more_than(&before) {
+            self.findings = Some(ticket.clone());
+        }
+        self.ticket = Some(ticket);
     }
 
     /// Tells the node's other parts what is known of the pod, when that is news.

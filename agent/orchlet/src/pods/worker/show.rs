@@ -22,6 +22,10 @@ const STATUS_RETRY: Backoff =
 /// over, and what they show first is that.
 const BEGINNING_HELD: Duration = Duration::from_secs(10);
 
+/// The longest that a status waits for the record of what probes and hooks found. An agent that is killed between the two would begin
+/// with what the API shows and not know why; a disk that takes no record keeps no status back for longer.
+const RECORD_WAIT: Duration = Duration::from_secs(1);
+
 impl Worker {
     /// Begins to write the status if the API shows another. Returns when to try again.
     pub(super) fn show(&mut self, next: &Plan) -> Option<Duration> {
@@ -43,7 +47,11 @@ impl Worker {
         }
         let (reports, pod) = (self.parts.reports.clone(), self.pod());
         let (before, after) = (self.shown.clone(), next.status.clone());
+        let findings = self.findings.clone();
         self.spawn(Key::Status, None, async move {
+            if let Some(record) = findings {
+                let _late = tokio::time::timeout(RECORD_WAIT, record.durable()).await;
+            }
             let result = reports.status(&pod, &before, &after).await;
             Outcome::Shown(Box::new(after), result)
         });

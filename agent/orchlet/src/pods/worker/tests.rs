@@ -47,13 +47,8 @@ impl World {
     /// Starts the agent as a new process would: from the journal and from what the runtime has.
     async fn start(&self, pod: Pod) -> Agent {
         let path = self.dir.path().join("journal.redb");
-        let (journal, mut records) = loop {
-            // The process before lets go of the journal when it ends.
-            match Journal::open(&path, "boot") {
-                Ok(opened) => break opened,
-                Err(_) => tokio::task::yield_now().await,
-            }
-        };
+        // The process before lets go of the journal when it ends.
+        let (journal, mut records) = Journal::open(&path, "boot").expect("journal");
         let uid = pod.metadata.uid.clone();
         let start = Start {
             on_node: self.runtime.pod(&uid).await.expect("pod"),

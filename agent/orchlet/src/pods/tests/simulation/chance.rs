@@ -213,7 +213,8 @@ fn serving(chance: &mut Chance, rare: u64, name: String) -> Container {
     container
 }
 
-fn exec(word: &str) -> Option<ExecAction> {
+/// A command that the simulation knows by this word.
+pub fn exec(word: &str) -> Option<ExecAction> {
     Some(ExecAction { command: vec![word.to_owned()] })
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use agent_pod::env::Needs;
 use agent_pod::events::PodEvent;
 use agent_pod::memory::Phase;
+use agent_pod::seen::InstanceState;
+use agent_runtime::runtime::PodOnNode;
 use agent_volume::persistent::Known;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
@@ -18,6 +20,9 @@ use super::world::{SECRET, Shared, Waits, World, lock, passes};
 use crate::objects::{Subscribe, Subscription, missing, needs_of};
 use crate::pods::publish;
 use crate::pods::seams::{Line, PodPlace, ReportError, Reported, Reports, Sources};
+
+/// What ids of containers begin with in a status.
+const SCHEME: &str = "containerd://";
 
 /// Reports to the API server of the simulation.
 pub struct Clerk {
@@ -53,9 +58,10 @@ impl Reports for Clerk {
     ) -> BoxFuture<'a, Result<Reported, ReportError>> {
         async move {
             let _waits = Waits::new(&self.world);
-            let arrives = self.request().await?;
             let uid = &pod.metadata.uid;
-            let live = self.runtime.is_live(uid);
+            lock(&self.world).note_ahead(uid);
+            let arrives = self.request().await?;
+            let (live, on_node) = (self.runtime.is_live(uid), self.runtime.of(uid));
             let reported = {
                 let mut world = lock(&self.world);
                 let mirror = world.books.get(uid).filter(|book| book.is_static);
@@ -69,6 +75,7 @@ impl Reports for Clerk {
                 }
                 if is_static || world.api.pods.contains_key(uid) {
                     world.judge_status(uid, after, live);
+                    world.judge_flips(uid, after, &on_node);
                     // What a static pod's mirror shows is known only to the server.
                     let mirror = world.books.get(uid).map(|book| book.shown.clone());
                     let before = mirror.filter(|_| is_static).unwrap_or_else(|| before.clone());
@@ -138,6 +145,13 @@ impl World {
         self.cgroups.contains(uid).then_some("its cgroup")
     }
 
+    /// A status is on its way to the API: it may tell what the disk would not take.
+    fn note_ahead(&mut self, uid: &str) {
+        if let Some(book) = self.books.get_mut(uid).filter(|_| self.disk_lags) {
+            book.ahead.insert(self.incarnation);
+        }
+    }
+
     /// The server changes what was to be changed, and shows it.
     fn take_status(&mut self, uid: &str, before: &PodStatus, after: &PodStatus) {
         let mut status = after.clone();
@@ -158,6 +172,8 @@ impl World {
         }
         let Some(book) = self.books.get_mut(uid) else { return };
         book.shown = status.clone();
+        // What others had shown is shown no more.
+        book.ahead.retain(|by| *by == self.incarnation);
         book.writes += 1;
         if let Some(pod) = self.api.pods.get_mut(uid) {
             Arc::make_mut(pod).status = status;
@@ -201,8 +217,27 @@ impl World {
         }
     }
 
+    /// What is shown as ready and runs on is ready until it says otherwise, whatever becomes of the agent.
+    fn judge_flips(&mut self, uid: &str, status: &PodStatus, on_node: &PodOnNode) {
+        let Some(book) = self.books.get(uid).filter(|book| book.ahead.is_empty()) else { return };
+        let runs = |id: &str| {
+            let of = on_node.containers.iter().find(|c| c.id == id);
+            of.is_some_and(|c| matches!(c.state, InstanceState::Running { .. }))
+        };
+        let flipped = all(status).find(|now| {
+            let id = now.container_id.trim_start_matches(SCHEME);
+            let was_ready = all(&book.shown).any(|c| c.container_id == now.container_id && c.ready);
+            let doubted = self.instances.get(id).is_some_and(|known| known.doubted);
+            was_ready && !now.ready && runs(id) && !doubted
+        });
+        if let Some(now) = flipped {
+            let what = format!("{} of {uid} was ready and is not, and has not said so", now.name);
+            self.broken(what);
+        }
+    }
+
     fn judge_running_status(&mut self, uid: &str, now: &ContainerStatus) {
-        let id = now.container_id.trim_start_matches("containerd://").to_owned();
+        let id = now.container_id.trim_start_matches(SCHEME).to_owned();
         let Some(container) = self.container(uid, &now.name) else { return };
         let known = self.instances.get(&id).cloned().unwrap_or_default();
         let answered = |kind: &str| known.answered.contains(kind);

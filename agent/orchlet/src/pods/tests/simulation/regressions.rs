@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use proto_api::core::v1::{Container, ExecAction, Lifecycle, LifecycleHandler, Pod};
+use proto_api::core::v1::{Container, Lifecycle, LifecycleHandler, Pod, Probe};
 
+use super::chance::exec;
 use super::*;
 
 /// Histories of each script: the same steps, with other pauses of calls between them.
@@ -34,8 +35,20 @@ fn play(script: impl AsyncFn(&mut Sim)) {
 }
 
 fn hook(word: &str) -> Option<LifecycleHandler> {
-    let exec = Some(ExecAction { command: vec![word.to_owned()] });
-    Some(LifecycleHandler { exec, ..LifecycleHandler::default() })
+    Some(LifecycleHandler { exec: exec(word), ..LifecycleHandler::default() })
+}
+
+/// A container that is asked whether it is ready, for the first time so many seconds after its start.
+fn asked_after(name: &str, initial_delay_seconds: i32) -> Container {
+    let mut probe = Probe {
+        initial_delay_seconds,
+        period_seconds: 5,
+        failure_threshold: 1,
+        ..Probe::default()
+    };
+    probe.probe_handler.exec = exec("readiness");
+    let (name, image) = (name.into(), "image:1".into());
+    Container { name, image, readiness_probe: Some(probe), ..Container::default() }
 }
 
 /// A pod of one container with these hooks.
@@ -83,5 +96,23 @@ fn a_stop_under_way_heeds_a_sooner_end() {
         sim.until("its hook is being run", called).await;
         sim.delete("u1", 5);
         sim.until("it is gone", |sim| lock(&sim.world).api.pods.is_empty()).await;
+    });
+}
+
+/// Found by killing agents of a real node: one died after a container was shown as ready and before that was on disk. The pod's other
+/// container keeps the conditions as they are, so that nothing but the record can tell.
+#[test]
+fn what_a_probe_has_found_is_on_disk_before_it_is_shown() {
+    play(async |sim| {
+        let mut pod = pod("u1", Lifecycle::default());
+        pod.spec.containers = vec![asked_after("main0", 2), asked_after("main1", 3600)];
+        sim.add(pod);
+        let shown = |sim: &Sim| {
+            let world = lock(&sim.world);
+            cluster::all(&world.books["u1"].shown).any(|c| c.name == "main0" && c.ready)
+        };
+        sim.until("it is shown as ready", shown).await;
+        sim.kill().await;
+        sim.pass(Duration::from_secs(10)).await;
     });
 }

@@ -365,6 +365,7 @@ impl Troubled {
         let row = instance.bad.entry(word.clone()).or_default();
         *row = if bad { *row + 1 } else { 0 };
         let row = *row;
+        instance.doubted |= bad;
         let threshold =
             probe.as_ref().map_or(1, |p| u64::try_from(p.failure_threshold.max(1)).unwrap_or(1));
         if row >= threshold && word != "readiness" && word != "pre" {
@@ -682,6 +683,9 @@ impl Runtime for Troubled {
                     .boxed()
                 })
                 .await;
+            if ran.is_err() {
+                lock(&self.world).instances.entry(id.to_owned()).or_default().doubted = true;
+            }
             let timed_out = ran.as_ref().is_err_and(RuntimeError::is_timeout);
             if ran.is_err() && word == "post" || timed_out && word != "pre" && word != "readiness" {
                 // A hook of which nothing is known has failed; a probe without an answer is a bad one when its time was up.

@@ -30,8 +30,8 @@ use crate::csi::NodePersistent;
 use crate::csi::disks::Disks;
 use crate::csi::helpers::{Helpers, OnNode};
 use crate::garbage;
-use crate::journal::Journal;
 use crate::journal::simulated::Disk;
+use crate::journal::{GATHER, Journal};
 use crate::pods::bench::{Outside, Place, metrics, parts};
 use crate::pods::parts::Parts;
 use crate::pods::{Found, Pods, Said};
@@ -53,6 +53,7 @@ type Pods_ = BTreeMap<String, Arc<Pod>>;
 enum Due {
     News(Box<Happened>),
     Missed,
+    Write,
     Commit,
     Tell,
     Register,
@@ -214,11 +215,24 @@ impl Sim {
         }
     }
 
+    /// What was handed in to the journal gathers for a while, unless somebody waits for it.
     fn commit_soon(&mut self) {
-        if !self.disk_full && !self.agenda.values().any(|due| matches!(due, Due::Commit)) {
-            let pause = lock(&self.world).chance.write();
-            self.due(pause, Due::Commit);
+        let is_due = |what: fn(&Due) -> bool| self.agenda.values().any(what);
+        if self.disk_full || is_due(|due| matches!(due, Due::Commit)) {
+            return;
         }
+        let gathers = is_due(|due| matches!(due, Due::Write));
+        if self.disk.is_awaited() {
+            self.agenda.retain(|_, due| !matches!(due, Due::Write));
+            self.write();
+        } else if !gathers {
+            self.due(GATHER, Due::Write);
+        }
+    }
+
+    fn write(&mut self) {
+        let pause = lock(&self.world).chance.write();
+        self.due(pause, Due::Commit);
     }
 
     fn tell_soon(&mut self) {
@@ -236,6 +250,7 @@ impl Sim {
         match what {
             Due::News(news) => self.bring(*news),
             Due::Missed => self.bring(Happened::Missed),
+            Due::Write => self.write(),
             Due::Commit => self.commit(),
             Due::Tell => self.tell(),
             Due::Register => self.register(),
@@ -272,6 +287,7 @@ impl Sim {
         if self.disk_full {
             return;
         }
+        lock(&self.world).disk_lags = false;
         for uid in self.disk.commit() {
             if let Some(record) = self.disk.records.get(&uid) {
                 lock(&self.world).on_disk(&uid, &record.memory);
@@ -440,7 +456,10 @@ impl Sim {
         while self.happened.try_recv().is_ok() {}
         self.take_late();
         self.agenda.retain(|_, due| {
-            !matches!(due, Due::News(_) | Due::Missed | Due::Commit | Due::Tell | Due::Register)
+            !matches!(
+                due,
+                Due::News(_) | Due::Missed | Due::Write | Due::Commit | Due::Tell | Due::Register
+            )
         });
         let mut world = lock(&self.world);
         world.note("agent dies");
@@ -505,6 +524,7 @@ impl Sim {
     /// From now on nothing can be written.
     pub fn fill_disk(&mut self) {
         self.disk_full = true;
+        lock(&self.world).disk_lags = true;
     }
 
     /// Lets time pass until that is so.
@@ -770,7 +790,7 @@ impl Sim {
                 self.due(long, Due::ApiBack);
             }
             2 => {
-                self.disk_full = true;
+                self.fill_disk();
                 self.due(long, Due::DiskBack);
             }
             _ => {

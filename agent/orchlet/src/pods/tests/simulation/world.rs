@@ -37,6 +37,8 @@ pub struct Instance {
     pub may_be_stopped: bool,
     /// Probes that it has answered well.
     pub answered: BTreeSet<String>,
+    /// Whether it has ever answered badly, or not at all.
+    pub doubted: bool,
     /// Bad answers in a row, by probe.
     pub bad: BTreeMap<String, u64>,
     /// Whether its first hook has been run to its end.
@@ -84,6 +86,8 @@ pub struct Book {
     /// pod at each start.
     pub made_sandbox: bool,
     pub shown: PodStatus,
+    /// Processes of the agent that may have shown more than the disk has, since the disk would not take it.
+    pub ahead: BTreeSet<u64>,
     /// Statuses written.
     pub writes: u64,
     /// Pulls there had been when the newest instance was made, by container and id of the image.
@@ -150,6 +154,8 @@ pub struct World {
     /// Whether the agent that runs now has heard of the mirrors of static pods.
     pub mirrors_heard: bool,
     pub runtime_away: bool,
+    /// Whether the disk is full, or was and has not been written to since.
+    pub disk_lags: bool,
     pub books: BTreeMap<String, Book>,
     pub instances: BTreeMap<String, Instance>,
     /// How often each image was pulled, by its id.
@@ -191,6 +197,7 @@ impl World {
             api_changed: Arc::default(),
             mirrors_heard: false,
             runtime_away: false,
+            disk_lags: false,
             books: BTreeMap::new(),
             instances: BTreeMap::new(),
             pulls: BTreeMap::new(),
@@ -255,6 +262,7 @@ impl World {
     /// What the journal has on disk now.
     pub fn on_disk(&mut self, uid: &str, memory: &Memory) {
         let Some(book) = self.books.get_mut(uid) else { return };
+        book.ahead.remove(&self.incarnation);
         if let Some(ending) = &memory.ending {
             book.ends = true;
             book.ending = Some(ending.deadline);

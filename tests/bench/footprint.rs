@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::iter::Sum;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -12,6 +13,8 @@ use crate::report::Report;
 
 /// How long the cluster is left alone.
 const IDLE: Duration = Duration::from_secs(30);
+/// Between two looks at what is resident meanwhile: code comes and goes.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// The programs of a cluster of ours with their process ids; containerd is not ours.
 pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
@@ -24,8 +27,8 @@ pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
 
 /// One row a program, and their sum.
 pub async fn measure(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
-    let (resident, share) = rows(programs, report).await?;
-    report.text("idle: all on one node", row(resident, share));
+    let (held, share) = rows(programs, report).await?;
+    report.text("idle: all on one node", row(&held, share));
     Ok(())
 }
 
@@ -34,25 +37,37 @@ pub async fn each(programs: &[(String, i32)], report: &mut Report) -> Result<()>
     rows(programs, report).await.map(drop)
 }
 
-async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(Resident, f64)> {
+async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(Vec<Resident>, f64)> {
     let began = Instant::now();
     let before: Vec<Duration> = programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
-    tokio::time::sleep(IDLE).await;
-    let took = began.elapsed();
-    let (mut all, mut all_cpu) = (Resident::default(), 0.0);
-    for ((name, pid), before) in programs.iter().zip(before) {
-        let resident = Resident::of(*pid)?;
-        let share = cpu(*pid)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64() * 100.0;
-        all.kb += resident.kb;
-        all.own_kb += resident.own_kb;
-        all_cpu += share;
-        report.text(&format!("idle: {name}"), row(resident, share));
+    let mut looks: Vec<Vec<Resident>> = Vec::new();
+    while began.elapsed() < IDLE {
+        tokio::time::sleep(LOOK).await;
+        looks.push(programs.iter().map(|(_, pid)| Resident::of(*pid)).collect::<Result<_>>()?);
     }
+    let took = began.elapsed();
+    let mut all_cpu = 0.0;
+    for (at, ((name, pid), before)) in programs.iter().zip(before).enumerate() {
+        let held: Vec<Resident> = looks.iter().map(|look| look[at]).collect();
+        let share = cpu(*pid)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64() * 100.0;
+        all_cpu += share;
+        report.text(&format!("idle: {name}"), row(&held, share));
+    }
+    let all = looks.iter().map(|look| look.iter().copied().sum()).collect();
     Ok((all, all_cpu))
 }
 
-fn row(resident: Resident, share: f64) -> String {
-    format!("RSS {resident}   CPU {share:5.2} % of a core")
+/// What was resident, look by look: the mean and the most.
+fn row(held: &[Resident], share: f64) -> String {
+    let all: Resident = held.iter().copied().sum();
+    let count = u64::try_from(held.len().max(1)).unwrap_or(1);
+    let mean = Resident { kb: all.kb / count, own_kb: all.own_kb / count };
+    let most = held.iter().map(|look| look.kb).max().unwrap_or_default();
+    format!("RSS {mean}, at most {:.1} MB   CPU {share:5.2} % of a core", mb(most))
+}
+
+fn mb(kb: u64) -> f64 {
+    kb as f64 / 1000.0
 }
 
 /// Resident memory.
@@ -76,9 +91,16 @@ impl Resident {
     }
 }
 
+impl Sum for Resident {
+    fn sum<I: Iterator<Item = Resident>>(all: I) -> Resident {
+        let add =
+            |a: Resident, b: Resident| Resident { kb: a.kb + b.kb, own_kb: a.own_kb + b.own_kb };
+        all.fold(Resident::default(), add)
+    }
+}
+
 impl fmt::Display for Resident {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mb = |kb: u64| kb as f64 / 1000.0;
         write!(f, "{:6.1} MB ({:.1} of them not code)", mb(self.kb), mb(self.own_kb))
     }
 }

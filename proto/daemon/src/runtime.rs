@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::time::Duration;
 
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::{TimeVal, TimeValLike as _};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::exit::Failure;
@@ -22,11 +24,13 @@ pub enum Threads {
 /// its stack does not stay resident.
 const BLOCKING_THREADS_MAX: usize = 8;
 
-/// Between two looks at how much is resident.
-const LOOK: Duration = Duration::from_secs(15);
-/// More pages than this have to have become resident since: of the heap a megabyte of the usual ones, of code a quarter of one.
-const HEAP_SLACK_PAGES: u64 = 256;
-const CODE_SLACK_PAGES: u64 = 64;
+/// Between two looks at how much is resident: a beat of an idle agent, every ten seconds, brings most of its code back for half of that
+/// time.
+const LOOK: Duration = Duration::from_secs(5);
+/// More pages than this have to have become resident since something was let go of, of the heap or of code: a megabyte of the usual ones.
+const SLACK_PAGES: u64 = 256;
+/// Who has had a processor for longer than this between two looks is at work: a hundredth of the time.
+const AT_WORK: Duration = Duration::from_millis(50);
 
 /// Runs a program to its end.
 pub fn run<F>(threads: Threads, program: F) -> Result<(), Failure>
@@ -51,19 +55,20 @@ pub fn trim_heap() {
     sys::trim_heap();
 }
 
-/// Lets go of what only the start of a program needed, and of what work has left, for as long as the program runs. The least code
-/// that ever came back by the next look is what waiting takes; more than that goes. A busy program so brings its own code back
-/// twice a minute, 16 pages with each fault.
+/// Lets go of what only the start of a program needed, and of what work has left, for as long as the program runs. One that is at work
+/// keeps its code: it would only bring it back, 16 pages with each fault.
 async fn let_go() {
-    let mut kept: Option<Resident> = None;
+    let mut kept = Resident::default();
+    let mut worked = processor_time();
     loop {
         tokio::time::sleep(LOOK).await;
         let now = resident();
-        let least = kept.unwrap_or_default();
-        let heap = now.heap > least.heap + HEAP_SLACK_PAGES;
-        let files = now.files > least.files + CODE_SLACK_PAGES;
+        let before = std::mem::replace(&mut worked, processor_time());
+        let is_at_work = worked.saturating_sub(before) > AT_WORK;
+        let heap = now.heap > kept.heap + SLACK_PAGES;
+        let files = now.files > kept.files + SLACK_PAGES && !is_at_work;
         if !heap && !files {
-            kept = kept.map(|kept| kept.least(now));
+            kept = kept.least(now);
             continue;
         }
         // Reading the table walks what is resident: about a millisecond, and not on the thread that serves.
@@ -76,15 +81,19 @@ async fn let_go() {
             }
         };
         let _ = tokio::task::spawn_blocking(gone).await;
-        // Of the heap what is in use is known at once: the burst that made it grow may go on.
-        let in_use = resident().heap;
-        tokio::time::sleep(LOOK).await;
-        let come_back = resident().files;
-        kept = Some(Resident {
-            heap: if heap { in_use } else { least.heap.min(in_use) },
-            files: kept.map_or(come_back, |kept| kept.files.min(come_back)),
-        });
+        let left = resident();
+        kept = Resident {
+            heap: if heap { left.heap } else { kept.heap.min(left.heap) },
+            files: if files { left.files } else { kept.files },
+        };
     }
+}
+
+/// Time on a processor that this program has had.
+fn processor_time() -> Duration {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Duration::ZERO };
+    let micros = |time: TimeVal| u64::try_from(time.num_microseconds()).unwrap_or(0);
+    Duration::from_micros(micros(usage.user_time()) + micros(usage.system_time()))
 }
 
 /// What is resident of a process, in pages.

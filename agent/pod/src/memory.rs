@@ -289,6 +289,11 @@ impl Memory {
         self.troubles.retain(|t| t.step != *step);
     }
 
+    /// Notes that a sandbox was made: what could not be begun in the one before may be tried in it at once.
+    pub fn sandbox_made(&mut self) {
+        self.troubles.retain(|t| !matches!(t.step, Step::Container(_)));
+    }
+
     /// The last failure of a step.
     pub fn trouble(&self, step: &Step) -> Option<&Trouble> {
         self.troubles.iter().find(|t| t.step == *step)

@@ -501,6 +501,7 @@ impl World {
                 let (id, ips) = (self.id(), vec!["10.1.0.2".to_owned()]);
                 self.seen.sandboxes.push(SandboxSeen { id, attempt, ready: true, ips });
                 self.seen.cgroup = true;
+                self.memory.sandbox_made();
             }
             Action::InspectImage { image } => {
                 let state = if self.next_id.is_multiple_of(2) {

@@ -61,7 +61,10 @@ pub fn done(seen: &mut PodSeen, memory: &mut Memory, action: &Action, effect: Ef
         Action::MountVolumes => seen.volumes = VolumesSeen::Mounted,
         Action::UnmountVolumes => seen.volumes = VolumesSeen::Absent,
         Action::RemoveCgroup => seen.cgroup = false,
-        Action::CreateSandbox { .. } => seen.cgroup = true,
+        Action::CreateSandbox { .. } => {
+            seen.cgroup = true;
+            memory.sandbox_made();
+        }
         Action::PullImage { container, image } => memory.pulled(container, image),
         Action::RunPostStart { container, id } => memory.post_started(container, id, true),
         Action::RemoveContainer { id, .. } => seen.containers.retain(|c| c.id != *id),
@@ -136,6 +139,8 @@ pub fn instance_changed(seen: &mut PodSeen, instance: ContainerSeen) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use agent_pod::seen::Exit;
 
     use super::*;
@@ -172,7 +177,7 @@ mod tests {
         let stop = Action::StopContainer {
             container: "c".into(),
             id: "x".into(),
-            deadline: std::time::Duration::ZERO,
+            deadline: Duration::ZERO,
             why: agent_pod::plan::StopWhy::PodEnds,
             hook: false,
         };
@@ -196,6 +201,24 @@ mod tests {
             assert_eq!(seen.containers[0].state, expect);
         }
         assert!(!Effect::Started(7).tells(), "it is looked at");
+    }
+
+    #[test]
+    fn what_could_not_be_made_in_a_sandbox_is_tried_at_once_in_the_next() {
+        let mut memory = Memory::default();
+        let (container, image) = (Step::Container("c".into()), Step::Image("i".into()));
+        for step in [&container, &image] {
+            memory.failed(
+                step.clone(),
+                "CreateContainerError",
+                "sandbox is not ready",
+                Duration::ZERO,
+            );
+        }
+        let make = Action::CreateSandbox { attempt: 1 };
+        done(&mut PodSeen::default(), &mut memory, &make, Effect::Nothing);
+        assert!(memory.trouble(&container).is_none());
+        assert!(memory.trouble(&image).is_some(), "another sandbox makes no image");
     }
 
     #[test]

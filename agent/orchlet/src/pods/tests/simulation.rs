@@ -7,7 +7,7 @@
 //! (with `ORCH_DEATHS=<moment>[,<moment>]` for a walk). `ORCH_SEEDS=<n>` runs so many seeds, from `ORCH_FROM` on; `hack/simulate` runs
 //! them by the million.
 //!
-//! What must hold is checked where it could be broken: `world.rs`, `runtime.rs`, `cluster.rs`, `volumes.rs` and the end of `sim.rs`; in
+//! What must hold is checked where it could be broken: `world.rs`, `runtime.rs`, `cluster.rs`, `volumes.rs` and `sim/rest.rs`; in
 //! one history in eight (`extras.rs`) also what takes longer to look at: `readers.rs`, `shares.rs`, `others.rs` and `leaks.rs`.
 
 mod chance;

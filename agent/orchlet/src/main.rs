@@ -42,6 +42,7 @@ use proto_daemon::exit::{Failure, conclude, parse_flags};
 use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
+    proto_daemon::panics::install();
     if std::env::args_os().nth(1).is_some_and(|first| first == hold::ARGUMENT) {
         return hold::run();
     }

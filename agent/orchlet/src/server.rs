@@ -35,13 +35,14 @@ use http::{Request, Response, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use proto_api::authentication::v1::UserInfo;
 use proto_api::names::Names;
 use proto_daemon::admin::AdminPages;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
+use proto_daemon::panics::{IsolatedExecutor, isolate};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -163,12 +164,12 @@ impl Server {
                 }
             };
             if let Some((socket, config)) = config {
-                tokio::spawn(connection(
+                tokio::spawn(isolate(connection(
                     self.service.clone(),
                     TlsAcceptor::from(config),
                     socket,
                     slot.ok(),
-                ));
+                )));
             }
         }
     }
@@ -187,9 +188,12 @@ async fn connection(
         chain.and_then(|chain| chain.first()).and_then(tls::certified_user).map(Arc::new);
     let answer = service_fn(move |request| {
         let (service, certified) = (service.clone(), certified.clone());
-        async move { Ok::<_, Infallible>(service.answer(request, certified.as_deref()).await) }
+        async move {
+            let answer = isolate(service.answer(request, certified.as_deref())).await;
+            Ok::<_, Infallible>(answer.unwrap_or_else(|panicked| text(500, &panicked.to_string())))
+        }
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+    let mut builder = auto::Builder::new(IsolatedExecutor);
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     builder
         .http2()

@@ -10,6 +10,7 @@ use proto_daemon::runtime::{self, Threads};
 const PROGRAM: &str = "orch-apiserver";
 
 fn main() -> ExitCode {
+    proto_daemon::panics::install();
     let flags: Flags = match exit::parse_flags() {
         Ok(flags) => flags,
         Err(code) => return code,

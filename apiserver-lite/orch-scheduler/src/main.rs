@@ -25,6 +25,7 @@ use proto_daemon::exit::{conclude, parse_flags};
 use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
+    proto_daemon::panics::install();
     match parse_flags() {
         Ok(flags) => conclude("orch-scheduler", runtime::run(Threads::One, app::run(flags))),
         Err(code) => code,

@@ -12,6 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use proto_api::Resource;
 use proto_api::meta::v1::ObjectMeta;
 use proto_daemon::drain::DrainWatch;
+use proto_daemon::panics::isolate_sync;
 use tokio::sync::watch as state;
 
 use crate::api::Api;
@@ -202,6 +203,20 @@ impl<T: Resource, U: Send + Sync + 'static> Reflector<T, U> {
     }
 }
 
+/// What is kept of `object`; nothing when making it panicked, which must not end what the program does for all other objects.
+fn project_one<T: Resource, U>(key: &ObjectKey, project: &Project<T, U>, object: T) -> Option<U> {
+    isolate_sync(|| project(object))
+        .inspect_err(|panicked| {
+            tracing::error!(
+                resource = T::PLURAL,
+                object = %key,
+                %panicked,
+                "object ignored until it changes: reading it failed"
+            );
+        })
+        .ok()
+}
+
 /// Takes one observation into the map; most are one change, the end of a list may be many.
 fn take<T: Resource, U>(
     cache: &mut Cache<U>,
@@ -216,7 +231,11 @@ fn take<T: Resource, U>(
         Observed::Listed(object) | Observed::Applied(object) => {
             let key = ObjectKey::of(object.metadata());
             let version = object.metadata().resource_version.clone();
-            cache.apply(key, &version, || project(object)).into_iter().collect()
+            let named = key.clone();
+            cache
+                .apply(key, &version, || project_one(&named, project, object))
+                .into_iter()
+                .collect()
         }
         Observed::Deleted(object) => {
             cache.delete(&ObjectKey::of(object.metadata())).into_iter().collect()
@@ -226,5 +245,28 @@ fn take<T: Resource, U>(
             changes.push(Change::Synced);
             changes
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::core::v1::ConfigMap;
+
+    use super::*;
+
+    #[test]
+    #[allow(clippy::panic, reason = "the panic is what is tested")]
+    fn an_object_whose_projection_panics_is_ignored_alone() {
+        let project: Project<ConfigMap, String> = Box::new(|object| {
+            if object.metadata.name == "bad" { panic!("bad object") } else { object.metadata.name }
+        });
+        let mut cache = Cache::default();
+        let mut see = |name: &str| {
+            let mut object = ConfigMap::default();
+            (object.metadata.name, object.metadata.resource_version) = (name.into(), "1".into());
+            take(&mut cache, &project, Observed::Applied(object)).len()
+        };
+        assert_eq!([see("a"), see("bad"), see("b")], [1, 0, 1]);
+        assert_eq!(cache.len(), 2);
     }
 }

@@ -18,6 +18,7 @@ pub mod go_duration;
 pub mod health;
 pub mod log;
 pub mod metrics;
+pub mod panics;
 pub mod rate;
 pub mod ready;
 pub mod reconcile;

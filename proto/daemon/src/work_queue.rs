@@ -23,7 +23,16 @@ use tokio::time::{Instant, sleep_until};
 use crate::backoff::Backoff;
 use crate::drain::DrainWatch;
 use crate::exit::chain;
+use crate::panics::isolate;
 use schedule::Schedule;
+
+/// Longest delay of a key. Delays come from objects (deadlines, times to live); a key that is early is looked at and delayed again.
+pub const DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
+
+/// The time in `delay` from now, at most [`DELAY_MAX`].
+fn after(delay: Duration) -> Instant {
+    Instant::now() + delay.min(DELAY_MAX)
+}
 
 /// What names a piece of work, for example namespace and name.
 pub trait Key: Clone + Ord + Debug + Send + 'static {}
@@ -40,8 +49,7 @@ struct Shared<K> {
     retry: Backoff,
 }
 
-/// One key, held while it is worked on. Dropped without a word, as in a panic, it counts as failed:
-/// no key is ever lost.
+/// One key, held while it is worked on. Dropped without a result it counts as failed: no key is ever lost.
 #[derive(Debug)]
 pub struct Work<K: Key> {
     queue: WorkQueue<K>,
@@ -74,9 +82,9 @@ impl<K: Key> WorkQueue<K> {
         self.0.changed.notify_one();
     }
 
-    /// Work on `key` in `delay` from now, or earlier when it was so asked before.
+    /// Work on `key` in `delay` from now, or earlier when it was so asked before. Delays over [`DELAY_MAX`] count as that.
     pub fn add_after(&self, key: K, delay: Duration) {
-        self.schedule().add_at(key, Instant::now() + delay);
+        self.schedule().add_at(key, after(delay));
         self.0.changed.notify_one();
     }
 
@@ -128,7 +136,7 @@ impl<K: Key> Work<K> {
 
     /// The work is done for now and to be looked at again.
     pub fn again_in(self, delay: Duration) {
-        self.queue.schedule().add_at(self.key.clone(), Instant::now() + delay);
+        self.queue.schedule().add_at(self.key.clone(), after(delay));
         self.done();
     }
 }
@@ -136,8 +144,8 @@ impl<K: Key> Work<K> {
 impl<K: Key> Drop for Work<K> {
     fn drop(&mut self) {
         if !self.told {
-            let (now, retry) = (Instant::now(), self.queue.0.retry);
-            let wait = |failures| now + retry.delay(failures, rand::random());
+            let retry = self.queue.0.retry;
+            let wait = |failures| after(retry.delay(failures, rand::random()));
             self.queue.schedule().failed(&self.key, wait);
             self.queue.0.changed.notify_one();
         }
@@ -168,17 +176,19 @@ pub async fn run_workers<K, E, F, Fut>(
                     () = drain.asked() => return,
                     item = queue.next() => item,
                 };
-                match work(item.key().clone()).await {
-                    Ok(None) => item.done(),
-                    Ok(Some(delay)) => item.again_in(delay),
-                    Err(error) => {
+                match isolate(work(item.key().clone())).await {
+                    Ok(Ok(None)) => item.done(),
+                    Ok(Ok(Some(delay))) => item.again_in(delay),
+                    Ok(Err(error)) => {
                         tracing::warn!(key = ?item.key(), error = chain(&error), "work failed");
+                    }
+                    Err(panicked) => {
+                        tracing::error!(key = ?item.key(), %panicked, "work failed, retried after its back-off");
                     }
                 }
             }
         });
     }
-    // A worker that panicked has put its key back by dropping it; the others go on.
     while running.join_next().await.is_some() {}
 }
 

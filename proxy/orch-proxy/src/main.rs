@@ -18,6 +18,7 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
 const USERSPACE_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
+    proto_daemon::panics::install();
     let flags: Flags = match exit::parse_flags() {
         Ok(flags) => flags,
         Err(code) => return code,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use proto_daemon::panics::isolate;
 
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
@@ -28,8 +29,23 @@ pub struct Peer {
     pub certificate: Option<Arc<User>>,
 }
 
-/// Serves one request. Never fails: failures become statuses.
+/// Serves one request. Never fails: failures become statuses, a panic becomes a 500.
 pub async fn handle(
+    server: Arc<Server>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> Response<ResponseBody> {
+    let line = format!("{} {}", request.method(), request.uri().path());
+    isolate(serve(server.clone(), peer, request)).await.unwrap_or_else(|panicked| {
+        tracing::error!(request = line, %panicked, "answering 500: the request caused a panic");
+        failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
+    })
+}
+
+/// What a request is answered that panicked; the words are Kubernetes'.
+const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
+
+async fn serve(
     server: Arc<Server>,
     peer: Peer,
     request: Request<Incoming>,

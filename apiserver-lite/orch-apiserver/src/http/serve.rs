@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use proto_daemon::drain::DrainWatch;
+use proto_daemon::panics::{IsolatedExecutor, isolate};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -58,8 +59,10 @@ pub async fn serve(
         let (server, tls, until) = (server.clone(), tls.clone(), until.clone());
         tokio::spawn(async move {
             let _slot = slot;
-            if let Err(error) = connection(server, socket, tls, until).await {
-                tracing::debug!(%address, %error, "connection ended");
+            match isolate(connection(server, socket, tls, until)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%address, %error, "connection ended"),
+                Err(panicked) => tracing::error!(%address, %panicked, "connection closed"),
             }
         });
     }
@@ -93,8 +96,8 @@ async fn connection(
     connection.await
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+fn builder() -> auto::Builder<IsolatedExecutor> {
+    let mut builder = auto::Builder::new(IsolatedExecutor);
     builder
         .http1()
         .timer(TokioTimer::new())

@@ -61,31 +61,32 @@ impl<U> Cache<U> {
     }
 
     /// The object as it is at `version`; no change when that version is the one that is known, as
-    /// after most lists.
+    /// after most lists. Without an object, because it could not be made, what was known stays.
     pub(super) fn apply(
         &mut self,
         key: ObjectKey,
         version: &str,
-        object: impl FnOnce() -> U,
+        object: impl FnOnce() -> Option<U>,
     ) -> Option<Change<U>> {
         let (list, seen) = (self.list, self.versions.hash_one(version));
-        let entries = match self.namespaces.get_mut(&*key.namespace) {
-            Some(entries) => entries,
-            None => self.namespaces.entry(key.namespace.as_str().into()).or_default(),
-        };
-        let known = entries.get_mut(&*key.name);
+        let entries = self.namespaces.get_mut(&*key.namespace);
+        let known = entries.and_then(|entries| entries.get_mut(&*key.name));
         if let Some(entry) = known {
             entry.list = list;
             if entry.version == seen && !version.is_empty() {
                 return None;
             }
             entry.version = seen;
-            let new = Arc::new(object());
+            let new = Arc::new(object()?);
             let old = std::mem::replace(&mut entry.object, new.clone());
             return Some(Change::Applied { key, new, old: Some(old) });
         }
-        let new = Arc::new(object());
+        let new = Arc::new(object()?);
         let entry = Entry { version: seen, list, object: new.clone() };
+        let entries = match self.namespaces.get_mut(&*key.namespace) {
+            Some(entries) => entries,
+            None => self.namespaces.entry(key.namespace.as_str().into()).or_default(),
+        };
         entries.insert(key.name.as_str().into(), entry);
         Some(Change::Applied { key, new, old: None })
     }
@@ -130,13 +131,13 @@ mod tests {
         let mut cache = Cache::default();
         cache.begin_list();
         for name in ["a", "b", "c"] {
-            assert!(cache.apply(key(name), "1", || 1).is_some());
+            assert!(cache.apply(key(name), "1", || Some(1)).is_some());
         }
         assert!(cache.end_list().is_empty());
 
         cache.begin_list();
-        assert_eq!(cache.apply(key("a"), "1", || 9), None);
-        let changed = cache.apply(key("b"), "2", || 2);
+        assert_eq!(cache.apply(key("a"), "1", || Some(9)), None);
+        let changed = cache.apply(key("b"), "2", || Some(2));
         assert_eq!(
             changed,
             Some(Change::Applied { key: key("b"), new: Arc::new(2), old: Some(Arc::new(1)) })
@@ -149,10 +150,23 @@ mod tests {
     fn a_list_that_begins_again_counts_alone() {
         let mut cache = Cache::default();
         cache.begin_list();
-        cache.apply(key("a"), "1", || 1);
+        cache.apply(key("a"), "1", || Some(1));
         cache.begin_list();
-        cache.apply(key("b"), "2", || 1);
+        cache.apply(key("b"), "2", || Some(1));
         assert_eq!(cache.end_list(), [Change::Deleted { key: key("a"), old: Arc::new(1) }]);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_made_leaves_what_was_known() {
+        let mut cache = Cache::default();
+        cache.begin_list();
+        assert!(cache.apply(key("a"), "1", || Some(1)).is_some());
+        assert_eq!(cache.apply(key("a"), "2", || None), None);
+        assert_eq!(cache.apply(key("b"), "1", || None), None);
+        assert_eq!(cache.get(&key("a")), Some(Arc::new(1)));
+        assert_eq!((cache.get(&key("b")), cache.len()), (None, 1));
+        assert!(cache.end_list().is_empty());
+        assert!(cache.apply(key("a"), "3", || Some(3)).is_some());
     }
 
     #[test]
@@ -190,13 +204,13 @@ mod tests {
                         truth = entries.iter().copied().collect();
                         cache.begin_list();
                         for (name, version) in &truth {
-                            changes.extend(cache.apply(key(&name.to_string()), &version.to_string(), || *version));
+                            changes.extend(cache.apply(key(&name.to_string()), &version.to_string(), || Some(*version)));
                         }
                         changes.extend(cache.end_list());
                     }
                     Step::Apply(name, version) => {
                         truth.insert(name, version);
-                        changes.extend(cache.apply(key(&name.to_string()), &version.to_string(), || version));
+                        changes.extend(cache.apply(key(&name.to_string()), &version.to_string(), || Some(version)));
                     }
                     Step::Delete(name) => {
                         truth.remove(&name);

@@ -1,0 +1,129 @@
+//! What a panic ends: the program, unless it happens inside a boundary.
+//!
+//! A boundary ([`isolate`], [`isolate_sync`]) stands around the work for one request, connection, pod, key or object. A panic in
+//! there fails that one thing. Any other panic leaves shared state that nobody has checked: it is logged and the program aborts, so that
+//! its supervisor starts it again from what is stored. [`install`] makes the difference; without it (in unit tests) a panic behaves as Rust's
+//! default does.
+//!
+//! | program | boundaries | everything else |
+//! |---|---|---|
+//! | API server | a request (answered 500), a connection | abort: the store's writer above all |
+//! | kubelet | a request, a connection, a pod's task, the projection of a watched object | abort: containers go on |
+//! | kube-proxy | the projection of a watched object | abort: the kernel keeps the last ruleset |
+//! | controller manager | a key of the work queue, the projection of a watched object | abort |
+//! | scheduler | the projection of a watched object | abort |
+
+use std::any::Any;
+use std::cell::Cell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::pin::pin;
+use std::task::Poll;
+
+/// Bytes of a panic's message that are kept: messages may quote input.
+const MESSAGE_MAX: usize = 512;
+
+thread_local! {
+    /// Boundaries that this thread is inside of.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Work inside a boundary has panicked. The hook has logged where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("panic: {message}")]
+pub struct Panicked {
+    /// The panic's message, at most 512 bytes.
+    pub message: String,
+}
+
+/// Has panics logged, and those outside of all boundaries end the process with SIGABRT. Call it once, first in `main`.
+pub fn install() {
+    std::panic::set_hook(Box::new(|info| {
+        let isolated = DEPTH.get() > 0;
+        let message = message_of(info.payload());
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        if isolated {
+            tracing::error!(message, place, "panic inside a boundary, the program goes on");
+            return;
+        }
+        // Standard error as well: the panic may come from the log, or from before it was set up.
+        eprintln!("panic at {place}: {message}");
+        log_fatal(info, &message);
+        std::process::abort();
+    }));
+}
+
+fn log_fatal(info: &PanicHookInfo<'_>, message: &str) {
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let thread = std::thread::current();
+    let thread = thread.name().unwrap_or("unnamed");
+    tracing::error!(message, place, thread, "panic outside of a boundary, aborting");
+}
+
+/// Runs `work`; a panic in it becomes an error. What `work` has changed before stays changed.
+///
+/// # Errors
+/// `work` panicked.
+pub fn isolate_sync<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    let _inside = Inside::enter();
+    catch_unwind(AssertUnwindSafe(work))
+        .map_err(|payload| Panicked { message: message_of(payload.as_ref()) })
+}
+
+/// Runs `work`; a panic in any of its polls becomes an error, and it is not polled again.
+///
+/// Tasks and blocking closures that `work` starts are outside of the boundary.
+///
+/// # Errors
+/// `work` panicked.
+pub async fn isolate<F: Future>(work: F) -> Result<F::Output, Panicked> {
+    let mut work = pin!(work);
+    std::future::poll_fn(move |context| match isolate_sync(|| work.as_mut().poll(context)) {
+        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
+        Ok(Poll::Pending) => Poll::Pending,
+        Err(panicked) => Poll::Ready(Err(panicked)),
+    })
+    .await
+}
+
+/// Spawns the tasks that hyper makes for a connection (HTTP/2: one for each stream), each inside a boundary.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IsolatedExecutor;
+
+impl<F> hyper::rt::Executor<F> for IsolatedExecutor
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, work: F) {
+        tokio::spawn(isolate(work));
+    }
+}
+
+/// Counts a thread into a boundary until dropped.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Self {
+        DEPTH.set(DEPTH.get().saturating_add(1));
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+    }
+}
+
+fn message_of(payload: &(dyn Any + Send)) -> String {
+    let text = match payload.downcast_ref::<&str>() {
+        Some(text) => text,
+        None => payload.downcast_ref::<String>().map_or("no message", String::as_str),
+    };
+    text[..text.floor_char_boundary(MESSAGE_MAX)].to_owned()
+}
+
+#[cfg(test)]
+#[path = "panics/tests.rs"]
+mod tests;

@@ -1,6 +1,7 @@
 //! Putting the parts together: what can fail at the start fails in [`build`].
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ use proxy_rules::model::Counting;
 use proxy_rules::trap::Trap;
 use proxy_userspace::ForwardMetrics;
 
+use crate::addresses;
 use crate::config::{BindFailure, Config, DetectLocal, LoopbackNodePorts, PodRoutes};
 use crate::counters::ServiceCounters;
 use crate::dns::{self, Nameserver};
@@ -116,7 +118,7 @@ pub async fn build(config: Config, kernel: Kernel) -> Result<Bound, BuildError> 
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     host::prepare(&config.conntrack);
     host::protect_from_oom(config.oom_score_adj);
-    let config = with_node_blocks(&client, config).await?;
+    let config = with_protected(&client, with_node_blocks(&client, config).await?);
     if config.settings.cluster_cidrs.iter().any(|block| block.family() == Family::Ip6) {
         host::forward_ipv6();
     }
@@ -200,6 +202,26 @@ pub(crate) fn nameserver(
         status: status.task("names"),
         settings,
     }))
+}
+
+/// Port of the kubelet's HTTPS endpoint, unless it is told otherwise.
+const KUBELET_PORT: u16 = 10250;
+
+/// The configuration with the sockets that no service may take by an external address: the API server's, if its URL has an address,
+/// and those of the kubelet and of this proxy at the node's addresses.
+pub(crate) fn with_protected(client: &Client, mut config: Config) -> Config {
+    let server = &client.config().server;
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    let port = server.port_u16().unwrap_or(443);
+    let api_server = host.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port));
+    let node = addresses::local().unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot list the node's addresses: services may take its own ports");
+        BTreeSet::new()
+    });
+    let ports = [KUBELET_PORT, config.health_address.port(), config.metrics_address.port()];
+    let own = node.iter().flat_map(|ip| ports.map(|port| SocketAddr::new(*ip, port)));
+    config.settings.protected = own.chain(api_server).collect();
+    config
 }
 
 /// The configuration with the node's own blocks of pod addresses, where traffic of pods is told by them. Waits
@@ -316,7 +338,8 @@ impl Bound {
         }
         if self.config.pod_routes == PodRoutes::Keep {
             let status = self.pages.status.task("pod routes");
-            router::start(&self.client, &self.config.node_name, status, &drain);
+            let cluster = self.config.settings.cluster_cidrs.clone();
+            router::start(&self.client, &self.config.node_name, cluster, status, &drain);
         }
         self.driver.run(drain).await;
     }

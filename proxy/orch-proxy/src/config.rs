@@ -1,5 +1,6 @@
 //! What the proxy is told: defaults, overridden by the configuration file, overridden by flags.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -270,6 +271,8 @@ fn settings(file: &ProxyConfiguration) -> Settings {
             false => Removed::Left,
         },
         counting: if dataplane.service_counters { Counting::On } else { Counting::Off },
+        // Known once the node's addresses and the API server's are.
+        protected: BTreeSet::new(),
         // Whoever makes the pods' routes knows that nobody beyond has one back.
         leaving: if dataplane.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
     }

@@ -1,6 +1,7 @@
 //! Keeps the routes to the pods of other nodes: follows the Nodes, and puts right what differs after each
 //! change and once a minute. Routes stay when the process goes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use proto_api::core::v1::Node;
@@ -9,21 +10,28 @@ use proto_daemon::backoff::Backoff;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
+use proxy_rules::model::Cidr;
 use tokio::sync::watch;
 
-use crate::routes::{Kernel, RouteError, plan, wanted};
+use crate::routes::{Kernel, RouteError, Routes, plan, wanted};
 
 /// How often the kernel's routes are compared though nothing was heard.
 const COMPARE_EVERY: Duration = Duration::from_secs(60);
 
-/// Follows nodes and keeps routes until drained.
-pub fn start(client: &Client, own: &str, status: TaskStatus, drain: &DrainWatch) {
+/// Follows nodes and keeps routes to their pods within `cluster` until drained.
+pub fn start(
+    client: &Client,
+    own: &str,
+    cluster: Vec<Cidr>,
+    status: TaskStatus,
+    drain: &DrainWatch,
+) {
     let nodes = Reflector::projected(client.all::<Node>(), ListParams::default(), essentials);
     let store = nodes.store();
     let (changed, changes) = watch::channel(());
     // Without a receiver the keeper has ended, and so will this.
     tokio::spawn(nodes.run(drain.clone(), move |_| changed.send_replace(())));
-    tokio::spawn(keep(store, own.to_owned(), changes, status, drain.clone()));
+    tokio::spawn(keep(store, own.to_owned(), cluster, changes, status, drain.clone()));
 }
 
 /// What routes depend on; the rest of a node, its images above all, is not kept.
@@ -39,6 +47,7 @@ fn essentials(node: Node) -> Node {
 async fn keep(
     nodes: Store<Node>,
     own: String,
+    cluster: Vec<Cidr>,
     mut changes: watch::Receiver<()>,
     status: TaskStatus,
     drain: DrainWatch,
@@ -49,10 +58,14 @@ async fn keep(
         () = nodes.synced() => {}
     }
     let mut failures: u32 = 0;
+    let mut refused = BTreeSet::new();
     loop {
         let _ = changes.borrow_and_update();
         status.started("nodes changed, or a minute passed");
-        match compare(&nodes, &own).await {
+        let known = nodes.list();
+        let wanted = wanted(known.iter().map(|(_, node)| &**node), &own, &cluster);
+        warn_of_refused(&mut refused, wanted.refused);
+        match compare(&wanted.routes).await {
             Ok(len) => {
                 failures = 0;
                 status.done(format!("{len} routes"));
@@ -79,11 +92,21 @@ async fn keep(
 }
 
 /// Puts the kernel's routes right; returns how many there are.
-async fn compare(nodes: &Store<Node>, own: &str) -> Result<usize, RouteError> {
-    let known = nodes.list();
-    let wanted = wanted(known.iter().map(|(_, node)| &**node), own);
+async fn compare(wanted: &Routes) -> Result<usize, RouteError> {
     let kernel = Kernel::open()?;
-    let changes = plan(&kernel.current().await?, &wanted);
+    let changes = plan(&kernel.current().await?, wanted);
     kernel.apply(&changes).await?;
     Ok(wanted.len())
+}
+
+/// Logs each range that gets no route once, for as long as it is refused.
+fn warn_of_refused(known: &mut BTreeSet<(String, Cidr)>, now: BTreeSet<(String, Cidr)>) {
+    for (node, range) in now.difference(known) {
+        tracing::warn!(
+            node,
+            %range,
+            "no route to the pod range: it is outside of --cluster-cidr or overlaps this node's own"
+        );
+    }
+    *known = now;
 }

@@ -3,7 +3,7 @@
 //! Which routes there should be is decided from Node objects alone; which of them are ours is told by their protocol
 //! number, so that nobody else's routes are touched and a crashed predecessor's are found again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
@@ -11,70 +11,85 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use proto_api::core::v1::Node;
+use proxy_netfilter::nft::Family;
+use proxy_rules::localise::is_forwardable;
+use proxy_rules::model::Cidr;
 use rtnetlink::{Handle, RouteMessageBuilder};
+
+use crate::own_node;
 
 /// Marks our routes: a value that rtnetlink(7) leaves to users and that no routing daemon has registered.
 const OURS: RouteProtocol = RouteProtocol::Other(78);
 
-/// A range of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Range {
-    /// First address.
-    pub address: IpAddr,
-    /// Length of the prefix in bits.
-    pub length: u8,
-}
-
-impl Range {
-    /// Reads `address/length`; `None` for what is none.
-    pub fn parse(text: &str) -> Option<Range> {
-        let (address, length) = text.split_once('/')?;
-        let address: IpAddr = address.parse().ok()?;
-        let length: u8 = length.parse().ok()?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        (length <= bits).then_some(Range { address, length })
-    }
-}
-
 /// The next hop of each pod range in the cluster.
-pub type Routes = BTreeMap<Range, IpAddr>;
+pub type Routes = BTreeMap<Cidr, IpAddr>;
+
+/// What Node objects ask for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The routes to have.
+    pub routes: Routes,
+    /// Nodes with a range that gets no route, because it is not the cluster's or overlaps this node's own.
+    pub refused: BTreeSet<(String, Cidr)>,
+}
 
 /// What has to change; removals come first, so that a range that moved is never refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Routes to take away.
-    pub withdraw: Vec<(Range, IpAddr)>,
+    pub withdraw: Vec<(Cidr, IpAddr)>,
     /// Routes to make.
-    pub announce: Vec<(Range, IpAddr)>,
+    pub announce: Vec<(Cidr, IpAddr)>,
 }
 
 /// The routes that the node `own` needs: every other node's ranges by that node's internal address of the family.
-pub fn wanted<'a>(nodes: impl IntoIterator<Item = &'a Node>, own: &str) -> Routes {
-    let mut routes = Routes::new();
-    for node in nodes.into_iter().filter(|node| node.metadata.name != own) {
-        let listed = &node.spec.pod_cidrs;
-        let ranges =
-            if listed.is_empty() { std::slice::from_ref(&node.spec.pod_cidr) } else { listed };
-        for range in ranges.iter().filter_map(|range| Range::parse(range)) {
-            if let Some(hop) = internal_address(node, range.address.is_ipv4()) {
-                routes.insert(range, hop);
+///
+/// Only ranges within `cluster` (the cluster's pod addresses) get one, none that overlaps a range of `own`, and of two nodes with one range the first by
+/// name: a node may write what it likes into its object, and must not draw traffic that is not its pods'.
+pub fn wanted<'a>(
+    nodes: impl IntoIterator<Item = &'a Node>,
+    own: &str,
+    cluster: &[Cidr],
+) -> Wanted {
+    let (own, mut others): (Vec<_>, Vec<_>) =
+        nodes.into_iter().partition(|node| node.metadata.name == own);
+    others.sort_unstable_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    let own: Vec<Cidr> = own.into_iter().flat_map(ranges).collect();
+    let mut wanted = Wanted::default();
+    for node in others {
+        for range in ranges(node) {
+            let is_pods = cluster.iter().any(|block| block.covers(&range));
+            if !is_pods || own.iter().any(|own| own.covers(&range) || range.covers(own)) {
+                wanted.refused.insert((node.metadata.name.clone(), range));
+                continue;
+            }
+            if let Some(hop) = internal_address(node, range.family() == Family::Ip)
+                && !range.contains(hop)
+            {
+                wanted.routes.entry(range).or_insert(hop);
             }
         }
     }
-    routes
+    wanted
+}
+
+/// The pod ranges that a node object names, at most one a family as Kubernetes has it.
+fn ranges(node: &Node) -> impl Iterator<Item = Cidr> {
+    let listed = own_node::pod_blocks(node).into_iter().take(2);
+    listed.filter_map(|range| range.parse().ok())
 }
 
 fn internal_address(node: &Node, v4: bool) -> Option<IpAddr> {
     let internal = node.status.addresses.iter().filter(|address| address.type_ == "InternalIP");
     internal
         .filter_map(|address| address.address.parse::<IpAddr>().ok())
-        .find(|a| a.is_ipv4() == v4)
+        .find(|address| address.is_ipv4() == v4 && is_forwardable(*address))
 }
 
 /// What turns `current` into `wanted`.
 pub fn plan(current: &Routes, wanted: &Routes) -> Changes {
     let missing_in = |from: &Routes, other: &Routes| {
-        let differs = |(range, hop): &(&Range, &IpAddr)| other.get(range) != Some(hop);
+        let differs = |(range, hop): &(&Cidr, &IpAddr)| other.get(range) != Some(hop);
         from.iter().filter(differs).map(|(range, hop)| (*range, *hop)).collect()
     };
     Changes { withdraw: missing_in(current, wanted), announce: missing_in(wanted, current) }
@@ -90,14 +105,12 @@ pub enum RouteError {
     #[error("list routes")]
     List(#[source] rtnetlink::Error),
     /// A route cannot be changed; the others were still tried.
-    #[error("{what} the route to {address}/{length} by {hop}")]
+    #[error("{what} the route to {range} by {hop}")]
     Change {
         /// `add` or `remove`.
         what: &'static str,
-        /// First address of the range.
-        address: IpAddr,
-        /// Length of its prefix.
-        length: u8,
+        /// The pod range.
+        range: Cidr,
         /// The next hop.
         hop: IpAddr,
         /// Why.
@@ -105,12 +118,10 @@ pub enum RouteError {
         source: rtnetlink::Error,
     },
     /// Somebody else has a route to the range. It stays, and pods there are reached as it says.
-    #[error("another program's route to {address}/{length} stands in the way of the one by {hop}")]
+    #[error("another program's route to {range} stands in the way of the one by {hop}")]
     Foreign {
-        /// First address of the range.
-        address: IpAddr,
-        /// Length of its prefix.
-        length: u8,
+        /// The pod range.
+        range: Cidr,
         /// The next hop that it should have.
         hop: IpAddr,
     },
@@ -166,9 +177,7 @@ impl Kernel {
         }
         let ours = self.current().await?;
         let foreign = taken.into_iter().find(|(range, hop)| ours.get(range) != Some(hop));
-        outcome.and(foreign.map_or(Ok(()), |(range, hop)| {
-            Err(RouteError::Foreign { address: range.address, length: range.length, hop })
-        }))
+        outcome.and(foreign.map_or(Ok(()), |(range, hop)| Err(RouteError::Foreign { range, hop })))
     }
 }
 
@@ -179,34 +188,28 @@ fn is(error: &rtnetlink::Error, errno: i32) -> bool {
 /// `harmless` is the answer that means that it was so already.
 fn told(
     what: &'static str,
-    range: Range,
+    range: Cidr,
     hop: IpAddr,
     done: Result<(), rtnetlink::Error>,
     harmless: i32,
 ) -> Result<(), RouteError> {
     match done {
         Err(error) if is(&error, harmless) => Ok(()),
-        Err(source) => Err(RouteError::Change {
-            what,
-            address: range.address,
-            length: range.length,
-            hop,
-            source,
-        }),
+        Err(source) => Err(RouteError::Change { what, range, hop, source }),
         Ok(()) => Ok(()),
     }
 }
 
-fn message(range: Range, hop: IpAddr) -> Option<RouteMessage> {
+fn message(range: Cidr, hop: IpAddr) -> Option<RouteMessage> {
     let route = RouteMessageBuilder::<IpAddr>::new()
-        .destination_prefix(range.address, range.length)
+        .destination_prefix(range.first(), range.bits())
         .ok()?
         .gateway(hop)
         .ok()?;
     Some(route.protocol(OURS).scope(RouteScope::Universe).kind(RouteType::Unicast).build())
 }
 
-fn read(message: &RouteMessage) -> Option<(Range, IpAddr)> {
+fn read(message: &RouteMessage) -> Option<(Cidr, IpAddr)> {
     if message.header.protocol != OURS {
         return None;
     }
@@ -219,7 +222,7 @@ fn read(message: &RouteMessage) -> Option<(Range, IpAddr)> {
             _ => {}
         }
     }
-    Some((Range { address: range?, length: message.header.destination_prefix_length }, hop?))
+    Some((Cidr::new(range?, message.header.destination_prefix_length)?, hop?))
 }
 
 fn address(route: &RouteAddress) -> Option<IpAddr> {
@@ -246,8 +249,12 @@ mod tests {
         node
     }
 
-    fn route(range: &str, hop: &str) -> (Range, IpAddr) {
-        (Range::parse(range).unwrap(), hop.parse().unwrap())
+    fn cluster() -> [Cidr; 2] {
+        ["10.244.0.0/16", "fd00::/16"].map(|block| block.parse().unwrap())
+    }
+
+    fn route(range: &str, hop: &str) -> (Cidr, IpAddr) {
+        (range.parse().unwrap(), hop.parse().unwrap())
     }
 
     #[test]
@@ -263,7 +270,7 @@ mod tests {
             route("fd00:1::/64", "fd01::b"),
             route("10.244.2.0/24", "172.30.0.12"),
         ]);
-        assert_eq!(wanted(&nodes, "a"), expected);
+        assert_eq!(wanted(&nodes, "a", &cluster()).routes, expected);
     }
 
     #[test]
@@ -283,9 +290,32 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_left_out() {
-        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "x/8", "fd00::/129"] {
-            assert_eq!(Range::parse(wrong), None, "{wrong}");
-        }
+    fn a_node_gets_routes_only_for_pod_addresses_of_its_own() {
+        let nodes = [
+            node("a", &["10.244.0.0/24"], &["172.30.0.10"]),
+            // Outside of the cluster, everything, an address of the world, the node's own network.
+            node("b", &["255.255.255.255/32"], &["172.30.0.11"]),
+            node("c", &["0.0.0.0/0"], &["172.30.0.12"]),
+            node("d", &["172.30.0.0/24"], &["172.30.0.13"]),
+            // What is this node's own, or contains it.
+            node("e", &["10.244.0.128/25"], &["172.30.0.14"]),
+            node("f", &["10.244.0.0/16"], &["172.30.0.15"]),
+            // Not ranges, hops that are not nodes', more ranges than a node has.
+            node("g", &["10.244.5.0", "10.244.5.0/33"], &["172.30.0.16"]),
+            node("h", &["10.244.6.0/24"], &["127.0.0.1"]),
+            node("i", &["10.244.7.0/24"], &["10.244.7.1"]),
+            node("j", &["10.244.8.0/24", "10.244.9.0/24", "10.244.10.0/24"], &["172.30.0.17"]),
+            // A range that another has.
+            node("k", &["10.244.8.0/24"], &["172.30.0.18"]),
+        ];
+        let expected = Routes::from([
+            route("10.244.8.0/24", "172.30.0.17"),
+            route("10.244.9.0/24", "172.30.0.17"),
+        ]);
+        let wanted_here = wanted(&nodes, "a", &cluster());
+        assert_eq!(wanted_here.routes, expected);
+        let refused: Vec<&str> = wanted_here.refused.iter().map(|(node, _)| &**node).collect();
+        assert_eq!(refused, ["b", "c", "d", "e", "f"]);
+        assert_eq!(wanted(&nodes, "a", &[]).routes, Routes::new());
     }
 }

@@ -62,7 +62,7 @@ pub struct Bound {
 pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let client = app::client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let config = app::with_node_blocks(&client, config).await?;
+    let config = app::with_protected(&client, app::with_node_blocks(&client, config).await?);
     if let Err(error) = cleanup::clean_up(&config) {
         tracing::debug!(error = %chain(&error), "tables of an earlier process, if any, stay");
     }
@@ -144,7 +144,8 @@ impl Bound {
         }
         if self.config.pod_routes == PodRoutes::Keep {
             let status = self.pages.status.task("pod routes");
-            router::start(&self.client, &self.config.node_name, status, &drain);
+            let cluster = self.config.settings.cluster_cidrs.clone();
+            router::start(&self.client, &self.config.node_name, cluster, status, &drain);
         }
         let told = self.forwarder.clone();
         tokio::spawn(async move {

@@ -7,12 +7,13 @@ mod sys;
 
 use std::net::IpAddr;
 
-use orch_proxy::routes::{Kernel, Range, RouteError, Routes, plan, wanted};
+use orch_proxy::routes::{Kernel, RouteError, Routes, plan, wanted};
 use proto_api::core::v1::{Node, NodeAddress};
+use proxy_rules::model::Cidr;
 use sys::{in_namespace, run};
 
-fn route(range: &str, hop: &str) -> (Range, IpAddr) {
-    (Range::parse(range).unwrap(), hop.parse().unwrap())
+fn route(range: &str, hop: &str) -> (Cidr, IpAddr) {
+    (range.parse().unwrap(), hop.parse().unwrap())
 }
 
 #[test]
@@ -66,7 +67,7 @@ fn routes_follow_the_nodes() {
         runtime.block_on(async {
             let kernel = Kernel::open().unwrap();
             let follow = async |nodes: &[Node]| {
-                let wanted = wanted(nodes, "a");
+                let wanted = wanted(nodes, "a", &["10.1.0.0/16".parse().unwrap()]).routes;
                 kernel.apply(&plan(&kernel.current().await.unwrap(), &wanted)).await
             };
             let own = node("a", "10.1.0.0/24", "172.30.0.1");

@@ -13,7 +13,7 @@ use crate::layout::{
 };
 use crate::model::{
     Choice, Cidr, Counting, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol,
-    ServiceId, Topology, family_of,
+    ServiceId, Settings, Topology, family_of,
 };
 use crate::packed::Packed;
 
@@ -140,7 +140,7 @@ pub fn compile<'a>(
                 family,
                 protocol: port.protocol,
                 number: port.port,
-                frontends: frontends(service, port, family, &mut taken),
+                frontends: frontends(service, port, family, &layout.settings, &mut taken),
                 choice: service.choice,
                 all: slots(before.map(|b| &b.all), &chosen.all),
                 here: slots(before.map(|b| &b.here), &chosen.here),
@@ -178,13 +178,15 @@ fn frontends(
     service: &LocalService,
     port: &LocalPort,
     family: Family,
+    settings: &Settings,
     taken: &mut BTreeSet<Claim>,
 ) -> Box<[(Frontend, Policy)]> {
     let ours = |ip: &&IpAddr| family_of(**ip) == family;
     let cluster = service.cluster_ips.iter().filter(ours);
     // An address that is both is taken for a load balancer's: those have gates.
-    let balanced = service.load_balancer_ips.iter().filter(ours);
-    let external = service.external_ips.iter().filter(ours);
+    let allowed = |ip: &&IpAddr| !settings.protects(**ip, port.port, port.protocol);
+    let balanced = service.load_balancer_ips.iter().filter(ours).filter(allowed);
+    let external = service.external_ips.iter().filter(ours).filter(allowed);
     let cluster = cluster.map(|ip| (Frontend::ClusterIp(*ip), service.internal));
     let external = external.map(|ip| (Frontend::External(*ip), service.external));
     let node_port = port.node_port.map(|number| (Frontend::NodePort(number), service.external));

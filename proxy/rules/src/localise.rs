@@ -1,6 +1,7 @@
 //! From API objects to the node-local model. What this node does not forward becomes nothing here.
 
-use std::net::IpAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
 
 use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
@@ -91,15 +92,29 @@ fn topology(service: &Service, names: &Names) -> Topology {
     }
 }
 
-/// The addresses among `texts`, each once; `None` of headless services is none.
+/// Most addresses of one kind that a service is forwarded for; the API has no bound of its own.
+const ADDRESSES_MAX: usize = 1024;
+
+/// The addresses among `texts` that packets can be taken for, each once; `None` of headless services is none.
 fn addresses<'a>(texts: impl Iterator<Item = &'a String>) -> Box<[IpAddr]> {
-    let mut found: Vec<IpAddr> = Vec::new();
-    for address in texts.filter_map(|text| text.parse().ok()) {
-        if !found.contains(&address) {
-            found.push(address);
+    let mut seen = BTreeSet::new();
+    texts
+        .filter_map(|text| text.parse().ok())
+        .filter(|address| is_forwardable(*address) && seen.insert(*address))
+        .take(ADDRESSES_MAX)
+        .collect()
+}
+
+/// Whether an address may be a service's or an endpoint's. Loopback, link-local (metadata services among them), multicast,
+/// unspecified and broadcast addresses mean the node itself or its neighbours, and a service that had one would take the node's own traffic.
+/// The API server refuses them too, but what it stores may be older than its rules.
+pub fn is_forwardable(address: IpAddr) -> bool {
+    let common = !address.is_loopback() && !address.is_unspecified() && !address.is_multicast();
+    common
+        && match address {
+            IpAddr::V4(v4) => !v4.is_link_local() && v4 != Ipv4Addr::BROADCAST,
+            IpAddr::V6(v6) => !v6.is_unicast_link_local() && v6.to_ipv4_mapped().is_none(),
         }
-    }
-    found.into()
 }
 
 fn policy(name: &str) -> Policy {
@@ -154,7 +169,7 @@ fn endpoint(endpoint: &Endpoint, node_name: &str) -> Option<LocalEndpoint> {
     };
     let here = endpoint.node_name.as_deref() == Some(node_name);
     Some(LocalEndpoint {
-        address: endpoint.addresses.first()?.parse().ok()?,
+        address: endpoint.addresses.first()?.parse().ok().filter(|a| is_forwardable(*a))?,
         state,
         place: if here { Place::Here } else { Place::Elsewhere },
     })
@@ -171,6 +186,7 @@ fn slice_port(port: &EndpointPort) -> Option<SlicePort> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proto_api::core::v1::LoadBalancerIngress;
     use proto_api::discovery::v1::EndpointConditions;
     use proto_api::names::Profile;
 
@@ -213,6 +229,48 @@ mod tests {
         // A number that was left behind by another type is no node port.
         service.spec.type_ = "ClusterIP".into();
         assert_eq!(localise_service(&service, orch()).unwrap().ports[0].node_port, None);
+    }
+
+    #[test]
+    fn addresses_of_the_node_itself_are_no_services() {
+        let special = [
+            "127.0.0.1",
+            "127.8.8.8",
+            "0.0.0.0",
+            "169.254.169.254",
+            "224.0.0.1",
+            "255.255.255.255",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:127.0.0.1",
+        ];
+        let mut service = web();
+        service.spec.type_ = "LoadBalancer".into();
+        service.spec.external_ips = special.map(String::from).into();
+        service.spec.cluster_ips.extend(special.map(String::from));
+        let ingress = special.map(|ip| LoadBalancerIngress { ip: ip.into(), ..Default::default() });
+        service.status.load_balancer.ingress = ingress.into();
+        let local = localise_service(&service, orch()).unwrap();
+        assert_eq!((local.cluster_ips.len(), local.external_ips.len()), (2, 0));
+        assert!(local.load_balancer_ips.is_empty());
+
+        let mut slice = EndpointSlice { address_type: "IPv4".into(), ..Default::default() };
+        slice.metadata.labels.insert(orch().label("service-name"), "web".into());
+        let at = |ip: &str| Endpoint { addresses: vec![ip.into()], ..Endpoint::default() };
+        slice.endpoints = special.map(at).into();
+        slice.endpoints.push(at("10.0.0.1"));
+        assert_eq!(localise_slice(&slice, orch(), "n1").unwrap().endpoints.len(), 1);
+    }
+
+    #[test]
+    fn a_service_has_a_bounded_number_of_addresses() {
+        let mut service = web();
+        let all = (0..70_000_u32).map(|n| Ipv4Addr::from(0x0b00_0000 + n).to_string());
+        service.spec.external_ips = all.collect();
+        let local = localise_service(&service, orch()).unwrap();
+        assert_eq!(local.external_ips.len(), ADDRESSES_MAX);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The node-local model: services as seen from one node, in terms of addresses and ports.
 
+use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use proxy_netfilter::nft::Family;
@@ -257,7 +258,7 @@ pub enum Place {
 }
 
 /// Addresses that share their leading bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cidr {
     address: IpAddr,
     bits: u8,
@@ -300,6 +301,11 @@ impl Cidr {
     /// Whether `address` is one of them.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.family() == family_of(address) && self.masked(address) == self.address
+    }
+
+    /// Whether all addresses of `other` are among its own.
+    pub fn covers(&self, other: &Self) -> bool {
+        self.bits <= other.bits && self.contains(other.address)
     }
 
     fn masked(&self, address: IpAddr) -> IpAddr {
@@ -356,6 +362,8 @@ pub struct Settings {
     pub counting: Counting,
     /// What becomes of TCP connections to endpoints that are gone.
     pub removed: Removed,
+    /// TCP sockets that no external address of a service may take: the API server's, the kubelet's, the proxy's own.
+    pub protected: BTreeSet<SocketAddr>,
 }
 
 /// What becomes of TCP connections to endpoints that are gone.
@@ -389,6 +397,11 @@ pub enum Leaving {
 }
 
 impl Settings {
+    /// Whether the node and the cluster need this socket for themselves, so that no service gets it by an external address.
+    pub fn protects(&self, address: IpAddr, port: u16, protocol: Protocol) -> bool {
+        protocol == Protocol::Tcp && self.protected.contains(&SocketAddr::new(address, port))
+    }
+
     /// The block of pod addresses of a family.
     pub fn cluster_cidr(&self, family: Family) -> Option<Cidr> {
         self.cluster_cidrs.iter().copied().find(|cidr| cidr.family() == family)

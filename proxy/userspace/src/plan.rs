@@ -416,7 +416,12 @@ impl Plan {
                     (&service.load_balancer_ips, Rank::External, &balanced),
                 ];
                 for (list, rank, target) in lists.iter().filter(|_| self.reach == Reach::All) {
-                    list.iter().for_each(|ip| add(*ip, port.port, *rank, target));
+                    let protects = |ip: &IpAddr| {
+                        *rank == Rank::External
+                            && self.settings.protects(*ip, port.port, port.protocol)
+                    };
+                    let allowed = list.iter().filter(|ip| !protects(ip));
+                    allowed.for_each(|ip| add(*ip, port.port, *rank, target));
                 }
                 for (ip, number) in node_ports(port, &self.settings, &self.node) {
                     add(ip, number, Rank::External, &external);

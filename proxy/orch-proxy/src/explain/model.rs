@@ -48,6 +48,7 @@ impl Model {
         let settle = |error: BuildError| ModelError::Client(Box::new(error));
         let client = app::client(config).map_err(settle)?;
         let config = app::with_node_blocks(&client, config.clone()).await.map_err(settle)?;
+        let config = app::with_protected(&client, config);
         let names = config.names;
         let services = all::<Service>(&client, "services").await?;
         let slices = all::<EndpointSlice>(&client, "endpoint slices").await?;

@@ -263,6 +263,27 @@ fn this_machine_passes_the_policy_local_by_and_is_masqueraded() {
 }
 
 #[test]
+fn an_external_address_takes_no_socket_that_the_node_needs() {
+    let mut careful = layout();
+    careful.settings.protected = [(NODE, 80), ("198.51.100.1", 443)]
+        .map(|(address, port)| std::net::SocketAddr::new(ip(address), port))
+        .into();
+    let id = ServiceId::new("ns", "web");
+    let mut node = Dataplane::new(careful);
+    let service = LocalService {
+        external_ips: [ip(NODE), ip("198.51.100.1")].into(),
+        load_balancer_ips: [ip(NODE)].into(),
+        ..service(&["10.96.0.1"])
+    };
+    node.service_changed(&id, Some(Arc::new(service)));
+    node.slice_changed("web-1", None, Some(Arc::new(slice(&id, &ENDPOINTS[..1]))));
+    node.load();
+    assert_eq!(ask(&node, Network, CLIENT, NODE, 80), [Fate::Untouched]);
+    // The address alone is not what is protected.
+    assert_eq!(ask(&node, Network, CLIENT, "198.51.100.1", 80), sent(&["10.244.1.6"], Masqueraded));
+}
+
+#[test]
 fn loopback_serves_no_node_ports_whatever_the_blocks() {
     let mut everywhere = layout();
     everywhere.settings.node_port_cidrs = vec!["0.0.0.0/0".parse().unwrap()];

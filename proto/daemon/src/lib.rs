@@ -19,6 +19,7 @@ pub mod health;
 pub mod log;
 pub mod metrics;
 pub mod panics;
+pub mod private_files;
 pub mod rate;
 pub mod ready;
 pub mod reconcile;

@@ -1,0 +1,238 @@
+//! Files and directories that hold secrets: 0600 under 0700 from the moment they exist, whatever the umask, and written whole or not at
+//! all. What an older version left open to others is closed when it is opened, with a warning.
+//!
+//! Trusted owners are root and the effective user of the process. A directory or file of anybody else is refused: its owner could
+//! read or replace what is kept there.
+
+use std::{
+    ffi::OsString,
+    fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions},
+    io::{self, ErrorKind, Write as _},
+    os::unix::fs::{
+        DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::fcntl::OFlag;
+
+/// Mode of a directory with secrets.
+pub const DIRECTORY_MODE: u32 = 0o700;
+/// Mode of a file with secrets.
+pub const FILE_MODE: u32 = 0o600;
+
+/// Rights of others than the owner.
+const OF_OTHERS: u32 = 0o077;
+const STICKY: u32 = 0o1000;
+const WRITABLE_BY_ALL: u32 = 0o002;
+
+/// Ending of a file that is being written.
+const UNFINISHED: &str = ".new";
+/// Age at which an unfinished file was left by a process that ended: nothing written here takes that long.
+const LEFT_AFTER: Duration = Duration::from_secs(600);
+
+// === Directories ===
+
+/// Makes a directory that the process has for itself, and those above it that are missing, with [`DIRECTORY_MODE`]. One that is there is
+/// closed to others.
+///
+/// # Errors
+/// What the system says; `PermissionDenied` for a directory, or a link to one, of a foreign owner; `InvalidInput` for one that is meant
+/// to be shared (with the sticky bit).
+pub fn create_private_dir(path: &Path) -> io::Result<()> {
+    let directory = create_directory(path)?;
+    let metadata = directory.metadata()?;
+    if metadata.mode() & STICKY != 0 {
+        let text =
+            format!("{} is shared by users: expected a directory of its own", path.display());
+        return Err(io::Error::new(ErrorKind::InvalidInput, text));
+    }
+    close_to_others(&directory, path, &metadata, DIRECTORY_MODE)
+}
+
+/// Makes a directory above private ones, and those above it that are missing, with [`DIRECTORY_MODE`]. One that is there keeps its
+/// mode: it may serve others too.
+///
+/// # Errors
+/// What the system says; `PermissionDenied` for a directory, or a link to one, of a foreign owner, and for one in which all users may
+/// replace each other's files.
+pub fn create_trusted_dir(path: &Path) -> io::Result<()> {
+    let metadata = create_directory(path)?.metadata()?;
+    if metadata.mode() & WRITABLE_BY_ALL != 0 && metadata.mode() & STICKY == 0 {
+        let text = format!(
+            "{} has mode {:04o}: expected one that other users cannot write to",
+            path.display(),
+            metadata.mode() & 0o7777
+        );
+        return Err(io::Error::new(ErrorKind::PermissionDenied, text));
+    }
+    Ok(())
+}
+
+/// Makes the directory if it is missing, and opens it if its owner is trusted.
+fn create_directory(path: &Path) -> io::Result<File> {
+    match DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path) {
+        // There already, as a link or a directory; anything else is refused below.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        made => made?,
+    }
+    // A link of a foreign owner leads to where its owner wants.
+    check_owner(path, &fs::symlink_metadata(path)?)?;
+    let flags = OFlag::O_DIRECTORY.bits();
+    let directory = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    check_owner(path, &directory.metadata()?)?;
+    Ok(directory)
+}
+
+// === Files ===
+
+/// Makes a file with [`FILE_MODE`], open for reading and writing.
+///
+/// # Errors
+/// What the system says; `AlreadyExists` for anything that has the name, a link among them.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
+}
+
+/// Opens a file for reading, and for writing if `options` say so, and closes it to others.
+///
+/// # Errors
+/// What the system says; `PermissionDenied` for a foreign owner; `InvalidInput` for what is not a regular file.
+pub fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // A FIFO would be waited for.
+    let file = options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        let text = format!("{} is not a regular file", path.display());
+        return Err(io::Error::new(ErrorKind::InvalidInput, text));
+    }
+    check_owner(path, &metadata)?;
+    close_to_others(&file, path, &metadata, FILE_MODE)?;
+    Ok(file)
+}
+
+/// Closes a file to others, if it is there.
+///
+/// # Errors
+/// As [`open_private`].
+pub fn make_private(path: &Path) -> io::Result<()> {
+    match open_private(path, &mut OpenOptions::new()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        opened => opened.map(drop),
+    }
+}
+
+/// Writes a file with [`FILE_MODE`] in place of the one that has the name: whole and on the medium, or not at all. Its directory has to
+/// exist.
+///
+/// # Errors
+/// What the system says. The file is then as it was before, or as it should be and perhaps not yet on the medium.
+pub fn write_private_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
+    write_atomically(path, content, FILE_MODE)
+}
+
+/// As [`write_private_atomically`], for a file that others may read: it has `mode` when it gets its name.
+///
+/// # Errors
+/// As [`write_private_atomically`].
+pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let name = path.file_name().ok_or_else(|| {
+        io::Error::new(ErrorKind::InvalidInput, format!("{} names no file", path.display()))
+    })?;
+    let directory = match path.parent() {
+        Some(directory) if !directory.as_os_str().is_empty() => directory,
+        _ => Path::new("."),
+    };
+    remove_unfinished(directory, name);
+    let unfinished = directory.join(unfinished_name(name));
+    let mut file = create_private(&unfinished)?;
+    let written = file
+        .write_all(content)
+        .and_then(|()| match mode {
+            FILE_MODE => Ok(()),
+            mode => file.set_permissions(Permissions::from_mode(mode)),
+        })
+        .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&unfinished, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&unfinished);
+        return written;
+    }
+    File::open(directory)?.sync_all()
+}
+
+/// `.<name>.<16 random digits>.new`
+fn unfinished_name(name: &std::ffi::OsStr) -> OsString {
+    let mut unfinished = unfinished_prefix(name);
+    unfinished.push(format!("{:016x}{UNFINISHED}", rand::random::<u64>()));
+    unfinished
+}
+
+fn unfinished_prefix(name: &std::ffi::OsStr) -> OsString {
+    let mut prefix = OsString::from(".");
+    prefix.push(name);
+    prefix.push(".");
+    prefix
+}
+
+/// Removes what processes that ended while they wrote the file have left. Best effort.
+fn remove_unfinished(directory: &Path, name: &std::ffi::OsStr) {
+    let prefix = unfinished_prefix(name);
+    let is_one = |found: &[u8]| {
+        let middle = found
+            .strip_prefix(prefix.as_encoded_bytes())
+            .and_then(|rest| rest.strip_suffix(UNFINISHED.as_bytes()));
+        middle.is_some_and(|digits| digits.len() == 16 && digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        if !is_one(entry.file_name().as_encoded_bytes()) {
+            continue;
+        }
+        let written = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = written.ok().and_then(|written| written.elapsed().ok());
+        if age.is_some_and(|age| age > LEFT_AFTER) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The path under which [`create_private`] may make what gets the name `path` later, beside it.
+#[must_use]
+pub fn unfinished_path(path: &Path) -> PathBuf {
+    match path.file_name() {
+        Some(name) => path.with_file_name(unfinished_name(name)),
+        None => path.to_owned(),
+    }
+}
+
+// === Owners and modes ===
+
+fn check_owner(path: &Path, metadata: &Metadata) -> io::Result<()> {
+    let us = nix::unistd::geteuid().as_raw();
+    let owner = metadata.uid();
+    if owner == us || owner == 0 {
+        return Ok(());
+    }
+    let text = format!("{} belongs to user {owner}: expected user {us} or root", path.display());
+    Err(io::Error::new(ErrorKind::PermissionDenied, text))
+}
+
+/// Takes the rights of others away, if they have some.
+fn close_to_others(file: &File, path: &Path, metadata: &Metadata, mode: u32) -> io::Result<()> {
+    let found = metadata.mode() & 0o7777;
+    if found & OF_OTHERS == 0 {
+        return Ok(());
+    }
+    file.set_permissions(Permissions::from_mode(mode))?;
+    tracing::warn!(
+        path = %path.display(),
+        found = %format_args!("{found:04o}"),
+        now = %format_args!("{mode:04o}"),
+        "was open to other users and holds secrets; closed to them"
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

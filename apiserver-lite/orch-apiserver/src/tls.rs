@@ -112,7 +112,12 @@ pub fn node_proxy(
             add_roots(&mut roots, path)?;
             Some(roots)
         }
-        None => None,
+        None => {
+            tracing::warn!(
+                "--kubelet-certificate-authority is not set: certificates of kubelets are not verified"
+            );
+            None
+        }
     };
     Ok(NodeProxy::new(provider, authority, identity)?)
 }

@@ -1,6 +1,7 @@
 //! Requests that end at a node or a workload: logs, exec, attach, port forwarding, proxying. The server finds out where to
 //! go, connects, and passes bytes; upgraded connections go through unchanged. Redirects are never followed.
 
+mod allowed;
 mod connect;
 mod links;
 mod place;
@@ -18,6 +19,8 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
+use allowed::Own;
+use connect::ConnectError;
 pub use connect::{NodeProxy, NodeProxyError};
 use place::Place;
 
@@ -31,7 +34,9 @@ use crate::status::ApiError;
 /// Longest wait for the head of a response.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
 /// Longest page whose links are rewritten.
-const PAGE_LEN_MAX: usize = 4 << 20;
+const PAGE_LEN_MAX: usize = 1 << 20;
+/// Longest page whose links are rewritten on the thread that serves.
+const PAGE_LEN_AT_ONCE: usize = 64 << 10;
 
 impl NodeProxy {
     /// Passes a request on and its answer back.
@@ -47,14 +52,15 @@ impl NodeProxy {
     ) -> Result<Response<ResponseBody>, ApiError> {
         let raw_query = request.uri().query().unwrap_or_default().to_owned();
         let place = place::find(server, resource, query, &raw_query)?;
+        let own = Own::of(&server.config);
+        let proxied = resource.subresource == "proxy";
         if upgrade::is_asked(request.headers()) {
-            return self.switch(&place, request).await;
+            return self.switch(&place, &own, request, proxied).await;
         }
         if matches!(resource.subresource.as_str(), "exec" | "attach" | "portforward") {
             return Err(ApiError::bad_request("Upgrade request required"));
         }
         let (mut parts, incoming) = request.into_parts();
-        let proxied = resource.subresource == "proxy";
         if proxied {
             // Links in pages are rewritten, and for that they have to be readable.
             parts.headers.remove(ACCEPT_ENCODING);
@@ -62,25 +68,28 @@ impl NodeProxy {
         let mut passed = Request::new(incoming.map_err(BoxError::from).boxed_unsync());
         *passed.method_mut() = parts.method;
         *passed.headers_mut() = passed_headers(&parts.headers);
-        let response = self.send(&place, passed).await?;
+        let response = self.send(&place, &own, passed).await?;
         if resource.subresource == "log" && !response.status().is_success() {
             return Err(no_log(response).await);
         }
-        let (head, incoming) = response.into_parts();
-        let mut answer = Response::new(incoming.map_err(BoxError::from).boxed_unsync());
-        *answer.status_mut() = head.status;
-        *answer.headers_mut() = upgrade::end_to_end(&head.headers);
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(bad_gateway(&place, &"it switched protocols without having been asked"));
+        }
+        let answer = passed_back(response);
         match proxied {
             true => move_links(answer, place::prefix(parts.uri.path(), resource)).await,
             false => Ok(answer),
         }
     }
 
-    /// Asks the other end to switch protocols; when it does, the two connections become one.
+    /// Asks the other end to switch protocols; when it does, the two connections become one. What is behind a proxy path
+    /// may as well answer without (RFC 9110 section 7.8: an upgrade may be ignored).
     async fn switch(
         &self,
         place: &Place,
+        own: &Own,
         mut request: Request<Incoming>,
+        proxied: bool,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let asked = request.headers().get(UPGRADE).cloned();
         let client = hyper::upgrade::on(&mut request);
@@ -89,7 +98,10 @@ impl NodeProxy {
         *passed.headers_mut() = passed_headers(request.headers());
         passed.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         asked.into_iter().for_each(|protocol| drop(passed.headers_mut().insert(UPGRADE, protocol)));
-        let mut response = self.send(place, passed).await?;
+        let mut response = self.send(place, own, passed).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS && proxied {
+            return Ok(passed_back(response));
+        }
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return refused(response).await;
         }
@@ -108,6 +120,7 @@ impl NodeProxy {
     async fn send(
         &self,
         place: &Place,
+        own: &Own,
         mut request: Request<ResponseBody>,
     ) -> Result<Response<Incoming>, ApiError> {
         *request.uri_mut() =
@@ -116,7 +129,10 @@ impl NodeProxy {
             .map_err(|_| ApiError::bad_request("the address of the other end is no host"))?;
         request.headers_mut().insert(HOST, host);
         let unreachable = |error: &dyn std::fmt::Display| bad_gateway(place, error);
-        let stream = self.connect(place).await.map_err(|error| unreachable(&error))?;
+        let stream = self.connect(place, own).await.map_err(|error| match error {
+            ConnectError::NotAllowed => ApiError::bad_request(error.to_string()),
+            error => unreachable(&error),
+        })?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| unreachable(&error))?;
         // Ends with the response's body, or with the upgraded connection.
@@ -134,6 +150,15 @@ fn passed_headers(headers: &HeaderMap) -> HeaderMap {
         passed.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();
     own.iter().for_each(|name| drop(passed.remove(name)));
     passed
+}
+
+/// The other end's answer, without what belongs to its connection.
+fn passed_back(response: Response<Incoming>) -> Response<ResponseBody> {
+    let (head, incoming) = response.into_parts();
+    let mut answer = Response::new(incoming.map_err(BoxError::from).boxed_unsync());
+    *answer.status_mut() = head.status;
+    *answer.headers_mut() = upgrade::end_to_end(&head.headers);
+    answer
 }
 
 /// An upgrade that the other end did not grant: its answer is passed on, its connection is not.
@@ -184,12 +209,22 @@ async fn move_links(
             return Ok(Response::from_parts(head, body));
         }
     }
-    let page = match std::str::from_utf8(&page) {
-        Ok(text) => Bytes::from(links::rewrite(text, prefix)),
-        Err(_) => page.freeze(),
+    let page = page.freeze();
+    let page = if page.len() <= PAGE_LEN_AT_ONCE {
+        rewritten(page, prefix)
+    } else {
+        let (whole, prefix) = (page.clone(), prefix.to_owned());
+        tokio::task::spawn_blocking(move || rewritten(whole, &prefix)).await.unwrap_or(page)
     };
     head.headers.remove(CONTENT_LENGTH);
     Ok(Response::from_parts(head, body::full(page)))
+}
+
+fn rewritten(page: Bytes, prefix: &str) -> Bytes {
+    match std::str::from_utf8(&page) {
+        Ok(text) => Bytes::from(links::rewrite(text, prefix)),
+        Err(_) => page,
+    }
 }
 
 fn text_of(headers: &HeaderMap, name: HeaderName) -> Option<&str> {

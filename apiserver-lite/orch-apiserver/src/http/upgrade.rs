@@ -10,21 +10,27 @@ const BUFFER_LEN: usize = 16 << 10;
 
 /// Headers that belong to one connection and are not passed on (RFC 9110 section 7.6.1), besides those that
 /// `Connection` itself names.
-const HOP_BY_HOP: [&str; 7] = [
+const HOP_BY_HOP: [&str; 10] = [
     "connection",
+    "http2-settings",
     "keep-alive",
+    "proxy-connection",
     "proxy-authenticate",
     "proxy-authorization",
     "te",
     "trailer",
     "transfer-encoding",
+    "upgrade",
 ];
 
-/// Whether the request asks to switch protocols.
+/// Whether the request asks to switch protocols. HTTP/2 over the connection (`h2c`) does not count: it may be ignored (RFC
+/// 9113 section 3.1 has removed it), and the request is answered over HTTP/1.1.
 #[must_use]
 pub fn is_asked(headers: &HeaderMap) -> bool {
     let tokens = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    headers.contains_key(UPGRADE)
+    let wanted = headers.get_all(UPGRADE).iter().filter_map(|value| value.to_str().ok());
+    let mut wanted = wanted.flat_map(|value| value.split(',')).map(str::trim);
+    wanted.any(|protocol| !protocol.is_empty() && !protocol.eq_ignore_ascii_case("h2c"))
         && tokens
             .flat_map(|value| value.split(','))
             .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
@@ -104,6 +110,10 @@ mod tests {
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
         assert!(!is_asked(&headers));
         headers.insert(CONNECTION, HeaderValue::from_static("keep-alive, upgrade"));
+        assert!(is_asked(&headers));
+        headers.insert(UPGRADE, HeaderValue::from_static("h2c"));
+        assert!(!is_asked(&headers), "answered over HTTP/1.1");
+        headers.insert(UPGRADE, HeaderValue::from_static("h2c, websocket"));
         assert!(is_asked(&headers));
     }
 }

@@ -1,5 +1,6 @@
 //! Connections to nodes and workloads: TCP with a time limit, TLS where the place asks for it.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+use super::allowed::{NOT_ALLOWED, Own};
 use super::place::{Place, Scheme, Trust};
 
 /// Longest wait for a connection, TLS handshake included.
@@ -45,6 +47,9 @@ pub enum ConnectError {
     /// TCP or TLS failed.
     #[error("{0}")]
     Io(std::io::Error),
+    /// None of the addresses may be dialed.
+    #[error("{NOT_ALLOWED}")]
+    NotAllowed,
     /// The address is none that TLS can name.
     #[error("{0:?} is no server name")]
     Name(String),
@@ -83,20 +88,23 @@ impl NodeProxy {
         Ok(Self { nodes: Arc::new(nodes).into(), workloads: Arc::new(workloads).into() })
     }
 
-    /// Connects to a place.
+    /// Connects to a place, if `own` allows its address. A name is resolved once, and each of its addresses has to be allowed.
     ///
     /// # Errors
     /// `ConnectError`; nothing is tried twice.
-    pub async fn connect(&self, place: &Place) -> Result<Box<dyn Stream>, ConnectError> {
-        tokio::time::timeout(CONNECT_MAX, self.open(place))
+    pub async fn connect(&self, place: &Place, own: &Own) -> Result<Box<dyn Stream>, ConnectError> {
+        tokio::time::timeout(CONNECT_MAX, self.open(place, own))
             .await
             .map_err(|_| ConnectError::TimedOut)?
     }
 
-    async fn open(&self, place: &Place) -> Result<Box<dyn Stream>, ConnectError> {
-        let socket = TcpStream::connect((place.host.as_str(), place.port))
-            .await
-            .map_err(ConnectError::Io)?;
+    async fn open(&self, place: &Place, own: &Own) -> Result<Box<dyn Stream>, ConnectError> {
+        let found = tokio::net::lookup_host((place.host.as_str(), place.port)).await;
+        let addresses: Vec<SocketAddr> = found.map_err(ConnectError::Io)?.collect();
+        if addresses.iter().any(|address| !own.allows(*address, place.rule)) {
+            return Err(ConnectError::NotAllowed);
+        }
+        let socket = TcpStream::connect(addresses.as_slice()).await.map_err(ConnectError::Io)?;
         socket.set_nodelay(true).map_err(ConnectError::Io)?;
         if place.scheme == Scheme::Http {
             return Ok(Box::new(socket));

@@ -62,21 +62,32 @@ pub fn rewrite(page: &str, prefix: &str) -> String {
 /// Name of a start tag; nothing for ends, comments and a lone `<`.
 fn name_of(markup: &str) -> Option<&str> {
     let inside = markup.strip_prefix('<')?;
+    // A page may be full of lone `<`: what follows is looked at only behind one that begins a name.
+    if !inside.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return None;
+    }
     let end = inside.find(|c: char| c.is_ascii_whitespace() || c == '>' || c == '/');
-    let name = end.map_or(inside, |end| inside.get(..end).unwrap_or_default());
-    name.starts_with(|c: char| c.is_ascii_alphabetic()).then_some(name)
+    count_steps(end.unwrap_or(inside.len()));
+    Some(end.map_or(inside, |end| inside.get(..end).unwrap_or_default()))
 }
+
+/// Steps of the passes that look ahead, for the test that their number grows with the page and not with its square.
+#[cfg(not(test))]
+fn count_steps(_: usize) {}
 
 /// Length of the comment or tag that `text` starts with; quoted values may hold `>`.
 fn markup_len(text: &str) -> usize {
     if text.starts_with("<!--") {
-        return text.find("-->").map_or(text.len(), |at| at + 3);
+        let len = text.find("-->").map_or(text.len(), |at| at + 3);
+        count_steps(len);
+        return len;
     }
     if name_of(text).is_none() && !text.starts_with("</") && !text.starts_with("<!") {
         return 1;
     }
     let mut quote = None;
     for (at, c) in text.char_indices() {
+        count_steps(1);
         match (quote, c) {
             (None, '>') => return at + 1,
             // Quotes only open a value.
@@ -97,7 +108,9 @@ fn raw_len(text: &str, name: &str) -> usize {
     let ends = text.match_indices("</").find(|(at, _)| {
         text.get(at + 2..at + 2 + name.len()).is_some_and(|end| end.eq_ignore_ascii_case(name))
     });
-    ends.map_or(text.len(), |(at, _)| at)
+    let len = ends.map_or(text.len(), |(at, _)| at);
+    count_steps(len);
+    len
 }
 
 /// Copies a start tag with the addresses in it moved.
@@ -133,20 +146,66 @@ fn rewrite_tag(tag: &str, prefix: &str, out: &mut String) {
 
 /// Length of an attribute's value, quotes included.
 fn value_len(value: &str) -> usize {
-    match value.chars().next() {
+    let len = match value.chars().next() {
         Some(quote @ ('"' | '\'')) => {
             let end = value.get(1..).and_then(|inside| inside.find(quote));
             end.map_or(value.len(), |end| end + 2)
         }
         _ => value.find(|c: char| c.is_ascii_whitespace() || c == '>').unwrap_or(value.len()),
-    }
+    };
+    count_steps(len);
+    len
 }
+
+#[cfg(test)]
+use tests::count_steps;
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    thread_local! {
+        static STEPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    pub(super) fn count_steps(steps: usize) {
+        STEPS.set(STEPS.get() + steps);
+    }
+
+    #[test]
+    fn work_grows_with_the_page() {
+        let steps = |piece: &str, len: usize| {
+            STEPS.set(0);
+            let page = piece.repeat(len / piece.len());
+            assert_eq!(rewrite(&page, ""), page);
+            STEPS.get()
+        };
+        for piece in [
+            "<",
+            "<a",
+            "<a>",
+            "</",
+            "<!",
+            "<!--",
+            "<a \"",
+            "<a = ",
+            "<a =\"",
+            "<script>",
+            "<a b='",
+            "<a>=",
+            "< \"",
+            "<script></",
+            "=",
+            "<a   '  '",
+        ] {
+            let counts = [1 << 12, 1 << 13, 1 << 14, 1 << 15].map(|len| (len, steps(piece, len)));
+            for (len, steps) in counts {
+                assert!(steps <= 4 * len, "{piece:?}: {steps} steps for {len} bytes");
+            }
+        }
+    }
 
     #[test]
     fn only_addresses_at_the_root_move() {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use apiserver_schema::Object;
 
+use super::allowed::Rule;
 use crate::http::query::Query;
 use crate::http::routes::ResourceRequest;
 use crate::registry::pods;
@@ -17,6 +18,8 @@ pub struct Place {
     pub scheme: Scheme,
     /// Who is expected there.
     pub trust: Trust,
+    /// Which addresses it may have.
+    pub rule: Rule,
     /// Address or name.
     pub host: String,
     /// Port.
@@ -37,9 +40,9 @@ pub enum Scheme {
 /// Who is expected at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// A node agent.
+    /// A node's agent, which gets this server's client certificate.
     Node,
-    /// A pod.
+    /// A pod, or another port of a node: it gets no credentials.
     Workload,
 }
 
@@ -71,11 +74,15 @@ pub fn find(
 ) -> Result<Place, ApiError> {
     match (request.resource.as_str(), request.subresource.as_str()) {
         ("nodes", _) => {
-            let (name, port) = node_and_port(&request.name)?;
-            let mut place = node(server, name)?;
-            place.port = port.unwrap_or(place.port);
-            place.path = with_query(rest(request), raw_query);
-            Ok(place)
+            let (scheme, name, port) = target(&request.name)?;
+            let agent = node(server, name)?;
+            let path = with_query(rest(request), raw_query);
+            let port = if port.is_empty() { agent.port } else { number("node", request, port)? };
+            if port == agent.port {
+                return Ok(Place { rule: Rule::Proxy, path, ..agent });
+            }
+            let trust = Trust::Workload;
+            Ok(Place { scheme, trust, rule: Rule::Proxy, host: agent.host, port, path })
         }
         ("pods", "proxy") => pod_proxy(server, request, raw_query),
         ("services", _) => service_proxy(server, request, raw_query),
@@ -101,18 +108,25 @@ fn node(server: &Server, name: &str) -> Result<Place, ApiError> {
     let port =
         port.and_then(apiserver_schema::Value::as_int).and_then(|port| u16::try_from(port).ok());
     let port = port.filter(|port| *port != 0).unwrap_or(NODE_PORT);
-    Ok(Place { scheme: Scheme::Https, trust: Trust::Node, host, port, path: String::new() })
+    Ok(Place {
+        scheme: Scheme::Https,
+        trust: Trust::Node,
+        rule: Rule::Agent,
+        host,
+        port,
+        path: String::new(),
+    })
 }
 
-/// `name`, or `name:port`.
-fn node_and_port(text: &str) -> Result<(&str, Option<u16>), ApiError> {
-    match text.split_once(':') {
-        Some((name, port)) => {
-            let bad = |_| ApiError::bad_request(format!("invalid node request {text:?}"));
-            Ok((name, Some(port.parse().map_err(bad)?)))
-        }
-        None => Ok((text, None)),
-    }
+/// A port as a client names it.
+fn number(what: &str, request: &ResourceRequest, port: &str) -> Result<u16, ApiError> {
+    let parsed = port.parse().ok().filter(|number: &u16| *number != 0);
+    parsed.ok_or_else(|| {
+        ApiError::bad_request(format!(
+            "invalid {what} request {:?}: port {port:?} is no number between 1 and 65535",
+            request.name
+        ))
+    })
 }
 
 fn pod(server: &Server, namespace: &str, name: &str) -> Result<Object, ApiError> {
@@ -280,8 +294,12 @@ fn pod_proxy(
         let mut ports = ports.filter(|row| port.is_empty() || row.str("name") == port);
         ports.next()?.int("containerPort").and_then(|port| u16::try_from(port).ok())
     };
-    let port =
-        port.parse().ok().or_else(named).unwrap_or(if scheme == Scheme::Https { 443 } else { 80 });
+    let port = match named() {
+        Some(port) => port,
+        None if port.is_empty() && scheme == Scheme::Https => 443,
+        None if port.is_empty() => 80,
+        None => number("pod", request, port)?,
+    };
     let host = pod.str_at(&["status", "podIP"]).to_owned();
     if host.is_empty() {
         return Err(ApiError::unavailable(format!("pod {name:?} has no address")));
@@ -289,6 +307,7 @@ fn pod_proxy(
     Ok(Place {
         scheme,
         trust: Trust::Workload,
+        rule: Rule::Proxy,
         host,
         port,
         path: with_query(rest(request), raw_query),
@@ -323,7 +342,8 @@ fn service_proxy(
         let address = subset.maps("addresses").next().map(|address| address.str("ip").to_owned());
         if let (Some(port), Some(host)) = (port, address) {
             let path = with_query(rest(request), raw_query);
-            return Ok(Place { scheme, trust: Trust::Workload, host, port, path });
+            let trust = Trust::Workload;
+            return Ok(Place { scheme, trust, rule: Rule::Proxy, host, port, path });
         }
     }
     Err(none())

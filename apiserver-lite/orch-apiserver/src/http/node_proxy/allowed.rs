@@ -1,0 +1,119 @@
+//! Which addresses a request may be passed on to. Addresses of nodes, pods and endpoints are written by others: they must
+//! not lead to what only this server reaches.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::config::Config;
+use crate::registry::Cidr;
+
+/// Kubernetes' `ErrAddressNotAllowed`.
+pub const NOT_ALLOWED: &str = "address not allowed";
+
+/// How strict the rule is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Paths that this server chooses at a node's agent: anything but this server itself.
+    Agent,
+    /// Paths that the client chooses: only addresses that are routed (Kubernetes' `IsProxyableIP`).
+    Proxy,
+}
+
+/// What must not be dialed because it is this server.
+#[derive(Clone, Debug)]
+pub struct Own {
+    /// Port that this server listens at.
+    port: u16,
+    /// Addresses that it is known by.
+    addresses: Vec<IpAddr>,
+    /// Addresses of services: this server's own is among them.
+    services: Vec<Cidr>,
+}
+
+impl Own {
+    /// This server, with the addresses of this host when it listens at all of them.
+    #[must_use]
+    pub fn of(config: &Config) -> Self {
+        let mut addresses = vec![crate::app::advertised(config)];
+        if config.bind.ip().is_unspecified() {
+            addresses.extend(of_host());
+        } else {
+            addresses.push(config.bind.ip());
+        }
+        Self { port: config.bind.port(), addresses, services: config.service_ranges.clone() }
+    }
+
+    /// Whether `to` may be dialed.
+    #[must_use]
+    pub fn allows(&self, to: SocketAddr, rule: Rule) -> bool {
+        let ip = to.ip().to_canonical();
+        let is_own = to.port() == self.port && (is_here(ip) || self.addresses.contains(&ip));
+        let is_service = self.services.iter().any(|range| range.contains(ip));
+        !is_own && !is_service && (rule == Rule::Agent || is_routed(ip))
+    }
+}
+
+fn is_here(ip: IpAddr) -> bool {
+    ip.is_loopback() || ip.is_unspecified()
+}
+
+/// Go's `IsGlobalUnicast`.
+fn is_routed(ip: IpAddr) -> bool {
+    let is_link_local = match ip {
+        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    !is_here(ip) && !ip.is_multicast() && !is_link_local
+}
+
+/// The addresses of this host's interfaces; none where they cannot be listed.
+fn of_host() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
+    let address = |row: nix::ifaddrs::InterfaceAddress| {
+        let address = row.address?;
+        let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+    };
+    interfaces.filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Own {
+        Own {
+            port: 6443,
+            addresses: vec!["10.0.0.1".parse().unwrap()],
+            services: "10.96.0.0/12".parse().into_iter().collect(),
+        }
+    }
+
+    #[test]
+    fn only_routed_addresses_are_proxied_to() {
+        for (address, agent, proxy) in [
+            ("10.0.0.2:10250", true, true),
+            ("[2001:db8::1]:80", true, true),
+            ("10.0.0.1:10250", true, true),
+            ("127.0.0.1:10250", true, false),
+            ("[::1]:80", true, false),
+            ("[::ffff:127.0.0.1]:80", true, false),
+            ("169.254.169.254:80", true, false),
+            ("[fe80::1]:80", true, false),
+            ("224.0.0.1:80", true, false),
+            ("[ff02::1]:80", true, false),
+            ("255.255.255.255:80", true, false),
+            ("0.0.0.0:80", true, false),
+            ("[::]:80", true, false),
+            // This server, under each of its names.
+            ("10.0.0.1:6443", false, false),
+            ("[::ffff:10.0.0.1]:6443", false, false),
+            ("127.0.0.1:6443", false, false),
+            ("0.0.0.0:6443", false, false),
+            ("10.96.0.1:443", false, false),
+        ] {
+            let to: SocketAddr = address.parse().unwrap();
+            let allowed = (own().allows(to, Rule::Agent), own().allows(to, Rule::Proxy));
+            assert_eq!(allowed, (agent, proxy), "{address}");
+        }
+    }
+}

@@ -19,7 +19,7 @@ pub use certificate::user_of as certificate_user;
 pub use impersonate::effective as effective_user;
 pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenWish};
 pub use static_token::{StaticTokens, TokenFileError};
-pub use user::{MASTERS, User};
+pub use user::{AUTHENTICATED, MASTERS, User};
 
 use crate::config::{Anonymous, BootstrapTokens};
 use crate::server::Server;

@@ -5,6 +5,8 @@ use std::time::Duration;
 use http::StatusCode;
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
+use proto_daemon::connections::closed_counter;
+
 use crate::http::Labels;
 
 /// Counters of requests.
@@ -12,6 +14,8 @@ pub struct Metrics {
     requests: IntCounterVec,
     durations: HistogramVec,
     in_flight: IntGaugeVec,
+    /// Connections refused or closed by this side, by reason.
+    pub connections_closed: IntCounterVec,
 }
 
 /// Labels of a request, in the order of [`Metrics::finished`].
@@ -38,7 +42,9 @@ impl Metrics {
         let durations = HistogramVec::new(durations.buckets(BUCKETS.to_vec()), &REQUEST)?;
         let in_flight =
             Opts::new("apiserver_current_inflight_requests", "Requests being answered.");
+        let closed = closed_counter("apiserver_connections_closed_total")?;
         Ok(Self {
+            connections_closed: registry.register(closed)?,
             requests: registry.register(requests)?,
             durations: registry.register(durations)?,
             in_flight: registry.register(IntGaugeVec::new(in_flight, &["request_kind"])?)?,

@@ -2,9 +2,7 @@
 //! plain-HTTP listener for programs that have no other server. It runs apart from the program's own
 //! work and never waits for it.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,20 +10,25 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
+use crate::connections::admission::Bounds;
+use crate::connections::{Connections, Limits};
 use crate::drain::DrainWatch;
 use crate::health::{Health, Probe};
 use crate::metrics::{self, Metrics};
+use crate::panics::isolate;
 use crate::statusz::StatusBoard;
 
-/// Connections served at a time; more wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 64;
-/// A client that does not finish its request head in this time is cut off.
+/// What connections may take: probes and scrapers have one each. Nobody authenticates, so half of the places are enough.
+const LIMITS: Limits = Limits {
+    bounds: Bounds { total: 128, unauthenticated: 64, unauthenticated_per_peer: 48 },
+    handshake: HEAD_TIMEOUT,
+    first_request: HEAD_TIMEOUT,
+    idle: Duration::from_secs(90),
+    streams: 16,
+};
+/// A client that does not finish its first request's head in this time is cut off.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers `/healthz`, `/livez`, `/readyz` (and one check below each), `/metrics` and `/statusz`.
@@ -135,41 +138,18 @@ impl AdminServer {
     where
         F: Fn(&Request<Incoming>) -> Response<Full<Bytes>> + Clone + Send + Sync + 'static,
     {
-        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let connections = Connections::new(LIMITS, None);
         loop {
-            // Both arms are cancel safe: a permit or a connection not taken is taken next time.
-            let (slot, accepted) = tokio::select! {
+            // Both arms are cancel safe: a connection not taken stays in the kernel's queue.
+            let (socket, place) = tokio::select! {
                 () = until.asked() => return,
-                taken = async {
-                    let slot = slots.clone().acquire_owned().await;
-                    (slot, self.listener.accept().await)
-                } => taken,
-            };
-            let Ok((socket, _)) = accepted else {
-                // Out of descriptors, most likely: let others close some.
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
+                taken = connections.accept(&self.listener) => taken,
             };
             let (answer, until) = (answer.clone(), until.clone());
             tokio::spawn(async move {
-                let _slot = slot;
-                let service = service_fn(|request| {
-                    let answer = answer(&request);
-                    async { Ok::<_, Infallible>(answer) }
-                });
-                let connection = http1::Builder::new()
-                    .timer(TokioTimer::new())
-                    .header_read_timeout(HEAD_TIMEOUT)
-                    .serve_connection(TokioIo::new(socket), service);
-                let mut connection = pin!(connection);
-                // The connection is polled again after the other arm. A client that goes away is its own affair.
-                tokio::select! {
-                    _ = connection.as_mut() => {}
-                    () = until.asked() => {
-                        connection.as_mut().graceful_shutdown();
-                        let _ = connection.await;
-                    }
-                }
+                let handler = |request: Request<Incoming>| std::future::ready(answer(&request));
+                // A client that goes away is its own affair.
+                let _ = isolate(place.serve(socket, handler, until.asked())).await;
             });
         }
     }

@@ -9,6 +9,7 @@
 pub mod admin;
 pub mod backoff;
 pub mod config;
+pub mod connections;
 pub mod drain;
 pub mod exit;
 pub mod feature_gates;

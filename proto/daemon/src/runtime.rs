@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use tokio::runtime::{Builder, Runtime};
 
@@ -41,12 +41,23 @@ where
         Threads::One => 1,
         Threads::Workers(_) => 2,
     });
+    allow_open_files();
     let runtime = build(threads).map_err(Failure::run)?;
     runtime.spawn(let_go());
     let end = runtime.block_on(program);
     // A blocking call that hangs (a dead mount) must not keep the process from ending.
     runtime.shutdown_timeout(Duration::from_secs(1));
     end
+}
+
+/// Takes as many file descriptors as the process may have: the usual soft limit of 1024 is less than a server's connections.
+/// Best effort: with fewer, connections are closed earlier.
+fn allow_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }
 
 /// Gives memory that a burst has left free back to the kernel; call after an initial list, never on

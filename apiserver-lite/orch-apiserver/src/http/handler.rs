@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use proto_daemon::connections::Connection;
 use proto_daemon::panics::isolate;
 
 use super::body::{self, ResponseBody};
@@ -27,6 +28,8 @@ use crate::verbs::{Answer, Outcome, about_gone};
 pub struct Peer {
     /// User of the client certificate, if there is one.
     pub certificate: Option<Arc<User>>,
+    /// The connection, if there is one.
+    pub connection: Option<Connection>,
 }
 
 /// Serves one request. Never fails: failures become statuses, a panic becomes a 500.
@@ -108,6 +111,9 @@ async fn answer(
         peer.certificate.as_deref(),
         request.headers(),
     )?;
+    if maker.is_in(crate::auth::AUTHENTICATED) {
+        peer.connection.iter().for_each(Connection::authenticated);
+    }
     let group = server.names.group("authentication");
     let user = effective_user(server.authorizer.as_ref(), maker, request.headers(), &group)?;
     let _place = server.overload.admit(kind, &user)?;

@@ -6,8 +6,10 @@
     reason = "a test that cannot go on has failed"
 )]
 
+mod crowd;
 mod nodes;
 mod process;
+mod proxy;
 mod requests;
 mod semantics;
 mod storage;

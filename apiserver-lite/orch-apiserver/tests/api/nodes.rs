@@ -148,9 +148,6 @@ async fn logs_come_from_the_node() {
     assert_eq!(none["message"], "container c is not valid for pod p");
     server.get(&format!("{PODS}/q/log")).await.expect(404);
     server.post(&format!("{PODS}/p/log?container=a"), "{}").await.expect(405);
-    let stats = server.get("/api/v1/nodes/n/proxy/stats/summary?only=cpu").await;
-    assert_eq!(stats.code(), 101, "the fake node upgrades whatever it does not know");
-    assert_eq!(node.last(), "GET /stats/summary?only=cpu HTTP/1.1");
 }
 
 #[tokio::test]

@@ -33,6 +33,7 @@ pub struct Api {
     address: SocketAddr,
     anonymous: TlsConnector,
     admin: TlsConnector,
+    roots: RootCertStore,
 }
 
 impl std::ops::Deref for TestServer {
@@ -118,6 +119,7 @@ impl Api {
             address: server.expect("server").parse().expect("address"),
             anonymous: connector(kubeconfig, false),
             admin: connector(kubeconfig, true),
+            roots: roots(kubeconfig),
         }
     }
 
@@ -130,6 +132,36 @@ impl Api {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
         tokio::spawn(connection.with_upgrades());
         sender
+    }
+
+    /// Where the server is.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Roots of the certificates that the server makes.
+    pub fn roots(&self) -> RootCertStore {
+        self.roots.clone()
+    }
+
+    /// A connection on which nothing has been said.
+    pub async fn tcp(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.expect("connected")
+    }
+
+    /// TLS without a certificate, agreed on HTTP/2; `None` when the server breaks it off.
+    pub async fn tls_http2(&self) -> Option<tokio_rustls::client::TlsStream<TcpStream>> {
+        let mut config = ClientConfig::clone(self.anonymous.config());
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let name = ServerName::try_from("127.0.0.1").expect("valid");
+        TlsConnector::from(Arc::new(config)).connect(name, self.tcp().await).await.ok()
+    }
+
+    /// A page as those get it who show nothing.
+    pub async fn anonymous(&self, path: &str) -> Reply {
+        let request = Request::get(path).header("host", "test").body(Full::default());
+        let mut sender = self.connect(false).await;
+        reply(sender.send_request(request.expect("valid")).await.expect("answered")).await
     }
 
     /// A stream over WebSocket.
@@ -245,20 +277,26 @@ pub async fn try_reply(response: Response<Incoming>) -> Option<Reply> {
     Some(Reply { status: parts.status, headers: parts.headers, body })
 }
 
-fn connector(kubeconfig: &str, with_certificate: bool) -> TlsConnector {
-    let field = |name: &str| {
-        use base64::Engine as _;
-        let line =
-            kubeconfig.lines().find_map(|line| line.trim().strip_prefix(name)).expect("field");
-        base64::engine::general_purpose::STANDARD
-            .decode(line.trim_start_matches(':').trim())
-            .expect("base64")
-    };
+fn field(kubeconfig: &str, name: &str) -> Vec<u8> {
+    use base64::Engine as _;
+    let line = kubeconfig.lines().find_map(|line| line.trim().strip_prefix(name)).expect("field");
+    base64::engine::general_purpose::STANDARD
+        .decode(line.trim_start_matches(':').trim())
+        .expect("base64")
+}
+
+fn roots(kubeconfig: &str) -> RootCertStore {
     let mut roots = RootCertStore::empty();
-    let ca = field("certificate-authority-data");
+    let ca = field(kubeconfig, "certificate-authority-data");
     for certificate in CertificateDer::pem_slice_iter(&ca) {
         roots.add(certificate.expect("PEM")).expect("CA");
     }
+    roots
+}
+
+fn connector(kubeconfig: &str, with_certificate: bool) -> TlsConnector {
+    let field = |name: &str| field(kubeconfig, name);
+    let roots = roots(kubeconfig);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -1,0 +1,159 @@
+//! Proxying to nodes, pods and services: who gets the server's certificate, and where it does not go at all.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use http::Request;
+use http_body_util::Full;
+use orch_apiserver::Config;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::server::WebPkiClientVerifier;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+
+use crate::support::{TestServer, kubernetes};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// An address of this machine that is not loopback. Connecting a datagram socket sends nothing.
+fn routed() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
+}
+
+/// Answers every request with `certificate` or `none`: what the client has shown.
+async fn asks_for_certificates(server: &TestServer, ip: IpAddr) -> SocketAddr {
+    let made = rcgen::generate_simple_self_signed(vec![ip.to_string()]).unwrap();
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(server.roots()), provider.clone());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind((ip, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(socket).await else { continue };
+            let certified = stream.get_ref().1.peer_certificates().is_some();
+            let text = if certified { "certificate" } else { "none" };
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            let head = String::from_utf8(head).unwrap().to_lowercase();
+            assert!(!head.contains("upgrade") && !head.contains("http2-settings"), "{head}");
+            let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{text}", text.len());
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            let _ = stream.shutdown().await;
+        }
+    });
+    address
+}
+
+async fn node(server: &TestServer, name: &str, kind: &str, address: &str, port: u16) {
+    let object = json!({
+        "metadata": {"name": name},
+        "status": {
+            "addresses": [{"type": kind, "address": address}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        },
+    });
+    server.post("/api/v1/nodes", object.to_string()).await.expect(201);
+}
+
+#[tokio::test]
+async fn only_the_port_of_a_node_s_agent_gets_the_certificate() {
+    let Some(ip) = routed() else {
+        println!(
+            "SKIPPED only_the_port_of_a_node_s_agent_gets_the_certificate: only loopback here"
+        );
+        return;
+    };
+    let server = TestServer::start().await;
+    let agent = asks_for_certificates(&server, ip).await;
+    let other = asks_for_certificates(&server, ip).await;
+    node(&server, "n", "InternalIP", &ip.to_string(), agent.port()).await;
+    let shown = async |target: String| {
+        let answer = server.get(&format!("/api/v1/nodes/{target}/proxy/x")).await;
+        String::from_utf8_lossy(&answer.body).into_owned()
+    };
+    assert_eq!(shown("n".to_owned()).await, "certificate");
+    assert_eq!(shown(format!("n:{}", agent.port())).await, "certificate");
+    assert_eq!(shown(format!("https:n:{}", other.port())).await, "none");
+    // HTTP/2 over the same connection is an offer that may be ignored.
+    let request = Request::get("/api/v1/nodes/n/proxy/x")
+        .header("host", "test")
+        .header("connection", "Upgrade, HTTP2-Settings")
+        .header("upgrade", "h2c")
+        .header("http2-settings", "AAMAAABkAAQAAP__")
+        .body(Full::default())
+        .unwrap();
+    let answer = server.send(request).await;
+    assert_eq!((answer.code(), answer.body.as_ref()), (200, b"certificate".as_ref()));
+}
+
+#[tokio::test]
+async fn addresses_that_lead_back_are_refused() {
+    // Also the server itself, by an address that is not loopback.
+    let bind = SocketAddr::new(IpAddr::from([0, 0, 0, 0]), 0);
+    let server = TestServer::with(Config { bind, ..Config::for_tests(kubernetes()) }).await;
+    server
+        .post("/api/v1/namespaces/default/serviceaccounts", r#"{"metadata":{"name":"default"}}"#)
+        .await
+        .expect(201);
+    let own = server.address();
+    let mut nodes = vec![
+        ("InternalIP", "127.0.0.1".to_owned(), 1),
+        ("InternalIP", "169.254.169.254".to_owned(), 1),
+        ("InternalIP", "::1".to_owned(), 1),
+        ("InternalIP", "0.0.0.0".to_owned(), 1),
+        ("Hostname", "localhost".to_owned(), 1),
+        ("InternalIP", "10.96.0.1".to_owned(), 443),
+    ];
+    nodes.extend(routed().map(|ip| ("InternalIP", ip.to_string(), own.port())));
+    for (number, (kind, address, port)) in nodes.into_iter().enumerate() {
+        let name = format!("n{number}");
+        node(&server, &name, kind, &address, port).await;
+        for target in [name.clone(), format!("{name}:{}", own.port())] {
+            let refused = server.get(&format!("/api/v1/nodes/{target}/proxy/x")).await.expect(400);
+            assert_eq!(refused["message"], "address not allowed", "{address} {target}");
+        }
+    }
+    let pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    server.post(PODS, pod.to_string()).await.expect(201);
+    let status = |ip: &str| json!({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}}).to_string();
+    server.merge_patch(&format!("{PODS}/p/status"), &status("127.0.0.1")).await.expect(200);
+    for target in ["p".to_owned(), format!("https:p:{}", own.port())] {
+        let refused = server.get(&format!("{PODS}/{target}/proxy/x")).await.expect(400);
+        assert_eq!(refused["message"], "address not allowed", "{target}");
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_is_none_is_an_error() {
+    let server = TestServer::start().await;
+    let pod = json!({
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]},
+    });
+    server.post(PODS, pod.to_string()).await.expect(201);
+    for port in ["99999", "0", "-1", "web"] {
+        let refused = server.get(&format!("{PODS}/p:{port}/proxy/")).await.expect(400);
+        let message = refused["message"].as_str().unwrap();
+        assert!(message.contains(port) && message.contains("port"), "{message}");
+    }
+    node(&server, "n", "InternalIP", "192.0.2.1", 1).await;
+    server.get("/api/v1/nodes/n:99999/proxy/").await.expect(400);
+}

@@ -1,0 +1,400 @@
+//! io: the connections of a server that anybody can reach. Each has a place ([`admission`]), a deadline for its TLS
+//! handshake, for its first request and for the time between requests, whatever else it sends: HTTP/2 PINGs and half a
+//! request's head are no activity, an open watch or session is.
+
+pub mod admission;
+
+mod held;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::{Request, Response};
+use hyper::body::{Body, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use nix::sys::socket::{setsockopt, sockopt};
+use prometheus::{IntCounterVec, Opts};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::panics::IsolatedExecutor;
+use admission::{Admission, Bounds, Peer, Verdict};
+use held::{Counted, Held};
+
+/// What a connection may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How many there may be.
+    pub bounds: Bounds,
+    /// Longest TLS handshake.
+    pub handshake: Duration,
+    /// Longest time from the handshake to the complete head of the first request.
+    pub first_request: Duration,
+    /// Longest time between the end of a request and the complete head of the next.
+    pub idle: Duration,
+    /// Requests that one HTTP/2 connection may have open.
+    pub streams: u32,
+}
+
+/// Bytes of a request's head.
+const HEAD_LEN_MAX: usize = 64 << 10;
+/// Bytes that wait to be sent on one HTTP/2 stream.
+const SEND_BUFFER_LEN: usize = 128 << 10;
+/// Bytes that a client may send on one stream, and on one connection, before it has to wait.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
+/// A quiet HTTP/2 connection is probed this often, and closed when the answer does not come.
+const PING_EVERY: Duration = Duration::from_secs(30);
+const PING_WAIT_MAX: Duration = Duration::from_secs(20);
+/// Streams that a client has opened and reset before they were looked at; one more ends the connection (CVE-2023-44487).
+const PENDING_RESETS_MAX: usize = 20;
+/// Streams that were reset for a client's errors; one more ends the connection (CVE-2025-8671).
+const ERROR_RESETS_MAX: usize = 256;
+/// An idle connection that was asked to end has this long to do so.
+const GOODBYE_MAX: Duration = Duration::from_secs(5);
+/// A silent TCP peer is probed after this many seconds, this often, and so often: it is gone after two minutes.
+const TCP_PROBE_AFTER_SECS: u32 = 60;
+const TCP_PROBE_EVERY_SECS: u32 = 20;
+const TCP_PROBES: u32 = 3;
+/// Pause after a connection could not be accepted, as descriptors are used up.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Errors of HTTP connections.
+pub type ConnectionError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Why a connection was closed from this side, as the label `reason`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    /// It got no place.
+    Full,
+    /// Another got its place.
+    Replaced,
+    /// The handshake took too long or failed.
+    Handshake,
+    /// No request came in time.
+    NoRequest,
+    /// No further request came in time.
+    Idle,
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Replaced => "replaced",
+            Self::Handshake => "handshake",
+            Self::NoRequest => "no_request",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+/// The connections of one server.
+#[derive(Debug)]
+pub struct Connections {
+    limits: Limits,
+    open: Mutex<Open>,
+    closed: Option<IntCounterVec>,
+}
+
+#[derive(Debug)]
+struct Open {
+    admission: Admission,
+    /// Ends a connection that has lost its place.
+    closers: HashMap<u64, CancellationToken>,
+}
+
+/// The counter of connections that a server closed, by `reason`: `full`, `replaced`, `handshake`, `no_request`, `idle`.
+///
+/// # Errors
+/// `name` is no metric's name.
+pub fn closed_counter(name: &str) -> Result<IntCounterVec, prometheus::Error> {
+    let help = "Connections refused or closed by the server, by reason.";
+    IntCounterVec::new(Opts::new(name, help), &["reason"])
+}
+
+impl Connections {
+    /// None yet. `closed` counts those that are refused or closed early ([`closed_counter`]).
+    #[must_use]
+    pub fn new(limits: Limits, closed: Option<IntCounterVec>) -> Arc<Self> {
+        let open = Open { admission: Admission::new(limits.bounds), closers: HashMap::new() };
+        Arc::new(Self { limits, open: Mutex::new(open), closed })
+    }
+
+    /// The next connection that has a place. Cancel safe: one that is not taken stays in the kernel's queue.
+    pub async fn accept(self: &Arc<Self>, listener: &TcpListener) -> (TcpStream, Connection) {
+        loop {
+            match listener.accept().await {
+                Ok((socket, address)) => {
+                    if let Some(connection) = self.admit(address) {
+                        prepare(&socket);
+                        return (socket, connection);
+                    }
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: the longest idle one gives its own.
+                    tracing::debug!(%error, "cannot accept a connection");
+                    self.make_room();
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// A place for a connection from that address, `None` when there is none.
+    pub fn admit(self: &Arc<Self>, address: SocketAddr) -> Option<Connection> {
+        let mut open = self.open();
+        let id = match open.admission.admit(Peer::of(address.ip())) {
+            Verdict::Admitted(id) => id,
+            Verdict::Replacing { id, closed } => {
+                self.close(&mut open, closed);
+                id
+            }
+            Verdict::Refused => {
+                self.count(Reason::Full);
+                return None;
+            }
+        };
+        let closer = CancellationToken::new();
+        open.closers.insert(id, closer.clone());
+        Some(Connection(Arc::new(Inner {
+            owner: self.clone(),
+            id,
+            address,
+            closer,
+            authenticated: AtomicBool::new(false),
+            requests: AtomicUsize::new(0),
+            quiet: Mutex::new((Instant::now(), Reason::NoRequest)),
+            became_idle: Notify::new(),
+        })))
+    }
+
+    fn make_room(&self) {
+        let mut open = self.open();
+        if let Some(id) = open.admission.make_room() {
+            self.close(&mut open, id);
+        }
+    }
+
+    fn close(&self, open: &mut Open, id: u64) {
+        if let Some(closer) = open.closers.remove(&id) {
+            closer.cancel();
+        }
+        self.count(Reason::Replaced);
+    }
+
+    fn count(&self, reason: Reason) {
+        self.closed.iter().for_each(|closed| closed.with_label_values(&[reason.as_str()]).inc());
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Small answers go at once; a peer that is gone is noticed. Best effort: without it the deadlines still hold.
+fn prepare(socket: &TcpStream) {
+    let _ = socket.set_nodelay(true);
+    let _ = setsockopt(socket, sockopt::KeepAlive, &true);
+    let _ = setsockopt(socket, sockopt::TcpKeepIdle, &TCP_PROBE_AFTER_SECS);
+    let _ = setsockopt(socket, sockopt::TcpKeepInterval, &TCP_PROBE_EVERY_SECS);
+    let _ = setsockopt(socket, sockopt::TcpKeepCount, &TCP_PROBES);
+}
+
+/// A connection that has a place, until the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Connection(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    owner: Arc<Connections>,
+    id: u64,
+    address: SocketAddr,
+    closer: CancellationToken,
+    authenticated: AtomicBool,
+    requests: AtomicUsize,
+    /// Since when there is no request, and what is missing.
+    quiet: Mutex<(Instant, Reason)>,
+    became_idle: Notify,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut open = self.owner.open();
+        open.admission.remove(self.id);
+        open.closers.remove(&self.id);
+    }
+}
+
+/// A request under way, until dropped.
+#[derive(Debug)]
+pub(crate) struct InFlight(Connection);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let Connection(inner) = &self.0;
+        *inner.quiet() = (Instant::now(), Reason::Idle);
+        if inner.requests.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if !inner.authenticated.load(Ordering::Acquire) {
+                inner.owner.open().admission.idle(inner.id);
+            }
+            inner.became_idle.notify_one();
+        }
+    }
+}
+
+impl Inner {
+    fn quiet(&self) -> MutexGuard<'_, (Instant, Reason)> {
+        self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// The address of the client.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.0.address
+    }
+
+    /// A client certificate or the credentials of a request were accepted: the connection takes one of the places that
+    /// are kept for such ones.
+    pub fn authenticated(&self) {
+        let inner = &self.0;
+        if !inner.authenticated.load(Ordering::Acquire)
+            && inner.owner.open().admission.authenticated(inner.id)
+        {
+            inner.authenticated.store(true, Ordering::Release);
+        }
+    }
+
+    /// What a TLS handshake results in, if it succeeds in time and the connection keeps its place.
+    pub async fn handshake<T, E>(
+        &self,
+        handshake: impl Future<Output = Result<T, E>>,
+    ) -> Option<T> {
+        let owner = &self.0.owner;
+        // Neither arm is polled again.
+        let done = tokio::select! {
+            done = tokio::time::timeout(owner.limits.handshake, handshake) => done.ok().and_then(Result::ok),
+            () = self.0.closer.cancelled() => return None,
+        };
+        *self.0.quiet() = (Instant::now(), Reason::NoRequest);
+        if done.is_none() {
+            owner.count(Reason::Handshake);
+        }
+        done
+    }
+
+    /// Serves HTTP/1.1 or HTTP/2 on `io` until the client is gone, a deadline has passed, another has got the place, or
+    /// `until` has ended and the requests that are open have been answered. The place is held until `io` is dropped, which
+    /// for an upgraded connection is later.
+    ///
+    /// # Errors
+    /// What the connection broke with.
+    pub async fn serve<S, H, F, B>(
+        self,
+        io: S,
+        handler: H,
+        until: impl Future<Output = ()>,
+    ) -> Result<(), ConnectionError>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        H: Fn(Request<Incoming>) -> F,
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: Body + Send + Unpin + 'static,
+        B::Data: Send,
+        B::Error: Into<ConnectionError>,
+    {
+        let counted = self.clone();
+        let service = service_fn(move |request| {
+            let in_flight = counted.request();
+            let answer = handler(request);
+            async move {
+                let answer = answer.await;
+                Ok::<_, Infallible>(answer.map(|body| Counted::new(body, in_flight)))
+            }
+        });
+        let builder = builder(&self.0.owner.limits);
+        let io = TokioIo::new(Held::new(io, self.clone()));
+        let mut connection = std::pin::pin!(builder.serve_connection_with_upgrades(io, service));
+        // The connection is only borrowed; the other arms are not polled again.
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            () = self.0.closer.cancelled() => return Ok(()),
+            () = self.quiet_for_too_long() => {
+                connection.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(GOODBYE_MAX, connection).await;
+                return Ok(());
+            }
+            () = until => connection.as_mut().graceful_shutdown(),
+        }
+        connection.await
+    }
+
+    fn request(&self) -> InFlight {
+        let inner = &self.0;
+        if inner.requests.fetch_add(1, Ordering::AcqRel) == 0
+            && !inner.authenticated.load(Ordering::Acquire)
+        {
+            inner.owner.open().admission.busy(inner.id);
+        }
+        InFlight(self.clone())
+    }
+
+    /// Returns when no request has been in flight for as long as the limits say.
+    async fn quiet_for_too_long(&self) {
+        let inner = &self.0;
+        loop {
+            if inner.requests.load(Ordering::Acquire) > 0 {
+                inner.became_idle.notified().await;
+                continue;
+            }
+            let (since, missing) = *inner.quiet();
+            let limits = &inner.owner.limits;
+            let limit =
+                if missing == Reason::NoRequest { limits.first_request } else { limits.idle };
+            if since.elapsed() >= limit {
+                inner.owner.count(missing);
+                return;
+            }
+            // Not woken by requests: looked at once more when the time is over.
+            tokio::time::sleep(limit.saturating_sub(since.elapsed())).await;
+        }
+    }
+}
+
+fn builder(limits: &Limits) -> auto::Builder<IsolatedExecutor> {
+    let mut builder = auto::Builder::new(IsolatedExecutor);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.idle.max(limits.first_request))
+        .max_buf_size(HEAD_LEN_MAX)
+        .half_close(false);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.streams)
+        .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
+        .max_local_error_reset_streams(ERROR_RESETS_MAX)
+        .max_header_list_size(u32::try_from(HEAD_LEN_MAX).unwrap_or(u32::MAX))
+        .max_send_buf_size(SEND_BUFFER_LEN)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_WAIT_MAX);
+    builder
+}
+
+#[cfg(test)]
+mod tests;

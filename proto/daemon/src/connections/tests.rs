@@ -1,0 +1,137 @@
+//! Connections over pipes in memory, with the clock of the test.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioExecutor;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::admission::Bounds;
+use super::*;
+use crate::drain::Drain;
+
+const LIMITS: Limits = Limits {
+    bounds: Bounds { total: 8, unauthenticated: 4, unauthenticated_per_peer: 2 },
+    handshake: Duration::from_secs(10),
+    first_request: Duration::from_secs(30),
+    idle: Duration::from_secs(90),
+    streams: 8,
+};
+
+fn connections() -> (Arc<Connections>, IntCounterVec) {
+    let counter = closed_counter("connections_closed_total").expect("a name");
+    (Connections::new(LIMITS, Some(counter.clone())), counter)
+}
+
+fn from(last: u8) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, last], 1))
+}
+
+/// Serves one end of a pipe; `/slow` is answered after 1,000 s.
+fn served(connection: Connection, drain: &Drain) -> (DuplexStream, JoinHandle<Duration>) {
+    let (near, far) = tokio::io::duplex(64 << 10);
+    let until = drain.watch();
+    let handler = async |request: Request<Incoming>| {
+        if request.uri().path() == "/slow" {
+            tokio::time::sleep(Duration::from_secs(1000)).await;
+        }
+        Response::new(Empty::<Bytes>::new())
+    };
+    let handler = move |request| Box::pin(handler(request));
+    let task = tokio::spawn(async move {
+        let began = Instant::now();
+        let _ = connection.serve(far, handler, until.asked()).await;
+        began.elapsed()
+    });
+    (near, task)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_has_a_deadline() {
+    let (connections, counter) = connections();
+    let connection = connections.admit(from(1)).expect("a place");
+    let began = Instant::now();
+    let done = connection.handshake(std::future::pending::<Result<(), ()>>()).await;
+    assert_eq!((done, began.elapsed()), (None, LIMITS.handshake));
+    assert_eq!(counter.with_label_values(&["handshake"]).get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_half_a_head_and_pings_end_at_the_deadline_of_the_first_request() {
+    let (connections, counter) = connections();
+    let drain = Drain::default();
+    for begin in [&b""[..], b"P", b"GET / HTTP/1.1\r\nhost:"] {
+        let connection = connections.admit(from(1)).expect("a place");
+        let (mut near, task) = served(connection, &drain);
+        near.write_all(begin).await.expect("sent");
+        let took = task.await.expect("ended");
+        assert!(took >= LIMITS.first_request && took <= LIMITS.first_request + GOODBYE_MAX);
+    }
+    let connection = connections.admit(from(1)).expect("a place");
+    let (mut near, task) = served(connection, &drain);
+    near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("sent");
+    let (mut read, mut write) = tokio::io::split(near);
+    tokio::spawn(async move {
+        // An answer to every PING and PINGs of its own.
+        while write.write_all(b"\0\0\x08\x06\0\0\0\0\0pingpong").await.is_ok() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    tokio::spawn(async move { while matches!(read.read(&mut [0; 512]).await, Ok(1..)) {} });
+    let took = task.await.expect("ended");
+    assert!(took >= LIMITS.first_request && took <= LIMITS.first_request + GOODBYE_MAX, "{took:?}");
+    assert_eq!(counter.with_label_values(&["no_request"]).get(), 4);
+    assert!(connections.open().closers.is_empty(), "places are free again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_under_way_is_no_idleness() {
+    let (connections, counter) = connections();
+    let drain = Drain::default();
+    let connection = connections.admit(from(1)).expect("a place");
+    let (near, task) = served(connection, &drain);
+    let (mut sender, client) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(near))
+            .await
+            .expect("HTTP/2");
+    tokio::spawn(client);
+    let began = Instant::now();
+    let request = Request::get("http://a/slow").body(Empty::<Bytes>::new()).expect("valid");
+    let answer = sender.send_request(request).await.expect("answered");
+    answer.into_body().collect().await.expect("read");
+    assert!(began.elapsed() >= Duration::from_secs(1000));
+    let took = task.await.expect("ended");
+    assert!(took >= Duration::from_secs(1000) + LIMITS.idle, "{took:?}");
+    assert_eq!(counter.with_label_values(&["idle"]).get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_one_takes_the_place_of_the_longest_idle() {
+    let (connections, counter) = connections();
+    let drain = Drain::default();
+    let (_near, first) = served(connections.admit(from(1)).expect("a place"), &drain);
+    let known = connections.admit(from(1)).expect("a place");
+    known.authenticated();
+    let (_near, authenticated) = served(known, &drain);
+    let (_near, second) = served(connections.admit(from(1)).expect("a place"), &drain);
+    let (_near, _third) = served(connections.admit(from(1)).expect("a place"), &drain);
+    assert_eq!(first.await.expect("ended"), Duration::ZERO);
+    assert!(!authenticated.is_finished() && !second.is_finished());
+    assert_eq!(counter.with_label_values(&["replaced"]).get(), 1);
+}
+
+#[tokio::test]
+async fn a_session_that_lost_its_place_ends() {
+    let (connections, _) = connections();
+    let connection = connections.admit(from(1)).expect("a place");
+    let (_near, far) = tokio::io::duplex(64);
+    let mut held = Held::new(far, connection.clone());
+    let reading = tokio::spawn(async move { held.read(&mut [0; 1]).await.map_err(|e| e.kind()) });
+    connection.0.closer.cancel();
+    let ended = reading.await.expect("ended");
+    assert_eq!(ended, Err(std::io::ErrorKind::ConnectionAborted));
+}

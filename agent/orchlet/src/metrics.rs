@@ -45,6 +45,8 @@ pub struct AgentMetrics {
     pub http_seconds: HistogramVec,
     /// Those under way.
     pub http_inflight: IntGaugeVec,
+    /// Connections of the HTTPS endpoint refused or closed by it, by reason.
+    pub http_connections_closed: IntCounterVec,
     /// Seconds until the client certificate ends.
     pub client_certificate_ttl: Gauge,
     /// Seconds until the serving certificate ends.
@@ -144,6 +146,11 @@ impl AgentMetrics {
                 &["method", "path", "server_type", "long_running"],
             )?,
             http_inflight: with.gauges("http_inflight_requests", "Number of the inflight http requests", &["method", "path", "server_type", "long_running"])?,
+            http_connections_closed: with.counters(
+                "http_connections_closed_total",
+                "Connections refused or closed by the server, by reason.",
+                &["reason"],
+            )?,
             client_certificate_ttl: far(
                 "certificate_manager_client_ttl_seconds",
                 "Gauge of the TTL (time-to-live) of the client certificate, in seconds; negative when it has ended.",

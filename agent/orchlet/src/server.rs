@@ -17,13 +17,13 @@ pub mod view;
 
 mod cadvisor;
 mod exposition;
+mod frames;
 mod pages;
 mod query;
 mod resource_metrics;
 mod stream;
 mod system_logs;
 
-use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,18 +34,17 @@ use bytes::Bytes;
 use http::{Request, Response, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use prometheus::IntGauge;
 use proto_api::authentication::v1::UserInfo;
 use proto_api::names::Names;
 use proto_daemon::admin::AdminPages;
+use proto_daemon::connections::admission::Bounds;
+use proto_daemon::connections::{Connection, Connections, Limits};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
-use proto_daemon::panics::{IsolatedExecutor, isolate};
+use proto_daemon::panics::isolate;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
 use crate::metrics::AgentMetrics;
@@ -55,11 +54,19 @@ use routes::{NoRoute, Switch};
 use tls::ServerTls;
 use view::{NodeView, ViewError};
 
-/// Connections served at a time; more wait in the kernel's queue.
-const CONNECTIONS_MAX: usize = 256;
+/// What connections may take. The API server has one for each log and session and comes with a certificate; scrapers
+/// have one each. Each takes some 50 KiB. The time between requests is that of
+/// Kubernetes' API server.
+const LIMITS: Limits = Limits {
+    bounds: Bounds { total: 512, unauthenticated: 256, unauthenticated_per_peer: 128 },
+    handshake: HEAD_TIMEOUT,
+    first_request: HEAD_TIMEOUT,
+    idle: Duration::from_secs(90),
+    streams: 128,
+};
 /// Sessions and followed logs at a time; a further one gets 429.
 const LONG_REQUESTS_MAX: usize = 128;
-/// For the TLS handshake, and for the head of a request.
+/// For the TLS handshake, and for the head of the first request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 type Body = UnsyncBoxBody<Bytes, io::Error>;
@@ -141,35 +148,22 @@ impl Server {
 
     /// Serves until drained. Sessions that are open then end with the process.
     pub async fn run(self, drain: DrainWatch) {
-        let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let closed = self.service.metrics.http_connections_closed.clone();
+        let connections = Connections::new(LIMITS, Some(closed));
         loop {
-            // Both arms are cancel safe: a permit or a connection not taken is taken next time.
-            let (slot, accepted) = tokio::select! {
+            // Both arms are cancel safe: a connection not taken stays in the kernel's queue.
+            let (socket, place) = tokio::select! {
                 () = drain.asked() => return,
-                taken = async {
-                    let slot = slots.clone().acquire_owned().await;
-                    (slot, self.listener.accept().await)
-                } => taken,
+                taken = connections.accept(&self.listener) => taken,
             };
-            let config = match (accepted, self.tls.config()) {
-                (Ok((socket, _)), Ok(config)) => Some((socket, config)),
-                (Ok(_), Err(error)) => {
+            match self.tls.config() {
+                Ok(config) => {
+                    let tls = TlsAcceptor::from(config);
+                    tokio::spawn(isolate(connection(self.service.clone(), tls, socket, place)));
+                }
+                Err(error) => {
                     tracing::warn!(error = chain(&error), "no certificate for a connection");
-                    None
                 }
-                // Out of descriptors, most likely: let others close some.
-                (Err(_), _) => {
-                    tokio::time::sleep(Duration::from_millis(50)).await;
-                    None
-                }
-            };
-            if let Some((socket, config)) = config {
-                tokio::spawn(isolate(connection(
-                    self.service.clone(),
-                    TlsAcceptor::from(config),
-                    socket,
-                    slot.ok(),
-                )));
             }
         }
     }
@@ -179,67 +173,68 @@ async fn connection(
     service: Arc<Service>,
     acceptor: TlsAcceptor,
     socket: TcpStream,
-    _slot: Option<OwnedSemaphorePermit>,
+    place: Connection,
 ) {
-    let _ = socket.set_nodelay(true);
-    let Ok(Ok(stream)) = timeout(HEAD_TIMEOUT, acceptor.accept(socket)).await else { return };
+    let Some(stream) = place.handshake(acceptor.accept(socket)).await else { return };
     let chain = stream.get_ref().1.peer_certificates();
     let certified =
         chain.and_then(|chain| chain.first()).and_then(tls::certified_user).map(Arc::new);
-    let answer = service_fn(move |request| {
-        let (service, certified) = (service.clone(), certified.clone());
+    if certified.is_some() {
+        place.authenticated();
+    }
+    let peer = Peer { certified, connection: place.clone() };
+    let handler = move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer.connection.address());
+        let (service, peer) = (service.clone(), peer.clone());
         async move {
-            let answer = isolate(service.answer(request, certified.as_deref())).await;
-            Ok::<_, Infallible>(answer.unwrap_or_else(|panicked| text(500, &panicked.to_string())))
+            let answer = isolate(service.answer(request, &peer)).await;
+            answer.unwrap_or_else(|panicked| text(500, &panicked.to_string()))
         }
-    });
-    let mut builder = auto::Builder::new(IsolatedExecutor);
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(128)
-        .keep_alive_interval(Duration::from_secs(30));
-    // A client that goes away is its own affair.
-    let _ = builder.serve_connection_with_upgrades(TokioIo::new(stream), answer).await;
+    };
+    // A client that goes away is its own affair; requests that are open at the end end with the process.
+    let _ = place.serve(stream, handler, std::future::pending()).await;
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone)]
+struct Peer {
+    /// User of the client certificate.
+    certified: Option<Arc<UserInfo>>,
+    connection: Connection,
 }
 
 impl Service {
     /// Answers one request, and counts it.
-    async fn answer(
-        &self,
-        request: Request<Incoming>,
-        certified: Option<&UserInfo>,
-    ) -> Response<Body> {
+    async fn answer(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let page = routes::page_name(request.uri().path());
         let long = matches!(page, "exec" | "attach" | "portForward" | "containerLogs" | "logs");
-        let method = request.method().as_str().to_owned();
-        let labels = [method.as_str(), page, "readwrite", if long { "true" } else { "false" }];
+        let method = routes::method_name(request.method());
+        let labels = [method, page, "readwrite", if long { "true" } else { "false" }];
         self.metrics.http_requests.with_label_values(&labels).inc();
-        self.metrics.http_inflight.with_label_values(&labels).inc();
+        let in_flight = InFlight::new(self.metrics.http_inflight.with_label_values(&labels));
         let began = Instant::now();
-        let response = self.decide(request, certified).await;
-        self.metrics.http_inflight.with_label_values(&labels).dec();
+        let response = self.decide(request, peer).await;
+        drop(in_flight);
         let took = began.elapsed().as_secs_f64();
         self.metrics.http_seconds.with_label_values(&labels).observe(took);
         response
     }
 
-    async fn decide(
-        &self,
-        request: Request<Incoming>,
-        certified: Option<&UserInfo>,
-    ) -> Response<Body> {
+    async fn decide(&self, request: Request<Incoming>, peer: &Peer) -> Response<Body> {
         let path = request.uri().path().to_owned();
         let permission = routes::permission(request.method(), &path);
         let authorization =
             request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let certified = peer.certified.as_deref();
         if let Err(refused) = self.access.check(certified, authorization, permission).await {
             return match refused {
                 Refused::Unknown => text(401, "Unauthorized"),
                 Refused::Forbidden(why) => text(403, &why),
                 Refused::CannotTell(why) => text(500, &why),
             };
+        }
+        if self.access.knows_by_token(authorization) {
+            peer.connection.authenticated();
         }
         match routes::route(request.method(), &path, |switch| self.switches.is_on(switch)) {
             Err(NoRoute::NotFound | NoRoute::SwitchedOff(Switch::Checkpoint)) => {
@@ -256,6 +251,22 @@ impl Service {
                 ViewError::Failed(why) => text(500, &why),
             }),
         }
+    }
+}
+
+/// Counts a request as in flight until dropped, which a client that goes away may do.
+struct InFlight(IntGauge);
+
+impl InFlight {
+    fn new(gauge: IntGauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }
 

@@ -159,6 +159,11 @@ impl Access {
         self.authorize(&user, permission).await
     }
 
+    /// Whether a request with this header that was let in had a token that the API server knows.
+    pub fn knows_by_token(&self, authorization: Option<&str>) -> bool {
+        self.rules.tokens != Tokens::Ignored && authorization.and_then(bearer).is_some()
+    }
+
     async fn authenticate(
         &self,
         certified: Option<&UserInfo>,

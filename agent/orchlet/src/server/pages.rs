@@ -1,6 +1,7 @@
 //! One answer a page.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent_runtime::runtime::Streams;
@@ -254,13 +255,25 @@ impl Service {
             return Ok(text(429, "too many logs and sessions are open"));
         };
         let url = self.view.session(&session).await?;
-        Ok(match stream::splice(request, &url, slot).await {
+        let who = described(&session, request.extensions().get());
+        Ok(match stream::splice(request, &url, slot, who).await {
             Ok(response) => {
                 response.map(|body| body.map_err(|never| match never {}).boxed_unsync())
             }
             Err(error) => text(502, &chain(&error)),
         })
     }
+}
+
+/// A session and its client, for the log.
+fn described(session: &Session, client: Option<&SocketAddr>) -> String {
+    let (action, pod) = match session {
+        Session::Exec { container, .. } => ("exec", &container.pod),
+        Session::Attach { container, .. } => ("attach", &container.pod),
+        Session::PortForward { pod, .. } => ("port-forward", pod),
+    };
+    let client = client.map(ToString::to_string).unwrap_or_default();
+    format!("{action} {}/{} from {client}", pod.namespace, pod.name)
 }
 
 fn streams(query: &Query) -> Result<Streams, ViewError> {

@@ -221,6 +221,19 @@ pub fn page_name(path: &str) -> &'static str {
     pattern.get(1..end).unwrap_or_default()
 }
 
+/// A method, for counting: never a word that a client made up.
+pub fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::HEAD => "HEAD",
+        Method::POST => "POST",
+        Method::PUT => "PUT",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "other",
+    }
+}
+
 /// Namespace, pod, and perhaps a UID.
 fn pod(names: &[&str]) -> PodName {
     let name = |at: usize| names.get(at).map(|name| (*name).to_owned());

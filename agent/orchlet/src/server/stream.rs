@@ -1,6 +1,10 @@
 //! exec, attach and port-forward: the client's connection is joined to one to the runtime's own
-//! streaming server, byte for byte, whatever protocol the two agreed on (SPDY/3.1 or WebSocket).
+//! streaming server, byte for byte, in the protocol that the two agreed on (SPDY/3.1 or WebSocket). Frames of the client
+//! are looked at as they pass ([`super::frames`]): a bad one ends the session before the runtime sees it.
 
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,10 +13,13 @@ use http_body_util::{BodyExt, Empty, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional_with_sizes;
+use proto_daemon::exit::chain;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+
+use super::frames::Checker;
 
 /// For connecting to the runtime and for its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -33,6 +40,9 @@ pub enum SpliceError {
     /// It broke off.
     #[error("the runtime's streaming server broke off")]
     Broken(#[source] hyper::Error),
+    /// It switched to a protocol whose frames are not known.
+    #[error("the runtime's streaming server switched to {0:?}, expected SPDY/3.1 or websocket")]
+    Protocol(String),
     /// It did not answer.
     #[error("the runtime's streaming server did not answer within {} s", ANSWER_TIMEOUT.as_secs())]
     TooSlow,
@@ -42,11 +52,12 @@ pub enum SpliceError {
 }
 
 /// Passes `request` on to `url` and, when that agrees to switch protocols, joins both connections
-/// in a task that holds `slot`.
+/// in a task that holds `slot`. `who` names session and client in the log.
 pub async fn splice(
     mut request: Request<Incoming>,
     url: &str,
     slot: OwnedSemaphorePermit,
+    who: String,
 ) -> Result<Response<Full<Bytes>>, SpliceError> {
     let onward = onward(&request, url)?;
     let near = hyper::upgrade::on(&mut request);
@@ -55,13 +66,15 @@ pub async fn splice(
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         return Ok(refusal(answer).await);
     }
+    let checker = checker(answer.headers())?;
     let far = hyper::upgrade::on(&mut answer);
     tokio::spawn(async move {
         let _slot = slot;
         // Both are there as soon as our own answer has been written; a client that goes first ends
         // it.
         let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
-        let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+        let mut near = Checked::new(TokioIo::new(near), checker, who);
+        let mut far = TokioIo::new(far);
         // Either side may go at any time: that is how sessions end.
         let _ = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER).await;
     });
@@ -69,6 +82,91 @@ pub async fn splice(
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response.headers_mut() = answer.headers().clone();
     Ok(response)
+}
+
+fn checker(agreed: &HeaderMap) -> Result<Checker, SpliceError> {
+    let protocol = agreed.get(header::UPGRADE).map(|value| value.to_str().unwrap_or_default());
+    let protocol = protocol.unwrap_or_default();
+    Checker::of(protocol).ok_or_else(|| SpliceError::Protocol(protocol.to_owned()))
+}
+
+/// A client's side of a session: what is read from it has been checked.
+struct Checked<S> {
+    stream: S,
+    checker: Checker,
+    who: String,
+    /// Read, and not yet looked at.
+    read: Box<[u8]>,
+    /// Checked, and from `given` on not yet passed on.
+    checked: Vec<u8>,
+    given: usize,
+    is_bad: bool,
+}
+
+impl<S> Checked<S> {
+    fn new(stream: S, checker: Checker, who: String) -> Self {
+        let read = vec![0; BUFFER].into_boxed_slice();
+        Self { stream, checker, who, read, checked: Vec::new(), given: 0, is_bad: false }
+    }
+
+    fn refused() -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidData, "a bad frame")
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            let ready = this.checked.get(this.given..).unwrap_or_default();
+            if !ready.is_empty() {
+                let len = ready.len().min(buffer.remaining());
+                buffer.put_slice(ready.get(..len).unwrap_or_default());
+                this.given += len;
+                return Poll::Ready(Ok(()));
+            }
+            if this.is_bad {
+                return Poll::Ready(Err(Self::refused()));
+            }
+            this.checked.clear();
+            this.given = 0;
+            let mut read = ReadBuf::new(&mut this.read);
+            ready!(Pin::new(&mut this.stream).poll_read(cx, &mut read))?;
+            if read.filled().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
+            if let Err(error) = this.checker.pass(read.filled(), &mut this.checked) {
+                tracing::warn!(
+                    session = this.who,
+                    error = chain(&error),
+                    "session ended: its client sent a bad frame"
+                );
+                this.is_bad = true;
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
 }
 
 /// The request as the runtime gets it: its own path, the client's headers but for those that were

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use agent_runtime::runtime::ExecOutput;
 use futures_util::future::BoxFuture;
 use http_body_util::Empty;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Profile;
 use proto_client::config::{Pem, Verification};
@@ -16,7 +18,10 @@ use proto_daemon::health::Health;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
+use std::convert::Infallible;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+mod crowd;
 
 use super::access::{AccessRules, Anonymous, Authorization, Tokens};
 use super::open::Opening;
@@ -33,6 +38,7 @@ use http_body_util::BodyExt as _;
 use proto_api::core::v1::Pod;
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// An agent with one pod, `a/web`, whose container `c` logs to a file.
 struct Agent {
@@ -183,6 +189,7 @@ async fn echoing_runtime() -> SocketAddr {
 
 struct Bench {
     client: Client,
+    address: SocketAddr,
     agent: Arc<Agent>,
     _drain: Drain,
     _directory: tempfile::TempDir,
@@ -236,9 +243,10 @@ async fn bench(anonymous: Anonymous, authorization: Authorization) -> Bench {
     config.tls.verification = Verification::Skipped;
     config.tls.authority = None::<Pem>;
     let client = Client::new(&config, names, "test/1").expect("valid");
+    let address = server.address();
     let drain = Drain::default();
     tokio::spawn(server.run(drain.watch()));
-    Bench { client, agent, _drain: drain, _directory: directory }
+    Bench { client, address, agent, _drain: drain, _directory: directory }
 }
 
 impl Bench {
@@ -348,11 +356,18 @@ async fn sessions_pass_bytes_through() {
     assert_eq!(headers[header::UPGRADE], "SPDY/3.1");
     let mut session = TokioIo::new(upgraded);
     for piece in ["hello", "again"] {
-        session.write_all(piece.as_bytes()).await.expect("written");
-        let mut echo = [0; 5];
+        let frame = [&[0, 0, 0, 1, 0, 0, 0, 5], piece.as_bytes()].concat();
+        session.write_all(&frame).await.expect("written");
+        let mut echo = [0; 13];
         session.read_exact(&mut echo).await.expect("read");
-        assert_eq!(echo, piece.to_ascii_uppercase().as_bytes());
+        assert_eq!(echo, frame.to_ascii_uppercase().as_slice());
     }
+    // SETTINGS with more entries than bytes ends the session and does not reach the runtime.
+    let junk = [0x80, 3, 0, 4, 0, 0, 0, 0x0c, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0];
+    session.write_all(&junk).await.expect("written");
+    let mut rest = Vec::new();
+    let _ = session.read_to_end(&mut rest).await;
+    assert!(rest.is_empty(), "{rest:?}");
 
     let refused = |error: ClientError| error.code();
     let forward = bench.client.upgrade(exec("/portForward/a/web?port=80")).await;

@@ -1,0 +1,58 @@
+//! A peer that opens connections and never asks for anything.
+
+use std::sync::Arc;
+
+use proto_daemon::tls::AnyServer;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::*;
+
+/// How long an answer may take before it counts as none: far beyond what it takes.
+const NONE: Duration = Duration::from_secs(60);
+/// The preface, an empty SETTINGS frame and a PING.
+const BEGINNING: &[u8] =
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x08\x06\0\0\0\0\0pingpong";
+const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0pingpong";
+
+async fn silent_http2(address: SocketAddr) -> Option<TlsStream<TcpStream>> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer(provider)))
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let socket = TcpStream::connect(address).await.expect("connected");
+    let name = rustls::pki_types::ServerName::from(address.ip());
+    let connecting = TlsConnector::from(Arc::new(config)).connect(name, socket);
+    // None: replaced by a later one.
+    let mut stream = timeout(NONE, connecting).await.ok()?.ok()?;
+    stream.write_all(BEGINNING).await.ok()?;
+    Some(stream)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_connections_of_one_peer_do_not_keep_others_out() {
+    let bench = bench(Anonymous::Allowed, Authorization::AlwaysAllow).await;
+    let mut silent = Vec::new();
+    for _ in 0..1000 {
+        silent.push(TcpStream::connect(bench.address).await.expect("connected"));
+    }
+    let mut pinging = Vec::new();
+    for _ in 0..300 {
+        pinging.extend(silent_http2(bench.address).await);
+    }
+    assert!(!pinging.is_empty());
+    for _ in 0..3 {
+        for stream in &mut pinging {
+            let _ = stream.write_all(PING).await;
+        }
+        let healthy = timeout(NONE, bench.get("/healthz")).await.expect("an answer");
+        assert_eq!(healthy.as_deref(), Ok("ok"));
+        let log = timeout(NONE, bench.get("/containerLogs/a/web/c")).await.expect("an answer");
+        assert_eq!(log.as_deref(), Ok("one\ntwo\n"));
+    }
+    drop((silent, pinging));
+}

@@ -1,5 +1,7 @@
 //! What the machine is and has, read from /proc, /sys and /etc.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -141,7 +143,9 @@ pub fn usage() -> Result<Usage, MachineError> {
         .map_err(|source| MachineError::Proc { file: "stat", source })
         .map(|stat: procfs::KernelStats| stat.total)?;
     let ticks =
-        stat.user + stat.nice + stat.system + stat.irq.unwrap_or(0) + stat.softirq.unwrap_or(0);
+        [stat.user, stat.nice, stat.system, stat.irq.unwrap_or(0), stat.softirq.unwrap_or(0)]
+            .into_iter()
+            .fold(0, u64::saturating_add);
     let load = procfs::LoadAverage::current()
         .map_err(|source| MachineError::Proc { file: "loadavg", source })?;
     let tasks_max = first_line("/proc/sys/kernel/pid_max").parse().unwrap_or(0);
@@ -175,8 +179,8 @@ pub fn disk_of_open(directory: impl std::os::fd::AsFd) -> rustix::io::Result<Dis
 
 fn room(stat: rustix::fs::StatVfs) -> Disk {
     Disk {
-        total_bytes: stat.f_blocks * stat.f_frsize,
-        available_bytes: stat.f_bavail * stat.f_frsize,
+        total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
+        available_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
         inodes: stat.f_files,
         inodes_free: stat.f_ffree,
     }
@@ -224,7 +228,8 @@ pub(crate) fn huge_pages(directory: &Path) -> BTreeMap<u64, u64> {
             let size: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
             let pages = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok()?;
             let pages: u64 = pages.trim().parse().ok()?;
-            Some((size * 1024, size * 1024 * pages))
+            let bytes = size.checked_mul(1024)?;
+            Some((bytes, bytes.saturating_mul(pages)))
         })
         .collect()
 }

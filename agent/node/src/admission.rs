@@ -1,5 +1,7 @@
 //! Whether a pod may run on this node. Asked once in a pod's life; the answer is never taken back.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use proto_api::core::v1::{
     Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
 };
@@ -49,7 +51,7 @@ impl HostPort {
 impl Load {
     /// Adds a pod that was accepted and is not over.
     pub fn add(&mut self, pod: &Pod) {
-        self.pods += 1;
+        self.pods = self.pods.saturating_add(1);
         add(&mut self.requests, &requests(pod));
         self.host_ports.extend(host_ports(pod));
     }

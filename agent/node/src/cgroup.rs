@@ -7,6 +7,8 @@
 //!        └── besteffort/pod<uid>
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 
 use proto_api::Quantity;
@@ -156,8 +158,10 @@ impl CgroupLimits {
 
     /// The weight on the scale of cgroup v2, 1 to 10000.
     pub fn cpu_weight(&self) -> Option<u64> {
-        self.cpu_shares
-            .map(|shares| 1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - 2) * 9_999 / (SHARES_MAX - 2))
+        self.cpu_shares.map(|shares| {
+            1 + shares.min(SHARES_MAX).saturating_sub(SHARES_MIN).saturating_mul(9_999)
+                / (SHARES_MAX - SHARES_MIN)
+        })
     }
 }
 

@@ -7,6 +7,8 @@
 //! "In use" is what any container of the runtime was made from, what a pod that was admitted names, what is being pulled, what is
 //! pinned or imported by the operator: such an image is never a candidate, however full the disk is.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -115,11 +117,11 @@ pub fn bytes_to_free(room: Room, limits: Limits) -> Option<u64> {
         return None;
     }
     let used = room.capacity.saturating_sub(room.available);
-    let percent = u128::from(used) * 100 / u128::from(room.capacity);
+    let percent = u128::from(used).saturating_mul(100).checked_div(u128::from(room.capacity))?;
     if percent < u128::from(limits.high_percent) {
         return None;
     }
-    let keep = u128::from(room.capacity) * u128::from(limits.low_percent) / 100;
+    let keep = u128::from(room.capacity).saturating_mul(u128::from(limits.low_percent)) / 100;
     let keep = u64::try_from(keep).unwrap_or(u64::MAX);
     Some(used.saturating_sub(keep)).filter(|bytes| *bytes > 0)
 }

@@ -1,5 +1,7 @@
 //! Room for a critical pod: which pods end so that it fits.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -87,7 +89,8 @@ fn of(pod: &Pod, resource: &str) -> i64 {
 fn relief(pod: &Pod, lacking: &[(String, i64)]) -> i64 {
     let share = |(name, missing): &(String, i64)| {
         let held = of(pod, name).min(*missing);
-        i64::try_from(i128::from(held) * 1000 / i128::from((*missing).max(1))).unwrap_or(0)
+        i64::try_from(i128::from(held).saturating_mul(1000) / i128::from((*missing).max(1)))
+            .unwrap_or(0)
     };
     lacking.iter().map(share).sum()
 }
@@ -108,7 +111,7 @@ fn spare(
 ) -> Vec<String> {
     let mut number = chosen.len();
     while number > 0 {
-        number -= 1;
+        number = number.saturating_sub(1);
         let without: Vec<&Victim> = chosen
             .iter()
             .enumerate()

@@ -1,5 +1,7 @@
 //! Quality-of-service class of a pod, and what follows from it for the out-of-memory killer.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 
 use proto_api::Quantity;
@@ -49,12 +51,12 @@ pub fn qos_class(pod: &Pod) -> QosClass {
 
 /// Adds CPU and memory to `sum` and tells how many of the two were there.
 fn sum(sum: &mut BTreeMap<&'static str, Quantity>, amounts: &BTreeMap<String, Quantity>) -> usize {
-    let mut found = 0;
+    let mut found: usize = 0;
     for name in [CPU, MEMORY] {
         if let Some(amount) = amounts.get(name).filter(|q| !q.is_zero()) {
             let known = sum.entry(name).or_default();
             *known = *known + *amount;
-            found += 1;
+            found = found.saturating_add(1);
         }
     }
     found
@@ -72,8 +74,9 @@ pub fn oom_score_adj(class: QosClass, container: &Container, node_memory_bytes: 
         QosClass::BestEffort => OOM_SCORE_BEST_EFFORT,
         QosClass::Burstable => {
             let asked = container.resources.requests.get(MEMORY).map_or(0, |q| q.as_bytes());
-            let share = u128::from(asked) * 1000 / u128::from(node_memory_bytes.max(1));
-            let score = 1000 - i64::try_from(share).unwrap_or(1000);
+            let share =
+                u128::from(asked).saturating_mul(1000) / u128::from(node_memory_bytes.max(1));
+            let score = 1000_i64.saturating_sub(i64::try_from(share).unwrap_or(1000));
             // Above a guaranteed container by enough, below a best-effort one.
             score.clamp(1000 + OOM_SCORE_GUARANTEED - 1, OOM_SCORE_BEST_EFFORT - 1)
         }

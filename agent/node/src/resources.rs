@@ -1,5 +1,7 @@
 //! What a pod asks for and what it may use at most, summed over its containers.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 
 use proto_api::Quantity;

@@ -1,5 +1,7 @@
 //! In which order pods are ended when the node shuts down, and how long each may take.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::time::Duration;
 
 use proto_api::core::v1::Pod;
@@ -43,7 +45,7 @@ impl Groups {
 
     /// Time that all groups together may take.
     pub fn total(&self) -> Duration {
-        self.0.iter().map(|(_, grace)| *grace).sum()
+        self.0.iter().fold(Duration::ZERO, |sum, (_, grace)| sum.saturating_add(*grace))
     }
 
     /// Pods in the order in which they end. A pod below every group belongs to the first.
@@ -54,7 +56,7 @@ impl Groups {
             let above = self.0.iter().filter(|(lowest, _)| *lowest <= priority(pod)).count();
             if let Some(round) = rounds.get_mut(above.saturating_sub(1)) {
                 let own = pod.spec.termination_grace_period_seconds.unwrap_or(30);
-                let own = Duration::from_secs(u64::try_from(own).unwrap_or(0));
+                let own = Duration::from_secs(own.clamp(0, i64::from(i32::MAX)).unsigned_abs());
                 round.pods.push((pod.metadata.uid.clone(), own.min(round.within)));
             }
         }

@@ -1,5 +1,7 @@
 //! The time, both ways of telling it.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::time::Duration;
 #[cfg(not(test))]
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,7 +33,16 @@ pub use virtual_time::{boot, now, reboot, reset, server_unix, since_began, step}
 
 /// When a timer has to fire for a point in time since boot.
 pub fn instant(at: Duration) -> Instant {
-    Instant::now() + at.saturating_sub(boot())
+    after(at.saturating_sub(boot()))
+}
+
+/// The longest that a timer is set for. What is to be later is looked at again then.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// When a timer has to fire that is set for `wait` from now, ten years at most.
+pub fn after(wait: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(wait.min(LONGEST)).unwrap_or(now)
 }
 
 #[cfg(test)]

@@ -275,7 +275,102 @@ fn answer(pod: &Value) -> String {
     all
 }
 
+/// The rest of what is computed from a pod's numbers: what it is ranked and measured by, what its files are, what it was.
+fn figures(pod: &Pod) {
+    use agent_node::eviction::{rank, storage};
+    use agent_node::{preempt, qos, resources};
+
+    let (node, mut load) = (node(), Load::default());
+    (0..3).for_each(|_| load.add(pod));
+    let _ = admit(pod, &node, &load, true);
+    let victims: Vec<_> = (0..3)
+        .map(|_| preempt::Victim { pod: std::sync::Arc::new(pod.clone()), is_static: false })
+        .collect();
+    let _ = preempt::victims(pod, true, &victims, &node.status.allocatable);
+    let class = qos_class(pod);
+    for container in pod.spec.init_containers.iter().chain(&pod.spec.containers) {
+        for memory in [0, 1, u64::MAX] {
+            let _ = qos::oom_score_adj(class, container, memory);
+        }
+        let _ = agent_node::cgroup::container_limits(container).cpu_weight();
+    }
+    let _ = agent_node::cgroup::pod_limits(pod, Some(u64::MAX)).cpu_weight();
+    let asked = [agent_node::cgroup::cpu_asked(pod); 3];
+    let _ = agent_node::cgroup::class_limits(class, asked.into_iter());
+    let _ = resources::limits(pod);
+    for uses in [0, 1, u64::MAX] {
+        let container = |name: &String| rank::ContainerUse {
+            name: name.clone(),
+            memory: uses,
+            layer: uses,
+            logs: uses,
+        };
+        let volumes = pod.spec.volumes.iter().map(|v| (v.name.clone(), uses)).collect();
+        let uses = rank::PodUse {
+            memory: uses,
+            volumes: uses,
+            inodes: uses,
+            tasks: uses,
+            containers: pod.spec.containers.iter().map(|c| container(&c.name)).collect(),
+        };
+        let candidate = || rank::Candidate { pod, is_static: false, uses: Some(uses.clone()) };
+        let candidates = [candidate(), candidate()];
+        for signal in agent_node::eviction::Signal::ALL {
+            if let Some(first) = rank::order(&candidates, signal).first() {
+                let _ = rank::message(first, signal);
+            }
+        }
+        let _ = storage::exceeded(pod, &uses, &volumes);
+    }
+    let groups = agent_node::shutdown::Groups::new(
+        &[],
+        std::time::Duration::from_secs(u64::MAX),
+        std::time::Duration::ZERO,
+    );
+    let _ = groups.plan([pod].into_iter());
+    for volume in agent_volume::volumes(pod).unwrap_or_default() {
+        if let agent_volume::sources::VolumeKind::Projected(projected) = &volume.kind {
+            let inputs = agent_volume::Inputs {
+                pod,
+                objects: &Everything,
+                tokens: &BTreeMap::new(),
+                allocatable: &node.status.allocatable,
+                budget: &agent_volume::Budget::default(),
+            };
+            let _ = (projected.payload(&inputs), projected.ownership(pod));
+        }
+    }
+    let memory = agent_pod::memory::Memory::recall(None, &pod.status);
+    let want = PodWant::from_pod(pod, Source::Api, "", &[], |_| Config::Ready);
+    for boot in [0, 1, u64::from(u32::MAX)] {
+        for unix_seconds in [i64::MIN, -1, 0, i64::MAX] {
+            let boot = std::time::Duration::from_secs(boot);
+            let now = agent_pod::seen::Now { unix_seconds, boot };
+            let _ = agent_pod::lifecycle::plan(&want, &Default::default(), &memory, now);
+        }
+    }
+}
+
 // === tests ===
+
+/// Every number and quantity of a pod in which every field is set, at its extremes.
+#[test]
+fn no_number_of_any_field_panics() {
+    let filled: Value =
+        serde_json::from_str(include_str!("../../../proto/api/testdata/core.v1.Pod.json"))
+            .expect("json");
+    let mut tried = 0;
+    for pod in crate::extremes::of(&filled) {
+        tried += 1;
+        let text = serde_json::to_value(&pod.1).expect("encode");
+        let made = std::panic::catch_unwind(|| {
+            let _ = answer(&text);
+            figures(&pod.1);
+        });
+        assert!(made.is_ok(), "{}", pod.0);
+    }
+    assert!(tried >= 800, "{tried}");
+}
 
 #[test]
 fn every_field_has_a_row_and_every_row_a_field() {

@@ -3,6 +3,8 @@
 //! What that means is decided in `agent_node::eviction`; here it is read and done. A look follows every ten seconds, when the kernel
 //! says that tasks wait for memory, when a decision changes with time, and at once after a pod has gone.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod measure;
 mod signals;
 
@@ -212,7 +214,7 @@ impl Evictor {
             self.evict(known, signal.as_str(), message, grace);
         }
         self.state.acted(signal, readings);
-        self.parts.ended(&[uid], tokio::time::Instant::now() + grace + GONE_WITHIN).await;
+        self.parts.ended(&[uid], clock::after(grace.saturating_add(GONE_WITHIN))).await;
         Did::Evicted(1)
     }
 

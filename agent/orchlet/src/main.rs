@@ -12,6 +12,8 @@ mod csi_node;
 #[cfg(test)]
 mod every_field;
 mod eviction;
+#[cfg(test)]
+mod extremes;
 mod garbage;
 mod images;
 mod in_use;

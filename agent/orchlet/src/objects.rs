@@ -77,7 +77,7 @@ pub fn missing(
         services: &[],
         allocatable: &BTreeMap::new(),
     };
-    agent_pod::env::environment(container, &inputs).err().map(|error| error.to_string())
+    agent_pod::env::check(container, &inputs).err().map(|error| error.to_string())
 }
 
 /// Watched objects by namespace and name, for as long as a pod holds one.

@@ -9,6 +9,8 @@
 //! With a session service SIGTERM only ends the agent, and pods run on. Where there is none (containers as nodes, other init systems)
 //! SIGTERM is all the word there is, and it ends pods too, if a grace period is configured.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,7 +105,7 @@ impl Shutdown {
         if logind.delay_max().await? >= wanted {
             return Ok(());
         }
-        let secs = wanted.as_secs() + u64::from(wanted.subsec_nanos() > 0);
+        let secs = wanted.as_secs().saturating_add(u64::from(wanted.subsec_nanos() > 0));
         let written =
             self.drop_in.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| {
                 std::fs::write(&self.drop_in, format!("[Login]\nInhibitDelayMaxSec={secs}\n"))
@@ -145,7 +147,7 @@ impl Shutdown {
                 self.parts.end(&uid, verdict);
                 uids.push(uid);
             }
-            let deadline = tokio::time::Instant::now() + round.within;
+            let deadline = crate::clock::after(round.within);
             if !self.parts.ended(&uids, deadline).await {
                 tracing::warn!(within = ?round.within, "not all pods of a group have ended in time");
             }

@@ -343,6 +343,7 @@ impl Work {
             objects: &self.sources,
             tokens: &self.tokens,
             allocatable: &self.allocatable,
+            budget: &agent_volume::Budget::default(),
         };
         let mut done = Done { on_host: BTreeMap::new(), switched: Vec::new(), outcome: Ok(()) };
         let persistent = |volume: &Volume| volume.kind == VolumeKind::Persistent;

@@ -44,7 +44,7 @@ impl CrashBackoff {
     /// Notes an exit at `now`.
     pub fn exited(&mut self, now: Duration) {
         self.count(now);
-        self.not_before = now + self.delay;
+        self.not_before = now.saturating_add(self.delay);
         self.noted = now;
     }
 
@@ -52,7 +52,7 @@ impl CrashBackoff {
     /// fail: the delay runs from the exit before, so that the next instance starts at once unless they fail faster than that.
     pub fn stopped(&mut self, now: Duration) {
         self.count(now);
-        self.not_before = (self.noted + self.delay).max(now);
+        self.not_before = self.noted.saturating_add(self.delay).max(now);
         self.noted = now;
     }
 
@@ -92,7 +92,7 @@ impl CrashBackoff {
 fn delay(failures: u32, first: Duration, max: Duration) -> Duration {
     match failures {
         0 => Duration::ZERO,
-        n => first.saturating_mul(1 << (n - 1).min(16)).min(max),
+        n => first.saturating_mul(1 << n.saturating_sub(1).min(16)).min(max),
     }
 }
 
@@ -104,7 +104,7 @@ fn exits_before(paused: Duration) -> u32 {
         if next > paused {
             return exits;
         }
-        exits += 1;
+        exits = exits.saturating_add(1);
         if next == CRASH_DELAY_MAX {
             return exits;
         }
@@ -169,7 +169,7 @@ impl Trouble {
     ) -> Self {
         let failures = before.map_or(0, |t| t.failures).saturating_add(1);
         let (first, max) = step.delays();
-        let until = now + delay(failures, first, max);
+        let until = now.saturating_add(delay(failures, first, max));
         let (reason, message) = (reason.to_owned(), message.to_owned());
         Self { step, failures, at: now, until, reason, message }
     }

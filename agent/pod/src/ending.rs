@@ -31,7 +31,7 @@ pub(crate) fn decide(want: &PodWant, seen: &PodSeen, memory: &mut Memory, now: D
     // A node that ends the pod has less time than its source may have given.
     let bound = want.verdict.as_ref().and_then(|verdict| verdict.grace);
     let grace = bound.map_or(grace, |bound| bound.min(grace));
-    let deadline = now + grace;
+    let deadline = now.saturating_add(grace);
     match &mut memory.ending {
         None => memory.ending = Some(Ending { why, deadline }),
         Some(ending) => ending.deadline = ending.deadline.min(deadline),
@@ -89,7 +89,7 @@ pub(crate) fn stop_all(next: &mut Next<'_>, memory: &Memory) {
     let Some(last) = last else {
         return shut(next, memory);
     };
-    let deadline = ending.deadline.max(next.now + SIDECAR_GRACE);
+    let deadline = ending.deadline.max(next.now.saturating_add(SIDECAR_GRACE));
     for instance in seen.live().filter(|i| i.name == last.name) {
         next.stop(instance, deadline, StopWhy::PodEnds);
     }

@@ -3,6 +3,7 @@
 //!
 //! Later sources win: services, then `envFrom` in order, then `env` in order.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto_api::core::v1::{
@@ -10,7 +11,7 @@ use proto_api::core::v1::{
 };
 use proto_api::{Quantity, names::Names};
 
-use crate::expand::expand;
+use crate::expand::{expand, expanded_len};
 
 /// What [`environment`] looks at beside the container.
 pub struct Inputs<'a> {
@@ -91,7 +92,25 @@ pub enum EnvError {
     /// There is no such resource or container.
     #[error("unsupported container resource: {0}")]
     UnknownResource(String),
+    /// References between variables, or whole objects, come to more than a container may have.
+    #[error(
+        "environment of container {container:?} is more than {limit} bytes with variable {variable:?}"
+    )]
+    TooLarge {
+        /// Name of the container.
+        container: String,
+        /// The variable that did not fit any more.
+        variable: String,
+        /// Most bytes.
+        limit: usize,
+    },
 }
+
+/// Most bytes of names and values that a pod may give to the environment of a container. The kernel takes about as much for
+/// environment and arguments together (a quarter of the stack's limit, 2 MiB by default), so that no program can be started with more.
+pub const POD_BYTES_MAX: usize = 1 << 20;
+/// Most bytes with the variables of services, of which a namespace may have thousands.
+pub const BYTES_MAX: usize = 4 << 20;
 
 /// The objects that the environment of `container` refers to, optional ones included.
 pub fn needs(container: &Container) -> Needs {
@@ -118,42 +137,146 @@ pub fn needs(container: &Container) -> Needs {
 /// The environment of `container`: names unique, in the order in which they were first set.
 ///
 /// # Errors
-/// The first required thing that is missing.
+/// The first required thing that is missing, or the first variable that does not fit.
 pub fn environment(
     container: &Container,
     inputs: &Inputs<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
-    let mut result = Environment::default();
-    for (name, value) in service_variables(inputs.services) {
-        result.set(name, value);
+    Ok(made::<String>(container, inputs)?.into_list())
+}
+
+/// Whether [`environment`] can be made, without making it: of each value only its length is kept, and the work is in proportion to
+/// what is written in the pod.
+///
+/// # Errors
+/// Those of [`environment`].
+pub fn check(container: &Container, inputs: &Inputs<'_>) -> Result<(), EnvError> {
+    made::<usize>(container, inputs).map(drop)
+}
+
+/// A value of a variable, or what is known of it.
+trait Value: Sized {
+    fn of(text: &str) -> Self;
+    fn len(&self) -> usize;
+    /// The value of a text with references; `None` if it is longer than `limit`.
+    fn expanded(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self>;
+}
+
+impl Value for String {
+    fn of(text: &str) -> Self {
+        text.to_owned()
     }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+
+    fn expanded(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self> {
+        expand(text, limit, |name| known.get(name).map(Self::as_str))
+    }
+}
+
+impl Value for usize {
+    fn of(text: &str) -> Self {
+        text.len()
+    }
+
+    fn len(&self) -> usize {
+        *self
+    }
+
+    fn expanded(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self> {
+        Some(expanded_len(text, |name| known.get(name).copied())).filter(|len| *len <= limit)
+    }
+}
+
+fn made<V: Value>(container: &Container, inputs: &Inputs<'_>) -> Result<Environment<V>, EnvError> {
+    let mut result = Environment::new(&container.name);
+    for (name, value) in service_variables(inputs.services) {
+        result.set(name, &value)?;
+    }
+    result.limit = result.bytes.saturating_add(POD_BYTES_MAX).min(BYTES_MAX);
     from_objects(container, inputs, &mut result)?;
     for var in &container.env {
-        if let Some(value) = value(var, container, inputs, &result)? {
-            result.set(var.name.clone(), value);
+        match &var.value_from {
+            None => result.set_expanded(var)?,
+            Some(source) => {
+                if let Some(value) = value_from(source, container, inputs)? {
+                    result.set(var.name.clone(), &value)?;
+                }
+            }
         }
     }
-    Ok(result.into_list())
+    Ok(result)
 }
 
 /// Variables in the order of their first setting.
-#[derive(Default)]
-struct Environment {
+struct Environment<V> {
+    /// Name of the container.
+    container: String,
     order: Vec<String>,
-    values: BTreeMap<String, String>,
+    values: BTreeMap<String, V>,
+    /// Names and values together, and the most that they may be.
+    bytes: usize,
+    limit: usize,
 }
 
-impl Environment {
-    fn set(&mut self, name: String, value: String) {
-        if self.values.insert(name.clone(), value).is_none() {
-            self.order.push(name);
+impl<V: Value> Environment<V> {
+    fn new(container: &str) -> Self {
+        Self {
+            container: container.to_owned(),
+            order: Vec::new(),
+            values: BTreeMap::new(),
+            bytes: 0,
+            limit: BYTES_MAX,
         }
     }
 
-    fn get(&self, name: &str) -> Option<&str> {
-        self.values.get(name).map(String::as_str)
+    /// How long the value of a variable may be; `None` if not even its name fits.
+    fn room(&self, name: &str) -> Option<usize> {
+        let free = self.limit.saturating_sub(self.bytes);
+        match self.values.get(name) {
+            Some(old) => Some(free.saturating_add(old.len())),
+            None => free.checked_sub(name.len()),
+        }
     }
 
+    fn too_large(&self, variable: &str) -> EnvError {
+        let (container, variable) = (self.container.clone(), variable.to_owned());
+        // The room that services took is not the pod's.
+        EnvError::TooLarge { container, variable, limit: self.limit.min(POD_BYTES_MAX) }
+    }
+
+    /// Sets a variable to a text as it is.
+    fn set(&mut self, name: String, value: &str) -> Result<(), EnvError> {
+        match self.room(&name) {
+            Some(room) if value.len() <= room => self.put(name, V::of(value)),
+            _ => return Err(self.too_large(&name)),
+        }
+        Ok(())
+    }
+
+    /// Sets a variable to a text with references to those before it.
+    fn set_expanded(&mut self, var: &EnvVar) -> Result<(), EnvError> {
+        let room = self.room(&var.name);
+        let value = room.and_then(|room| V::expanded(&var.value, room, &self.values));
+        self.put(var.name.clone(), value.ok_or_else(|| self.too_large(&var.name))?);
+        Ok(())
+    }
+
+    fn put(&mut self, name: String, value: V) {
+        self.bytes = self.bytes.saturating_add(value.len());
+        match self.values.insert(name.clone(), value) {
+            Some(old) => self.bytes = self.bytes.saturating_sub(old.len()),
+            None => {
+                self.bytes = self.bytes.saturating_add(name.len());
+                self.order.push(name);
+            }
+        }
+    }
+}
+
+impl Environment<String> {
     fn into_list(mut self) -> Vec<(String, String)> {
         let value = |name: String| {
             let value = self.values.remove(&name).unwrap_or_default();
@@ -163,10 +286,10 @@ impl Environment {
     }
 }
 
-fn from_objects(
+fn from_objects<V: Value>(
     container: &Container,
     inputs: &Inputs<'_>,
-    result: &mut Environment,
+    result: &mut Environment<V>,
 ) -> Result<(), EnvError> {
     for from in &container.env_from {
         if let Some(source) = &from.config_map_ref {
@@ -174,7 +297,7 @@ fn from_objects(
             match inputs.objects.config_map(name) {
                 Some(object) => {
                     for (key, value) in &object.data {
-                        set_from(result, &from.prefix, key, value.clone());
+                        set_from(result, &from.prefix, key, value)?;
                     }
                 }
                 None if source.optional == Some(true) => {}
@@ -186,7 +309,7 @@ fn from_objects(
             match inputs.objects.secret(name) {
                 Some(object) => {
                     for (key, value) in &object.data {
-                        set_from(result, &from.prefix, key, text(name, key, value)?);
+                        set_from(result, &from.prefix, key, text(name, key, value)?)?;
                     }
                 }
                 None if source.optional == Some(true) => {}
@@ -228,11 +351,14 @@ pub fn skipped(container: &Container, namespace: &str, objects: &dyn Objects) ->
 }
 
 /// Sets a variable named by a key; a key that cannot be a name is left out.
-fn set_from(result: &mut Environment, prefix: &str, key: &str, value: String) {
+fn set_from<V: Value>(
+    result: &mut Environment<V>,
+    prefix: &str,
+    key: &str,
+    value: &str,
+) -> Result<(), EnvError> {
     let name = format!("{prefix}{key}");
-    if is_variable_name(&name) {
-        result.set(name, value);
-    }
+    if is_variable_name(&name) { result.set(name, value) } else { Ok(()) }
 }
 
 /// Letters, digits, `_`, `-` and `.`, not starting with a digit and not a path.
@@ -245,29 +371,17 @@ fn is_variable_name(name: &str) -> bool {
         && !name.starts_with("..")
 }
 
-fn text(secret: &str, key: &str, value: &[u8]) -> Result<String, EnvError> {
-    String::from_utf8(value.to_vec())
+fn text<'a>(secret: &str, key: &str, value: &'a [u8]) -> Result<&'a str, EnvError> {
+    std::str::from_utf8(value)
         .map_err(|_| EnvError::NotText { name: secret.to_owned(), key: key.to_owned() })
 }
 
-/// The value of one variable; `None` when it is optional and its source is missing.
-fn value(
-    var: &EnvVar,
-    container: &Container,
-    inputs: &Inputs<'_>,
-    known: &Environment,
-) -> Result<Option<String>, EnvError> {
-    match &var.value_from {
-        None => Ok(Some(expand(&var.value, |name| known.get(name)))),
-        Some(source) => value_from(source, container, inputs),
-    }
-}
-
-fn value_from(
+/// What a source gives; `None` when it is optional and missing.
+fn value_from<'a>(
     source: &EnvVarSource,
     container: &Container,
-    inputs: &Inputs<'_>,
-) -> Result<Option<String>, EnvError> {
+    inputs: &Inputs<'a>,
+) -> Result<Option<Cow<'a, str>>, EnvError> {
     if let Some(field) = &source.field_ref {
         return field_value(&field.field_path, inputs).map(Some);
     }
@@ -277,7 +391,8 @@ fn value_from(
         let container =
             if field.container_name.is_empty() { Some(container) } else { named.next() };
         let unknown = || EnvError::UnknownResource(field.container_name.clone());
-        return resource_value(field, container.ok_or_else(unknown)?, inputs.allocatable).map(Some);
+        let container = container.ok_or_else(unknown)?;
+        return resource_value(field, container, inputs.allocatable).map(|v| Some(v.into()));
     }
     if let Some(reference) = &source.config_map_key_ref {
         let (name, key) = (&reference.local_object_reference.name, &reference.key);
@@ -286,7 +401,7 @@ fn value_from(
             None if optional => Ok(None),
             None => Err(EnvError::NoConfigMap(name.clone())),
             Some(object) => match object.data.get(key) {
-                Some(value) => Ok(Some(value.clone())),
+                Some(value) => Ok(Some(value.as_str().into())),
                 None if optional => Ok(None),
                 None => Err(no_key("ConfigMap", inputs.pod, name, key)),
             },
@@ -299,13 +414,13 @@ fn value_from(
             None if optional => Ok(None),
             None => Err(EnvError::NoSecret(name.clone())),
             Some(object) => match object.data.get(key) {
-                Some(value) => text(name, key, value).map(Some),
+                Some(value) => text(name, key, value).map(|value| Some(value.into())),
                 None if optional => Ok(None),
                 None => Err(no_key("Secret", inputs.pod, name, key)),
             },
         };
     }
-    Ok(Some(String::new()))
+    Ok(Some("".into()))
 }
 
 fn no_key(kind: &'static str, pod: &Pod, name: &str, key: &str) -> EnvError {
@@ -314,23 +429,24 @@ fn no_key(kind: &'static str, pod: &Pod, name: &str, key: &str) -> EnvError {
 }
 
 /// A field of the pod by its path.
-fn field_value(path: &str, inputs: &Inputs<'_>) -> Result<String, EnvError> {
+fn field_value<'a>(path: &str, inputs: &Inputs<'a>) -> Result<Cow<'a, str>, EnvError> {
     let Pod { metadata, spec, .. } = inputs.pod;
+    let of = |text: Option<&'a String>| Cow::Borrowed(text.map_or("", String::as_str));
     if let Some(key) = subscript(path, "metadata.labels") {
-        return Ok(metadata.labels.get(key).cloned().unwrap_or_default());
+        return Ok(of(metadata.labels.get(key)));
     }
     if let Some(key) = subscript(path, "metadata.annotations") {
-        return Ok(metadata.annotations.get(key).cloned().unwrap_or_default());
+        return Ok(of(metadata.annotations.get(key)));
     }
     Ok(match path {
-        "metadata.name" => metadata.name.clone(),
-        "metadata.namespace" => metadata.namespace.clone(),
-        "metadata.uid" => metadata.uid.clone(),
-        "spec.nodeName" => spec.node_name.clone(),
-        "spec.serviceAccountName" => spec.service_account_name.clone(),
-        "status.hostIP" => inputs.host_ips.first().cloned().unwrap_or_default(),
-        "status.podIP" => inputs.pod_ips.first().cloned().unwrap_or_default(),
-        "status.podIPs" => inputs.pod_ips.join(","),
+        "metadata.name" => of(Some(&metadata.name)),
+        "metadata.namespace" => of(Some(&metadata.namespace)),
+        "metadata.uid" => of(Some(&metadata.uid)),
+        "spec.nodeName" => of(Some(&spec.node_name)),
+        "spec.serviceAccountName" => of(Some(&spec.service_account_name)),
+        "status.hostIP" => of(inputs.host_ips.first()),
+        "status.podIP" => of(inputs.pod_ips.first()),
+        "status.podIPs" => inputs.pod_ips.join(",").into(),
         _ => return Err(EnvError::UnknownField(path.to_owned())),
     })
 }
@@ -369,7 +485,7 @@ pub fn resource_value(
         (amount.value(), divisor.value())
     };
     let divisor = divisor.max(1);
-    Ok((amount.saturating_add(divisor - 1).div_euclid(divisor)).to_string())
+    Ok(amount.saturating_add(divisor.saturating_sub(1)).div_euclid(divisor).to_string())
 }
 
 /// The services that show in the environment of a pod: those of its namespace unless it wants no links, and always the API

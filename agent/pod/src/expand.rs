@@ -1,30 +1,71 @@
 //! `$(NAME)` in commands, arguments and environment values.
 
+/// A piece of a text with references.
+enum Piece<'a> {
+    /// As it is.
+    Text(&'a str),
+    /// A reference: the name, and how it is written.
+    Name(&'a str, &'a str),
+}
+
 /// Replaces each `$(NAME)` by what `lookup` gives. `$$` is a literal `$`, so `$$(NAME)` stays `$(NAME)`; a name that `lookup`
-/// does not know, and every other `$`, stays as written.
-pub fn expand<'a>(text: &str, lookup: impl Fn(&str) -> Option<&'a str>) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        let (before, from) = rest.split_at(at);
-        out.push_str(before);
-        let after = &from[1..];
-        if let Some(tail) = after.strip_prefix('$') {
-            out.push('$');
-            rest = tail;
-        } else if let Some((name, tail)) = reference(after) {
-            match lookup(name) {
-                Some(value) => out.push_str(value),
-                None => out.push_str(&from[..from.len() - tail.len()]),
-            }
-            rest = tail;
-        } else {
-            out.push('$');
-            rest = after;
+/// does not know, and every other `$`, stays as written. `None` if that has more than `limit` bytes: no more than these are kept at
+/// any time.
+pub fn expand<'a>(
+    text: &str,
+    limit: usize,
+    lookup: impl Fn(&str) -> Option<&'a str>,
+) -> Option<String> {
+    let mut out = String::new();
+    pieces(text, |piece| {
+        let value = match piece {
+            Piece::Text(text) => text,
+            Piece::Name(name, written) => lookup(name).unwrap_or(written),
+        };
+        let fits = out.len().saturating_add(value.len()) <= limit;
+        if fits {
+            out.push_str(value);
         }
+        fits
+    })
+    .then_some(out)
+}
+
+/// How many bytes [`expand`] would give, where `lookup` gives the length of each value.
+pub fn expanded_len(text: &str, lookup: impl Fn(&str) -> Option<usize>) -> usize {
+    let mut sum: usize = 0;
+    pieces(text, |piece| {
+        sum = sum.saturating_add(match piece {
+            Piece::Text(text) => text.len(),
+            Piece::Name(name, written) => lookup(name).unwrap_or(written.len()),
+        });
+        true
+    });
+    sum
+}
+
+/// Gives the pieces of a text to `take` for as long as it wants more; whether it wanted all.
+fn pieces<'a>(text: &'a str, mut take: impl FnMut(Piece<'a>) -> bool) -> bool {
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        if !take(Piece::Text(before)) {
+            return false;
+        }
+        let (piece, tail) = if let Some(tail) = after.strip_prefix('$') {
+            (Piece::Text("$"), tail)
+        } else if let Some((name, tail)) = reference(after) {
+            let from = rest.get(before.len()..).unwrap_or_default();
+            let written = from.strip_suffix(tail).unwrap_or_default();
+            (Piece::Name(name, written), tail)
+        } else {
+            (Piece::Text("$"), after)
+        };
+        if !take(piece) {
+            return false;
+        }
+        rest = tail;
     }
-    out.push_str(rest);
-    out
+    take(Piece::Text(rest))
 }
 
 /// `(NAME)` at the start of `text`: the name and what follows.
@@ -62,7 +103,13 @@ mod tests {
             ("$()", "$()"),
         ];
         for (text, expect) in cases {
-            assert_eq!(expand(text, lookup), expect, "{text}");
+            assert_eq!(expand(text, 99, lookup).as_deref(), Some(expect), "{text}");
+            let len = expanded_len(text, |name| lookup(name).map(str::len));
+            assert_eq!(len, expect.len(), "{text}");
+            assert_eq!(expand(text, expect.len(), lookup).as_deref(), Some(expect), "{text}");
+            if let Some(less) = expect.len().checked_sub(1) {
+                assert_eq!(expand(text, less, lookup), None, "{text}");
+            }
         }
     }
 }

@@ -69,4 +69,14 @@ pub enum TranslateError {
     /// A mount of a volume that the pod does not have, or that is not set up.
     #[error("no volume {0:?} to mount")]
     NoVolume(String),
+    /// References to variables come to more than a container may have.
+    #[error("{field} of container {container:?} is more than {limit} bytes with its variables")]
+    TooLarge {
+        /// `command` or `args`.
+        field: &'static str,
+        /// Name of the container.
+        container: String,
+        /// Most bytes.
+        limit: usize,
+    },
 }

@@ -9,7 +9,10 @@
 //!                                 └─ Memory      what the next call, or the next process, must know
 //! ```
 //!
-//! Nothing here reads a clock, a file or a socket.
+//! Nothing here reads a clock, a file or a socket. Numbers of pods and of the runtime are whatever they are: arithmetic on them
+//! saturates.
+
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod lifecycle;
 pub mod plan;

@@ -386,7 +386,7 @@ impl Memory {
     /// When a pod with this limit has been active for long enough, since boot.
     pub(crate) fn active_until(&self, limit: Duration) -> Option<Duration> {
         let left = limit.saturating_sub(self.active_before);
-        (self.accepted_at != 0).then(|| self.accepted_boot + left)
+        (self.accepted_at != 0).then(|| self.accepted_boot.saturating_add(left))
     }
 
     /// All init containers done in the newest sandbox: remembered, since their instances may be removed.

@@ -256,7 +256,7 @@ impl Next<'_> {
             | StopWhy::SandboxLost
             | StopWhy::DefinitionChanged => None,
         };
-        self.now + own.unwrap_or(self.want.grace)
+        self.now.saturating_add(own.unwrap_or(self.want.grace))
     }
 
     /// Plans to remove a dead instance.

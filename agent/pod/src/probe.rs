@@ -101,8 +101,8 @@ impl ProbeWant {
             failures: or(probe.failure_threshold, 3),
             grace: probe
                 .termination_grace_period_seconds
-                .and_then(|secs| u64::try_from(secs).ok())
-                .map(Duration::from_secs),
+                .filter(|value| *value >= 0)
+                .map(crate::want::secs),
         }
     }
 }
@@ -132,7 +132,7 @@ impl ProbeOrder {
     /// everything at once.
     pub fn first_at(&self, now: Duration, adopted: bool) -> Duration {
         let phase = if adopted { self.phase() } else { Duration::ZERO };
-        (self.since + self.probe.initial_delay).max(now + phase)
+        self.since.saturating_add(self.probe.initial_delay).max(now.saturating_add(phase))
     }
 
     fn phase(&self) -> Duration {

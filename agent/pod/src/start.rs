@@ -271,7 +271,7 @@ fn image(
     }
     match (container.pull, next.seen.images.get(&container.image)) {
         (PullPolicy::Never, Some(ImageSeen::Absent { at })) => {
-            let again = *at + ABSENT_IMAGE_RECHECK;
+            let again = at.saturating_add(ABSENT_IMAGE_RECHECK);
             if next.now >= again {
                 next.act(Action::InspectImage { image: container.image.clone() });
             } else {

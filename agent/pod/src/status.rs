@@ -315,7 +315,7 @@ impl View<'_> {
                 Role::Main => init.is_empty() || self.memory.initialized_in.is_some(),
                 Role::Init | Role::Sidecar => {
                     let last = init.iter().rposition(has_run).unwrap_or(0);
-                    init.iter().take(last + 1).any(|c| c.name == container.name)
+                    init.iter().take(last.saturating_add(1)).any(|c| c.name == container.name)
                 }
                 Role::Ephemeral => false,
             }
@@ -412,7 +412,7 @@ const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
 
 /// When the waiting reason of a failed pull turns from the error to the back-off, since boot.
 pub(crate) fn pull_reason_turns_at(trouble: &Trouble) -> Duration {
-    trouble.at + PULL_ERROR_SHOWN
+    trouble.at.saturating_add(PULL_ERROR_SHOWN)
 }
 
 /// When the newest instance was started, if it runs for users: its first hook comes before that.

@@ -47,19 +47,13 @@ fn parse(line: &str) -> Option<(&str, &str)> {
 
 /// At most the last `limit` bytes of a text, whole characters.
 fn last_bytes(text: &str, limit: usize) -> &str {
-    let mut from = text.len().saturating_sub(limit);
-    while !text.is_char_boundary(from) {
-        from += 1;
-    }
+    let from = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(from..).unwrap_or_default()
 }
 
 /// At most the first `limit` bytes of a text, whole characters.
 pub(crate) fn first_bytes(text: &str, limit: usize) -> &str {
-    let mut to = text.len().min(limit);
-    while !text.is_char_boundary(to) {
-        to -= 1;
-    }
+    let to = text.floor_char_boundary(limit);
     text.get(..to).unwrap_or_default()
 }
 

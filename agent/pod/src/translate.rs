@@ -179,16 +179,8 @@ pub fn container(
 ) -> Result<ContainerConfig, TranslateError> {
     let mut inputs = inputs;
     let granted = inputs.granted.clone();
-    // What the pod itself sets wins over what a device's plugin sets.
-    for (name, value) in &granted.env {
-        if !inputs.env.iter().any(|(known, _)| known == name) {
-            inputs.env.push((name.clone(), value.clone()));
-        }
-    }
-    let lookup = |name: &str| {
-        inputs.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    };
-    let expand_all = |list: &[String]| list.iter().map(|text| expand(text, lookup)).collect();
+    add_granted(&mut inputs.env, &granted.env);
+    let Expanded { command, args } = expand_all(container, &inputs.env)?;
     let mut mounts = volume_mounts::mounts(container, &inputs.volumes, &inputs.sub_paths)?;
     mounts.extend(inputs.extra_mounts);
     mounts.extend(granted.mounts.iter().cloned());
@@ -200,8 +192,8 @@ pub fn container(
         name: container.name.clone(),
         attempt: inputs.attempt,
         image: inputs.image_id,
-        command: expand_all(&container.command),
-        args: expand_all(&container.args),
+        command,
+        args,
         working_dir: container.working_dir.clone(),
         mounts,
         devices,
@@ -214,6 +206,46 @@ pub fn container(
         resources: resources(qos_class(pod), container, node, &granted),
         security: security::container(pod, container, node, &inputs.image_user, namespaces(pod))?,
         env: inputs.env,
+    })
+}
+
+/// What the pod itself sets wins over what a device's plugin sets.
+fn add_granted(env: &mut Vec<(String, String)>, granted: &[(String, String)]) {
+    for (name, value) in granted {
+        if !env.iter().any(|(known, _)| known == name) {
+            env.push((name.clone(), value.clone()));
+        }
+    }
+}
+
+/// Most bytes of a container's command and arguments together, with their variables; see [`crate::env::POD_BYTES_MAX`].
+pub const ARGUMENT_BYTES_MAX: usize = 1 << 20;
+
+struct Expanded {
+    command: Vec<String>,
+    args: Vec<String>,
+}
+
+fn expand_all(container: &Container, env: &[(String, String)]) -> Result<Expanded, TranslateError> {
+    let known: BTreeMap<&str, &str> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let mut left = ARGUMENT_BYTES_MAX;
+    let mut all = |field: &'static str, list: &[String]| {
+        let one = |text: &String| {
+            let text = expand(text, left, |name| known.get(name).copied())?;
+            // Each has an end of its own as well.
+            left = left.saturating_sub(text.len().saturating_add(1));
+            Some(text)
+        };
+        let expanded: Option<Vec<String>> = list.iter().map(one).collect();
+        expanded.ok_or_else(|| TranslateError::TooLarge {
+            field,
+            container: container.name.clone(),
+            limit: ARGUMENT_BYTES_MAX,
+        })
+    };
+    Ok(Expanded {
+        command: all("command", &container.command)?,
+        args: all("args", &container.args)?,
     })
 }
 

@@ -60,6 +60,7 @@ pub fn sub_paths<'a>(
     volumes: &BTreeMap<String, VolumeOnHost>,
 ) -> Result<Vec<Part<'a>>, TranslateError> {
     let mut found = Vec::new();
+    let known: BTreeMap<&str, &str> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
     for (index, mount) in container.volume_mounts.iter().enumerate() {
         let failed = || TranslateError::SubPath {
             mount: mount.name.clone(),
@@ -68,7 +69,7 @@ pub fn sub_paths<'a>(
         let path = if mount.sub_path_expr.is_empty() {
             mount.sub_path.clone()
         } else {
-            expanded(&mount.sub_path_expr, env).ok_or_else(failed)?
+            expanded(&mount.sub_path_expr, &known).ok_or_else(failed)?
         };
         let checked = volumes.get(&mount.name).is_some_and(|volume| volume.checked);
         let all_read_only = all_read_only(mount);
@@ -110,15 +111,18 @@ pub fn follows(mount: &VolumeMount, volume: &VolumeOnHost) -> bool {
         && all_read_only(mount).is_none()
 }
 
-/// `text` with its variables replaced; `None` if one is not known.
-fn expanded(text: &str, env: &[(String, String)]) -> Option<String> {
+/// Longest path below a volume, in bytes: the kernel takes no longer one.
+const PATH_BYTES_MAX: usize = 4095;
+
+/// `text` with its variables replaced; `None` if one is not known, or if that is no path for the kernel.
+fn expanded(text: &str, env: &BTreeMap<&str, &str>) -> Option<String> {
     let all_known = std::cell::Cell::new(true);
-    let value = expand(text, |name| {
-        let known = env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let value = expand(text, PATH_BYTES_MAX, |name| {
+        let known = env.get(name).copied();
         all_known.set(all_known.get() && known.is_some());
         known
     });
-    all_known.get().then_some(value)
+    value.filter(|_| all_known.get())
 }
 
 /// The bind mounts of a container. `sub_paths` says where the parts lie that [`sub_paths`] named.

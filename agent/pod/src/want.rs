@@ -283,8 +283,11 @@ impl PodWant {
 
     /// Most bytes of a termination message: what one may have, or its share of what a pod may have.
     pub fn message_bytes(&self) -> usize {
-        let containers = self.init.len() + self.containers.len();
-        (POD_MESSAGE_BYTES / containers.max(1)).min(crate::termination::MESSAGE_BYTES)
+        let containers = self.init.len().saturating_add(self.containers.len());
+        POD_MESSAGE_BYTES
+            .checked_div(containers)
+            .unwrap_or(POD_MESSAGE_BYTES)
+            .min(crate::termination::MESSAGE_BYTES)
     }
 }
 
@@ -367,8 +370,13 @@ pub fn grace_of(pod: &Pod) -> Duration {
     secs(grace.unwrap_or(GRACE_SECS_DEFAULT))
 }
 
-fn secs(value: i64) -> Duration {
-    Duration::from_secs(u64::try_from(value).unwrap_or(0))
+/// Most seconds that any number of a pod stands for, the bound that the API has for `activeDeadlineSeconds`: 68 years. It has none for
+/// grace periods; with this one a time that is computed from any of them can still be added to the clock.
+const SECS_MAX: i64 = i32::MAX as i64;
+
+/// Seconds as an object has them: nothing when negative, at most `i32::MAX`.
+pub fn secs(value: i64) -> Duration {
+    Duration::from_secs(value.clamp(0, SECS_MAX).unsigned_abs())
 }
 
 /// The policy of a container; one that names none pulls only what carries no fixed tag.

@@ -11,6 +11,7 @@
 //! `openat2(RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)`, so that nothing a container can write leads elsewhere. Everything here blocks
 //! and belongs on a thread that may.
 
+pub mod budget;
 pub mod devices;
 pub mod disk;
 pub mod payload;
@@ -33,6 +34,7 @@ pub mod sub_path;
 
 mod beneath;
 
+pub use budget::Budget;
 pub use payload::{Payload, PayloadFile};
 pub use pod_volumes::{PodVolumes, SetUpError, TearDownError};
 pub use sources::{Inputs, Needs, SourceError, Volume, volumes};

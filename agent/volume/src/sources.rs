@@ -3,6 +3,8 @@
 //! The four projected sources (config map, secret, downward API, token) are one thing here, a list of [`Projection`]s; a volume of one
 //! of the single kinds is a list of one.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod downward_api;
 mod medium;
 mod objects;
@@ -16,6 +18,7 @@ use proto_api::core::v1::{
     Volume as ApiVolume, VolumeProjection, VolumeSource,
 };
 
+use crate::budget::{Budget, OverBudget};
 use crate::payload::{PathError, Payload, PayloadFile};
 use crate::tree::Ownership;
 
@@ -221,6 +224,8 @@ pub struct Inputs<'a> {
     pub tokens: &'a BTreeMap<TokenWant, String>,
     /// What the node can give to pods; stands in for a limit that is not set.
     pub allocatable: &'a BTreeMap<String, Quantity>,
+    /// How much the files of all volumes of the pod may still come to.
+    pub budget: &'a Budget,
 }
 
 /// Why a volume cannot be filled. The texts are shown to users as they are.
@@ -272,6 +277,9 @@ pub enum SourceError {
     /// A file cannot be where it should.
     #[error("volume path")]
     Path(#[from] PathError),
+    /// The pod's files come to too much.
+    #[error(transparent)]
+    OverBudget(#[from] OverBudget),
     /// A mode outside 0 to 0777.
     #[error("invalid file mode {0}")]
     Mode(i32),
@@ -329,9 +337,9 @@ impl Projected {
         for projection in &self.projections {
             match projection {
                 Projection::ConfigMap(keys) => {
-                    objects::config_map(keys, inputs.objects, &mut payload)?;
+                    objects::config_map(keys, inputs, &mut payload)?;
                 }
-                Projection::Secret(keys) => objects::secret(keys, inputs.objects, &mut payload)?,
+                Projection::Secret(keys) => objects::secret(keys, inputs, &mut payload)?,
                 Projection::DownwardApi { items, mode } => {
                     downward_api::files(items, *mode, inputs, &mut payload)?;
                 }
@@ -339,6 +347,7 @@ impl Projected {
                     let token = inputs.tokens.get(want);
                     let token = token.ok_or_else(|| SourceError::NoToken(want.audience.clone()))?;
                     let mode = if has_owner { TOKEN_MODE_OWNED } else { *mode };
+                    inputs.budget.take(token.len())?;
                     let file = PayloadFile { data: token.clone().into_bytes(), mode };
                     payload.insert(path, file)?;
                 }

@@ -6,6 +6,8 @@
 //! Where nothing is written down the token itself tells its life. Nothing is trusted here that matters: the signature is the API server's
 //! to check.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -46,9 +48,10 @@ impl Renewal {
     #[must_use]
     pub fn of(life: Duration, asked: Moment, spread: u64) -> Self {
         let age_max = Duration::from_secs(AGE_MAX_SECS.unsigned_abs());
-        let wait = (life / 100 * u32::try_from(LIFE_PERCENT).unwrap_or(0)).min(age_max);
+        let wait =
+            (life / 100).saturating_mul(u32::try_from(LIFE_PERCENT).unwrap_or(0)).min(age_max);
         let share = u32::try_from(spread % (SPREAD_PERCENT * 10)).unwrap_or(0);
-        let wait = wait - wait / 1000 * share;
+        let wait = wait.saturating_sub((wait / 1000).saturating_mul(share));
         let secs = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
         Self { boot: asked.boot.saturating_add(wait), unix: asked.unix.saturating_add(secs) }
     }
@@ -97,8 +100,10 @@ impl Life {
         if self.issued_at > now || life <= 0 {
             return Duration::ZERO;
         }
-        let age_max =
-            (life / 100 * LIFE_PERCENT + life % 100 * LIFE_PERCENT / 100).min(AGE_MAX_SECS);
+        let age_max = (life / 100)
+            .saturating_mul(LIFE_PERCENT)
+            .saturating_add((life % 100).saturating_mul(LIFE_PERCENT) / 100)
+            .min(AGE_MAX_SECS);
         let left = self.issued_at.saturating_add(age_max).saturating_sub(now);
         Duration::from_secs(u64::try_from(left).unwrap_or(0))
     }

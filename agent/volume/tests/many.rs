@@ -71,8 +71,13 @@ fn many_mounts_follow_one_update_in_one_pass() {
         let objects = One(secret);
         let mut switched = 0;
         for (pod, volume) in &pods {
-            let inputs =
-                Inputs { pod, objects: &objects, tokens: &BTreeMap::new(), allocatable: &nothing };
+            let inputs = Inputs {
+                pod,
+                objects: &objects,
+                tokens: &BTreeMap::new(),
+                allocatable: &nothing,
+                budget: &agent_volume::Budget::default(),
+            };
             let done = here.1.set_up(&inputs, volume).unwrap();
             assert_eq!(std::fs::read_to_string(done.path.join("key")).unwrap(), value);
             switched += usize::from(done.written == Some(Written::Switched));

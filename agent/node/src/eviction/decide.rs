@@ -1,5 +1,7 @@
 //! What readings mean: which conditions the node shows, and whether something must be taken back now.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -64,10 +66,13 @@ impl State {
             pid: has(Condition::Pid),
         };
         let ripens = self.reached.iter().filter_map(|(number, since)| {
-            Some(*since + thresholds.get(*number)?.grace?).filter(|at| *at > now)
+            Some(since.saturating_add(thresholds.get(*number)?.grace?)).filter(|at| *at > now)
         });
-        let clears =
-            self.caused.values().filter(|last| **last != now).map(|last| *last + transition);
+        let clears = self
+            .caused
+            .values()
+            .filter(|last| **last != now)
+            .map(|last| last.saturating_add(transition));
         let wake_at = ripens.chain(clears).min();
         Decision { pressure, reclaim: self.most_urgent(thresholds, readings, now), wake_at }
     }

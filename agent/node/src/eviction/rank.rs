@@ -1,5 +1,7 @@
 //! Who is evicted first: whoever uses more than was asked for, the less important before the more important, the greedier first.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::cmp::Reverse;
 
 use proto_api::Quantity;
@@ -69,11 +71,11 @@ pub fn order<'a, 'b>(candidates: &'b [Candidate<'a>], signal: Signal) -> Vec<&'b
             (None, _) => (true, i128::MAX),
             (Some(uses), Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable) => {
                 let asked = requested(MEMORY);
-                (uses.memory > asked, i128::from(uses.memory) - i128::from(asked))
+                (uses.memory > asked, difference(uses.memory, asked))
             }
             (Some(uses), Signal::NodefsAvailable | Signal::ImagefsAvailable) => {
                 let asked = requested(EPHEMERAL_STORAGE);
-                (uses.disk() > asked, i128::from(uses.disk()) - i128::from(asked))
+                (uses.disk() > asked, difference(uses.disk(), asked))
             }
             // Nobody can ask for inodes or process ids: nobody uses more than that.
             (Some(uses), Signal::NodefsInodesFree | Signal::ImagefsInodesFree) => {
@@ -116,6 +118,11 @@ pub fn kibibytes(bytes: u64) -> Quantity {
     Quantity::from_bytes(
         i64::try_from(bytes.div_ceil(1024).saturating_mul(1024)).unwrap_or(i64::MAX),
     )
+}
+
+/// How much more is used than asked for; negative for less. Exact: both fit twice.
+fn difference(used: u64, asked: u64) -> i128 {
+    i128::from(used).saturating_sub(i128::from(asked))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Local storage that a pod may use: its volumes, its containers and itself each have a limit, whatever the node has left.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 
 use proto_api::Quantity;

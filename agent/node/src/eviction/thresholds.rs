@@ -1,5 +1,7 @@
 //! The thresholds of configuration: which signal, below what, for how long, and how much more must come back.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -24,7 +26,7 @@ impl Amount {
             Self::Percent(percent) => {
                 // Thousandths of a percent: exact enough for a threshold, and the same on every machine.
                 let thousandths = (percent * 1000.0).clamp(0.0, 100_000.0);
-                let share = u128::from(capacity) * rounded(thousandths) / 100_000;
+                let share = u128::from(capacity).saturating_mul(rounded(thousandths)) / 100_000;
                 u64::try_from(share).unwrap_or(u64::MAX)
             }
         }
@@ -180,7 +182,7 @@ fn duration(text: &str) -> Option<Duration> {
         let number: u64 = number.parse().ok()?;
         let units = [("ms", 1_u64), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
         let (unit, millis) = units.into_iter().find(|(unit, _)| after.starts_with(unit))?;
-        sum += Duration::from_millis(number.checked_mul(millis)?);
+        sum = sum.checked_add(Duration::from_millis(number.checked_mul(millis)?))?;
         rest = after.get(unit.len()..)?;
     }
     (!text.is_empty()).then_some(sum)

@@ -1,6 +1,8 @@
 //! Processors of its own for a container: whole sockets first, whole cores next, single threads last, so that what is left stays
 //! whole. Containers without processors of their own share the rest.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 
 use proto_api::core::v1::{Container, Pod};
@@ -113,7 +115,10 @@ fn take_whole(
 /// Threads of a core; the most of all cores.
 pub fn threads_per_core(machine: &Machine) -> usize {
     let mut cores: BTreeMap<u32, usize> = BTreeMap::new();
-    machine.cpus.iter().for_each(|cpu| *cores.entry(cpu.core).or_default() += 1);
+    machine.cpus.iter().for_each(|cpu| {
+        let threads = cores.entry(cpu.core).or_default();
+        *threads = threads.saturating_add(1);
+    });
     cores.into_values().max().unwrap_or(1)
 }
 

@@ -1,5 +1,7 @@
 //! Devices of plugins: which there are, who has them, and which a container gets.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use proto_api::Quantity;
@@ -141,7 +143,7 @@ pub fn ask(
     place: Option<&IdSet>,
 ) -> Result<Ask, TooFew> {
     let mut must: Ids = reusable.iter().take(number).cloned().collect();
-    let missing = number - must.len();
+    let missing = number.saturating_sub(must.len());
     let free = free(devices, used);
     if free.len() < missing {
         let (resource, available) = (resource.to_owned(), free.len());

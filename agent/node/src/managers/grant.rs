@@ -1,5 +1,7 @@
 //! One container's share, from all deciders together.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 
 use proto_api::core::v1::{Container, Pod};
@@ -149,9 +151,15 @@ impl Want {
         let mut sum = Self::default();
         for (_, container) in containers(pod).filter(|(init, _)| !init) {
             let one = Self::of(scene, pod, container);
-            sum.cpus += one.cpus;
-            one.memory.iter().for_each(|(n, v)| *sum.memory.entry(n.clone()).or_default() += v);
-            one.devices.iter().for_each(|(n, v)| *sum.devices.entry(n.clone()).or_default() += v);
+            sum.cpus = sum.cpus.saturating_add(one.cpus);
+            for (name, size) in one.memory {
+                let known = sum.memory.entry(name).or_default();
+                *known = known.saturating_add(size);
+            }
+            for (name, number) in one.devices {
+                let known = sum.devices.entry(name).or_default();
+                *known = known.saturating_add(number);
+            }
         }
         for (_, container) in containers(pod).filter(|(init, _)| *init) {
             let one = Self::of(scene, pod, container);
@@ -264,13 +272,13 @@ impl Scene<'_> {
         let again = want.cpus.min(reusable.len());
         let first = cpus::take(self.machine, &reusable, again, rules.unit, place);
         let first = first.unwrap_or_default();
-        let missing = want.cpus - first.len();
+        let missing = want.cpus.saturating_sub(first.len());
         let rest = cpus::take(self.machine, &free, missing, rules.unit, place);
         rest.map(|rest| rest.or(&first)).ok_or_else(|| {
             unexpected(format!(
                 "not enough cpus available to satisfy request: requested={}, available={}",
                 want.cpus,
-                free.len() + reusable.len()
+                free.len().saturating_add(reusable.len())
             ))
         })
     }

@@ -3,6 +3,8 @@
 //! A set of nodes from which a container takes memory is a group; a node is in one group at a time, so that what a group has can
 //! be counted without asking the kernel where a page of it lies.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 
 use proto_api::core::v1::{Container, Pod};

@@ -1,5 +1,7 @@
 //! The rules for processors, memory and places, from the configuration and the machine. Pure.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 
 use agent_node::managers::topology::{Machine, NODES_MAX, Policy, Scope};
@@ -86,10 +88,11 @@ fn memory_rules(
             .map_err(|_| format!("reservedMemory.numaNode: {}", part.numa_node))?;
         for (name, amount) in &part.limits {
             by_node.entry(node).or_default().insert(name.clone(), amount.as_bytes());
-            *sums.entry(name.clone()).or_default() += amount.as_bytes();
+            let sum = sums.entry(name.clone()).or_default();
+            *sum = sum.saturating_add(amount.as_bytes());
         }
     }
-    let memory = reserved.get(MEMORY).map_or(0, |q| q.as_bytes()) + evicted_below;
+    let memory = reserved.get(MEMORY).map_or(0, |q| q.as_bytes()).saturating_add(evicted_below);
     let given = sums.get(MEMORY).copied().unwrap_or(0);
     if given != memory {
         return Err(format!(

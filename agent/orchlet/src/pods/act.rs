@@ -1,5 +1,7 @@
 //! Does one action of a plan: calls the runtime, the node or the API once, decides nothing, retries nothing.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -313,7 +315,7 @@ async fn stop_container(parts: &Parts, scene: &Scene, stop: Stop<'_>) -> Result<
 
 /// The latest deadline of a stop that is begun now, all of them since boot: a sidecar has a moment of its own after its pod's.
 fn latest(ending: Option<Duration>, now: Duration) -> Duration {
-    ending.map_or(Duration::MAX, |ending| ending.max(now + hooks::GRACE_AFTER_HOOK))
+    ending.map_or(Duration::MAX, |ending| ending.max(now.saturating_add(hooks::GRACE_AFTER_HOOK)))
 }
 
 /// Starts an instance. One that fails to start has ended: what the runtime shows of it, if anything, is taken in either way.

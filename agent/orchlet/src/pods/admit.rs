@@ -1,5 +1,7 @@
 //! The node's answer to a pod: what keeps it out, and what makes room for it.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::time::Duration;
 
 use agent_node::admission::{Refusal, admit};
@@ -85,8 +87,8 @@ async fn make_room(parts: &Parts, scene: &Scene, is_static: bool, short: &Refusa
         parts.end(&victim.pod.metadata.uid, verdict);
         parts.metrics.acts.preempted(short.reason.trim_start_matches("OutOf"));
     }
-    let wait = (slowest + PREEMPTION_EXTRA).min(PREEMPTION_MAX);
-    parts.ended(&chosen, tokio::time::Instant::now() + wait).await
+    let wait = slowest.saturating_add(PREEMPTION_EXTRA).min(PREEMPTION_MAX);
+    parts.ended(&chosen, crate::clock::after(wait)).await
 }
 
 #[cfg(test)]

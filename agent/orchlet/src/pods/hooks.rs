@@ -1,5 +1,7 @@
 //! Hooks of containers: what is done after a start and before a stop.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::time::Duration;
 
 use agent_pod::events::{self, Hook};

@@ -1,12 +1,15 @@
 //! Static pods that wait for the end of another of their name, or of themselves from before. They wait for however long that takes,
 //! since two of them at a time may spoil what they write; when it takes longer than it should, they say so.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::worker::Order;
+use crate::clock;
 
 /// Beyond the grace of the pod that is waited for, until something is said.
 const MARGIN: Duration = Duration::from_secs(30);
@@ -49,9 +52,10 @@ impl Waiting {
         let now = Instant::now();
         let known = self.0.remove(&order.pod.metadata.uid);
         let known = known.filter(|waits| waits.before == before);
-        let (asked, since, tell_at) = known.map_or((asked, now, now + grace + MARGIN), |waits| {
-            (waits.asked, waits.since, waits.tell_at)
-        });
+        let (asked, since, tell_at) = known
+            .map_or((asked, now, clock::after(grace.saturating_add(MARGIN))), |waits| {
+                (waits.asked, waits.since, waits.tell_at)
+            });
         let uid = order.pod.metadata.uid.clone();
         self.0.insert(uid, Waits { asked, order, before, since, tell_at });
     }
@@ -81,9 +85,9 @@ impl Waiting {
         let now = Instant::now();
         let due = self.0.values_mut().filter(|waits| waits.tell_at <= now);
         due.map(|waits| {
-            waits.tell_at = now + AGAIN;
+            waits.tell_at = clock::after(AGAIN);
             let (order, before) = (waits.order.clone(), waits.before.clone());
-            Overdue { order, before, waited: now - waits.since }
+            Overdue { order, before, waited: now.saturating_duration_since(waits.since) }
         })
         .collect()
     }

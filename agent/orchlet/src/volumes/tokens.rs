@@ -1,5 +1,7 @@
 //! Tokens of pods' service accounts: asked for, renewed in time, gone on with after a restart.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -128,7 +130,7 @@ impl Tokens {
                 }
                 (Err(line), Some(old)) => {
                     tracing::warn!(pod = pod.metadata.name, error = line, "token is not renewed");
-                    old.not_before = now.boot + RETRY;
+                    old.not_before = now.boot.saturating_add(RETRY);
                 }
                 (Err(line), None) => outcome = outcome.and(Err(line)),
             }

@@ -7,6 +7,8 @@ use proto_api::core::v1::{
     SecretKeySelector,
 };
 
+use proptest::prelude::Strategy as _;
+
 use super::*;
 
 #[derive(Default)]
@@ -251,4 +253,115 @@ fn keys_that_are_no_names_are_told_of() {
     let mut prefixed = container;
     prefixed.env_from[0].prefix = "P_".into();
     assert!(skipped(&prefixed, "ns", &store).is_empty());
+}
+
+/// `A0` is 64 bytes and each of the others sixteen times the one before.
+fn doubling(levels: usize) -> Container {
+    let mut env = vec![literal("A0", &"x".repeat(64))];
+    env.extend(
+        (1..=levels).map(|n| literal(&format!("A{n}"), &format!("$(A{})", n - 1).repeat(16))),
+    );
+    Container { name: "c".into(), env, ..Container::default() }
+}
+
+#[test]
+fn variables_that_refer_to_each_other_come_to_no_more_than_the_bound() {
+    let run = |container: &Container| run(container, &[]);
+    assert!(run(&doubling(3)).is_ok());
+    for levels in [4, 5, 8, 60] {
+        let error = run(&doubling(levels)).expect_err("more than a container may have");
+        let expect = EnvError::TooLarge {
+            container: "c".into(),
+            variable: "A4".into(),
+            limit: POD_BYTES_MAX,
+        };
+        assert_eq!(error, expect, "{levels}");
+    }
+    let text = run(&doubling(8)).expect_err("too large").to_string();
+    assert_eq!(
+        text,
+        "environment of container \"c\" is more than 1048576 bytes with variable \"A4\""
+    );
+}
+
+#[test]
+fn an_object_that_is_named_often_counts_each_time() {
+    let mut store = Store::default();
+    let map = store.config_maps.entry("map".into()).or_default();
+    map.data.insert("K".into(), "x".repeat(400_000));
+    let from = |n: usize| EnvFromSource {
+        prefix: format!("P{n}_"),
+        config_map_ref: Some(ConfigMapEnvSource {
+            local_object_reference: reference("map"),
+            optional: None,
+        }),
+        ..EnvFromSource::default()
+    };
+    let pod = pod();
+    let allocatable = BTreeMap::new();
+    let inputs = Inputs {
+        pod: &pod,
+        host_ips: &[],
+        pod_ips: &[],
+        objects: &store,
+        services: &[],
+        allocatable: &allocatable,
+    };
+    for (times, fits) in [(1, true), (2, true), (3, false), (1000, false)] {
+        let env_from = (0..times).map(from).collect();
+        let container = Container { name: "c".into(), env_from, ..Container::default() };
+        assert_eq!(environment(&container, &inputs).is_ok(), fits, "{times}");
+        assert_eq!(check(&container, &inputs).is_ok(), fits, "{times}");
+    }
+}
+
+#[test]
+fn services_of_a_namespace_leave_a_pod_its_own_room() {
+    let services: Vec<ServiceEnv> = (0..3000)
+        .map(|n| ServiceEnv {
+            name: format!("service-{n}"),
+            cluster_ip: "10.96.0.1".into(),
+            ports: vec![("http".into(), "TCP".into(), 80)],
+        })
+        .collect();
+    let container = Container {
+        name: "c".into(),
+        env: vec![literal("A", &"x".repeat(POD_BYTES_MAX - 1))],
+        ..Container::default()
+    };
+    let env = run(&container, &services).expect("both fit");
+    assert!(env.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>() > POD_BYTES_MAX + 500_000);
+    let more = Container { env: vec![literal("A", &"x".repeat(POD_BYTES_MAX))], ..container };
+    assert!(run(&more, &services).is_err());
+}
+
+proptest::proptest! {
+    /// Whatever variables refer to: what is made is within the bound, and the check says the same as the making.
+    #[test]
+    fn what_is_made_is_within_the_bound_and_is_what_was_checked(
+        values in proptest::collection::vec(
+            proptest::collection::vec(proptest::prop_oneof![
+                4 => (0..6usize).prop_map(|n| format!("$(V{n})")),
+                1 => proptest::strategy::Just("$$(V1)$".to_owned()),
+                1 => (0..40_000usize).prop_map(|n| "y".repeat(n)),
+            ], 0..12),
+            0..14,
+        )
+    ) {
+        use proptest::prelude::*;
+        let env = values.iter().enumerate();
+        let env = env.map(|(n, parts)| literal(&format!("V{}", n % 6), &parts.concat())).collect();
+        let container = Container { name: "c".into(), env, ..Container::default() };
+        let pod = pod();
+        let (store, allocatable) = (Store::default(), BTreeMap::new());
+        let inputs = Inputs {
+            pod: &pod, host_ips: &[], pod_ips: &[], objects: &store, services: &[],
+            allocatable: &allocatable,
+        };
+        let made = environment(&container, &inputs);
+        prop_assert_eq!(made.as_ref().err(), check(&container, &inputs).as_ref().err());
+        if let Ok(made) = made {
+            prop_assert!(made.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>() <= POD_BYTES_MAX);
+        }
+    }
 }

@@ -167,3 +167,23 @@ fn sandboxes_carry_sysctls_and_traffic_limits_as_runtimes_read_them() {
     pod.metadata.annotations.insert(egress, "1".into());
     assert!(matches!(sandbox(&pod, &node, "/p", 0), Err(TranslateError::Bandwidth { .. })));
 }
+
+#[test]
+fn arguments_come_to_no_more_than_the_bound_with_their_variables() {
+    let pod = pod();
+    let make = |command: &[&str], args: Vec<String>| {
+        let command = command.iter().map(|text| (*text).to_owned()).collect();
+        let made = Container { name: "c".into(), command, args, ..Container::default() };
+        let env = vec![("A".to_owned(), "x".repeat(1000)), ("B".to_owned(), "$(A)".to_owned())];
+        let inputs = ContainerInputs { env, ..ContainerInputs::default() };
+        container(&pod, &made, &node(), inputs).map(|config| (config.command, config.args))
+    };
+    let (command, args) = make(&["$(B)"], vec!["$$(A) $(A)".into()]).expect("small");
+    assert_eq!((command[0].as_str(), args[0].len()), ("$(A)", 1005));
+    assert!(make(&[], vec!["$(A)".repeat(1000)]).is_ok());
+    for args in [vec!["$(A)".repeat(2000)], vec!["$(A)".into(); 2000], vec![String::new(); 2 << 20]]
+    {
+        let error = make(&[], args).expect_err("too much").to_string();
+        assert_eq!(error, "args of container \"c\" is more than 1048576 bytes with its variables");
+    }
+}

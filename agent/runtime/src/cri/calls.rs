@@ -1,5 +1,7 @@
 //! The calls of the runtime: one method each, with its deadline and its object in the error.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -182,7 +184,7 @@ impl Runtime for CriRuntime {
         async move {
             let _under_way = self.changes();
             // whole seconds, rounded up: the container must never get less time than it was promised
-            let timeout = grace.as_secs() + u64::from(grace.subsec_nanos() > 0);
+            let timeout = grace.as_secs().saturating_add(u64::from(grace.subsec_nanos() > 0));
             let request = wire::StopContainerRequest {
                 container_id: id.into(),
                 timeout: i64::try_from(timeout).unwrap_or(i64::MAX),
@@ -264,7 +266,7 @@ impl Runtime for CriRuntime {
                 timeout: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             };
             let mut client = self.service();
-            let deadline = timeout.max(CHECKPOINT) + READ;
+            let deadline = timeout.max(CHECKPOINT).saturating_add(READ);
             call("CheckpointContainer", id, deadline, request, |r| client.checkpoint_container(r))
                 .await?;
             Ok(())
@@ -280,7 +282,7 @@ impl Runtime for CriRuntime {
         keep: usize,
     ) -> Answer<'a, ExecOutput> {
         async move {
-            let secs = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+            let secs = timeout.as_secs().saturating_add(u64::from(timeout.subsec_nanos() > 0));
             let request = wire::ExecSyncRequest {
                 container_id: id.into(),
                 cmd: command.to_vec(),

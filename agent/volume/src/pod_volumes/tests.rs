@@ -42,8 +42,13 @@ fn set_up(volumes: &PodVolumes, volume: &Volume, value: &str) -> Result<SetUp, S
     pod.metadata.uid = "u1".into();
     let objects = objects(value);
     let nothing = BTreeMap::new();
-    let inputs =
-        Inputs { pod: &pod, objects: &objects, tokens: &BTreeMap::new(), allocatable: &nothing };
+    let inputs = Inputs {
+        pod: &pod,
+        objects: &objects,
+        tokens: &BTreeMap::new(),
+        allocatable: &nothing,
+        budget: &crate::Budget::default(),
+    };
     volumes.set_up(&inputs, volume)
 }
 
@@ -132,8 +137,13 @@ fn tokens_are_found_again() {
     pod.metadata.uid = "u1".into();
     let tokens = BTreeMap::from([(want, "e30.e30.x".to_owned())]);
     let (objects, allocatable) = (objects(""), BTreeMap::new());
-    let inputs =
-        Inputs { pod: &pod, objects: &objects, tokens: &tokens, allocatable: &allocatable };
+    let inputs = Inputs {
+        pod: &pod,
+        objects: &objects,
+        tokens: &tokens,
+        allocatable: &allocatable,
+        budget: &crate::Budget::default(),
+    };
     assert_eq!(volumes.tokens("u1", std::slice::from_ref(&volume)), BTreeMap::new());
     volumes.set_up(&inputs, &volume).unwrap();
     assert_eq!(volumes.tokens("u1", std::slice::from_ref(&volume)), tokens);

@@ -23,6 +23,7 @@ pub(super) fn files(
             String::new()
         };
         let mode = mode(item.mode, default_mode)?;
+        inputs.budget.take(text.len())?;
         payload.insert(&item.path, PayloadFile { data: text.into_bytes(), mode })?;
     }
     Ok(())
@@ -69,7 +70,7 @@ fn lines(map: &BTreeMap<String, String>) -> String {
 
 /// A string in double quotes with the escapes of the language that such files come from.
 fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
+    let mut quoted = String::with_capacity(text.len().saturating_add(2));
     quoted.push('"');
     for c in text.chars() {
         match c {

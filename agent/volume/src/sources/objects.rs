@@ -1,30 +1,32 @@
 //! Keys of config maps and secrets as files.
 
-use agent_pod::env::Objects;
 use proto_api::core::v1::KeyToPath;
 
-use super::{Keys, SourceError, mode};
+use super::{Inputs, Keys, SourceError, mode};
+use crate::budget::Budget;
 use crate::payload::{Payload, PayloadFile};
 
 pub(super) fn config_map(
     keys: &Keys,
-    objects: &dyn Objects,
+    inputs: &Inputs<'_>,
     payload: &mut Payload,
 ) -> Result<(), SourceError> {
-    let Some(object) = objects.config_map(&keys.object) else { return missing("configmap", keys) };
+    let Some(object) = inputs.objects.config_map(&keys.object) else {
+        return missing("configmap", keys);
+    };
     let text = object.data.iter().map(|(key, value)| (key.as_str(), value.as_bytes()));
     let binary = object.binary_data.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
-    project("configmap", keys, text.chain(binary), payload)
+    project(("configmap", keys), text.chain(binary), inputs.budget, payload)
 }
 
 pub(super) fn secret(
     keys: &Keys,
-    objects: &dyn Objects,
+    inputs: &Inputs<'_>,
     payload: &mut Payload,
 ) -> Result<(), SourceError> {
-    let Some(object) = objects.secret(&keys.object) else { return missing("secret", keys) };
+    let Some(object) = inputs.objects.secret(&keys.object) else { return missing("secret", keys) };
     let data = object.data.iter().map(|(key, value)| (key.as_str(), value.as_slice()));
-    project("secret", keys, data, payload)
+    project(("secret", keys), data, inputs.budget, payload)
 }
 
 fn missing(kind: &'static str, keys: &Keys) -> Result<(), SourceError> {
@@ -36,13 +38,14 @@ fn missing(kind: &'static str, keys: &Keys) -> Result<(), SourceError> {
 }
 
 fn project<'a>(
-    kind: &'static str,
-    keys: &Keys,
+    (kind, keys): (&'static str, &Keys),
     data: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
+    budget: &Budget,
     payload: &mut Payload,
 ) -> Result<(), SourceError> {
     if keys.items.is_empty() {
         for (key, value) in data {
+            budget.take(value.len())?;
             payload.insert(key, PayloadFile { data: value.to_vec(), mode: keys.mode })?;
         }
         return Ok(());
@@ -51,6 +54,7 @@ fn project<'a>(
         match data.clone().find(|(name, _)| name == key) {
             Some((_, value)) => {
                 let mode = mode(*own, keys.mode)?;
+                budget.take(value.len())?;
                 payload.insert(path, PayloadFile { data: value.to_vec(), mode })?;
             }
             None if keys.optional => {}

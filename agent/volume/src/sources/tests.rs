@@ -59,6 +59,7 @@ fn check(volume: &str, expect: &[&str]) {
                 objects: &objects(),
                 tokens: &[(want, "ey.token".to_owned())].into(),
                 allocatable: &[("cpu".to_owned(), Quantity::from_units(4))].into(),
+                budget: &Budget::default(),
             };
             match projected.payload(&inputs) {
                 Ok(payload) => payload
@@ -204,4 +205,57 @@ fn tokens_belong_to_the_user_that_reads_them() {
     assert_eq!(owner("{containers: [{name: a}]}"), (None, None));
     let group = "{securityContext: {runAsUser: 7, fsGroup: 9}, containers: [{name: a}]}";
     assert_eq!(owner(group), (None, Some(9)));
+}
+
+/// One object under as many paths as fit into a pod, in several volumes.
+#[test]
+fn what_is_shown_often_comes_to_no_more_than_the_budget() {
+    let mut map = proto_api::core::v1::ConfigMap::default();
+    map.data.insert("k".into(), "x".repeat(1 << 20));
+    struct One(proto_api::core::v1::ConfigMap);
+    impl agent_pod::env::Objects for One {
+        fn config_map(&self, _: &str) -> Option<&proto_api::core::v1::ConfigMap> {
+            Some(&self.0)
+        }
+        fn secret(&self, _: &str) -> Option<&proto_api::core::v1::Secret> {
+            None
+        }
+    }
+    let items = |n: usize| {
+        let item = |n| KeyToPath { key: "k".into(), path: format!("p{n}"), mode: None };
+        let keys = Keys {
+            object: "m".into(),
+            items: (0..n).map(item).collect(),
+            optional: false,
+            mode: 0o644,
+        };
+        Projected { plugin: Plugin::ConfigMap, projections: vec![Projection::ConfigMap(keys)] }
+    };
+    let mut pod = pod();
+    pod.metadata.annotations.insert("a".into(), "y".repeat(1 << 18));
+    let (objects, tokens, nothing) = (One(map), BTreeMap::new(), BTreeMap::new());
+    let budget = Budget::default();
+    let inputs = Inputs {
+        pod: &pod,
+        objects: &objects,
+        tokens: &tokens,
+        allocatable: &nothing,
+        budget: &budget,
+    };
+    let over = SourceError::OverBudget(crate::budget::OverBudget);
+    assert_eq!(items(20).payload(&inputs).map(|payload| payload.len()), Ok(20));
+    assert_eq!(items(2000).payload(&inputs).map(|payload| payload.len()), Err(over.clone()));
+    let item = |n| DownwardAPIVolumeFile {
+        path: format!("p{n}"),
+        field_ref: Some(proto_api::core::v1::ObjectFieldSelector {
+            field_path: "metadata.annotations['a']".into(),
+            ..Default::default()
+        }),
+        ..DownwardAPIVolumeFile::default()
+    };
+    let fields = Projection::DownwardApi { items: (0..2000).map(item).collect(), mode: 0o644 };
+    let fields = Projected { plugin: Plugin::DownwardApi, projections: vec![fields] };
+    let budget = Budget::default();
+    let inputs = Inputs { budget: &budget, ..inputs };
+    assert_eq!(fields.payload(&inputs).map(|payload| payload.len()), Err(over));
 }

@@ -57,7 +57,7 @@ impl Worker {
             Err(line) => {
                 tracing::warn!(pod = %name(&self.pod()), error = line, "cannot look at the pod");
                 self.look_again = true;
-                self.look_not_before = clock::boot() + LOOK_RETRY;
+                self.look_not_before = clock::boot().saturating_add(LOOK_RETRY);
             }
         }
     }

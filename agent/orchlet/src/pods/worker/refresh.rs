@@ -25,7 +25,7 @@ impl Worker {
     /// What volumes are made from may have changed: a failure of before says nothing about what is there now.
     pub(super) fn sources_changed(&mut self) {
         self.volumes_stale = true;
-        let soon = clock::boot() + REFRESH_RETRY;
+        let soon = clock::boot().saturating_add(REFRESH_RETRY);
         self.refresh_not_before = self.refresh_not_before.min(soon);
     }
 
@@ -67,9 +67,10 @@ impl Worker {
                 tracing::warn!(pod = %name(&self.pod()), error = line, "volumes are not up to date");
                 self.parts.reports.event(&self.pod(), events::mount_failed(&line));
                 self.volumes_stale = true;
-                let wait = REFRESH_RETRY * 2_u32.saturating_pow(self.refresh_failures.min(8));
+                let wait = REFRESH_RETRY
+                    .saturating_mul(2_u32.saturating_pow(self.refresh_failures.min(8)));
                 self.refresh_failures = self.refresh_failures.saturating_add(1);
-                self.refresh_not_before = clock::boot() + wait.min(REFRESH_RETRY_MAX);
+                self.refresh_not_before = clock::boot().saturating_add(wait.min(REFRESH_RETRY_MAX));
             }
             Err(line) => {
                 let action = Action::MountVolumes;

@@ -36,7 +36,7 @@ impl Worker {
         if publish::only_begins(&self.shown, &next.status) {
             let held_until = &mut self.beginning_held_until;
             if held_until.is_none() && self.parts.turns.is_wanted() {
-                *held_until = Some(now + BEGINNING_HELD);
+                *held_until = Some(now.saturating_add(BEGINNING_HELD));
             }
             if let Some(until) = held_until.filter(|until| now < *until) {
                 return Some(until);
@@ -73,11 +73,11 @@ impl Worker {
                 self.status_failures = 0;
             }
             Err(error) => {
-                self.status_failures += 1;
+                self.status_failures = self.status_failures.saturating_add(1);
                 // It may have been written all the same.
                 self.shown = PodStatus::default();
                 let wait = STATUS_RETRY.delay(self.status_failures, 0.5);
-                self.status_not_before = clock::boot() + wait;
+                self.status_not_before = clock::boot().saturating_add(wait);
                 tracing::debug!(pod = %name(&self.pod()), %error, "status is not written");
             }
         }

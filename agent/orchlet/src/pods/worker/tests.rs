@@ -7,6 +7,8 @@ use proto_api::Time;
 use proto_daemon::statusz::StatusBoard;
 use tokio::task::JoinHandle;
 
+mod numbers;
+
 use super::*;
 use crate::journal::Journal;
 use crate::pods::bench::{Api, Outside, Place, parts};

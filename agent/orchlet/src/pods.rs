@@ -16,6 +16,7 @@ pub mod pulling;
 pub mod restarts;
 pub mod scene;
 pub mod seams;
+pub mod shown;
 pub mod turns;
 mod waiting;
 pub mod worker;

@@ -11,7 +11,8 @@ use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, Store, W
 use proto_daemon::exit::chain;
 
 use crate::pods::publish;
-use crate::pods::seams::{ReportError, Reported, Reports};
+use crate::pods::seams::{ReportError, Reported, Reports, StatusChange};
+use crate::pods::shown::Answer;
 use crate::sources::mirrors::is_mirror_of;
 
 /// Reports to an API server.
@@ -39,26 +40,24 @@ impl ClusterReports {
         Some((mirror.metadata.uid.clone(), Some(mirror)))
     }
 
-    async fn write(
-        &self,
-        pod: &Pod,
-        before: &PodStatus,
-        after: &PodStatus,
-    ) -> Result<Reported, ReportError> {
+    async fn write(&self, pod: &Pod, change: StatusChange<'_>) -> Result<Reported, ReportError> {
+        let StatusChange { from, to, whole } = change;
         let Some((uid, mirror)) = self.object(pod) else {
             return Err(ReportError("the static pod has no mirror yet".to_owned()));
         };
-        if mirror.as_ref().is_some_and(|m| publish::takes_back(before, &m.status, after)) {
+        if mirror.as_ref().is_some_and(|m| publish::takes_back(from, &m.status, to)) {
             return Err(ReportError("what its mirror shows has not been heard yet".to_owned()));
         }
-        let before = mirror.as_ref().map_or(before, |m| &m.status);
-        if !publish::differs(before, after) {
-            return Ok(Reported::Shown);
+        let from = mirror.as_ref().map_or(from, |m| &m.status);
+        if let Some(mirror) = mirror.as_ref().filter(|_| !whole && !publish::differs(from, to)) {
+            return Ok(shown((**mirror).clone()));
         }
+        let unknown = PodStatus::default();
+        let from = if whole { &unknown } else { from };
         let api = self.client.within::<Pod>(&pod.metadata.namespace);
-        let patch = Patch::Strategic(publish::patch(&uid, before, after));
+        let patch = Patch::Strategic(publish::patch(&uid, from, to));
         match api.patch_status(&pod.metadata.name, &patch, &WriteParams::default()).await {
-            Ok(_) => Ok(Reported::Shown),
+            Ok(written) => Ok(shown(written)),
             // The object is gone, or is another of the same name.
             Err(error) if error.is_not_found() || is_other_uid(&error) => Ok(Reported::NoObject),
             Err(error) => Err(ReportError(chain(&error))),
@@ -75,6 +74,11 @@ impl ClusterReports {
     }
 }
 
+fn shown(object: Pod) -> Reported {
+    let version = object.metadata.resource_version;
+    Reported::Shown(Answer { status: object.status, version }.into())
+}
+
 /// Whether the server refused because the object of that name has another uid.
 fn is_other_uid(error: &ClientError) -> bool {
     error.is_conflict() && error.to_string().contains("UID")
@@ -84,10 +88,9 @@ impl Reports for ClusterReports {
     fn status<'a>(
         &'a self,
         pod: &'a Pod,
-        before: &'a PodStatus,
-        after: &'a PodStatus,
+        change: StatusChange<'a>,
     ) -> BoxFuture<'a, Result<Reported, ReportError>> {
-        self.write(pod, before, after).boxed()
+        self.write(pod, change).boxed()
     }
 
     fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {
@@ -116,10 +119,10 @@ impl Reports for NoReports {
     fn status<'a>(
         &'a self,
         _: &'a Pod,
-        _: &'a PodStatus,
-        _: &'a PodStatus,
+        change: StatusChange<'a>,
     ) -> BoxFuture<'a, Result<Reported, ReportError>> {
-        std::future::ready(Ok(Reported::Shown)).boxed()
+        let answer = Answer { status: change.to.clone(), version: String::new() };
+        std::future::ready(Ok(Reported::Shown(answer.into()))).boxed()
     }
 
     fn deleted<'a>(&'a self, _: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {

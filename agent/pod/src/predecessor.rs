@@ -25,6 +25,26 @@ impl Memory {
         }
     }
 
+    /// The same for a pod of the API: one that is shown as over though nobody here has ended it is given `grace` from `now` (since boot)
+    /// to stop.
+    pub fn recall_of_api(
+        recorded: Option<Self>,
+        status: &PodStatus,
+        grace: Duration,
+        now: Duration,
+    ) -> Self {
+        let mut recorded = recorded;
+        if let Some(memory) = &mut recorded {
+            memory.heed_end(status, grace, now);
+        }
+        let is_recorded = recorded.is_some();
+        let mut memory = Self::recall(recorded, status);
+        if let Some(ending) = memory.ending.as_mut().filter(|_| !is_recorded) {
+            ending.deadline = now.saturating_add(grace);
+        }
+        memory
+    }
+
     /// What can be told of a pod from the status that its API object already has. Used when there is no journal record:
     /// the first start on a node that another agent served.
     pub fn adopt(status: &PodStatus) -> Self {
@@ -61,6 +81,31 @@ impl Memory {
         if self.admission.is_none() {
             (self.admission, self.accepted_at) = (shown.admission, shown.accepted_at);
         }
+    }
+
+    /// Takes in that another has ended the pod: a phase that is final stays, and what runs is stopped within `grace` of `now` (since
+    /// boot), as Kubernetes' kubelet does with a pod of the API that is shown as over.
+    pub fn heed_end(&mut self, status: &PodStatus, grace: Duration, now: Duration) {
+        let phase = Phase::parse(&status.phase);
+        if !phase.is_terminal() || self.phase.is_terminal() {
+            return;
+        }
+        self.phase = phase;
+        let why = match phase {
+            Phase::Failed => {
+                let (reason, message) = (status.reason.clone(), status.message.clone());
+                Why::Evicted { reason, message }
+            }
+            _ => Why::Completed,
+        };
+        let deadline = now.saturating_add(grace);
+        self.ending.get_or_insert(Ending { why, deadline });
+    }
+
+    /// Takes in the status that another gave a condition of the agent, and when, in seconds since 1970: what is shown next is a
+    /// transition from that.
+    pub fn heed_condition(&mut self, kind: String, status: String, since: i64) {
+        self.conditions.insert(kind, (status, since));
     }
 
     /// Takes in what the API object has shown since this was remembered: another agent may have served the pod meanwhile. Whatever

@@ -14,7 +14,9 @@ use tokio::sync::watch;
 use super::parts::Parts;
 use super::seams::{
     Line, MountedVolumes, PodPlace, PodVolumes, ReportError, Reported, Reports, Sources,
+    StatusChange,
 };
+use super::shown::Answer;
 use crate::images::{PullBounds, STANDSTILL};
 use crate::journal::Journal;
 use crate::metrics::AgentMetrics;
@@ -29,6 +31,8 @@ pub struct Api {
     pub deleted: Mutex<Vec<String>>,
     /// Reasons of events.
     pub events: Mutex<Vec<PodEvent>>,
+    /// The resource version that the next write answers with.
+    pub version: Mutex<String>,
 }
 
 impl Api {
@@ -42,11 +46,12 @@ impl Reports for Api {
     fn status<'a>(
         &'a self,
         _: &'a Pod,
-        _: &'a PodStatus,
-        after: &'a PodStatus,
+        change: StatusChange<'a>,
     ) -> BoxFuture<'a, Result<Reported, ReportError>> {
-        self.statuses.send_modify(|all| all.push(after.clone()));
-        std::future::ready(Ok(Reported::Shown)).boxed()
+        self.statuses.send_modify(|all| all.push(change.to.clone()));
+        let version = self.version.lock().expect("lock").clone();
+        let answer = Answer { status: change.to.clone(), version };
+        std::future::ready(Ok(Reported::Shown(answer.into()))).boxed()
     }
 
     fn deleted<'a>(&'a self, pod: &'a Pod) -> BoxFuture<'a, Result<(), ReportError>> {

@@ -13,17 +13,18 @@ use futures_util::future::BoxFuture;
 use proto_api::core::v1::{ConfigMap, Pod, PodStatus, Secret};
 use tokio::sync::watch;
 
+use super::shown::Answer;
+
 /// An error that goes to users and into the log as one line.
 pub type Line = String;
 
 /// The API server, as far as a pod's task talks to it.
 pub trait Reports: Send + Sync {
-    /// Changes the shown status of a pod from `before` to `after`; what the object shows then.
+    /// Changes the status that the API shows of a pod; what it shows then.
     fn status<'a>(
         &'a self,
         pod: &'a Pod,
-        before: &'a PodStatus,
-        after: &'a PodStatus,
+        change: StatusChange<'a>,
     ) -> BoxFuture<'a, Result<Reported, ReportError>>;
 
     /// Lets the object go: only this uid.
@@ -33,11 +34,22 @@ pub trait Reports: Send + Sync {
     fn event(&self, pod: &Pod, event: PodEvent);
 }
 
+/// A change of the status that the API shows of a pod.
+#[derive(Clone, Copy, Debug)]
+pub struct StatusChange<'a> {
+    /// What is known to be shown.
+    pub from: &'a PodStatus,
+    /// What is to be shown.
+    pub to: &'a PodStatus,
+    /// Whether all fields are stated, since what is known may not be true.
+    pub whole: bool,
+}
+
 /// What became of a status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Reported {
-    /// The object shows it.
-    Shown,
+    /// The object shows this now.
+    Shown(Box<Answer>),
     /// There is no such object any more.
     NoObject,
 }

@@ -25,7 +25,7 @@ use agent_pod::lifecycle::plan;
 use agent_pod::memory::Memory;
 use agent_pod::plan::{Action, Plan, Stage};
 use agent_pod::seen::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
-use agent_pod::want::{PodWant, Source};
+use agent_pod::want::{PodWant, Source, grace_of};
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod, PodStatus};
@@ -43,6 +43,7 @@ use super::parts::{Counts, Known, Parts};
 use super::probing::{Probing, Verdict};
 use super::scene::Scene;
 use super::seams::{Line, MountedVolumes, ReportError, Reported};
+use super::shown::Shown;
 use crate::clock;
 use crate::journal::{Record, Ticket};
 use crate::objects::Subscription;
@@ -135,10 +136,8 @@ pub struct Worker {
 
     /// What the node's other parts were told last.
     known: Option<Known>,
-    /// The status that the API shows.
-    shown: PodStatus,
-    status_failures: u32,
-    status_not_before: Duration,
+    /// What is known of the status that the API shows.
+    shown: Shown,
     /// Until when the status is held back while it tells only that the pod begins.
     beginning_held_until: Option<Duration>,
     /// Waiting reasons that users were told.
@@ -159,7 +158,13 @@ impl Worker {
         let poke = parts.poke(&pod.metadata.uid);
         let subscription = parts.objects.subscribe(&pod, poke.clone());
         let recorded = start.memory.clone();
-        let memory = Memory::recall(start.memory, &pod.status);
+        let memory = match order.borrow().source {
+            Source::Api => {
+                let grace = grace_of(&pod);
+                Memory::recall_of_api(start.memory, &pod.status, grace, clock::boot())
+            }
+            Source::Static => Memory::recall(start.memory, &pod.status),
+        };
         let volumes =
             if parts.volumes.exist(&pod) { VolumesSeen::Unverified } else { VolumesSeen::Absent };
         // The agent has looked at the tree when it began: what nothing was found of has nothing there.
@@ -176,7 +181,7 @@ impl Worker {
         let verdicts = Arc::new(Inbox::default());
         Self {
             known: None,
-            shown: pod.status.clone(),
+            shown: Shown::new(pod.clone()),
             ephemeral: pod.spec.ephemeral_containers.len(),
             probing: Probing::new(parts.clone(), verdicts.clone()),
             verdicts,
@@ -203,8 +208,6 @@ impl Worker {
             volumes_stale: false,
             refresh_not_before: Duration::ZERO,
             refresh_failures: 0,
-            status_failures: 0,
-            status_not_before: Duration::ZERO,
             beginning_held_until: None,
             told: BTreeMap::new(),
             forgotten: false,
@@ -226,6 +229,7 @@ impl Worker {
 
     /// One turn: plan, remember, show, begin. Returns when time alone calls for the next.
     fn turn(&mut self) -> Option<Duration> {
+        self.compare_shown();
         let want = self.want();
         self.seen.unsure = self.unsure || self.busy.starts();
         let mut next = plan(&want, &self.seen, &self.memory, clock::now());
@@ -319,20 +323,6 @@ impl Worker {
             // The new ones may refer to objects that nothing of the pod has referred to.
             self.ephemeral = ephemeral;
             self.subscription = self.parts.objects.subscribe(&order.pod, self.poke.clone());
-        }
-        if order.source == Source::Static {
-            self.mirrored(&order.pod.status);
-        }
-    }
-
-    /// What a mirror shows is known only from the server: it may have been made anew.
-    fn mirrored(&mut self, status: &PodStatus) {
-        if self.shown.phase.is_empty() {
-            // Heard for the first time: users have seen as much already.
-            self.memory.heed_progress(status);
-        }
-        if !self.busy.has(&Key::Status) {
-            self.shown = status.clone();
         }
     }
 

@@ -111,6 +111,8 @@ fn shown(pod: &Arc<Pod>, mirrors: Option<&Store<Pod>>, names: &Names) -> Arc<Pod
         Some(mirror) => {
             let mut pod = (**pod).clone();
             pod.status = mirror.status.clone();
+            // Tells which of two statuses is newer.
+            pod.metadata.resource_version = mirror.metadata.resource_version.clone();
             Arc::new(pod)
         }
         None => pod.clone(),

@@ -5,19 +5,15 @@ use std::time::Duration;
 use agent_pod::events;
 use agent_pod::memory::{Memory, Why};
 use agent_pod::plan::Plan;
-use agent_pod::want::PodWant;
+use agent_pod::want::{PodWant, Source, grace_of};
 use proto_api::core::v1::PodStatus;
-use proto_daemon::backoff::Backoff;
 
 use super::{Held, Outcome, Worker, name};
 use crate::clock;
 use crate::pods::busy::Key;
 use crate::pods::publish;
-use crate::pods::seams::{ReportError, Reported};
+use crate::pods::seams::{ReportError, Reported, StatusChange};
 
-/// Between failures to write a status.
-const STATUS_RETRY: Backoff =
-    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(10) };
 /// The longest that a status that tells of no progress waits while more pods begin than can at once. Most of them run before it is
 /// over, and what they show first is that.
 const BEGINNING_HELD: Duration = Duration::from_secs(10);
@@ -27,13 +23,39 @@ const BEGINNING_HELD: Duration = Duration::from_secs(10);
 const RECORD_WAIT: Duration = Duration::from_secs(1);
 
 impl Worker {
+    /// Takes in what the API shows now, whoever wrote it, unless a write is under way, whose answer may be newer.
+    pub(super) fn compare_shown(&mut self) {
+        if self.busy.has(&Key::Status) {
+            return;
+        }
+        let order = self.order.borrow().clone();
+        let (now, status) = (clock::boot(), &order.pod.status);
+        let wanted = self.known.as_ref().map(|known| known.status.clone());
+        let Some(seen) = self.shown.watch(&order.pod, wanted.as_deref(), now) else { return };
+        match order.source {
+            Source::Api => self.memory.heed_end(status, grace_of(&order.pod), now),
+            // Heard for the first time: users have seen as much already.
+            Source::Static if seen.first => self.memory.heed_progress(status),
+            // A mirror ends nothing.
+            Source::Static => {}
+        }
+        for (kind, status, since) in seen.overruled {
+            tracing::debug!(pod = %name(&order.pod), kind, status, "another has changed a condition");
+            self.memory.heed_condition(kind, status, since);
+        }
+    }
+
     /// Begins to write the status if the API shows another. Returns when to try again.
     pub(super) fn show(&mut self, next: &Plan) -> Option<Duration> {
-        if self.busy.has(&Key::Status) || self.is_shown(&next.status) {
+        if self.busy.has(&Key::Status) {
             return None;
         }
+        if self.is_shown(&next.status) {
+            return self.shown.believes_watch_at();
+        }
         let now = clock::boot();
-        if publish::only_begins(&self.shown, &next.status) {
+        let from = self.shown.status().cloned().unwrap_or_default();
+        if publish::only_begins(&from, &next.status) {
             let held_until = &mut self.beginning_held_until;
             if held_until.is_none() && self.parts.turns.is_wanted() {
                 *held_until = Some(now.saturating_add(BEGINNING_HELD));
@@ -42,24 +64,25 @@ impl Worker {
                 return Some(until);
             }
         }
-        if now < self.status_not_before {
-            return Some(self.status_not_before);
+        if now < self.shown.not_before() {
+            return Some(self.shown.not_before());
         }
         let (reports, pod) = (self.parts.reports.clone(), self.pod());
-        let (before, after) = (self.shown.clone(), next.status.clone());
+        let (to, whole) = (next.status.clone(), self.shown.is_unsure());
         let findings = self.findings.clone();
         self.spawn(Key::Status, None, async move {
             if let Some(record) = findings {
                 let _late = tokio::time::timeout(RECORD_WAIT, record.durable()).await;
             }
-            let result = reports.status(&pod, &before, &after).await;
-            Outcome::Shown(Box::new(after), result)
+            let change = StatusChange { from: &from, to: &to, whole };
+            let result = reports.status(&pod, change).await;
+            Outcome::Shown(Box::new(to), result)
         });
         None
     }
 
     pub(super) fn is_shown(&self, status: &PodStatus) -> bool {
-        self.order.borrow().held == Held::No || !publish::differs(&self.shown, status)
+        self.order.borrow().held == Held::No || self.shown.is(status)
     }
 
     pub(super) fn status_written(
@@ -68,16 +91,10 @@ impl Worker {
         result: Result<Reported, ReportError>,
     ) {
         match result {
-            Ok(Reported::Shown | Reported::NoObject) => {
-                self.shown = status;
-                self.status_failures = 0;
-            }
+            Ok(Reported::Shown(answer)) => self.shown.written(&status, answer, clock::boot()),
+            Ok(Reported::NoObject) => self.shown.absent(&self.pod()),
             Err(error) => {
-                self.status_failures = self.status_failures.saturating_add(1);
-                // It may have been written all the same.
-                self.shown = PodStatus::default();
-                let wait = STATUS_RETRY.delay(self.status_failures, 0.5);
-                self.status_not_before = clock::boot().saturating_add(wait);
+                self.shown.failed(clock::boot());
                 tracing::debug!(pod = %name(&self.pod()), %error, "status is not written");
             }
         }

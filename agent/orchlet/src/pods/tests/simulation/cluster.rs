@@ -16,10 +16,11 @@ use proto_api::core::v1::{ConfigMap, Container, ContainerStatus, Pod, PodStatus,
 use tokio::sync::Notify;
 
 use super::runtime::SharedRuntime;
-use super::world::{SECRET, Shared, Waits, World, lock, passes};
+use super::world::{Book, SECRET, Shared, Waits, World, lock, passes};
 use crate::objects::{Subscribe, Subscription, missing, needs_of};
 use crate::pods::publish;
-use crate::pods::seams::{Line, PodPlace, ReportError, Reported, Reports, Sources};
+use crate::pods::seams::{Line, PodPlace, ReportError, Reported, Reports, Sources, StatusChange};
+use crate::pods::shown::Answer;
 
 /// What ids of containers begin with in a status.
 const SCHEME: &str = "containerd://";
@@ -53,10 +54,10 @@ impl Reports for Clerk {
     fn status<'a>(
         &'a self,
         pod: &'a Pod,
-        before: &'a PodStatus,
-        after: &'a PodStatus,
+        change: StatusChange<'a>,
     ) -> BoxFuture<'a, Result<Reported, ReportError>> {
         async move {
+            let StatusChange { from, to, .. } = change;
             let _waits = Waits::new(&self.world);
             let uid = &pod.metadata.uid;
             lock(&self.world).note_ahead(uid);
@@ -68,19 +69,22 @@ impl Reports for Clerk {
                 let mirror = mirror.map(|book| book.shown.clone());
                 let is_static = mirror.is_some();
                 if let Some(mirror) = mirror {
-                    let heard = world.mirrors_heard && !publish::takes_back(before, &mirror, after);
+                    let heard = world.mirrors_heard && !publish::takes_back(from, &mirror, to);
                     if !heard {
                         return Err(ReportError("the mirror is not known yet".into()));
                     }
                 }
                 if is_static || world.api.pods.contains_key(uid) {
-                    world.judge_status(uid, after, live);
-                    world.judge_flips(uid, after, &on_node);
+                    world.judge_status(uid, to, live);
+                    world.judge_flips(uid, to, &on_node);
                     // What a static pod's mirror shows is known only to the server.
                     let mirror = world.books.get(uid).map(|book| book.shown.clone());
-                    let before = mirror.filter(|_| is_static).unwrap_or_else(|| before.clone());
-                    world.take_status(uid, &before, after);
-                    Reported::Shown
+                    let from = mirror.filter(|_| is_static).unwrap_or_else(|| from.clone());
+                    let change = StatusChange { from: &from, ..change };
+                    if !is_static || change.whole || publish::differs(&from, to) {
+                        world.take_status(uid, change);
+                    }
+                    Reported::Shown(world.answer(uid).into())
                 } else {
                     Reported::NoObject
                 }
@@ -153,45 +157,52 @@ impl World {
     }
 
     /// The server changes what was to be changed, and shows it.
-    fn take_status(&mut self, uid: &str, before: &PodStatus, after: &PodStatus) {
-        let mut status = after.clone();
-        if self.verbose {
-            self.trace_only(publish::patch(uid, before, after).to_string());
-        }
+    fn take_status(&mut self, uid: &str, change: StatusChange<'_>) {
+        let status = self.patched(uid, change);
         let Some(book) = self.books.get_mut(uid) else { return };
-        if !publish::differs(before, after) {
-            return;
-        }
-        // Conditions of others stay.
-        let foreign = |c: &&proto_api::core::v1::PodCondition| {
-            !after.conditions.iter().any(|own| own.type_ == c.type_)
-        };
-        status.conditions.extend(book.shown.conditions.iter().filter(foreign).cloned());
-        if self.scrutiny {
-            status = self.patched(uid, before, after);
-        }
-        let Some(book) = self.books.get_mut(uid) else { return };
-        book.shown = status.clone();
         // What others had shown is shown no more.
         book.ahead.retain(|by| *by == self.incarnation);
         book.writes += 1;
+        book.said = change.to.clone();
+        book.contested &= publish::differs(&status, change.to);
+        self.show(uid, status);
+    }
+
+    /// The server has another status of a pod, or of the mirror that stands for one.
+    pub fn show(&mut self, uid: &str, status: PodStatus) {
+        let Some(book) = self.books.get_mut(uid).filter(|book| book.shown != status) else {
+            return;
+        };
+        self.api.version += 1;
+        let version = self.api.version.to_string();
+        book.shown = status.clone();
+        book.version.clone_from(&version);
         if let Some(pod) = self.api.pods.get_mut(uid) {
-            Arc::make_mut(pod).status = status;
+            let pod = Arc::make_mut(pod);
+            (pod.status, pod.metadata.resource_version) = (status, version);
         }
         self.api_changed.notify_one();
+    }
+
+    fn answer(&self, uid: &str) -> Answer {
+        let book = self.books.get(uid);
+        let pod = self.api.pods.get(uid).map(|pod| pod.metadata.resource_version.clone());
+        let version = pod.or(book.map(|book| book.version.clone())).unwrap_or_default();
+        Answer { status: book.map(|book| book.shown.clone()).unwrap_or_default(), version }
     }
 
     /// Phases and restarts never go back, what is over stays as it ended, what is ready has said so.
     fn judge_status(&mut self, uid: &str, status: &PodStatus, live: bool) {
         let Some(book) = self.books.get(uid) else { return };
-        let (before, admitted) = (book.shown.clone(), book.made_sandbox);
+        let was_over = Phase::parse(&book.shown.phase).is_terminal();
+        let (before, admitted) = (book.said.clone(), book.made_sandbox);
         let (old, new) = (Phase::parse(&before.phase), Phase::parse(&status.phase));
         self.note(format!("status {uid} {} {}", status.phase, status.reason));
         self.judge_gate(uid, status);
         if new < old || (old.is_terminal() && new != old) {
             self.broken(format!("the phase of {uid} went from {old:?} to {new:?}"));
         }
-        if new.is_terminal() && !old.is_terminal() && live && self.late.is_empty() {
+        if new.is_terminal() && !was_over && live && self.late.is_empty() {
             self.broken(format!("{uid} is shown as over and still runs"));
         }
         let refused = ["OutOfcpu", "OutOfpods", "NodeShutdown"].contains(&status.reason.as_str());
@@ -219,7 +230,8 @@ impl World {
 
     /// What is shown as ready and runs on is ready until it says otherwise, whatever becomes of the agent.
     fn judge_flips(&mut self, uid: &str, status: &PodStatus, on_node: &PodOnNode) {
-        let Some(book) = self.books.get(uid).filter(|book| book.ahead.is_empty()) else { return };
+        let known = |book: &&Book| book.ahead.is_empty() && !book.contested;
+        let Some(book) = self.books.get(uid).filter(known) else { return };
         let runs = |id: &str| {
             let of = on_node.containers.iter().find(|c| c.id == id);
             of.is_some_and(|c| matches!(c.state, InstanceState::Running { .. }))

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::extras::GATE;
 use super::world::World;
 use crate::pods::publish;
+use crate::pods::seams::StatusChange;
 
 /// A status after a strategic merge patch of it, as the ecosystem's server applies one: of the lists in a status conditions are merged by
 /// type and addresses by address, all others are replaced (`patchStrategy` of the fields of PodStatus).
@@ -53,14 +54,21 @@ fn is_own(condition: &PodCondition) -> bool {
 
 impl World {
     /// What the object shows after the agent's patch, which has to be what the agent wants it to show, with what others wrote.
-    pub fn patched(&mut self, uid: &str, before: &PodStatus, after: &PodStatus) -> PodStatus {
-        let shown = self.books.get(uid).map(|book| book.shown.clone()).unwrap_or_default();
-        let patch = publish::patch(uid, before, after);
+    pub fn patched(&mut self, uid: &str, change: StatusChange<'_>) -> PodStatus {
+        let Some(book) = self.books.get(uid) else { return PodStatus::default() };
+        let (shown, contested) = (book.shown.clone(), book.contested);
+        let unknown = PodStatus::default();
+        let from = if change.whole { &unknown } else { change.from };
+        let patch = publish::patch(uid, from, change.to);
+        if self.verbose {
+            self.trace_only(patch.to_string());
+        }
         let Some(now) = merged(&shown, &patch) else {
             self.broken(format!("a patch of {uid} that no server takes: {patch}"));
             return shown;
         };
-        if publish::differs(&now, after) {
+        // What others have changed since the agent saw it last is not in the patch.
+        if (change.whole || !contested) && publish::differs(&now, change.to) {
             self.broken(format!("{uid} does not show what it should after {patch}: {now:?}"));
         }
         let of_others = |status: &PodStatus| -> Vec<PodCondition> {

@@ -1,6 +1,7 @@
 //! One history: the agent in the world, and what falls due in it. What happens to both is in `happenings.rs`, how a process of the agent
 //! begins and dies in `process.rs`, and how it all ends in `rest.rs`.
 
+mod foreign;
 mod happenings;
 mod process;
 mod rest;
@@ -49,6 +50,8 @@ enum Due {
     DriverBack,
     Late(Late),
     Crash(String),
+    /// The node controller has not heard of the node for long enough.
+    Silent,
 }
 
 /// A process of the agent.
@@ -240,6 +243,7 @@ impl Sim {
             Due::Register => self.register(),
             Due::Late(late) => self.runtime.finish(late),
             Due::Crash(id) => self.crash(&id),
+            Due::Silent => self.fall_silent(),
             Due::RuntimeBack => {
                 lock(&self.world).runtime_away = false;
                 lock(&self.world).note("the runtime is back");
@@ -352,6 +356,9 @@ impl Sim {
         }
         self.quiet();
         self.settle().await;
+        if !self.failed() && lock(&self.world).chance.one_in(2) {
+            self.contest().await;
+        }
         if self.long && !self.failed() {
             self.linger().await;
         }
@@ -380,9 +387,15 @@ fn mirrored(statics: &Pods_, told: &Pods_, world: &mut World) -> Pods_ {
         let known = told.get(uid).unwrap_or(pod);
         let book = world.books.get(uid).filter(|_| !world.api.away);
         let status = book.map_or(&known.status, |book| &book.shown);
-        let pod = match *status == known.status {
+        let before = &known.metadata.resource_version;
+        let version = book.map_or(before, |book| &book.version);
+        let pod = match (status, version) == (&known.status, before) {
             true => known.clone(),
-            false => Arc::new(Pod { status: status.clone(), ..(**pod).clone() }),
+            false => {
+                let mut pod = Pod { status: status.clone(), ..(**pod).clone() };
+                pod.metadata.resource_version.clone_from(version);
+                Arc::new(pod)
+            }
         };
         (uid.clone(), pod)
     };

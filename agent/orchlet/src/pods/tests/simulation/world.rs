@@ -86,6 +86,14 @@ pub struct Book {
     /// pod at each start.
     pub made_sandbox: bool,
     pub shown: PodStatus,
+    /// What the agent wrote last.
+    pub said: PodStatus,
+    /// Whether another has changed what the agent shows, and the agent has not yet set it right.
+    pub contested: bool,
+    /// Whether another has shown it as over.
+    pub ended_by_other: bool,
+    /// Resource version of the object, or of a static pod's mirror.
+    pub version: String,
     /// Processes of the agent that may have shown more than the disk has, since the disk would not take it.
     pub ahead: BTreeSet<u64>,
     /// Statuses written.
@@ -115,6 +123,8 @@ pub struct Api {
     pub maps: BTreeMap<String, Arc<ConfigMap>>,
     pub secret: Arc<Secret>,
     pub away: bool,
+    /// Resource version of the last write.
+    pub version: u64,
 }
 
 /// What happened, in order: all of it as a number, the last of it as lines.
@@ -278,7 +288,9 @@ impl World {
         };
         if book.ending.is_some() {
             self.broken(format!("{what} of {uid} after the end was decided for good"));
-        } else if matches!(book.shown.phase.as_str(), "Succeeded" | "Failed") {
+        } else if matches!(book.shown.phase.as_str(), "Succeeded" | "Failed")
+            && !book.ended_by_other
+        {
             self.broken(format!("{what} of {uid}, which is shown as over"));
         }
     }

@@ -56,6 +56,9 @@ impl Sim {
     pub fn add(&mut self, pod: Pod) {
         self.enter(&pod, false);
         let mut world = lock(&self.world);
+        world.api.version += 1;
+        let mut pod = pod;
+        pod.metadata.resource_version = world.api.version.to_string();
         world.api.pods.insert(pod.metadata.uid.clone(), Arc::new(pod));
         world.api_changed.notify_one();
     }
@@ -119,9 +122,12 @@ impl Sim {
 
     fn change(&mut self, uid: &str, change: impl FnOnce(&mut Pod)) {
         let mut world = lock(&self.world);
+        let world = &mut *world;
         let Some(object) = world.api.pods.get_mut(uid) else { return };
         let pod = Arc::make_mut(object);
         change(pod);
+        world.api.version += 1;
+        pod.metadata.resource_version = world.api.version.to_string();
         let pod = pod.clone();
         if let Some(book) = world.books.get_mut(uid) {
             book.pod = pod;
@@ -197,6 +203,7 @@ impl Sim {
             32 => self.runtime.inner.remove_image_now("image:2"),
             33..36 => self.cripple(),
             36..38 if lock(&self.world).scrutiny => self.meddle(),
+            36..40 => self.overwrite(),
             _ => {}
         }
     }
@@ -336,6 +343,9 @@ impl Sim {
             1 => {
                 lock(&self.world).api.away = true;
                 self.due(long, Due::ApiBack);
+                // While it is silent, or just when it returns.
+                let noticed = lock(&self.world).chance.below(long.as_secs() + 2);
+                self.due(Duration::from_secs(noticed), Due::Silent);
             }
             2 => {
                 self.fill_disk();

@@ -35,7 +35,12 @@ impl Sim {
         self.agenda.retain(|_, due| {
             !matches!(
                 due,
-                Due::RuntimeBack | Due::ApiBack | Due::DiskBack | Due::DriverBack | Due::Crash(_)
+                Due::RuntimeBack
+                    | Due::ApiBack
+                    | Due::DiskBack
+                    | Due::DriverBack
+                    | Due::Crash(_)
+                    | Due::Silent
             )
         });
         self.disk_full = false;
@@ -63,7 +68,7 @@ impl Sim {
         let wanted =
             |uid: &String| world.api.pods.contains_key(uid) || self.statics.contains_key(uid);
         world.books.iter().find_map(|(uid, book)| match wanted(uid) {
-            true => unsettled(book),
+            true => unsettled(book).or_else(|| self.shown_wrongly(uid, book)),
             false => self.left_of(&world, uid).map(|what| format!("{uid} is gone but for {what}")),
         })
     }

@@ -1,0 +1,177 @@
+use proto_api::Time;
+use proto_api::core::v1::PodCondition;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn condition(kind: &str, status: &str, since: i64) -> PodCondition {
+    PodCondition {
+        type_: kind.into(),
+        status: status.into(),
+        last_transition_time: Time::from_unix(since),
+        ..PodCondition::default()
+    }
+}
+
+fn status(ready: &str) -> PodStatus {
+    PodStatus {
+        phase: "Running".into(),
+        conditions: vec![condition("Ready", ready, 7)],
+        ..PodStatus::default()
+    }
+}
+
+fn pod(version: &str, status: PodStatus) -> Arc<Pod> {
+    let mut pod = Pod { status, ..Pod::default() };
+    pod.metadata.resource_version = version.into();
+    Arc::new(pod)
+}
+
+fn answer(version: &str, status: PodStatus) -> Box<Answer> {
+    Answer { status, version: version.into() }.into()
+}
+
+/// The agent has written that a pod is ready, as version 5, at one second.
+fn written() -> Shown {
+    let mut shown = Shown::new(pod("3", PodStatus::default()));
+    shown.written(&status("True"), answer("5", status("True")), SECOND);
+    shown
+}
+
+#[test]
+fn what_another_has_changed_is_written_again_and_what_the_watch_is_late_with_is_not() {
+    let wanted = status("True");
+    // What the watch shows after the agent's write, as version 5; whether that is to be corrected.
+    let table = [
+        ("older", pod("4", status("False")), false),
+        ("our own", pod("5", status("True")), false),
+        ("changed by another", pod("6", status("False")), true),
+        ("changed by another in other fields", pod("6", status("True")), false),
+        ("no number", pod("x", status("False")), true),
+        ("no object", pod("", PodStatus::default()), false),
+        ("emptied", pod("6", PodStatus::default()), true),
+    ];
+    for (case, seen, corrected) in table {
+        let mut shown = written();
+        shown.watch(&seen, Some(&wanted), SECOND);
+        assert_eq!(!shown.is(&wanted), corrected, "{case}");
+        assert!(shown.not_before() <= SECOND, "{case}: the first correction waits for nothing");
+    }
+}
+
+#[test]
+fn what_others_own_is_no_reason_to_write() {
+    let mut theirs = status("True");
+    theirs.conditions.push(condition("example.com/gate", "False", 9));
+    theirs.conditions.push(condition("DisruptionTarget", "True", 9));
+    theirs.nominated_node_name = "n".into();
+    let mut shown = written();
+    let seen = shown.watch(&pod("6", theirs), Some(&status("True")), SECOND);
+    assert_eq!(seen, Some(Seen::default()));
+    assert!(shown.is(&status("True")));
+    assert_eq!(shown.corrections, 0);
+}
+
+#[test]
+fn a_version_that_went_back_counts_once_the_watch_cannot_be_late_any_more() {
+    let (wanted, mut shown) = (status("True"), written());
+    let restored = pod("2", status("False"));
+    let at = shown.believes_watch_at().expect("the watch is behind");
+    assert_eq!(shown.watch(&restored, Some(&wanted), at - SECOND), None);
+    assert!(shown.is(&wanted));
+    shown.watch(&restored, Some(&wanted), at).expect("news");
+    assert!(!shown.is(&wanted));
+    assert_eq!(shown.believes_watch_at(), None, "nobody is woken again and again");
+    // The same where there is no object any more.
+    let mut shown = written();
+    assert_eq!(shown.watch(&pod("", PodStatus::default()), Some(&wanted), at), None);
+    assert!(shown.is(&wanted));
+    assert_eq!(shown.believes_watch_at(), None);
+}
+
+#[test]
+fn a_condition_that_was_overruled_is_told_once() {
+    let (wanted, mut shown) = (status("True"), written());
+    let mut theirs = status("False");
+    theirs.conditions[0].last_transition_time = Time::from_unix(60);
+    let seen = shown.watch(&pod("6", theirs.clone()), Some(&wanted), SECOND).expect("news");
+    assert_eq!(seen.overruled, [("Ready".to_owned(), "False".to_owned(), 60)]);
+    theirs.message = "more".into();
+    let seen = shown.watch(&pod("7", theirs), Some(&wanted), SECOND).expect("news");
+    assert_eq!(seen.overruled, []);
+    // What was never shown as wanted was not overruled.
+    let mut shown = Shown::new(pod("3", status("False")));
+    let seen = shown.watch(&pod("4", status("False")), Some(&wanted), SECOND).expect("news");
+    assert_eq!(seen.overruled, []);
+}
+
+#[test]
+fn a_fight_is_no_storm_and_ends_with_the_first_correction_that_stays() {
+    let (wanted, mut shown, mut now) = (status("True"), written(), SECOND);
+    let mut pauses = Vec::new();
+    for round in 0..12_u64 {
+        let theirs = pod(&(6 + 2 * round).to_string(), status("False"));
+        shown.watch(&theirs, Some(&wanted), now);
+        pauses.push(shown.not_before().saturating_sub(now));
+        now = now.max(shown.not_before());
+        shown.written(&wanted, answer(&(7 + 2 * round).to_string(), wanted.clone()), now);
+    }
+    assert_eq!(pauses[0], Duration::ZERO);
+    assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]), "{pauses:?}");
+    assert!(pauses[11] <= CORRECTIONS.longest && pauses[11] > SECOND, "{pauses:?}");
+    now += CALM + SECOND;
+    shown.watch(&pod("100", status("False")), Some(&wanted), now);
+    assert!(shown.not_before() <= now, "after a calm a correction is made at once");
+}
+
+#[test]
+fn what_a_server_does_not_take_is_stated_once_more_and_not_again() {
+    let (wanted, mut shown) = (status("True"), Shown::new(pod("3", PodStatus::default())));
+    shown.written(&wanted, answer("5", status("False")), SECOND);
+    assert!(shown.is_unsure() && !shown.is(&wanted), "another may have written meanwhile");
+    shown.written(&wanted, answer("6", status("False")), SECOND);
+    assert!(shown.is(&wanted));
+    shown.watch(&pod("6", status("False")), Some(&wanted), SECOND);
+    assert!(shown.is(&wanted));
+    // Something else is wanted, or something else is shown.
+    let more = PodStatus { message: "m".into(), ..wanted.clone() };
+    assert!(!shown.is(&more));
+    shown.watch(&pod("7", PodStatus::default()), Some(&wanted), SECOND);
+    assert!(!shown.is(&wanted));
+}
+
+#[test]
+fn after_a_write_that_failed_all_is_stated_after_a_pause() {
+    let (wanted, mut shown) = (status("True"), written());
+    shown.failed(SECOND);
+    assert!(shown.is_unsure() && !shown.is(&wanted));
+    assert!(shown.not_before() > SECOND);
+    shown.written(&wanted, answer("6", wanted.clone()), SECOND);
+    assert!(!shown.is_unsure() && shown.is(&wanted));
+}
+
+#[test]
+fn where_there_is_no_object_nothing_is_written_until_there_is_one() {
+    let (wanted, mut shown) = (status("True"), Shown::new(pod("3", status("False"))));
+    shown.absent(&pod("3", status("False")));
+    assert!(shown.is(&wanted));
+    assert_eq!(shown.watch(&pod("3", status("False")), Some(&wanted), SECOND), None);
+    shown.watch(&pod("4", status("False")), Some(&wanted), SECOND).expect("news");
+    assert!(!shown.is(&wanted));
+}
+
+#[test]
+fn versions_are_compared_as_numbers() {
+    let table = [
+        ("9", "10", true),
+        ("10", "9", false),
+        ("10", "10", false),
+        ("18446744073709551615", "18446744073709551616", false),
+        ("", "1", false),
+        ("a", "b", false),
+    ];
+    for (version, other, older) in table {
+        assert_eq!(is_older(version, other), older, "{version} {other}");
+    }
+}

@@ -35,7 +35,6 @@ use http::{Request, Response, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use prometheus::IntGauge;
-use proto_api::authentication::v1::UserInfo;
 use proto_api::names::Names;
 use proto_daemon::admin::AdminPages;
 use proto_daemon::connections::admission::Bounds;
@@ -51,7 +50,7 @@ use crate::metrics::AgentMetrics;
 use access::{Access, Refused};
 use pages::text;
 use routes::{NoRoute, Switch};
-use tls::ServerTls;
+use tls::{Agreed, Certified, ServerTls};
 use view::{NodeView, ViewError};
 
 /// What connections may take. The API server has one for each log and session and comes with a certificate; scrapers
@@ -158,8 +157,7 @@ impl Server {
             };
             match self.tls.config() {
                 Ok(config) => {
-                    let tls = TlsAcceptor::from(config);
-                    tokio::spawn(isolate(connection(self.service.clone(), tls, socket, place)));
+                    tokio::spawn(isolate(connection(self.service.clone(), config, socket, place)));
                 }
                 Err(error) => {
                     tracing::warn!(error = chain(&error), "no certificate for a connection");
@@ -171,18 +169,19 @@ impl Server {
 
 async fn connection(
     service: Arc<Service>,
-    acceptor: TlsAcceptor,
+    agreed: Arc<Agreed>,
     socket: TcpStream,
     place: Connection,
 ) {
+    let acceptor = TlsAcceptor::from(agreed.config.clone());
     let Some(stream) = place.handshake(acceptor.accept(socket)).await else { return };
-    let chain = stream.get_ref().1.peer_certificates();
-    let certified =
-        chain.and_then(|chain| chain.first()).and_then(tls::certified_user).map(Arc::new);
-    if certified.is_some() {
-        place.authenticated();
+    let certified = agreed.certified(stream.get_ref().1.peer_certificates());
+    match &certified {
+        Some(Ok(_)) => place.authenticated(),
+        Some(Err(reason)) => tracing::info!(reason, "client certificate refused"),
+        None => {}
     }
-    let peer = Peer { certified, connection: place.clone() };
+    let peer = Peer { certified: Arc::new(certified), connection: place.clone() };
     let handler = move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.connection.address());
         let (service, peer) = (service.clone(), peer.clone());
@@ -198,8 +197,8 @@ async fn connection(
 /// Who is at the other end of a connection.
 #[derive(Clone)]
 struct Peer {
-    /// User of the client certificate.
-    certified: Option<Arc<UserInfo>>,
+    /// What the client certificate proves.
+    certified: Arc<Certified>,
     connection: Connection,
 }
 

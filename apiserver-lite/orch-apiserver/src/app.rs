@@ -13,15 +13,16 @@ use proto_daemon::health::{Health, Scope};
 use proto_daemon::metrics::BuildInfo;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
+use proto_daemon::tls::ClientTrust;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::{
-    AlwaysAllow, AlwaysDeny, Authenticators, Authorizer, Chain, KeyError, Masters, PublicKey,
-    SigningKey, StaticTokens, TokenFileError, TokenIssuer,
+    AlwaysAllow, AlwaysDeny, AnonymousLimit, Authenticators, Authorizer, Chain, KeyError, Masters,
+    NodeLimit, PublicKey, SigningKey, StaticTokens, TokenFileError, TokenIssuer,
 };
 use crate::bootstrap;
-use crate::config::{AuthorizationMode, Config, Storage};
+use crate::config::{Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage};
 use crate::http::{Crowds, NodeProxyError, Overload, serve};
 use crate::kubeconfig;
 use crate::metrics::Metrics;
@@ -118,6 +119,7 @@ pub struct Bound {
     listener: TcpListener,
     address: SocketAddr,
     tls: TlsAcceptor,
+    trust: Option<Arc<ClientTrust>>,
     kubeconfig: String,
 }
 
@@ -142,7 +144,7 @@ impl Bound {
         let deadline = self.server.config.shutdown_deadline;
         let upkeep = tokio::spawn(upkeep::run(self.server.clone()));
         let asked = until.clone();
-        let serving = serve(self.server, self.listener, self.tls, until);
+        let serving = serve(self.server, self.listener, (self.tls, self.trust), until);
         // Cancel safe: what is cut off after the deadline has had its chance.
         tokio::select! {
             () = serving => {}
@@ -173,7 +175,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let verifying = verifying_keys(&config)?;
     let pki = own_pki(&config)?;
     let provider = tls::provider();
-    let acceptor = tls::acceptor(&provider, &config, pki.as_ref())?;
+    let (acceptor, trust) = tls::acceptor(&provider, &config, pki.as_ref())?;
     let nodes = tls::node_proxy(&provider, &config, pki.as_ref())?;
     let tokens = Arc::new(token_issuer(&config, given_key, verifying, pki.as_ref())?);
     let engine = Engine::new(names);
@@ -204,7 +206,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     if let Some(path) = server.config.write_kubeconfig.as_ref().filter(|_| !kubeconfig.is_empty()) {
         crate::pki::write(path, &kubeconfig)?;
     }
-    Ok(Bound { server, listener, address, tls: acceptor, kubeconfig })
+    Ok(Bound { server, listener, address, tls: acceptor, trust, kubeconfig })
 }
 
 /// The address that others reach this server at: the one configured, else the one it listens at, else the one that this
@@ -307,6 +309,10 @@ fn authorizer(config: &Config) -> Box<dyn Authorizer> {
         }
     };
     let mut modules: Vec<Box<dyn Authorizer>> = vec![Box::new(Masters)];
+    if config.anonymous != Anonymous::Served(AnonymousAccess::Authorized) {
+        modules.push(Box::new(AnonymousLimit));
+    }
+    modules.push(Box::new(NodeLimit));
     modules.extend(config.authorization.iter().map(module));
     Box::new(Chain(modules))
 }

@@ -4,6 +4,7 @@ mod authorize;
 mod bootstrap_token;
 mod certificate;
 mod impersonate;
+mod limits;
 mod service_account;
 mod static_token;
 mod user;
@@ -15,8 +16,9 @@ pub use apiserver_token::{KeyError, PublicKey, SigningKey};
 pub use authorize::{
     AlwaysAllow, AlwaysDeny, Attributes, Authorizer, Chain, Decision, Masters, Ruling, Subject,
 };
-pub use certificate::user_of as certificate_user;
+pub use certificate::Certified;
 pub use impersonate::effective as effective_user;
+pub use limits::{AnonymousLimit, NodeLimit};
 pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenWish};
 pub use static_token::{StaticTokens, TokenFileError};
 pub use user::{AUTHENTICATED, MASTERS, User};
@@ -25,7 +27,8 @@ use crate::config::{Anonymous, BootstrapTokens};
 use crate::server::Server;
 use crate::status::ApiError;
 
-/// The ways in which a request can say who makes it. The client's certificate has been checked by the TLS layer already.
+/// The ways in which a request can say who makes it, asked in Kubernetes' order: client certificate, then tokens. The first
+/// that knows a user ends it; what one refuses may be made good by a later one, but is never taken for no credentials.
 pub struct Authenticators {
     /// Users by static token.
     pub static_tokens: StaticTokens,
@@ -39,13 +42,18 @@ impl Authenticators {
     /// The user that makes a request.
     ///
     /// # Errors
-    /// 401 for credentials that nobody believes, or none where some are needed.
+    /// 401 for credentials that are not valid, or none where some are needed. It names what is wrong with a client
+    /// certificate that was the only credential.
     pub fn authenticate(
         &self,
         server: &Server,
-        certificate: Option<&User>,
+        certificate: Option<&Certified>,
         headers: &HeaderMap,
     ) -> Result<User, ApiError> {
+        let shown = certificate.map(|shown| shown.user(crate::server::now()));
+        if let Some(Ok(user)) = shown {
+            return Ok(user.clone());
+        }
         if let Some(token) = bearer(headers) {
             let audiences = server.tokens.audiences();
             return self
@@ -53,12 +61,12 @@ impl Authenticators {
                 .map(|(user, _)| user)
                 .ok_or_else(ApiError::unauthorized);
         }
-        match (certificate, self.anonymous) {
-            (Some(user), _) => Ok(user.clone()),
-            (None, Anonymous::Served) if !headers.contains_key(AUTHORIZATION) => {
+        match (shown, self.anonymous) {
+            (Some(Err(reason)), _) => Err(ApiError::unauthorized_because(reason)),
+            (_, Anonymous::Served(_)) if !headers.contains_key(AUTHORIZATION) => {
                 Ok(User::anonymous())
             }
-            (None, _) => Err(ApiError::unauthorized()),
+            _ => Err(ApiError::unauthorized()),
         }
     }
 

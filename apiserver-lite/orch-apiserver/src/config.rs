@@ -86,10 +86,19 @@ pub struct Credentials {
 /// What becomes of requests without credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anonymous {
-    /// They are authorized as the anonymous user.
-    Served,
-    /// They get 401.
+    /// They are authorized as the anonymous user, for as much as that.
+    Served(AnonymousAccess),
+    /// They get 401, but for health.
     Refused,
+}
+
+/// What the anonymous user may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnonymousAccess {
+    /// Read health and version, whatever the authorization modules say.
+    Public,
+    /// What the authorization modules allow; with `AlwaysAllow` that is everything.
+    Authorized,
 }
 
 /// An authorization module.
@@ -163,7 +172,7 @@ impl Config {
             client_ca_file: None,
             token_auth_file: None,
             bootstrap_tokens: BootstrapTokens::default(),
-            anonymous: Anonymous::Served,
+            anonymous: Anonymous::Served(AnonymousAccess::Public),
             authorization: vec![AuthorizationMode::AlwaysAllow],
             service_accounts: ServiceAccounts {
                 key_files: Vec::new(),

@@ -20,7 +20,7 @@ use crate::status::ApiError;
 /// Release of the ecosystem's API that is served.
 const RELEASE: (&str, &str) = ("1", "25");
 
-/// Paths that need no credentials.
+/// Paths of health, which need no credentials: what restarts the server may have none.
 #[must_use]
 pub fn is_health(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();

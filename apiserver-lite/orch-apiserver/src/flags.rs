@@ -8,8 +8,8 @@ use clap::{ArgAction, Parser, ValueEnum};
 use proto_daemon::flags::CommonFlags;
 
 use crate::config::{
-    Anonymous, AuthorizationMode, BootstrapTokens, Config, Credentials, NodeClient, Privileged,
-    ServiceAccounts, Storage, TokenLookup,
+    Anonymous, AnonymousAccess, AuthorizationMode, BootstrapTokens, Config, Credentials,
+    NodeClient, Privileged, ServiceAccounts, Storage, TokenLookup,
 };
 use crate::registry::{Cidr, PortRange};
 
@@ -79,10 +79,15 @@ pub struct IdentityFlags {
     #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_bootstrap_token_auth: bool,
-    /// Whether requests without credentials are served as the anonymous user.
-    #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
-          default_missing_value = "true", action = ArgAction::Set)]
-    anonymous_auth: bool,
+    /// Whether requests without credentials are served as system:anonymous, within --anonymous-access, and do not get 401.
+    /// Health needs no credentials either way. [default: false with --authorization-mode=AlwaysAllow, else true]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          action = ArgAction::Set)]
+    anonymous_auth: Option<bool>,
+    /// What the anonymous user may do: read /healthz, /livez, /readyz and /version only (public), or whatever
+    /// --authorization-mode allows (authorized), which with AlwaysAllow is everything, for everybody who reaches the port.
+    #[arg(long, value_enum, default_value = "public")]
+    anonymous_access: Access,
     /// Modules that decide who may do what, in order.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "AlwaysAllow")]
     authorization_mode: Vec<Mode>,
@@ -142,6 +147,15 @@ pub struct ClusterFlags {
     cluster_domain: String,
 }
 
+/// Spelling of what the anonymous user may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Access {
+    #[value(name = "public")]
+    Public,
+    #[value(name = "authorized")]
+    Authorized,
+}
+
 /// Spelling of authorization modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
@@ -162,6 +176,7 @@ impl Flags {
             self.cluster.cluster_domain
         );
         let (serving, identity, cluster) = (self.serving, self.identity, self.cluster);
+        let anonymous = anonymous(&identity);
         let pair = |certificate: Option<PathBuf>, key: Option<PathBuf>| {
             certificate.zip(key).map(|(certificate, key)| Credentials { certificate, key })
         };
@@ -182,7 +197,7 @@ impl Flags {
             } else {
                 BootstrapTokens::Refused
             },
-            anonymous: if identity.anonymous_auth { Anonymous::Served } else { Anonymous::Refused },
+            anonymous,
             authorization: identity.authorization_mode.into_iter().map(Mode::module).collect(),
             service_accounts: ServiceAccounts {
                 key_files: identity.service_account_key_file,
@@ -214,6 +229,19 @@ impl Flags {
             event_ttl: cluster.event_ttl,
             cluster_domain: cluster.cluster_domain,
         }
+    }
+}
+
+/// As in Kubernetes, an authorizer that allows everything and anonymous requests do not go together by default.
+fn anonymous(identity: &IdentityFlags) -> Anonymous {
+    let allows_all = identity.authorization_mode.contains(&Mode::AlwaysAllow);
+    let access = match identity.anonymous_access {
+        Access::Public => AnonymousAccess::Public,
+        Access::Authorized => AnonymousAccess::Authorized,
+    };
+    match identity.anonymous_auth.unwrap_or(!allows_all) {
+        true => Anonymous::Served(access),
+        false => Anonymous::Refused,
     }
 }
 
@@ -259,6 +287,22 @@ mod tests {
         assert_eq!(config.service_ranges.len(), 2);
         assert_eq!(config.cert_dir, Some(PathBuf::from("/var/lib/x/pki")));
         assert!(parse(&["--orchlet-client-certificate=/c", "--orchlet-client-key=/k"]).is_ok());
+    }
+
+    #[test]
+    fn anonymous_requests_are_served_only_where_a_flag_says_so() {
+        let anonymous = |args: &[&str]| parse(args).unwrap().anonymous;
+        let public = Anonymous::Served(AnonymousAccess::Public);
+        assert_eq!(anonymous(&[]), Anonymous::Refused);
+        assert_eq!(anonymous(&["--authorization-mode=AlwaysDeny,AlwaysAllow"]), Anonymous::Refused);
+        assert_eq!(anonymous(&["--anonymous-access=authorized"]), Anonymous::Refused);
+        assert_eq!(anonymous(&["--authorization-mode=AlwaysDeny"]), public);
+        assert_eq!(anonymous(&["--anonymous-auth=true"]), public);
+        assert_eq!(anonymous(&["--anonymous-auth"]), public);
+        assert_eq!(
+            anonymous(&["--anonymous-auth", "--anonymous-access=authorized"]),
+            Anonymous::Served(AnonymousAccess::Authorized)
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode, Storage};
 use orch_apiserver::flags::Flags;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
@@ -23,6 +24,18 @@ fn main() -> ExitCode {
 
 async fn serve(config: orch_apiserver::Config) -> Result<(), Failure> {
     let deadline = config.shutdown_deadline;
+    if config.storage == Storage::Memory {
+        tracing::warn!(
+            "no --data-dir: every object is kept in memory only and is lost when this program ends"
+        );
+    }
+    if config.anonymous == Anonymous::Served(AnonymousAccess::Authorized)
+        && config.authorization.contains(&AuthorizationMode::AlwaysAllow)
+    {
+        tracing::warn!(
+            "--anonymous-access=authorized with AlwaysAllow: requests without credentials may do everything"
+        );
+    }
     let drain = Drain::default();
     let bound = orch_apiserver::build(config).await.map_err(|error| match error {
         error if error.is_usage() => Failure::usage(error),

@@ -82,6 +82,14 @@ impl ApiError {
         Status::unauthorized().into()
     }
 
+    /// 401 that says what is wrong with a credential.
+    #[must_use]
+    pub fn unauthorized_because(reason: &str) -> Self {
+        let mut status = Status::unauthorized();
+        status.message = format!("{}: {reason}", status.message);
+        status.into()
+    }
+
     /// 403: `pods "x" is forbidden: why`.
     #[must_use]
     pub fn forbidden(about: About<'_>, why: &str) -> Self {

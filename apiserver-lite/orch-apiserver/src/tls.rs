@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use proto_daemon::tls;
+use proto_daemon::tls::{self, ClientTrust};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::VerifierBuilderError;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
@@ -55,7 +55,7 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The serving side. Client certificates are optional; one that is shown must come from the client authority.
+/// The serving side: what accepts connections, and what checks the client certificates shown on them, if any are asked for.
 ///
 /// # Errors
 /// [`TlsError`] naming the file or certificate.
@@ -63,7 +63,7 @@ pub fn acceptor(
     provider: &Arc<CryptoProvider>,
     config: &Config,
     pki: Option<&Pki>,
-) -> Result<TlsAcceptor, TlsError> {
+) -> Result<(TlsAcceptor, Option<Arc<ClientTrust>>), TlsError> {
     let (chain, key) = match (&config.serving, pki) {
         (Some(files), _) => from_files(files)?,
         (None, Some(pki)) => from_text(&pki.serving)?,
@@ -79,17 +79,20 @@ pub fn acceptor(
     let certificate = |source| TlsError::Certificate { what: "the server", source };
     let builder = ServerConfig::builder_with_provider(provider.clone());
     let builder = builder.with_safe_default_protocol_versions().map_err(certificate)?;
-    let builder = if roots.is_empty() {
-        builder.with_no_client_auth()
-    } else {
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-        let verifier = verifier.allow_unauthenticated().build().map_err(TlsError::Authority)?;
-        builder.with_client_cert_verifier(verifier)
+    let trust = match roots.is_empty() {
+        true => None,
+        false => {
+            let trust = ClientTrust::new(provider.clone(), roots).map_err(TlsError::Authority)?;
+            Some(Arc::new(trust))
+        }
+    };
+    let builder = match &trust {
+        None => builder.with_no_client_auth(),
+        Some(trust) => builder.with_client_cert_verifier(trust.clone()),
     };
     let mut tls = builder.with_single_cert(chain, key).map_err(certificate)?;
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(tls)))
+    Ok((TlsAcceptor::from(Arc::new(tls)), trust))
 }
 
 /// The client side towards nodes: the certificate given, else the administrator's own.

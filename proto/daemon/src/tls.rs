@@ -6,7 +6,9 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 
 /// Why a file of certificates or with a key is of no use. `what` names what it is: `authority`, `client key`.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +141,77 @@ impl ServerCertVerifier for AnyServer {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Asks clients for a certificate without needing one, as Kubernetes' servers do. The handshake checks only that the client
+/// holds the key of what it shows; whether the certificate is valid is for [`ClientTrust::check`] after it, so that a client
+/// with a certificate that is not can still show a token.
+#[derive(Debug)]
+pub struct ClientTrust(Arc<dyn ClientCertVerifier>);
+
+impl ClientTrust {
+    /// Trusts certificates that lead to one of `roots`.
+    ///
+    /// # Errors
+    /// There are no roots.
+    pub fn new(
+        provider: Arc<CryptoProvider>,
+        roots: RootCertStore,
+    ) -> Result<Self, VerifierBuilderError> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        Ok(Self(verifier.allow_unauthenticated().build()?))
+    }
+
+    /// Whether a client's certificate, the first of `chain`, leads to a root, is for clients and has not expired.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, chain: &[CertificateDer<'_>]) -> Result<(), rustls::Error> {
+        let (certificate, intermediates) =
+            chain.split_first().ok_or(rustls::Error::NoCertificatesPresented)?;
+        self.0.verify_client_cert(certificate, intermediates, UnixTime::now()).map(drop)
+    }
+}
+
+impl ClientCertVerifier for ClientTrust {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
     }
 }
 

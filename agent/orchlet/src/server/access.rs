@@ -16,6 +16,7 @@ use proto_client::{Client, ClientError, WriteParams};
 use tokio::time::Instant;
 
 use super::routes::Permission;
+use super::tls::Certified;
 use remembered::Remembered;
 
 /// How clients are recognised and what they may do.
@@ -147,11 +148,11 @@ impl Access {
         Self { rules, reviews, tokens: Mutex::default(), decisions: Mutex::default() }
     }
 
-    /// Whether a client may. `certified` is who its certificate says it is, `authorization` the
-    /// header of that name.
+    /// Whether a client may. `certified` is what its certificate proves, `authorization` the header of
+    /// that name.
     pub async fn check(
         &self,
-        certified: Option<&UserInfo>,
+        certified: &Certified,
         authorization: Option<&str>,
         permission: Permission,
     ) -> Result<(), Refused> {
@@ -166,10 +167,10 @@ impl Access {
 
     async fn authenticate(
         &self,
-        certified: Option<&UserInfo>,
+        certified: &Certified,
         authorization: Option<&str>,
     ) -> Result<UserInfo, Refused> {
-        if let Some(user) = certified {
+        if let Some(Ok(user)) = certified {
             return Ok(authenticated(user.clone()));
         }
         if let (Tokens::Reviewed(time), Some(token)) =
@@ -179,6 +180,8 @@ impl Access {
             return self.review_token(token, time).await;
         }
         match self.rules.anonymous {
+            // A certificate that is not valid is refused as well, and not taken for none.
+            _ if certified.is_some() => Err(Refused::Unknown),
             Anonymous::Refused => Err(Refused::Unknown),
             Anonymous::Allowed => Ok(UserInfo {
                 username: "system:anonymous".to_owned(),

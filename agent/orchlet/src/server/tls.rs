@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use proto_api::authentication::v1::UserInfo;
 use proto_client::rotating::{Changed, Rotating};
-use proto_daemon::tls::{self, FileFault};
+use proto_daemon::tls::{self, ClientTrust, FileFault};
 use rustls::pki_types::CertificateDer;
-use rustls::server::WebPkiClientVerifier;
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::time::Instant;
 
@@ -98,6 +97,30 @@ pub enum TlsError {
     Terms(String),
 }
 
+/// What a new connection is served by.
+#[derive(Debug)]
+pub struct Agreed {
+    /// For the handshake.
+    pub config: Arc<ServerConfig>,
+    /// For the client's certificate after it; none is asked for without authorities.
+    trust: Option<Arc<ClientTrust>>,
+}
+
+impl Agreed {
+    /// The user of the certificate that a client has shown, if it has shown one: what is wrong with it otherwise.
+    pub fn certified(&self, chain: Option<&[CertificateDer<'_>]>) -> Certified {
+        let (trust, chain) = (self.trust.as_ref()?, chain.filter(|chain| !chain.is_empty())?);
+        Some(match trust.check(chain) {
+            Ok(()) => certified_user(&chain[0])
+                .ok_or_else(|| "the certificate's subject has no common name".to_owned()),
+            Err(error) => Err(error.to_string()),
+        })
+    }
+}
+
+/// Who a client's certificate says it is, or what is wrong with the certificate; `None` if none was shown.
+pub type Certified = Option<Result<UserInfo, String>>;
+
 /// Makes the TLS settings, and makes them again when a file has changed.
 #[derive(Debug)]
 pub struct ServerTls(Mutex<State>);
@@ -112,7 +135,7 @@ struct State {
     uses_own: bool,
     authority: Option<Rotating>,
     terms: Terms,
-    made: Option<Arc<ServerConfig>>,
+    made: Option<Arc<Agreed>>,
 }
 
 impl ServerTls {
@@ -144,7 +167,7 @@ impl ServerTls {
     }
 
     /// The settings for a new connection. While new files are no use, the last good ones.
-    pub fn config(&self) -> Result<Arc<ServerConfig>, TlsError> {
+    pub fn config(&self) -> Result<Arc<Agreed>, TlsError> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match (state.remake(Instant::now()), &state.made) {
             (Ok(Some(config)), _) => {
@@ -172,7 +195,7 @@ impl ServerTls {
 
 impl State {
     /// New settings when a file has changed since the last call.
-    fn remake(&mut self, now: Instant) -> Result<Option<Arc<ServerConfig>>, TlsError> {
+    fn remake(&mut self, now: Instant) -> Result<Option<Arc<Agreed>>, TlsError> {
         let mut any = Changed::No;
         let mut read = |what, file: &mut Rotating| {
             let (content, changed) =
@@ -217,34 +240,35 @@ fn make(
     certificate: &[u8],
     key: &[u8],
     authority: Option<&[u8]>,
-) -> Result<Arc<ServerConfig>, TlsError> {
+) -> Result<Arc<Agreed>, TlsError> {
     let mut provider = rustls::crypto::ring::default_provider();
     provider.cipher_suites = suites(&terms.suites).map_err(TlsError::Terms)?;
     let provider = Arc::new(provider);
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_protocol_versions(versions(&terms.min_version).map_err(TlsError::Terms)?)
         .map_err(FileFault::unusable("protocol version"))?;
-    let builder = match authority {
-        None => builder.with_no_client_auth(),
+    let trust = match authority {
+        None => None,
         Some(pem) => {
             let roots = tls::authorities("client authority", pem)?;
-            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider)
-                .allow_unauthenticated()
-                .build()
-                .map_err(TlsError::Authority)?;
-            builder.with_client_cert_verifier(verifier)
+            let trust = ClientTrust::new(provider, roots).map_err(TlsError::Authority)?;
+            Some(Arc::new(trust))
         }
+    };
+    let builder = match &trust {
+        None => builder.with_no_client_auth(),
+        Some(trust) => builder.with_client_cert_verifier(trust.clone()),
     };
     let whats = ("certificate", "key");
     let (chain, key) = tls::identity(whats, (certificate, key))?;
     let mut config = builder.with_single_cert(chain, key).map_err(FileFault::unusable(whats.0))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok(Arc::new(Agreed { config: Arc::new(config), trust }))
 }
 
 /// Who a verified client certificate says its owner is: the common name is the user, each
 /// organization a group.
-pub fn certified_user(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
+fn certified_user(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let subject = parsed.subject();
     let username = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
@@ -274,6 +298,63 @@ mod tests {
         assert!(names(&["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305"]).is_ok(), "the short name");
         assert!(names(&["TLS_RSA_WITH_RC4_128_SHA"]).is_err());
         assert!(names(&[]).expect("all").len() > 4);
+    }
+
+    /// What the endpoint takes a client for that shows a certificate of `issuer`, after a real handshake.
+    async fn shown(
+        agreed: &Agreed,
+        issuer: &rcgen::Issuer<'_, rcgen::KeyPair>,
+        year: i32,
+    ) -> Certified {
+        let key = rcgen::KeyPair::generate().expect("key");
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(rcgen::DnType::CommonName, "bob");
+        params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        let certificate = params.signed_by(&key, issuer).expect("signed").der().clone();
+        let key = tls::key(key.serialize_pem().as_bytes()).expect("key");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let client = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(tls::AnyServer(provider)))
+            .with_client_auth_cert(vec![certificate], key)
+            .expect("identity");
+        let (near, far) = tokio::io::duplex(1 << 16);
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(client));
+        let name = "n1".try_into().expect("name");
+        let accepting = tokio_rustls::TlsAcceptor::from(agreed.config.clone()).accept(far);
+        let (connected, accepted) = tokio::join!(connector.connect(name, near), accepting);
+        connected.expect("the client's handshake ends well");
+        agreed.certified(accepted.expect("a handshake").get_ref().1.peer_certificates())
+    }
+
+    #[tokio::test]
+    async fn a_client_certificate_is_judged_after_the_handshake() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let authority = |name: &str| {
+            let key = rcgen::KeyPair::generate().expect("key");
+            let mut params = rcgen::CertificateParams::default();
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            let path = directory.path().join(name);
+            std::fs::write(&path, params.self_signed(&key).expect("signed").pem())
+                .expect("written");
+            (rcgen::Issuer::new(params, key), path)
+        };
+        let ((trusted, path), (other, _)) = (authority("trusted"), authority("other"));
+        let files = TlsFiles { client_authority: Some(path), ..TlsFiles::default() };
+        let agreed =
+            ServerTls::new(&files, &["n1".to_owned()]).expect("tls").config().expect("settings");
+        let user = shown(&agreed, &trusted, 4000).await.expect("shown").expect("valid");
+        assert_eq!(user.username, "bob");
+        let expired = shown(&agreed, &trusted, 2000).await.expect("shown").expect_err("expired");
+        assert!(expired.contains("expired"), "{expired}");
+        let unknown = shown(&agreed, &other, 4000).await.expect("shown").expect_err("unknown");
+        assert!(unknown.contains("UnknownIssuer"), "{unknown}");
+        assert_eq!(agreed.certified(None), None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,13 +1,51 @@
 //! Client certificates: common name is the user, each organization a group.
 
+use time::OffsetDateTime;
 use x509_parser::prelude::parse_x509_certificate;
 
 use super::user::User;
 
-/// Reads the user out of a certificate that the TLS layer has verified against the client CA.
-/// `None` when it has no common name: such a certificate names nobody.
-#[must_use]
-pub fn user_of(der: &[u8]) -> Option<User> {
+/// What a client certificate that was shown on a connection proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Certified {
+    /// A user, until the certificate expires.
+    User {
+        /// Who.
+        user: User,
+        /// Second since 1970 after which it proves nothing.
+        until: i64,
+    },
+    /// Nothing, and why.
+    Nothing(String),
+}
+
+impl Certified {
+    /// Reads the user out of a certificate that has been verified against the client authorities.
+    #[must_use]
+    pub fn read(der: &[u8]) -> Self {
+        match read(der) {
+            Some((user, until)) => Self::User { user, until },
+            // Such a certificate names no user.
+            None => Self::Nothing("the certificate's subject has no common name".to_owned()),
+        }
+    }
+
+    /// The user at `now`: a connection may last longer than a certificate.
+    ///
+    /// # Errors
+    /// Why the certificate is not valid.
+    pub fn user(&self, now: OffsetDateTime) -> Result<&User, &str> {
+        match self {
+            Self::User { until, .. } if *until < now.unix_timestamp() => {
+                Err("the certificate has expired")
+            }
+            Self::User { user, .. } => Ok(user),
+            Self::Nothing(reason) => Err(reason),
+        }
+    }
+}
+
+fn read(der: &[u8]) -> Option<(User, i64)> {
     let (_, certificate) = parse_x509_certificate(der).ok()?;
     let subject = certificate.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
@@ -19,5 +57,35 @@ pub fn user_of(der: &[u8]) -> Option<User> {
         .filter_map(|value| value.as_str().ok())
         .map(str::to_owned)
         .collect();
-    Some(User { name, groups, ..User::default() }.authenticated())
+    let user = User { name, groups, ..User::default() }.authenticated();
+    Some((user, certificate.validity().not_after.timestamp()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_expires_during_a_connection_is_no_longer_valid() {
+        let user = User { name: "a".to_owned(), ..User::default() };
+        let shown = Certified::User { user, until: 1000 };
+        let at = |seconds| OffsetDateTime::from_unix_timestamp(seconds).unwrap();
+        assert!(shown.user(at(1000)).is_ok());
+        assert_eq!(shown.user(at(1001)), Err("the certificate has expired"));
+    }
+
+    #[test]
+    fn a_certificate_without_a_common_name_names_no_user() {
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        let key = rcgen::KeyPair::generate().unwrap();
+        let made = params.clone().self_signed(&key).unwrap();
+        assert!(matches!(Certified::read(made.der()), Certified::Nothing(_)));
+        params.distinguished_name.push(rcgen::DnType::CommonName, "a");
+        let made = params.self_signed(&key).unwrap();
+        assert!(
+            matches!(Certified::read(made.der()), Certified::User { user, .. } if user.name == "a")
+        );
+        assert!(matches!(Certified::read(b"x"), Certified::Nothing(_)));
+    }
 }

@@ -16,7 +16,7 @@ use super::negotiate::{self, Accepted, Encoding};
 use super::query::Query;
 use super::routes::{self, ResourceRequest, Target};
 use super::{compress, dispatch, render, watch, websocket};
-use crate::auth::{Attributes, Decision, Subject, User, effective_user};
+use crate::auth::{Attributes, Certified, Decision, Subject, User, effective_user};
 use crate::discovery;
 use crate::metrics::RequestKind;
 use crate::server::Server;
@@ -26,8 +26,8 @@ use crate::verbs::{Answer, Outcome, about_gone};
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// User of the client certificate, if there is one.
-    pub certificate: Option<Arc<User>>,
+    /// What the client certificate proves, if one was shown.
+    pub certificate: Option<Arc<Certified>>,
     /// The connection, if there is one.
     pub connection: Option<Connection>,
 }

@@ -7,13 +7,14 @@ use proto_daemon::connections::admission::Bounds;
 use proto_daemon::connections::{Connection, ConnectionError, Connections, Limits};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::panics::isolate;
+use proto_daemon::tls::ClientTrust;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::handler::{Peer, handle};
-use crate::auth::certificate_user;
+use crate::auth::Certified;
 use crate::server::Server;
 
 /// What connections may take. A thousand clients that begin at once at one address (all pods of a node behind one
@@ -31,7 +32,7 @@ const LIMITS: Limits = Limits {
 pub async fn serve(
     server: Arc<Server>,
     listener: TcpListener,
-    tls: TlsAcceptor,
+    (tls, trust): (TlsAcceptor, Option<Arc<ClientTrust>>),
     until: DrainWatch,
 ) {
     let connections = Connections::new(LIMITS, Some(server.metrics.connections_closed.clone()));
@@ -43,7 +44,8 @@ pub async fn serve(
             taken = connections.accept(&listener) => taken,
         };
         let address = place.address();
-        let (server, tls, until) = (server.clone(), tls.clone(), until.clone());
+        let (server, until) = (server.clone(), until.clone());
+        let tls = (tls.clone(), trust.clone());
         serving.spawn(async move {
             match isolate(connection(server, socket, place, tls, until)).await {
                 Ok(Ok(())) => {}
@@ -62,22 +64,28 @@ async fn connection(
     server: Arc<Server>,
     socket: TcpStream,
     place: Connection,
-    tls: TlsAcceptor,
+    (tls, trust): (TlsAcceptor, Option<Arc<ClientTrust>>),
     until: DrainWatch,
 ) -> Result<(), ConnectionError> {
     let Some(stream) = place.handshake(tls.accept(socket)).await else { return Ok(()) };
-    let peer = peer(&stream, &place);
+    let peer = peer(&stream, trust.as_deref(), &place);
     let handler = move |request| handle(server.clone(), peer.clone(), request);
     place.serve(stream, handler, until.asked()).await
 }
 
-/// Reads the client's certificate once per connection; TLS has checked it against the client CA.
-fn peer(stream: &TlsStream<TcpStream>, place: &Connection) -> Peer {
+/// Checks and reads the client's certificate once per connection; the handshake has only shown that the client holds its key.
+fn peer(stream: &TlsStream<TcpStream>, trust: Option<&ClientTrust>, place: &Connection) -> Peer {
     let (_, session) = stream.get_ref();
-    let certificate = session.peer_certificates().and_then(<[_]>::first);
-    let certificate = certificate.and_then(|der| certificate_user(der)).map(Arc::new);
-    if certificate.is_some() {
-        place.authenticated();
-    }
-    Peer { certificate, connection: Some(place.clone()) }
+    let chain = session.peer_certificates().filter(|chain| !chain.is_empty());
+    let certified = chain.zip(trust).map(|(chain, trust)| match trust.check(chain) {
+        Ok(()) => {
+            place.authenticated();
+            Certified::read(&chain[0])
+        }
+        Err(error) => {
+            tracing::info!(%error, "client certificate refused");
+            Certified::Nothing(error.to_string())
+        }
+    });
+    Peer { certificate: certified.map(Arc::new), connection: Some(place.clone()) }
 }

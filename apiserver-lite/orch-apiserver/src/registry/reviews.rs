@@ -4,8 +4,8 @@ use apiserver_schema::{Format, Kind, Map, Object, Value};
 
 use crate::auth::{Attributes, Decision, Subject, User};
 use crate::http::Form;
-use crate::status::ApiError;
-use crate::verbs::{Answer, Call, Outcome, decode};
+use crate::status::{ApiError, FieldProblem};
+use crate::verbs::{Answer, Call, Outcome, about_kind, decode};
 
 /// Whether objects of the kind are questions.
 #[must_use]
@@ -26,7 +26,7 @@ pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, A
     let status = match call.kind.kind {
         "TokenReview" => token_review(call, &review)?,
         "SelfSubjectAccessReview" => access(call, &review, call.user)?,
-        "SubjectAccessReview" => access(call, &review, &named_user(&review))?,
+        "SubjectAccessReview" => access(call, &review, &named_user(&review)?)?,
         "LocalSubjectAccessReview" => {
             let asked = review.str_at(&["spec", "resourceAttributes", "namespace"]);
             if asked != call.request.namespace {
@@ -34,7 +34,7 @@ pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, A
                     "spec.resourceAttributes.namespace must match metadata.namespace",
                 ));
             }
-            access(call, &review, &named_user(&review))?
+            access(call, &review, &named_user(&review)?)?
         }
         "SelfSubjectRulesReview" => rules(call, &review),
         _ => return Err(ApiError::no_such_resource()),
@@ -85,20 +85,26 @@ fn texts(values: &[String]) -> Vec<Value> {
     values.iter().map(|value| Value::from(value.as_str())).collect()
 }
 
-fn named_user(review: &Object) -> User {
+fn named_user(review: &Object) -> Result<User, ApiError> {
     let spec = review.spec().cloned().unwrap_or_default();
     let list = |values: &[Value]| {
         values.iter().filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>()
     };
     let extra = spec.map("extra").into_iter().flat_map(Map::iter);
-    User {
+    let user = User {
         name: spec.str("user").to_owned(),
         uid: spec.str("uid").to_owned(),
         groups: list(spec.list("groups")),
         extra: extra
             .map(|(key, values)| (key.to_owned(), list(values.as_list().unwrap_or_default())))
             .collect(),
+    };
+    if user.name.is_empty() && user.groups.is_empty() {
+        let problem =
+            FieldProblem::required("spec.user", "at least one of user or group must be specified");
+        return Err(ApiError::invalid(about_kind(review), &[problem]));
     }
+    Ok(user)
 }
 
 fn access(call: &Call<'_>, review: &Object, user: &User) -> Result<Map, ApiError> {

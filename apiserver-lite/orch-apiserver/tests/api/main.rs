@@ -7,6 +7,7 @@
 )]
 
 mod crowd;
+mod identity;
 mod nodes;
 mod process;
 mod proxy;

@@ -31,6 +31,7 @@ pub struct TestServer {
 /// A client of some server.
 pub struct Api {
     address: SocketAddr,
+    kubeconfig: String,
     anonymous: TlsConnector,
     admin: TlsConnector,
     roots: RootCertStore,
@@ -113,18 +114,33 @@ impl TestServer {
 impl Api {
     /// The administrator's view of the server that a client configuration names.
     pub fn new(kubeconfig: &str) -> Self {
+        let admin =
+            (field(kubeconfig, "client-certificate-data"), field(kubeconfig, "client-key-data"));
         let server =
             kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: https://"));
         Self {
             address: server.expect("server").parse().expect("address"),
-            anonymous: connector(kubeconfig, false),
-            admin: connector(kubeconfig, true),
+            anonymous: connector(kubeconfig, None),
+            admin: connector(kubeconfig, Some(admin)),
             roots: roots(kubeconfig),
+            kubeconfig: kubeconfig.to_owned(),
         }
     }
 
     pub async fn connect(&self, as_admin: bool) -> SendRequest<Full<Bytes>> {
-        let connector = if as_admin { &self.admin } else { &self.anonymous };
+        self.connect_by(if as_admin { &self.admin } else { &self.anonymous }).await
+    }
+
+    /// A connection with a client certificate and its key in PEM, or with none.
+    pub async fn connect_as(
+        &self,
+        identity: Option<&(String, String)>,
+    ) -> SendRequest<Full<Bytes>> {
+        let pem = identity.map(|(chain, key)| (chain.as_bytes().to_vec(), key.as_bytes().to_vec()));
+        self.connect_by(&connector(&self.kubeconfig, pem)).await
+    }
+
+    async fn connect_by(&self, connector: &TlsConnector) -> SendRequest<Full<Bytes>> {
         let socket = TcpStream::connect(self.address).await.expect("connected");
         let name = ServerName::try_from("127.0.0.1").expect("valid");
         let stream = connector.connect(name, socket).await.expect("TLS");
@@ -294,19 +310,18 @@ fn roots(kubeconfig: &str) -> RootCertStore {
     roots
 }
 
-fn connector(kubeconfig: &str, with_certificate: bool) -> TlsConnector {
-    let field = |name: &str| field(kubeconfig, name);
+/// Shows the client certificate of `identity` (chain and key in PEM), whatever authorities the server asks for.
+fn connector(kubeconfig: &str, identity: Option<(Vec<u8>, Vec<u8>)>) -> TlsConnector {
     let roots = roots(kubeconfig);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_root_certificates(roots);
-    let config = if with_certificate {
-        let chain = CertificateDer::pem_slice_iter(&field("client-certificate-data"))
-            .collect::<Result<Vec<_>, _>>()
-            .expect("PEM");
-        let key = PrivateKeyDer::from_pem_slice(&field("client-key-data")).expect("key");
+    let config = if let Some((chain, key)) = identity {
+        let chain =
+            CertificateDer::pem_slice_iter(&chain).collect::<Result<Vec<_>, _>>().expect("PEM");
+        let key = PrivateKeyDer::from_pem_slice(&key).expect("key");
         builder.with_client_auth_cert(chain, key).expect("identity")
     } else {
         builder.with_no_client_auth()

@@ -54,37 +54,48 @@ fn access(anonymous: Anonymous, tokens: Tokens, authorization: Authorization) ->
 #[tokio::test]
 async fn anonymous_clients_come_in_only_where_allowed() {
     let (open, _) = access(Anonymous::Allowed, Tokens::Ignored, Authorization::AlwaysAllow);
-    assert_eq!(open.check(None, Some("Bearer whatever"), PROXY).await, Ok(()));
+    assert_eq!(open.check(&None, Some("Bearer whatever"), PROXY).await, Ok(()));
     let (closed, _) = access(Anonymous::Refused, Tokens::Ignored, Authorization::AlwaysAllow);
-    assert_eq!(closed.check(None, None, PROXY).await, Err(Refused::Unknown));
+    assert_eq!(closed.check(&None, None, PROXY).await, Err(Refused::Unknown));
     let certified = UserInfo { username: "api".into(), ..UserInfo::default() };
-    assert_eq!(closed.check(Some(&certified), None, PROXY).await, Ok(()));
+    assert_eq!(closed.check(&Some(Ok(certified)), None, PROXY).await, Ok(()));
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_valid_leaves_the_token_to_be_tried() {
+    let (access, _) = access(Anonymous::Allowed, Tokens::REVIEWED, Authorization::WEBHOOK);
+    let expired: Certified = Some(Err("expired".into()));
+    assert_eq!(access.check(&expired, Some("Bearer good"), METRICS).await, Ok(()));
+    assert_eq!(access.check(&expired, Some("Bearer bad"), METRICS).await, Err(Refused::Unknown));
+    assert_eq!(access.check(&expired, None, METRICS).await, Err(Refused::Unknown));
+    let valid: Certified = Some(Ok(UserInfo { username: "prober".into(), ..UserInfo::default() }));
+    assert_eq!(access.check(&valid, Some("Bearer bad"), METRICS).await, Ok(()));
 }
 
 #[tokio::test]
 async fn a_wrong_token_is_not_taken_for_none() {
     let (access, _) = access(Anonymous::Allowed, Tokens::REVIEWED, Authorization::AlwaysAllow);
-    assert_eq!(access.check(None, Some("Bearer bad"), METRICS).await, Err(Refused::Unknown));
-    assert_eq!(access.check(None, Some("bearer good"), METRICS).await, Ok(()));
-    assert_eq!(access.check(None, Some("Basic good"), METRICS).await, Ok(()), "no bearer token");
+    assert_eq!(access.check(&None, Some("Bearer bad"), METRICS).await, Err(Refused::Unknown));
+    assert_eq!(access.check(&None, Some("bearer good"), METRICS).await, Ok(()));
+    assert_eq!(access.check(&None, Some("Basic good"), METRICS).await, Ok(()), "no bearer token");
 }
 
 #[tokio::test(start_paused = true)]
 async fn answers_are_remembered_for_their_time() {
     let (access, asked) = access(Anonymous::Allowed, Tokens::REVIEWED, Authorization::WEBHOOK);
     for _ in 0..3 {
-        assert_eq!(access.check(None, Some("Bearer good"), METRICS).await, Ok(()));
-        let denied = access.check(None, Some("Bearer good"), PROXY).await;
+        assert_eq!(access.check(&None, Some("Bearer good"), METRICS).await, Ok(()));
+        let denied = access.check(&None, Some("Bearer good"), PROXY).await;
         let text = "Forbidden (user=prober, verb=create, resource=nodes, subresource=proxy)";
         assert_eq!(denied, Err(Refused::Forbidden(text.into())));
     }
     let counts = || (asked.tokens.load(Ordering::Relaxed), asked.accesses.load(Ordering::Relaxed));
     assert_eq!(counts(), (1, 2));
     tokio::time::advance(Duration::from_secs(31)).await;
-    let _ = access.check(None, Some("Bearer good"), PROXY).await;
+    let _ = access.check(&None, Some("Bearer good"), PROXY).await;
     assert_eq!(counts(), (1, 3), "a no is remembered for 30 s");
     tokio::time::advance(Duration::from_secs(100)).await;
-    let _ = access.check(None, Some("Bearer good"), METRICS).await;
+    let _ = access.check(&None, Some("Bearer good"), METRICS).await;
     assert_eq!(counts(), (2, 3), "a token for 2 min, a yes for 5 min");
 }
 

@@ -1,0 +1,153 @@
+//! What is refused before the configured modules are asked: requests without credentials get public paths only, and a
+//! node's credentials do not lead into other nodes' pods.
+
+use super::authorize::{Attributes, Authorizer, Decision, Ruling, Subject};
+use super::user::{UNAUTHENTICATED, User};
+
+/// Denies the anonymous user everything but [`is_public`] paths, as Kubernetes' default roles do
+/// (`system:public-info-viewer`). A user without a name and groups counts as anonymous.
+pub struct AnonymousLimit;
+
+/// Denies nodes what Kubernetes' Node authorizer and its role `system:node` do not give: subresources of nodes but for
+/// status, streams and proxies into pods and services, and impersonation.
+pub struct NodeLimit;
+
+/// Paths that need no credentials where anonymous requests are served.
+fn is_public(path: &str) -> bool {
+    crate::discovery::is_health(path) || path.trim_matches('/') == "version"
+}
+
+fn is_anonymous(user: &User) -> bool {
+    user.name == User::anonymous().name
+        || user.is_in(UNAUTHENTICATED)
+        || (user.name.is_empty() && user.groups.is_empty())
+}
+
+fn is_node(user: &User) -> bool {
+    user.name.starts_with("system:node:") || user.is_in("system:nodes")
+}
+
+impl Authorizer for AnonymousLimit {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Ruling {
+        let decision = match attributes.subject {
+            _ if !is_anonymous(attributes.user) => Decision::NoOpinion,
+            Subject::Path(path) if is_public(path) => match attributes.verb {
+                "get" | "head" => Decision::Allow,
+                _ => Decision::Deny,
+            },
+            _ => Decision::Deny,
+        };
+        Ruling { decision, reason: String::new() }
+    }
+}
+
+impl Authorizer for NodeLimit {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Ruling {
+        let denied = is_node(attributes.user)
+            && match attributes.subject {
+                Subject::Resource { group: "", resource, subresource, .. } => {
+                    attributes.verb == "impersonate" || leads_into_nodes(resource, subresource)
+                }
+                Subject::Resource { .. } => attributes.verb == "impersonate",
+                Subject::Path(_) => false,
+            };
+        if denied {
+            let reason = "nodes may not use this subresource".to_owned();
+            return Ruling { decision: Decision::Deny, reason };
+        }
+        Ruling { decision: Decision::NoOpinion, reason: String::new() }
+    }
+}
+
+/// Also for a wildcard, with which a review asks for all of them.
+fn leads_into_nodes(resource: &str, subresource: &str) -> bool {
+    match (resource, subresource) {
+        ("nodes", "" | "status") => false,
+        ("nodes", _) => true,
+        ("pods", "exec" | "attach" | "portforward" | "proxy" | "log" | "*") => true,
+        ("services", "proxy" | "*") => true,
+        ("*", subresource) => !subresource.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{AlwaysAllow, Chain, MASTERS, Masters};
+
+    fn chain() -> Chain {
+        Chain(vec![
+            Box::new(Masters),
+            Box::new(AnonymousLimit),
+            Box::new(NodeLimit),
+            Box::new(AlwaysAllow),
+        ])
+    }
+
+    fn resource<'a>(resource: &'a str, subresource: &'a str) -> Subject<'a> {
+        Subject::Resource {
+            group: "",
+            version: "v1",
+            resource,
+            subresource,
+            namespace: "",
+            name: "n1",
+        }
+    }
+
+    fn allowed(user: &User, verb: &str, subject: Subject<'_>) -> bool {
+        chain().authorize(&Attributes { user, verb, subject }).decision == Decision::Allow
+    }
+
+    fn user(name: &str, groups: &[&str]) -> User {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        User { name: name.to_owned(), groups, ..User::default() }
+    }
+
+    #[test]
+    fn anonymous_requests_get_public_paths_only() {
+        for nobody in [
+            User::anonymous(),
+            user("", &[]),
+            user("x", &[UNAUTHENTICATED]),
+            user("system:anonymous", &[]),
+        ] {
+            for path in ["/healthz", "/livez", "/livez/store", "/readyz", "/version", "/version/"] {
+                assert!(allowed(&nobody, "get", Subject::Path(path)), "{path}");
+                assert!(!allowed(&nobody, "post", Subject::Path(path)), "{path}");
+            }
+            for path in ["/", "/api", "/apis", "/metrics", "/openapi/v2", "/version/x", "/livezz"] {
+                assert!(!allowed(&nobody, "get", Subject::Path(path)), "{path}");
+            }
+            assert!(!allowed(&nobody, "get", resource("pods", "")));
+            assert!(!allowed(&nobody, "create", resource("nodes", "proxy")));
+        }
+        assert!(allowed(&user("alice", &[]), "get", resource("pods", "")));
+        assert!(allowed(&user("", &["dev"]), "get", Subject::Path("/api")));
+    }
+
+    #[test]
+    fn nodes_do_not_reach_into_nodes() {
+        let node = user("system:node:n2", &["system:nodes"]);
+        for subresource in ["proxy", "exec", "log", "metrics", "stats", "spec", "*"] {
+            assert!(!allowed(&node, "create", resource("nodes", subresource)), "{subresource}");
+            let server = user("orch-apiserver", &["system:authenticated"]);
+            assert!(allowed(&server, "create", resource("nodes", subresource)), "{subresource}");
+        }
+        for subresource in ["exec", "attach", "portforward", "proxy", "log"] {
+            assert!(!allowed(&node, "create", resource("pods", subresource)), "{subresource}");
+        }
+        assert!(!allowed(&node, "get", resource("services", "proxy")));
+        assert!(!allowed(&node, "impersonate", resource("users", "")));
+        assert!(!allowed(&user("system:node:n2", &[]), "get", resource("nodes", "proxy")));
+        assert!(!allowed(&user("x", &["system:nodes"]), "get", resource("nodes", "proxy")));
+        for (resource_name, subresource) in
+            [("nodes", ""), ("nodes", "status"), ("pods", "status"), ("pods", ""), ("leases", "")]
+        {
+            assert!(allowed(&node, "update", resource(resource_name, subresource)));
+        }
+        let admin = user("system:node:n2", &["system:nodes", MASTERS]);
+        assert!(allowed(&admin, "create", resource("nodes", "proxy")));
+    }
+}

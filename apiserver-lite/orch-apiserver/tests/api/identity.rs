@@ -1,0 +1,177 @@
+//! Who a request comes from: nobody, a certificate, a token, and both of them.
+
+use std::path::Path;
+
+use http::Request;
+use http_body_util::Full;
+use orch_apiserver::Config;
+use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode};
+use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
+use serde_json::json;
+use time::{Duration, OffsetDateTime};
+
+use crate::support::{Reply, TestServer, kubernetes, reply};
+
+/// Two authorities, of which the server trusts the first, and a static token of the user `alice`.
+struct World {
+    dir: tempfile::TempDir,
+    trusted: Issuer<'static, KeyPair>,
+    other: Issuer<'static, KeyPair>,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let trusted = authority("trusted", &dir.path().join("ca.crt"));
+        let other = authority("other", &dir.path().join("other.crt"));
+        std::fs::write(dir.path().join("tokens"), "secret,alice,u1\n").unwrap();
+        Self { dir, trusted, other }
+    }
+
+    fn config(&self, anonymous: Anonymous) -> Config {
+        Config {
+            anonymous,
+            client_ca_file: Some(self.dir.path().join("ca.crt")),
+            token_auth_file: Some(self.dir.path().join("tokens")),
+            ..Config::for_tests(kubernetes())
+        }
+    }
+
+    async fn server(&self, anonymous: Anonymous) -> TestServer {
+        TestServer::with(self.config(anonymous)).await
+    }
+}
+
+fn authority(name: &str, path: &Path) -> Issuer<'static, KeyPair> {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    std::fs::write(path, params.self_signed(&key).unwrap().pem()).unwrap();
+    Issuer::new(params, key)
+}
+
+/// Certificate and key, in PEM, of a user in a group, which expires at a time from now.
+fn client(
+    issuer: &Issuer<'static, KeyPair>,
+    (user, group): (&str, &str),
+    expires: Duration,
+) -> (String, String) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, user);
+    params.distinguished_name.push(DnType::OrganizationName, group);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let now = OffsetDateTime::now_utc();
+    params.not_before = now - Duration::days(2);
+    params.not_after = now + expires;
+    (params.signed_by(&key, issuer).unwrap().pem(), key.serialize_pem())
+}
+
+const DAY: Duration = Duration::days(1);
+
+async fn ask(
+    server: &TestServer,
+    identity: Option<&(String, String)>,
+    token: &str,
+    path: &str,
+) -> Reply {
+    let mut connection = server.connect_as(identity).await;
+    let mut request = Request::get(path).header("host", "t");
+    if !token.is_empty() {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    reply(connection.send_request(request.body(Full::default()).unwrap()).await.unwrap()).await
+}
+
+/// The user that a server which denies everything names, or the code and message of its answer.
+async fn user(server: &TestServer, identity: Option<&(String, String)>, token: &str) -> String {
+    let answer = ask(server, identity, token, "/api/v1/pods").await;
+    let message = answer.json()["message"].as_str().unwrap().to_owned();
+    match answer.code() {
+        403 => message.split('"').nth(1).unwrap().to_owned(),
+        code => format!("{code} {message}"),
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_valid_leaves_the_token_to_be_tried() {
+    let world = World::new();
+    for anonymous in [Anonymous::Refused, Anonymous::Served(AnonymousAccess::Public)] {
+        let config = Config {
+            authorization: vec![AuthorizationMode::AlwaysDeny],
+            ..world.config(anonymous)
+        };
+        let server = TestServer::with(config).await;
+        assert_eq!(user(&server, None, "secret").await, "alice");
+        let unknown = client(&world.other, ("admin", "system:masters"), DAY);
+        let expired = client(&world.trusted, ("bob", "dev"), -DAY);
+        let good = client(&world.trusted, ("bob", "dev"), DAY);
+        assert_eq!(user(&server, Some(&unknown), "secret").await, "alice");
+        assert_eq!(user(&server, Some(&expired), "secret").await, "alice");
+        assert_eq!(user(&server, Some(&good), "").await, "bob");
+        let alone = user(&server, Some(&unknown), "").await;
+        assert!(
+            alone.starts_with("401 Unauthorized: ") && alone.contains("UnknownIssuer"),
+            "{alone}"
+        );
+        let alone = user(&server, Some(&expired), "").await;
+        assert!(alone.starts_with("401 Unauthorized: ") && alone.contains("expired"), "{alone}");
+        assert_eq!(user(&server, Some(&unknown), "wrong").await, "401 Unauthorized");
+        // The first authenticator that knows a user ends it, as in Kubernetes.
+        assert_eq!(user(&server, Some(&good), "wrong").await, "bob");
+    }
+}
+
+#[tokio::test]
+async fn anonymous_requests_get_health_and_version_only() {
+    let world = World::new();
+    let server = world.server(Anonymous::Served(AnonymousAccess::Public)).await;
+    for path in ["/healthz", "/livez", "/readyz", "/version"] {
+        assert_eq!(ask(&server, None, "", path).await.code(), 200, "{path}");
+    }
+    for path in ["/api", "/apis/apps/v1", "/metrics", "/openapi/v2", "/api/v1/secrets"] {
+        let refused = ask(&server, None, "", path).await.expect(403);
+        assert!(refused["message"].as_str().unwrap().contains("system:anonymous"), "{path}");
+    }
+    assert_eq!(ask(&server, None, "wrong", "/version").await.code(), 401);
+
+    let server = world.server(Anonymous::Refused).await;
+    assert_eq!(ask(&server, None, "", "/readyz").await.code(), 200);
+    for path in ["/version", "/api", "/api/v1/secrets"] {
+        assert_eq!(ask(&server, None, "", path).await.code(), 401, "{path}");
+    }
+    let open = world.server(Anonymous::Served(AnonymousAccess::Authorized)).await;
+    assert_eq!(ask(&open, None, "", "/api/v1/secrets").await.code(), 200);
+}
+
+#[tokio::test]
+async fn reviews_say_no_of_the_anonymous_user_and_of_nodes_in_nodes() {
+    let server = TestServer::start().await;
+    let review = async |user: &str, groups: &[&str], verb: &str, subresource: &str| {
+        let attributes =
+            json!({"verb": verb, "resource": "nodes", "subresource": subresource, "name": "n1"});
+        let body =
+            json!({"spec": {"user": user, "groups": groups, "resourceAttributes": attributes}});
+        let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let made = server.post(path, body.to_string()).await.expect(201);
+        made["status"]["allowed"] == true
+    };
+    let authenticated = "system:authenticated";
+    for subresource in ["proxy", "log", "metrics", "stats", "spec"] {
+        assert!(!review("system:anonymous", &["system:unauthenticated"], "get", subresource).await);
+        assert!(
+            !review("system:node:n2", &["system:nodes", authenticated], "create", subresource)
+                .await
+        );
+        assert!(review("orch-apiserver", &[authenticated], "create", subresource).await);
+        assert!(review("admin", &["system:masters"], "create", subresource).await);
+    }
+    assert!(review("system:node:n2", &["system:nodes", authenticated], "get", "").await);
+    let nobody = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "nodes"}}});
+    let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let answer = server.post(path, nobody.to_string()).await.expect(422);
+    let message = answer["message"].as_str().unwrap();
+    assert!(message.contains("at least one of user or group must be specified"), "{message}");
+}

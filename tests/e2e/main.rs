@@ -17,6 +17,7 @@ mod exhausted;
 mod explain;
 mod faults;
 mod fields;
+mod first_hour;
 mod follows;
 mod health;
 mod hung;
@@ -113,6 +114,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(away::a_runtime_that_is_killed_is_found_again),
         case!(clock::a_clock_that_is_set_starts_and_ends_nothing),
         case!(lost_nodes::volumes_leave_nodes_that_are_lost),
+        case!(first_hour::a_cluster_comes_up_in_a_pipe_and_is_closed_to_others),
     ]
 }
 

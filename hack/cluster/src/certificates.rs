@@ -11,7 +11,8 @@ use rcgen::{
 };
 use serde_json::json;
 
-use crate::spec::{Spec, write_file};
+use crate::files::{make_dir, write_file};
+use crate::spec::Spec;
 
 /// Days that the development certificates last.
 const VALID_DAYS: i64 = 3650;
@@ -26,7 +27,7 @@ struct Client {
 /// Writes whatever of the authority, certificates, keys and client configurations is missing.
 pub fn ensure(spec: &Spec, names: &Names) -> Result<()> {
     let pki = spec.pki();
-    std::fs::create_dir_all(&pki).with_context(|| format!("creating {}", pki.display()))?;
+    make_dir(&pki)?;
     let authority = ensure_authority(&pki)?;
     if !pki.join("service-account.key").exists() {
         write_key(&pki.join("service-account.key"), &KeyPair::generate()?)?;
@@ -36,13 +37,9 @@ pub fn ensure(spec: &Spec, names: &Names) -> Result<()> {
         let sans = [node.name.clone(), node.address.to_string(), "127.0.0.1".into()];
         ensure_serving(&pki, &node.name, &sans, &authority)?;
     }
-    ensure_client_certificate(
-        &pki,
-        "apiserver-node-client",
-        "orch-apiserver",
-        &["system:masters".into()],
-        &authority,
-    )?;
+    // What it shows to nodes can reach other servers by mistake: it is no administrator's.
+    let node_client = names.user("apiserver-node-client");
+    ensure_client_certificate(&pki, "apiserver-node-client", &node_client, &[], &authority)?;
     for client in clients(spec, names) {
         ensure_client_certificate(&pki, &client.file, &client.user, &client.groups, &authority)?;
         write_client_config(spec, &client.file)?;
@@ -166,10 +163,7 @@ fn named(common_name: &str, organizations: &[String]) -> Result<CertificateParam
 }
 
 fn write_key(path: &Path, key: &KeyPair) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    write_file(path, key.serialize_pem().as_bytes())?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-        .with_context(|| format!("protecting {}", path.display()))
+    write_file(path, key.serialize_pem().as_bytes())
 }
 
 /// JSON is YAML too, so every reader of client configurations takes it.

@@ -38,11 +38,14 @@ enum Verb {
     NodeNetwork { address: Ipv4Addr, gateway: Ipv4Addr },
 }
 
+/// Where a cluster lies when nothing else is said.
+pub const DIR_DEFAULT: &str = "/var/tmp/orch";
+
 /// Where a cluster's files lie.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Place {
     /// Directory of the cluster; another directory is another cluster.
-    #[arg(long, env = "ORCH_CLUSTER_DIR", default_value = "/var/tmp/orch")]
+    #[arg(long, env = "ORCH_CLUSTER_DIR", default_value = DIR_DEFAULT)]
     pub dir: PathBuf,
 }
 

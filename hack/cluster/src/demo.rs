@@ -1,6 +1,7 @@
 //! What `up` waits for and shows: the API, the nodes, and the demo answering over its Service.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -12,9 +13,9 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::apply::apply;
-use crate::images;
 use crate::progress::Progress;
 use crate::spec::Spec;
+use crate::{commands, images};
 
 const MANIFESTS: &str = include_str!("../../demo.yaml");
 const NAMESPACE: &str = "demo";
@@ -144,17 +145,33 @@ pub async fn http_get(address: SocketAddr, path: &str) -> Result<String> {
 }
 
 /// What to type next.
-pub fn how_to_reach(spec: &Spec) -> String {
+pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
     let address = spec.node_list().first().map(|node| node.address.to_string()).unwrap_or_default();
-    let config = spec.client_config("admin");
-    let mut lines = vec![format!("  demo                  curl http://{address}:{NODE_PORT}/")];
-    if spec.naming == "kubernetes" {
-        let config = config.display();
-        lines.push(format!(
-            "  look around           kubectl --kubeconfig {config} get pods,svc -A -o wide"
-        ));
+    let mut lines = Vec::new();
+    if has_demo {
+        lines.push(format!("  demo                  curl http://{address}:{NODE_PORT}/"));
     }
-    lines.push("  stop                  hack/down".to_owned());
+    let dir = match spec.dir == Path::new(commands::DIR_DEFAULT) {
+        true => String::new(),
+        false => format!(" --dir {}", spec.dir.display()),
+    };
+    lines.push(format!("  stop                  hack/down{dir}"));
+    lines.push(String::new());
+    lines.push(format!("export KUBECONFIG={}", spec.client_config("admin").display()));
+    if spec.naming == "kubernetes" {
+        lines.push("kubectl get pods,services -A -o wide".to_owned());
+        let (namespace, target) = match has_demo {
+            true => (NAMESPACE, "service/web"),
+            false => ("default", "service/kubernetes"),
+        };
+        lines.push(format!("kubectl -n {namespace} describe {target}"));
+        lines.push(format!(
+            "kubectl run hello --image={} --restart=Never --attach --rm --command -- echo hello",
+            images::BUSYBOX_IMAGE
+        ));
+    } else {
+        lines.push("# kubectl does not speak these names: `hack/up --naming kubernetes --dir ANOTHER` for one that it does".to_owned());
+    }
     lines.join("\n")
 }
 

@@ -21,6 +21,7 @@ pub mod certificates;
 pub mod commands;
 pub mod demo;
 pub mod down;
+pub mod files;
 pub mod images;
 pub mod namespaces;
 pub mod network;

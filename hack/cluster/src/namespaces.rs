@@ -11,6 +11,7 @@ use nix::mount::{MsFlags, mount};
 
 use crate::processes::{Handle, Identity};
 use crate::spec::{Node, Spec};
+use crate::supervisor::open_log;
 use crate::{network, sys};
 
 /// Directories that each node has for itself; the programs find them at their usual places.
@@ -42,7 +43,7 @@ pub async fn ensure(spec: &Spec, node: &Node) -> Result<Handle> {
         fs::create_dir_all(private_dir(&spec.node_dir(&node.name), dir))?;
     }
     let holder = start_holder(spec, node)?;
-    crate::spec::write_file(&record(spec, &node.name), &serde_json::to_vec(&holder.identity)?)?;
+    crate::files::write_file(&record(spec, &node.name), &serde_json::to_vec(&holder.identity)?)?;
     network::plug(spec, node, holder.identity.pid).await?;
     let mut configure = Command::new(spec.bin_dir.join("cluster"));
     configure.args(["node-network", &node.address.to_string(), &spec.host_address().to_string()]);
@@ -62,7 +63,7 @@ fn make_mount_points(spec: &Spec) -> Result<()> {
             made.push(missing.to_owned());
         }
         // Remembered before it is made: a crash between the two forgets nothing.
-        crate::spec::write_file(&spec.dir.join(MADE), &serde_json::to_vec(&made)?)?;
+        crate::files::write_file(&spec.dir.join(MADE), &serde_json::to_vec(&made)?)?;
         fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     }
     Ok(())
@@ -102,14 +103,17 @@ fn mount_points_of_all() -> BTreeSet<PathBuf> {
 fn start_holder(spec: &Spec, node: &Node) -> Result<Handle> {
     let mut command = Command::new(spec.bin_dir.join("cluster"));
     command.arg("hold").arg(spec.node_dir(&node.name)).arg(&node.name);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    // It outlives its starter: a pipe or terminal of the starter must not stay open with it.
+    let log = format!("holder-{}", node.name);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(open_log(spec, &log)?);
     sys::run_in_new_session(&mut command);
     sys::run_in_new_namespaces(&mut command);
     let mut child = command.spawn().context("starting the node's holder")?;
     let mut answer = String::new();
     child.stdout.take().context("no pipe")?.read_to_string(&mut answer)?;
     if answer != "held" {
-        bail!("the holder of {} ended early: {:?}", node.name, child.wait());
+        let log = spec.log(&log);
+        bail!("the holder of {} ended early: {:?}; see {}", node.name, child.wait(), log.display());
     }
     let pid = i32::try_from(child.id()).context("a pid beyond i32")?;
     Identity::of(pid)?.open().with_context(|| format!("the holder of {} is gone", node.name))

@@ -78,7 +78,9 @@ fn api_server(spec: &Spec) -> Program {
         ("kubelet-client-certificate", file("apiserver-node-client.crt")),
         ("kubelet-client-key", file("apiserver-node-client.key")),
         ("kubelet-certificate-authority", file("ca.crt")),
+        // Who has a certificate or token of the cluster may do everything until there are roles; nobody else may anything.
         ("authorization-mode", "AlwaysAllow".to_owned()),
+        ("anonymous-auth", "false".to_owned()),
         // Machines join by token.
         ("enable-bootstrap-token-auth", "true".to_owned()),
     ];
@@ -161,8 +163,10 @@ fn orchlet(spec: &Spec, node: &Node) -> Program {
         ("image-gc-high-threshold", "100".to_owned()),
         // Whether the host swaps is its owner's business.
         ("fail-swap-on", "false".to_owned()),
-        // Nobody without a certificate of the cluster runs commands in its pods.
+        // Who runs commands in its pods is for the API server to say: a certificate of the cluster is not enough.
         ("anonymous-auth", "false".to_owned()),
+        ("authentication-token-webhook", "true".to_owned()),
+        ("authorization-mode", "Webhook".to_owned()),
         ("client-ca-file", path(pki.join("ca.crt"))),
         ("tls-cert-file", path(pki.join(format!("{}.crt", node.name)))),
         ("tls-private-key-file", path(pki.join(format!("{}.key", node.name)))),
@@ -276,6 +280,18 @@ mod tests {
         assert_eq!(all[8].place, Place::Node("node-2".into()));
         assert!(all[4].argv.contains(&"--naming=kubernetes".to_owned()));
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));
+        let has = |program: usize, flag: &str| all[program].argv.contains(&flag.to_owned());
+        assert!(has(0, "--anonymous-auth=false"));
+        for node in [4, 7] {
+            assert!(
+                has(node, "--anonymous-auth=false") && has(node, "--authorization-mode=Webhook")
+            );
+        }
+        for (program, user) in
+            [(1, "controller-manager"), (2, "scheduler"), (4, "orchlet-node-1"), (5, "proxy")]
+        {
+            assert!(has(program, &format!("--kubeconfig=/var/tmp/c/{user}.conf")), "{user}");
+        }
         let roots = all[7].argv.iter().filter(|flag| flag.starts_with("--root-dir"));
         assert_eq!(roots.collect::<Vec<_>>(), ["--root-dir=/mnt/small"]);
     }

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
+use crate::files;
+
 /// Most nodes that one bridge subnet of the cluster holds.
 pub const NODES_MAX: u8 = 32;
 
@@ -56,8 +58,9 @@ impl Spec {
     /// Port of the API server on the bridge address.
     pub const API_PORT: u16 = 6443;
 
-    /// Reads the spec of an existing cluster; `None` when the directory holds none.
+    /// Reads the spec of an existing cluster; `None` when the directory holds none. Nothing of another user's is read.
     pub fn load(dir: &Path) -> Result<Option<Spec>> {
+        files::check_owner(dir)?;
         let path = dir.join("cluster.json");
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
@@ -71,9 +74,8 @@ impl Spec {
 
     /// Writes the spec so that a crash leaves the old file or the new one.
     pub fn store(&self) -> Result<()> {
-        std::fs::create_dir_all(&self.dir)
-            .with_context(|| format!("creating {}", self.dir.display()))?;
-        write_file(&self.dir.join("cluster.json"), &serde_json::to_vec_pretty(self)?)
+        files::own_dir(&self.dir)?;
+        files::write_file(&self.dir.join("cluster.json"), &serde_json::to_vec_pretty(self)?)
     }
 
     /// Checks what flags can get wrong.
@@ -169,13 +171,6 @@ pub fn tag_of(dir: &Path) -> String {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(dir.as_os_str().as_encoded_bytes());
     digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Writes beside and renames over, so that readers and crashes see one version.
-pub fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    let beside = path.with_extension("new");
-    std::fs::write(&beside, bytes).with_context(|| format!("writing {}", beside.display()))?;
-    std::fs::rename(&beside, path).with_context(|| format!("replacing {}", path.display()))
 }
 
 #[cfg(test)]

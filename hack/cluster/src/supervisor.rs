@@ -1,6 +1,6 @@
 //! The process that keeps a cluster's programs running: starts them in order, restarts what ends, adopts what it finds.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -11,9 +11,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::files::{self, make_dir, write_file};
 use crate::processes::{Handle, Identity};
 use crate::programs::{Place, Program, Ready, programs};
-use crate::spec::{Spec, write_file};
+use crate::spec::Spec;
 use crate::{namespaces, sys};
 
 /// First and longest pause before a program that ended is started again.
@@ -162,16 +163,12 @@ fn record(spec: &Spec, program: &str) -> PathBuf {
     spec.dir.join("processes").join(format!("{program}.json"))
 }
 
-fn open_log(spec: &Spec, program: &str) -> Result<File> {
+pub(crate) fn open_log(spec: &Spec, program: &str) -> Result<File> {
     let path = spec.log(program);
     if std::fs::metadata(&path).is_ok_and(|meta| meta.len() > LOG_BYTES_MAX) {
         std::fs::rename(&path, path.with_extension("log.1"))?;
     }
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .with_context(|| format!("opening {}", path.display()))
+    files::open_log(&path)
 }
 
 async fn wait_ready(ready: &Ready) {
@@ -200,7 +197,7 @@ pub fn find_supervisor(spec: &Spec) -> Option<Handle> {
 /// Starts a supervisor in the background and returns once it is recorded.
 pub fn start_supervisor(spec: &Spec) -> Result<()> {
     for dir in ["logs", "processes"] {
-        std::fs::create_dir_all(spec.dir.join(dir))?;
+        make_dir(&spec.dir.join(dir))?;
     }
     let log = open_log(spec, "supervisor")?;
     let mut command = Command::new(spec.bin_dir.join("cluster"));

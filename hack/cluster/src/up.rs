@@ -1,6 +1,5 @@
 //! Starts a cluster or mends one that is there, step by step, and shows that it works.
 
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -11,6 +10,7 @@ use proto_client::Client;
 
 use crate::apply::apply;
 use crate::commands::Place;
+use crate::files::{make_dir, write_file};
 use crate::progress::Progress;
 use crate::spec::Spec;
 use crate::supervisor::{Programs, end_supervisor, find_supervisor, start_supervisor};
@@ -25,7 +25,7 @@ pub struct Flags {
     /// Number of nodes; each has its own namespaces, containerd, orchlet and orch-proxy. A running cluster can grow.
     #[arg(long)]
     pub nodes: Option<u8>,
-    /// Names on the wire: orch, or kubernetes for that ecosystem's clients.
+    /// Names on the wire: kubernetes (the default), which kubectl and client libraries speak, or orch.
     #[arg(long)]
     pub naming: Option<String>,
     /// Start the cluster only.
@@ -59,11 +59,8 @@ pub async fn up(flags: &Flags, progress: &Progress) -> Result<Spec> {
         demo::run(&spec, &client, progress).await?;
     }
     println!("\nThe cluster in {} is up after {}.", spec.dir.display(), progress.elapsed());
-    println!("  client configuration  {}", spec.client_config("admin").display());
     println!("  logs                  {}", spec.dir.join("logs").display());
-    if !flags.no_demo {
-        println!("{}", demo::how_to_reach(&spec));
-    }
+    println!("{}", demo::how_to_reach(&spec, !flags.no_demo));
     Ok(spec)
 }
 
@@ -121,7 +118,7 @@ async fn plan(flags: &Flags) -> Result<Spec> {
         None => Spec {
             dir,
             bin_dir,
-            naming: flags.naming.clone().unwrap_or_else(|| "orch".to_owned()),
+            naming: flags.naming.clone().unwrap_or_else(|| "kubernetes".to_owned()),
             nodes: flags.nodes.unwrap_or(1),
             subnet: network::free_subnet().await?,
             agent_flags: flags.agent_flags.clone(),
@@ -153,16 +150,16 @@ fn changed(old: Spec, flags: &Flags, bin_dir: PathBuf) -> Result<Spec> {
 
 async fn prepare(spec: &Spec, names: &Names) -> Result<()> {
     spec.store()?;
-    fs::create_dir_all(spec.dir.join("logs"))?;
+    make_dir(&spec.dir.join("logs"))?;
     network::ensure_bridge(spec).await?;
     certificates::ensure(spec, names)?;
     for node in spec.node_list() {
         let dir = spec.node_dir(&node.name);
         for sub in ["containerd", "orchlet", "manifests", "cni"] {
-            fs::create_dir_all(dir.join(sub))?;
+            make_dir(&dir.join(sub))?;
         }
         let config = programs::containerd_config(spec, &node);
-        crate::spec::write_file(&dir.join("containerd/config.toml"), config.as_bytes())?;
+        write_file(&dir.join("containerd/config.toml"), config.as_bytes())?;
     }
     // The API server's address answers before anybody asks for it: a host that once found nobody there asks again after a second.
     if let Some(node) = spec.node_list().first() {

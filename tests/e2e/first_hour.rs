@@ -1,0 +1,115 @@
+//! What a new user types first: `hack/up` in a pipe, whose cluster is closed to everybody else.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context as _, Result, ensure};
+use cluster::down;
+use cluster::progress::Progress;
+use cluster::spec::Spec;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use crate::context::{Context, PATIENCE, output};
+
+pub async fn a_cluster_comes_up_in_a_pipe_and_is_closed_to_others(c: &Context) -> Result<()> {
+    let dir = PathBuf::from("/var/tmp/orch-e2e-pipe");
+    down::down(&dir, &Progress::new()).await?;
+    let tried = first_minutes(&c.spec.bin_dir, &dir).await;
+    let removed = removed(&c.spec.bin_dir, &dir).await;
+    tried.and(removed)
+}
+
+async fn first_minutes(bin_dir: &Path, dir: &Path) -> Result<()> {
+    // A descriptor beyond the standard ones is what shells give to `> >(tee log)`.
+    let line = format!(
+        "exec 7>&1; '{}' up --dir '{}' 2>&1 | cat",
+        bin_dir.join("cluster").display(),
+        dir.display()
+    );
+    let mut shell = Command::new("bash");
+    shell.args(["-c", &line]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    let shell = shell.spawn().context("bash")?;
+    // Ends when the last descriptor of the pipe is closed, by whatever process has it.
+    let said =
+        timeout(PATIENCE * 2, shell.wait_with_output()).await.context("the pipe stays open")?;
+    let said = String::from_utf8_lossy(&said?.stdout).into_owned();
+    let spec = Spec::load(dir)?.with_context(|| format!("no cluster: {said}"))?;
+    let export = format!("export KUBECONFIG={}", spec.client_config("admin").display());
+    ensure!(said.contains(&export) && said.contains("\nkubectl "), "said {said}");
+    ensure!(spec.naming == "kubernetes", "named {}", spec.naming);
+    closed_files(&spec)?;
+    refused_requests(&spec, bin_dir).await
+}
+
+/// The directory, and what lies directly in it and with the keys.
+fn closed_files(spec: &Spec) -> Result<()> {
+    for place in [spec.dir.clone(), spec.pki(), spec.dir.join("processes"), spec.dir.join("logs")] {
+        ensure!(mode(&place)? == 0o700, "{}: {:o}", place.display(), mode(&place)?);
+        for entry in std::fs::read_dir(&place)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                let mode = mode(&entry.path())?;
+                ensure!(mode == 0o600, "{}: {mode:o}", entry.path().display());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn mode(path: &Path) -> Result<u32> {
+    Ok(std::fs::metadata(path)?.permissions().mode() & 0o777)
+}
+
+/// Who shows nothing, and another node's certificate, get nothing from the API and from nodes.
+async fn refused_requests(spec: &Spec, bin_dir: &Path) -> Result<()> {
+    let api = spec.api_url();
+    let node = format!("https://{}:10250", spec.api_address());
+    let code = async |user: &str, url: String| -> Result<String> {
+        let mut curl = Command::new(bin_dir.join("cluster"));
+        curl.args(["exec", "--dir"]).arg(&spec.dir);
+        curl.args(["node-1", "curl", "-sk", "-m", "10", "-o", "/dev/null", "-w", "%{http_code}"]);
+        if !user.is_empty() {
+            let file = |end: &str| spec.pki().join(format!("{user}.{end}"));
+            curl.arg("--cert").arg(file("crt")).arg("--key").arg(file("key"));
+        }
+        curl.arg(&url);
+        output(curl).await.with_context(|| url)
+    };
+    for (user, url, expected) in [
+        ("", format!("{api}/readyz"), "200"),
+        ("", format!("{api}/api/v1/secrets"), "401"),
+        ("", format!("{api}/version"), "401"),
+        ("", format!("{node}/pods"), "401"),
+        ("orchlet-node-1", format!("{node}/pods"), "403"),
+        ("orchlet-node-1", format!("{api}/api/v1/nodes/node-1/proxy/pods"), "403"),
+        ("orchlet-node-1", format!("{api}/api/v1/nodes/node-1"), "200"),
+        ("apiserver-node-client", format!("{node}/pods"), "200"),
+        ("admin", format!("{api}/api/v1/nodes/node-1/proxy/pods"), "200"),
+    ] {
+        let got = code(user, url.clone()).await?;
+        ensure!(got == expected, "{url} as {user:?}: {got}, expected {expected}");
+    }
+    Ok(())
+}
+
+/// `down` leaves no file, link, cgroup or process of the cluster.
+async fn removed(bin_dir: &Path, dir: &Path) -> Result<()> {
+    let spec = Spec::load(dir)?;
+    let mut command = Command::new(bin_dir.join("cluster"));
+    command.arg("down").arg("--dir").arg(dir);
+    output(command).await?;
+    ensure!(!dir.exists(), "{} is left", dir.display());
+    let Some(spec) = spec else { return Ok(()) };
+    ensure!(!Path::new("/sys/class/net").join(spec.bridge()).exists(), "the bridge is left");
+    let group = spec.node_cgroup("node-1");
+    ensure!(!Path::new("/sys/fs/cgroup/memory").join(&group[1..]).exists(), "{group} is left");
+    let dir = dir.display().to_string();
+    for pid in cluster::processes::all_pids()? {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        ensure!(!line.contains(&dir), "process {pid} is left: {line}");
+    }
+    Ok(())
+}

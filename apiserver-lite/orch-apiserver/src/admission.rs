@@ -12,6 +12,8 @@ use apiserver_schema::Object;
 use crate::status::ApiError;
 use crate::verbs::Call;
 
+pub use namespaces::namespace_of;
+
 /// What is about to happen to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {

@@ -20,7 +20,7 @@ pub use services::{Reservation, ServiceAllocations};
 
 use crate::server::Server;
 use crate::status::ApiError;
-use crate::verbs::{Call, about_kind};
+use crate::verbs::{Call, GRACE_SECS_MAX, about_kind};
 
 /// Sets what the server decides about a new object of some kinds; runs after admission, before validation.
 pub fn prepare_create(call: &Call<'_>, object: &mut Object) {
@@ -112,10 +112,18 @@ pub fn release(server: &Server, object: &Object) {
     }
 }
 
-/// Seconds that the object's owner has for an orderly end. Only pods that run on a node have an owner to wait for.
+/// Whether objects of the kind end in an orderly way before they go.
+#[must_use]
+pub fn has_grace(object: &Object) -> bool {
+    object.kind.is("", "Pod")
+}
+
+/// Seconds that the object's owner has for an orderly end, at most [`GRACE_SECS_MAX`], whatever is stored. Only pods
+/// that run on a node have an owner to wait for.
 #[must_use]
 pub fn grace_secs(object: &Object, wished: Option<i64>) -> i64 {
-    if object.kind.is("", "Pod") { pods::grace_secs(object, wished) } else { 0 }
+    let seconds = if has_grace(object) { pods::grace_secs(object, wished) } else { 0 };
+    seconds.clamp(0, GRACE_SECS_MAX)
 }
 
 /// Whether finalizers keep the object.

@@ -188,12 +188,16 @@ impl ApiError {
         Status::too_many_requests(message, seconds).into()
     }
 
-    /// 429 of an eviction that a disruption budget holds back.
-    pub fn disruption_budget(detail: impl Into<String>) -> Self {
+    /// 429 of an eviction that a disruption budget holds back; to be tried again after so many seconds, if not 0.
+    pub fn disruption_budget(detail: impl Into<String>, retry_secs: i32) -> Self {
         let text = "Cannot evict pod as it would violate the pod's disruption budget.";
         let reason = "DisruptionBudget".to_owned();
         let cause = StatusCause { reason, message: detail.into(), ..StatusCause::default() };
-        Self::from(Status::failure(Reason::TooManyRequests, text)).because(cause)
+        let status = match retry_secs {
+            0 => Status::failure(Reason::TooManyRequests, text),
+            seconds => Status::too_many_requests(text, seconds),
+        };
+        Self::from(status).because(cause)
     }
 
     /// 500.

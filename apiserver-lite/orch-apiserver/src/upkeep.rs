@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use apiserver_schema::Object;
 use apiserver_store::{Expect, Range, Write};
+use time::OffsetDateTime;
 
 use crate::bootstrap;
 use crate::key;
@@ -15,10 +17,14 @@ const EVERY: Duration = Duration::from_secs(10);
 /// Rounds between two looks at events.
 const EVENT_ROUNDS: u32 = 6;
 
+/// How far the clocks of those who write events may be ahead of the server's.
+const CLOCKS_APART_MAX: time::Duration = time::Duration::minutes(5);
+
 /// Runs until the server stops.
 pub async fn run(server: Arc<Server>) {
     let status = server.pages.status.task("upkeep");
     let mut rounds = 0u32;
+    let mut events_due = None;
     loop {
         // Cancel safe: sleeping holds no state.
         tokio::select! {
@@ -29,7 +35,7 @@ pub async fn run(server: Arc<Server>) {
         server.store.age_history(Instant::now());
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(EVENT_ROUNDS) {
-            delete_old_events(&server).await;
+            delete_old_events(&server, &mut events_due).await;
         }
         if let Err(error) = bootstrap::run(&server).await {
             tracing::warn!(error = %proto_daemon::exit::chain(&error), "own objects not restored");
@@ -39,25 +45,78 @@ pub async fn run(server: Arc<Server>) {
     }
 }
 
-/// Deletes events that nobody has touched for the configured time.
-async fn delete_old_events(server: &Server) {
+/// Deletes events that nobody has touched for the configured time, if it is time to look.
+async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
+    let now = now();
+    if due.is_some_and(|due| due > now) {
+        return;
+    }
     let Some(kind) = server.kind("", "events") else { return };
+    let ttl = time::Duration::try_from(server.config.event_ttl).unwrap_or(time::Duration::MAX);
+    let Some(oldest) = now.checked_sub(ttl) else { return };
     let prefix = key::prefix(kind, "");
     let Ok(page) = server.snapshot().range(Range { prefix: &prefix, after: None, limit: None })
     else {
         return;
     };
-    let oldest = now() - server.config.event_ttl;
+    // An event that comes later is touched later: none ends before the oldest of those that stay.
+    let mut next = now;
     for entry in page.entries {
-        let event = entry.record.object();
-        let touched = [event.fields.str("lastTimestamp"), event.meta_str("creationTimestamp")];
-        let touched = touched.iter().filter_map(|text| time_of(text)).max();
-        if touched.is_some_and(|at| at < oldest) {
-            let expect = Expect::At(entry.stamp.modified);
-            let write = Write::Delete { key: entry.key.to_string(), expect };
-            if let Err(error) = server.store.write(write).await {
-                tracing::debug!(key = %entry.key, %error, "event not deleted");
-            }
+        let Some(at) = touched(entry.record.object(), now) else { continue };
+        if at >= oldest {
+            next = next.min(at);
+            continue;
         }
+        let expect = Expect::At(entry.stamp.modified);
+        let write = Write::Delete { key: entry.key.to_string(), expect };
+        if let Err(error) = server.store.write(write).await {
+            tracing::debug!(key = %entry.key, %error, "event not deleted");
+        }
+    }
+    *due = next.checked_add(ttl);
+}
+
+/// When an event was last written about what it is about: the last of a series counts, whichever of the two forms of
+/// an event it has. Times that a client has put far ahead of `now` do not count.
+fn touched(event: &Object, now: OffsetDateTime) -> Option<OffsetDateTime> {
+    let times = [
+        event.str_at(&["series", "lastObservedTime"]),
+        event.fields.str("lastTimestamp"),
+        event.fields.str("deprecatedLastTimestamp"),
+        event.fields.str("eventTime"),
+        event.meta_str("creationTimestamp"),
+    ];
+    let latest = now.checked_add(CLOCKS_APART_MAX).unwrap_or(now);
+    times.into_iter().filter_map(time_of).filter(|at| *at <= latest).max()
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_schema::{Engine, Format, Strictness};
+    use proto_api::names::{Names, Profile};
+    use serde_json::{Value, json};
+    use time::macros::datetime;
+
+    use super::*;
+
+    #[test]
+    fn the_last_of_a_series_counts() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let now = datetime!(2026-01-02 12:00:00 UTC);
+        let check = |group: &str, body: Value, expected: &str| {
+            let kind = engine.kind(group, "v1", "Event").expect("kind");
+            let mut body = body;
+            body["metadata"] = json!({"creationTimestamp": "2026-01-02T10:00:00Z"});
+            let body = body.to_string();
+            let event = engine.decode(kind, Format::Json, body.as_bytes(), Strictness::Ignore);
+            let event = event.expect("event").object;
+            assert_eq!(touched(&event, now), time_of(expected), "{body}");
+        };
+        let series = json!({"count": 2, "lastObservedTime": "2026-01-02T11:30:00.000000Z"});
+        check("", json!({}), "2026-01-02T10:00:00Z");
+        check("", json!({"lastTimestamp": "2026-01-02T11:00:00Z"}), "2026-01-02T11:00:00Z");
+        check("", json!({"series": series}), "2026-01-02T11:30:00Z");
+        check("events.k8s.io", json!({"series": series}), "2026-01-02T11:30:00Z");
+        check("", json!({"lastTimestamp": "9999-01-02T11:00:00Z"}), "2026-01-02T10:00:00Z");
     }
 }

@@ -6,6 +6,7 @@ mod delete;
 mod options;
 mod page;
 mod patch;
+mod propagate;
 mod read;
 mod selection;
 mod update;
@@ -25,11 +26,11 @@ use crate::server::Server;
 use crate::status::{About, ApiError};
 
 pub use change::{
-    CONFLICT_TRIES, Tried, about_kind, commit_update, decode, decode_as, write_failed,
+    CONFLICT_TRIES, Tried, about_kind, commit_update, decode, decode_as, invalid, write_failed,
 };
 pub use create::{create, create_object, random_suffix};
 pub use delete::{about_gone, delete, delete_collection, delete_object};
-pub use options::{DeleteWish, Effects, Propagation};
+pub use options::{DeleteWish, Effects, GRACE_SECS_MAX, Propagation};
 pub use patch::patch;
 pub use read::{get, list};
 pub use selection::{Selection, labels_match};
@@ -162,8 +163,9 @@ impl Call<'_> {
     /// What the request may do besides answering.
     ///
     /// # Errors
-    /// 422 for an unknown `dryRun`.
+    /// 422 for an unknown `dryRun`, or a `fieldManager` that is none.
     pub fn effects(&self) -> Result<Effects, ApiError> {
+        options::check_field_manager(self.query)?;
         options::effects(self.query.all("dryRun"))
     }
 }

@@ -386,6 +386,11 @@ impl Engine {
         validate::create(self.names, object)
     }
 
+    /// Checks the metadata of an object, by the rules that all kinds share.
+    pub fn validate_metadata(&self, object: &Object) -> Result<(), FieldErrors> {
+        validate::metadata_of(object)
+    }
+
     /// Checks `new`, made by [`crate::update::merge_for_update`], as the successor of `old`.
     pub fn validate_update(
         &self,

@@ -196,6 +196,13 @@ pub(crate) fn create(names: &'static Names, object: &Object) -> Result<(), Field
     errors.into_result()
 }
 
+/// Checks the metadata of an object alone.
+pub(crate) fn metadata_of(object: &Object) -> Result<(), FieldErrors> {
+    let mut errors = FieldErrors::default();
+    metadata::check(object, &mut errors);
+    errors.into_result()
+}
+
 /// Checks `new` as the successor of `old`. Status updates check the status rules only.
 pub(crate) fn update(
     names: &'static Names,

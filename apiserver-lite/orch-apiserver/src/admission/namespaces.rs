@@ -2,28 +2,37 @@
 
 use apiserver_schema::Object;
 
-use crate::status::ApiError;
+use crate::server::Server;
+use crate::status::{About, ApiError};
 use crate::verbs::Call;
 
 /// Refuses objects in namespaces that do not exist or are being deleted.
 pub fn admit_create(call: &Call<'_>, object: &Object) -> Result<(), ApiError> {
+    namespace_of(call.server, object).map(drop)
+}
+
+/// The uid of the namespace that a new object lies in; empty for kinds without one.
+///
+/// # Errors
+/// 404 without that namespace, 403 when it is being deleted.
+pub fn namespace_of(server: &Server, object: &Object) -> Result<String, ApiError> {
     if !object.kind.namespaced() {
-        return Ok(());
+        return Ok(String::new());
     }
     let namespace = object.namespace();
-    let about = crate::status::About { group: "", kind: "namespaces", name: namespace };
-    let found = call
-        .server
+    let about = About { group: "", kind: "namespaces", name: namespace };
+    let found = server
         .find_in("", "namespaces", "", namespace)
         .ok_or_else(|| ApiError::not_found(about))?;
     if found.object().deletion_timestamp().is_some() {
         let why = format!(
             "unable to create new content in namespace {namespace} because it is being terminated"
         );
-        let about = crate::status::About { name: object.name(), ..call.about() };
+        let kind = object.kind.plural();
+        let about = About { group: &object.kind.group, kind, name: object.name() };
         return Err(ApiError::namespace_terminating(about, &why, namespace));
     }
-    Ok(())
+    Ok(found.object().uid().to_owned())
 }
 
 /// Refuses to delete the namespaces that the system needs.

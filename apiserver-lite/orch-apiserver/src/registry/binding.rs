@@ -1,5 +1,6 @@
 //! Bindings: the scheduler's word on which node a pod runs.
 
+use apiserver_schema::validate::names;
 use apiserver_schema::{Format, Map, Object, Value};
 use apiserver_store::{Write, WriteError};
 
@@ -7,12 +8,15 @@ use crate::key;
 use crate::record::Draft;
 use crate::server::{now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
-use crate::verbs::{Answer, CONFLICT_TRIES, Call, Effects, Outcome, decode_as, write_failed};
+use crate::verbs::{
+    Answer, CONFLICT_TRIES, Call, Effects, Outcome, decode_as, invalid, write_failed,
+};
 
 /// Binds a pod to a node.
 ///
 /// # Errors
-/// 404 without such a pod, 409 when it is bound or going, 422 for a binding to nothing.
+/// 404 without such a pod, 409 when it is bound or going or others keep changing it, 422 for a binding to what is no
+/// node's name, or with annotations or labels that a pod may not have.
 pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
     let server = call.server;
     let kind = server
@@ -22,33 +26,42 @@ pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outc
     let decoded = decode_as(call, kind, body, format)?;
     let binding = decoded.object;
     let name = if call.request.name.is_empty() { binding.name() } else { &call.request.name };
-    let node = binding.str_at(&["target", "name"]);
     let about = About { group: "", kind: "pods/binding", name };
+    if binding.name() != name {
+        return Err(ApiError::bad_request("name in URL does not match name in Binding object"));
+    }
     check(&binding, about)?;
-    let effects = call.effects()?;
+    assign(call, &binding, about, call.effects()?).await?;
+    Ok(Outcome { answer: Answer::Success { code: 201 }, warnings: decoded.warnings })
+}
+
+async fn assign(
+    call: &Call<'_>,
+    binding: &Object,
+    about: About<'_>,
+    effects: Effects,
+) -> Result<(), ApiError> {
+    let server = call.server;
     let pods = server.kind("", "pods").ok_or_else(|| crate::server::missing_kind("Pod"))?;
+    let missing = || ApiError::not_found(About { kind: "pods", ..about });
     for _ in 0..CONFLICT_TRIES {
-        let found = server.find(pods, &call.request.namespace, name);
-        let old = found.ok_or_else(|| ApiError::not_found(About { kind: "pods", ..about }))?;
-        let pod = bound(old.object(), &binding, node, about)?;
+        let old = server.find(pods, &call.request.namespace, about.name).ok_or_else(missing)?;
+        let pod = bound(old.object(), binding, about)?;
+        server.engine.validate_metadata(&pod).map_err(|errors| invalid(&pod, &errors))?;
         if effects == Effects::DryRun {
-            break;
+            return Ok(());
         }
-        let key = key::object(pods, &call.request.namespace, name);
-        match server
-            .store
-            .write(Write::update(key, old.revision(), Draft::new(&server.engine, pod)))
-            .await
-        {
-            Ok(_) => break,
+        let key = key::object(pods, &call.request.namespace, about.name);
+        let write = Write::update(key, old.revision(), Draft::new(&server.engine, pod));
+        match server.store.write(write).await {
+            Ok(_) => return Ok(()),
             Err(WriteError::Conflict { .. }) => {}
-            Err(WriteError::NotFound { .. }) => {
-                return Err(ApiError::not_found(About { kind: "pods", ..about }));
-            }
+            Err(WriteError::NotFound { .. }) => return Err(missing()),
             Err(error) => return Err(write_failed(&error)),
         }
     }
-    Ok(Outcome { answer: Answer::Success { code: 201 }, warnings: decoded.warnings })
+    // Nothing has been bound: others kept changing the pod.
+    Err(ApiError::modified(about))
 }
 
 fn check(binding: &Object, about: About<'_>) -> Result<(), ApiError> {
@@ -57,8 +70,13 @@ fn check(binding: &Object, about: About<'_>) -> Result<(), ApiError> {
         let kind = format!("{:?}", binding.str_at(&["target", "kind"]));
         problems.push(FieldProblem::invalid("target.kind", kind, "must be empty or \"Node\""));
     }
-    if binding.str_at(&["target", "name"]).is_empty() {
+    let node = binding.str_at(&["target", "name"]);
+    if node.is_empty() {
         problems.push(FieldProblem::required("target.name", ""));
+    } else {
+        let wrong = names::dns_subdomain(node).into_iter();
+        let invalid = |why: String| FieldProblem::invalid("target.name", format!("{node:?}"), &why);
+        problems.extend(wrong.map(invalid));
     }
     if problems.is_empty() {
         return Ok(());
@@ -67,7 +85,7 @@ fn check(binding: &Object, about: About<'_>) -> Result<(), ApiError> {
 }
 
 /// The pod with its node.
-fn bound(pod: &Object, binding: &Object, node: &str, about: About<'_>) -> Result<Object, ApiError> {
+fn bound(pod: &Object, binding: &Object, about: About<'_>) -> Result<Object, ApiError> {
     if pod.deletion_timestamp().is_some() {
         let why = format!("pod {} is being deleted, cannot be assigned to a host", about.name);
         return Err(ApiError::conflict(about, &why));
@@ -86,7 +104,7 @@ fn bound(pod: &Object, binding: &Object, node: &str, about: About<'_>) -> Result
         return Err(ApiError::conflict(about, &why));
     }
     let mut pod = pod.clone();
-    pod.fields.map_or_insert("spec").insert("nodeName", node);
+    pod.fields.map_or_insert("spec").insert("nodeName", binding.str_at(&["target", "name"]));
     for field in ["annotations", "labels"] {
         let given = binding
             .metadata()

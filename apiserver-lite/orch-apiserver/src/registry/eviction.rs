@@ -1,18 +1,25 @@
 //! Evictions: deletions of pods that ask the disruption budgets first.
 
+use std::sync::Arc;
+
 use apiserver_schema::{Format, Map, Object, Value};
 use apiserver_store::{Range, Write, WriteError};
 use proto_api::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use proto_api::selectors::Selector;
 
 use crate::key;
-use crate::record::Draft;
-use crate::server::{now, timestamp};
+use crate::record::{Draft, Stored};
+use crate::server::{Server, now, timestamp};
 use crate::status::{About, ApiError};
 use crate::verbs::{
     Answer, CONFLICT_TRIES, Call, DeleteWish, Effects, Outcome, decode_as, delete_object,
     labels_match,
 };
+
+/// Pods whose eviction a budget may wait to see, as in Kubernetes.
+const DISRUPTED_MAX: usize = 2000;
+/// When to ask again while a budget has not been looked at since it changed, in seconds.
+const PROCESSED_RETRY_SECS: i32 = 10;
 
 /// Deletes the pod that the request names, if no budget is against it.
 ///
@@ -25,51 +32,105 @@ pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outc
         .kind("policy", "v1", "Eviction")
         .ok_or_else(|| crate::server::missing_kind("Eviction"))?;
     let decoded = decode_as(call, kind, body, format)?;
-    let options = decoded.object.fields.map("deleteOptions").cloned().unwrap_or_default();
-    let mut wish = DeleteWish::new(&options, call.query)?;
-    let pod = call.current()?;
-    let waits =
-        matches!(pod.object().str_at(&["status", "phase"]), "Pending" | "Succeeded" | "Failed")
-            || pod.object().deletion_timestamp().is_some();
-    if !waits && wish.effects == Effects::Real {
-        take_disruption(call, pod.object()).await?;
+    let name = decoded.object.name();
+    if !name.is_empty() && name != call.request.name {
+        return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
-    wish.uid.get_or_insert_with(|| pod.object().uid().to_owned());
-    delete_object(call, &wish).await?;
-    Ok(Outcome { answer: Answer::Success { code: 201 }, warnings: decoded.warnings })
+    let options = decoded.object.fields.map("deleteOptions").cloned().unwrap_or_default();
+    let wish = DeleteWish::new(&options, call.query)?;
+    for _ in 0..CONFLICT_TRIES {
+        let pod = call.current()?;
+        let consent = ask_budget(call, pod.object(), wish.effects).await?;
+        let mut wish = wish.clone();
+        wish.uid.get_or_insert_with(|| pod.object().uid().to_owned());
+        // What was asked of the budget holds for the pod as it was looked at.
+        let pinned = consent == Consent::AsItIs && wish.resource_version.is_none();
+        if pinned {
+            wish.resource_version = Some(pod.object().resource_version().to_owned());
+        }
+        match delete_object(call, &wish).await {
+            Err(error) if pinned && error.code() == 409 => {}
+            Err(error) => return Err(error),
+            Ok(_) => {
+                let answer = Answer::Success { code: 201 };
+                return Ok(Outcome { answer, warnings: decoded.warnings });
+            }
+        }
+    }
+    Err(ApiError::modified(call.about()))
 }
 
-/// Finds the budget that covers `pod` and takes one disruption from it.
-async fn take_disruption(call: &Call<'_>, pod: &Object) -> Result<(), ApiError> {
+/// Why a pod may be evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Consent {
+    /// As it is now it disrupts nothing: it does not run, or is not ready while enough others are.
+    AsItIs,
+    /// No budget covers it, or one has given a disruption for it.
+    Whatever,
+}
+
+/// Finds the budget that covers `pod` and takes one disruption from it, unless the pod counts for none. A dry run takes
+/// nothing.
+async fn ask_budget(
+    call: &Call<'_>,
+    pod: &Object,
+    effects: Effects,
+) -> Result<Consent, ApiError> {
+    let phase = pod.str_at(&["status", "phase"]);
+    if matches!(phase, "Pending" | "Succeeded" | "Failed") || pod.deletion_timestamp().is_some() {
+        return Ok(Consent::AsItIs);
+    }
     let server = call.server;
-    let Some(kind) = server.kind("policy", "poddisruptionbudgets") else { return Ok(()) };
     for _ in 0..CONFLICT_TRIES {
-        let prefix = key::prefix(kind, pod.namespace());
-        let page = server.snapshot().range(Range { prefix: &prefix, after: None, limit: None });
-        let budgets =
-            page.map_err(ApiError::internal)?.entries.into_iter().map(|entry| entry.record);
-        let covering: Vec<_> = budgets.filter(|budget| covers(budget.object(), pod)).collect();
-        let [budget] = covering.as_slice() else {
-            return match covering.len() {
-                0 => Ok(()),
-                _ => Err(ApiError::internal(
-                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
-                )),
-            };
-        };
+        let Some(budget) = covering(server, pod)? else { return Ok(Consent::Whatever) };
+        if !is_ready(pod) && has_enough(budget.object()) {
+            return Ok(Consent::AsItIs);
+        }
         let next = disrupted(budget.object(), pod.name())?;
-        let key = key::object(kind, pod.namespace(), next.name());
-        match server
-            .store
-            .write(Write::update(key, budget.revision(), Draft::new(&server.engine, next)))
-            .await
-        {
-            Ok(_) => return Ok(()),
+        if effects == Effects::DryRun {
+            return Ok(Consent::Whatever);
+        }
+        let key = key::object(&next.kind, pod.namespace(), next.name());
+        let write = Write::update(key, budget.revision(), Draft::new(&server.engine, next));
+        match server.store.write(write).await {
+            Ok(_) => return Ok(Consent::Whatever),
             Err(WriteError::Conflict { .. } | WriteError::NotFound { .. }) => {}
             Err(error) => return Err(crate::verbs::write_failed(&error)),
         }
     }
     Err(ApiError::modified(About { group: "policy", kind: "poddisruptionbudgets", name: "" }))
+}
+
+/// The only budget whose selector has the pod.
+fn covering(server: &Server, pod: &Object) -> Result<Option<Arc<Stored>>, ApiError> {
+    let Some(kind) = server.kind("policy", "poddisruptionbudgets") else { return Ok(None) };
+    let prefix = key::prefix(kind, pod.namespace());
+    let page = server.snapshot().range(Range { prefix: &prefix, after: None, limit: None });
+    let budgets = page.map_err(ApiError::internal)?.entries.into_iter().map(|entry| entry.record);
+    let mut covering = budgets.filter(|budget| covers(budget.object(), pod));
+    match (covering.next(), covering.next()) {
+        (Some(_), Some(_)) => Err(ApiError::new(
+            500,
+            "",
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+        )),
+        (first, _) => Ok(first),
+    }
+}
+
+fn is_ready(pod: &Object) -> bool {
+    let conditions = pod.status().into_iter().flat_map(|status| status.maps("conditions"));
+    conditions.filter(|c| c.str("type") == "Ready").any(|c| c.str("status") == "True")
+}
+
+fn status_int(budget: &Object, field: &str) -> i64 {
+    budget.status().and_then(|status| status.int(field)).unwrap_or(0)
+}
+
+/// Whether as many pods are healthy as the budget asks for.
+fn has_enough(budget: &Object) -> bool {
+    let desired = status_int(budget, "desiredHealthy");
+    desired > 0 && status_int(budget, "currentHealthy") >= desired
 }
 
 fn covers(budget: &Object, pod: &Object) -> bool {
@@ -94,20 +155,61 @@ fn covers(budget: &Object, pod: &Object) -> bool {
 
 /// The budget with one disruption less.
 fn disrupted(budget: &Object, pod: &str) -> Result<Object, ApiError> {
-    let status = budget.status().cloned().unwrap_or_default();
-    let allowed = status.int("disruptionsAllowed").unwrap_or(0);
-    if allowed <= 0 {
+    let name = budget.name();
+    if status_int(budget, "observedGeneration") < budget.generation() {
+        let detail = format!("The disruption budget {name} is still being processed by the server.");
+        return Err(ApiError::disruption_budget(detail, PROCESSED_RETRY_SECS));
+    }
+    let refuse = |why: &str| {
+        let about = About { group: "policy", kind: "poddisruptionbudget", name };
+        Err(ApiError::forbidden(about, why))
+    };
+    let allowed = status_int(budget, "disruptionsAllowed");
+    if allowed < 0 {
+        return refuse("pdb disruptions allowed is negative");
+    }
+    let waits_for = budget.status().and_then(|status| status.map("disruptedPods"));
+    if waits_for.is_some_and(|pods| pods.len() > DISRUPTED_MAX) {
+        return refuse("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
+    }
+    if allowed == 0 {
         let detail = format!(
-            "The disruption budget {} needs {} healthy pods and has {} currently",
-            budget.name(),
-            status.int("desiredHealthy").unwrap_or(0),
-            status.int("currentHealthy").unwrap_or(0),
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            status_int(budget, "desiredHealthy"),
+            status_int(budget, "currentHealthy"),
         );
-        return Err(ApiError::disruption_budget(detail));
+        return Err(ApiError::disruption_budget(detail, 0));
     }
     let mut next = budget.clone();
+    let observed = status_int(budget, "observedGeneration");
     let status = next.fields.map_or_insert("status");
-    status.insert("disruptionsAllowed", allowed - 1);
+    status.insert("disruptionsAllowed", allowed.saturating_sub(1));
     status.map_or_insert("disruptedPods").insert(pod.to_owned(), Value::from(timestamp(now())));
+    if allowed == 1 {
+        forbid_disruptions(status, observed);
+    }
     Ok(next)
+}
+
+/// Sets the condition `DisruptionAllowed` to false; its transition time moves only with its status.
+fn forbid_disruptions(status: &mut Map, observed: i64) {
+    const TYPE: &str = "DisruptionAllowed";
+    let mut conditions = status.list("conditions").to_vec();
+    let is_it = |value: &Value| value.as_map().is_some_and(|map| map.str("type") == TYPE);
+    let before = conditions.iter().find(|value| is_it(value)).and_then(Value::as_map);
+    let same = before.filter(|before| before.str("status") == "False");
+    let since = same.map(|before| before.str("lastTransitionTime").to_owned());
+    let condition: Map = [
+        ("type", Value::from(TYPE)),
+        ("status", "False".into()),
+        ("observedGeneration", observed.into()),
+        ("lastTransitionTime", since.unwrap_or_else(|| timestamp(now())).into()),
+        ("reason", "InsufficientPods".into()),
+        ("message", "".into()),
+    ]
+    .into_iter()
+    .collect();
+    conditions.retain(|value| !is_it(value));
+    conditions.push(condition.into());
+    status.insert("conditions", conditions);
 }

@@ -8,14 +8,14 @@ use bytes::Bytes;
 use rand::Rng as _;
 use uuid::Uuid;
 
-use super::change::{invalid, write_failed};
+use super::change::{CONFLICT_TRIES, invalid, write_failed};
 use super::{Answer, Call, Effects, Outcome};
 use crate::admission::{self, Operation};
 use crate::key;
 use crate::record::{Draft, Stored};
 use crate::registry;
 use crate::server::{now, timestamp};
-use crate::status::{ApiError, FieldProblem};
+use crate::status::{About, ApiError, FieldProblem};
 
 /// Tries to find a free name below `generateName`.
 const GENERATE_TRIES: usize = 8;
@@ -81,17 +81,43 @@ async fn attempt(
     Ok(Answer::Stored { code: 201, record })
 }
 
+/// Writes a new object, if its namespace is there before and after: what is written between the end of a namespace's
+/// content and of the namespace itself would never be deleted.
 async fn commit(call: &Call<'_>, object: Object) -> Result<Arc<Stored>, ApiError> {
     let name = object.name().to_owned();
     let key = key::object(&call.kind, object.namespace(), &name);
+    let before = admission::namespace_of(call.server, &object)?;
     let draft = Draft::new(&call.server.engine, object);
-    match call.server.store.write(Write::create(key, draft)).await {
-        Ok(committed) => Ok(committed.record),
+    let record = match call.server.store.write(Write::create(key.clone(), draft)).await {
+        Ok(committed) => committed.record,
         Err(WriteError::Exists { .. }) => {
-            Err(ApiError::already_exists(crate::status::About { name: &name, ..call.about() }))
+            return Err(ApiError::already_exists(About { name: &name, ..call.about() }));
         }
-        Err(error) => Err(write_failed(&error)),
+        Err(error) => return Err(write_failed(&error)),
+    };
+    match admission::namespace_of(call.server, record.object()) {
+        Ok(after) if after == before => Ok(record),
+        // The namespace was deleted, and made again, in between.
+        Ok(_) => take_back(call, &key, &record).await.and(Err(ApiError::modified(call.about()))),
+        Err(error) => take_back(call, &key, &record).await.and(Err(error)),
     }
+}
+
+/// Removes an object that was written in vain, unless its namespace's end has done so.
+async fn take_back(call: &Call<'_>, key: &str, record: &Arc<Stored>) -> Result<(), ApiError> {
+    let mut revision = record.revision();
+    for _ in 0..CONFLICT_TRIES {
+        match call.server.store.write(Write::delete(key, revision)).await {
+            Err(WriteError::Conflict { revision: newer, current, .. })
+                if current.object().uid() == record.object().uid() =>
+            {
+                revision = newer;
+            }
+            Ok(_) | Err(WriteError::Conflict { .. } | WriteError::NotFound { .. }) => return Ok(()),
+            Err(error) => return Err(write_failed(&error)),
+        }
+    }
+    Err(ApiError::modified(call.about()))
 }
 
 /// Fills in what the server decides about new objects.

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use apiserver_schema::Object;
+use apiserver_schema::{Object, Value};
 use apiserver_store::{Write, WriteError};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use time::Duration;
+use time::{Duration, OffsetDateTime};
 
 use super::change::{CONFLICT_TRIES, write_failed};
-use super::selection::Selection;
-use super::{Answer, Call, DeleteWish, Effects, Outcome};
+use super::{Answer, Call, DeleteWish, Effects, GRACE_SECS_MAX, Outcome, propagate, read};
 use crate::admission;
 use crate::http::ResourceRequest;
 use crate::record::{Draft, Stored};
@@ -29,17 +28,13 @@ pub async fn delete(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiEr
     Ok(delete_object(call, wish).await?.into())
 }
 
-/// Deletes all objects of the collection that the request selects.
+/// Deletes all objects of the collection that the request selects; of those only the page that `limit` and `continue`
+/// name, as in Kubernetes.
 ///
 /// # Errors
-/// The first failure, objects that are gone already not counting as one.
+/// Those of a list, then the first failure, objects that are gone already not counting as one.
 pub async fn delete_collection(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiError> {
-    let selection = Selection::parse(call)?;
-    let prefix = call.prefix();
-    let range = apiserver_store::Range { prefix: &prefix, after: None, limit: None };
-    let entries = call.server.snapshot().range(range).map_err(ApiError::internal)?.entries;
-    let chosen =
-        entries.into_iter().map(|entry| entry.record).filter(|r| selection.matches(r.object()));
+    let chosen = read::select(call).await?.into_iter();
     let deletions = chosen.map(|record| async move { delete_one(call, &record, wish).await });
     stream::iter(deletions)
         .buffer_unordered(PARALLEL_MAX)
@@ -119,29 +114,60 @@ enum Step {
     Wait,
 }
 
-fn next_step(object: &Object, wish: &DeleteWish, now: time::OffsetDateTime) -> Step {
-    let grace = registry::grace_secs(object, wish.grace_secs);
-    let held = registry::is_held(object);
+fn next_step(object: &Object, wish: &DeleteWish, now: OffsetDateTime) -> Step {
     let marked = object.deletion_timestamp().and_then(time_of);
-    if grace == 0 && !held {
+    let was = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
+    let was = was.map(|seconds| seconds.clamp(0, GRACE_SECS_MAX));
+    let grace = match (was, wish.grace_secs) {
+        // A period that runs is only shortened by a request that says so.
+        (Some(was), None) if marked.is_some() => was,
+        (_, wished) => registry::grace_secs(object, wished),
+    };
+    let pending = marked.is_some() && was.is_some_and(|was| was <= grace);
+    let mut next = object.clone();
+    // The finalizers of a pod whose period runs stay as they are.
+    if !(pending && registry::has_grace(object)) {
+        set_finalizers(&mut next, propagate::finalizers(object, wish.propagation));
+    }
+    if grace == 0 && !registry::is_held(&next) {
         return Step::Remove;
     }
-    let was = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
-    if marked.is_some() && was.unwrap_or(0) <= grace {
-        return Step::Wait;
+    if pending {
+        return if next == *object { Step::Wait } else { Step::Mark(Box::new(next)) };
     }
-    // A shorter grace counts from the moment of the first request, but never ends in the past.
-    let first_asked = marked.map_or(now, |at| at - Duration::seconds(was.unwrap_or(0)));
-    let ends = (first_asked + Duration::seconds(grace)).max(now);
-    let mut next = object.clone();
     let metadata = next.metadata_mut();
-    metadata.insert("deletionTimestamp", timestamp(ends));
+    metadata.insert("deletionTimestamp", timestamp(end_of_grace(marked, was, grace, now)));
     metadata.insert("deletionGracePeriodSeconds", grace);
-    if next.generation() > 0 {
-        next.set_generation(next.generation() + 1);
+    if next.generation() > 0 && marked.is_none() {
+        next.set_generation(next.generation().saturating_add(1));
     }
     registry::mark_deleted(&mut next);
     Step::Mark(Box::new(next))
+}
+
+/// When a period of `grace` seconds ends: it counts from the moment of the first request, but never ends in the past.
+fn end_of_grace(
+    marked: Option<OffsetDateTime>,
+    was: Option<i64>,
+    grace: i64,
+    now: OffsetDateTime,
+) -> OffsetDateTime {
+    let first_asked =
+        marked.and_then(|at| at.checked_sub(Duration::seconds(was.unwrap_or(0)))).unwrap_or(now);
+    first_asked.checked_add(Duration::seconds(grace)).unwrap_or(now).max(now)
+}
+
+fn set_finalizers(object: &mut Object, finalizers: Vec<String>) {
+    if object.finalizers().eq(finalizers.iter().map(String::as_str)) {
+        return;
+    }
+    let metadata = object.metadata_mut();
+    if finalizers.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        let finalizers: Vec<Value> = finalizers.into_iter().map(Value::from).collect();
+        metadata.insert("finalizers", finalizers);
+    }
 }
 
 fn dry_run(step: Step, old: Arc<Stored>) -> Answer {
@@ -189,3 +215,6 @@ fn gone_or_object(record: Arc<Stored>) -> Answer {
 pub fn about_gone<'a>(object: &'a Object) -> About<'a> {
     About { group: &object.kind.group, kind: object.kind.plural(), name: object.name() }
 }
+
+#[cfg(test)]
+mod tests;

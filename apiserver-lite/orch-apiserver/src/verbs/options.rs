@@ -52,8 +52,38 @@ impl Default for DeleteWish {
     }
 }
 
-/// Longest grace: timestamps that follow from it stay within four-digit years.
-const GRACE_SECS_MAX: i64 = i32::MAX as i64;
+/// Longest grace period, in seconds: timestamps that follow from it stay within four-digit years.
+pub const GRACE_SECS_MAX: i64 = i32::MAX as i64;
+
+/// Longest `fieldManager`, in bytes.
+const FIELD_MANAGER_LEN_MAX: usize = 128;
+
+/// Checks `fieldManager`. Who owns which field is not kept.
+///
+/// # Errors
+/// 422 for a manager that is too long or not printable.
+pub fn check_field_manager(query: &Query) -> Result<(), ApiError> {
+    let Some(manager) = query.text("fieldManager") else { return Ok(()) };
+    let problem = if manager.len() > FIELD_MANAGER_LEN_MAX {
+        FieldProblem {
+            reason: "FieldValueTooLong".to_owned(),
+            message: format!("Too long: may not be longer than {FIELD_MANAGER_LEN_MAX}"),
+            field: "fieldManager".to_owned(),
+        }
+    } else if manager.chars().any(char::is_control) {
+        let detail = "should only contain printable characters";
+        FieldProblem::invalid("fieldManager", format!("{manager:?}"), detail)
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::invalid(About { kind: "Options", ..About::default() }, &[problem]))
+}
+
+/// A grace period within bounds, in seconds. A negative one is a second, as in Kubernetes.
+#[must_use]
+pub fn bounded_grace(seconds: i64) -> i64 {
+    if seconds < 0 { 1 } else { seconds.min(GRACE_SECS_MAX) }
+}
 
 /// Reads the values of `dryRun`; one without a value asks for nothing.
 ///
@@ -83,34 +113,16 @@ impl DeleteWish {
     /// Joins the body's options with the query's, which are used where the body has none.
     ///
     /// # Errors
-    /// 400 for numbers and policies that are none, 422 for an unknown dry run.
+    /// 400 for values of the query that are no number or boolean, 422 for an unknown dry run or policy, or both ways to
+    /// say one.
     pub fn new(options: &Map, query: &Query) -> Result<Self, ApiError> {
         let dry_runs =
             options.list("dryRun").iter().filter_map(Value::as_str).chain(query.all("dryRun"));
         let effects = effects(dry_runs)?;
-        let policy = options.get("propagationPolicy").and_then(Value::as_str);
-        let propagation =
-            match (policy.or(query.text("propagationPolicy")), options.get("orphanDependents")) {
-                (Some("Background"), _) => Some(Propagation::Background),
-                (Some("Foreground"), _) => Some(Propagation::Foreground),
-                (Some("Orphan"), _) => Some(Propagation::Orphan),
-                (Some(other), _) => {
-                    return Err(ApiError::bad_request(format!(
-                        "invalid propagationPolicy {other:?}"
-                    )));
-                }
-                (None, Some(Value::Bool(true))) => Some(Propagation::Orphan),
-                (None, Some(_)) => Some(Propagation::Background),
-                (None, None) => None,
-            };
-        let by_query = || query.number("gracePeriodSeconds");
-        let grace_secs = match options.int("gracePeriodSeconds") {
+        let asked = match options.int("gracePeriodSeconds") {
             Some(seconds) => Some(seconds),
-            None => by_query()?.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX)),
+            None => query_value(query, "gracePeriodSeconds")?,
         };
-        if grace_secs.is_some_and(|seconds| !(0..=GRACE_SECS_MAX).contains(&seconds)) {
-            return Err(ApiError::bad_request("gracePeriodSeconds must be from 0 to 2^31-1"));
-        }
         let precondition = |field: &str| {
             options
                 .map("preconditions")
@@ -119,13 +131,56 @@ impl DeleteWish {
                 .map(str::to_owned)
         };
         Ok(Self {
-            grace_secs,
+            grace_secs: asked.map(bounded_grace),
             uid: precondition("uid"),
             resource_version: precondition("resourceVersion"),
-            propagation,
+            propagation: propagation(options, query)?,
             effects,
         })
     }
+}
+
+/// The policy that `propagationPolicy` names, or the older `orphanDependents` stands for.
+fn propagation(options: &Map, query: &Query) -> Result<Option<Propagation>, ApiError> {
+    let policy = options.get("propagationPolicy").and_then(Value::as_str);
+    let policy = policy.filter(|policy| !policy.is_empty()).or(query.text("propagationPolicy"));
+    let orphans = match options.get("orphanDependents").and_then(Value::as_bool) {
+        Some(orphans) => Some(orphans),
+        None => query_value(query, "orphanDependents")?,
+    };
+    match (policy, orphans) {
+        (Some(policy), Some(_)) => Err(invalid(FieldProblem::invalid(
+            "propagationPolicy",
+            format!("{policy:?}"),
+            "orphanDependents and deletionPropagation cannot be both set",
+        ))),
+        (Some("Background"), None) | (None, Some(false)) => Ok(Some(Propagation::Background)),
+        (Some("Foreground"), None) => Ok(Some(Propagation::Foreground)),
+        (Some("Orphan"), None) | (None, Some(true)) => Ok(Some(Propagation::Orphan)),
+        (Some(other), None) => Err(invalid(FieldProblem {
+            reason: "FieldValueNotSupported".to_owned(),
+            message: format!(
+                "Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+            ),
+            field: "propagationPolicy".to_owned(),
+        })),
+        (None, None) => Ok(None),
+    }
+}
+
+fn invalid(problem: FieldProblem) -> ApiError {
+    // The group is `meta` in every naming profile's messages of Kubernetes' own clients, which only show it.
+    let about = About { group: "meta.k8s.io", kind: "DeleteOptions", name: "" };
+    ApiError::invalid(about, &[problem])
+}
+
+/// A number or boolean of the query.
+fn query_value<T: std::str::FromStr>(query: &Query, name: &str) -> Result<Option<T>, ApiError> {
+    let parse = |text: &str| {
+        let wrong = |_| ApiError::bad_request(format!("invalid value {text:?} for {name}"));
+        text.parse().map_err(wrong)
+    };
+    query.text(name).map(parse).transpose()
 }
 
 #[cfg(test)]
@@ -147,9 +202,41 @@ mod tests {
         let refuse =
             |query: &str| DeleteWish::new(&Map::new(), &Query::parse(query)).unwrap_err().code();
         assert_eq!(refuse("dryRun=Some"), 422);
-        assert_eq!(refuse("propagationPolicy=Never"), 400);
-        assert_eq!(refuse("gracePeriodSeconds=-1"), 400);
+        assert_eq!(refuse("propagationPolicy=Never"), 422);
+        assert_eq!(refuse("propagationPolicy=Orphan&orphanDependents=true"), 422);
+        assert_eq!(refuse("orphanDependents=perhaps"), 400);
+        assert_eq!(refuse("gracePeriodSeconds=x"), 400);
+        assert_eq!(refuse("gracePeriodSeconds=9223372036854775808"), 400);
         assert_eq!(effects(["", "All"].into_iter()).unwrap(), Effects::DryRun);
         assert_eq!(effects([""].into_iter()).unwrap(), Effects::Real);
+    }
+
+    #[test]
+    fn any_grace_is_brought_within_bounds() {
+        for (asked, expected) in [
+            (i64::MIN, 1),
+            (-1, 1),
+            (0, 0),
+            (30, 30),
+            (GRACE_SECS_MAX, GRACE_SECS_MAX),
+            (GRACE_SECS_MAX + 1, GRACE_SECS_MAX),
+            (i64::MAX, GRACE_SECS_MAX),
+        ] {
+            let body: Map = [("gracePeriodSeconds", asked)].into_iter().collect();
+            let query = Query::parse(&format!("gracePeriodSeconds={asked}"));
+            let by_body = DeleteWish::new(&body, &Query::default()).unwrap().grace_secs;
+            let by_query = DeleteWish::new(&Map::new(), &query).unwrap().grace_secs;
+            assert_eq!((by_body, by_query), (Some(expected), Some(expected)), "{asked}");
+        }
+    }
+
+    #[test]
+    fn the_older_way_to_name_a_policy() {
+        let of = |query: &str| {
+            DeleteWish::new(&Map::new(), &Query::parse(query)).unwrap().propagation
+        };
+        assert_eq!(of("orphanDependents=true"), Some(Propagation::Orphan));
+        assert_eq!(of("orphanDependents=false"), Some(Propagation::Background));
+        assert_eq!(of(""), None);
     }
 }

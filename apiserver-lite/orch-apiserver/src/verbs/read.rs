@@ -56,6 +56,18 @@ pub async fn list(call: &Call<'_>) -> Result<Outcome, ApiError> {
     Ok(Answer::List { kind: call.kind.clone(), meta, items: page.items }.into())
 }
 
+/// The objects that a list with the request's parameters would show.
+///
+/// # Errors
+/// As [`list`].
+pub(super) async fn select(call: &Call<'_>) -> Result<Vec<Arc<Stored>>, ApiError> {
+    let view = View::parse(call.query)?;
+    let selection = Selection::parse(call)?;
+    let (snapshot, start) = open(call, &view).await?;
+    let page = scan(call, &snapshot, start.as_deref(), view.limit, &selection);
+    Ok(page.map_err(|_| list_expired())?.items)
+}
+
 /// Which state of the collection is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum At {

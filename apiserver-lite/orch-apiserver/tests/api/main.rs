@@ -8,6 +8,7 @@
 
 mod crowd;
 mod identity;
+mod deletion;
 mod nodes;
 mod process;
 mod proxy;

@@ -27,6 +27,17 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
         let list = path.field("finalizers");
         errors.complaints(&list.index(at), finalizer, names::qualified_name(finalizer));
     }
+    check_dependents_policy(object, &path, errors);
+}
+
+/// An object says in one way at most what becomes of its dependents.
+fn check_dependents_policy(object: &Object, path: &Path<'_>, errors: &mut FieldErrors) {
+    let has = |wanted: &str| object.finalizers().any(|finalizer| finalizer == wanted);
+    if has("orphan") && has("foregroundDeletion") {
+        let all: Vec<Value> = object.finalizers().map(Value::from).collect();
+        let detail = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.invalid(&path.field("finalizers"), all, detail);
+    }
 }
 
 fn check_name(object: &Object, metadata: &Map, path: &Path<'_>, errors: &mut FieldErrors) {

@@ -224,8 +224,7 @@ impl Service {
         let permission = routes::permission(request.method(), &path);
         let authorization =
             request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let certified = peer.certified.as_deref();
-        if let Err(refused) = self.access.check(certified, authorization, permission).await {
+        if let Err(refused) = self.access.check(&peer.certified, authorization, permission).await {
             return match refused {
                 Refused::Unknown => text(401, "Unauthorized"),
                 Refused::Forbidden(why) => text(403, &why),

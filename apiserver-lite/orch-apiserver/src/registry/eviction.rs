@@ -71,11 +71,7 @@ enum Consent {
 
 /// Finds the budget that covers `pod` and takes one disruption from it, unless the pod counts for none. A dry run takes
 /// nothing.
-async fn ask_budget(
-    call: &Call<'_>,
-    pod: &Object,
-    effects: Effects,
-) -> Result<Consent, ApiError> {
+async fn ask_budget(call: &Call<'_>, pod: &Object, effects: Effects) -> Result<Consent, ApiError> {
     let phase = pod.str_at(&["status", "phase"]);
     if matches!(phase, "Pending" | "Succeeded" | "Failed") || pod.deletion_timestamp().is_some() {
         return Ok(Consent::AsItIs);
@@ -157,7 +153,8 @@ fn covers(budget: &Object, pod: &Object) -> bool {
 fn disrupted(budget: &Object, pod: &str) -> Result<Object, ApiError> {
     let name = budget.name();
     if status_int(budget, "observedGeneration") < budget.generation() {
-        let detail = format!("The disruption budget {name} is still being processed by the server.");
+        let detail =
+            format!("The disruption budget {name} is still being processed by the server.");
         return Err(ApiError::disruption_budget(detail, PROCESSED_RETRY_SECS));
     }
     let refuse = |why: &str| {
@@ -170,7 +167,9 @@ fn disrupted(budget: &Object, pod: &str) -> Result<Object, ApiError> {
     }
     let waits_for = budget.status().and_then(|status| status.map("disruptedPods"));
     if waits_for.is_some_and(|pods| pods.len() > DISRUPTED_MAX) {
-        return refuse("DisruptedPods map too big - too many evictions not confirmed by PDB controller");
+        return refuse(
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        );
     }
     if allowed == 0 {
         let detail = format!(

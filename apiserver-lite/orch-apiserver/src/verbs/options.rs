@@ -232,9 +232,8 @@ mod tests {
 
     #[test]
     fn the_older_way_to_name_a_policy() {
-        let of = |query: &str| {
-            DeleteWish::new(&Map::new(), &Query::parse(query)).unwrap().propagation
-        };
+        let of =
+            |query: &str| DeleteWish::new(&Map::new(), &Query::parse(query)).unwrap().propagation;
         assert_eq!(of("orphanDependents=true"), Some(Propagation::Orphan));
         assert_eq!(of("orphanDependents=false"), Some(Propagation::Background));
         assert_eq!(of(""), None);

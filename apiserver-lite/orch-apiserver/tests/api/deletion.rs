@@ -85,7 +85,9 @@ async fn any_grace_is_survived() {
         });
         match at % 2 {
             0 => drop(delete(&server, &path, options).await.expect(200)),
-            _ => drop(server.post(&format!("{path}/eviction"), evicted.to_string()).await.expect(201)),
+            _ => drop(
+                server.post(&format!("{path}/eviction"), evicted.to_string()).await.expect(201),
+            ),
         }
         let marked = server.get(&path).await.expect(200);
         assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], expected, "{asked}");
@@ -164,7 +166,8 @@ async fn an_explicit_policy_replaces_what_finalizers_say() {
         ("foregroundDeletion", json!({"orphanDependents": false}), json!(["example.org/hold"])),
     ];
     for (at, (finalizer, options, expected)) in table.into_iter().enumerate() {
-        let metadata = json!({"name": format!("m{at}"), "finalizers": ["example.org/hold", finalizer]});
+        let metadata =
+            json!({"name": format!("m{at}"), "finalizers": ["example.org/hold", finalizer]});
         server.post(MAPS, json!({"metadata": metadata}).to_string()).await.expect(201);
         let path = format!("{MAPS}/m{at}");
         delete(&server, &path, options.clone()).await.expect(200);
@@ -182,10 +185,9 @@ async fn kinds_have_their_own_default_policy() {
     let mut job_template = template();
     job_template["spec"]["restartPolicy"] = json!("Never");
     let job = json!({"metadata": {"name": "a"}, "spec": {"template": job_template}});
-    for (collection, object, expected) in [
-        (CONTROLLERS, controller, json!(["orphan"])),
-        (JOBS, job, json!(["orphan"])),
-    ] {
+    for (collection, object, expected) in
+        [(CONTROLLERS, controller, json!(["orphan"])), (JOBS, job, json!(["orphan"]))]
+    {
         let path = format!("{collection}/a");
         server.post(collection, object.to_string()).await.expect(201);
         server.delete(&path).await.expect(200);

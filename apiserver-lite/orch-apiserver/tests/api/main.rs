@@ -7,8 +7,8 @@
 )]
 
 mod crowd;
-mod identity;
 mod deletion;
+mod identity;
 mod nodes;
 mod process;
 mod proxy;

@@ -358,8 +358,8 @@ proptest::proptest! {
             pod: &pod, host_ips: &[], pod_ips: &[], objects: &store, services: &[],
             allocatable: &allocatable,
         };
-        let made = environment(&container, &inputs);
-        prop_assert_eq!(made.as_ref().err(), check(&container, &inputs).as_ref().err());
+        let (made, checked) = (environment(&container, &inputs), check(&container, &inputs));
+        prop_assert_eq!(made.as_ref().err(), checked.as_ref().err());
         if let Ok(made) = made {
             prop_assert!(made.iter().map(|(n, v)| n.len() + v.len()).sum::<usize>() <= POD_BYTES_MAX);
         }

@@ -35,7 +35,7 @@ pub use patch::patch;
 pub use read::{get, list};
 pub use selection::{Selection, labels_match};
 pub use update::update;
-pub use watch::{Bookmarks, WatchStart, change, watch};
+pub use watch::{Bookmarks, LENGTH_MAX, WatchStart, change, watch};
 
 /// One authorized request to a resource.
 pub struct Call<'a> {

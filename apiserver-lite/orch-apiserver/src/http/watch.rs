@@ -22,7 +22,7 @@ use super::render;
 use crate::record::Stored;
 use crate::server::Server;
 use crate::status::ApiError;
-use crate::verbs::{Bookmarks, Selection, WatchStart, change};
+use crate::verbs::{Bookmarks, LENGTH_MAX, Selection, WatchStart, change};
 
 /// Time between bookmarks on a quiet stream.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ const CHUNK_LEN: usize = 64 << 10;
 pub fn body(server: Arc<Server>, start: WatchStart, accepted: Accepted) -> ResponseBody {
     let now = Instant::now();
     let streaming = Streaming {
-        ends_at: now + start.length,
+        ends_at: now.checked_add(start.length.min(LENGTH_MAX)).unwrap_or(now),
         bookmark_at: now + BOOKMARK_EVERY,
         member: server.crowds.join(&start.prefix),
         encoder: Encoder { server, accepted, kind: start.kind.clone(), with_columns: true },

@@ -35,7 +35,11 @@ pub fn qos_class(pod: &Object) -> &'static str {
     }
 }
 
-/// Seconds that a pod has to end: what is wished, else what its spec says. A pod that runs nowhere, or runs no more,
+/// Longest grace, in seconds, also of pods that were stored before validation had this bound: what follows from it stays
+/// within times of four-digit years.
+const GRACE_SECS_MAX: i64 = i32::MAX as i64;
+
+/// Seconds that a pod has to end, from 0 to 2^31-1: what is wished, else what its spec says. A pod that runs nowhere, or runs no more,
 /// needs none.
 #[must_use]
 pub fn grace_secs(pod: &Object, wished: Option<i64>) -> i64 {
@@ -44,10 +48,10 @@ pub fn grace_secs(pod: &Object, wished: Option<i64>) -> i64 {
         return 0;
     }
     let own = pod.spec().and_then(|spec| spec.int("terminationGracePeriodSeconds"));
-    // A negative period in the spec means one second, as the ecosystem has it.
+    // A negative period in the spec means one second, as in Kubernetes.
     match wished.unwrap_or_else(|| own.unwrap_or(30)) {
         seconds if seconds < 0 => 1,
-        seconds => seconds,
+        seconds => seconds.min(GRACE_SECS_MAX),
     }
 }
 
@@ -70,4 +74,29 @@ pub fn has_container(pod: &Object, name: &str) -> bool {
         .iter()
         .flat_map(|list| spec.maps(list))
         .any(|container| container.str("name") == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use apiserver_schema::Engine;
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+
+    #[test]
+    fn the_grace_of_a_stored_pod_has_a_bound() {
+        let engine = Engine::new(Names::new(Profile::default()));
+        let mut pod = Object::new(Arc::clone(engine.kind("", "v1", "Pod").unwrap()));
+        let spec = pod.fields.map_or_insert("spec");
+        spec.insert("nodeName", "n");
+        for (stored, expected) in
+            [(i64::MAX, GRACE_SECS_MAX), (i64::MIN, 1), (-1, 1), (0, 0), (7, 7)]
+        {
+            pod.fields.map_or_insert("spec").insert("terminationGracePeriodSeconds", stored);
+            assert_eq!(grace_secs(&pod, None), expected);
+        }
+        assert_eq!(grace_secs(&pod, Some(i64::MAX)), GRACE_SECS_MAX);
+    }
 }

@@ -38,6 +38,8 @@ pub async fn get(call: &Call<'_>) -> Result<Outcome, ApiError> {
 /// 400 and 422 for parameters that contradict each other, 410 for revisions that are gone, 504 for those to come.
 pub async fn list(call: &Call<'_>) -> Result<Outcome, ApiError> {
     let view = View::parse(call.query)?;
+    // A list is answered from memory, long before any timeout: only its form matters.
+    super::watch::timeout(call.query)?;
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open(call, &view).await?;
     let page = scan(call, &snapshot, start.as_deref(), view.limit, &selection)

@@ -10,6 +10,7 @@ use rand::Rng as _;
 use super::read::{forbidden, revision, wait_for};
 use super::selection::Selection;
 use super::{Answer, Call, Outcome};
+use crate::http::Query;
 use crate::record::Stored;
 use crate::status::ApiError;
 
@@ -55,6 +56,23 @@ pub struct Change {
 /// Length of a watch for which the client names none: spread, so that clients do not all come back at once.
 const LENGTH_SECS: std::ops::Range<u64> = 1800..3600;
 
+/// Longest watch, whatever a client asks for: a day. Kubernetes has no limit here; clients watch again when a stream ends.
+pub const LENGTH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// `timeoutSeconds` of a list or a watch, at most [`LENGTH_MAX`]; nothing when it is unset or zero. A negative one ends a
+/// watch at once, as in Kubernetes.
+///
+/// # Errors
+/// 400 when it is no 64-bit number.
+pub(super) fn timeout(query: &Query) -> Result<Option<Duration>, ApiError> {
+    let Some(text) = query.text("timeoutSeconds") else { return Ok(None) };
+    let seconds: i64 = text
+        .parse()
+        .map_err(|_| ApiError::bad_request(format!("invalid value {text:?} for timeoutSeconds")))?;
+    let length = Duration::from_secs(u64::try_from(seconds).unwrap_or(0)).min(LENGTH_MAX);
+    Ok((seconds != 0).then_some(length))
+}
+
 /// Starts a watch.
 ///
 /// # Errors
@@ -91,8 +109,8 @@ pub async fn watch(call: &Call<'_>) -> Result<Outcome, ApiError> {
         }
     });
     let initial = if with_state { state_at(call, start, &selection) } else { Vec::new() };
-    let length = call.query.number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
-    let length = length.unwrap_or_else(|| rand::rng().random_range(LENGTH_SECS));
+    let length = timeout(call.query)?
+        .unwrap_or_else(|| Duration::from_secs(rand::rng().random_range(LENGTH_SECS)));
     Ok(Answer::Watch(Box::new(WatchStart {
         kind: call.kind.clone(),
         prefix,
@@ -101,7 +119,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Outcome, ApiError> {
         changes,
         selection,
         bookmarks,
-        length: Duration::from_secs(length),
+        length,
     }))
     .into())
 }
@@ -158,5 +176,24 @@ pub fn change(event: &Event<Stored>, selection: &Selection) -> Option<Change> {
         (Some(_), true) => Some(Change { kind: "MODIFIED", record: event.record.clone() }),
         (Some(last), false) => Some(Change { kind: "DELETED", record: last.at(event.stamp) }),
         (None, false) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_a_bound() {
+        let of = |text: &str| {
+            timeout(&Query::parse(&format!("timeoutSeconds={text}"))).map_err(|error| error.code())
+        };
+        assert_eq!((of(""), of("0")), (Ok(None), Ok(None)));
+        assert_eq!(of("7"), Ok(Some(Duration::from_secs(7))));
+        assert_eq!(of("-1"), Ok(Some(Duration::ZERO)));
+        assert_eq!(of("9223372036854775807"), Ok(Some(LENGTH_MAX)));
+        for wrong in ["9223372036854775808", "x", "1.5"] {
+            assert_eq!(of(wrong), Err(400), "{wrong}");
+        }
     }
 }

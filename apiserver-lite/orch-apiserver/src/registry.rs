@@ -3,6 +3,7 @@
 pub mod binding;
 mod cidr;
 pub mod eviction;
+pub mod logs;
 mod node_ports;
 pub mod pods;
 pub mod reviews;
@@ -12,13 +13,14 @@ pub mod token;
 pub mod versions;
 
 use apiserver_schema::update::{Subresource, prepare_for_create};
-use apiserver_schema::{Kind, Map, Object};
+use apiserver_schema::{Kind, Map, Object, Value};
 
 pub use cidr::{Cidr, CidrError};
 pub use node_ports::{PortRange, PortRangeError};
 pub use services::{Reservation, ServiceAllocations};
 
-use crate::server::Server;
+use crate::auth::User;
+use crate::server::{Server, now, timestamp};
 use crate::status::ApiError;
 use crate::verbs::{Call, GRACE_SECS_MAX, about_kind};
 
@@ -43,7 +45,7 @@ pub fn prepare_create(call: &Call<'_>, object: &mut Object) {
         ("", "Node") => {
             registered.into_iter().for_each(|status| drop(object.fields.insert("status", status)))
         }
-        ("certificates", "CertificateSigningRequest") => sign_request(call, object),
+        ("certificates", "CertificateSigningRequest") => sign_request(call.user, object),
         _ => {}
     }
 }
@@ -63,29 +65,53 @@ fn hold_content(namespace: &mut Object, finalizer: &str) {
 }
 
 /// A certificate request carries who made it; what the client wrote there does not count.
-fn sign_request(call: &Call<'_>, object: &mut Object) {
-    let spec = object.fields.map_or_insert("spec");
-    spec.insert("username", call.user.name.as_str());
-    spec.insert("uid", call.user.uid.as_str());
-    let groups: Vec<apiserver_schema::Value> =
-        call.user.groups.iter().map(|group| group.as_str().into()).collect();
-    spec.insert("groups", groups);
-    let lists = |values: &Vec<String>| -> apiserver_schema::Value {
-        values
-            .iter()
-            .map(|value| value.as_str().into())
-            .collect::<Vec<apiserver_schema::Value>>()
-            .into()
+fn sign_request(user: &User, object: &mut Object) {
+    let texts = |values: &[String]| -> Value {
+        values.iter().map(|value| value.as_str().into()).collect::<Vec<Value>>().into()
     };
-    let extra: Map =
-        call.user.extra.iter().map(|(key, values)| (key.clone(), lists(values))).collect();
-    spec.insert("extra", extra);
+    let extra: Map = user.extra.iter().map(|(key, values)| (key.clone(), texts(values))).collect();
+    let spec = object.fields.map_or_insert("spec");
+    for (field, value) in [
+        ("username", Value::from(user.name.as_str())),
+        ("uid", Value::from(user.uid.as_str())),
+        ("groups", texts(&user.groups)),
+        ("extra", Value::from(extra)),
+    ] {
+        // A tree holds no empty fields of these types.
+        match value.is_empty() {
+            true => drop(spec.remove(field)),
+            false => drop(spec.insert(field, value)),
+        }
+    }
+}
+
+/// Fills the times of the conditions of a certificate request that its writer left out: those of the same condition before,
+/// if its status is the same, else now.
+fn date_conditions(object: &mut Object, before: &Object, now: &str) {
+    let Some(status) = object.fields.map_mut("status") else { return };
+    for condition in status.maps_mut("conditions") {
+        let (kind, state) = (condition.str("type"), condition.str("status"));
+        let same = before.status().and_then(|status| {
+            let mut all = status.maps("conditions");
+            all.find(|other| other.str("type") == kind && other.str("status") == state)
+        });
+        for field in ["lastUpdateTime", "lastTransitionTime"] {
+            if condition.str(field).is_empty() {
+                let kept = same.map_or("", |same| same.str(field));
+                condition.insert(field, if kept.is_empty() { now } else { kept });
+            }
+        }
+    }
 }
 
 /// Carries over what the server decided earlier; runs after admission, before validation.
 pub fn prepare_update(object: &mut Object, before: &Object, subresource: Subresource) {
     if object.kind.is("", "Service") && subresource == Subresource::Main {
         services::carry_over(object, before);
+    }
+    let decides = matches!(subresource, Subresource::Approval | Subresource::Status);
+    if object.kind.is("certificates", "CertificateSigningRequest") && decides {
+        date_conditions(object, before, &timestamp(now()));
     }
 }
 
@@ -175,5 +201,66 @@ pub fn creates_on_update(kind: &Kind) -> bool {
         "" => matches!(kind.kind, "Endpoints" | "Event" | "LimitRange" | "Service"),
         "rbac.authorization" => true,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use apiserver_schema::Engine;
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+
+    fn request() -> Object {
+        let engine = Engine::new(Names::new(Profile::default()));
+        let kinds = engine.resource(
+            &Names::new(Profile::default()).group("certificates"),
+            "v1",
+            "certificatesigningrequests",
+        );
+        Object::new(Arc::clone(kinds.unwrap()))
+    }
+
+    #[test]
+    fn a_certificate_request_says_who_asks_and_nothing_else() {
+        let mut object = request();
+        let spec = object.fields.map_or_insert("spec");
+        for field in ["username", "uid"] {
+            spec.insert(field, "somebody");
+        }
+        spec.insert("groups", vec![Value::from("system:masters")]);
+        spec.map_or_insert("extra").insert("k", vec![Value::from("v")]);
+        let user = User { name: "jane".into(), ..User::default() };
+        sign_request(&user, &mut object);
+        let spec = object.spec().unwrap();
+        assert_eq!(spec.iter().collect::<Vec<_>>(), [("username", &Value::from("jane"))]);
+    }
+
+    #[test]
+    fn conditions_keep_their_times_and_new_ones_get_theirs() {
+        let with = |times: &[(&str, &str)]| {
+            let mut object = request();
+            let mut condition: Map =
+                [("type", "Approved"), ("status", "True")].into_iter().collect();
+            times
+                .iter()
+                .for_each(|(field, time)| drop(condition.insert((*field).to_owned(), *time)));
+            let status = object.fields.map_or_insert("status");
+            status.insert("conditions", vec![Value::Map(condition)]);
+            object
+        };
+        let times = |object: &Object| {
+            let condition = object.status().unwrap().maps("conditions").next().unwrap().clone();
+            ["lastUpdateTime", "lastTransitionTime"].map(|field| condition.str(field).to_owned())
+        };
+        let mut new = with(&[]);
+        date_conditions(&mut new, &request(), "now");
+        assert_eq!(times(&new), ["now", "now"]);
+        let before = with(&[("lastUpdateTime", "a"), ("lastTransitionTime", "b")]);
+        let mut new = with(&[("lastUpdateTime", "c")]);
+        date_conditions(&mut new, &before, "now");
+        assert_eq!(times(&new), ["c", "b"]);
     }
 }

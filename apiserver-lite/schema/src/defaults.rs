@@ -37,7 +37,7 @@ pub(crate) fn apply(names: &'static Names, object: &mut Object) {
         ("apps", "DaemonSet") => workload::default_daemon_set(fields.map_or_insert("spec")),
         ("apps", "StatefulSet") => workload::default_stateful_set(fields.map_or_insert("spec")),
         ("autoscaling", "HorizontalPodAutoscaler") => {
-            set_default(fields.map_or_insert("spec"), "minReplicas", 1);
+            workload::default_autoscaler(fields.map_or_insert("spec"), object.kind.version);
         }
         ("batch", "Job") => workload::default_job(fields),
         ("batch", "CronJob") => workload::default_cron_job(fields.map_or_insert("spec")),

@@ -76,7 +76,7 @@ pub fn merge_for_update(old: &Object, request: &Object, subresource: Subresource
     };
     keep_server_metadata(old, request, &mut new);
     if counts_generations(old) && desired_changed(old, &new) {
-        new.set_generation(old.generation() + 1);
+        new.set_generation(old.generation().saturating_add(1));
     }
     new
 }
@@ -91,7 +91,13 @@ pub fn prepare_for_create(object: &mut Object) {
         select_own_pods(object);
     }
     let metadata = object.metadata_mut();
-    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
+    for field in [
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "selfLink",
+        "generation",
+        "managedFields",
+    ] {
         metadata.remove(field);
     }
     if counts_generations(object) {
@@ -118,6 +124,10 @@ fn main_update(old: &Object, request: &Object) -> Object {
     let mut new = request.clone();
     if status_apart(old) {
         copy(&old.fields, &mut new.fields, "status");
+    }
+    if old.kind.is("certificates", "CertificateSigningRequest") {
+        // What was asked for, and by whom, is what is approved and signed.
+        copy(&old.fields, &mut new.fields, "spec");
     }
     if old.kind.is("", "Namespace") {
         // Finalizers of a namespace are written through `finalize` alone.
@@ -157,7 +167,7 @@ fn status_update(old: &Object, request: &Object) -> Object {
 fn copy_writable_metadata(request: &Object, new: &mut Object) {
     let empty = Map::new();
     let metadata = request.metadata().unwrap_or(&empty);
-    for field in ["labels", "annotations", "managedFields", "finalizers"] {
+    for field in ["labels", "annotations", "finalizers"] {
         copy(metadata, new.metadata_mut(), field);
     }
 }
@@ -192,6 +202,8 @@ fn keep_server_metadata(old: &Object, request: &Object, new: &mut Object) {
         copy(from, metadata, field);
     }
     copy(asked, metadata, "resourceVersion");
+    // Without server-side apply nothing here writes them: what a client sends would be stored unchecked.
+    metadata.remove("managedFields");
 }
 
 /// Sets `field` of `to` as `from` has it, absence included.

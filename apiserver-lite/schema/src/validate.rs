@@ -1,5 +1,6 @@
 //! Validation: every rule that an object breaks, each with the path of the field, in the ecosystem's own words.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use proto_api::names::Names;
@@ -7,13 +8,28 @@ use proto_api::names::Names;
 use crate::object::Object;
 use crate::value::{Path, Value};
 
+mod addresses;
+mod affinity;
+mod autoscaling;
+mod certificates;
+mod classes;
 mod cluster;
 mod config;
+mod cron;
 mod metadata;
 pub mod names;
+mod network;
+mod numbers;
 mod persistent;
 mod pod;
 mod pod_update;
+mod policy;
+mod probes;
+mod rbac;
+mod references;
+mod resources;
+mod security;
+mod selector;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -84,7 +100,10 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// Everything that is wrong with an object; empty when nothing is.
+/// Errors that are kept of one object: enough to mend it, however much of it is wrong.
+const ERRORS_MAX: usize = 1000;
+
+/// What is wrong with an object, up to a thousand errors; empty when nothing is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldErrors(pub Vec<FieldError>);
 
@@ -151,6 +170,9 @@ impl FieldErrors {
     }
 
     fn push(&mut self, path: &Path<'_>, cause: Cause, value: Option<Value>, detail: &str) {
+        if self.0.len() >= ERRORS_MAX {
+            return;
+        }
         let mut message = cause.text().to_owned();
         if let Some(value) = value {
             message.push_str(": ");
@@ -204,6 +226,9 @@ pub(crate) fn metadata_of(object: &Object) -> Result<(), FieldErrors> {
 }
 
 /// Checks `new` as the successor of `old`. Status updates check the status rules only.
+///
+/// What was wrong with the object before and is unchanged does not stand in the way of an update: objects that were stored
+/// before a rule was made can still be changed and deleted.
 pub(crate) fn update(
     names: &'static Names,
     old: &Object,
@@ -216,17 +241,55 @@ pub(crate) fn update(
     metadata::check_update(old, new, &mut errors);
     match subresource {
         Subresource::Main => {
-            check_kind(names, new, &mut errors);
+            forgive_old(names, old, new, check_kind, &mut errors);
             check_kind_update(old, new, &mut errors);
         }
         Subresource::EphemeralContainers => {
-            check_kind(names, new, &mut errors);
+            forgive_old(names, old, new, check_kind, &mut errors);
             pod_update::check_ephemeral(old, new, &mut errors);
         }
-        Subresource::Status => pod_update::check_status(old, new, &mut errors),
-        _ => {}
+        Subresource::Status => {
+            forgive_old(
+                names,
+                old,
+                new,
+                |_, object, errors| check_status(object, errors),
+                &mut errors,
+            );
+            check_status_update(old, new, &mut errors);
+        }
+        Subresource::Approval => {
+            forgive_old(names, old, new, check_kind, &mut errors);
+            certificates::check_update(old, new, subresource, &mut errors);
+        }
+        Subresource::Finalize => {}
     }
     errors.into_result()
+}
+
+/// Adds what `check` has against `new` and did not already have against `old`.
+fn forgive_old(
+    names: &'static Names,
+    old: &Object,
+    new: &Object,
+    check: fn(&'static Names, &Object, &mut FieldErrors),
+    errors: &mut FieldErrors,
+) {
+    let mut found = FieldErrors::default();
+    check(names, new, &mut found);
+    if found.is_empty() {
+        return;
+    }
+    let mut before = FieldErrors::default();
+    check(names, old, &mut before);
+    let before: HashSet<(&str, &str)> =
+        before.0.iter().map(|error| (error.field.as_str(), error.message.as_str())).collect();
+    // How much too long something is cannot be seen from the message.
+    let is_new = |error: &FieldError| {
+        error.cause == Cause::TooLong
+            || !before.contains(&(error.field.as_str(), error.message.as_str()))
+    };
+    errors.0.extend(found.0.into_iter().filter(is_new));
 }
 
 fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) {
@@ -238,9 +301,14 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         ("", "Endpoints") => service::check_endpoints(object, errors),
         ("", "ConfigMap") => config::check_config_map(object, errors),
         ("", "Secret") => config::check_secret(names, object, errors),
-        ("", "Node") => cluster::check_node(object, errors),
+        ("", "Node") => {
+            cluster::check_node(object, errors);
+            addresses::check_node_status(object, errors);
+        }
         ("", "PersistentVolume") => persistent::check_volume(object, errors),
         ("", "PersistentVolumeClaim") => persistent::check_claim(object, errors),
+        ("", "ResourceQuota") => policy::check_quota(object, errors),
+        ("", "LimitRange") => policy::check_limit_range(object, errors),
         ("discovery", "EndpointSlice") => service::check_slice(object, errors),
         ("coordination", "Lease") => cluster::check_lease(object, errors),
         ("apps", "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet") => {
@@ -248,6 +316,20 @@ fn check_kind(names: &'static Names, object: &Object, errors: &mut FieldErrors) 
         }
         ("batch", "Job") => workload::check_job(object, errors),
         ("batch", "CronJob") => workload::check_cron_job(object, errors),
+        ("certificates", "CertificateSigningRequest") => certificates::check(object, errors),
+        ("policy", "PodDisruptionBudget") => policy::check_budget(object, errors),
+        ("scheduling", "PriorityClass") => policy::check_priority_class(object, errors),
+        ("networking", "NetworkPolicy") => network::check_policy(object, errors),
+        ("networking", "Ingress") => network::check_ingress(object, errors),
+        ("autoscaling", "HorizontalPodAutoscaler") => autoscaling::check(object, errors),
+        ("rbac.authorization", "Role" | "ClusterRole") => rbac::check_role(object, errors),
+        ("rbac.authorization", "RoleBinding" | "ClusterRoleBinding") => {
+            rbac::check_binding(names, object, errors);
+        }
+        ("storage", "StorageClass") => classes::check_storage(object, errors),
+        ("storage", "CSIDriver") => classes::check_driver(object, errors),
+        ("storage", "CSINode") => classes::check_driver_node(object, errors),
+        ("node", "RuntimeClass") => classes::check_runtime(object, errors),
         _ => {}
     }
 }
@@ -268,6 +350,43 @@ fn check_kind_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
             workload::check_selector_unchanged(old, new, errors);
         }
         ("batch", "Job") => workload::check_job_update(old, new, errors),
+        ("certificates", "CertificateSigningRequest") => {
+            certificates::check_update(old, new, crate::update::Subresource::Main, errors);
+        }
+        ("scheduling", "PriorityClass") => policy::check_priority_class_update(old, new, errors),
+        ("rbac.authorization", "RoleBinding" | "ClusterRoleBinding") => {
+            rbac::check_binding_update(old, new, errors);
+        }
+        ("storage", "StorageClass") => classes::check_storage_update(old, new, errors),
+        ("node", "RuntimeClass") => classes::check_runtime_update(old, new, errors),
+        _ => {}
+    }
+}
+
+/// What a status may hold.
+fn check_status(object: &Object, errors: &mut FieldErrors) {
+    match (object.kind.short_group, object.kind.kind) {
+        ("", "Pod") => addresses::check_pod_status(object, errors),
+        ("", "Node") => addresses::check_node_status(object, errors),
+        ("", "Service") => service::check_status(object, errors),
+        ("networking", "Ingress") => service::check_status(object, errors),
+        ("", "ResourceQuota") => policy::check_quota_status(object, errors),
+        ("policy", "PodDisruptionBudget") => policy::check_budget_status(object, errors),
+        ("certificates", "CertificateSigningRequest") => certificates::check(object, errors),
+        ("apps" | "batch", _) | ("", "ReplicationController") => {
+            workload::check_status(object, errors);
+        }
+        _ => {}
+    }
+}
+
+/// What a new status must keep of the old one.
+fn check_status_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
+    match (new.kind.short_group, new.kind.kind) {
+        ("", "Pod") => pod_update::check_status(old, new, errors),
+        ("certificates", "CertificateSigningRequest") => {
+            certificates::check_update(old, new, crate::update::Subresource::Status, errors);
+        }
         _ => {}
     }
 }

@@ -29,6 +29,16 @@ impl Cidr {
         })
     }
 
+    /// Whether a service may ask for `address`: it lies in the range and is neither the network's nor, for IPv4, the
+    /// broadcast address.
+    #[must_use]
+    pub fn is_usable(&self, address: IpAddr) -> bool {
+        let host = self.host_bits();
+        let last = 1_u128.checked_shl(host).unwrap_or(0).wrapping_sub(1);
+        let inner = |offset: u128| offset != 0 && (self.is_ipv6() || offset != last);
+        self.contains(address) && self.offset_of(address).is_some_and(inner)
+    }
+
     /// Whether the range is of IPv6.
     #[must_use]
     pub fn is_ipv6(&self) -> bool {

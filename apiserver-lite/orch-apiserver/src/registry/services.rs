@@ -262,7 +262,7 @@ impl Asking<'_> {
         if self.before.addresses.contains(&address) {
             return Ok(address);
         }
-        if !range.contains(address) {
+        if !range.is_usable(address) {
             return Err(refuse(format!(
                 "the provided IP is not in the valid range. The range of valid IPs is {range}"
             )));
@@ -302,7 +302,7 @@ impl Asking<'_> {
                 None => {}
             }
         }
-        let checks_health = kind == "LoadBalancer" && spec.str("externalTrafficPolicy") == "Local";
+        let checks_health = checks_health(spec);
         let given = spec.int("healthCheckNodePort").filter(|given| *given != 0);
         match given {
             Some(given) if checks_health => {
@@ -429,22 +429,26 @@ pub fn carry_over(service: &mut Object, old: &Object) {
     if !uses_ports(&before) {
         return;
     }
+    let of = |port: &Map| (port.int("port"), port.str("protocol").to_owned());
+    let node_ports: HashMap<_, _> =
+        before.maps("ports").map(|port| (of(port), port.int("nodePort").unwrap_or(0))).collect();
     for port in spec.maps_mut("ports") {
-        let same = before.maps("ports").find(|other| {
-            other.int("port") == port.int("port") && other.str("protocol") == port.str("protocol")
-        });
-        let was = same.and_then(|other| other.int("nodePort")).unwrap_or(0);
+        let was = node_ports.get(&of(port)).copied().unwrap_or(0);
         match port.int("nodePort").unwrap_or(0) {
             0 if now_uses_ports && was != 0 => drop(port.insert("nodePort", was)),
             now if !now_uses_ports && now == was => drop(port.remove("nodePort")),
             _ => {}
         }
     }
-    if now_uses_ports && spec.int("healthCheckNodePort").unwrap_or(0) == 0 {
-        before
-            .get("healthCheckNodePort")
-            .cloned()
-            .into_iter()
-            .for_each(|value| drop(spec.insert("healthCheckNodePort", value)));
+    let field = "healthCheckNodePort";
+    if checks_health(spec) && spec.int(field).unwrap_or(0) == 0 {
+        before.get(field).cloned().into_iter().for_each(|port| drop(spec.insert(field, port)));
+    } else if !checks_health(spec) && spec.get(field) == before.get(field) {
+        spec.remove(field);
     }
+}
+
+/// Whether a service has a port on every node at which balancers ask whether it has endpoints there.
+fn checks_health(spec: &Map) -> bool {
+    spec.str("type") == "LoadBalancer" && spec.str("externalTrafficPolicy") == "Local"
 }

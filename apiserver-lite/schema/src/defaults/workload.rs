@@ -87,6 +87,25 @@ pub(super) fn default_replication_controller(fields: &mut Map) {
     labels_from_template(fields);
 }
 
+/// Average use of processors that an autoscaler without metrics aims at, in per cent of what is requested.
+const CPU_PERCENT: i64 = 80;
+
+/// Metrics are a list from version 2 on, which is the version that is stored.
+pub(super) fn default_autoscaler(spec: &mut Map, version: &str) {
+    set_default(spec, "minReplicas", 1);
+    if version == "v1" || !spec.list("metrics").is_empty() {
+        return;
+    }
+    let mut metric = Map::new();
+    metric.insert("type", "Resource");
+    let resource = metric.map_or_insert("resource");
+    resource.insert("name", "cpu");
+    let target = resource.map_or_insert("target");
+    target.insert("type", "Utilization");
+    target.insert("averageUtilization", CPU_PERCENT);
+    spec.insert("metrics", vec![Value::Map(metric)]);
+}
+
 /// An object without labels takes those of its pods.
 fn labels_from_template(fields: &mut Map) {
     if let Some(labels) = fields.map("spec").and_then(template_labels) {

@@ -3,7 +3,7 @@
 use proto_api::Quantity;
 
 use super::volume_source::{self, Place};
-use super::{FieldErrors, names};
+use super::{FieldErrors, names, selector};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -142,11 +142,7 @@ fn check_affinity(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let required = here.field("required");
     match affinity.map("required") {
         None => errors.required(&required, "must specify required node constraints"),
-        Some(selector) if selector.list("nodeSelectorTerms").is_empty() => {
-            let detail = "must have at least one node selector term";
-            errors.required(&required.field("nodeSelectorTerms"), detail);
-        }
-        Some(_) => {}
+        Some(terms) => selector::check_nodes(terms, &required, errors),
     }
 }
 

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use proto_api::Quantity;
-
+use super::numbers::{self, SECONDS_MAX};
 use super::volume::{VolumeNames, check_ephemeral_names, check_volumes};
-use super::{FieldErrors, metadata, names};
+use super::{FieldErrors, affinity, metadata, names, probes, references, resources, security};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -48,10 +47,12 @@ fn check_spec(spec: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
     check_host_ports(spec, path, errors);
     errors.one_of(&path.field("restartPolicy"), spec.str("restartPolicy"), RESTART_POLICIES);
     errors.one_of(&path.field("dnsPolicy"), spec.str("dnsPolicy"), DNS_POLICIES);
-    for field in ["terminationGracePeriodSeconds", "activeDeadlineSeconds"] {
-        if let Some(seconds) = spec.int(field).filter(|&seconds| seconds < 0) {
-            errors.invalid(&path.field(field), seconds, "must be greater than or equal to 0");
-        }
+    numbers::between(spec, "activeDeadlineSeconds", (1, SECONDS_MAX), path, errors);
+    // Kubernetes has no bound, and ends pods with a negative grace in a second; no clock has room for more than this.
+    let field = "terminationGracePeriodSeconds";
+    if let Some(seconds) = spec.int(field).filter(|&seconds| seconds > SECONDS_MAX) {
+        let detail = format!("must be less than or equal to {SECONDS_MAX}");
+        errors.invalid(&path.field(field), seconds, &detail);
     }
     for (field, rule) in [
         ("serviceAccountName", names::dns_subdomain as fn(&str) -> Vec<String>),
@@ -71,6 +72,32 @@ fn check_spec(spec: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
     }
     check_dns(spec, path, errors);
     check_tolerations(spec, path, errors);
+    security::check_pod(spec, path, errors);
+    affinity::check(spec, path, errors);
+    affinity::check_spread(spec, path, errors);
+    check_lists(spec, path, errors);
+}
+
+/// Readiness gates, aliases of hosts and overhead.
+fn check_lists(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("readinessGates");
+    for (at, gate) in spec.maps("readinessGates").enumerate() {
+        let (kind, here) = (gate.str("conditionType"), list.index(at));
+        errors.complaints(&here.field("conditionType"), kind, names::qualified_name(kind));
+    }
+    let list = path.field("hostAliases");
+    for (at, alias) in spec.maps("hostAliases").enumerate() {
+        let here = list.index(at);
+        errors.complaints(&here.field("ip"), alias.str("ip"), names::ip_address(alias.str("ip")));
+        let names_path = here.field("hostnames");
+        for (at, name) in alias.list("hostnames").iter().filter_map(Value::as_str).enumerate() {
+            errors.complaints(&names_path.index(at), name, names::dns_subdomain(name));
+        }
+    }
+    if let Some(overhead) = spec.map("overhead") {
+        let limits: Map = [("limits", Value::Map(overhead.clone()))].into_iter().collect();
+        resources::check_requirements(&limits, &path.field("overhead"), errors);
+    }
 }
 
 fn check_containers<'a>(
@@ -114,9 +141,12 @@ fn check_container(
     let policy = container.str("terminationMessagePolicy");
     errors.one_of(&path.field("terminationMessagePolicy"), policy, TERMINATION_POLICIES);
     check_ports(container, path, errors);
-    check_env(container, path, errors);
+    references::check_env(container, path, errors);
     volumes.check_mounts(container, field, path, errors);
-    check_resources(container, path, errors);
+    if let Some(map) = container.map("resources") {
+        resources::check_requirements(map, &path.field("resources"), errors);
+    }
+    security::check_container(container, path, errors);
     let policy = container.str("restartPolicy");
     // An init container that always restarts is a sidecar: it runs beside the containers and may be probed like them.
     let sidecar = field == "initContainers" && policy == "Always";
@@ -134,17 +164,7 @@ fn check_container(
             }
         }
     }
-    for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        if let Some(map) = container.map(probe) {
-            check_probe(map, probe, &path.field(probe), errors);
-        }
-    }
-    for hook in ["postStart", "preStop"] {
-        if let Some(map) = container.map("lifecycle").and_then(|lifecycle| lifecycle.map(hook)) {
-            let lifecycle = path.field("lifecycle");
-            check_handler(map, &["exec", "httpGet", "tcpSocket"], &lifecycle.field(hook), errors);
-        }
-    }
+    probes::check(container, path, errors);
 }
 
 fn check_ports(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
@@ -170,7 +190,7 @@ fn check_ports(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-fn check_port_number(number: i64, path: &Path<'_>, errors: &mut FieldErrors) {
+pub(super) fn check_port_number(number: i64, path: &Path<'_>, errors: &mut FieldErrors) {
     names::port_number(number).iter().for_each(|detail| errors.invalid(path, number, detail));
 }
 
@@ -202,128 +222,6 @@ fn check_host_ports(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-fn check_env(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    let list = path.field("env");
-    for (at, var) in container.maps("env").enumerate() {
-        let here = list.index(at);
-        let name = var.str("name");
-        if name.is_empty() {
-            errors.required(&here.field("name"), "");
-        } else {
-            errors.complaints(&here.field("name"), name, names::env_name(name));
-        }
-        let Some(source) = var.map("valueFrom") else { continue };
-        let here = here.field("valueFrom");
-        match source.len() {
-            0 => errors.invalid(
-                &here,
-                "",
-                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`",
-            ),
-            1 => {}
-            _ => errors.invalid(&here, "", "may not have more than one field specified at a time"),
-        }
-        if !var.str("value").is_empty() {
-            errors.invalid(&here, "", "may not be specified when `value` is not empty");
-        }
-    }
-    let list = path.field("envFrom");
-    for (at, source) in container.maps("envFrom").enumerate() {
-        let here = list.index(at);
-        let prefix = source.str("prefix");
-        if !prefix.is_empty() {
-            errors.complaints(&here.field("prefix"), prefix, names::env_name(prefix));
-        }
-        let sources =
-            ["configMapRef", "secretRef"].iter().filter(|key| source.contains(key)).count();
-        match sources {
-            0 => errors.invalid(&here, "", "must specify one of: `configMapRef` or `secretRef`"),
-            1 => {}
-            _ => errors.invalid(&here, "", "may not have more than one field specified at a time"),
-        }
-    }
-}
-
-/// Amounts are not negative, and no request is above its limit.
-fn check_resources(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    let Some(resources) = container.map("resources") else { return };
-    let path = path.field("resources");
-    let amount = |list: &str, name: &str| -> Option<Quantity> {
-        resources.map(list)?.str(name).parse().ok()
-    };
-    for list in ["limits", "requests"] {
-        for (name, value) in resources.map(list).into_iter().flat_map(Map::iter) {
-            let here = path.field(list);
-            errors.complaints(&here.key(name), name, names::qualified_name(name));
-            if amount(list, name).is_some_and(Quantity::is_negative) {
-                let detail = "must be greater than or equal to 0";
-                errors.invalid(&here.key(name), value.clone(), detail);
-            }
-        }
-    }
-    for (name, value) in resources.map("requests").into_iter().flat_map(Map::iter) {
-        let (request, limit) = (amount("requests", name), amount("limits", name));
-        if let (Some(request), Some(limit)) = (request, limit)
-            && request > limit
-        {
-            let here = path.field("requests");
-            let detail = format!("must be less than or equal to {name} limit of {limit}");
-            errors.invalid(&here, value.clone(), &detail);
-        }
-    }
-}
-
-fn check_probe(probe: &Map, name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
-    check_handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], path, errors);
-    for field in [
-        "initialDelaySeconds",
-        "timeoutSeconds",
-        "periodSeconds",
-        "successThreshold",
-        "failureThreshold",
-    ] {
-        if let Some(number) = probe.int(field).filter(|&number| number < 0) {
-            errors.invalid(&path.field(field), number, "must be greater than or equal to 0");
-        }
-    }
-    if name != "readinessProbe"
-        && let Some(number) = probe.int("successThreshold").filter(|&number| number != 1)
-    {
-        errors.invalid(&path.field("successThreshold"), number, "must be 1");
-    }
-}
-
-fn check_handler(handler: &Map, kinds: &[&str], path: &Path<'_>, errors: &mut FieldErrors) {
-    let mut set = kinds.iter().filter(|kind| handler.contains(kind));
-    match (set.next(), set.next()) {
-        (None, _) => errors.required(path, "must specify a handler type"),
-        (Some(_), Some(second)) => {
-            errors.forbidden(&path.field(second), "may not specify more than 1 handler type");
-        }
-        _ => {}
-    }
-    if handler.map("exec").is_some_and(|exec| exec.list("command").is_empty()) {
-        let here = path.field("exec");
-        errors.required(&here.field("command"), "");
-    }
-    for kind in ["httpGet", "tcpSocket"] {
-        let Some(action) = handler.map(kind) else { continue };
-        let here = path.field(kind);
-        if kind == "httpGet" && action.str("path").is_empty() {
-            errors.required(&here.field("path"), "");
-        }
-        check_named_port(action.get("port"), &here.field("port"), errors);
-    }
-}
-
-/// A port that is a number or the name of a container's port.
-pub(super) fn check_named_port(port: Option<&Value>, path: &Path<'_>, errors: &mut FieldErrors) {
-    match port {
-        Some(Value::String(name)) => errors.complaints(path, name, names::port_name(name)),
-        port => check_port_number(port.and_then(Value::as_int).unwrap_or(0), path, errors),
-    }
-}
-
 fn check_dns(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let config = path.field("dnsConfig");
     let servers = spec.map("dnsConfig").map_or(&[][..], |config| config.list("nameservers"));
@@ -337,7 +235,7 @@ fn check_dns(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-fn check_tolerations(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+pub(super) fn check_tolerations(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("tolerations");
     for (at, toleration) in spec.maps("tolerations").enumerate() {
         let here = list.index(at);

@@ -34,6 +34,11 @@ fn fixed_part(spec: &Map) -> Map {
     for field in ["activeDeadlineSeconds", "tolerations"] {
         fixed.remove(field);
     }
+    // A negative grace is a second: both may stand there.
+    let field = "terminationGracePeriodSeconds";
+    if fixed.int(field).is_some_and(|seconds| seconds < 0) {
+        fixed.insert(field, 1);
+    }
     fixed
 }
 
@@ -93,9 +98,6 @@ pub(super) fn check_ephemeral(old: &Object, new: &Object, errors: &mut FieldErro
 
 /// A container that has terminated for good stays terminated in the status, and a node once set is kept.
 pub(super) fn check_status(old: &Object, new: &Object, errors: &mut FieldErrors) {
-    if !new.kind.is("", "Pod") {
-        return;
-    }
     let path = Path::ROOT;
     let (before, after) = (old.str_at(&["spec", "nodeName"]), new.str_at(&["spec", "nodeName"]));
     if !before.is_empty() && before != after {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::pod::check_named_port;
-use super::{FieldErrors, metadata, names};
+use super::numbers;
+use super::probes::check_named_port;
+use super::{FieldErrors, addresses, metadata, names};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -56,6 +57,7 @@ fn check_ports(spec: &Map, kind: &str, headless: bool, path: &Path<'_>, errors: 
     let several = spec.list("ports").len() > 1;
     let (mut seen_names, mut seen_ports) = (BTreeSet::new(), BTreeSet::new());
     let mut seen_node_ports = BTreeSet::new();
+    let uses_node_ports = matches!(kind, "NodePort" | "LoadBalancer");
     for (at, port) in spec.maps("ports").enumerate() {
         let here = list.index(at);
         let name = port.str("name");
@@ -80,9 +82,10 @@ fn check_ports(spec: &Map, kind: &str, headless: bool, path: &Path<'_>, errors: 
             check_named_port(port.get("targetPort"), &here.field("targetPort"), errors);
         }
         if let Some(node_port) = port.int("nodePort").filter(|&number| number != 0) {
-            if kind == "ClusterIP" {
-                let detail = "may not be used when `type` is 'ClusterIP'";
-                errors.forbidden(&here.field("nodePort"), detail);
+            numbers::between(port, "nodePort", (1, 65535), &here, errors);
+            if !uses_node_ports {
+                let detail = format!("may not be used when `type` is '{kind}'");
+                errors.forbidden(&here.field("nodePort"), &detail);
             }
             if !seen_node_ports.insert((protocol, node_port)) {
                 errors.duplicate(&here.field("nodePort"), node_port);
@@ -119,13 +122,137 @@ fn check_addresses(
         let detail = format!("may not be set to 'None' for {kind} services");
         errors.invalid(&path.field("clusterIP"), address, &detail);
     }
-    for (field, rule) in [
-        ("externalIPs", names::ip_address as fn(&str) -> Vec<String>),
-        ("loadBalancerSourceRanges", names::cidr),
-    ] {
-        let list = path.field(field);
-        for (at, text) in spec.list(field).iter().filter_map(Value::as_str).enumerate() {
-            errors.complaints(&list.index(at), text, rule(text));
+    check_cluster_addresses(spec, kind, path, errors);
+    let list = path.field("externalIPs");
+    for (at, text) in addresses::texts(spec, "externalIPs") {
+        addresses::check_reachable(text, &list.index(at), errors);
+    }
+    check_balancer(spec, kind, path, errors);
+}
+
+/// Addresses and families go together: one of each, in one order.
+fn check_cluster_addresses(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("clusterIPs");
+    if kind == "ExternalName" {
+        for field in ["clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            if spec.contains(field) {
+                errors.forbidden(&path.field(field), "may not be set for ExternalName services");
+            }
+        }
+        return;
+    }
+    let policies = &["PreferDualStack", "RequireDualStack", "SingleStack"];
+    let policy = spec.str("ipFamilyPolicy");
+    if !policy.is_empty() {
+        errors.one_of(&path.field("ipFamilyPolicy"), policy, policies);
+    }
+    for field in ["clusterIPs", "ipFamilies"] {
+        addresses::check_unique(spec, field, path, errors);
+        if spec.list(field).len() > 2 {
+            errors.invalid(&path.field(field), "", "may only hold up to 2 values");
+        }
+    }
+    let families = path.field("ipFamilies");
+    for (at, family) in addresses::texts(spec, "ipFamilies") {
+        if !matches!(family, "IPv4" | "IPv6") {
+            errors.not_supported(&families.index(at), family, &["IPv4", "IPv6"]);
+        }
+    }
+    let first = spec.list("clusterIPs").first().and_then(Value::as_str);
+    if first.is_some_and(|first| first != spec.str("clusterIP")) && spec.contains("clusterIP") {
+        let value = spec.list("clusterIPs").to_vec();
+        errors.invalid(&list, value, "first value must match `clusterIP`");
+    }
+    if spec.list("clusterIPs").len() > 2 {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (at, text) in addresses::texts(spec, "clusterIPs") {
+        let here = list.index(at);
+        let family = spec.list("ipFamilies").get(at).and_then(Value::as_str);
+        match text.parse::<std::net::IpAddr>() {
+            _ if text == "None" && at == 0 && spec.list("clusterIPs").len() == 1 => {}
+            _ if text == "None" => {
+                errors.invalid(&here, text, "'None' must be the first and only value");
+            }
+            Err(_) => errors.complaints(&here, text, names::ip_address(text)),
+            Ok(address) => {
+                if !seen.insert(address.is_ipv4()) {
+                    let detail = "may specify no more than one IP for each IP family";
+                    errors.invalid(&list, spec.list("clusterIPs").to_vec(), detail);
+                }
+                let is = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+                if family.is_some_and(|family| family != is) {
+                    let detail = format!(
+                        "expected an {} value as indicated by `ipFamilies[{at}]`",
+                        family.unwrap_or_default()
+                    );
+                    errors.invalid(&here, text, &detail);
+                }
+            }
+        }
+    }
+}
+
+/// What only a load balancer has.
+fn check_balancer(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("loadBalancerSourceRanges");
+    let ranges = spec.list("loadBalancerSourceRanges");
+    if !ranges.is_empty() && kind != "LoadBalancer" {
+        errors.forbidden(&list, "may only be used when `type` is 'LoadBalancer'");
+    }
+    for (at, text) in addresses::texts(spec, "loadBalancerSourceRanges") {
+        // Kubernetes leaves blanks around a range away.
+        addresses::check_cidr(text.trim(), &list.index(at), errors);
+    }
+    let number = spec.int("healthCheckNodePort").unwrap_or(0);
+    if number != 0 {
+        numbers::between(spec, "healthCheckNodePort", (1, 65535), path, errors);
+        if kind != "LoadBalancer" || spec.str("externalTrafficPolicy") != "Local" {
+            let detail = "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+            errors.invalid(&path.field("healthCheckNodePort"), number, detail);
+        }
+    }
+    let external = spec.str("externalTrafficPolicy");
+    if !external.is_empty()
+        && !matches!(kind, "NodePort" | "LoadBalancer")
+        && spec.list("externalIPs").is_empty()
+    {
+        let detail = "may only be set when `type` is 'NodePort' or 'LoadBalancer'";
+        errors.invalid(&path.field("externalTrafficPolicy"), external, detail);
+    }
+    if spec.contains("allocateLoadBalancerNodePorts") && kind != "LoadBalancer" {
+        let detail = "may only be used when `type` is 'LoadBalancer'";
+        errors.forbidden(&path.field("allocateLoadBalancerNodePorts"), detail);
+    }
+    let class = spec.str("loadBalancerClass");
+    if !class.is_empty() {
+        let here = path.field("loadBalancerClass");
+        if kind != "LoadBalancer" {
+            errors.forbidden(&here, "may only be used when `type` is 'LoadBalancer'");
+        }
+        errors.complaints(&here, class, names::qualified_name(class));
+    }
+}
+
+/// The addresses that a balancer has given a service.
+pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let status = path.field("status");
+    let balancer = status.field("loadBalancer");
+    let list = balancer.field("ingress");
+    let ingress = object.fields.at(&["status", "loadBalancer"]).and_then(Value::as_map);
+    for (at, point) in ingress.into_iter().flat_map(|map| map.maps("ingress")).enumerate() {
+        let (here, ip, host) = (list.index(at), point.str("ip"), point.str("hostname"));
+        if !ip.is_empty() {
+            addresses::check_reachable(ip, &here.field("ip"), errors);
+        }
+        if !host.is_empty() {
+            errors.complaints(&here.field("hostname"), host, names::dns_subdomain(host));
+            if host.parse::<std::net::IpAddr>().is_ok() {
+                let detail = "must be a DNS name, not an IP address";
+                errors.invalid(&here.field("hostname"), host, detail);
+            }
         }
     }
 }
@@ -152,7 +279,7 @@ pub(super) fn check_endpoints(object: &Object, errors: &mut FieldErrors) {
             let list_path = here.field(list);
             for (at, address) in subset.maps(list).enumerate() {
                 let item = list_path.index(at);
-                check_endpoint_address(address.str("ip"), &item.field("ip"), errors);
+                addresses::check_reachable(address.str("ip"), &item.field("ip"), errors);
             }
         }
         let list = here.field("ports");
@@ -167,29 +294,10 @@ pub(super) fn check_endpoints(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// An address that traffic can be sent to.
-fn check_endpoint_address(ip: &str, path: &Path<'_>, errors: &mut FieldErrors) {
-    let Ok(address) = ip.parse::<std::net::IpAddr>() else {
-        errors.complaints(path, ip, names::ip_address(ip));
-        return;
-    };
-    let link_local = match address {
-        std::net::IpAddr::V4(v4) => v4.is_link_local(),
-        std::net::IpAddr::V6(v6) => v6.is_unicast_link_local(),
-    };
-    let refused = [
-        (address.is_unspecified(), "may not be unspecified (0.0.0.0 or ::)"),
-        (address.is_loopback(), "may not be in the loopback range (127.0.0.0/8, ::1/128)"),
-        (link_local, "may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
-        (address.is_multicast(), "may not be in the multicast range"),
-    ];
-    for (_, detail) in refused.iter().filter(|(hit, _)| *hit) {
-        errors.invalid(path, ip, detail);
-    }
-}
-
 /// Endpoints that one slice may hold.
 const SLICE_ENDPOINTS_MAX: usize = 1000;
+/// Addresses that one endpoint may have, and ports that one slice may have.
+const ADDRESSES_MAX: usize = 100;
 
 pub(super) fn check_slice(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
@@ -201,23 +309,41 @@ pub(super) fn check_slice(object: &Object, errors: &mut FieldErrors) {
     }
     for (at, endpoint) in object.fields.maps("endpoints").enumerate() {
         let here = list.index(at);
-        let addresses = here.field("addresses");
-        if endpoint.list("addresses").is_empty() {
-            errors.required(&addresses, "must contain at least 1 address");
+        let addresses_path = here.field("addresses");
+        let count = endpoint.list("addresses").len();
+        if count == 0 {
+            errors.required(&addresses_path, "must contain at least 1 address");
+        } else if count > ADDRESSES_MAX {
+            errors.invalid(
+                &addresses_path,
+                "",
+                &format!("must have at most {ADDRESSES_MAX} items"),
+            );
         }
         for (at, address) in endpoint.list("addresses").iter().filter_map(Value::as_str).enumerate()
         {
-            let item = addresses.index(at);
-            match kind {
-                "FQDN" => errors.complaints(&item, address, names::dns_subdomain(address)),
-                _ => check_endpoint_address(address, &item, errors),
+            let item = addresses_path.index(at);
+            match (kind, address.parse::<std::net::IpAddr>()) {
+                ("FQDN", _) => errors.complaints(&item, address, names::dns_subdomain(address)),
+                ("IPv4", Ok(ip)) if !ip.is_ipv4() => {
+                    errors.invalid(&item, address, "must be a valid IPv4 address");
+                }
+                ("IPv6", Ok(ip)) if ip.is_ipv4() => {
+                    errors.invalid(&item, address, "must be a valid IPv6 address");
+                }
+                _ => addresses::check_reachable(address, &item, errors),
             }
         }
     }
     let mut seen = BTreeSet::new();
     let list = path.field("ports");
+    if object.fields.list("ports").len() > ADDRESSES_MAX {
+        errors.invalid(&list, "", &format!("must have at most {ADDRESSES_MAX} items"));
+    }
     for (at, port) in object.fields.maps("ports").enumerate() {
         let here = list.index(at);
+        // Kubernetes looks at no number here; readers of slices have 16 bits for it.
+        numbers::between(port, "port", (0, 65535), &here, errors);
         if !seen.insert(port.str("name")) {
             errors.duplicate(&here.field("name"), port.str("name"));
         }

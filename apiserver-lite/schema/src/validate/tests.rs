@@ -1,5 +1,6 @@
 //! Rules: an object that breaks one, and the words about it.
 
+mod rules;
 mod volumes;
 
 use proto_api::names::{Names, Profile};
@@ -176,7 +177,7 @@ fn containers_that_break_a_rule() {
         ),
         (
             container(
-                &json!({"env": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "spec"}}}]}),
+                &json!({"env": [{"name": "A", "value": "x", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]}),
             ),
             "spec.containers[0].env[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty",
         ),

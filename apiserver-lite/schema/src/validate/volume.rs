@@ -2,35 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::references::{self, Shown};
 use super::volume_source::{self, Place, check_relative};
-use super::{FieldErrors, names, persistent};
+use super::{FieldErrors, classes, names, persistent};
 use crate::value::{Map, Path, Value};
-
-/// Shortest lifetime of a projected token, in seconds.
-const TOKEN_SECONDS_MIN: i64 = 600;
-/// Longest lifetime of a projected token, in seconds.
-const TOKEN_SECONDS_MAX: i64 = 1 << 32;
-
-/// Fields of the pod that a volume can show.
-const POD_FIELDS: &[&str] = &[
-    "metadata.annotations",
-    "metadata.labels",
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-];
-/// Fields of the pod with a key of their own: `metadata.labels['app']`.
-const POD_MAPS: &[&str] = &["metadata.annotations", "metadata.labels"];
-/// Resources of a container that a volume can show; sizes of huge pages come after their prefix.
-const CONTAINER_RESOURCES: &[&str] = &[
-    "limits.cpu",
-    "limits.ephemeral-storage",
-    "limits.memory",
-    "requests.cpu",
-    "requests.ephemeral-storage",
-    "requests.memory",
-];
-const HUGE_PAGES: [&str; 2] = ["limits.hugepages-", "requests.hugepages-"];
 
 /// What a volume can be used as.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -200,12 +175,7 @@ fn check_overlap<'a>(
 
 fn check_token(token: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let seconds = token.int("expirationSeconds").unwrap_or(3600);
-    let here = path.field("expirationSeconds");
-    if seconds < TOKEN_SECONDS_MIN {
-        errors.invalid(&here, seconds, "may not specify a duration less than 10 minutes");
-    } else if seconds > TOKEN_SECONDS_MAX {
-        errors.invalid(&here, seconds, "may not specify a duration larger than 2^32 seconds");
-    }
+    classes::check_token_life(seconds, &path.field("expirationSeconds"), errors);
     check_local_path(token.str("path"), &path.field("path"), errors);
 }
 
@@ -226,44 +196,14 @@ fn check_downward(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
                     "fieldRef and resourceFieldRef can not be specified simultaneously",
                 );
             }
-            (Some(field), None) => check_pod_field(field, &here.field("fieldRef"), errors),
+            (Some(field), None) => {
+                references::check_field(field, Shown::File, &here.field("fieldRef"), errors);
+            }
             (None, Some(resource)) => {
-                check_resource(resource, &here.field("resourceFieldRef"), errors);
+                let here = here.field("resourceFieldRef");
+                references::check_resource(resource, Shown::File, &here, errors);
             }
         }
-    }
-}
-
-fn check_pod_field(field: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    let (name, here) = (field.str("fieldPath"), path.field("fieldPath"));
-    if name.is_empty() {
-        errors.required(&here, "");
-        return;
-    }
-    let keyed = name.strip_suffix("']").and_then(|name| name.split_once("['"));
-    match keyed {
-        Some((map, key)) if POD_MAPS.contains(&map) => {
-            // annotations are written with capitals too
-            let key = if map == "metadata.labels" { key.to_owned() } else { key.to_lowercase() };
-            errors.complaints(path, &key, names::qualified_name(&key));
-        }
-        Some((map, _)) => {
-            let detail = format!("does not support subscript for {map}");
-            errors.invalid(path, name, &detail);
-        }
-        None if !POD_FIELDS.contains(&name) => errors.not_supported(&here, name, POD_FIELDS),
-        None => {}
-    }
-}
-
-fn check_resource(resource: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    require(resource, "containerName", path, errors);
-    let (name, here) = (resource.str("resource"), path.field("resource"));
-    let huge = |name: &str| HUGE_PAGES.iter().any(|prefix| name.starts_with(prefix));
-    if name.is_empty() {
-        errors.required(&here, "");
-    } else if !CONTAINER_RESOURCES.contains(&name) && !huge(name) {
-        errors.not_supported(&here, name, CONTAINER_RESOURCES);
     }
 }
 

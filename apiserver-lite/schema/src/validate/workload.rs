@@ -1,7 +1,8 @@
 //! Rules for what makes pods: workloads of `apps` and `batch`, replication controllers, pod templates.
 
+use super::numbers::{self, SECONDS_MAX, Share, not_negative};
 use super::pod::check_template;
-use super::{FieldErrors, metadata};
+use super::{FieldErrors, cron, metadata, selector};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
@@ -12,7 +13,7 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
     let spec = object.spec().unwrap_or(&empty);
     for field in ["replicas", "minReadySeconds", "revisionHistoryLimit", "progressDeadlineSeconds"]
     {
-        check_not_negative(spec, field, &path, errors);
+        not_negative(spec, field, &path, errors);
     }
     check_selector(spec, &path, errors);
     let template = path.field("template");
@@ -25,11 +26,19 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
     };
     let strategy = path.field(field);
     errors.one_of(&strategy.field("type"), spec.str_at(&[field, "type"]), supported);
-    check_rolling(spec, field, &strategy, errors);
+    check_rolling(spec, field, object.kind.kind, &strategy, errors);
+    if object.kind.kind == "Deployment" {
+        check_deadlines(spec, &path, errors);
+    }
+    let management = spec.str("podManagementPolicy");
+    if object.kind.kind == "StatefulSet" && !matches!(management, "OrderedReady" | "Parallel") {
+        let detail = "must be 'OrderedReady' or 'Parallel'";
+        errors.invalid(&path.field("podManagementPolicy"), management, detail);
+    }
 }
 
-/// A deployment must be able to move: not both bounds at zero, and none with `Recreate`.
-fn check_rolling(spec: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+/// A workload must be able to move while it is updated: not both bounds at zero, and none with `Recreate`.
+fn check_rolling(spec: &Map, field: &str, kind: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     let here = path.field("rollingUpdate");
     let rolling = spec.map(field).and_then(|strategy| strategy.map("rollingUpdate"));
     if field == "strategy" && spec.str_at(&[field, "type"]) == "Recreate" && rolling.is_some() {
@@ -37,23 +46,42 @@ fn check_rolling(spec: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErr
         return;
     }
     let Some(rolling) = rolling else { return };
-    let is_zero = |name: &str| match rolling.get(name) {
-        Some(Value::String(text)) => text == "0%",
-        value => value.and_then(Value::as_int) == Some(0),
-    };
-    for name in ["maxUnavailable", "maxSurge"] {
-        if let Some(Value::String(text)) = rolling.get(name) {
-            let percent = text.strip_suffix('%').and_then(|digits| digits.parse::<u32>().ok());
-            if percent.is_none() {
-                let detail = "must be an integer or percentage (e.g '5%%')";
-                errors.invalid(&here.field(name), text.as_str(), detail);
+    let value = |name: &str| rolling.get(name).cloned().unwrap_or_default();
+    let zero = |share: Option<Share>| share.is_some_and(Share::is_zero);
+    match kind {
+        "Deployment" => {
+            let surge = numbers::share(rolling, "maxSurge", &here, errors);
+            let away = numbers::share_of_whole(rolling, "maxUnavailable", &here, errors);
+            if zero(surge) && zero(away) {
+                let detail = "may not be 0 when `maxSurge` is 0";
+                errors.invalid(&here.field("maxUnavailable"), value("maxUnavailable"), detail);
             }
         }
+        "DaemonSet" => {
+            let surge = numbers::share_of_whole(rolling, "maxSurge", &here, errors);
+            let away = numbers::share_of_whole(rolling, "maxUnavailable", &here, errors);
+            let none = |share: Option<Share>| share.is_none_or(Share::is_zero);
+            if none(surge) && none(away) {
+                let detail = "cannot be 0 when maxSurge is 0";
+                errors.required(&here.field("maxUnavailable"), detail);
+            } else if !none(surge) && !none(away) {
+                let detail = "may not be set when maxUnavailable is non-zero";
+                errors.invalid(&here.field("maxSurge"), value("maxSurge"), detail);
+            }
+        }
+        _ => {
+            not_negative(rolling, "partition", &here, errors);
+            numbers::share_of_whole(rolling, "maxUnavailable", &here, errors);
+        }
     }
-    if field == "strategy" && is_zero("maxUnavailable") && is_zero("maxSurge") {
-        let detail = "may not be 0 when `maxSurge` is 0";
-        let value = rolling.get("maxUnavailable").cloned().unwrap_or_default();
-        errors.invalid(&here.field("maxUnavailable"), value, detail);
+}
+
+/// Whether a roll-out has stalled is known only after its pods have had time to become available.
+fn check_deadlines(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let Some(deadline) = spec.int("progressDeadlineSeconds") else { return };
+    if deadline <= spec.int("minReadySeconds").unwrap_or(0) {
+        let here = path.field("progressDeadlineSeconds");
+        errors.invalid(&here, deadline, "must be greater than minReadySeconds");
     }
 }
 
@@ -68,22 +96,23 @@ fn check_selector(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         errors.invalid(&here, Map::new(), "empty selector is invalid for deployment");
         return;
     }
+    let before = errors.0.len();
+    selector::check(Some(selector), &here, errors);
+    if errors.0.len() > before {
+        return;
+    }
     let template = spec.at(&["template", "metadata", "labels"]).and_then(Value::as_map);
     let labels = template.cloned().unwrap_or_default();
-    match selector_matches(selector, &labels) {
-        Err(why) => errors.invalid(&here, selector.clone(), &why),
-        Ok(true) => {}
-        Ok(false) => {
-            let template = path.field("template");
-            let metadata = template.field("metadata");
-            let detail = "`selector` does not match template `labels`";
-            errors.invalid(&metadata.field("labels"), labels, detail);
-        }
+    if !selector_matches(selector, &labels) {
+        let template = path.field("template");
+        let metadata = template.field("metadata");
+        let detail = "`selector` does not match template `labels`";
+        errors.invalid(&metadata.field("labels"), labels, detail);
     }
 }
 
-/// Whether a label selector, as it stands in a tree, selects `labels`.
-fn selector_matches(selector: &Map, labels: &Map) -> Result<bool, String> {
+/// Whether a valid label selector, as it stands in a tree, selects `labels`.
+fn selector_matches(selector: &Map, labels: &Map) -> bool {
     let equal = selector.map("matchLabels").into_iter().flat_map(Map::iter);
     let mut matches = equal.fold(true, |all, (key, value)| all && labels.get(key) == Some(value));
     for requirement in selector.maps("matchExpressions") {
@@ -93,11 +122,10 @@ fn selector_matches(selector: &Map, labels: &Map) -> Result<bool, String> {
             "In" => listed,
             "NotIn" => !listed,
             "Exists" => value.is_some(),
-            "DoesNotExist" => value.is_none(),
-            other => return Err(format!("{other:?} is not a valid label selector operator")),
+            _ => value.is_none(),
         };
     }
-    Ok(matches)
+    matches
 }
 
 fn check_restart_policy(spec: &Map, allowed: &[&str], path: &Path<'_>, errors: &mut FieldErrors) {
@@ -105,12 +133,6 @@ fn check_restart_policy(spec: &Map, allowed: &[&str], path: &Path<'_>, errors: &
     if !policy.is_empty() && !allowed.contains(&policy) {
         let spec = path.field("spec");
         errors.not_supported(&spec.field("restartPolicy"), policy, allowed);
-    }
-}
-
-fn check_not_negative(spec: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
-    if let Some(number) = spec.int(field).filter(|&number| number < 0) {
-        errors.invalid(&path.field(field), number, "must be greater than or equal to 0");
     }
 }
 
@@ -138,8 +160,8 @@ pub(super) fn check_replication_controller(object: &Object, errors: &mut FieldEr
     let path = path.field("spec");
     let empty = Map::new();
     let spec = object.spec().unwrap_or(&empty);
-    check_not_negative(spec, "replicas", &path, errors);
-    check_not_negative(spec, "minReadySeconds", &path, errors);
+    not_negative(spec, "replicas", &path, errors);
+    not_negative(spec, "minReadySeconds", &path, errors);
     if spec.map("selector").is_none_or(Map::is_empty) {
         errors.required(&path.field("selector"), "");
     }
@@ -171,14 +193,40 @@ fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         "backoffLimit",
         "ttlSecondsAfterFinished",
     ] {
-        check_not_negative(spec, field, path, errors);
+        not_negative(spec, field, path, errors);
     }
+    check_seconds(spec, "activeDeadlineSeconds", path, errors);
+    check_completion(spec, path, errors);
     let template = path.field("template");
     check_template(spec.map("template"), &template, errors);
     check_restart_policy(spec, &["OnFailure", "Never"], &template, errors);
     let mode = spec.str("completionMode");
     if !mode.is_empty() {
         errors.one_of(&path.field("completionMode"), mode, &["Indexed", "NonIndexed"]);
+    }
+}
+
+/// Kubernetes has no upper bound; no clock has room for more than this.
+fn check_seconds(spec: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    if let Some(seconds) = spec.int(field).filter(|seconds| *seconds > SECONDS_MAX) {
+        let detail = format!("must be less than or equal to {SECONDS_MAX}");
+        errors.invalid(&path.field(field), seconds, &detail);
+    }
+}
+
+/// Jobs with an index have a number of them, and not too many at once.
+fn check_completion(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    const PARALLEL_MAX: i64 = 100_000;
+    if spec.str("completionMode") != "Indexed" {
+        return;
+    }
+    if !spec.contains("completions") {
+        errors.required(&path.field("completions"), "when completion mode is Indexed");
+    }
+    if let Some(many) = spec.int("parallelism").filter(|many| *many > PARALLEL_MAX) {
+        let detail =
+            format!("must be less than or equal to {PARALLEL_MAX} when completion mode is Indexed");
+        errors.invalid(&path.field("parallelism"), many, &detail);
     }
 }
 
@@ -193,6 +241,27 @@ pub(super) fn check_job_update(old: &Object, new: &Object, errors: &mut FieldErr
     }
 }
 
+/// Longest name of a cron job: its jobs' names are longer by eleven.
+const CRON_JOB_NAME_MAX: usize = 52;
+
+/// The name of a time zone, or none; which ones there are is known where clocks are read.
+fn check_time_zone(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let Some(zone) = spec.get("timeZone").and_then(Value::as_str) else { return };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');
+    let here = path.field("timeZone");
+    if zone.is_empty() {
+        errors.invalid(&here, zone, "timeZone must be nil or non-empty string");
+    } else if zone.eq_ignore_ascii_case("Local") {
+        errors.invalid(
+            &here,
+            zone,
+            "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones",
+        );
+    } else if !zone.chars().all(plain) {
+        errors.invalid(&here, zone, &format!("unknown time zone {zone}"));
+    }
+}
+
 pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
@@ -201,17 +270,17 @@ pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
     let schedule = spec.str("schedule");
     if schedule.is_empty() {
         errors.required(&path.field("schedule"), "");
-    } else if !schedule.starts_with('@') && schedule.split_whitespace().count() != 5 {
-        let detail =
-            format!("expected exactly 5 fields, found {}", schedule.split_whitespace().count());
+    } else if let Err(detail) = cron::check(schedule) {
         errors.invalid(&path.field("schedule"), schedule, &detail);
     }
+    check_time_zone(spec, &path, errors);
     let policies = &["Allow", "Forbid", "Replace"];
     errors.one_of(&path.field("concurrencyPolicy"), spec.str("concurrencyPolicy"), policies);
     for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"]
     {
-        check_not_negative(spec, field, &path, errors);
+        not_negative(spec, field, &path, errors);
     }
+    check_seconds(spec, "startingDeadlineSeconds", &path, errors);
     let template = path.field("jobTemplate");
     let job = spec.map("jobTemplate");
     if let Some(labels) =
@@ -220,6 +289,46 @@ pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
         let meta = template.field("metadata");
         metadata::check_labels(labels, &meta.field("labels"), errors);
     }
+    if object.name().len() > CRON_JOB_NAME_MAX {
+        let metadata = Path::ROOT;
+        let metadata = metadata.field("metadata");
+        let detail = format!("must be no more than {CRON_JOB_NAME_MAX} characters");
+        errors.invalid(&metadata.field("name"), object.name(), &detail);
+    }
     let job_spec = job.and_then(|job| job.map("spec")).unwrap_or(&empty);
     check_job_spec(job_spec, &template.field("spec"), errors);
+}
+
+/// Counts of pods that a status reports.
+const COUNTS: &[&str] = &[
+    "active",
+    "availableReplicas",
+    "collisionCount",
+    "currentNumberScheduled",
+    "currentReplicas",
+    "desiredNumberScheduled",
+    "failed",
+    "fullyLabeledReplicas",
+    "numberAvailable",
+    "numberMisscheduled",
+    "numberReady",
+    "numberUnavailable",
+    "observedGeneration",
+    "ready",
+    "readyReplicas",
+    "replicas",
+    "succeeded",
+    "unavailableReplicas",
+    "updatedNumberScheduled",
+    "updatedReplicas",
+];
+
+/// No count in a status is negative.
+pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let empty = Map::new();
+    let status = object.status().unwrap_or(&empty);
+    for field in COUNTS {
+        not_negative(status, field, &path.field("status"), errors);
+    }
 }

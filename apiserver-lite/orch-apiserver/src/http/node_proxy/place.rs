@@ -7,7 +7,7 @@ use apiserver_schema::Object;
 use super::allowed::Rule;
 use crate::http::query::Query;
 use crate::http::routes::ResourceRequest;
-use crate::registry::pods;
+use crate::registry::{logs, pods};
 use crate::server::Server;
 use crate::status::{About, ApiError};
 
@@ -144,6 +144,9 @@ fn pod_action(
 ) -> Result<Place, ApiError> {
     let pod = pod(server, &request.namespace, &request.name)?;
     let (namespace, name) = (&request.namespace, &request.name);
+    if action == "log" {
+        logs::check(query, name)?;
+    }
     let container = match action {
         "portforward" => String::new(),
         _ => container(&pod, query)?,

@@ -1,0 +1,227 @@
+//! Numbers that a client sends: whatever they are, the answer is a status or an object, and the server goes on.
+
+#[path = "../../../schema/tests/support/integers.rs"]
+mod integers;
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::Full;
+use hyper::client::conn::http1::SendRequest;
+use integers::{Step, paths, text, with_number};
+use proto_api::schema::{self, Resource};
+use serde_json::{Value, json};
+
+use crate::support::TestServer;
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+/// What a length of a watch may be: everything that a query can hold.
+const LENGTHS: [&str; 5] = ["9223372036854775807", "4294967296", "2147483647", "0", "1"];
+
+#[tokio::test]
+async fn any_timeout_of_a_watch_or_list_is_answered() {
+    let server = TestServer::start().await;
+    for length in LENGTHS {
+        let mut events =
+            server.watch(&format!("/api/v1/namespaces?watch=1&timeoutSeconds={length}")).await;
+        let first = events.next().await.expect("an event");
+        assert_eq!(first["type"], "ADDED", "{length}");
+        server.get(&format!("{PODS}?timeoutSeconds={length}")).await.expect(200);
+    }
+    for wrong in ["x", "1.5", "9223372036854775808"] {
+        let reply = server.get(&format!("{PODS}?watch=1&timeoutSeconds={wrong}")).await;
+        assert_eq!(reply.code(), 400, "{wrong}");
+        assert_eq!(server.get(&format!("{PODS}?timeoutSeconds={wrong}")).await.code(), 400);
+    }
+}
+
+/// A bound pod whose spec has `number` as its grace is refused or can be deleted, also for trial and by eviction.
+#[tokio::test]
+async fn a_pod_with_any_grace_is_refused_or_deleted() {
+    let server = TestServer::start().await;
+    let mut made = 0;
+    for (at, number) in integers::NUMBERS.into_iter().enumerate() {
+        let pod = json!({"metadata": {"name": format!("p{at}")}, "spec": {
+            "nodeName": "n", "terminationGracePeriodSeconds": number,
+            "containers": [{"name": "c", "image": "i"}]}});
+        let path = format!("{PODS}/p{at}");
+        match server.post(PODS, pod.to_string()).await.code() {
+            201 => made += 1,
+            code => {
+                assert_eq!(code, 422, "{number}");
+                continue;
+            }
+        }
+        server.delete(&format!("{path}?dryRun=All")).await.expect(200);
+        let marked = server.delete(&path).await.expect(200);
+        let grace = marked["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        assert!((0..=2_147_483_647).contains(&grace), "{number}: {marked}");
+        // Without any grace it is gone already.
+        let code = server.delete(&format!("{path}?gracePeriodSeconds=0")).await.code();
+        assert_eq!(code, if grace == 0 { 404 } else { 200 }, "{number}");
+    }
+    assert!(made > 0);
+    server.get("/readyz").await;
+}
+
+/// Objects that are accepted, for kinds of which nothing less is: what follows a number is then carried out.
+fn accepted(kind: &str) -> Option<Value> {
+    let pod = json!({"containers": [{"name": "c", "image": "i"}], "nodeName": "n"});
+    let template = |policy: &str| {
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"restartPolicy": policy,
+            "containers": [{"name": "c", "image": "i"}]}})
+    };
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let workload =
+        json!({"selector": selector, "serviceName": "s", "template": template("Always")});
+    let target = json!({"kind": "Deployment", "name": "d"});
+    let claim =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let spec = match kind {
+        "Pod" => pod,
+        "PodTemplate" => return Some(json!({"template": template("Always")})),
+        "ReplicationController" => json!({"selector": {"a": "b"}, "template": template("Always")}),
+        "Deployment" | "ReplicaSet" | "DaemonSet" | "StatefulSet" => workload,
+        "Job" => json!({"template": template("Never")}),
+        "CronJob" => {
+            json!({"schedule": "@daily", "jobTemplate": {"spec": {"template": template("Never")}}})
+        }
+        "Service" => json!({"ports": [{"port": 80}], "type": "NodePort"}),
+        "PersistentVolumeClaim" => claim,
+        "PersistentVolume" => {
+            json!({"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"},
+            "hostPath": {"path": "/x"}})
+        }
+        "HorizontalPodAutoscaler" => json!({"maxReplicas": 3, "scaleTargetRef": target}),
+        "NetworkPolicy" => json!({"podSelector": {}}),
+        "Ingress" => json!({"defaultBackend": {"service": {"name": "s", "port": {"number": 80}}}}),
+        "EndpointSlice" => return Some(json!({"addressType": "IPv4", "endpoints": []})),
+        "StorageClass" => return Some(json!({"provisioner": "example.com/p"})),
+        "RuntimeClass" => return Some(json!({"handler": "runc"})),
+        _ => return None,
+    };
+    Some(json!({"spec": spec}))
+}
+
+/// The path of a collection, and the object that is put into it.
+fn place(resource: &Resource, group: &str) -> (String, Value) {
+    let root = match group {
+        "" => format!("/api/{}", resource.version),
+        group => format!("/apis/{group}/{}", resource.version),
+    };
+    let namespace = if resource.namespaced { "namespaces/default/" } else { "" };
+    let mut object = accepted(resource.kind).unwrap_or_else(|| json!({}));
+    object["metadata"] = json!({"name": "extreme"});
+    (format!("{root}/{namespace}{}", resource.plural), object)
+}
+
+/// One connection over which everything is asked: it ends when the server fails to answer.
+struct Asking(SendRequest<Full<Bytes>>);
+
+impl Asking {
+    async fn ask(&mut self, method: Method, path: &str, body: &Value, what: &str) -> u16 {
+        let media = match method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = Request::builder()
+            .method(&method)
+            .uri(path)
+            .header("host", "test")
+            .header("accept", "application/json;as=Table;g=meta.k8s.io;v=v1,application/json")
+            .header("content-type", media)
+            .body(Full::new(Bytes::from(body)))
+            .expect("valid");
+        let answer = self.0.send_request(request).await;
+        let answer = answer.unwrap_or_else(|error| panic!("{method} {what}: {error}"));
+        let reply = crate::support::reply(answer).await;
+        let code = reply.code();
+        assert!(code < 500, "{method} {what}: {}", String::from_utf8_lossy(&reply.body));
+        assert!(reply.json().is_object(), "{method} {what}");
+        code
+    }
+}
+
+/// Creates, shows, changes and deletes `object`; what is refused is refused with a status.
+async fn live(asking: &mut Asking, list: &str, object: &Value, what: &str) -> bool {
+    let one = format!("{list}/extreme");
+    let trial = format!("{list}?dryRun=All");
+    if asking.ask(Method::POST, &trial, object, what).await != 201 {
+        return false;
+    }
+    if asking.ask(Method::POST, list, object, what).await != 201 {
+        return false;
+    }
+    let mut change = object.clone();
+    change["metadata"]["labels"] = json!({"a": "b"});
+    for (method, path, body) in [
+        (Method::GET, list, &Value::Null),
+        (Method::PUT, &one, &change),
+        (Method::PATCH, &one, object),
+        (Method::DELETE, &format!("{one}?dryRun=All"), &Value::Null),
+        (Method::DELETE, &one, &Value::Null),
+        (Method::DELETE, &one, &json!({"gracePeriodSeconds": 0})),
+    ] {
+        asking.ask(method, path, body, what).await;
+    }
+    true
+}
+
+/// Each number in each integer field of each kind that is served, also in a status: the answer is an object or a status,
+/// and the server goes on, to those who watch as well.
+#[tokio::test]
+async fn extreme_numbers_in_every_field_of_every_kind() {
+    let server = TestServer::start().await;
+    let mut asking = Asking(server.connect(true).await);
+    let (mut fields, mut stored) = (0, 0);
+    for resource in schema::resources() {
+        if !resource.verbs.contains(&"create") || !resource.verbs.contains(&"list") {
+            continue;
+        }
+        let group = server.names.group(resource.group);
+        let group = if resource.group.is_empty() { String::new() } else { group };
+        let (list, base) = place(resource, &group);
+        let mut watch = server.watch(&format!("{list}?watch=1")).await;
+        for path in paths(resource.message) {
+            // The template of a pod is one message: one kind that has it is enough.
+            if text(&path).contains(".template.spec") && resource.kind != "Deployment" {
+                continue;
+            }
+            fields += 1;
+            for number in integers::NUMBERS {
+                let object = with_number(&base, &path, number);
+                let what = format!("{}{}: {number}", resource.kind, text(&path));
+                if path.first() == Some(&Step::Field("status")) {
+                    if accepted(resource.kind).is_some() && resource.subresource("status").is_some()
+                    {
+                        asking.ask(Method::POST, &list, &base, &what).await;
+                        let one = format!("{list}/extreme");
+                        let status = format!("{one}/status");
+                        asking.ask(Method::PATCH, &status, &object, &what).await;
+                        asking.ask(Method::GET, &list, &Value::Null, &what).await;
+                        let now = json!({"gracePeriodSeconds": 0});
+                        asking.ask(Method::DELETE, &one, &now, &what).await;
+                    }
+                } else {
+                    stored += usize::from(live(&mut asking, &list, &object, &what).await);
+                }
+            }
+        }
+        // What happened to this kind can be watched to its end.
+        let mut last = base.clone();
+        last["metadata"]["name"] = json!("last");
+        if asking.ask(Method::POST, &list, &last, "the last").await != 201 {
+            continue;
+        }
+        loop {
+            let event = watch.next().await.expect("the watch goes on");
+            assert_ne!(event["type"], "ERROR", "{event}");
+            if event["object"]["metadata"]["name"] == "last" {
+                break;
+            }
+        }
+    }
+    assert!(fields > 400 && stored > 300, "{fields} fields, {stored} objects");
+    server.get("/readyz").await;
+}

@@ -1,0 +1,122 @@
+//! Rules for network addresses: which of them traffic may be sent to.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use super::{FieldErrors, names};
+use crate::object::Object;
+use crate::value::{Map, Path, Value};
+
+/// What is special about an address: no endpoint and no service can have it.
+pub(super) fn special(address: IpAddr) -> Option<&'static str> {
+    // An IPv4 address in IPv6 clothes is what it is inside.
+    let address = address.to_canonical();
+    let link_local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    if address.is_unspecified() {
+        Some("may not be unspecified (0.0.0.0 or ::)")
+    } else if address.is_loopback() {
+        Some("may not be in the loopback range (127.0.0.0/8, ::1/128)")
+    } else if link_local {
+        Some("may not be in the link-local range (169.254.0.0/16, fe80::/10)")
+    } else if address.is_multicast() {
+        Some("may not be in the multicast range")
+    } else if matches!(address, IpAddr::V4(v4) if v4.is_broadcast()) {
+        Some("may not be the broadcast address (255.255.255.255)")
+    } else {
+        None
+    }
+}
+
+/// An address that traffic can be sent to.
+pub(super) fn check_reachable(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    match text.parse::<IpAddr>() {
+        Ok(address) => {
+            if let Some(detail) = special(address) {
+                errors.invalid(path, text, detail);
+            }
+        }
+        Err(_) => errors.complaints(path, text, names::ip_address(text)),
+    }
+}
+
+/// The addresses that a pod's status shows: of the pod, at most one of each family, and of its node.
+pub(super) fn check_pod_status(object: &Object, errors: &mut FieldErrors) {
+    let empty = Map::new();
+    let status = object.status().unwrap_or(&empty);
+    let path = Path::ROOT;
+    let path = path.field("status");
+    for field in ["hostIP", "podIP"] {
+        let text = status.str(field);
+        if !text.is_empty() {
+            check_reachable(text, &path.field(field), errors);
+        }
+    }
+    for field in ["podIPs", "hostIPs"] {
+        check_pod_list(status, field, &path, errors);
+    }
+}
+
+fn check_pod_list(status: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field(field);
+    let mut families = BTreeSet::new();
+    for (at, item) in status.maps(field).enumerate() {
+        let text = item.str("ip");
+        check_reachable(text, &list.index(at), errors);
+        families.insert(text.parse::<IpAddr>().map(|ip| ip.is_ipv4()).ok());
+    }
+    if families.len() < status.list(field).len() {
+        let detail = "may specify no more than one IP for each IP family";
+        errors.invalid(&list, status.list(field).to_vec(), detail);
+    }
+}
+
+/// The addresses that a node's status shows: each once. The API server connects to them.
+pub(super) fn check_node_status(object: &Object, errors: &mut FieldErrors) {
+    let path = Path::ROOT;
+    let path = path.field("status");
+    let list = path.field("addresses");
+    let empty = Map::new();
+    let mut seen = BTreeSet::new();
+    for (at, address) in object.status().unwrap_or(&empty).maps("addresses").enumerate() {
+        let here = list.index(at);
+        let (kind, text) = (address.str("type"), address.str("address"));
+        if !seen.insert((kind, text)) {
+            errors.duplicate(&here, address.clone());
+        }
+        if matches!(kind, "InternalIP" | "ExternalIP") {
+            check_node_address(text, &here.field("address"), errors);
+        }
+    }
+}
+
+/// A node may be known by the loopback address of a machine that is the whole cluster.
+fn check_node_address(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    match text.parse::<IpAddr>() {
+        Ok(address) if address.to_canonical().is_loopback() => {}
+        _ => check_reachable(text, path, errors),
+    }
+}
+
+/// A network, as it is written in fields of policies and services.
+pub(super) fn check_cidr(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    errors.complaints(path, text, names::cidr(text));
+}
+
+/// The texts of a list, with their places.
+pub(super) fn texts<'a>(map: &'a Map, field: &str) -> impl Iterator<Item = (usize, &'a str)> {
+    map.list(field).iter().enumerate().filter_map(|(at, value)| Some((at, value.as_str()?)))
+}
+
+/// Each text of a list only once.
+pub(super) fn check_unique(map: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field(field);
+    let mut seen = BTreeSet::new();
+    for (at, text) in texts(map, field) {
+        if !seen.insert(text) {
+            errors.duplicate(&list.index(at), Value::from(text));
+        }
+    }
+}

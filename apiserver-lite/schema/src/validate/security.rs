@@ -1,0 +1,125 @@
+//! Rules for the security contexts of pods and containers.
+
+use std::collections::BTreeSet;
+
+use super::volume_source::check_relative;
+use super::{FieldErrors, numbers};
+use crate::value::{Map, Path, Value};
+
+/// User and group numbers.
+const IDS: (i64, i64) = (0, i32::MAX as i64);
+/// Longest name of a kernel parameter.
+const SYSCTL_LEN_MAX: usize = 253;
+
+/// The security context of a pod, and what concerns the host beside it.
+pub(super) fn check_pod(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    if spec.is_true("shareProcessNamespace") && spec.is_true("hostPID") {
+        let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
+        errors.invalid(&path.field("shareProcessNamespace"), true, detail);
+    }
+    let Some(context) = spec.map("securityContext") else { return };
+    let path = path.field("securityContext");
+    check_ids(context, &path, errors);
+    numbers::between(context, "fsGroup", IDS, &path, errors);
+    let list = path.field("supplementalGroups");
+    for (at, group) in context.list("supplementalGroups").iter().enumerate() {
+        if let Some(group) = group.as_int().filter(|group| !(IDS.0..=IDS.1).contains(group)) {
+            let detail = format!("must be between {} and {}, inclusive", IDS.0, IDS.1);
+            errors.invalid(&list.index(at), group, &detail);
+        }
+    }
+    let policy = context.str("fsGroupChangePolicy");
+    if context.contains("fsGroupChangePolicy") && !matches!(policy, "Always" | "OnRootMismatch") {
+        let here = path.field("fsGroupChangePolicy");
+        errors.not_supported(&here, policy, &["Always", "OnRootMismatch"]);
+    }
+    check_sysctls(context, &path, errors);
+    check_seccomp(context, &path, errors);
+}
+
+/// The security context of a container.
+pub(super) fn check_container(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let Some(context) = container.map("securityContext") else { return };
+    let path = path.field("securityContext");
+    check_ids(context, &path, errors);
+    let mount = context.str("procMount");
+    if context.contains("procMount") && !matches!(mount, "Default" | "Unmasked") {
+        errors.not_supported(&path.field("procMount"), mount, &["Default", "Unmasked"]);
+    }
+    check_seccomp(context, &path, errors);
+    let escalates = context.get("allowPrivilegeEscalation").and_then(Value::as_bool);
+    if escalates != Some(false) {
+        return;
+    }
+    if context.is_true("privileged") {
+        let detail = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+        errors.invalid(&path, context.clone(), detail);
+    }
+    let added = context.map("capabilities").map_or(&[][..], |caps| caps.list("add"));
+    if added.iter().any(|name| name.as_str() == Some("CAP_SYS_ADMIN")) {
+        let detail =
+            "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN";
+        errors.invalid(&path, context.clone(), detail);
+    }
+}
+
+fn check_ids(context: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    for field in ["runAsUser", "runAsGroup"] {
+        numbers::between(context, field, IDS, path, errors);
+    }
+}
+
+fn check_sysctls(context: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    let list = path.field("sysctls");
+    let mut seen = BTreeSet::new();
+    for (at, sysctl) in context.maps("sysctls").enumerate() {
+        let here = list.index(at);
+        let (name, here) = (sysctl.str("name"), here.field("name"));
+        if name.is_empty() {
+            errors.required(&here, "");
+        } else if !is_sysctl_name(name) {
+            let detail = format!(
+                "must have at most {SYSCTL_LEN_MAX} characters and match regex \
+                 ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$"
+            );
+            errors.invalid(&here, name, &detail);
+        } else if !seen.insert(name) {
+            errors.duplicate(&here, name);
+        }
+    }
+}
+
+fn is_sysctl_name(name: &str) -> bool {
+    let end = |byte: Option<&u8>| {
+        byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+    };
+    let inner = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_')
+    };
+    let is_segment = |segment: &str| {
+        let bytes = segment.as_bytes();
+        end(bytes.first()) && end(bytes.last()) && segment.bytes().all(inner)
+    };
+    name.len() <= SYSCTL_LEN_MAX && name.split(['.', '/']).all(is_segment)
+}
+
+fn check_seccomp(context: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
+    const TYPES: &[&str] = &["Localhost", "RuntimeDefault", "Unconfined"];
+    let Some(profile) = context.map("seccompProfile") else { return };
+    let path = path.field("seccompProfile");
+    let kind = profile.str("type");
+    if kind.is_empty() {
+        errors.required(&path.field("type"), "type is required when seccompProfile is set");
+    } else if !TYPES.contains(&kind) {
+        errors.not_supported(&path.field("type"), kind, TYPES);
+    }
+    let (file, here) = (profile.str("localhostProfile"), path.field("localhostProfile"));
+    match (kind == "Localhost", profile.contains("localhostProfile")) {
+        (true, false) => errors.required(&here, "must be set when seccomp type is Localhost"),
+        (true, true) => check_relative(file, &here, errors),
+        (false, true) => {
+            errors.invalid(&here, file, "can only be set when seccomp type is Localhost");
+        }
+        (false, false) => {}
+    }
+}

@@ -1,0 +1,717 @@
+//! One value that is refused for each rule, and the ones beside it that are not.
+
+use serde_json::{Value as Json, json};
+
+use super::{complaints, container, pod, update_complaints};
+use crate::update::Subresource;
+
+/// `base` with `value` at a JSON pointer whose parents are there.
+fn with(base: &Json, pointer: &str, value: &Json) -> Json {
+    let mut object = base.clone();
+    let (parent, last) = pointer.rsplit_once('/').expect("a pointer");
+    let parent = object.pointer_mut(parent).unwrap_or_else(|| panic!("{pointer}"));
+    parent.as_object_mut().expect("an object").insert(last.to_owned(), value.clone());
+    object
+}
+
+/// The field that is complained of; `None` when nothing is.
+fn fault(object: &Json) -> Option<String> {
+    complaints(object).first().map(|text| text.split(": ").next().unwrap_or_default().to_owned())
+}
+
+/// Each value at `pointer` of `base` is refused or not.
+fn check(base: &Json, pointer: &str, good: &[Json], bad: &[Json]) {
+    for value in good {
+        let object = with(base, pointer, value);
+        assert_eq!(complaints(&object), Vec::<String>::new(), "{pointer} = {value}");
+    }
+    for value in bad {
+        assert!(fault(&with(base, pointer, value)).is_some(), "{pointer} = {value} is accepted");
+    }
+}
+
+fn named(api_version: &str, kind: &str, spec: Json) -> Json {
+    json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "n", "namespace": "d"}, "spec": spec})
+}
+
+fn plain_pod() -> Json {
+    container(&json!({"securityContext": {}, "resources": {},
+        "livenessProbe": {"tcpSocket": {"port": 1}}, "readinessProbe": {"tcpSocket": {"port": 1}}}))
+}
+
+#[test]
+fn numbers_of_pods() {
+    let mut pod = plain_pod();
+    pod["spec"]["securityContext"] = json!({});
+    let max = i64::from(i32::MAX);
+    let ids = (json!(0), json!(max), json!(-1), json!(max + 1));
+    for pointer in [
+        "/spec/securityContext/runAsUser",
+        "/spec/securityContext/runAsGroup",
+        "/spec/securityContext/fsGroup",
+        "/spec/containers/0/securityContext/runAsUser",
+        "/spec/containers/0/securityContext/runAsGroup",
+    ] {
+        check(&pod, pointer, &[ids.0.clone(), ids.1.clone()], &[ids.2.clone(), ids.3.clone()]);
+    }
+    let groups = "/spec/securityContext/supplementalGroups";
+    check(&pod, groups, &[json!([0, max])], &[json!([1, -1]), json!([max + 1])]);
+    let seconds = "/spec/activeDeadlineSeconds";
+    check(&pod, seconds, &[json!(1), json!(max)], &[json!(0), json!(-1), json!(i64::MAX)]);
+    let grace = "/spec/terminationGracePeriodSeconds";
+    check(&pod, grace, &[json!(-1), json!(0), json!(max)], &[json!(max + 1), json!(i64::MAX)]);
+    for field in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThreshold"] {
+        let pointer = format!("/spec/containers/0/livenessProbe/{field}");
+        check(&pod, &pointer, &[json!(0), json!(max)], &[json!(-1), json!(i32::MIN)]);
+    }
+    let grace = "/spec/containers/0/livenessProbe/terminationGracePeriodSeconds";
+    check(&pod, grace, &[json!(1)], &[json!(0), json!(-1), json!(i64::MAX)]);
+    let grace = "/spec/containers/0/readinessProbe/terminationGracePeriodSeconds";
+    check(&pod, grace, &[], &[json!(1)]);
+    let handler = "/spec/containers/0/livenessProbe";
+    let grpc = |port: i64| json!({"grpc": {"port": port}});
+    let http = |extra: Json| {
+        let mut get = json!({"port": 80});
+        get.as_object_mut().expect("an object").extend(extra.as_object().expect("one").clone());
+        json!({"httpGet": get})
+    };
+    check(
+        &pod,
+        handler,
+        &[grpc(1), http(json!({"scheme": "HTTPS", "httpHeaders": [{"name": "A-b"}]}))],
+        &[
+            grpc(0),
+            grpc(65536),
+            http(json!({"scheme": "FTP"})),
+            http(json!({"httpHeaders": [{"name": "a b"}]})),
+        ],
+    );
+}
+
+#[test]
+fn resources_of_containers() {
+    let limits = |map: Json| json!({"limits": map});
+    let both = |requests: Json, limits: Json| json!({"requests": requests, "limits": limits});
+    check(
+        &plain_pod(),
+        "/spec/containers/0/resources",
+        &[
+            limits(json!({"cpu": "1500m", "memory": "1Gi", "ephemeral-storage": "1"})),
+            limits(json!({"example.com/gpu": "2"})),
+            limits(json!({"cpu": "1", "hugepages-2Mi": "4Mi"})),
+            both(json!({"cpu": "0"}), json!({"cpu": "1"})),
+        ],
+        &[
+            limits(json!({"foo": "1"})),
+            limits(json!({"pods": "1"})),
+            limits(json!({"storage": "1"})),
+            limits(json!({"example.com/gpu": "500m"})),
+            limits(json!({"requests.example.com/gpu": "1"})),
+            limits(json!({"hugepages-2Mi": "4Mi"})),
+            limits(json!({"cpu": "-1"})),
+            json!({"requests": {"example.com/gpu": "1"}}),
+            both(json!({"example.com/gpu": "1"}), json!({"example.com/gpu": "2"})),
+            both(json!({"cpu": "1", "hugepages-2Mi": "2Mi"}), json!({"hugepages-2Mi": "4Mi"})),
+        ],
+    );
+    let foo = with(&plain_pod(), "/spec/containers/0/resources", &limits(json!({"foo": "1"})));
+    let path = "spec.containers[0].resources.limits[foo]: Invalid value: \"foo\": must be a standard resource";
+    // The request that follows from the limit has the same name.
+    assert_eq!(complaints(&foo).first(), Some(&format!("{path} type or fully qualified")));
+    assert_eq!(complaints(&foo).get(1), Some(&format!("{path} for containers")));
+}
+
+#[test]
+fn places_of_pods() {
+    let pod = plain_pod();
+    let weighted = |weight: i64| {
+        json!({"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": weight, "podAffinityTerm": {"topologyKey": "zone"}}]},
+            "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": weight, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}]}})
+    };
+    let required = |requirement: Json| {
+        json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [requirement]}}})
+    };
+    check(
+        &pod,
+        "/spec/affinity",
+        &[
+            weighted(1),
+            weighted(100),
+            required(
+                json!({"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1"]}]}),
+            ),
+            required(
+                json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}),
+            ),
+        ],
+        &[
+            weighted(0),
+            weighted(101),
+            weighted(-1),
+            required(json!({"matchExpressions": [{"key": "a", "operator": "In"}]})),
+            required(
+                json!({"matchExpressions": [{"key": "a", "operator": "Gt", "values": ["1", "2"]}]}),
+            ),
+            required(
+                json!({"matchFields": [{"key": "spec.x", "operator": "In", "values": ["n"]}]}),
+            ),
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}),
+            json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}),
+        ],
+    );
+    let spread = |extra: Json| {
+        let mut one =
+            json!({"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"});
+        one.as_object_mut().expect("an object").extend(extra.as_object().expect("one").clone());
+        one
+    };
+    let plain = spread(json!({}));
+    check(
+        &pod,
+        "/spec/topologySpreadConstraints",
+        &[json!([plain]), json!([plain, spread(json!({"whenUnsatisfiable": "ScheduleAnyway"}))])],
+        &[
+            json!([plain, plain]),
+            json!([spread(json!({"maxSkew": 0}))]),
+            json!([spread(json!({"maxSkew": -1}))]),
+            json!([spread(json!({"minDomains": 0}))]),
+            json!([spread(json!({"minDomains": 1, "whenUnsatisfiable": "ScheduleAnyway"}))]),
+            json!([spread(json!({"topologyKey": ""}))]),
+            json!([spread(json!({"whenUnsatisfiable": "Maybe"}))]),
+            json!([spread(json!({"nodeTaintsPolicy": "Maybe"}))]),
+        ],
+    );
+}
+
+#[test]
+fn security_of_pods() {
+    let mut pod = plain_pod();
+    pod["spec"]["securityContext"] = json!({});
+    let local = |file: &str| json!({"type": "Localhost", "localhostProfile": file});
+    for pointer in [
+        "/spec/securityContext/seccompProfile",
+        "/spec/containers/0/securityContext/seccompProfile",
+    ] {
+        check(
+            &pod,
+            pointer,
+            &[json!({"type": "RuntimeDefault"}), json!({"type": "Unconfined"}), local("a/b.json")],
+            &[
+                json!({}),
+                json!({"type": "Mine"}),
+                json!({"type": "Localhost"}),
+                json!({"type": "Unconfined", "localhostProfile": "a"}),
+                local("/a"),
+                local("../a"),
+            ],
+        );
+    }
+    let sysctl = |name: &str| json!([{"name": name, "value": "1"}]);
+    check(
+        &pod,
+        "/spec/securityContext/sysctls",
+        &[sysctl("kernel.shm_rmid_forced"), sysctl("net/ipv4/conf/eth0.1/x")],
+        &[
+            sysctl(""),
+            sysctl("Kernel.x"),
+            sysctl(".a"),
+            sysctl("a b"),
+            sysctl(&"a".repeat(254)),
+            json!([{"name": "a.b", "value": "1"}, {"name": "a.b", "value": "2"}]),
+        ],
+    );
+    let escalation = json!({"allowPrivilegeEscalation": false, "privileged": true});
+    check(
+        &pod,
+        "/spec/containers/0/securityContext",
+        &[json!({"privileged": true})],
+        &[escalation],
+    );
+}
+
+#[test]
+fn references_of_variables() {
+    let field = |path: &str| json!([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": path}}}]);
+    let resource = |name: &str, divisor: &str| json!([{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": name, "divisor": divisor}}}]);
+    let key = |name: &str, key: &str| json!([{"name": "A", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}]);
+    check(
+        &plain_pod(),
+        "/spec/containers/0/env",
+        &[
+            field("metadata.name"),
+            field("spec.nodeName"),
+            field("status.podIPs"),
+            field("metadata.labels['app']"),
+            field("metadata.annotations['example.com/A']"),
+            resource("limits.cpu", "1m"),
+            resource("requests.memory", "1Mi"),
+            resource("limits.memory", "0"),
+            key("s", "k"),
+        ],
+        &[
+            field(""),
+            field("spec.x"),
+            field("metadata.labels"),
+            field("metadata.labels['"),
+            field("metadata.labels['a b']"),
+            field("spec.nodeName['a']"),
+            field("status.phase"),
+            resource("limits.gpu", "1"),
+            resource("limits.cpu", "2"),
+            resource("limits.memory", "3"),
+            key("", "k"),
+            key("s", ""),
+            key("s", "a/b"),
+        ],
+    );
+}
+
+fn workload(kind: &str) -> Json {
+    named(
+        "apps/v1",
+        kind,
+        json!({"serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}}}),
+    )
+}
+
+#[test]
+fn roll_outs() {
+    let mut deployment = workload("Deployment");
+    deployment["spec"].as_object_mut().expect("an object").remove("serviceName");
+    let rolling = |surge: Json, away: Json| json!({"rollingUpdate": {"maxSurge": surge, "maxUnavailable": away}});
+    check(
+        &deployment,
+        "/spec/strategy",
+        // Kubernetes lets a surge be more than the whole.
+        &[rolling(json!(1), json!(0)), rolling(json!("300%"), json!("100%"))],
+        &[
+            rolling(json!(-1), json!(1)),
+            rolling(json!(1), json!(-1)),
+            rolling(json!(1), json!("101%")),
+            rolling(json!("x"), json!(1)),
+            rolling(json!("-1%"), json!(1)),
+            rolling(json!("99999999999999999999%"), json!(1)),
+            rolling(json!(0), json!("0%")),
+        ],
+    );
+    let deadline = "/spec/progressDeadlineSeconds";
+    check(&deployment, deadline, &[json!(1)], &[json!(0), json!(-1)]);
+    deployment["spec"]["minReadySeconds"] = json!(600);
+    check(&deployment, deadline, &[json!(601)], &[json!(600)]);
+    let mut set = workload("DaemonSet");
+    set["spec"].as_object_mut().expect("an object").remove("serviceName");
+    check(
+        &set,
+        "/spec/updateStrategy",
+        &[rolling(json!(1), json!(0)), rolling(json!(0), json!("10%"))],
+        &[
+            rolling(json!(0), json!(0)),
+            rolling(json!(1), json!(1)),
+            rolling(json!("200%"), json!(0)),
+        ],
+    );
+    let set = workload("StatefulSet");
+    let partition = |number: i64| json!({"rollingUpdate": {"partition": number}});
+    check(&set, "/spec/updateStrategy", &[partition(3)], &[partition(-1)]);
+    check(&set, "/spec/podManagementPolicy", &[json!("Parallel")], &[json!("Serial")]);
+}
+
+#[test]
+fn budgets_classes_quotas_and_limits() {
+    let budget = named("policy/v1", "PodDisruptionBudget", json!({}));
+    for field in ["/spec/minAvailable", "/spec/maxUnavailable"] {
+        let bad = [json!(-1), json!("x"), json!("101%"), json!("%")];
+        check(&budget, field, &[json!(0), json!(3), json!("100%")], &bad);
+    }
+    check(&budget, "/spec", &[], &[json!({"minAvailable": 1, "maxUnavailable": 1})]);
+
+    let class = |name: &str, value: i64| json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value});
+    for good in [
+        class("high", 1_000_000_000),
+        class("low", -2_147_483_648),
+        class("system-node-critical", 2_000_001_000),
+    ] {
+        assert_eq!(complaints(&good), Vec::<String>::new());
+    }
+    assert_eq!(
+        complaints(&class("high", 1_000_000_001)),
+        ["value: Forbidden: maximum allowed value of a user defined priority is 1000000000"]
+    );
+    assert_eq!(fault(&class("system-mine", 1)).as_deref(), Some("metadata.name"));
+    assert_eq!(fault(&class("system-node-critical", 1)).as_deref(), Some("metadata.name"));
+    let changed = update_complaints(&class("a", 1), &class("a", 2), Subresource::Main);
+    assert_eq!(changed, ["value: Forbidden: may not be changed in an update."]);
+
+    let quota = named("v1", "ResourceQuota", json!({}));
+    check(
+        &quota,
+        "/spec/hard",
+        &[
+            json!({"pods": "3", "requests.cpu": "500m", "count/deployments.apps": "1"}),
+            json!({"requests.nvidia.com/gpu": "1", "gold.storageclass.storage.k8s.io/requests.storage": "1Gi"}),
+        ],
+        &[json!({"foo": "1"}), json!({"pods": "500m"}), json!({"pods": "-1"}), json!({"a b": "1"})],
+    );
+    check(
+        &quota,
+        "/spec/scopes",
+        &[json!(["BestEffort"])],
+        &[json!(["Mine"]), json!(["BestEffort", "NotBestEffort"])],
+    );
+
+    let range = named("v1", "LimitRange", json!({}));
+    let limit = |extra: Json| {
+        let mut one = json!({"type": "Container"});
+        one.as_object_mut().expect("an object").extend(extra.as_object().expect("one").clone());
+        json!([one])
+    };
+    check(
+        &range,
+        "/spec/limits",
+        &[
+            limit(json!({"min": {"cpu": "1"}, "max": {"cpu": "1"}})),
+            limit(json!({"default": {"cpu": "1"}})),
+        ],
+        &[
+            limit(json!({"min": {"cpu": "2"}, "max": {"cpu": "1"}})),
+            limit(json!({"default": {"cpu": "2"}, "max": {"cpu": "1"}})),
+            limit(json!({"defaultRequest": {"cpu": "2"}, "default": {"cpu": "1"}})),
+            limit(json!({"maxLimitRequestRatio": {"cpu": "500m"}})),
+            limit(json!({"max": {"foo": "1"}})),
+            limit(json!({"type": "Thing"})),
+            limit(json!({"type": "PersistentVolumeClaim"})),
+            limit(json!({"type": "Pod", "default": {"cpu": "1"}})),
+        ],
+    );
+}
+
+#[test]
+fn schedules() {
+    let cron = |schedule: &str| {
+        named(
+            "batch/v1",
+            "CronJob",
+            json!({"schedule": schedule, "jobTemplate": {"spec": {"template": {"spec": {"restartPolicy": "Never",
+                "containers": [{"name": "c", "image": "i"}]}}}}}),
+        )
+    };
+    for good in [
+        "* * * * *",
+        "*/5 0-23/2 1,15 jan-MAR Sun",
+        "0 0 ? * 1-5",
+        "59 23 31 12 6",
+        "@hourly",
+        "@every 1h30m",
+        "TZ=Europe/Berlin 0 1 * * *",
+        "5/15 * * * *",
+    ] {
+        assert_eq!(complaints(&cron(good)), Vec::<String>::new(), "{good}");
+    }
+    for bad in [
+        "",
+        "* * * *",
+        "* * * * * *",
+        "60 * * * *",
+        "* 24 * * *",
+        "* * 0 * *",
+        "* * 32 * *",
+        "* * * 13 *",
+        "* * * * 7",
+        "5-1 * * * *",
+        "*/0 * * * *",
+        "1/2/3 * * * *",
+        "1-2-3 * * * *",
+        "x * * * *",
+        "-1 * * * *",
+        "@sometimes",
+        "@every",
+        "@every x",
+        "TZ=Europe/Berlin",
+        "* * * foo *",
+        "4294967296 * * * *",
+    ] {
+        assert_eq!(fault(&cron(bad)).as_deref(), Some("spec.schedule"), "{bad:?}");
+    }
+    let field = "/spec/startingDeadlineSeconds";
+    check(&cron("@daily"), field, &[json!(0)], &[json!(-1), json!(i64::MAX)]);
+}
+
+#[test]
+fn policies_and_ingresses() {
+    let policy = named("networking.k8s.io/v1", "NetworkPolicy", json!({"podSelector": {}}));
+    let ports = |port: Json| json!([{"ports": [port]}]);
+    let block = |cidr: &str, except: &[&str]| json!([{"from": [{"ipBlock": {"cidr": cidr, "except": except}}]}]);
+    check(
+        &policy,
+        "/spec/ingress",
+        &[
+            ports(json!({})),
+            ports(json!({"port": 80, "endPort": 90, "protocol": "SCTP"})),
+            ports(json!({"port": "http"})),
+            block("10.0.0.0/8", &["10.1.0.0/16"]),
+            block("::/0", &["fd00::/8"]),
+            json!([{"from": [{"podSelector": {}, "namespaceSelector": {}}]}]),
+        ],
+        &[
+            ports(json!({"port": 0})),
+            ports(json!({"port": 65536})),
+            ports(json!({"port": 80, "endPort": 79})),
+            ports(json!({"port": 80, "endPort": 65536})),
+            ports(json!({"endPort": 80})),
+            ports(json!({"port": "http", "endPort": 80})),
+            ports(json!({"port": 80, "protocol": "ICMP"})),
+            block("", &[]),
+            block("10.0.0.0", &[]),
+            block("10.0.0.0/33", &[]),
+            block("10.0.0.0/8", &["11.0.0.0/16"]),
+            block("10.0.0.0/8", &["10.0.0.0/8"]),
+            block("10.0.0.0/8", &["fd00::/16"]),
+            json!([{"from": [{}]}]),
+            json!([{"from": [{"podSelector": {}, "ipBlock": {"cidr": "10.0.0.0/8"}}]}]),
+        ],
+    );
+    check(&policy, "/spec/policyTypes", &[json!(["Egress"])], &[json!(["Both"])]);
+
+    let ingress = named("networking.k8s.io/v1", "Ingress", json!({}));
+    let rule = |path: Json| json!([{"http": {"paths": [path]}}]);
+    let to = |port: Json| json!({"service": {"name": "s", "port": port}});
+    let path = |kind: &str, path: &str| json!({"pathType": kind, "path": path, "backend": to(json!({"number": 80}))});
+    let backend = |backend: Json| json!({"pathType": "Prefix", "path": "/", "backend": backend});
+    check(
+        &ingress,
+        "/spec/rules",
+        &[
+            rule(path("Prefix", "/a")),
+            rule(path("ImplementationSpecific", "")),
+            rule(backend(to(json!({"name": "http"})))),
+            rule(backend(json!({"resource": {"kind": "K", "name": "n"}}))),
+            json!([{"host": "*.example.com"}]),
+        ],
+        &[
+            json!([]),
+            json!([{"http": {"paths": []}}]),
+            json!([{"host": "10.0.0.1"}]),
+            json!([{"host": "a b"}]),
+            rule(path("Exact", "a")),
+            rule(path("Exact", "/a//b")),
+            rule(path("Prefix", "/a/..")),
+            rule(path("Regex", "/a")),
+            rule(json!({"path": "/", "backend": to(json!({"number": 80}))})),
+            rule(backend(to(json!({})))),
+            rule(backend(to(json!({"number": 70000})))),
+            rule(backend(to(json!({"number": 80, "name": "http"})))),
+            rule(backend(json!({}))),
+        ],
+    );
+}
+
+#[test]
+fn autoscalers() {
+    let scaler = named(
+        "autoscaling/v2",
+        "HorizontalPodAutoscaler",
+        json!({"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d"}}),
+    );
+    check(&scaler, "/spec/maxReplicas", &[json!(1)], &[json!(0), json!(-1)]);
+    check(&scaler, "/spec/minReplicas", &[json!(3)], &[json!(0), json!(4), json!(-1)]);
+    check(&scaler, "/spec/scaleTargetRef", &[], &[json!({}), json!({"kind": "a/b", "name": "c"})]);
+    let metric = |share: i64| {
+        json!([{"type": "Resource", "resource": {"name": "cpu",
+            "target": {"type": "Utilization", "averageUtilization": share}}}])
+    };
+    let none = json!([{"type": "Resource"}]);
+    let unknown = json!([{"type": "Moon"}]);
+    check(&scaler, "/spec/metrics", &[metric(1)], &[metric(0), metric(-1), none, unknown]);
+    let window = |seconds: i64| json!({"scaleDown": {"stabilizationWindowSeconds": seconds}});
+    let policy = |value: i64, period: i64| json!({"scaleUp": {"policies": [{"type": "Pods", "value": value, "periodSeconds": period}]}});
+    check(
+        &scaler,
+        "/spec/behavior",
+        &[window(0), window(3600), policy(1, 1800)],
+        &[window(-1), window(3601), policy(0, 1), policy(1, 0), policy(1, 1801)],
+    );
+}
+
+#[test]
+fn roles_classes_and_drivers() {
+    let cluster = |group: &str, kind: &str, fields: Json| {
+        let mut object = json!({"apiVersion": group, "kind": kind, "metadata": {"name": "n"}});
+        object.as_object_mut().expect("an object").extend(fields.as_object().expect("one").clone());
+        object
+    };
+    let rbac = "rbac.authorization.k8s.io/v1";
+    let role = cluster(rbac, "ClusterRole", json!({}));
+    let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
+    check(
+        &role,
+        "/rules",
+        &[json!([rule]), json!([{"verbs": ["get"], "nonResourceURLs": ["/x"]}])],
+        &[
+            json!([{"apiGroups": [""], "resources": ["pods"]}]),
+            json!([{"verbs": ["get"], "resources": ["pods"]}]),
+            json!([{"verbs": ["get"], "apiGroups": [""]}]),
+            json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "nonResourceURLs": ["/x"]}]),
+        ],
+    );
+    let reference = |kind: &str| json!({"kind": kind, "name": "r"});
+    let binding = cluster(rbac, "ClusterRoleBinding", json!({"roleRef": reference("ClusterRole")}));
+    check(
+        &binding,
+        "/roleRef",
+        &[reference("ClusterRole")],
+        &[reference("Role"), reference("Pod"), json!({})],
+    );
+    check(
+        &binding,
+        "/subjects",
+        &[
+            json!([{"kind": "User", "name": "jane"}, {"kind": "ServiceAccount", "name": "a", "namespace": "d"}]),
+        ],
+        &[
+            json!([{"kind": "Robot", "name": "r"}]),
+            json!([{"kind": "User", "name": ""}]),
+            json!([{"kind": "ServiceAccount", "name": "a"}]),
+            json!([{"kind": "User", "name": "jane", "apiGroup": "x"}]),
+        ],
+    );
+    let storage =
+        cluster("storage.k8s.io/v1", "StorageClass", json!({"provisioner": "example.com/p"}));
+    check(&storage, "/provisioner", &[], &[json!(""), json!("a b")]);
+    check(&storage, "/reclaimPolicy", &[json!("Retain")], &[json!("Recycle")]);
+    check(&storage, "/volumeBindingMode", &[json!("WaitForFirstConsumer")], &[json!("Later")]);
+    let runtime = cluster("node.k8s.io/v1", "RuntimeClass", json!({"handler": "runc"}));
+    check(&runtime, "/handler", &[json!("a-b")], &[json!(""), json!("A_b")]);
+    let driver = cluster("storage.k8s.io/v1", "CSIDriver", json!({"spec": {}}));
+    check(&driver, "/spec/fsGroupPolicy", &[json!("None")], &[json!("Maybe")]);
+    check(&driver, "/spec/volumeLifecycleModes", &[json!(["Ephemeral"])], &[json!(["Once"])]);
+    let tokens = |seconds: i64| json!([{"audience": "a", "expirationSeconds": seconds}]);
+    check(
+        &driver,
+        "/spec/tokenRequests",
+        &[tokens(600)],
+        &[tokens(599), tokens(i64::MAX), tokens(-1)],
+    );
+}
+
+#[test]
+fn services_and_their_addresses() {
+    let service = named("v1", "Service", json!({"ports": [{"port": 80}]}));
+    check(
+        &service,
+        "/spec/clusterIPs",
+        &[json!(["10.0.0.1", "fd00::1"])],
+        &[
+            json!(["10.0.0.1", "10.0.0.2"]),
+            json!(["10.0.0.1", "fd00::1", "fd00::2"]),
+            json!(["None", "10.0.0.1"]),
+            json!(["x"]),
+        ],
+    );
+    check(
+        &service,
+        "/spec/ipFamilies",
+        &[json!(["IPv6"])],
+        &[json!(["IPv4", "IPv4"]), json!(["IPv5"])],
+    );
+    let bad = [
+        "127.0.0.1",
+        "0.0.0.0",
+        "169.254.1.1",
+        "224.0.0.1",
+        "239.1.1.1",
+        "fe80::1",
+        "::1",
+        "::ffff:127.0.0.1",
+        "255.255.255.255",
+    ];
+    let bad: Vec<Json> = bad.iter().map(|address| json!([address])).collect();
+    check(&service, "/spec/externalIPs", &[json!(["192.0.2.1", "2001:db8::1"])], &bad);
+    check(&service, "/spec/loadBalancerSourceRanges", &[], &[json!(["10.0.0.0/8"])]);
+    let balanced = named("v1", "Service", json!({"type": "LoadBalancer", "ports": [{"port": 80}]}));
+    let ranges = "/spec/loadBalancerSourceRanges";
+    check(
+        &balanced,
+        ranges,
+        &[json!(["10.0.0.0/8", " ::/0"])],
+        &[json!(["10.0.0.0"]), json!(["x/8"])],
+    );
+    check(&service, "/spec/healthCheckNodePort", &[], &[json!(30000), json!(-1)]);
+}
+
+#[test]
+fn addresses_in_statuses() {
+    let status = |object: &Json, status: Json| {
+        let mut new = object.clone();
+        new["status"] = status;
+        update_complaints(object, &new, Subresource::Status)
+    };
+    let pod = plain_pod();
+    assert_eq!(
+        status(
+            &pod,
+            json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}], "hostIP": "192.0.2.1"})
+        ),
+        Vec::<String>::new()
+    );
+    for bad in [
+        json!({"podIP": "127.0.0.1"}),
+        json!({"podIP": "169.254.169.254"}),
+        json!({"podIP": "x"}),
+        json!({"hostIP": "::1"}),
+        json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]}),
+    ] {
+        assert!(!status(&pod, bad.clone()).is_empty(), "{bad}");
+    }
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    let address = |text: &str| json!({"addresses": [{"type": "InternalIP", "address": text}]});
+    assert_eq!(status(&node, address("192.0.2.1")), Vec::<String>::new());
+    for bad in ["169.254.169.254", "0.0.0.0", "224.0.0.1", "x", ""] {
+        assert!(!status(&node, address(bad)).is_empty(), "{bad}");
+    }
+    let slice = |kind: &str, address: &str| {
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "n", "namespace": "d"},
+            "addressType": kind, "endpoints": [{"addresses": [address]}]})
+    };
+    assert_eq!(complaints(&slice("IPv4", "10.0.0.1")), Vec::<String>::new());
+    for (kind, bad) in [
+        ("IPv4", "127.0.0.1"),
+        ("IPv4", "fd00::1"),
+        ("IPv6", "10.0.0.1"),
+        ("IPv6", "fe80::1"),
+        ("IPv4", "x"),
+    ] {
+        assert!(fault(&slice(kind, bad)).is_some(), "{kind} {bad}");
+    }
+}
+
+/// What was stored before a rule was made can be changed and deleted; new faults are refused.
+#[test]
+fn old_faults_do_not_stand_in_the_way() {
+    let old =
+        named("v1", "Service", json!({"ports": [{"port": 80}], "externalIPs": ["127.0.0.1"]}));
+    let update = |new: &Json| update_complaints(&old, new, Subresource::Main);
+    assert_eq!(complaints(&old).len(), 1);
+    let labelled = with(&old, "/metadata/labels", &json!({"a": "b"}));
+    assert_eq!(update(&labelled), Vec::<String>::new());
+    assert_eq!(update(&with(&old, "/spec/externalIPs", &json!([]))), Vec::<String>::new());
+    assert_eq!(update(&with(&old, "/spec/externalIPs", &json!(["127.0.0.2"]))).len(), 1);
+    assert_eq!(update(&with(&old, "/spec/externalIPs", &json!(["127.0.0.1", "::1"]))).len(), 1);
+    let pod = |grace: i64| {
+        pod(
+            &json!({"terminationGracePeriodSeconds": grace, "containers": [{"name": "c", "image": "i"}]}),
+        )
+    };
+    let mend = update_complaints(&pod(-5), &pod(1), Subresource::Main);
+    assert_eq!(mend, Vec::<String>::new());
+    assert_eq!(update_complaints(&pod(5), &pod(1), Subresource::Main).len(), 1);
+}
+
+#[test]
+fn so_many_errors_and_no_more() {
+    let ports: Vec<Json> = (0..5000).map(|_| json!({"port": 0})).collect();
+    assert_eq!(complaints(&named("v1", "Service", json!({"ports": ports}))).len(), 1000);
+}

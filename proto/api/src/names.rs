@@ -286,6 +286,11 @@ impl Names {
         self.label(&format!("{}-client", self.component("apiserver")))
     }
 
+    /// Who signs certificates that nothing has to trust, from before signers had names.
+    pub fn legacy_signer(&self) -> String {
+        self.label("legacy-unknown")
+    }
+
     /// The client configuration below the user's home directory: `.orch/config`.
     pub fn client_config_path(&self) -> String {
         format!("{}/config", self.words.client_config_dir)

@@ -132,6 +132,11 @@ impl Recorder {
         }
     }
 
+    /// Says what was put into words before.
+    pub fn say(&self, said: Said) {
+        self.event(&said.about, said.kind, said.reason, said.message);
+    }
+
     /// Events dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)

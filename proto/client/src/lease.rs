@@ -20,6 +20,9 @@ use crate::api::Api;
 use crate::error::ClientError;
 use crate::params::WriteParams;
 
+/// The longest duration that a lease of another is believed to have, seconds.
+pub const DURATION_SECS_MAX: u64 = 3600;
+
 /// Who claims which lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
@@ -39,6 +42,8 @@ pub struct Claimant {
     lease: Option<Lease>,
     /// When the lease was last seen to change.
     changed: Option<Instant>,
+    /// Whether it may be another by now, so that it is to be read before the next claim.
+    stale: bool,
 }
 
 /// What to do about a lease.
@@ -62,6 +67,7 @@ impl Claimant {
             self.changed = Some(now);
         }
         self.lease = lease;
+        self.stale = false;
     }
 
     /// What `me` should write. `wall` is the time by the calendar, which others read but nobody
@@ -93,14 +99,42 @@ impl Claimant {
         if !holder.is_empty() && !self.is_expired(spec, now) {
             return Claim::Wait { holder: holder.to_owned() };
         }
-        let transitions = spec.lease_transitions.unwrap_or(0).saturating_add(1);
+        let transitions = spec.lease_transitions.unwrap_or(0).max(0).saturating_add(1);
         next.spec = LeaseSpec { lease_transitions: Some(transitions), ..fresh() };
         Claim::Update(Box::new(next))
     }
 
+    /// What the holder wrote as duration is believed within bounds: nobody holds a lease for ever without renewing it.
     fn is_expired(&self, spec: &LeaseSpec, now: Instant) -> bool {
         let secs = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
-        self.changed.is_some_and(|changed| now >= changed + Duration::from_secs(secs))
+        let life = Duration::from_secs(secs.min(DURATION_SECS_MAX));
+        self.changed.is_some_and(|changed| now.saturating_duration_since(changed) >= life)
+    }
+
+    /// Whether the lease was `me`'s when it was last seen.
+    pub(crate) fn is_held_by(&self, me: &Holder) -> bool {
+        let holder = self.lease.as_ref().and_then(|lease| lease.spec.holder_identity.as_deref());
+        !self.stale && holder == Some(me.identity.as_str())
+    }
+
+    /// It may not be what it was: read it before the next claim. Since when it stands still is remembered.
+    pub(crate) fn forget(&mut self) {
+        self.stale = true;
+    }
+
+    /// The version that was last seen.
+    #[cfg(test)]
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.lease.as_ref().map(|lease| lease.metadata.resource_version.as_str())
+    }
+
+    /// The lease without its holder, who is `me`, so that another may take it at once; nothing if it is not `me`'s.
+    pub(crate) fn released(&self, me: &Holder, wall: MicroTime) -> Option<Lease> {
+        let mut lease = self.lease.clone().filter(|_| self.is_held_by(me))?;
+        lease.spec.holder_identity = Some(String::new());
+        lease.spec.lease_duration_seconds = Some(1);
+        lease.spec.renew_time = Some(wall);
+        Some(lease)
     }
 }
 
@@ -177,12 +211,7 @@ async fn renew(
     me: &Holder,
     claimant: &mut Claimant,
 ) -> Result<Claim, ClientError> {
-    let ours = |claimant: &Claimant| {
-        let holder =
-            claimant.lease.as_ref().and_then(|lease| lease.spec.holder_identity.as_deref());
-        holder == Some(me.identity.as_str())
-    };
-    if !ours(claimant) {
+    if !claimant.is_held_by(me) {
         let lease = api.find(&me.lease).await?;
         claimant.saw(lease, Instant::now());
     }
@@ -200,7 +229,7 @@ async fn renew(
         Err(error) => {
             if error.is_conflict() || error.is_not_found() || error.is_already_exists() {
                 // It is not what we thought: read it first next time.
-                claimant.lease = None;
+                claimant.forget();
             }
             Err(error)
         }
@@ -216,7 +245,7 @@ fn tell(held: &watch::Sender<Held>, now: Held) {
 }
 
 /// The time by the calendar.
-fn wall_clock() -> MicroTime {
+pub(crate) fn wall_clock() -> MicroTime {
     let since =
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     MicroTime::from_unix_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
@@ -277,6 +306,22 @@ mod tests {
         let Claim::Update(taken) = claimant.claim(&me(), wall, at(70)) else { panic!("take") };
         assert_eq!(taken.spec.holder_identity.as_deref(), Some("me"));
         assert_eq!((taken.spec.lease_transitions, taken.spec.acquire_time), (Some(4), Some(wall)));
+    }
+
+    #[test]
+    fn a_lease_with_extreme_numbers_is_taken_all_the_same() {
+        let (start, wall) = (Instant::now(), MicroTime::from_unix_micros(7));
+        for number in [i32::MIN, -1, 0, i32::MAX] {
+            let mut theirs = lease("you", 1);
+            theirs.spec.lease_duration_seconds = Some(number);
+            theirs.spec.lease_transitions = Some(number);
+            theirs.spec.renew_time = Some(MicroTime::from_unix_micros(i64::MAX));
+            let mut claimant = Claimant::default();
+            claimant.saw(Some(theirs), start);
+            let later = start + Duration::from_secs(DURATION_SECS_MAX);
+            let Claim::Update(taken) = claimant.claim(&me(), wall, later) else { panic!("take") };
+            assert!(taken.spec.lease_transitions >= Some(1), "{number}");
+        }
     }
 
     #[tokio::test]

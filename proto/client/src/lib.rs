@@ -7,11 +7,12 @@
 //!   time.
 //! - [`watch`]: what a collection holds and how it changes, kept up through errors; [`reflector`]:
 //!   the same as a shared map.
-//! - [`lease`], [`events`]: two things that every component does with them.
+//! - [`lease`], [`election`], [`events`]: things that components do with them.
 
 pub mod api;
 pub mod config;
 pub mod dynamic;
+pub mod election;
 pub mod error;
 pub mod events;
 pub mod lease;

@@ -17,6 +17,7 @@ pub mod flags;
 pub mod gathering;
 pub mod go_duration;
 pub mod health;
+pub mod leader_flags;
 pub mod log;
 pub mod metrics;
 pub mod panics;

@@ -45,6 +45,14 @@ async fn the_earlier_delay_counts() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_delay_is_too_long_for_the_clock() {
+    let queue = queue();
+    queue.add_after("a", Duration::MAX);
+    queue.next().await.again_in(Duration::MAX);
+    assert_eq!(*queue.next().await.key(), "a");
+}
+
+#[tokio::test(start_paused = true)]
 async fn failures_return_with_back_off_until_done() {
     let queue = queue();
     queue.add("a");

@@ -1,0 +1,328 @@
+//! Leader election: one of several instances of a program acts, the others wait.
+//!
+//! Which lease to write and when is decided by [`Election`], pure, with [`Claimant`] for what to write; [`Candidate`] reads and
+//! writes. As in Kubernetes: an instance that cannot renew within the renew deadline, which is shorter than the lease's duration,
+//! has lost and must stop acting at once, before another may begin.
+
+use std::time::Duration;
+
+use proto_api::coordination::v1::Lease;
+use proto_daemon::exit::chain;
+use proto_daemon::leader_flags::LeaderFlags;
+use proto_daemon::statusz::TaskStatus;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::api::Api;
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::lease::{Claim, Claimant, Holder, wall_clock};
+use crate::params::WriteParams;
+
+/// Longest lease, seconds; [`crate::lease::DURATION_SECS_MAX`] is what others believe.
+pub const LEASE_SECS_MAX: u16 = 3600;
+
+/// The times of an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Times {
+    /// Others may take the lease when it was not renewed for this long; whole seconds, at least one.
+    pub lease: Duration,
+    /// Who could not renew for this long has lost; shorter than `lease`.
+    pub renew_deadline: Duration,
+    /// Between two tries.
+    pub retry_period: Duration,
+}
+
+/// Why times cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TimesError {
+    /// Others would begin before this one ends.
+    #[error("--leader-elect-lease-duration must be greater than --leader-elect-renew-deadline")]
+    Lease,
+    /// A single late answer would be a loss.
+    #[error("--leader-elect-renew-deadline must be greater than --leader-elect-retry-period")]
+    RenewDeadline,
+    /// It would ask without a pause.
+    #[error("--leader-elect-retry-period must be greater than zero")]
+    RetryPeriod,
+    /// A lease has whole seconds, not too many.
+    #[error("--leader-elect-lease-duration must be between 1s and {LEASE_SECS_MAX}s")]
+    Range,
+}
+
+impl Times {
+    /// Checks that no two instances can act at a time.
+    ///
+    /// # Errors
+    /// The flag that is wrong and what it must be.
+    pub fn check(self) -> Result<Self, TimesError> {
+        let most = Duration::from_secs(u64::from(LEASE_SECS_MAX));
+        if self.lease < Duration::from_secs(1) || self.lease > most {
+            return Err(TimesError::Range);
+        }
+        // What others read is whole seconds.
+        if Duration::from_secs(u64::from(self.lease_secs())) <= self.renew_deadline {
+            return Err(TimesError::Lease);
+        }
+        if self.renew_deadline <= self.retry_period {
+            return Err(TimesError::RenewDeadline);
+        }
+        if self.retry_period.is_zero() {
+            return Err(TimesError::RetryPeriod);
+        }
+        Ok(self)
+    }
+
+    fn lease_secs(self) -> u16 {
+        u16::try_from(self.lease.as_secs()).unwrap_or(LEASE_SECS_MAX).clamp(1, LEASE_SECS_MAX)
+    }
+}
+
+/// Whether this instance acts, as far as it can know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Election {
+    /// Another does, or nobody.
+    #[default]
+    Waiting,
+    /// This one does, since it asked for the renewal that succeeded last.
+    Leading {
+        /// When that renewal was asked for.
+        renewed: Instant,
+    },
+    /// It did and must not any more; for good, since nothing tells what another has done meanwhile.
+    Lost,
+}
+
+impl Election {
+    /// Takes in what became of a try that was asked for at `asked` and has an answer at `now`.
+    pub fn tried(&mut self, outcome: &Outcome, times: Times, asked: Instant, now: Instant) {
+        let in_time = now.saturating_duration_since(asked) < times.renew_deadline;
+        *self = match (&self, outcome) {
+            (Self::Lost, _) => Self::Lost,
+            // An answer that took so long says nothing of now.
+            (Self::Waiting, Outcome::Held) if in_time => Self::Leading { renewed: asked },
+            (Self::Waiting, _) => Self::Waiting,
+            (Self::Leading { .. }, Outcome::Held) if in_time => Self::Leading { renewed: asked },
+            (Self::Leading { .. }, Outcome::OfAnother) => Self::Lost,
+            (Self::Leading { renewed }, _) if is_over(*renewed, times, now) => Self::Lost,
+            (Self::Leading { renewed }, _) => Self::Leading { renewed: *renewed },
+        };
+    }
+
+    /// How long a try that begins at `now` may take.
+    pub fn patience(&self, times: Times, now: Instant) -> Duration {
+        match self {
+            Self::Leading { renewed } => {
+                times.renew_deadline.saturating_sub(now.saturating_duration_since(*renewed))
+            }
+            Self::Waiting | Self::Lost => times.renew_deadline,
+        }
+    }
+}
+
+fn is_over(renewed: Instant, times: Times, now: Instant) -> bool {
+    now.saturating_duration_since(renewed) >= times.renew_deadline
+}
+
+/// What became of one try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The lease is this instance's and was written.
+    Held,
+    /// The lease is another's.
+    OfAnother,
+    /// Nobody knows: no answer, or somebody wrote at the same time.
+    Unknown,
+}
+
+/// The lead was lost: another instance may act now.
+#[derive(Debug, thiserror::Error)]
+#[error("leader election lost")]
+pub struct Lost;
+
+/// Says to `leading` when to begin: at once without a candidate, which stands for no election. Returns when the lead is lost; the
+/// program must end then without another write.
+pub async fn lead(candidate: &mut Option<Candidate>, leading: &watch::Sender<bool>) -> Lost {
+    let Some(candidate) = candidate else {
+        leading.send_replace(true);
+        return std::future::pending().await;
+    };
+    tracing::info!(lease = candidate.holder.lease, "attempting to acquire leader lease");
+    candidate.wait().await;
+    tracing::info!(lease = candidate.holder.lease, "successfully acquired lease");
+    leading.send_replace(true);
+    candidate.hold().await;
+    Lost
+}
+
+/// The candidate that the flags ask for, with `lock` as the default name of the lease; none without an election.
+///
+/// # Errors
+/// The times are such that two could lead.
+pub fn candidate(
+    flags: &LeaderFlags,
+    client: &Client,
+    lock: &str,
+    status: TaskStatus,
+) -> Result<Option<Candidate>, TimesError> {
+    if !flags.leader_elect {
+        return Ok(None);
+    }
+    let times = Times {
+        lease: flags.leader_elect_lease_duration,
+        renew_deadline: flags.leader_elect_renew_deadline,
+        retry_period: flags.leader_elect_retry_period,
+    };
+    let namespace = flags.leader_elect_resource_namespace.as_deref();
+    let namespace = namespace.unwrap_or(client.names().system_namespace());
+    let name = flags.leader_elect_resource_name.as_deref().unwrap_or(lock);
+    let candidate = Candidate::new(client, namespace, name, identity(), times.check()?, status);
+    Ok(Some(candidate))
+}
+
+/// A name that no other instance has: the host's and a random number.
+fn identity() -> String {
+    let host = nix::unistd::gethostname().unwrap_or_default();
+    format!("{}_{:032x}", host.to_string_lossy(), rand::random::<u128>())
+}
+
+/// One instance that wants to lead.
+pub struct Candidate {
+    api: Api<Lease>,
+    holder: Holder,
+    times: Times,
+    claimant: Claimant,
+    election: Election,
+    status: TaskStatus,
+}
+
+impl Candidate {
+    /// A candidate for the lease `name` in `namespace`, known to others as `identity`. It has a connection of its own.
+    pub fn new(
+        client: &Client,
+        namespace: &str,
+        name: &str,
+        identity: String,
+        times: Times,
+        status: TaskStatus,
+    ) -> Self {
+        let holder = Holder {
+            lease: name.to_owned(),
+            identity,
+            duration_secs: times.lease_secs(),
+            owner: None,
+        };
+        let client = client.with_deadline(times.renew_deadline);
+        Self {
+            api: Api::new(client, Some(namespace)),
+            holder,
+            times,
+            claimant: Claimant::default(),
+            election: Election::Waiting,
+            status,
+        }
+    }
+
+    /// Returns once this instance leads: at the first try if nobody else does. Cancel safe.
+    pub async fn wait(&mut self) {
+        loop {
+            self.turn().await;
+            if matches!(self.election, Election::Leading { .. }) {
+                return;
+            }
+            sleep(self.pause()).await;
+        }
+    }
+
+    /// Renews until the lead is lost, and returns then. Cancel safe: what was cut off is renewed by the next turn.
+    pub async fn hold(&mut self) {
+        while self.election != Election::Lost {
+            let pause = self.pause().min(self.election.patience(self.times, Instant::now()));
+            sleep(pause).await;
+            self.turn().await;
+        }
+    }
+
+    /// Gives the lease back, so that another need not wait; nothing if it is not held. Best effort, for at most the retry period.
+    pub async fn release(mut self) {
+        let Election::Leading { .. } = self.election else { return };
+        let Some(lease) = self.claimant.released(&self.holder, wall_clock()) else { return };
+        self.election = Election::Lost;
+        let params = WriteParams::default();
+        match timeout(self.times.retry_period, self.api.update(&lease, &params)).await {
+            Ok(Ok(_)) => tracing::info!(lease = self.holder.lease, "lease released"),
+            Ok(Err(error)) => {
+                tracing::warn!(lease = self.holder.lease, error = chain(&error), "not released");
+            }
+            Err(_) => tracing::warn!(lease = self.holder.lease, "not released in time"),
+        }
+    }
+
+    /// A fifth more or less, so that candidates that began together do not meet at each try.
+    fn pause(&self) -> Duration {
+        self.times.retry_period.mul_f64(1.0 + 0.2 * rand::random::<f64>())
+    }
+
+    async fn turn(&mut self) {
+        self.status.started("renew");
+        let asked = Instant::now();
+        let patience = self.election.patience(self.times, asked);
+        let tried = timeout(patience, self.attempt()).await;
+        let outcome = match tried {
+            Ok(Ok(outcome)) => {
+                self.status.done(match outcome {
+                    Outcome::Held => "leading",
+                    Outcome::OfAnother | Outcome::Unknown => "another leads",
+                });
+                outcome
+            }
+            Ok(Err(error)) => {
+                let cause = chain(&error);
+                tracing::warn!(lease = self.holder.lease, error = cause, "lease not renewed");
+                self.status.failed(cause);
+                Outcome::Unknown
+            }
+            Err(_) => {
+                // The connection may be one that swallows everything.
+                self.api.client().reconnect();
+                self.claimant.forget();
+                self.status.failed("no answer in time");
+                Outcome::Unknown
+            }
+        };
+        self.election.tried(&outcome, self.times, asked, Instant::now());
+    }
+
+    /// One reading, unless the lease is known to be ours, and one write if it is ours or free.
+    async fn attempt(&mut self) -> Result<Outcome, ClientError> {
+        if !self.claimant.is_held_by(&self.holder) {
+            let lease = self.api.find(&self.holder.lease).await?;
+            self.claimant.saw(lease, Instant::now());
+        }
+        let params = WriteParams::default();
+        let claim = self.claimant.claim(&self.holder, wall_clock(), Instant::now());
+        let written = match claim {
+            Claim::Wait { .. } => return Ok(Outcome::OfAnother),
+            Claim::Create(lease) => self.api.create(&lease, &params).await,
+            Claim::Update(lease) => self.api.update(&lease, &params).await,
+        };
+        match written {
+            Ok(lease) => {
+                self.claimant.saw(Some(lease), Instant::now());
+                Ok(Outcome::Held)
+            }
+            Err(error) => {
+                if error.is_conflict() || error.is_not_found() || error.is_already_exists() {
+                    // It is not what was thought; read it at the next try.
+                    tracing::debug!(error = chain(&error), "the lease has changed");
+                    self.claimant.forget();
+                    return Ok(Outcome::Unknown);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto_client::config::file;
+use proto_client::election;
 use proto_client::events::recorder;
 use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
@@ -17,7 +18,9 @@ use proto_daemon::ready::Readiness;
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
+use tokio::sync::watch;
 
+use crate::bootstrap::{self, Bootstrap};
 use crate::certificates::{Certificates, Duties};
 use crate::metrics::Counters;
 use crate::metrics::volumes::VolumeCounts;
@@ -31,21 +34,29 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VERSION"));
 
 /// The controllers that tell people something, and the names under which they do.
-const VOICES: [(&str, &str); 4] = [
+const VOICES: [(&str, &str); 9] = [
     ("attachdetach", "attachdetach-controller"),
+    ("deployment", "deployment-controller"),
     ("ephemeral-volume", "ephemeral_volume"),
+    ("nodelifecycle", "node-controller"),
     ("persistentvolume-binder", "persistentvolume-controller"),
     ("persistentvolume-expander", "volume_expand"),
+    ("podgc", "taint-controller"),
+    ("replicaset", "replicaset-controller"),
+    ("replicationcontroller", "replication-controller"),
 ];
 
 /// Runs until told to stop.
 ///
 /// # Errors
-/// The flags or the client configuration are no use, or the health address cannot be bound.
+/// The flags or the client configuration are no use, the health address cannot be bound, or another instance has become the leader.
 pub async fn run(flags: Flags) -> Result<(), Failure> {
     let settings = flags.settings().map_err(Failure::usage)?;
     let names = flags.common.names();
     log::init(flags.common.log());
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
     let environment = |name: &str| std::env::var(name).ok();
     let config = match &flags.kubeconfig {
         Some(path) => file::load(path, None),
@@ -74,14 +85,26 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
         voices.insert(controller, voice);
     }
     let shown = Shown { board, counters, voices };
+    let (leading, led) = watch::channel(false);
+    let page = shown.board.task("leader election");
+    let lock = names.component("controller-manager");
+    let mut candidate =
+        election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
     let (world, keepers) = World::new(&client);
     let counts = VolumeCounts::new(world.clone()).map_err(Failure::run)?;
     metrics.register(counts).map_err(Failure::run)?;
-    let parts = Parts { client, settings, workers, shown, world, keepers };
+    let parts = Parts { client, settings, workers, shown, world, keepers, led };
     let control = tokio::spawn(control(parts, readiness, drain.watch()));
-    let signal = stop_signal().await.map_err(Failure::run)?;
+    // Cancel safe: what the election has begun is given back below or expires.
+    let signal = tokio::select! {
+        signal = stop_signal() => signal.map_err(Failure::run)?,
+        lost = election::lead(&mut candidate, &leading) => return Err(Failure::run(lost)),
+    };
     tracing::info!(signal, "stopping");
     drain.drain(DRAIN_DEADLINE).await;
+    if let Some(candidate) = candidate {
+        candidate.release().await;
+    }
     admin.abort();
     control.abort();
     Ok(())
@@ -95,10 +118,12 @@ struct Parts {
     shown: Shown,
     world: World,
     keepers: Keepers,
+    /// Whether this instance is to act.
+    led: watch::Receiver<bool>,
 }
 
 async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
-    let Parts { client, settings, workers, shown, world, keepers } = parts;
+    let Parts { client, settings, workers, shown, world, keepers, mut led } = parts;
     let synced = readiness.guard("caches-synced");
     let queue = WorkQueue::default();
     let sink = Sink {
@@ -116,16 +141,30 @@ async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     drop(synced);
     trim_heap();
     tracing::info!("caches synced");
+    tokio::select! {
+        () = drain.asked() => return,
+        led = led.wait_for(|led| *led) => if led.is_err() { return },
+    }
     let certificates = Certificates {
         client: client.clone(),
         authority: settings.authority.clone(),
         duties: Duties {
             approves: settings.enabled.has("csrapproving"),
             signs: settings.enabled.has("csrsigning"),
+            cleans: settings.enabled.has("csrcleaner"),
         },
     };
     let page = shown.board.task("certificate requests");
     let certificates = tokio::spawn(certificates.run(page, drain.clone()));
+    let bootstrap = Bootstrap {
+        client: client.clone(),
+        duties: bootstrap::Duties {
+            cleans: settings.enabled.has("tokencleaner"),
+            signs: settings.enabled.has("bootstrapsigner"),
+        },
+    };
+    let page = shown.board.task("bootstrap tokens");
+    let bootstrap = tokio::spawn(bootstrap.run(page, drain.clone()));
     let worker = Arc::new(Worker::new(client, world, settings, shown));
     let work = move |task| {
         let worker = worker.clone();
@@ -134,4 +173,5 @@ async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     run_workers(queue, workers, drain, work).await;
     keeping.abort();
     certificates.abort();
+    bootstrap.abort();
 }

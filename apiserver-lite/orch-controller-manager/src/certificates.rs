@@ -1,10 +1,12 @@
 //! Certificate requests: those of node agents for themselves are approved, and approved ones are signed.
 //!
-//! What a request asks for is read by pure code ([`shape`]); who asks may, the API server says; the cluster's authority signs
-//! ([`authority`]). Serving certificates are signed and never approved here: that their names and addresses are the node's, only somebody
-//! else can know.
+//! What a request asks for is read once ([`request`]), checked by pure code ([`shape`]) and signed as it was read ([`authority`]); who asks
+//! may, the API server says. Serving certificates are signed and never approved here: whether their names and addresses are the node's is
+//! not known here. What is settled or has waited too long is deleted ([`cleaning`]).
 
 pub mod authority;
+mod cleaning;
+mod request;
 mod shape;
 
 use std::sync::Arc;
@@ -15,26 +17,30 @@ use proto_api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
 };
 use proto_api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
-use proto_client::{Client, ClientError, ListParams, Reflector, WriteParams};
+use proto_client::{
+    Change, Client, ClientError, DeleteParams, ListParams, ObjectKey, Reflector, WriteParams,
+};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-use tokio::sync::Notify;
+use proto_daemon::work_queue::{WorkQueue, run_workers};
 
 use crate::work::now;
 use authority::{Authority, SignError};
-use shape::{Own, Shape};
+use shape::{Checked, Own, Shape};
 
-/// After a failure everything is looked at again.
-const RETRY: Duration = Duration::from_secs(5);
+/// Whether the user may have an approval is asked again after this.
+const ASK_AGAIN: Duration = Duration::from_secs(600);
 
-/// Which of the two is done.
+/// Which of these is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duties {
     /// `csrapproving`.
     pub approves: bool,
     /// `csrsigning`.
     pub signs: bool,
+    /// `csrcleaner`.
+    pub cleans: bool,
 }
 
 /// Approves and signs until drained.
@@ -59,65 +65,88 @@ enum SettleError {
 }
 
 impl Certificates {
-    /// Follows the requests.
+    /// Follows the requests: one at a time, each when it changes and when its time has come.
     pub async fn run(self, page: TaskStatus, drain: DrainWatch) {
         let requests =
             Reflector::whole(self.client.all::<CertificateSigningRequest>(), ListParams::default());
-        let (store, changed) = (requests.store(), Arc::new(Notify::new()));
-        let poke = changed.clone();
-        let keeping = tokio::spawn(requests.run(drain.clone(), move |_| poke.notify_one()));
-        let mut failed = false;
-        loop {
-            // All arms are cancel safe: a change that was not heard of is one of the next look.
-            tokio::select! {
-                () = drain.asked() => break,
-                () = changed.notified() => {}
-                () = tokio::time::sleep(RETRY), if failed => {}
+        let store = requests.store();
+        let queue = WorkQueue::<ObjectKey>::default();
+        let changed = queue.clone();
+        let keeping = tokio::spawn(requests.run(drain.clone(), move |change| {
+            if let Change::Applied { key, .. } = change {
+                changed.add(key);
             }
-            page.started("a certificate request has changed");
-            failed = false;
-            for (key, request) in store.list() {
-                if let Err(error) = self.settle(&request).await {
-                    let line = chain(&error);
-                    tracing::warn!(request = key.name, error = line, "not settled");
-                    page.failed(line);
-                    failed = true;
+        }));
+        let (this, page) = (Arc::new(self), Arc::new(page));
+        let work = move |key: ObjectKey| {
+            let (this, request, page) = (this.clone(), store.get(&key), page.clone());
+            async move {
+                let Some(request) = request else { return Ok(None) };
+                page.started("a certificate request");
+                let settled = this.settle(&request).await;
+                match &settled {
+                    Ok(_) => page.done(""),
+                    Err(error) => page.failed(chain(error)),
                 }
+                settled
             }
-            if !failed {
-                page.done("");
-            }
-        }
+        };
+        run_workers(queue, 1, drain, work).await;
         keeping.abort();
     }
 
-    /// Takes a request one step further.
-    async fn settle(&self, request: &CertificateSigningRequest) -> Result<(), SettleError> {
+    /// Takes a request one step further; when to look again.
+    async fn settle(
+        &self,
+        request: &CertificateSigningRequest,
+    ) -> Result<Option<Duration>, SettleError> {
+        let mut again_in = None;
+        if self.duties.cleans {
+            let left = cleaning::left(request, now());
+            if left.is_zero() {
+                self.remove(request).await?;
+                return Ok(None);
+            }
+            again_in = Some(left);
+        }
         let status = &request.status;
         let has = |kind: &str| status.conditions.iter().any(|condition| condition.type_ == kind);
         if has("Denied") || has("Failed") || !status.certificate.is_empty() {
-            return Ok(());
+            return Ok(again_in);
         }
-        let names = self.client.names();
-        let shape = shape::of(names, request);
-        match (has("Approved"), shape) {
-            (false, Ok(Some(Shape::NodeClient(own)))) if self.duties.approves => {
-                self.approve(request, own).await
+        match (has("Approved"), shape::of(self.client.names(), request)) {
+            (false, Ok(Some(Checked { shape: Shape::NodeClient(own), .. })))
+                if self.duties.approves =>
+            {
+                let approved = self.approve(request, own).await?;
+                if !approved {
+                    again_in = Some(again_in.map_or(ASK_AGAIN, |left| left.min(ASK_AGAIN)));
+                }
             }
-            (true, Ok(Some(shape))) if self.duties.signs => self.sign(request, &shape).await,
+            (true, Ok(Some(checked))) if self.duties.signs => self.sign(request, &checked).await?,
             (true, Err(why)) if self.duties.signs && self.authority.is_some() => {
-                self.refuse(request, why).await
+                self.refuse(request, why).await?;
             }
             // Of another signer, or for people to look at.
-            _ => Ok(()),
+            _ => {}
         }
+        Ok(again_in)
     }
 
+    async fn remove(&self, request: &CertificateSigningRequest) -> Result<(), SettleError> {
+        let metadata = &request.metadata;
+        let params = DeleteParams { uid: Some(metadata.uid.clone()), ..DeleteParams::default() };
+        let api = self.client.all::<CertificateSigningRequest>();
+        tracing::info!(request = metadata.name, "deleting a certificate request of no more use");
+        settled(api.delete(&metadata.name, &params).await)
+    }
+
+    /// Approves it if the user who made it may have that; whether so.
     async fn approve(
         &self,
         request: &CertificateSigningRequest,
         own: Own,
-    ) -> Result<(), SettleError> {
+    ) -> Result<bool, SettleError> {
         let spec = &request.spec;
         let (subresource, whose) = match own {
             Own::Yes => ("selfnodeclient", "self "),
@@ -144,7 +173,7 @@ impl Certificates {
         let params = WriteParams::default();
         let answer = self.client.all::<SubjectAccessReview>().create(&review, &params).await?;
         if !answer.status.allowed {
-            return Ok(());
+            return Ok(false);
         }
         let agent = self.client.names().component("let");
         let message =
@@ -152,17 +181,18 @@ impl Certificates {
         let mut approved = request.clone();
         approved.status.conditions.push(condition("Approved", "AutoApproved", message));
         let api = self.client.all::<CertificateSigningRequest>();
-        settled(api.update_approval(&approved, &params).await)
+        settled(api.update_approval(&approved, &params).await)?;
+        Ok(true)
     }
 
     async fn sign(
         &self,
         request: &CertificateSigningRequest,
-        shape: &Shape,
+        checked: &Checked,
     ) -> Result<(), SettleError> {
         let Some(authority) = &self.authority else { return Ok(()) };
         let mut signed = request.clone();
-        signed.status.certificate = authority.sign(&request.spec, shape, now())?;
+        signed.status.certificate = authority.sign(&request.spec, checked, now())?;
         self.write_status(&signed).await
     }
 

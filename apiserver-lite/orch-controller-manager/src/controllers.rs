@@ -16,13 +16,16 @@ pub mod replicas;
 pub mod replication_controller;
 pub mod root_ca;
 pub mod service_account;
+pub mod telling;
 pub mod volumes;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use proto_client::events::correlate::Said;
 
 use crate::write::Write;
+use telling::Told;
 
 /// What a controller wants done.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,8 +34,10 @@ pub struct Plan {
     pub writes: Vec<Write>,
     /// When to look again even if nothing changes.
     pub again_in: Option<Duration>,
-    /// What people are told.
+    /// Events of a plan that was done whole.
     pub said: Vec<Said>,
+    /// Events of single writes, by their place among the writes.
+    pub told: BTreeMap<usize, Told>,
 }
 
 impl Plan {
@@ -43,9 +48,18 @@ impl Plan {
 
     /// Does what another plan does as well, afterwards.
     pub fn absorb(&mut self, other: Self) {
+        let before = self.writes.len();
+        let told = other.told.into_iter();
+        self.told.extend(told.map(|(nth, told)| (before.saturating_add(nth), told)));
         self.writes.extend(other.writes);
         self.said.extend(other.said);
         other.again_in.into_iter().for_each(|delay| self.look_again_in(delay));
+    }
+
+    /// Adds a write, and the events of what becomes of it.
+    pub fn push_told(&mut self, write: Write, told: Told) {
+        self.told.insert(self.writes.len(), told);
+        self.writes.push(write);
     }
 
     /// Asks to look again in `delay`, or earlier if that was asked before.

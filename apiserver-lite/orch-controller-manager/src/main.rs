@@ -7,9 +7,15 @@
 //!                  └───────────────── API server ◀──────────────┘
 //! ```
 
+// Numbers here come from objects that others write.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod app;
+mod bootstrap;
 mod certificates;
 mod controllers;
+#[cfg(test)]
+mod extremes;
 mod metrics;
 mod settings;
 mod task;

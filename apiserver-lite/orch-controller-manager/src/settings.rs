@@ -1,6 +1,6 @@
 //! Flags, and what they mean once they have been checked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,11 +9,12 @@ use std::time::Duration;
 use apiserver_token::SigningKey;
 use clap::Parser;
 use proto_daemon::flags::CommonFlags;
-use proto_daemon::go_duration;
+use proto_daemon::leader_flags::LeaderFlags;
+use proto_daemon::{feature_gates, go_duration};
 
 use crate::certificates::authority::{Authority, AuthorityError};
 use crate::controllers::node_cidr::{Cidr, NodeRange};
-use crate::task::CONTROLLERS;
+use crate::task::{CONTROLLERS, ONLY_BY_NAME};
 
 /// Runs the cluster's control loops.
 #[derive(Parser, Debug)]
@@ -27,7 +28,7 @@ pub struct Flags {
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// Controllers to run: `*` for all, `name` for one, `-name` for all but one.
+    /// Controllers to run: `*` for all but bootstrapsigner and tokencleaner, `name` for one, `-name` for all but one.
     #[arg(
         long,
         value_name = "LIST",
@@ -84,10 +85,13 @@ pub struct Flags {
           default_value_t = false, action = clap::ArgAction::Set)]
     pub use_service_account_credentials: bool,
 
-    /// Accepted; one instance is expected to run.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
-          default_value_t = true, action = clap::ArgAction::Set)]
-    pub leader_elect: bool,
+    /// Features switched on or off: `Name=true`, `Name=false`.
+    #[arg(long, value_name = "LIST", value_parser = parse_gates)]
+    pub feature_gates: Option<BTreeMap<String, bool>>,
+
+    /// How one of several instances is chosen.
+    #[command(flatten)]
+    pub leader: LeaderFlags,
 
     /// How long a node may be silent before it counts as unreachable.
     #[arg(long, value_name = "DURATION", default_value = "40s", value_parser = go_duration::parse)]
@@ -141,6 +145,17 @@ pub struct Settings {
     pub ended_pods_max: usize,
     /// Most endpoints in one slice.
     pub endpoints_max: usize,
+    /// Whether every service account gets a token secret that nobody asked for.
+    pub makes_tokens: bool,
+    /// What the user should know of the flags.
+    pub warnings: Vec<String>,
+}
+
+/// The feature gate that keeps the token controller from making secrets unasked.
+const NO_TOKENS: &str = "LegacyServiceAccountTokenNoAutoGeneration";
+
+fn parse_gates(text: &str) -> Result<BTreeMap<String, bool>, String> {
+    feature_gates::parse(text).map_err(|error| error.to_string())
 }
 
 /// The controllers that run.
@@ -153,6 +168,9 @@ pub enum SettingsError {
     /// A name is no controller's.
     #[error("--controllers: {name:?} is not one of {known}", name = .0, known = CONTROLLERS.join(", "))]
     Controller(String),
+    /// A feature gate is none, or cannot be set so.
+    #[error("--feature-gates: {0}")]
+    Gates(String),
     /// The ranges cannot be cut.
     #[error("--cluster-cidr: {0}")]
     Range(String),
@@ -204,7 +222,14 @@ impl Flags {
                     .map_err(|cause| SettingsError::RootCa { path: path.clone(), cause })?,
             ),
         };
+        let gates = self.feature_gates.clone().unwrap_or_default();
+        let gates = feature_gates::settle(&[], &[NO_TOKENS], &gates).map_err(|faults| {
+            let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+            SettingsError::Gates(faults.join("; "))
+        })?;
         Ok(Settings {
+            makes_tokens: !gates.gates.is_on(NO_TOKENS),
+            warnings: gates.warnings,
             enabled: Enabled::parse(&self.controllers)?,
             node_ranges: self.node_ranges()?,
             root_ca,
@@ -263,7 +288,7 @@ impl Enabled {
     fn parse(list: &[String]) -> Result<Self, SettingsError> {
         let mut enabled = BTreeSet::new();
         if list.iter().any(|item| item == "*") {
-            enabled.extend(CONTROLLERS);
+            enabled.extend(CONTROLLERS.into_iter().filter(|name| !ONLY_BY_NAME.contains(name)));
         }
         for item in list.iter().filter(|item| *item != "*") {
             let name = item.strip_prefix('-').unwrap_or(item);
@@ -297,8 +322,11 @@ mod tests {
     fn controllers_are_chosen() {
         let count =
             |list: &str| settings(&[&format!("--controllers={list}")]).map(|s| s.enabled.0.len());
-        assert_eq!(count("*"), Ok(CONTROLLERS.len()));
-        assert_eq!(count("*,-podgc,-namespace"), Ok(CONTROLLERS.len() - 2));
+        let all = CONTROLLERS.len() - ONLY_BY_NAME.len();
+        assert_eq!(count("*"), Ok(all));
+        assert_eq!(count("*,-podgc,-namespace"), Ok(all - 2));
+        assert_eq!(count("*,tokencleaner"), Ok(all + 1));
+        assert_eq!(count("*,bootstrapsigner,tokencleaner"), Ok(all + 2));
         assert_eq!(count("podgc"), Ok(1));
         assert!(
             count("*,-nothing").unwrap_err().contains("\"nothing\" is not one of attachdetach, ")
@@ -321,6 +349,15 @@ mod tests {
             ])
             .is_err()
         );
+    }
+
+    #[test]
+    fn token_secrets_are_made_unasked_only_with_the_gate_off() {
+        let made = |args: &[&str]| settings(args).map(|settings| settings.makes_tokens);
+        assert_eq!(made(&[]), Ok(false));
+        let off = "--feature-gates=LegacyServiceAccountTokenNoAutoGeneration=false";
+        assert_eq!(made(&[off]), Ok(true));
+        assert!(made(&["--feature-gates=Nonsense=true"]).unwrap_err().contains("Nonsense"));
     }
 
     #[test]

@@ -178,9 +178,11 @@ impl fmt::Debug for Task {
 }
 
 /// Every controller, by the name that `--controllers` knows.
-pub const CONTROLLERS: [&str; 22] = [
+pub const CONTROLLERS: [&str; 25] = [
     "attachdetach",
+    BOOTSTRAP_SIGNER,
     "csrapproving",
+    "csrcleaner",
     "csrsigning",
     "deployment",
     "endpoint",
@@ -201,7 +203,14 @@ pub const CONTROLLERS: [&str; 22] = [
     "root-ca-cert-publisher",
     "serviceaccount",
     "serviceaccount-token",
+    TOKEN_CLEANER,
 ];
+
+/// Controllers that `*` does not mean; as in Kubernetes they are named by who wants bootstrap tokens.
+pub const ONLY_BY_NAME: [&str; 2] = [BOOTSTRAP_SIGNER, TOKEN_CLEANER];
+
+const BOOTSTRAP_SIGNER: &str = "bootstrapsigner";
+const TOKEN_CLEANER: &str = "tokencleaner";
 
 /// A kind whose changes lead to tasks.
 pub trait Watched: Sized {

@@ -20,6 +20,7 @@ use crate::controllers::node_cidr::{self, Cidr};
 use crate::controllers::node_health::{self, Clocks, Heard};
 use crate::controllers::owners::{self, Presence};
 use crate::controllers::pod_cleanup::{self, Place};
+use crate::controllers::telling::Told;
 use crate::controllers::volumes::{Marks, attach};
 use crate::controllers::{
     Plan, account_token, deployment, endpoint_slices, endpoints, mirror, replica_set,
@@ -225,7 +226,12 @@ impl Worker {
         secrets.retain(|secret| {
             account_token::account_of(names, &secret.metadata).as_ref() == Some(account)
         });
-        let mint = Mint { names, key, ca: self.settings.root_ca.as_deref() };
+        let mint = Mint {
+            names,
+            key,
+            ca: self.settings.root_ca.as_deref(),
+            makes_unasked: self.settings.makes_tokens,
+        };
         let existing = world.service_accounts.get(account);
         Ok(account_token::plan(&mint, existing.as_deref(), &secrets)?)
     }
@@ -279,14 +285,20 @@ impl Worker {
     fn plan_health(&self, name: &str) -> Plan {
         let key = ObjectKey::new("", name);
         let mut heard = lock(&self.memory.heard);
+        let voice = self.voices.get("nodelifecycle");
+        let say = |before: Option<&Heard>, after: Option<&Heard>| {
+            let said = node_health::news(before, after);
+            voice.zip(said).into_iter().for_each(|(voice, said)| voice.say(said));
+        };
         let Some(node) = self.world.nodes.get(&key) else {
-            heard.remove(name);
+            say(heard.remove(name).as_ref(), None);
             return Plan::default();
         };
         let lease = ObjectKey::new(self.world.names.node_lease_namespace(), name);
         let lease = self.world.leases.get(&lease);
         let clocks = Clocks { steady: Instant::now(), wall: now() };
         let latest = Heard::update(heard.get(name), &node, lease.as_deref(), clocks.steady);
+        say(heard.get(name), Some(&latest));
         heard.insert(name.to_owned(), latest.clone());
         node_health::plan(self.world.names, &node, &latest, self.settings.grace, clocks)
     }
@@ -296,8 +308,12 @@ impl Worker {
     async fn apply(&self, task: &Task, plan: Plan) -> Result<Option<Duration>, WorkError> {
         let mut effects = Vec::new();
         let mut failure = None;
-        for write in &plan.writes {
-            match write.apply(&self.client).await {
+        for (nth, write) in plan.writes.iter().enumerate() {
+            let done = write.apply(&self.client).await;
+            if let Some(told) = plan.told.get(&nth) {
+                self.tell(task, told, &done);
+            }
+            match done {
                 Ok(effect) => effects.extend(effect),
                 Err(error) => {
                     failure = Some(error);
@@ -312,25 +328,34 @@ impl Worker {
         if failure.is_none()
             && let Some(voice) = self.voices.get(task.controller())
         {
-            for said in plan.said {
-                voice.event(&said.about, said.kind, said.reason, said.message);
-            }
+            plan.said.into_iter().for_each(|said| voice.say(said));
         }
         match failure {
             // Somebody was faster; the event of that change brings the task back.
             Some(error) if error.is_conflict() => Ok(Some(CATCH_UP)),
-            // Nothing more is made in a namespace that ends.
-            Some(error)
-                if error.is_forbidden()
-                    && task
-                        .namespace()
-                        .is_some_and(|namespace| self.world.is_ending(namespace)) =>
-            {
-                Ok(None)
-            }
+            Some(error) if self.ends_with_namespace(task, &error) => Ok(None),
             Some(error) => Err(error.into()),
             None => Ok(plan.again_in),
         }
+    }
+
+    /// Records the event of one write.
+    fn tell(&self, task: &Task, told: &Told, done: &Result<Option<Effect>, ClientError>) {
+        let Some(voice) = self.voices.get(task.controller()) else { return };
+        let said = match done {
+            Ok(Some(effect)) => Some(told.done(&effect.key)),
+            // It was there, or it was changed meanwhile: what happened is another's to tell.
+            Ok(None) => None,
+            Err(error) if error.is_conflict() || self.ends_with_namespace(task, error) => None,
+            Err(error) => told.failed(&error.to_string()),
+        };
+        said.into_iter().for_each(|said| voice.say(said));
+    }
+
+    /// Nothing more is made in a namespace that ends.
+    fn ends_with_namespace(&self, task: &Task, error: &ClientError) -> bool {
+        let ends = |namespace| self.world.is_ending(namespace);
+        error.is_forbidden() && task.namespace().is_some_and(ends)
     }
 
     /// Whether the maps show what the task's last plan did.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Parser;
 use proto_api::core::v1::Namespace;
 use proto_client::config::file;
+use proto_client::election;
 use proto_client::events::recorder;
 use proto_client::{Client, ClientConfig, ListParams, Reflector};
 use proto_daemon::admin::{AdminPages, AdminServer};
@@ -15,11 +16,13 @@ use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::health::Health;
+use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::log;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
+use tokio::sync::watch;
 
 use crate::facts::{NodeFacts, PodFacts};
 use crate::metrics::Counters;
@@ -44,10 +47,9 @@ pub struct Flags {
     #[arg(long, value_name = "NAME", default_value = "default-scheduler")]
     pub scheduler_name: String,
 
-    /// Accepted; one instance is expected to run.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
-          default_value_t = true, action = clap::ArgAction::Set)]
-    pub leader_elect: bool,
+    /// How one of several instances is chosen.
+    #[command(flatten)]
+    pub leader: LeaderFlags,
 
     /// Address of the health and metrics server (plain HTTP).
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
@@ -66,7 +68,7 @@ const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
 /// Runs until told to stop.
 ///
 /// # Errors
-/// The client configuration is no use, or the health address cannot be bound.
+/// The flags or the client configuration are no use, the health address cannot be bound, or another instance has become the leader.
 pub async fn run(flags: Flags) -> Result<(), Failure> {
     let names = flags.common.names();
     log::init(flags.common.log());
@@ -93,11 +95,22 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
 
     let drain = Drain::default();
     let admin = tokio::spawn(admin.run(pages, drain.watch()));
-    let parts = Parts { client, name: flags.scheduler_name, board, counters };
+    let (leading, led) = watch::channel(false);
+    let (page, lock) = (board.task("leader election"), names.component("scheduler"));
+    let mut candidate =
+        election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
+    let parts = Parts { client, name: flags.scheduler_name, board, counters, led };
     let schedule = tokio::spawn(schedule(parts, readiness, drain.watch()));
-    let signal = stop_signal().await.map_err(Failure::run)?;
+    // Cancel safe: what the election has begun is given back below or expires.
+    let signal = tokio::select! {
+        signal = stop_signal() => signal.map_err(Failure::run)?,
+        lost = election::lead(&mut candidate, &leading) => return Err(Failure::run(lost)),
+    };
     tracing::info!(signal, "stopping");
     drain.drain(DRAIN_DEADLINE).await;
+    if let Some(candidate) = candidate {
+        candidate.release().await;
+    }
     admin.abort();
     schedule.abort();
     Ok(())
@@ -109,10 +122,12 @@ struct Parts {
     name: String,
     board: StatusBoard,
     counters: Counters,
+    /// Whether this instance is to act.
+    led: watch::Receiver<bool>,
 }
 
 async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
-    let Parts { client, name, board, counters } = parts;
+    let Parts { client, name, board, counters, mut led } = parts;
     let syncing = readiness.guard("caches-synced");
     let names = client.names();
     let signal = Signal::default();
@@ -151,6 +166,10 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     drop(syncing);
     trim_heap();
     tracing::info!("caches synced");
+    tokio::select! {
+        () = drain.asked() => return,
+        led = led.wait_for(|led| *led) => if led.is_err() { return },
+    }
     let scheduler = Scheduler {
         marks: Marks::new(names),
         stores,

@@ -2,12 +2,13 @@
 //! parts only; what is merely preferred is left to the scores.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proto_api::core::v1::{Pod, PodAffinityTerm, TopologySpreadConstraint};
 use proto_api::meta::v1::LabelSelector;
 use proto_api::selectors::Selector;
 
-use crate::facts::{Life, NodeFacts, PodFacts};
+use crate::facts::{Life, NodeFacts, PodFacts, add};
 use crate::filter::{Refusal, matches_selector};
 use crate::nodes::NodeLoad;
 
@@ -117,18 +118,29 @@ impl Spread {
     }
 
     /// The places where one pod more is not too many.
-    fn open(&self, pod: &PodFacts, loads: &[NodeLoad]) -> BTreeSet<String> {
+    ///
+    /// Only nodes with the labels of all constraints count.
+    fn open<'a>(
+        &self,
+        pod: &PodFacts,
+        loads: &[NodeLoad],
+        labels: impl Iterator<Item = &'a str> + Clone,
+    ) -> BTreeSet<String> {
         let mut counts: BTreeMap<&String, i64> = BTreeMap::new();
-        for load in loads.iter().filter(|load| matches_selector(pod, &load.node)) {
+        let has_all = |load: &&NodeLoad| {
+            labels.clone().all(|label| load.node.labels.contains_key(label))
+                && matches_selector(pod, &load.node)
+        };
+        for load in loads.iter().filter(has_all) {
             let Some(place) = load.node.labels.get(&self.place) else { continue };
             let staying = load.residents.iter().filter(|other| other.life == Life::Active);
             let here = staying.filter(|other| self.means(pod, other)).count();
-            *counts.entry(place).or_default() += i64::try_from(here).unwrap_or(i64::MAX);
+            add(counts.entry(place).or_default(), i64::try_from(here).unwrap_or(i64::MAX));
         }
         let too_few = counts.len() < self.min_places;
         let least = if too_few { 0 } else { counts.values().copied().min().unwrap_or(0) };
         let more = i64::from(self.means(pod, pod));
-        let fits = |count: i64| count + more - least <= self.max_skew;
+        let fits = |count: i64| count.saturating_add(more).saturating_sub(least) <= self.max_skew;
         counts
             .into_iter()
             .filter(|(_, count)| fits(*count))
@@ -162,15 +174,15 @@ impl Neighbours {
     /// Looks around for `pod`.
     pub fn of(pod: &PodFacts, loads: &[NodeLoad], namespaces: &NamespaceLabels) -> Self {
         let company = &pod.company;
-        let places = |term: &Term| -> BTreeSet<String> {
-            let meant =
-                |load: &&NodeLoad| load.residents.iter().any(|other| term.means(other, namespaces));
-            let at = |load: &NodeLoad| load.node.labels.get(&term.place).cloned();
-            loads.iter().filter(meant).filter_map(at).collect()
+        let places = |label: &str, terms: &[Term]| -> BTreeSet<String> {
+            let all = |other: &Arc<PodFacts>| terms.iter().all(|t| t.means(other, namespaces));
+            let meant = loads.iter().filter(|load| load.residents.iter().any(all));
+            meant.filter_map(|load| load.node.labels.get(label).cloned()).collect()
         };
         let mut found = Self::default();
         for term in &company.apart {
-            found.avoided.extend(places(term).into_iter().map(|value| (term.place.clone(), value)));
+            let places = places(&term.place, std::slice::from_ref(term));
+            found.avoided.extend(places.into_iter().map(|value| (term.place.clone(), value)));
         }
         for load in loads {
             let terms = load
@@ -184,14 +196,19 @@ impl Neighbours {
                 }
             }
         }
-        for term in &company.near {
-            let places = places(term);
-            let first = places.is_empty() && term.means(pod, namespaces);
+        // A pod there counts only if all terms mean it, and only who would be meant by all may be the first.
+        let near = company.near.iter();
+        let near: Vec<_> =
+            near.map(|term| (&term.place, places(&term.place, &company.near))).collect();
+        let first = near.iter().all(|(_, places)| places.is_empty())
+            && company.near.iter().all(|term| term.means(pod, namespaces));
+        for (label, places) in near {
             let near = if first { Near::First } else { Near::At(places) };
-            found.near.push((term.place.clone(), near));
+            found.near.push((label.clone(), near));
         }
         for spread in &company.spread {
-            found.spread.push((spread.place.clone(), spread.open(pod, loads)));
+            let labels = company.spread.iter().map(|spread| spread.place.as_str());
+            found.spread.push((spread.place.clone(), spread.open(pod, loads, labels)));
         }
         found
     }
@@ -217,14 +234,13 @@ impl Neighbours {
         if is_at(&self.avoided) {
             return Some(Refusal::NotApart);
         }
-        for (label, places) in &self.spread {
-            match node.labels.get(label) {
-                None => return Some(Refusal::NoPlace),
-                Some(value) if !places.contains(value) => return Some(Refusal::Uneven),
-                Some(_) => {}
-            }
+        if self.spread.iter().any(|(label, _)| !node.labels.contains_key(label)) {
+            return Some(Refusal::NoPlace);
         }
-        None
+        let is_open = |(label, places): &(String, BTreeSet<String>)| {
+            node.labels.get(label).is_some_and(|value| places.contains(value))
+        };
+        (!self.spread.iter().all(is_open)).then_some(Refusal::Uneven)
     }
 }
 

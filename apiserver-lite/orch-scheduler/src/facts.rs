@@ -156,9 +156,15 @@ fn life(pod: &Pod) -> Life {
     }
 }
 
-/// The amount of a resource in its unit.
+/// The amount of a resource in its unit; less than nothing, which validation keeps out, is nothing.
 fn amount(resource: &str, quantity: &Quantity) -> i64 {
-    if resource == CPU { quantity.as_milli() } else { quantity.value() }
+    let amount = if resource == CPU { quantity.as_milli() } else { quantity.value() };
+    amount.max(0)
+}
+
+/// Adds to a sum that stays at the largest number: what asks for more than there can be fits nowhere.
+pub fn add(sum: &mut i64, amount: i64) {
+    *sum = sum.saturating_add(amount);
 }
 
 /// What the pod needs at once: all containers together or the largest init container, whichever is more, and
@@ -167,7 +173,7 @@ fn requests(pod: &Pod) -> Amounts {
     let mut sum = Amounts::new();
     for container in &pod.spec.containers {
         for (resource, quantity) in &container.resources.requests {
-            *sum.entry(resource.clone()).or_default() += amount(resource, quantity);
+            add(sum.entry(resource.clone()).or_default(), amount(resource, quantity));
         }
     }
     for container in &pod.spec.init_containers {
@@ -177,7 +183,7 @@ fn requests(pod: &Pod) -> Amounts {
         }
     }
     for (resource, quantity) in &pod.spec.overhead {
-        *sum.entry(resource.clone()).or_default() += amount(resource, quantity);
+        add(sum.entry(resource.clone()).or_default(), amount(resource, quantity));
     }
     sum
 }
@@ -187,7 +193,10 @@ fn weight(pod: &Pod) -> (i64, i64) {
         let asked = container.resources.requests.get(resource);
         asked.map_or(least, |quantity| amount(resource, quantity))
     };
-    let sum = |resource, least| pod.spec.containers.iter().map(|c| of(c, resource, least)).sum();
+    let sum = |resource, least| {
+        let asked = pod.spec.containers.iter().map(|container| of(container, resource, least));
+        asked.fold(0, i64::saturating_add)
+    };
     (sum(CPU, LEAST_CPU), sum(MEMORY, LEAST_MEMORY))
 }
 

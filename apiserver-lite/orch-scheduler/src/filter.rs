@@ -5,7 +5,7 @@ use std::fmt;
 
 use proto_api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 
-use crate::facts::{Admission, CPU, HostPort, MEMORY, NodeFacts, PODS, PodFacts};
+use crate::facts::{Admission, CPU, HostPort, MEMORY, NodeFacts, PODS, PodFacts, add};
 use crate::nodes::NodeLoad;
 use crate::volumes::disks;
 
@@ -127,9 +127,9 @@ pub fn summary(nodes: usize, refusals: impl IntoIterator<Item = Vec<Refusal>>) -
     if nodes == 0 {
         return "no nodes available to schedule pods".to_owned();
     }
-    let mut counts: BTreeMap<Refusal, usize> = BTreeMap::new();
+    let mut counts: BTreeMap<Refusal, i64> = BTreeMap::new();
     for refusal in refusals.into_iter().flatten() {
-        *counts.entry(refusal).or_default() += 1;
+        add(counts.entry(refusal).or_default(), 1);
     }
     let mut reasons: Vec<String> =
         counts.into_iter().map(|(refusal, count)| format!("{count} {refusal}")).collect();
@@ -215,7 +215,7 @@ fn collide(wanted: &HostPort, taken: &HostPort) -> bool {
 fn lacking(pod: &PodFacts, load: &NodeLoad) -> Vec<Refusal> {
     let allocatable = |resource: &str| load.node.allocatable.get(resource).copied().unwrap_or(0);
     let mut refusals = Vec::new();
-    if load.pods + 1 > allocatable(PODS) {
+    if load.pods >= allocatable(PODS) {
         refusals.push(Refusal::TooManyPods);
     }
     let requested = |resource: &str| load.requested.get(resource).copied().unwrap_or(0);
@@ -225,7 +225,7 @@ fn lacking(pod: &PodFacts, load: &NodeLoad) -> Vec<Refusal> {
     resources.sort_by_key(order);
     for resource in resources {
         let wanted = pod.requests.get(resource).copied().unwrap_or(0);
-        if wanted > 0 && wanted > allocatable(resource) - requested(resource) {
+        if wanted > 0 && wanted > allocatable(resource).saturating_sub(requested(resource)) {
             refusals.push(Refusal::Insufficient(resource.clone()));
         }
     }

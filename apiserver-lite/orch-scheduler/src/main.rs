@@ -7,8 +7,13 @@
 //!                  └── bindings ◀────────┘
 //! ```
 
+// Numbers here come from objects that others write.
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod app;
 mod company;
+#[cfg(test)]
+mod extremes;
 mod facts;
 mod filter;
 mod metrics;

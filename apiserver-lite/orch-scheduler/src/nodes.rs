@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::facts::{Amounts, HostPort, Life, NodeFacts, PodFacts};
+use crate::facts::{Amounts, HostPort, Life, NodeFacts, PodFacts, add};
 
 /// A node and its load.
 #[derive(Clone, Debug)]
@@ -56,14 +56,14 @@ impl NodeLoad {
     pub fn add(&mut self, pod: impl Into<Arc<PodFacts>>) {
         let pod: Arc<PodFacts> = pod.into();
         for (resource, amount) in &pod.requests {
-            *self.requested.entry(resource.clone()).or_default() += amount;
+            add(self.requested.entry(resource.clone()).or_default(), *amount);
         }
-        self.pods += 1;
-        self.weight.0 += pod.weight.0;
-        self.weight.1 += pod.weight.1;
+        add(&mut self.pods, 1);
+        add(&mut self.weight.0, pod.weight.0);
+        add(&mut self.weight.1, pod.weight.1);
         self.ports.extend(pod.host_ports.iter().cloned());
         if let Some(controller) = &pod.controller {
-            *self.by_controller.entry(controller.clone()).or_default() += 1;
+            add(self.by_controller.entry(controller.clone()).or_default(), 1);
         }
         self.residents.push(pod);
     }

@@ -20,7 +20,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 
 use crate::company::{NamespaceLabels, Neighbours};
-use crate::facts::{Life, NodeFacts, PodFacts};
+use crate::facts::{Life, NodeFacts, PodFacts, add};
 use crate::filter::{Refusal, check, summary};
 use crate::metrics::{Attempt, Counters};
 use crate::nodes::{NodeLoad, load};
@@ -204,7 +204,7 @@ impl Scheduler {
         let claims = due.iter().any(|pod| !pod.claims.is_empty());
         let mut storage = if claims { self.stores.snapshot() } else { Storage::default() };
         for pod in due {
-            if bound + failed == 0 {
+            if (bound, failed) == (0, 0) {
                 self.status.started(format!("pod {}", pod.key));
             }
             let begun = Instant::now();
@@ -216,9 +216,9 @@ impl Scheduler {
             };
             self.counters.attempt(attempt, begun.elapsed());
             match outcome {
-                Ok(()) => bound += 1,
+                Ok(()) => add(&mut bound, 1),
                 Err(failure) => {
-                    failed += 1;
+                    add(&mut failed, 1);
                     self.waiting.failed(&pod.key, &pod.uid, failure, Instant::now());
                     if let Due::At(at) = self.waiting.due(&pod.key, &pod.uid, Instant::now()) {
                         next = Some(next.map_or(at, |earlier| earlier.min(at)));
@@ -227,7 +227,7 @@ impl Scheduler {
             }
         }
         self.counters.pending(self.waiting.len());
-        if bound + failed > 0 {
+        if (bound, failed) != (0, 0) {
             self.status.done(format!("{bound} bound, {failed} waiting"));
         }
         next
@@ -264,11 +264,8 @@ impl Scheduler {
         };
         let mut pending: Vec<Arc<PodFacts>> = pods.iter().filter(ours).cloned().collect();
         pending.sort_by(|a, b| {
-            (-i64::from(a.priority), a.created, &a.key).cmp(&(
-                -i64::from(b.priority),
-                b.created,
-                &b.key,
-            ))
+            let by_priority = b.priority.cmp(&a.priority);
+            by_priority.then_with(|| (a.created, &a.key).cmp(&(b.created, &b.key)))
         });
         pending
     }

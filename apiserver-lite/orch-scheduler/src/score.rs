@@ -1,6 +1,8 @@
 //! Which of the nodes that fit is best: idle ones, evenly used ones, ones that the pod prefers, ones that do not
 //! mind it, and ones with few of its siblings. Each view gives 0 to 100 points and has a weight.
 
+use std::cmp::Reverse;
+
 use crate::facts::{CPU, MEMORY, PodFacts};
 use crate::filter::{matches_term, tolerates};
 use crate::nodes::NodeLoad;
@@ -14,11 +16,21 @@ pub fn best(pod: &PodFacts, fitting: &[&NodeLoad]) -> Option<usize> {
     let siblings = inverted(fitting.iter().map(|load| siblings(pod, load)).collect());
     let score = |nth: usize, load: &NodeLoad| {
         let at = |points: &[i64]| points.get(nth).copied().unwrap_or(0);
-        idle(pod, load) + even(pod, load) + 2 * at(&preferred) + 3 * at(&minded) + 2 * at(&siblings)
+        let weighed = [
+            (1, idle(pod, load)),
+            (1, even(pod, load)),
+            (2, at(&preferred)),
+            (3, at(&minded)),
+            (2, at(&siblings)),
+        ];
+        let weighed = weighed.into_iter().map(|(weight, points)| points.saturating_mul(weight));
+        weighed.fold(0, i64::saturating_add)
     };
     // Of equals, the one with the fewest pods; of those, the first by name.
     let ranked = fitting.iter().enumerate();
-    ranked.min_by_key(|(nth, load)| (-score(*nth, load), load.pods, *nth)).map(|(nth, _)| nth)
+    ranked
+        .min_by_key(|(nth, load)| (Reverse(score(*nth, load)), load.pods, *nth))
+        .map(|(nth, _)| nth)
 }
 
 /// The parts of processor time and memory that would be used with the pod.
@@ -27,7 +39,11 @@ fn used(pod: &PodFacts, load: &NodeLoad) -> [f64; 2] {
         let whole = load.node.allocatable.get(resource).copied().unwrap_or(0);
         if whole <= 0 { 1.0 } else { (used as f64 / whole as f64).min(1.0) }
     };
-    [part(CPU, load.weight.0 + pod.weight.0), part(MEMORY, load.weight.1 + pod.weight.1)]
+    let (cpu, memory) = pod.weight;
+    [
+        part(CPU, load.weight.0.saturating_add(cpu)),
+        part(MEMORY, load.weight.1.saturating_add(memory)),
+    ]
 }
 
 fn points(part: f64) -> i64 {
@@ -49,7 +65,7 @@ fn even(pod: &PodFacts, load: &NodeLoad) -> i64 {
 /// The weights of the preferences that the node meets.
 fn preference(pod: &PodFacts, load: &NodeLoad) -> i64 {
     let met = pod.preferred.iter().filter(|term| matches_term(&term.preference, &load.node));
-    met.map(|term| i64::from(term.weight)).sum()
+    met.map(|term| i64::from(term.weight)).fold(0, i64::saturating_add)
 }
 
 /// Taints that would rather not have the pod.
@@ -68,12 +84,14 @@ fn siblings(pod: &PodFacts, load: &NodeLoad) -> i64 {
 /// The most becomes 100, the others in proportion.
 fn scaled(values: Vec<i64>) -> Vec<i64> {
     let most = values.iter().copied().max().unwrap_or(0);
-    values.into_iter().map(|value| if most <= 0 { 0 } else { value * MOST / most }).collect()
+    // Of stored preferences some may count less than nothing.
+    let part = |value: i64| value.max(0).saturating_mul(MOST).checked_div(most).unwrap_or(0);
+    values.into_iter().map(|value| if most <= 0 { 0 } else { part(value) }).collect()
 }
 
 /// The most becomes 0, none becomes 100.
 fn inverted(values: Vec<i64>) -> Vec<i64> {
-    scaled(values).into_iter().map(|value| MOST - value).collect()
+    scaled(values).into_iter().map(|value| MOST.saturating_sub(value)).collect()
 }
 
 #[cfg(test)]

@@ -45,13 +45,13 @@ pub enum Failure {
 impl Waiting {
     /// A node or a pod has changed so that a pod that did not fit may fit now.
     pub fn something_changed(&mut self) {
-        self.changes += 1;
+        self.changes = self.changes.wrapping_add(1);
     }
 
     /// A pod has failed.
     pub fn failed(&mut self, key: &ObjectKey, uid: &str, failure: Failure, now: Instant) {
         let failures = match self.pods.get(key) {
-            Some(wait) if wait.uid == uid => wait.failures + 1,
+            Some(wait) if wait.uid == uid => wait.failures.saturating_add(1),
             _ => 1,
         };
         let seen = self.changes;
@@ -85,7 +85,8 @@ impl Waiting {
             Failure::Volumes if changed => Duration::ZERO,
             Failure::Unschedulable | Failure::Volumes => UNASKED,
         };
-        let at = wait.since + pause;
+        // At most a minute.
+        let at = wait.since.checked_add(pause).unwrap_or(wait.since);
         if at <= now { Due::Now } else { Due::At(at) }
     }
 }

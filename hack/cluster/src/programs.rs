@@ -106,6 +106,8 @@ fn controller_manager(spec: &Spec) -> Program {
         ("cluster-signing-cert-file", path(spec.pki().join("ca.crt"))),
         ("cluster-signing-key-file", path(spec.pki().join("ca.key"))),
         ("bind-address", spec.host_address().to_string()),
+        // There is one: a restart need not wait for the lease of what it replaces.
+        ("leader-elect", "false".to_owned()),
     ];
     Program {
         name: "orch-controller-manager".into(),
@@ -119,6 +121,7 @@ fn scheduler(spec: &Spec) -> Program {
     let flags = [
         ("kubeconfig", path(spec.client_config("scheduler"))),
         ("bind-address", spec.host_address().to_string()),
+        ("leader-elect", "false".to_owned()),
     ];
     Program {
         name: "orch-scheduler".into(),

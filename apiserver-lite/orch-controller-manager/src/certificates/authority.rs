@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use proto_api::Time;
 use proto_api::certificates::v1::CertificateSigningRequestSpec;
-use rcgen::{
-    CertificateParams, CertificateSigningRequestParams, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyPair, KeyUsagePurpose,
-};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use time::OffsetDateTime;
 
-use super::shape::Shape;
+use super::shape::Checked;
 
 /// Clocks of nodes that are behind by this much take a new certificate.
 const BACKDATED: i64 = 300;
@@ -44,15 +41,15 @@ pub enum AuthorityError {
 /// Why a certificate is not made.
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
-    /// The request is none, or not signed by its own key.
-    #[error("certificate request")]
-    Request(#[from] rcgen::Error),
+    /// The certificate cannot be encoded or signed.
+    #[error("encode the certificate")]
+    Encode(#[from] rcgen::Error),
     /// A time that no certificate can carry.
     #[error("end of the certificate")]
     Time(#[from] time::error::ComponentRange),
-    /// The request is no text.
-    #[error("certificate request is no text")]
-    Text(#[from] std::str::Utf8Error),
+    /// The authority's own certificate has ended.
+    #[error("the authority's certificate has expired")]
+    Expired,
 }
 
 impl Authority {
@@ -85,55 +82,89 @@ impl Authority {
         Ok(Self { issuer, life_max: i64::try_from(life_max.as_secs()).unwrap_or(i64::MAX), ends })
     }
 
-    /// Makes a certificate of a request of a shape that may be signed, as PEM.
+    /// Makes a certificate, as PEM, of a request that was checked: its key and names are those that were read then. `spec` gives
+    /// the usages, which were checked too, and the life.
     ///
     /// # Errors
-    /// The request cannot be read, or is not signed by the key that it is about.
+    /// The authority has expired, or the certificate cannot be encoded.
     pub fn sign(
         &self,
         spec: &CertificateSigningRequestSpec,
-        shape: &Shape,
+        checked: &Checked,
         now: Time,
     ) -> Result<Vec<u8>, SignError> {
-        let mut request =
-            CertificateSigningRequestParams::from_pem(std::str::from_utf8(&spec.request)?)?;
-        // Nothing of the request but its owner and names: what else it asks for is not looked at.
+        let asked = &checked.request.asked;
         let mut params = CertificateParams::default();
-        params.distinguished_name = request.params.distinguished_name.clone();
-        params.subject_alt_names = request.params.subject_alt_names.clone();
+        params.distinguished_name = asked.subject();
+        params.subject_alt_names = asked.alternative_names()?;
         let now = now.unix().unwrap_or(0);
+        if self.ends <= now {
+            return Err(SignError::Expired);
+        }
         let life = spec
             .expiration_seconds
             .map_or(self.life_max, i64::from)
             .clamp(LIFE_MIN, self.life_max.max(LIFE_MIN));
-        params.not_before = OffsetDateTime::from_unix_timestamp(now - BACKDATED)?;
+        params.not_before = OffsetDateTime::from_unix_timestamp(now.saturating_sub(BACKDATED))?;
         params.not_after =
             OffsetDateTime::from_unix_timestamp(now.saturating_add(life).min(self.ends))?;
         params.is_ca = IsCa::ExplicitNoCa;
-        params.key_usages = key_usages(&spec.usages);
-        params.extended_key_usages = vec![match shape {
-            Shape::NodeServing => ExtendedKeyUsagePurpose::ServerAuth,
-            Shape::NodeClient(_) | Shape::Client => ExtendedKeyUsagePurpose::ClientAuth,
-        }];
+        for name in &spec.usages {
+            match usage(name) {
+                Some(Usage::Key(usage)) => params.key_usages.push(usage),
+                Some(Usage::Extended(usage)) => params.extended_key_usages.push(usage),
+                None => {}
+            }
+        }
         params.use_authority_key_identifier_extension = true;
-        request.params = params;
-        Ok(request.signed_by(&self.issuer)?.pem().into_bytes())
+        Ok(params.signed_by(&checked.request.key, &self.issuer)?.pem().into_bytes())
     }
 }
 
-fn key_usages(usages: &[String]) -> Vec<KeyUsagePurpose> {
-    let known = |usage: &String| match usage.as_str() {
-        "digital signature" => Some(KeyUsagePurpose::DigitalSignature),
-        "key encipherment" => Some(KeyUsagePurpose::KeyEncipherment),
-        _ => None,
+/// What a certificate may be used for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Usage {
+    /// A bit of the extension keyUsage.
+    Key(KeyUsagePurpose),
+    /// A purpose of the extension extKeyUsage.
+    Extended(ExtendedKeyUsagePurpose),
+}
+
+/// A usage by the name that certificate requests have for it. Those that only authorities have are none here.
+pub fn usage(name: &str) -> Option<Usage> {
+    use ExtendedKeyUsagePurpose as Extended;
+    use KeyUsagePurpose as Key;
+    let key = match name {
+        "digital signature" | "signing" => Key::DigitalSignature,
+        "content commitment" => Key::ContentCommitment,
+        "key encipherment" => Key::KeyEncipherment,
+        "key agreement" => Key::KeyAgreement,
+        "data encipherment" => Key::DataEncipherment,
+        "encipher only" => Key::EncipherOnly,
+        "decipher only" => Key::DecipherOnly,
+        _ => {
+            let extended = match name {
+                "any" => Extended::Any,
+                "server auth" => Extended::ServerAuth,
+                "client auth" => Extended::ClientAuth,
+                "code signing" => Extended::CodeSigning,
+                "email protection" | "s/mime" => Extended::EmailProtection,
+                "timestamping" => Extended::TimeStamping,
+                "ocsp signing" => Extended::OcspSigning,
+                _ => return None,
+            };
+            return Some(Usage::Extended(extended));
+        }
     };
-    usages.iter().filter_map(known).collect()
+    Some(Usage::Key(key))
 }
 
 #[cfg(test)]
 mod tests {
     use proto_api::names::{Names, Profile};
     use rcgen::BasicConstraints;
+    use x509_parser::certification_request::X509CertificationRequest;
+    use x509_parser::prelude::FromDer;
 
     use super::super::shape;
     use super::*;
@@ -157,14 +188,14 @@ mod tests {
             &["n1"],
             "server auth",
         );
-        let shape = shape::of(names, &request).expect("allowed").expect("known");
+        let checked = shape::of(names, &request).expect("allowed").expect("known");
         let now = 1_800_000_000;
         for (asked, expected) in
             [(None, 86_400), (Some(7200), 7200), (Some(1), LIFE_MIN), (Some(i32::MAX), 86_400)]
         {
             request.spec.expiration_seconds = asked;
             let pem = authority(86_400)
-                .sign(&request.spec, &shape, Time::from_unix(now))
+                .sign(&request.spec, &checked, Time::from_unix(now))
                 .expect("signed");
             let (_, block) = x509_parser::pem::parse_x509_pem(&pem).expect("PEM");
             let certificate = block.parse_x509().expect("a certificate");
@@ -178,7 +209,54 @@ mod tests {
             assert!(certificate.subject_alternative_name().expect("read").is_some());
             assert!(!certificate.is_ca());
         }
-        request.spec.request = b"nonsense".to_vec();
-        assert!(authority(1).sign(&request.spec, &shape, Time::from_unix(now)).is_err());
+        // Where the authority's own certificate ends, its signatures are worth nothing.
+        let late = Time::from_unix(authority(1).ends);
+        assert!(matches!(
+            authority(1).sign(&request.spec, &checked, late),
+            Err(SignError::Expired)
+        ));
+    }
+
+    /// One parser of PEM begins a block only at the start of a line, another anywhere: the first block was signed, the second checked.
+    #[test]
+    fn what_is_signed_is_what_was_checked() {
+        let names = Names::new(Profile::Kubernetes);
+        let evil = shape::tests::pem("system:masters", "root", |_| {});
+        let signer = names.node_client_signer();
+        let mut request =
+            shape::tests::request(&signer, "system:nodes", "system:node:n1", &[], "client auth");
+        let good = String::from_utf8(request.spec.request.clone()).expect("text");
+        let attack = format!("x{evil}\n{good}");
+        let (_, block) = x509_parser::pem::parse_x509_pem(attack.as_bytes()).expect("PEM");
+        let seen = X509CertificationRequest::from_der(&block.contents).expect("a request").1;
+        let subject = seen.certification_request_info.subject.to_string();
+        assert_eq!(subject, "O=system:nodes, CN=system:node:n1");
+        let signed = rcgen::CertificateSigningRequestParams::from_pem(&attack).expect("a request");
+        let masters = rcgen::DnValue::Utf8String("system:masters".to_owned());
+        let name = signed.params.distinguished_name;
+        assert_eq!(name.get(&rcgen::DnType::OrganizationName), Some(&masters));
+        for text in
+            [attack, format!("x{good}\n{evil}"), format!("{good}{evil}"), format!("x{good}")]
+        {
+            request.spec.request = text.into_bytes();
+            assert!(shape::of(names, &request).is_err(), "two blocks, or text around one");
+        }
+    }
+
+    #[test]
+    fn usages_asked_for_are_those_given() {
+        let names = Names::new(Profile::Kubernetes);
+        let mut request =
+            shape::tests::request(&names.client_signer(), "devs", "jane", &[], "client auth");
+        request.spec.usages = vec!["client auth".to_owned()];
+        let checked = shape::of(names, &request).expect("allowed").expect("known");
+        let now = Time::from_unix(1_800_000_000);
+        let signed = authority(86_400).sign(&request.spec, &checked, now).expect("signed");
+        let (_, block) = x509_parser::pem::parse_x509_pem(&signed).expect("PEM");
+        let certificate = block.parse_x509().expect("a certificate");
+        assert!(certificate.key_usage().expect("read").is_none());
+        let auth = certificate.extended_key_usage().expect("read").expect("there").value;
+        assert!(auth.client_auth && !auth.server_auth);
+        assert!(usage("cert sign").is_none() && usage("crl sign").is_none());
     }
 }

@@ -1,15 +1,12 @@
 //! What a certificate request asks for, and whether its signer may give that. Pure.
 
-use std::collections::BTreeSet;
-
 use proto_api::certificates::v1::CertificateSigningRequest;
 use proto_api::names::Names;
-use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::extensions::{GeneralName, ParsedExtension};
-use x509_parser::prelude::FromDer;
+
+use super::request::{Asked, Request, read};
 
 /// A request of one of the signers that are known here.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A node agent's, to show to the API server.
     NodeClient(Own),
@@ -17,6 +14,8 @@ pub enum Shape {
     NodeServing,
     /// Anybody's, to show to the API server.
     Client,
+    /// Of no particular use; nothing has to trust it.
+    Legacy,
 }
 
 /// Whether who asks is whom the certificate is for.
@@ -28,108 +27,116 @@ pub enum Own {
     No,
 }
 
+/// A request that its signer may sign, as it was read: what is signed is what was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Its shape.
+    pub shape: Shape,
+    /// Names and key.
+    pub request: Request,
+}
+
 const NODES: &str = "system:nodes";
 const NODE: &str = "system:node:";
 /// Who is in it may do everything: no request leads there.
 const MASTERS: &str = "system:masters";
 
-/// What is in a request.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Asked {
-    name: String,
-    organizations: Vec<String>,
-    /// DNS names and addresses.
-    hosts: usize,
-    /// Any other alternative names.
-    others: usize,
-}
+const SIGNATURE: &str = "digital signature";
+const ENCIPHERMENT: &str = "key encipherment";
+const CLIENT: &str = "client auth";
+const SERVER: &str = "server auth";
 
-/// The shape of a request; nothing when its signer is not known here.
+/// A request that may be signed; nothing when its signer is not known here.
 ///
 /// # Errors
 /// Why its signer must not sign it.
-pub fn of(names: &Names, request: &CertificateSigningRequest) -> Result<Option<Shape>, String> {
+pub fn of(names: &Names, request: &CertificateSigningRequest) -> Result<Option<Checked>, String> {
     let spec = &request.spec;
-    let signer = spec.signer_name.as_str();
-    if signer == names.node_client_signer() {
-        let asked = read(&spec.request)?;
-        node(&asked)?;
-        refuse(asked.hosts + asked.others > 0, "names and addresses are not allowed")?;
-        usages(&spec.usages, "client auth")?;
-        let own = if spec.username == asked.name { Own::Yes } else { Own::No };
-        return Ok(Some(Shape::NodeClient(own)));
+    let checks = [
+        (names.node_client_signer(), node_client as Check),
+        (names.node_serving_signer(), node_serving),
+        (names.client_signer(), client),
+        (names.legacy_signer(), legacy),
+    ];
+    let Some((_, check)) = checks.into_iter().find(|(signer, _)| *signer == spec.signer_name)
+    else {
+        return Ok(None);
+    };
+    let read = read(&spec.request)?;
+    let shape = check(&read.asked, &spec.usages, &spec.username)?;
+    Ok(Some(Checked { shape, request: read }))
+}
+
+/// What one signer asks of names, usages and the user who made the request.
+type Check = fn(&Asked, &[String], &str) -> Result<Shape, String>;
+
+fn node_client(asked: &Asked, usages: &[String], user: &str) -> Result<Shape, String> {
+    node(asked)?;
+    refuse(!asked.dns.is_empty(), "DNS subjectAltNames are not allowed")?;
+    refuse(!asked.addresses.is_empty(), "IP subjectAltNames are not allowed")?;
+    only_hosts(asked)?;
+    node_usages(usages, CLIENT)?;
+    Ok(Shape::NodeClient(if user == asked.common_name() { Own::Yes } else { Own::No }))
+}
+
+fn node_serving(asked: &Asked, usages: &[String], user: &str) -> Result<Shape, String> {
+    node(asked)?;
+    refuse(asked.common_name() != user, "subject common name is not the user of the request")?;
+    let hosts = asked.dns.len().saturating_add(asked.addresses.len());
+    refuse(hosts == 0, "DNS or IP subjectAltName is required")?;
+    only_hosts(asked)?;
+    node_usages(usages, SERVER)?;
+    Ok(Shape::NodeServing)
+}
+
+fn client(asked: &Asked, usages: &[String], _: &str) -> Result<Shape, String> {
+    refuse(asked.common_name().is_empty(), "subject common name is required")?;
+    not_masters(asked)?;
+    let allowed = [CLIENT, SIGNATURE, ENCIPHERMENT];
+    if let Some(other) = usages.iter().find(|usage| !allowed.contains(&usage.as_str())) {
+        return Err(format!("invalid usage for client certificate: {other}"));
     }
-    if signer == names.node_serving_signer() {
-        let asked = read(&spec.request)?;
-        node(&asked)?;
-        refuse(asked.name != spec.username, "the common name is not who asks")?;
-        refuse(asked.hosts == 0, "a name or an address is required")?;
-        refuse(asked.others > 0, "only names and addresses are allowed")?;
-        usages(&spec.usages, "server auth")?;
-        return Ok(Some(Shape::NodeServing));
+    let has_client = usages.iter().any(|usage| usage == CLIENT);
+    refuse(!has_client, "missing required usage for client certificate: client auth")?;
+    Ok(Shape::Client)
+}
+
+/// It says nothing of names and usages, but the same authority signs what the API server believes.
+fn legacy(asked: &Asked, usages: &[String], _: &str) -> Result<Shape, String> {
+    not_masters(asked)?;
+    match usages.iter().find(|usage| super::authority::usage(usage).is_none()) {
+        Some(unknown) => Err(format!("unrecognized usage: {unknown}")),
+        None => Ok(Shape::Legacy),
     }
-    if signer == names.client_signer() {
-        let asked = read(&spec.request)?;
-        refuse(asked.organizations.len() > 1, "more than one organization cannot be signed here")?;
-        let masters = asked.organizations.iter().any(|organization| organization == MASTERS);
-        refuse(masters, "use of system:masters is not allowed")?;
-        refuse(asked.hosts + asked.others > 0, "names and addresses are not allowed")?;
-        usages(&spec.usages, "client auth")?;
-        return Ok(Some(Shape::Client));
-    }
-    Ok(None)
 }
 
 fn node(asked: &Asked) -> Result<(), String> {
-    refuse(asked.organizations != [NODES], "the organization is not system:nodes")?;
-    let name = asked.name.strip_prefix(NODE).unwrap_or_default();
-    refuse(name.is_empty(), "the common name does not begin with system:node:")
+    refuse(asked.organization() != NODES, "subject organization is not system:nodes")?;
+    let name = asked.common_name().strip_prefix(NODE).unwrap_or_default();
+    refuse(name.is_empty(), "subject common name does not begin with system:node:")
+}
+
+fn only_hosts(asked: &Asked) -> Result<(), String> {
+    refuse(!asked.emails.is_empty(), "Email subjectAltNames are not allowed")?;
+    refuse(!asked.uris.is_empty(), "URI subjectAltNames are not allowed")
+}
+
+fn not_masters(asked: &Asked) -> Result<(), String> {
+    refuse(asked.organization() == MASTERS, "use of system:masters is not allowed")
 }
 
 /// Exactly that use, for signing, and for enciphering keys where the key can.
-fn usages(usages: &[String], auth: &str) -> Result<(), String> {
-    let given: BTreeSet<&str> = usages.iter().map(String::as_str).collect();
-    let needed = BTreeSet::from(["digital signature", auth]);
-    let mut more = needed.clone();
-    more.insert("key encipherment");
-    refuse(given != needed && given != more, "the usages are not those of the signer")
+fn node_usages(usages: &[String], auth: &str) -> Result<(), String> {
+    let has = |wanted: &str| usages.iter().any(|usage| usage == wanted);
+    let known = [SIGNATURE, ENCIPHERMENT, auth];
+    let other = usages.iter().any(|usage| !known.contains(&usage.as_str()));
+    let wrong = other || !has(SIGNATURE) || !has(auth);
+    let text = format!("usages did not match [{}]", known.join(" "));
+    refuse(wrong, &text)
 }
 
 fn refuse(is_wrong: bool, why: &str) -> Result<(), String> {
     if is_wrong { Err(why.to_owned()) } else { Ok(()) }
-}
-
-fn read(pem: &[u8]) -> Result<Asked, String> {
-    let no_request = "is no certificate request in PEM";
-    let (_, block) = x509_parser::pem::parse_x509_pem(pem).map_err(|_| no_request)?;
-    let (_, parsed) =
-        X509CertificationRequest::from_der(&block.contents).map_err(|_| no_request)?;
-    let subject = &parsed.certification_request_info.subject;
-    let texts = |values: Vec<Result<&str, _>>| -> Result<Vec<String>, String> {
-        values
-            .into_iter()
-            .map(|value: Result<&str, x509_parser::error::X509Error>| {
-                value.map(str::to_owned).map_err(|_| no_request.to_owned())
-            })
-            .collect()
-    };
-    let names = texts(subject.iter_common_name().map(|name| name.as_str()).collect())?;
-    let [name] = &names[..] else { return Err("must have one common name".to_owned()) };
-    let mut asked = Asked {
-        name: name.clone(),
-        organizations: texts(subject.iter_organization().map(|name| name.as_str()).collect())?,
-        ..Asked::default()
-    };
-    for extension in parsed.requested_extensions().into_iter().flatten() {
-        let ParsedExtension::SubjectAlternativeName(alternative) = extension else { continue };
-        for name in &alternative.general_names {
-            match name {
-                GeneralName::DNSName(_) | GeneralName::IPAddress(_) => asked.hosts += 1,
-                _ => asked.others += 1,
-            }
-        }
-    }
-    Ok(asked)
 }
 
 #[cfg(test)]
@@ -140,6 +147,22 @@ pub(super) mod tests {
 
     use super::*;
 
+    const NODE_1: &str = "system:node:n1";
+
+    pub(in super::super) fn pem(
+        organization: &str,
+        name: &str,
+        alternatives: impl FnOnce(&mut CertificateParams),
+    ) -> String {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, organization);
+        params.distinguished_name.push(DnType::CommonName, name);
+        alternatives(&mut params);
+        let key = KeyPair::generate().expect("key");
+        params.serialize_request(&key).expect("request").pem().expect("PEM")
+    }
+
     pub(in super::super) fn request(
         signer: &str,
         organization: &str,
@@ -148,65 +171,90 @@ pub(super) mod tests {
         auth: &str,
     ) -> CertificateSigningRequest {
         let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
-        let mut params = CertificateParams::new(hosts).expect("names");
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, organization);
-        params.distinguished_name.push(DnType::CommonName, name);
-        let key = KeyPair::generate().expect("key");
-        let pem = params.serialize_request(&key).expect("request").pem().expect("PEM");
+        let named = CertificateParams::new(hosts).expect("names").subject_alt_names;
+        let request = pem(organization, name, |params| params.subject_alt_names = named);
         let spec = CertificateSigningRequestSpec {
-            request: pem.into_bytes(),
+            request: request.into_bytes(),
             signer_name: signer.into(),
             usages: ["digital signature", "key encipherment", auth].map(str::to_owned).into(),
-            username: "system:node:n1".into(),
+            username: NODE_1.into(),
             ..CertificateSigningRequestSpec::default()
         };
         CertificateSigningRequest { spec, ..CertificateSigningRequest::default() }
     }
 
+    fn shape(request: &CertificateSigningRequest) -> Result<Option<Shape>, String> {
+        let checked = of(Names::new(Profile::Kubernetes), request)?;
+        Ok(checked.map(|checked| checked.shape))
+    }
+
     #[test]
     fn each_signer_gives_what_it_is_for_and_no_more() {
         let names = Names::new(Profile::Kubernetes);
-        let (client, serving) = (names.node_client_signer(), names.node_serving_signer());
-        assert_eq!(client, "kubernetes.io/kube-apiserver-client-kubelet");
+        let (node_client, serving) = (names.node_client_signer(), names.node_serving_signer());
+        let (anybody, legacy) = (names.client_signer(), names.legacy_signer());
+        assert_eq!(node_client, "kubernetes.io/kube-apiserver-client-kubelet");
         assert_eq!(serving, "kubernetes.io/kubelet-serving");
+        assert_eq!(anybody, "kubernetes.io/kube-apiserver-client");
+        assert_eq!(legacy, "kubernetes.io/legacy-unknown");
         let check = |signer: &str, organization: &str, name: &str, hosts: &[&str], auth: &str| {
-            of(names, &request(signer, organization, name, hosts, auth))
+            shape(&request(signer, organization, name, hosts, auth))
         };
-        let node = "system:node:n1";
-        assert_eq!(
-            check(&client, NODES, node, &[], "client auth"),
-            Ok(Some(Shape::NodeClient(Own::Yes)))
-        );
-        assert_eq!(
-            check(&client, NODES, "system:node:n2", &[], "client auth"),
-            Ok(Some(Shape::NodeClient(Own::No)))
-        );
-        assert_eq!(
-            check(&serving, NODES, node, &["n1", "10.0.0.1"], "server auth"),
-            Ok(Some(Shape::NodeServing))
-        );
-        let anybody = names.client_signer();
-        assert_eq!(check(&anybody, "devs", "jane", &[], "client auth"), Ok(Some(Shape::Client)));
-        assert_eq!(check("example.org/mine", NODES, node, &[], "client auth"), Ok(None));
-        for (signer, organization, name, hosts, auth) in [
-            (&client, MASTERS, node, &[][..], "client auth"),
-            (&client, NODES, "admin", &[], "client auth"),
-            (&client, NODES, NODE, &[], "client auth"),
-            (&client, NODES, node, &["n1"], "client auth"),
-            (&client, NODES, node, &[], "server auth"),
-            (&serving, NODES, node, &[], "server auth"),
-            (&serving, NODES, "system:node:n2", &["n2"], "server auth"),
-            (&anybody, MASTERS, "jane", &[], "client auth"),
-            (&anybody, "devs", "jane", &[], "server auth"),
+        for (signer, organization, name, hosts, auth, expect) in [
+            (&node_client, NODES, NODE_1, &[][..], CLIENT, Shape::NodeClient(Own::Yes)),
+            (&node_client, NODES, "system:node:n2", &[], CLIENT, Shape::NodeClient(Own::No)),
+            (&serving, NODES, NODE_1, &["n1", "10.0.0.1"], SERVER, Shape::NodeServing),
+            (&anybody, "devs", "jane", &[], CLIENT, Shape::Client),
+            (&anybody, "devs", "jane", &["jane.example.org", "fd00::1"], CLIENT, Shape::Client),
+            (&legacy, "devs", "", &["web"], SERVER, Shape::Legacy),
         ] {
-            assert!(
-                check(signer, organization, name, hosts, auth).is_err(),
-                "{signer} {organization} {name} {hosts:?} {auth}"
+            assert_eq!(
+                check(signer, organization, name, hosts, auth),
+                Ok(Some(expect)),
+                "{signer}"
             );
         }
-        let mut nonsense = request(&client, NODES, node, &[], "client auth");
-        nonsense.spec.request = b"nonsense".to_vec();
-        assert!(of(names, &nonsense).is_err());
+        assert_eq!(check("example.org/mine", NODES, NODE_1, &[], CLIENT), Ok(None));
+        for (signer, organization, name, hosts, auth, expect) in [
+            (&node_client, MASTERS, NODE_1, &[][..], CLIENT, "organization is not system:nodes"),
+            (&node_client, NODES, "admin", &[], CLIENT, "does not begin with system:node:"),
+            (&node_client, NODES, NODE, &[], CLIENT, "does not begin with system:node:"),
+            (&node_client, NODES, NODE_1, &["n1"], CLIENT, "DNS subjectAltNames are not allowed"),
+            (&node_client, NODES, NODE_1, &["::1"], CLIENT, "IP subjectAltNames are not allowed"),
+            (&node_client, NODES, NODE_1, &[], SERVER, "usages did not match"),
+            (&serving, NODES, NODE_1, &[], SERVER, "DNS or IP subjectAltName is required"),
+            (&serving, NODES, "system:node:n2", &["n2"], SERVER, "not the user of the request"),
+            (&anybody, MASTERS, "jane", &[], CLIENT, "system:masters is not allowed"),
+            (&anybody, "devs", "", &[], CLIENT, "common name is required"),
+            (&anybody, "devs", "jane", &[], SERVER, "invalid usage for client certificate"),
+            (&legacy, MASTERS, "jane", &[], CLIENT, "system:masters is not allowed"),
+            (&legacy, "devs", "jane", &[], "flying", "unrecognized usage: flying"),
+        ] {
+            let error = check(signer, organization, name, hosts, auth).expect_err(expect);
+            assert!(error.contains(expect), "{signer} {organization} {name} {hosts:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn usages_are_those_of_the_signer() {
+        let names = Names::new(Profile::Kubernetes);
+        let check = |signer: &str, hosts: &[&str], usages: &[&str], expect: bool| {
+            let mut request = request(signer, NODES, NODE_1, hosts, CLIENT);
+            request.spec.usages = usages.iter().map(|usage| (*usage).to_owned()).collect();
+            assert_eq!(shape(&request).is_ok(), expect, "{signer} {usages:?}");
+        };
+        let (any, node) = (names.client_signer(), names.node_client_signer());
+        check(&any, &[], &[CLIENT], true);
+        check(&any, &[], &[CLIENT, ENCIPHERMENT], true);
+        check(&any, &[], &[SIGNATURE, ENCIPHERMENT], false);
+        check(&any, &[], &[CLIENT, SERVER], false);
+        check(&any, &[], &[], false);
+        check(&node, &[], &[CLIENT], false);
+        check(&node, &[], &[CLIENT, SIGNATURE], true);
+        check(&node, &[], &[CLIENT, SIGNATURE, ENCIPHERMENT, SERVER], false);
+        let serving = names.node_serving_signer();
+        check(&serving, &["n1"], &[SERVER, SIGNATURE, ENCIPHERMENT], true);
+        check(&serving, &["n1"], &[SERVER], false);
+        check(&serving, &["n1"], &[CLIENT, SIGNATURE, ENCIPHERMENT], false);
     }
 }

@@ -1,4 +1,4 @@
-//! Token secrets: one for every account, filled in where somebody made an empty one, gone with their account.
+//! Token secrets: filled in where a user made an empty one, gone with their account, and one for every account if that is wanted.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
@@ -29,6 +29,8 @@ pub struct Mint<'a> {
     pub key: &'a SigningKey,
     /// Certificates that verify the API server, if they are known.
     pub ca: Option<&'a str>,
+    /// Whether an account gets a secret that nobody asked for.
+    pub makes_unasked: bool,
 }
 
 /// The type of token secrets.
@@ -109,7 +111,7 @@ impl Mint<'_> {
         Ok(Some(Write::Patch { kind: ObjectKind::Secret, key, part: Part::Main, patch }))
     }
 
-    /// Makes a secret for an account that refers to none, and lets go of references to those that are gone.
+    /// Removes references to secrets that are gone; makes a secret for an account that refers to none, if that is wanted unasked.
     fn refer(
         &self,
         account: &ServiceAccount,
@@ -121,7 +123,8 @@ impl Mint<'_> {
         let mut references = account.secrets.clone();
         // Other references are secrets that pods of the account may mount; they are not ours to judge.
         references.retain(|r| is_there(&r.name) || !r.name.starts_with(&made_by_us));
-        if !references.iter().any(|reference| is_there(&reference.name)) {
+        let refers = references.iter().any(|reference| is_there(&reference.name));
+        if self.makes_unasked && !refers {
             if !is_there(&own) {
                 writes.push(Write::Create(self.secret(account, &own)?.into()));
             }
@@ -147,9 +150,10 @@ impl Mint<'_> {
         let mut name = format!("{}-token-", account.metadata.name);
         for _ in 0..5 {
             let count = LETTERS.len() as u64;
-            let letter = usize::try_from(rest % count).ok().and_then(|n| LETTERS.get(n));
+            let nth = rest.checked_rem(count).and_then(|nth| usize::try_from(nth).ok());
+            let letter = nth.and_then(|nth| LETTERS.get(nth));
             name.push(char::from(letter.copied().unwrap_or(b'x')));
-            rest /= count;
+            rest = rest.checked_div(count).unwrap_or(0);
         }
         name
     }
@@ -207,10 +211,18 @@ mod tests {
     }
 
     fn planned(account: Option<&ServiceAccount>, secrets: &[Secret]) -> Vec<Write> {
+        planned_with(true, account, secrets)
+    }
+
+    fn planned_with(
+        makes_unasked: bool,
+        account: Option<&ServiceAccount>,
+        secrets: &[Secret],
+    ) -> Vec<Write> {
         let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         let names = Names::new(Profile::Kubernetes);
-        let mint = Mint { names, key: &key, ca: Some("pem") };
+        let mint = Mint { names, key: &key, ca: Some("pem"), makes_unasked };
         let secrets: Vec<_> = secrets.iter().cloned().map(Arc::new).collect();
         plan(&mint, account, &secrets).unwrap().writes
     }
@@ -236,6 +248,25 @@ mod tests {
         assert_eq!(secret.data["ca.crt"], b"pem");
         assert_eq!(secret.data["namespace"], b"a");
         assert_eq!(planned(Some(&account), std::slice::from_ref(&secret)), []);
+    }
+
+    #[test]
+    fn unasked_nothing_is_made_but_what_was_asked_for_is_filled() {
+        assert_eq!(planned_with(false, Some(&account()), &[]), []);
+        let (mut asked, _) = made();
+        asked.data.clear();
+        let writes = planned_with(false, Some(&account()), std::slice::from_ref(&asked));
+        assert!(
+            matches!(&writes[..], [Write::Patch { kind: ObjectKind::Secret, .. }]),
+            "{writes:?}"
+        );
+        // A reference to a secret that is gone goes too, and no secret is made instead.
+        let (_, referring) = made();
+        let writes = planned_with(false, Some(&referring), &[]);
+        let [Write::Patch { kind: ObjectKind::ServiceAccount, patch, .. }] = &writes[..] else {
+            unreachable!("the reference: {writes:?}")
+        };
+        assert_eq!(patch["secrets"], json!([]));
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! A deployment: one replica set for each template it has had, the newest scaled up and the others down at the
 //! pace that its strategy allows.
 
+mod revision;
 mod rollout;
 mod status;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use proto_api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use proto_api::core::v1::PodTemplateSpec;
@@ -17,7 +19,9 @@ use serde_json::json;
 
 use super::Plan;
 use super::owners::{adopt, controlled_by, release};
+use super::telling::{Act, Told};
 use crate::write::{ObjectKind, Part, Write};
+use revision::Revision;
 use rollout::{Scale, Sizes};
 
 /// Label that tells the pods of one template from those of another. Not under a domain.
@@ -37,7 +41,9 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         return Plan::default();
     }
     let mut plan = Plan::default();
-    let mut sets = claim(names, deployment, sets, &mut plan);
+    let taken: BTreeSet<&str> =
+        sets.iter().map(|set| set.as_ref().metadata.name.as_str()).collect();
+    let Some(mut sets) = claim(names, deployment, sets, &mut plan) else { return plan };
     if !plan.writes.is_empty() {
         // Whose sets they are is settled before their sizes are.
         return plan;
@@ -51,22 +57,35 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         .collect();
 
     let revision = Revision::of(names, deployment, newest, &old);
+    let about = proto_client::events::reference(deployment, names);
+    let mut collided = false;
     match newest {
         None if deployment.spec.paused => {}
         None => {
-            if let Some(replicas) = rollout::first_size(deployment, &Sizes::of(None, &old)) {
-                plan.writes
-                    .push(Write::Create(new_set(names, deployment, &revision, replicas).into()));
+            if let Some(to) = rollout::first_size(deployment, &Sizes::of(None, &old)) {
+                let set = new_set(names, deployment, &revision, to);
+                collided = taken.contains(set.metadata.name.as_str());
+                if !collided {
+                    let told = Told { about: about.clone(), act: Act::Scale { from: None, to } };
+                    plan.push_told(Write::Create(set.into()), told);
+                }
             }
         }
-        Some(newest) => plan.writes.extend(revision.mark_set(newest)),
+        Some(newest) => plan.writes.extend(revision::bring_up(&revision, deployment, newest)),
     }
     for Scale { set, replicas } in rollout::steps(deployment, newest, &old) {
-        plan.writes.push(scale(set, replicas));
+        let act = Act::Scale { from: Some(rollout::size(set)), to: replicas };
+        plan.push_told(scale(set, replicas), Told { about: about.clone(), act });
     }
     plan.writes.extend(forget(deployment, &old));
     plan.writes.extend(revision.mark_deployment(deployment));
-    let status = status::of(deployment, newest, &old, now);
+    let mut status = status::of(deployment, newest, &old, now);
+    if collided {
+        // The name is another set's: the next plan makes another name for the same template.
+        let collisions = status.collision_count.unwrap_or(0);
+        status.collision_count = Some(collisions.checked_add(1).unwrap_or(0));
+        plan.look_again_in(Duration::ZERO);
+    }
     if let Some(due) = status::deadline_in(deployment, &status, now) {
         plan.look_again_in(due);
     }
@@ -76,17 +95,18 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     plan
 }
 
-/// The sets that are the deployment's: those that it controls and selects, and those that it selects and nobody controls.
+/// The sets that are the deployment's: those that it controls and selects, and those that it selects and nobody controls. Nothing if its
+/// selector is no use.
 fn claim<'a, S: AsRef<ReplicaSet>>(
     names: &Names,
     deployment: &Deployment,
     sets: &'a [S],
     plan: &mut Plan,
-) -> Vec<&'a ReplicaSet> {
+) -> Option<Vec<&'a ReplicaSet>> {
     let selector = deployment.spec.selector.as_ref();
     let selector = selector.map(|s| Selector::from_label_selector(s, "spec.selector"));
-    // One that cannot be read, which validation keeps out, tells nothing about whose a set is.
-    let Some(Ok(selector)) = selector else { return Vec::new() };
+    // One that cannot be read or selects everything, which validation keeps out, tells nothing about whose a set is.
+    let selector = selector.and_then(Result::ok).filter(|selector| !selector.is_everything())?;
     let selects = |set: &ReplicaSet| selector.matches(&set.metadata.labels);
     let mut claimed = Vec::new();
     for set in sets.iter().map(AsRef::as_ref) {
@@ -105,7 +125,7 @@ fn claim<'a, S: AsRef<ReplicaSet>>(
             Some(_) => claimed.push(set),
         }
     }
-    claimed
+    Some(claimed)
 }
 
 fn reference(names: &Names, deployment: &Deployment) -> OwnerReference {
@@ -131,7 +151,8 @@ fn template_hash(deployment: &Deployment) -> String {
     for byte in template.iter().chain(&collisions) {
         hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     }
-    let digit = |byte: u8| char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]);
+    // A digit is one of ten bytes in a row, all different modulo the length.
+    let digit = |byte: u8| char::from(ALPHABET[usize::from(byte).rem_euclid(ALPHABET.len())]);
     hash.to_string().bytes().map(digit).collect()
 }
 
@@ -139,16 +160,14 @@ fn new_set(
     names: &Names,
     deployment: &Deployment,
     revision: &Revision,
-    replicas: i32,
+    replicas: i64,
 ) -> ReplicaSet {
     let hash = template_hash(deployment);
     let mut template = deployment.spec.template.clone();
     template.metadata.labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
     let mut selector = deployment.spec.selector.clone().unwrap_or_default();
     selector.match_labels.insert(TEMPLATE_HASH.to_owned(), hash.clone());
-    let mut annotations = deployment.metadata.annotations.clone();
-    annotations.retain(|key, _| !key.ends_with("/last-applied-configuration"));
-    annotations.insert(revision.annotation.clone(), revision.newest.to_string());
+    let annotations = revision.annotations(deployment, &BTreeMap::new());
     ReplicaSet {
         metadata: ObjectMeta {
             name: format!("{}-{hash}", deployment.metadata.name),
@@ -159,7 +178,7 @@ fn new_set(
             ..ObjectMeta::default()
         },
         spec: ReplicaSetSpec {
-            replicas: Some(replicas),
+            replicas: Some(rollout::narrow(replicas)),
             min_ready_seconds: deployment.spec.min_ready_seconds,
             selector: Some(selector),
             template,
@@ -168,62 +187,9 @@ fn new_set(
     }
 }
 
-// === Revisions ===
-
-/// Replica sets are numbered in the order in which they became the newest; an undo gives an old one a new
-/// number.
-struct Revision {
-    annotation: String,
-    newest: u64,
-}
-
-impl Revision {
-    fn of(
-        names: &Names,
-        deployment: &Deployment,
-        newest: Option<&ReplicaSet>,
-        old: &[&ReplicaSet],
-    ) -> Self {
-        let annotation = names.sub_label("deployment", "revision");
-        let number = |metadata: &ObjectMeta| -> u64 {
-            metadata.annotations.get(&annotation).and_then(|text| text.parse().ok()).unwrap_or(0)
-        };
-        let oldest = old.iter().map(|set| number(&set.metadata)).max().unwrap_or(0);
-        let current = newest.map_or(0, |set| number(&set.metadata));
-        let paused = deployment.spec.paused && newest.is_none();
-        let newest = if paused { oldest } else { current.max(oldest + 1) };
-        Self { annotation, newest }
-    }
-
-    fn marks(&self, metadata: &ObjectMeta) -> bool {
-        metadata
-            .annotations
-            .get(&self.annotation)
-            .is_some_and(|text| *text == self.newest.to_string())
-    }
-
-    fn mark(&self, kind: ObjectKind, metadata: &ObjectMeta) -> Option<Write> {
-        let annotations = BTreeMap::from([(&self.annotation, self.newest.to_string())]);
-        (!self.marks(metadata)).then(|| Write::Patch {
-            kind,
-            key: ObjectKey::of(metadata),
-            part: Part::Main,
-            patch: json!({ "metadata": { "annotations": annotations } }),
-        })
-    }
-
-    fn mark_set(&self, newest: &ReplicaSet) -> Option<Write> {
-        self.mark(ObjectKind::ReplicaSet, &newest.metadata)
-    }
-
-    fn mark_deployment(&self, deployment: &Deployment) -> Option<Write> {
-        self.mark(ObjectKind::Deployment, &deployment.metadata)
-    }
-}
-
 // === Writes ===
 
-fn scale(set: &ReplicaSet, replicas: i32) -> Write {
+fn scale(set: &ReplicaSet, replicas: i64) -> Write {
     let version = &set.metadata.resource_version;
     Write::Patch {
         kind: ObjectKind::ReplicaSet,

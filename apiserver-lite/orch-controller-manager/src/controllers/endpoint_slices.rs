@@ -264,7 +264,7 @@ fn fill(
     }
     let takes_all = |draft: &&mut Draft| {
         draft.origin == Origin::Unchanged
-            && draft.slice.endpoints.len() + rest.len() <= endpoints_max
+            && draft.slice.endpoints.len().saturating_add(rest.len()) <= endpoints_max
     };
     let fullest =
         drafts.iter_mut().filter(takes_all).max_by_key(|draft| draft.slice.endpoints.len());

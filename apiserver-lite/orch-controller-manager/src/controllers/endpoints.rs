@@ -148,18 +148,18 @@ enum Cut {
 
 /// Keeps at most [`ADDRESSES_MAX`] addresses, ready ones first.
 fn truncate(subsets: &mut Vec<EndpointSubset>) -> Cut {
-    let count = |s: &EndpointSubset| s.addresses.len() + s.not_ready_addresses.len();
+    let count = |s: &EndpointSubset| s.addresses.len().saturating_add(s.not_ready_addresses.len());
     if subsets.iter().map(count).sum::<usize>() <= ADDRESSES_MAX {
         return Cut::No;
     }
     let mut room = ADDRESSES_MAX;
     for subset in subsets.iter_mut() {
         subset.addresses.truncate(room);
-        room -= subset.addresses.len();
+        room = room.saturating_sub(subset.addresses.len());
     }
     for subset in subsets.iter_mut() {
         subset.not_ready_addresses.truncate(room);
-        room -= subset.not_ready_addresses.len();
+        room = room.saturating_sub(subset.not_ready_addresses.len());
     }
     subsets.retain(|subset| count(subset) > 0);
     Cut::Yes

@@ -40,7 +40,7 @@ impl NodeRange {
         let default = if cluster.bits() == 32 { 24 } else { 64 };
         let node_prefix_len = node_prefix_len.unwrap_or(default);
         let fits = (cluster.prefix_len..=cluster.bits()).contains(&node_prefix_len);
-        if !fits || node_prefix_len - cluster.prefix_len > 16 {
+        if !fits || node_prefix_len.saturating_sub(cluster.prefix_len) > 16 {
             return Err(format!(
                 "{cluster} cannot be cut into ranges of /{node_prefix_len} for nodes"
             ));
@@ -50,11 +50,11 @@ impl NodeRange {
 
     /// The first part that is not taken.
     fn free(&self, taken: &BTreeSet<Cidr>) -> Option<Cidr> {
-        let size = u32::from(self.cluster.bits() - self.node_prefix_len);
-        let count = 1_u128 << (self.node_prefix_len - self.cluster.prefix_len);
+        let size = u32::from(self.cluster.bits().saturating_sub(self.node_prefix_len));
+        let count = 1_u128 << self.node_prefix_len.saturating_sub(self.cluster.prefix_len).min(16);
         let base = self.cluster.number();
         // A part of 128 bits of size is the only one, and starts at the base.
-        let nth = |nth: u128| base + nth.checked_shl(size).unwrap_or(0);
+        let nth = |nth: u128| base.saturating_add(nth.checked_shl(size).unwrap_or(0));
         (0..count)
             .map(|n| self.cluster.at(nth(n), self.node_prefix_len))
             .find(|part| !taken.contains(part))

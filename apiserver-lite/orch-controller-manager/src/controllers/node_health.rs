@@ -6,10 +6,12 @@
 use std::time::{Duration, Instant};
 
 use proto_api::coordination::v1::Lease;
-use proto_api::core::v1::{Node, NodeCondition, Taint};
+use proto_api::core::v1::{Node, NodeCondition, ObjectReference, Taint};
 use proto_api::names::Names;
 use proto_api::{MicroTime, Time};
 use proto_client::ObjectKey;
+use proto_client::events::EventKind;
+use proto_client::events::correlate::Said;
 use serde_json::{Value, json};
 
 use super::Plan;
@@ -24,6 +26,9 @@ pub struct Heard {
     renewed: Option<MicroTime>,
     beat: Option<Time>,
     at: Instant,
+    is_ready: bool,
+    /// What events about the node refer to.
+    about: ObjectReference,
 }
 
 impl Heard {
@@ -31,11 +36,41 @@ impl Heard {
     pub fn update(before: Option<&Self>, node: &Node, lease: Option<&Lease>, now: Instant) -> Self {
         let renewed = lease.and_then(|lease| lease.spec.renew_time);
         let beat = ready(node).map(|ready| ready.last_heartbeat_time);
-        match before {
-            Some(before) if before.renewed == renewed && before.beat == beat => before.clone(),
-            _ => Self { renewed, beat, at: now },
-        }
+        let same = before.filter(|before| before.renewed == renewed && before.beat == beat);
+        let at = same.map_or(now, |before| before.at);
+        let about = ObjectReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: node.metadata.name.clone(),
+            uid: node.metadata.uid.clone(),
+            ..ObjectReference::default()
+        };
+        Self { renewed, beat, at, is_ready: condition(node, "Ready") == "True", about }
     }
+}
+
+/// The event of a change from what was heard before to what is heard now.
+pub fn news(before: Option<&Heard>, after: Option<&Heard>) -> Option<Said> {
+    let (heard, reason, message) = match (before, after) {
+        (None, None) => return None,
+        (None, Some(new)) => {
+            let name = &new.about.name;
+            let message = format!("Node {name} event: Registered Node {name} in Controller");
+            (new, "RegisteredNode", message)
+        }
+        (Some(old), None) => {
+            let name = &old.about.name;
+            let message = format!("Node {name} event: Removing Node {name} from Controller");
+            (old, "RemovingNode", message)
+        }
+        (Some(old), Some(new)) if old.is_ready && !new.is_ready => {
+            let message = format!("Node {} status is now: NodeNotReady", new.about.name);
+            (new, "NodeNotReady", message)
+        }
+        (Some(_), Some(_)) => return None,
+    };
+    let (about, kind) = (heard.about.clone(), EventKind::Normal);
+    Some(Said { about, kind, reason: reason.into(), message })
 }
 
 /// When it is.
@@ -57,7 +92,7 @@ pub fn plan(names: &Names, node: &Node, heard: &Heard, grace: Duration, now: Clo
         return Plan::of(retaint(names, node, now.wall));
     }
     let mut plan = Plan::of(retaint(names, node, now.wall));
-    plan.look_again_in(grace - silent);
+    plan.look_again_in(grace.saturating_sub(silent));
     plan
 }
 

@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use proto_api::Time;
-use proto_api::core::v1::{Node, Pod, Taint, Toleration};
+use proto_api::core::v1::{Node, ObjectReference, Pod, Taint, Toleration};
 use proto_client::ObjectKey;
+use proto_client::events::EventKind;
+use proto_client::events::correlate::Said;
 use serde_json::json;
 
 use super::Plan;
@@ -33,7 +35,7 @@ pub fn plan(pod: &Pod, place: Place<'_>, now: Time) -> Plan {
         Place::Unscheduled => Plan::default(),
         Place::Vanished(missing) if missing >= QUARANTINE => Plan::of([delete(pod, Some(0))]),
         Place::Vanished(missing) => {
-            Plan { again_in: Some(QUARANTINE - missing), ..Plan::default() }
+            Plan { again_in: Some(QUARANTINE.saturating_sub(missing)), ..Plan::default() }
         }
         Place::On(node) => on_node(pod, node, now),
     }
@@ -63,13 +65,33 @@ fn on_node(pod: &Pod, node: &Node, now: Time) -> Plan {
         |c: &proto_api::core::v1::NodeCondition| c.type_ == "Ready" && c.status == "Unknown";
     if is_ready(pod) && node.status.conditions.iter().any(unknown) {
         plan.writes.push(not_ready(pod, now));
+        let message = "Node is not ready".to_owned();
+        plan.said.push(said(pod, EventKind::Warning, "NodeNotReady", message));
     }
     match stay(&node.spec.taints, &pod.spec.tolerations, bound_at(pod), now) {
         Stay::Forever => {}
         Stay::For(rest) => plan.look_again_in(rest),
-        Stay::No => plan.writes.push(delete(pod, None)),
+        Stay::No => {
+            plan.writes.push(delete(pod, None));
+            let message = format!("Marking for deletion Pod {}", ObjectKey::of(&pod.metadata));
+            plan.said.push(said(pod, EventKind::Normal, "TaintManagerEviction", message));
+        }
     }
     plan
+}
+
+/// An event about the pod.
+fn said(pod: &Pod, kind: EventKind, reason: &'static str, message: String) -> Said {
+    let metadata = &pod.metadata;
+    let about = ObjectReference {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        ..ObjectReference::default()
+    };
+    Said { about, kind, reason: reason.into(), message }
 }
 
 /// Whether a user has said that a node that is silent is off: nobody is left there to end its pods.

@@ -14,9 +14,12 @@ use crate::write::Write;
 pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Time) -> Plan {
     let selector = set.spec.selector.as_ref();
     let selector = selector.and_then(|s| Selector::from_label_selector(s, "spec.selector").ok());
+    // One that selects everything, which validation keeps out, would take every pod.
+    let selector = selector.filter(|selector| !selector.is_everything());
     let Some(selector) = selector else { return Plan::default() };
     let asked = Asked {
         metadata: &set.metadata,
+        about: proto_client::events::reference(set, names),
         api_version: names.api_version(ReplicaSet::GROUP, ReplicaSet::VERSION),
         kind: ReplicaSet::KIND,
         selector,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proto_api::Time;
-use proto_api::core::v1::{Pod, PodTemplateSpec};
+use proto_api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
@@ -12,6 +12,7 @@ use proto_client::ObjectKey;
 use super::Plan;
 use super::addresses::{has_ended, is_terminating};
 use super::owners::{adopt, controlled_by, release};
+use super::telling::{Act, Told};
 use crate::write::{ObjectKind, Write};
 
 /// Most pods made or removed by one plan; what is missing then is for the next.
@@ -21,6 +22,8 @@ const BURST_MAX: usize = 500;
 pub struct Asked<'a> {
     /// Of the object; it becomes the controller of its pods.
     pub metadata: &'a ObjectMeta,
+    /// What events refer to.
+    pub about: ObjectReference,
     /// Of the object's kind.
     pub api_version: String,
     /// The object's kind.
@@ -77,7 +80,9 @@ pub fn plan<P: AsRef<Pod>>(
         }
     }
     if !asked.is_deleting() {
-        plan.writes.extend(asked.scale(names, &active));
+        for (write, act) in asked.scale(names, &active) {
+            plan.push_told(write, Told { about: asked.about.clone(), act });
+        }
     }
     let (counts, due) = asked.count(&active, now);
     if let Some(due) = due {
@@ -91,16 +96,19 @@ impl Asked<'_> {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<Write> {
+    fn scale(&self, names: &Names, active: &[&Pod]) -> Vec<(Write, Act)> {
         let wanted = usize::try_from(self.replicas.unwrap_or(1)).unwrap_or(0);
-        if active.len() <= wanted {
-            let missing = (wanted - active.len()).min(BURST_MAX);
-            return (0..missing).map(|_| Write::Create(self.new_pod().into())).collect();
+        if let Some(missing) = wanted.checked_sub(active.len()) {
+            // Pods that it would not take for its own, which validation keeps out, would be made without end.
+            let selects = self.selector.matches(&self.template.metadata.labels);
+            let missing = if selects { missing.min(BURST_MAX) } else { 0 };
+            let create = || (Write::Create(self.new_pod().into()), Act::Create);
+            return std::iter::repeat_with(create).take(missing).collect();
         }
         let mut ranked = active.to_vec();
         ranked.sort_by_cached_key(|pod| value(names, pod));
-        let excess = (active.len() - wanted).min(BURST_MAX);
-        ranked.into_iter().take(excess).map(delete).collect()
+        let excess = active.len().saturating_sub(wanted).min(BURST_MAX);
+        ranked.into_iter().take(excess).map(|pod| (delete(pod), Act::Delete)).collect()
     }
 
     fn reference(&self) -> OwnerReference {
@@ -129,15 +137,17 @@ impl Asked<'_> {
         let count = |len: usize| i32::try_from(len).unwrap_or(i32::MAX);
         let template = Selector::from_map(&self.template.metadata.labels);
         let now = now.unix().unwrap_or(0);
-        let (mut ready, mut available, mut due) = (0, 0, None);
+        let (mut ready, mut available, mut due) = (0_i32, 0_i32, None);
         for since in active.iter().filter_map(|pod| ready_since(pod)) {
-            ready += 1;
-            let rest = since.unix().unwrap_or(0) + i64::from(self.min_ready_seconds) - now;
+            ready = ready.saturating_add(1);
+            let due_at =
+                since.unix().unwrap_or(0).saturating_add(i64::from(self.min_ready_seconds));
+            let rest = due_at.saturating_sub(now);
             match u64::try_from(rest) {
                 Ok(rest) if rest > 0 && self.min_ready_seconds > 0 => {
                     due = Some(due.map_or(rest, |due: u64| due.min(rest)));
                 }
-                _ => available += 1,
+                _ => available = available.saturating_add(1),
             }
         }
         let labelled = active.iter().filter(|pod| template.matches(&pod.metadata.labels)).count();

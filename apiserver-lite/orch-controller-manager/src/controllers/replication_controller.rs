@@ -22,6 +22,7 @@ pub fn plan<P: AsRef<Pod>>(
     let template = controller.spec.template.as_ref().unwrap_or(&none);
     let asked = Asked {
         metadata: &controller.metadata,
+        about: proto_client::events::reference(controller, names),
         api_version: names
             .api_version(ReplicationController::GROUP, ReplicationController::VERSION),
         kind: ReplicationController::KIND,
@@ -70,7 +71,14 @@ mod tests {
         let planned = |controller: &_| plan(names, controller, &none, Time::from_unix(1)).writes;
         assert!(planned(&controller).is_empty(), "it selects nothing");
         controller.spec.selector.insert("app".into(), "web".into());
-        controller.spec.template = Some(PodTemplateSpec::default());
+        let mut template = PodTemplateSpec::default();
+        controller.spec.template = Some(template.clone());
+        assert!(
+            !planned(&controller).iter().any(|write| matches!(write, Write::Create(_))),
+            "it would not take them for its own"
+        );
+        template.metadata.labels.insert("app".into(), "web".into());
+        controller.spec.template = Some(template);
         let writes = planned(&controller);
         let [Write::Create(Object::Pod(pod)), Write::Create(_)] = &writes[..] else {
             unreachable!("two pods: {writes:?}")

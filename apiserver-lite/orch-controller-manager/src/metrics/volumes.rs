@@ -72,7 +72,8 @@ fn count<'a>(objects: impl Iterator<Item = (&'a str, bool)>) -> Counts<'a> {
     let mut counts = Counts::new();
     for (label, bound) in objects {
         let [of_bound, of_others] = counts.entry(label).or_default();
-        *(if bound { of_bound } else { of_others }) += 1;
+        let count = if bound { of_bound } else { of_others };
+        *count = count.saturating_add(1);
     }
     counts
 }

@@ -117,7 +117,8 @@ fn count_finalizers(objects: &[Value], counts: &mut BTreeMap<String, usize>) {
     for object in objects {
         let finalizers = object.pointer("/metadata/finalizers").and_then(Value::as_array);
         for finalizer in finalizers.into_iter().flatten().filter_map(Value::as_str) {
-            *counts.entry(finalizer.to_owned()).or_default() += 1;
+            let count = counts.entry(finalizer.to_owned()).or_default();
+            *count = count.saturating_add(1);
         }
     }
 }

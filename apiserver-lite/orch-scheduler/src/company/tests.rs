@@ -102,6 +102,50 @@ fn near_others_or_first_of_its_kind() {
 }
 
 #[test]
+fn one_pod_must_be_meant_by_all_terms() {
+    let mut loads = loads();
+    let both = |app: &str| {
+        pod(app, |p| {
+            near(p, term("db", "zone"));
+            let affinity = p.spec.affinity.as_mut().unwrap().pod_affinity.as_mut().unwrap();
+            let labels = BTreeMap::from([("tier".to_owned(), "fast".to_owned())]);
+            let selector = LabelSelector { match_labels: labels, ..LabelSelector::default() };
+            let second = PodAffinityTerm { label_selector: Some(selector), ..term("db", "host") };
+            affinity.required_during_scheduling_ignored_during_execution.push(second);
+        })
+    };
+    let fast =
+        |app: &str| pod(app, |p| drop(p.metadata.labels.insert("tier".into(), "fast".into())));
+    loads[0].add(pod("db", |_| {}));
+    loads[2].add(fast("web"));
+    assert_eq!(map(&both("web"), &loads), "far far far", "each term has a pod, but another one");
+    assert_eq!(map(&both("db"), &loads), "far far far", "it would not be meant by both itself");
+    loads[1].add(fast("db"));
+    assert_eq!(map(&both("web"), &loads), "far . far");
+}
+
+#[test]
+fn nodes_without_all_labels_do_not_count_for_the_spread() {
+    let mut loads = loads();
+    let mut bare = (*loads[2].node).clone();
+    bare.labels.remove("host");
+    loads[2].node = Arc::new(bare);
+    loads[0].add(pod("web", |_| {}));
+    let constraint = |place: &str| TopologySpreadConstraint {
+        max_skew: 1,
+        topology_key: place.into(),
+        when_unsatisfiable: "DoNotSchedule".into(),
+        label_selector: app("web"),
+        ..TopologySpreadConstraint::default()
+    };
+    let both = pod("web", |p| {
+        p.spec.topology_spread_constraints = vec![constraint("zone"), constraint("host")];
+    });
+    // Zone b has no node that counts, so that zone a is not too full.
+    assert_eq!(map(&both, &loads), "uneven . no place");
+}
+
+#[test]
 fn other_namespaces_count_only_when_named() {
     let mut loads = loads();
     loads[0].add(pod("db", |p| p.metadata.namespace = "other".into()));

@@ -50,7 +50,7 @@ impl Limits {
                 all.iter().filter(|(name, _)| name == driver).count()
             };
             let new = wanted.difference(&there).filter(|(name, _)| name == driver).count();
-            new > 0 && of(&there) + new > *limit
+            new > 0 && of(&there).saturating_add(new) > *limit
         })
     }
 }

@@ -9,16 +9,16 @@ pub struct Scale<'a> {
     /// The set.
     pub set: &'a ReplicaSet,
     /// Its size.
-    pub replicas: i32,
+    pub replicas: i64,
 }
 
-/// What the sizes of all sets come to.
+/// What the sizes of all sets come to. Wider than one size, so that sums of stored sizes stay exact.
 pub struct Sizes {
-    new: i32,
-    old: i32,
-    new_available: i32,
-    old_available: i32,
-    old_pods: i32,
+    new: i64,
+    old: i64,
+    new_available: i64,
+    old_available: i64,
+    old_pods: i64,
 }
 
 impl Sizes {
@@ -26,26 +26,41 @@ impl Sizes {
     pub fn of(newest: Option<&ReplicaSet>, old: &[&ReplicaSet]) -> Self {
         Self {
             new: newest.map_or(0, size),
-            old: old.iter().map(|set| size(set)).sum(),
-            new_available: newest.map_or(0, |set| set.status.available_replicas),
-            old_available: old.iter().map(|set| set.status.available_replicas).sum(),
-            old_pods: old.iter().map(|set| set.status.replicas).sum(),
+            old: sum(old.iter().map(|set| size(set))),
+            new_available: newest.map_or(0, available),
+            old_available: sum(old.iter().map(|set| available(set))),
+            old_pods: sum(old.iter().map(|set| i64::from(set.status.replicas.max(0)))),
         }
     }
 
     /// Pods that all sets together are to have.
-    pub fn total(&self) -> i32 {
-        self.new + self.old
+    pub fn total(&self) -> i64 {
+        self.new.saturating_add(self.old)
     }
 }
 
-/// Pods that the deployment asks for.
-pub fn replicas(deployment: &Deployment) -> i32 {
-    deployment.spec.replicas.unwrap_or(1)
+/// Adds counts up; the sum stays at the largest number.
+pub fn sum(counts: impl Iterator<Item = i64>) -> i64 {
+    counts.fold(0, i64::saturating_add)
 }
 
-fn size(set: &ReplicaSet) -> i32 {
-    set.spec.replicas.unwrap_or(1)
+/// Pods that the deployment asks for. Less than none, which validation keeps out, is none: here as for every stored number.
+pub fn replicas(deployment: &Deployment) -> i64 {
+    i64::from(deployment.spec.replicas.unwrap_or(1).max(0))
+}
+
+/// Pods that the set asks for.
+pub fn size(set: &ReplicaSet) -> i64 {
+    i64::from(set.spec.replicas.unwrap_or(1).max(0))
+}
+
+fn available(set: &ReplicaSet) -> i64 {
+    i64::from(set.status.available_replicas.max(0))
+}
+
+/// A count as a field has it.
+pub fn narrow(count: i64) -> i32 {
+    i32::try_from(count.max(0)).unwrap_or(i32::MAX)
 }
 
 fn recreates(deployment: &Deployment) -> bool {
@@ -53,7 +68,7 @@ fn recreates(deployment: &Deployment) -> bool {
 }
 
 /// Pods above the wanted number that a rollout may make.
-fn max_surge(deployment: &Deployment) -> i32 {
+pub fn max_surge(deployment: &Deployment) -> i64 {
     let rolling = deployment.spec.strategy.rolling_update.as_ref();
     match rolling.and_then(|rolling| rolling.max_surge.as_ref()) {
         Some(surge) => share(surge, replicas(deployment), Round::Up),
@@ -62,7 +77,7 @@ fn max_surge(deployment: &Deployment) -> i32 {
 }
 
 /// Pods below the wanted number that a rollout may leave available.
-pub fn max_unavailable(deployment: &Deployment) -> i32 {
+pub fn max_unavailable(deployment: &Deployment) -> i64 {
     if recreates(deployment) {
         return 0;
     }
@@ -74,7 +89,8 @@ pub fn max_unavailable(deployment: &Deployment) -> i32 {
     };
     // With neither, nothing could ever move.
     let stuck = unavailable == 0 && max_surge(deployment) == 0;
-    if stuck { 1 } else { unavailable.min(wanted) }
+    let unavailable = if stuck { 1 } else { unavailable };
+    unavailable.min(wanted)
 }
 
 #[derive(Clone, Copy)]
@@ -83,24 +99,24 @@ enum Round {
     Down,
 }
 
-/// A number as it is, or a percentage of `whole`.
-fn share(value: &IntOrString, whole: i32, round: Round) -> i32 {
+/// A number as it is, or a percentage of `whole`; neither less than 0 nor more than a field of counts can have.
+fn share(value: &IntOrString, whole: i64, round: Round) -> i64 {
     let percent = match value {
-        IntOrString::Int(number) => return (*number).max(0),
+        IntOrString::Int(number) => return i64::from((*number).max(0)),
         IntOrString::String(text) => {
             text.strip_suffix('%').and_then(|text| text.parse::<i64>().ok())
         }
     };
-    let part = i64::from(whole) * percent.unwrap_or(0).max(0);
+    let part = whole.saturating_mul(percent.unwrap_or(0).max(0));
     let part = match round {
-        Round::Up => part.div_euclid(100) + i64::from(part.rem_euclid(100) > 0),
+        Round::Up => part.saturating_add(99).div_euclid(100),
         Round::Down => part.div_euclid(100),
     };
-    i32::try_from(part).unwrap_or(i32::MAX)
+    part.min(i64::from(i32::MAX))
 }
 
 /// The size that the newest set is made with; none if it has to wait for the old ones to be gone.
-pub fn first_size(deployment: &Deployment, sizes: &Sizes) -> Option<i32> {
+pub fn first_size(deployment: &Deployment, sizes: &Sizes) -> Option<i64> {
     if recreates(deployment) {
         return (sizes.old == 0 && sizes.old_pods == 0).then(|| replicas(deployment));
     }
@@ -108,10 +124,11 @@ pub fn first_size(deployment: &Deployment, sizes: &Sizes) -> Option<i32> {
 }
 
 /// How large the newest set may be with the others as they are.
-fn grown(deployment: &Deployment, sizes: &Sizes) -> i32 {
+fn grown(deployment: &Deployment, sizes: &Sizes) -> i64 {
     let wanted = replicas(deployment);
-    let room = (wanted + max_surge(deployment) - sizes.total()).max(0);
-    wanted.min(sizes.new + room)
+    let most = wanted.saturating_add(max_surge(deployment));
+    let room = most.saturating_sub(sizes.total()).max(0);
+    wanted.min(sizes.new.saturating_add(room))
 }
 
 /// The next sizes: the newest set first; the old ones when it cannot grow.
@@ -123,7 +140,10 @@ pub fn steps<'a>(
     let sizes = Sizes::of(newest, old);
     let wanted = replicas(deployment);
     let Some(newest) = newest else {
-        let all_to_zero = recreates(deployment) && !deployment.spec.paused;
+        if deployment.spec.paused {
+            return paused(deployment, None, old);
+        }
+        let all_to_zero = recreates(deployment);
         let running = old.iter().filter(|set| size(set) > 0 && all_to_zero);
         return running.map(|set| Scale { set, replicas: 0 }).collect();
     };
@@ -139,7 +159,7 @@ pub fn steps<'a>(
         return running;
     }
     if deployment.spec.paused && sizes.old > 0 {
-        return Vec::new();
+        return paused(deployment, Some(newest), old);
     }
     let grown = grown(deployment, &sizes);
     if grown > sizes.new {
@@ -151,20 +171,41 @@ pub fn steps<'a>(
 /// Takes pods from the old sets: those that are not available first, they serve nobody; then as many of the
 /// others as the strategy lets go.
 fn shrink<'a>(deployment: &Deployment, sizes: &Sizes, old: &[&'a ReplicaSet]) -> Vec<Scale<'a>> {
-    let promised = replicas(deployment) - max_unavailable(deployment);
-    let new_missing = sizes.new - sizes.new_available;
-    let mut broken_room = (sizes.total() - promised - new_missing).max(0);
-    let mut room = (sizes.new_available + sizes.old_available - promised).max(0);
+    let promised = replicas(deployment).saturating_sub(max_unavailable(deployment));
+    let new_missing = sizes.new.saturating_sub(sizes.new_available);
+    let mut broken_room = sizes.total().saturating_sub(promised).saturating_sub(new_missing).max(0);
+    let running = sizes.new_available.saturating_add(sizes.old_available);
+    let mut room = running.saturating_sub(promised).max(0);
     let mut steps = Vec::new();
     for set in old.iter().copied().filter(|set| size(set) > 0) {
-        let broken = (size(set) - set.status.available_replicas).clamp(0, broken_room);
-        broken_room -= broken;
-        let working = (size(set) - broken).min(room).min(broken_room);
-        room -= working;
-        broken_room -= working;
-        if broken + working > 0 {
-            steps.push(Scale { set, replicas: size(set) - broken - working });
+        let broken = size(set).saturating_sub(available(set)).clamp(0, broken_room);
+        broken_room = broken_room.saturating_sub(broken);
+        let working = size(set).saturating_sub(broken).min(room).min(broken_room);
+        room = room.saturating_sub(working);
+        broken_room = broken_room.saturating_sub(working);
+        let fewer = broken.saturating_add(working);
+        if fewer > 0 {
+            steps.push(Scale { set, replicas: size(set).saturating_sub(fewer) });
         }
     }
     steps
+}
+
+/// A paused deployment can be scaled, but not rolled out: the only set with pods, or the newest of those without, gets the size.
+fn paused<'a>(
+    deployment: &Deployment,
+    newest: Option<&'a ReplicaSet>,
+    old: &[&'a ReplicaSet],
+) -> Vec<Scale<'a>> {
+    let wanted = replicas(deployment);
+    let sets = || old.iter().copied().chain(newest);
+    let mut with_pods = sets().filter(|set| size(set) > 0);
+    let only = match (with_pods.next(), with_pods.next()) {
+        (Some(only), None) => Some(only),
+        (None, _) => sets().last(),
+        // In the middle of a rollout each keeps its share.
+        (Some(_), Some(_)) => None,
+    };
+    let only = only.filter(|set| size(set) != wanted);
+    only.map(|set| Scale { set, replicas: wanted }).into_iter().collect()
 }

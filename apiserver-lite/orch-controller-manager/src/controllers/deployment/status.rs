@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto_api::Time;
 use proto_api::apps::v1::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet};
 
-use super::rollout::{self, Sizes};
+use super::rollout::{self, Sizes, narrow};
 
 /// Reason of the condition `Progressing` when there is nothing left to do.
 const COMPLETE: &str = "NewReplicaSetAvailable";
@@ -19,19 +19,23 @@ pub fn of(
 ) -> DeploymentStatus {
     let sets = || old.iter().copied().chain(newest);
     let sizes = Sizes::of(newest, old);
-    let available: i32 = sets().map(|set| set.status.available_replicas).sum();
+    let sum = |count: fn(&ReplicaSet) -> i32| {
+        narrow(rollout::sum(sets().map(|set| i64::from(count(set).max(0)))))
+    };
+    let available = sum(|set| set.status.available_replicas);
     let mut status = DeploymentStatus {
         observed_generation: deployment.metadata.generation,
-        replicas: sets().map(|set| set.status.replicas).sum(),
-        updated_replicas: newest.map_or(0, |set| set.status.replicas),
-        ready_replicas: sets().map(|set| set.status.ready_replicas).sum(),
+        replicas: sum(|set| set.status.replicas),
+        updated_replicas: newest.map_or(0, |set| set.status.replicas.max(0)),
+        ready_replicas: sum(|set| set.status.ready_replicas),
         available_replicas: available,
-        unavailable_replicas: (sizes.total() - available).max(0),
+        unavailable_replicas: narrow(sizes.total().saturating_sub(i64::from(available))),
         conditions: deployment.status.conditions.clone(),
         collision_count: deployment.status.collision_count,
     };
     let wanted = rollout::replicas(deployment);
-    let enough = available >= wanted - rollout::max_unavailable(deployment);
+    let promised = wanted.saturating_sub(rollout::max_unavailable(deployment));
+    let enough = i64::from(available) >= promised;
     let (value, reason, message) = match enough {
         true => ("True", "MinimumReplicasAvailable", "Deployment has minimum availability."),
         false => (
@@ -56,11 +60,13 @@ fn progress(
 ) {
     let wanted = rollout::replicas(deployment);
     let before = &deployment.status;
-    let complete = status.updated_replicas == wanted
-        && status.replicas == wanted
-        && status.available_replicas == wanted;
+    let counts = [status.updated_replicas, status.replicas, status.available_replicas];
+    let complete = counts.iter().all(|count| i64::from(*count) == wanted);
+    let outdated = |status: &DeploymentStatus| {
+        i64::from(status.replicas).saturating_sub(i64::from(status.updated_replicas))
+    };
     let moved = status.updated_replicas > before.updated_replicas
-        || status.replicas - status.updated_replicas < before.replicas - before.updated_replicas
+        || outdated(status) < outdated(before)
         || status.ready_replicas > before.ready_replicas
         || status.available_replicas > before.available_replicas;
     let name = &newest.metadata.name;
@@ -99,7 +105,8 @@ pub fn deadline_in(
     };
     let condition = status.conditions.iter().find(under_way)?;
     let deadline = deployment.spec.progress_deadline_seconds.filter(|_| !deployment.spec.paused)?;
-    let late = condition.last_update_time.unix()?.saturating_add(i64::from(deadline) + 1);
+    let late =
+        condition.last_update_time.unix()?.saturating_add(i64::from(deadline)).saturating_add(1);
     u64::try_from(late.saturating_sub(now.unix()?)).ok().map(Duration::from_secs)
 }
 

@@ -86,6 +86,10 @@ impl Cluster {
                 for (name, value) in annotations.into_iter().flatten() {
                     metadata.annotations.insert(name, value.as_str().unwrap().to_owned());
                 }
+                if let Some(seconds) = patch["spec"]["minReadySeconds"].as_i64() {
+                    let set = self.sets.get_mut(&key.name).unwrap();
+                    set.spec.min_ready_seconds = i32::try_from(seconds).unwrap();
+                }
                 if let Some(replicas) = patch["spec"]["replicas"].as_i64() {
                     let set = self.sets.get_mut(&key.name).unwrap();
                     set.spec.replicas = Some(i32::try_from(replicas).unwrap());
@@ -184,6 +188,114 @@ fn an_undo_uses_the_old_set_under_a_new_number() {
     assert_eq!(set.metadata.annotations["deployment.kubernetes.io/revision"], "3");
 }
 
+/// `kubectl create deployment`, `annotate kubernetes.io/change-cause`, `set image`, `annotate`, `rollout history`, `rollout undo`.
+#[test]
+fn history_shows_change_causes_and_an_undo_finds_its_revision() {
+    const CAUSE: &str = "kubernetes.io/change-cause";
+    let mut cluster = Cluster::new(deployment(2));
+    let cause = |cluster: &mut Cluster, text: &str| {
+        let annotations = &mut cluster.deployment.metadata.annotations;
+        annotations.insert(CAUSE.into(), text.into());
+        annotations.insert("kubectl.kubernetes.io/last-applied-configuration".into(), "{}".into());
+        cluster.settle();
+    };
+    let history = |cluster: &Cluster| {
+        let number = |set: &ReplicaSet| -> u64 {
+            set.metadata.annotations["deployment.kubernetes.io/revision"].parse().unwrap()
+        };
+        let cause = |set: &ReplicaSet| set.metadata.annotations[CAUSE].clone();
+        cluster.sets.values().map(|set| (number(set), cause(set))).collect::<BTreeMap<_, _>>()
+    };
+    cluster.settle();
+    cause(&mut cluster, "first");
+    cluster.change_template("two");
+    cluster.settle();
+    cause(&mut cluster, "second");
+    let expect = |pairs: [(u64, &str); 2]| {
+        pairs
+            .map(|(number, cause)| (number, cause.to_owned()))
+            .into_iter()
+            .collect::<BTreeMap<_, _>>()
+    };
+    assert_eq!(history(&cluster), expect([(1, "first"), (2, "second")]));
+    // What `rollout undo --to-revision=1` does: template and annotations of that set.
+    let first = cluster.sets.values().find(|set| set.metadata.annotations[CAUSE] == "first");
+    let first = first.unwrap().clone();
+    let mut template = first.spec.template.clone();
+    template.metadata.labels.remove(TEMPLATE_HASH);
+    cluster.deployment.spec.template = template;
+    cluster.deployment.metadata.annotations.insert(CAUSE.into(), "first".into());
+    cluster.settle();
+    assert_eq!(history(&cluster), expect([(2, "second"), (3, "first")]));
+    let annotations = &cluster.sets[&first.metadata.name].metadata.annotations;
+    assert_eq!(annotations["deployment.kubernetes.io/revision-history"], "1");
+    assert!(!annotations.contains_key("kubectl.kubernetes.io/last-applied-configuration"));
+    let revision = &cluster.deployment.metadata.annotations["deployment.kubernetes.io/revision"];
+    assert_eq!(revision, "3");
+}
+
+#[test]
+fn a_revision_that_is_too_large_or_no_number_does_no_harm() {
+    for text in ["18446744073709551615", "9223372036854775807", "-1", "1e3", ""] {
+        let mut cluster = Cluster::new(deployment(1));
+        cluster.settle();
+        let set = cluster.sets.values_mut().next().unwrap();
+        let key = "deployment.kubernetes.io/revision".to_owned();
+        set.metadata.annotations.insert(key, text.to_owned());
+        cluster.change_template("two");
+        cluster.settle();
+        assert_eq!(cluster.sets.len(), 2, "{text}");
+    }
+}
+
+#[test]
+fn a_name_that_another_set_has_is_avoided() {
+    let mut cluster = Cluster::new(deployment(1));
+    let name = format!("web-{}", template_hash(&cluster.deployment));
+    let mut foreign = ReplicaSet::default();
+    foreign.metadata.name = name.clone();
+    cluster.sets.insert(name.clone(), foreign);
+    cluster.step();
+    assert_eq!((cluster.sets.len(), cluster.deployment.status.collision_count), (1, Some(1)));
+    cluster.step();
+    assert_eq!(cluster.sets.len(), 2);
+    assert_eq!(cluster.sets[&name].spec.replicas, None, "it is not touched");
+}
+
+#[test]
+fn what_is_no_part_of_the_template_reaches_the_newest_set() {
+    let mut cluster = Cluster::new(deployment(1));
+    cluster.settle();
+    cluster.deployment.spec.min_ready_seconds = 7;
+    cluster.settle();
+    assert_eq!(cluster.sets.values().next().unwrap().spec.min_ready_seconds, 7);
+}
+
+#[test]
+fn events_tell_of_each_scaling() {
+    let empty: [Arc<ReplicaSet>; 0] = [];
+    let mut first = plan(names(), &deployment(3), &empty, Time::from_unix(1));
+    let told = first.told.remove(&0).unwrap();
+    assert!(matches!(first.writes[0], Write::Create(_)));
+    assert_eq!(told.act, Act::Scale { from: None, to: 3 });
+    assert_eq!((&*told.about.kind, &*told.about.name), ("Deployment", "web"));
+    let mut cluster = Cluster::new(deployment(3));
+    cluster.settle();
+    cluster.deployment.spec.replicas = Some(1);
+    let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
+    let plan = plan(names(), &cluster.deployment, &sets, Time::from_unix(2));
+    let acts: Vec<_> = plan.told.values().map(|told| told.act).collect();
+    assert_eq!(acts, [Act::Scale { from: Some(3), to: 1 }]);
+}
+
+#[test]
+fn a_selector_of_everything_takes_nothing() {
+    let mut cluster = Cluster::new(deployment(1));
+    cluster.deployment.spec.selector = Some(LabelSelector::default());
+    cluster.sets.insert("foreign".into(), ReplicaSet::default());
+    assert_eq!(cluster.step(), 0);
+}
+
 #[test]
 fn sets_that_nobody_controls_are_adopted_and_others_given_up() {
     let mut cluster = Cluster::new(deployment(1));
@@ -259,6 +371,34 @@ fn a_paused_deployment_starts_no_rollout() {
     cluster.change_template("two");
     cluster.settle();
     assert_eq!(cluster.sets.len(), 1);
+    // But it is scaled.
+    cluster.deployment.spec.replicas = Some(4);
+    cluster.settle();
+    assert_eq!((cluster.sets.len(), cluster.pods()), (1, 4));
+}
+
+#[test]
+fn shares_are_rounded_and_bounded() {
+    let check = |surge: &str, unavailable: &str, replicas: i32, expect: (i64, i64)| {
+        let mut deployment = deployment(replicas);
+        roll(&mut deployment, surge, unavailable);
+        let sizes = Sizes::of(None, &[]);
+        let got = rollout::first_size(&deployment, &sizes);
+        assert_eq!(got, Some(i64::from(replicas.max(0))));
+        let shares = (rollout::max_surge(&deployment), rollout::max_unavailable(&deployment));
+        assert_eq!(shares, expect, "{surge} {unavailable} of {replicas}");
+    };
+    let most = i64::from(i32::MAX);
+    check("25%", "25%", 10, (3, 2));
+    check("0", "0", 10, (0, 1));
+    check("0%", "9%", 10, (0, 1));
+    check("0", "0", 0, (0, 0));
+    check("-5", "-5", 10, (0, 1));
+    check("-5%", "200%", 10, (0, 10));
+    check("9223372036854775807%", "9223372036854775807%", 10, (most, 10));
+    check("2147483647", "2147483647", i32::MAX, (most, most));
+    check("100%", "100%", i32::MAX, (most, most));
+    check("50%", "x", i32::MIN, (0, 0));
 }
 
 proptest! {

@@ -1,0 +1,164 @@
+//! What bootstrap tokens say, how long they last, and the signatures that they make. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use proto_api::Time;
+use proto_api::core::v1::{ConfigMap, Secret};
+use ring::hmac;
+
+const ID_LEN: usize = 6;
+const SECRET_LEN: usize = 16;
+/// What is signed, and what the keys of signatures begin with.
+const KUBECONFIG: &str = "kubeconfig";
+const SIGNATURE: &str = "jws-kubeconfig-";
+
+/// A token as its Secret has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Token {
+    /// Name of the Secret.
+    pub secret_name: String,
+    /// Its uid.
+    pub uid: String,
+    id: String,
+    secret: String,
+    /// As text; anything but a time counts as over.
+    expiration: Option<String>,
+    signs: bool,
+    going: bool,
+}
+
+impl Token {
+    /// From the API's object.
+    pub fn of(secret: &Secret) -> Self {
+        let text = |key: &str| {
+            secret.data.get(key).map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        };
+        Self {
+            secret_name: secret.metadata.name.clone(),
+            uid: secret.metadata.uid.clone(),
+            id: text("token-id").unwrap_or_default(),
+            secret: text("token-secret").unwrap_or_default(),
+            expiration: text("expiration").filter(|text| !text.is_empty()),
+            signs: text("usage-bootstrap-signing").as_deref() == Some("true"),
+            going: secret.metadata.deletion_timestamp.is_some(),
+        }
+    }
+
+    /// How long it lasts, zero when it is over; nothing when it has no end.
+    pub fn left(&self, now: Time) -> Option<Duration> {
+        let end = self.expiration.as_ref()?.parse::<Time>().ok().and_then(Time::unix);
+        let left = end.map_or(0, |end| end.saturating_sub(now.unix().unwrap_or(0)));
+        Some(Duration::from_secs(u64::try_from(left).unwrap_or(0)))
+    }
+
+    fn may_sign(&self, now: Time) -> bool {
+        let plain = |text: &str, len| {
+            text.len() == len && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        };
+        let named = self.secret_name == format!("bootstrap-token-{}", self.id);
+        let lasts = self.left(now).is_none_or(|left| !left.is_zero());
+        self.signs
+            && !self.going
+            && named
+            && lasts
+            && plain(&self.id, ID_LEN)
+            && plain(&self.secret, SECRET_LEN)
+    }
+
+    /// A JSON Web Signature of `content`, which itself is left out of it.
+    fn signature(&self, content: &str) -> String {
+        let header = format!(r#"{{"alg":"HS256","kid":"{}"}}"#, self.id);
+        let header = URL_SAFE_NO_PAD.encode(header);
+        let input = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.secret.as_bytes());
+        let signature = URL_SAFE_NO_PAD.encode(hmac::sign(&key, input.as_bytes()));
+        format!("{header}..{signature}")
+    }
+}
+
+/// The signatures that the config map lacks, and without a value those that it must not have.
+pub fn signatures(
+    info: &ConfigMap,
+    tokens: &[Token],
+    now: Time,
+) -> BTreeMap<String, Option<String>> {
+    let Some(content) = info.data.get(KUBECONFIG) else { return BTreeMap::new() };
+    let signing = tokens.iter().filter(|token| token.may_sign(now));
+    let wanted: BTreeMap<String, String> = signing
+        .map(|token| (format!("{SIGNATURE}{}", token.id), token.signature(content)))
+        .collect();
+    let stale = info.data.keys().filter(|key| key.starts_with(SIGNATURE));
+    let stale = stale.filter(|key| !wanted.contains_key(*key)).map(|key| (key.clone(), None));
+    let fresh = wanted.iter().filter(|(key, value)| info.data.get(*key) != Some(value));
+    stale.chain(fresh.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_000;
+
+    fn token(change: impl FnOnce(&mut Secret)) -> Token {
+        let mut secret = Secret::default();
+        secret.metadata.name = "bootstrap-token-abcdef".into();
+        for (key, value) in [
+            ("token-id", "abcdef"),
+            ("token-secret", "0123456789abcdef"),
+            ("usage-bootstrap-signing", "true"),
+        ] {
+            secret.data.insert(key.into(), value.into());
+        }
+        change(&mut secret);
+        Token::of(&secret)
+    }
+
+    fn ending(text: &str) -> Token {
+        token(|secret| drop(secret.data.insert("expiration".into(), text.into())))
+    }
+
+    #[test]
+    fn what_is_no_time_is_over() {
+        let left = |text: &str| ending(text).left(Time::from_unix(NOW)).map(|left| left.as_secs());
+        assert_eq!(token(|_| {}).left(Time::from_unix(NOW)), None);
+        assert_eq!(left(""), None);
+        assert_eq!(left("1970-01-01T00:16:41Z"), Some(1));
+        assert_eq!(left("1970-01-01T00:16:40Z"), Some(0));
+        assert!(left("9999-12-31T23:59:59Z") > Some(0));
+        let bad =
+            ["tomorrow", "0001-01-01T00:00:00Z", "99999-01-01T00:00:00Z", "1e99", "\u{0}", " "];
+        for bad in bad {
+            assert_eq!(left(bad), Some(0), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn valid_tokens_sign_and_others_signatures_go() {
+        let mut info = ConfigMap::default();
+        let sign =
+            |info: &ConfigMap, token: Token| signatures(info, &[token], Time::from_unix(NOW));
+        assert!(sign(&info, token(|_| {})).is_empty(), "nothing to sign");
+        info.data.insert(KUBECONFIG.into(), "content".into());
+        let made = sign(&info, token(|_| {}));
+        // As `printf '%s' HEADER.PAYLOAD | openssl dgst -sha256 -hmac 0123456789abcdef -binary | basenc --base64url` says.
+        let expect =
+            "eyJhbGciOiJIUzI1NiIsImtpZCI6ImFiY2RlZiJ9..psz1NayrXM3IaFzKZGsb5n_mBl7MjtlsZ1xE8MRmF_4";
+        assert_eq!(made["jws-kubeconfig-abcdef"].as_deref(), Some(expect));
+        info.data.insert("jws-kubeconfig-abcdef".into(), expect.into());
+        assert!(sign(&info, token(|_| {})).is_empty(), "signed already");
+        for bad in [
+            ending("1970-01-01T00:00:00Z"),
+            ending("never"),
+            token(|secret| drop(secret.data.remove("usage-bootstrap-signing"))),
+            token(|secret| drop(secret.data.insert("token-secret".into(), "short".into()))),
+            token(|secret| secret.metadata.name = "other".into()),
+            token(|secret| secret.metadata.deletion_timestamp = Some(Time::from_unix(1))),
+        ] {
+            let gone = BTreeMap::from([("jws-kubeconfig-abcdef".to_owned(), None)]);
+            assert_eq!(sign(&info, bad.clone()), gone, "{bad:?}");
+        }
+    }
+}

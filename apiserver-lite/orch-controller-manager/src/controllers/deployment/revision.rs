@@ -1,0 +1,131 @@
+//! Revisions: replica sets are numbered in the order in which they became the newest, and carry the deployment's annotations, so that
+//! `rollout history` and `rollout undo` find what they look for.
+
+use std::collections::BTreeMap;
+
+use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::meta::v1::ObjectMeta;
+use proto_api::names::Names;
+use proto_client::ObjectKey;
+use serde_json::{Map, Value, json};
+
+use crate::write::{ObjectKind, Part, Write};
+
+/// The largest number, in Kubernetes a signed one. Stored annotations may have any text.
+const REVISION_MAX: u64 = i64::MAX as u64;
+/// Longest list of former numbers that a set carries, bytes; Kubernetes' bound.
+const HISTORY_MAX: usize = 2000;
+
+/// The number of the newest set. An undo gives an old set a new number.
+pub struct Revision {
+    annotation: String,
+    history: String,
+    /// Annotations of a deployment that its sets do not have.
+    own: [String; 6],
+    newest: u64,
+}
+
+impl Revision {
+    /// One more than any older set has.
+    pub fn of(
+        names: &Names,
+        deployment: &Deployment,
+        newest: Option<&ReplicaSet>,
+        old: &[&ReplicaSet],
+    ) -> Self {
+        let annotation = names.sub_label("deployment", "revision");
+        let history = names.sub_label("deployment", "revision-history");
+        let own = [
+            names.sub_label("kubectl", "last-applied-configuration"),
+            annotation.clone(),
+            history.clone(),
+            names.sub_label("deployment", "desired-replicas"),
+            names.sub_label("deployment", "max-replicas"),
+            "deprecated.deployment.rollback.to".to_owned(),
+        ];
+        let number = |metadata: &ObjectMeta| number(metadata, &annotation);
+        let oldest = old.iter().map(|set| number(&set.metadata)).max().unwrap_or(0);
+        let current = newest.map_or(0, |set| number(&set.metadata));
+        let paused = deployment.spec.paused && newest.is_none();
+        let next = oldest.saturating_add(1).min(REVISION_MAX);
+        let newest = if paused { oldest } else { current.max(next) };
+        Self { annotation, history, own, newest }
+    }
+
+    /// The annotations of the newest set, which has had `before`: the deployment's, and the number.
+    pub fn annotations(
+        &self,
+        deployment: &Deployment,
+        before: &BTreeMap<String, String>,
+    ) -> BTreeMap<String, String> {
+        let mut annotations = before.clone();
+        let given = deployment.metadata.annotations.iter();
+        let given = given.filter(|(key, _)| !self.own.contains(key));
+        annotations.extend(given.map(|(key, value)| (key.clone(), value.clone())));
+        let now = self.newest.to_string();
+        let former = annotations.insert(self.annotation.clone(), now.clone());
+        if let Some(former) = former.filter(|former| *former != now) {
+            let history = annotations.entry(self.history.clone()).or_default();
+            if !history.is_empty() {
+                history.push(',');
+            }
+            history.push_str(&former);
+            // The oldest go first.
+            while history.len() > HISTORY_MAX {
+                let rest = history.split_once(',').map(|(_, rest)| rest.to_owned());
+                *history = rest.unwrap_or_default();
+            }
+        }
+        annotations
+    }
+
+    /// Marks the deployment with the number, if it is not.
+    pub fn mark_deployment(&self, deployment: &Deployment) -> Option<Write> {
+        let metadata = &deployment.metadata;
+        let now = self.newest.to_string();
+        if metadata.annotations.get(&self.annotation) == Some(&now) {
+            return None;
+        }
+        let annotations = BTreeMap::from([(&self.annotation, now)]);
+        Some(Write::Patch {
+            kind: ObjectKind::Deployment,
+            key: ObjectKey::of(metadata),
+            part: Part::Main,
+            patch: json!({ "metadata": { "annotations": annotations } }),
+        })
+    }
+}
+
+/// Makes the newest set agree with the deployment in what does not make another template.
+pub fn bring_up(
+    revision: &Revision,
+    deployment: &Deployment,
+    newest: &ReplicaSet,
+) -> Option<Write> {
+    let metadata = &newest.metadata;
+    let wanted = revision.annotations(deployment, &metadata.annotations);
+    let changed: BTreeMap<_, _> = wanted
+        .iter()
+        .filter(|(key, value)| metadata.annotations.get(*key) != Some(value))
+        .collect();
+    let mut patch = Map::new();
+    if !changed.is_empty() {
+        patch.insert("metadata".to_owned(), json!({ "annotations": changed }));
+    }
+    let min_ready_seconds = deployment.spec.min_ready_seconds;
+    if newest.spec.min_ready_seconds != min_ready_seconds {
+        patch.insert("spec".to_owned(), json!({ "minReadySeconds": min_ready_seconds }));
+    }
+    (!patch.is_empty()).then(|| Write::Patch {
+        kind: ObjectKind::ReplicaSet,
+        key: ObjectKey::of(metadata),
+        part: Part::Main,
+        patch: Value::Object(patch),
+    })
+}
+
+/// The number that an object carries; 0 if it carries none.
+fn number(metadata: &ObjectMeta, annotation: &str) -> u64 {
+    let number = metadata.annotations.get(annotation).and_then(|text| text.parse().ok());
+    number.unwrap_or(0).min(REVISION_MAX)
+}

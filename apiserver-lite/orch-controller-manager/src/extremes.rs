@@ -1,0 +1,228 @@
+//! Every number in every kind that controllers read, at its extremes: no plan panics. Debug builds check each operation.
+
+mod values;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto_api::Time;
+use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::coordination::v1::Lease;
+use proto_api::core::v1::{
+    Endpoints, Node, PersistentVolume, PersistentVolumeClaim, Pod, ReplicationController, Service,
+};
+use proto_api::discovery::v1::EndpointSlice;
+use proto_api::names::{Names, Profile};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::controllers::endpoint_slices::Site;
+use crate::controllers::node_health::{self, Clocks, Heard};
+use crate::controllers::pod_cleanup::{self, Place};
+use crate::controllers::volumes::{Marks, fit, growth};
+use crate::controllers::{
+    deployment, endpoint_slices, endpoints, mirror, node_cidr, replica_set, replication_controller,
+};
+use values::variants;
+
+macro_rules! example {
+    ($file:literal) => {
+        serde_json::from_str::<Value>(include_str!(concat!(
+            "../../../proto/api/testdata/",
+            $file,
+            ".json"
+        )))
+        .expect("JSON")
+    };
+}
+
+fn names() -> &'static Names {
+    Names::new(Profile::Kubernetes)
+}
+
+/// The example with labels and selectors that match each other, so that it is looked at.
+fn matching(mut document: Value) -> Value {
+    let labels = json!({"app": "web"});
+    for (pointer, value) in [
+        ("/metadata/labels", labels.clone()),
+        ("/metadata/ownerReferences", json!([])),
+        // The template's own numbers are those of pods.
+        ("/spec/template", json!({"metadata": {"labels": labels.clone()}, "spec": {}})),
+    ] {
+        if let Some(place) = document.pointer_mut(pointer) {
+            *place = value;
+        }
+    }
+    if let Some(metadata) = document["metadata"].as_object_mut() {
+        metadata.remove("deletionTimestamp");
+        metadata.insert("namespace".into(), json!("ns"));
+        metadata.insert("uid".into(), json!("uid"));
+    }
+    let plain = matches!(document["kind"].as_str(), Some("Service" | "ReplicationController"));
+    if let Some(selector) = document.pointer_mut("/spec/selector") {
+        *selector = if plain { labels } else { json!({"matchLabels": labels}) };
+    }
+    document
+}
+
+/// Calls `drive` with each variant that can be decoded, at several times.
+fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T, Time)) {
+    let mut decoded = 0;
+    for (what, variant) in variants(document) {
+        let Ok(object) = serde_json::from_value::<T>(variant) else { continue };
+        decoded += 1;
+        // The harness shows what is printed here when a plan panics.
+        println!("{what}");
+        for now in [i64::MIN, 1_700_000_000, i64::MAX] {
+            drive(&object, Time::from_unix(now));
+        }
+    }
+    assert!(decoded > 20, "{decoded} variants were looked at");
+}
+
+fn of<T: DeserializeOwned>(document: &Value) -> T {
+    serde_json::from_value(document.clone()).expect("an object")
+}
+
+#[test]
+fn deployments_and_their_sets() {
+    let deployment = matching(example!("apps.v1.Deployment"));
+    let mut set = matching(example!("apps.v1.ReplicaSet"));
+    set["metadata"]["ownerReferences"] = json!([
+        {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "uid", "controller": true}
+    ]);
+    let whole: Deployment = of(&deployment);
+    let extreme = |number: i32| {
+        let mut set: ReplicaSet = of(&set);
+        set.metadata.name = format!("set-{number}");
+        set.spec.replicas = Some(number);
+        set.status.replicas = number;
+        set.status.available_replicas = number;
+        set.status.ready_replicas = number;
+        Arc::new(set)
+    };
+    let sets = [extreme(i32::MAX), extreme(i32::MAX), extreme(i32::MIN), extreme(3)];
+    each::<Deployment>(&deployment, |deployment, now| {
+        for kind in ["RollingUpdate", "Recreate"] {
+            let mut deployment = deployment.clone();
+            deployment.spec.strategy.type_ = kind.to_owned();
+            drop(deployment::plan(names(), &deployment, &sets, now));
+            deployment.spec.paused = !deployment.spec.paused;
+            drop(deployment::plan(names(), &deployment, &sets, now));
+        }
+    });
+    each::<ReplicaSet>(&set, |set, now| {
+        let mut newest = set.clone();
+        newest.spec.template = whole.spec.template.clone();
+        let sets = [Arc::new(set.clone()), Arc::new(newest), extreme(i32::MAX)];
+        drop(deployment::plan(names(), &whole, &sets, now));
+    });
+}
+
+#[test]
+fn what_keeps_pods_makes_no_more_than_a_batch() {
+    let set = matching(example!("apps.v1.ReplicaSet"));
+    let controller = matching(example!("core.v1.ReplicationController"));
+    let pod: Pod = of(&matching(example!("core.v1.Pod")));
+    let pods = [Arc::new(pod)];
+    each::<ReplicaSet>(&set, |set, now| {
+        assert!(replica_set::plan(names(), set, &pods, now).writes.len() < 600);
+    });
+    each::<ReplicationController>(&controller, |controller, now| {
+        assert!(replication_controller::plan(names(), controller, &pods, now).writes.len() < 600);
+    });
+    let mut greedy: ReplicaSet = of(&set);
+    greedy.spec.replicas = Some(i32::MAX);
+    let none: [Arc<Pod>; 0] = [];
+    let plan = replica_set::plan(names(), &greedy, &none, Time::from_unix(1));
+    assert!((100..600).contains(&plan.writes.len()), "{}", plan.writes.len());
+}
+
+#[test]
+fn pods_wherever_they_are_read() {
+    let mut pod = matching(example!("core.v1.Pod"));
+    pod["spec"]["tolerations"][0]["operator"] = json!("Exists");
+    pod["spec"]["tolerations"][0]["effect"] = json!("");
+    pod["spec"]["tolerations"][0]["key"] = json!("");
+    pod["status"]["phase"] = json!("Running");
+    pod["status"]["conditions"][0]["type"] = json!("Ready");
+    pod["status"]["conditions"][0]["status"] = json!("True");
+    let mut node: Node = of(&example!("core.v1.Node"));
+    node.spec.taints[0].effect = "NoExecute".into();
+    let set: ReplicaSet = of(&matching(example!("apps.v1.ReplicaSet")));
+    let service: Service = of(&matching(example!("core.v1.Service")));
+    let site = Site { names: names(), zone: &|_| None, endpoints_max: 100 };
+    let slices: [Arc<EndpointSlice>; 0] = [];
+    each::<Pod>(&pod, |pod, now| {
+        for place in [Place::On(&node), Place::Vanished(Duration::MAX), Place::Unscheduled] {
+            drop(pod_cleanup::plan(pod, place, now));
+        }
+        let pods = [Arc::new(pod.clone())];
+        drop(pod_cleanup::plan_ended(&pods, 0));
+        drop(replica_set::plan(names(), &set, &pods, now));
+        drop(endpoints::plan(names(), Some(&service), &pods, None));
+        drop(endpoint_slices::plan(&site, Some(&service), &pods, &slices));
+    });
+}
+
+#[test]
+fn nodes_and_leases() {
+    let pod: Pod = of(&matching(example!("core.v1.Pod")));
+    each::<Node>(&example!("core.v1.Node"), |node, now| {
+        drop(pod_cleanup::plan(&pod, Place::On(node), now));
+        let steady = Instant::now();
+        for number in [i32::MIN, 0, i32::MAX] {
+            let mut lease = Lease::default();
+            lease.spec.lease_duration_seconds = Some(number);
+            lease.spec.lease_transitions = Some(number);
+            let heard = Heard::update(None, node, Some(&lease), steady);
+            let clocks = Clocks { steady, wall: now };
+            for grace in [Duration::ZERO, Duration::MAX] {
+                drop(node_health::plan(names(), node, &heard, grace, clocks));
+            }
+        }
+        assert!(node_cidr::of_node(node).count() <= 2);
+    });
+}
+
+#[test]
+fn services_and_their_addresses() {
+    let pod: Pod = of(&matching(example!("core.v1.Pod")));
+    let pods = [Arc::new(pod)];
+    let site = Site { names: names(), zone: &|_| None, endpoints_max: 100 };
+    let slices: [Arc<EndpointSlice>; 0] = [];
+    let service = matching(example!("core.v1.Service"));
+    each::<Service>(&service, |service, _| {
+        drop(endpoints::plan(names(), Some(service), &pods, None));
+        drop(endpoint_slices::plan(&site, Some(service), &pods, &slices));
+    });
+    let service: Service = of(&service);
+    let mut document = matching(example!("core.v1.Endpoints"));
+    document["subsets"][0]["ports"] = json!([
+        {"port": 1}, {"port": 2}, {"port": 3}, {"port": 4}, {"port": 5}, {"port": 6}
+    ]);
+    each::<Endpoints>(&document, |endpoints, _| {
+        drop(mirror::plan(&site, Some(&service), Some(endpoints), &slices));
+    });
+}
+
+#[test]
+fn claims_and_volumes() {
+    let marks = Marks::new(names());
+    let mut claim = matching(example!("core.v1.PersistentVolumeClaim"));
+    let mut volume = matching(example!("core.v1.PersistentVolume"));
+    claim["spec"]["resources"]["requests"] = json!({"storage": "0"});
+    claim["status"]["capacity"] = json!({"storage": "0"});
+    claim["status"]["phase"] = json!("Bound");
+    volume["spec"]["capacity"] = json!({"storage": "0"});
+    volume["status"]["phase"] = json!("Available");
+    let (one_claim, one_volume): (PersistentVolumeClaim, PersistentVolume) =
+        (of(&claim), of(&volume));
+    each::<PersistentVolumeClaim>(&claim, |claim, _| {
+        let _ = fit::best(&marks, claim, [&one_volume], fit::Choice::Any);
+        drop(growth::plan(names(), claim, None));
+    });
+    each::<PersistentVolume>(&volume, |volume, _| {
+        let _ = fit::best(&marks, &one_claim, [volume], fit::Choice::Any);
+    });
+}

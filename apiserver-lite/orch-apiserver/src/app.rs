@@ -8,7 +8,7 @@ use apiserver_schema::Engine;
 use apiserver_store::{Identity, Medium, OpenError, Range, Store, StoreConfig};
 use proto_api::names::Profile;
 use proto_daemon::admin::AdminPages;
-use proto_daemon::drain::DrainWatch;
+use proto_daemon::drain::{Drain, DrainWatch, Drained};
 use proto_daemon::health::{Health, Scope};
 use proto_daemon::metrics::BuildInfo;
 use proto_daemon::ready::Readiness;
@@ -137,18 +137,27 @@ impl Bound {
         &self.kubeconfig
     }
 
-    /// Serves until `until` is asked, then finishes what is open, for as long as the configuration allows, and closes the
-    /// store.
+    /// Serves until `until` is asked. `readyz` then fails at once; after the configured delay, in which clients learn it,
+    /// no more connections are accepted, what is open is finished, for as long as the configuration allows, and the store
+    /// is closed.
     pub async fn run(self, until: DrainWatch) {
         let store = self.server.store.clone();
-        let deadline = self.server.config.shutdown_deadline;
+        let (delay, deadline) =
+            (self.server.config.shutdown_delay, self.server.config.shutdown_deadline);
         let upkeep = tokio::spawn(upkeep::run(self.server.clone()));
-        let asked = until.clone();
-        let serving = serve(self.server, self.listener, (self.tls, self.trust), until);
-        // Cancel safe: what is cut off after the deadline has had its chance.
+        let about_to_stop = self.server.about_to_stop.clone();
+        let drain = Drain::default();
+        let serving = serve(self.server, self.listener, (self.tls, self.trust), drain.watch());
+        let stopping = async {
+            until.asked().await;
+            about_to_stop.cancel();
+            tokio::time::sleep(delay).await;
+            drain.drain(deadline).await
+        };
+        // What is cut off after the deadline has had its chance.
         tokio::select! {
             () = serving => {}
-            () = async { asked.asked().await; tokio::time::sleep(deadline).await } => {
+            drained = stopping => if drained == Drained::DeadlinePassed {
                 tracing::warn!("connections were still open at the end");
             }
         }
@@ -183,7 +192,8 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let mut allocations = ServiceAllocations::new(config.service_ranges.clone(), config.node_ports);
     adopt_services(&engine, &store, &mut allocations);
     let stopping = tokio_util::sync::CancellationToken::new();
-    let pages = pages(&config, &store, &stopping)?;
+    let about_to_stop = tokio_util::sync::CancellationToken::new();
+    let pages = pages(&config, &store, &about_to_stop)?;
     let server = Arc::new(Server {
         names,
         engine,
@@ -197,6 +207,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         overload: Overload::default(),
         metrics: Metrics::new(&pages.metrics)?,
         pages,
+        about_to_stop,
         stopping,
         config: Config { bind: address, ..config },
     });
@@ -356,14 +367,14 @@ fn token_issuer(
 fn pages(
     config: &Config,
     store: &Store<Stored>,
-    stopping: &tokio_util::sync::CancellationToken,
+    about_to_stop: &tokio_util::sync::CancellationToken,
 ) -> Result<AdminPages, BuildError> {
     let build = BuildInfo {
         version: env!("CARGO_PKG_VERSION"),
         commit: option_env!("ORCH_COMMIT").unwrap_or("unknown"),
     };
     let store_health = store.health();
-    let stopping = stopping.clone();
+    let stopping = about_to_stop.clone();
     let health = Health::new(Readiness::default())
         .with("store", Scope::ReadyOnly, move || match &*store_health.borrow() {
             apiserver_store::Health::Serving => Ok(()),

@@ -25,6 +25,8 @@ pub struct Config {
     pub serving: Option<Credentials>,
     /// File to write an administrator's client configuration to.
     pub write_kubeconfig: Option<PathBuf>,
+    /// Time between the failing of `readyz` and the end of accepting connections (`--shutdown-delay-duration`).
+    pub shutdown_delay: Duration,
     /// Longest wait for requests in flight at the end.
     pub shutdown_deadline: Duration,
     /// Worker threads of the runtime.
@@ -167,6 +169,7 @@ impl Config {
             cert_dir: None,
             serving: None,
             write_kubeconfig: None,
+            shutdown_delay: Duration::ZERO,
             shutdown_deadline: Duration::from_secs(5),
             worker_threads: 2,
             client_ca_file: None,

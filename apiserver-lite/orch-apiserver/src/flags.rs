@@ -61,6 +61,9 @@ pub struct ServingFlags {
     /// Worker threads.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     worker_threads: usize,
+    /// After SIGTERM, readyz fails and everything else is served for this long.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = proto_daemon::go_duration::parse)]
+    shutdown_delay_duration: Duration,
     /// Longest wait for requests in flight at the end.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = proto_daemon::go_duration::parse)]
     shutdown_deadline: Duration,
@@ -188,6 +191,7 @@ impl Flags {
             cert_dir: serving.cert_dir.or(serving.data_dir.map(|dir| dir.join("pki"))),
             serving: pair(serving.tls_cert_file, serving.tls_private_key_file),
             write_kubeconfig: serving.write_kubeconfig,
+            shutdown_delay: serving.shutdown_delay_duration,
             shutdown_deadline: serving.shutdown_deadline,
             worker_threads: serving.worker_threads,
             client_ca_file: identity.client_ca_file,

@@ -23,7 +23,7 @@ fn main() -> ExitCode {
 }
 
 async fn serve(config: orch_apiserver::Config) -> Result<(), Failure> {
-    let deadline = config.shutdown_deadline;
+    let deadline = config.shutdown_delay.saturating_add(config.shutdown_deadline);
     if config.storage == Storage::Memory {
         tracing::warn!(
             "no --data-dir: every object is kept in memory only and is lost when this program ends"

@@ -46,6 +46,8 @@ pub struct Server {
     pub pages: AdminPages,
     /// Counters and durations.
     pub metrics: Metrics,
+    /// Cancelled when the server is about to stop and still serves everything.
+    pub about_to_stop: tokio_util::sync::CancellationToken,
     /// Cancelled when the server is to stop; ends watches and other long requests.
     pub stopping: tokio_util::sync::CancellationToken,
 }

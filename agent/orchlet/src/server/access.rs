@@ -13,7 +13,9 @@ use proto_api::authorization::v1::{
     ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
 use proto_client::{Client, ClientError, WriteParams};
-use tokio::time::Instant;
+use sha2::{Digest, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
 use super::routes::Permission;
 use super::tls::Certified;
@@ -131,21 +133,43 @@ pub enum Refused {
     CannotTell(String),
 }
 
-/// User and groups, and what they want to do.
-type Question = (String, Vec<String>, Permission);
+/// SHA-256 of what is asked about: of a token, or of all that an authorizer may look at of a user. Nothing secret is kept, and
+/// long ones take no more room.
+type Key = [u8; 32];
+/// A user, and what it wants to do.
+type Question = (Key, Permission);
+
+/// A token that the API server does not know is not asked about again for this long: it may come to be known.
+const UNKNOWN_FOR: Duration = Duration::from_secs(10);
+/// Tokens that the API server is asked about at a time. More wait: made-up ones must not become its load.
+const REVIEWS_MAX: usize = 8;
+/// Longest wait for that.
+const REVIEW_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest token that is asked about.
+const TOKEN_LEN_MAX: usize = 16 << 10;
 
 /// Decides on requests.
 pub struct Access {
     rules: AccessRules,
     reviews: Box<dyn Reviews>,
-    tokens: Mutex<Remembered<String, UserInfo>>,
+    tokens: Mutex<Remembered<Key, UserInfo>>,
+    /// Tokens that are nobody's: apart, as there may be any number of them.
+    unknown: Mutex<Remembered<Key, ()>>,
+    asking: Semaphore,
     decisions: Mutex<Remembered<Question, bool>>,
 }
 
 impl Access {
     /// By these rules.
     pub fn new(rules: AccessRules, reviews: Box<dyn Reviews>) -> Self {
-        Self { rules, reviews, tokens: Mutex::default(), decisions: Mutex::default() }
+        Self {
+            rules,
+            reviews,
+            tokens: Mutex::default(),
+            unknown: Mutex::default(),
+            asking: Semaphore::new(REVIEWS_MAX),
+            decisions: Mutex::default(),
+        }
     }
 
     /// Whether a client may. `certified` is what its certificate proves, `authorization` the header of
@@ -192,24 +216,45 @@ impl Access {
     }
 
     async fn review_token(&self, token: &str, remember: Duration) -> Result<UserInfo, Refused> {
-        if let Some(user) = lock(&self.tokens).get(&token.to_owned(), Instant::now()) {
-            return Ok(user);
+        if token.len() > TOKEN_LEN_MAX {
+            return Err(Refused::Unknown);
+        }
+        let key = key(token.as_bytes());
+        if let Some(known) = self.known(&key) {
+            return known;
+        }
+        let Ok(Ok(_place)) = timeout(REVIEW_WAIT_MAX, self.asking.acquire()).await else {
+            return Err(Refused::CannotTell("too many token reviews".to_owned()));
+        };
+        // Another request with the same token may have been answered meanwhile.
+        if let Some(known) = self.known(&key) {
+            return known;
         }
         let status =
             self.reviews.token(token).await.map_err(|error| cannot_tell("token review", &error))?;
+        let now = Instant::now();
         if !status.authenticated {
+            lock(&self.unknown).put(key, (), now + UNKNOWN_FOR);
             return Err(Refused::Unknown);
         }
         let user = authenticated(status.user);
-        lock(&self.tokens).put(token.to_owned(), user.clone(), Instant::now() + remember);
+        lock(&self.tokens).put(key, user.clone(), now + remember);
         Ok(user)
+    }
+
+    /// What is remembered of a token.
+    fn known(&self, key: &Key) -> Option<Result<UserInfo, Refused>> {
+        let now = Instant::now();
+        let user = lock(&self.tokens).get(key, now).map(Ok);
+        user.or_else(|| lock(&self.unknown).get(key, now).map(|()| Err(Refused::Unknown)))
     }
 
     async fn authorize(&self, user: &UserInfo, permission: Permission) -> Result<(), Refused> {
         let Authorization::Webhook { allowed_for, denied_for } = self.rules.authorization else {
             return Ok(());
         };
-        let key = (user.username.clone(), user.groups.clone(), permission);
+        // Name, uid, groups and extra, each quoted.
+        let key = (key(format!("{user:?}").as_bytes()), permission);
         let known = lock(&self.decisions).get(&key, Instant::now());
         let allowed = match known {
             Some(allowed) => allowed,
@@ -257,6 +302,10 @@ fn authenticated(mut user: UserInfo) -> UserInfo {
         user.groups.push(GROUP.to_owned());
     }
     user
+}
+
+fn key(bytes: &[u8]) -> Key {
+    Sha256::digest(bytes).into()
 }
 
 fn bearer(authorization: &str) -> Option<&str> {

@@ -15,6 +15,8 @@ use super::{CONFIG, LAYER, LAYER_GZIP, MANIFEST, architecture, blob_path, descri
 const ENTRIES_MAX: usize = 20_000;
 /// Largest JSON document (index, manifest, configuration) that is read.
 const DOCUMENT_LEN_MAX: u64 = 4 << 20;
+/// Most documents that are read of one archive: an index may name the same one over and over, or itself.
+const DOCUMENTS_MAX: usize = 4096;
 /// Deepest nesting of an index in an index.
 const INDEX_DEPTH_MAX: usize = 4;
 const DOCKER_MANIFEST_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
@@ -28,6 +30,9 @@ pub enum ArchiveError {
     /// It has more entries than any image has.
     #[error("the archive has more than {ENTRIES_MAX} entries")]
     TooManyEntries,
+    /// Its documents refer to more documents than any image's do.
+    #[error("the archive's documents refer to each other more than {DOCUMENTS_MAX} times")]
+    TooManyDocuments,
     /// Neither an OCI layout nor a docker archive.
     #[error("the archive has neither index.json nor manifest.json")]
     NoIndex,
@@ -105,7 +110,8 @@ impl Archive {
     /// # Errors
     /// When it is not an image archive, is truncated, or has no image for this machine.
     pub fn read<R: Read + Seek>(file: &mut R) -> Result<Self, ArchiveError> {
-        let mut reader = Reader { entries: entries(file)?, file };
+        let mut reader =
+            Reader { entries: entries(file)?, file, documents: 0, hashed: BTreeMap::new() };
         let images = if reader.entries.contains_key("index.json") {
             reader.oci()?
         } else if reader.entries.contains_key("manifest.json") {
@@ -168,6 +174,10 @@ fn entries<R: Read + Seek>(file: &mut R) -> Result<BTreeMap<String, Extent>, Arc
 struct Reader<'a, R> {
     file: &'a mut R,
     entries: BTreeMap<String, Extent>,
+    /// Documents read so far.
+    documents: usize,
+    /// Digests by offset: a layer that is named often is read once.
+    hashed: BTreeMap<u64, String>,
 }
 
 #[derive(Deserialize)]
@@ -318,11 +328,19 @@ impl<R: Read + Seek> Reader<'_, R> {
     /// A blob of a docker archive, whose digest its name does not tell.
     fn hashed(&mut self, path: &str, media_type: &str) -> Result<Blob, ArchiveError> {
         let extent = self.extent(path)?;
-        let mut hash = Sha256::new();
-        std::io::copy(&mut self.open(extent)?, &mut hash).map_err(ArchiveError::Read)?;
+        let digest = match self.hashed.get(&extent.offset) {
+            Some(digest) => digest.clone(),
+            None => {
+                let mut hash = Sha256::new();
+                std::io::copy(&mut self.open(extent)?, &mut hash).map_err(ArchiveError::Read)?;
+                let digest = digest_of(hash);
+                self.hashed.insert(extent.offset, digest.clone());
+                digest
+            }
+        };
         Ok(Blob {
             media_type: media_type.into(),
-            digest: digest_of(hash),
+            digest,
             size: extent.size,
             source: Source::At(extent.offset),
         })
@@ -336,6 +354,10 @@ impl<R: Read + Seek> Reader<'_, R> {
     }
 
     fn document<T: for<'de> Deserialize<'de>>(&mut self, path: &str) -> Result<T, ArchiveError> {
+        self.documents += 1;
+        if self.documents > DOCUMENTS_MAX {
+            return Err(ArchiveError::TooManyDocuments);
+        }
         let extent = self.extent(path)?;
         if extent.size > DOCUMENT_LEN_MAX {
             return Err(ArchiveError::DocumentTooLarge { path: path.into() });

@@ -138,3 +138,45 @@ fn hostile_archives_are_errors() {
     }
     assert!(refused > 100, "{refused}");
 }
+
+#[test]
+fn an_index_that_names_itself_is_not_followed_for_ever() {
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let entry = format!(r#"{{"mediaType":"{INDEX}","digest":"{digest}"}}"#);
+    // Three levels of a thousand entries each would be read a thousand million times.
+    let index = format!(r#"{{"manifests":[{}]}}"#, vec![entry; 1000].join(","));
+    let mut tar = TarWriter::default();
+    tar.file("index.json", 0o644, index.as_bytes());
+    tar.file(&blob_path(&digest), 0o644, index.as_bytes());
+    let outcome = read(&tar.finish());
+    assert!(matches!(outcome, Err(ArchiveError::TooManyDocuments)), "{outcome:?}");
+}
+
+#[test]
+fn a_layer_that_is_named_often_is_read_once() {
+    struct Counted(Cursor<Vec<u8>>, u64);
+    impl std::io::Read for Counted {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let len = self.0.read(buffer)?;
+            self.1 += len as u64;
+            Ok(len)
+        }
+    }
+    impl std::io::Seek for Counted {
+        fn seek(&mut self, to: std::io::SeekFrom) -> std::io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+    let layers = vec![r#""l.tar""#; 1000].join(",");
+    let manifest = format!(r#"[{{"Config":"c.json","RepoTags":["a:1"],"Layers":[{layers}]}}]"#);
+    let mut tar = TarWriter::default();
+    tar.file("l.tar", 0o644, &[7; 1 << 16]);
+    tar.file("c.json", 0o644, b"{}");
+    tar.file("manifest.json", 0o644, manifest.as_bytes());
+    let tar = tar.finish();
+    let len = tar.len() as u64;
+    let mut file = Counted(Cursor::new(tar), 0);
+    let archive = Archive::read(&mut file).unwrap();
+    assert_eq!(archive.images[0].layers.len(), 1000);
+    assert!(file.1 < 4 * len, "{} bytes read of {len}", file.1);
+}

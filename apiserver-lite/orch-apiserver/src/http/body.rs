@@ -16,11 +16,45 @@ use crate::status::ApiError;
 pub const BODY_LEN_MAX: usize = 3 << 20;
 /// Longest wait for the rest of a request body.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
+/// Of a body that is too large, this much more is read and thrown away: most clients look at the answer only when they have
+/// sent everything, and take a connection that is closed before for a failure of the network.
+const DISCARDED_LEN_MAX: usize = 32 << 20;
 /// Chunks of streamed responses are gathered up to about this size before they go to the TLS layer.
 const CHUNK_LEN: usize = 64 << 10;
 
 /// Errors of response bodies; they end the connection.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body that holds `kept` until it is gone.
+#[must_use]
+pub fn keeping<T: Send + Unpin + 'static>(body: ResponseBody, kept: T) -> ResponseBody {
+    Keeping { body, _kept: kept }.boxed_unsync()
+}
+
+struct Keeping<T> {
+    body: ResponseBody,
+    _kept: T,
+}
+
+impl<T: Unpin> Body for Keeping<T> {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
 
 /// What every response carries.
 pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -43,23 +77,38 @@ pub fn parts(parts: Vec<Bytes>) -> ResponseBody {
 /// # Errors
 /// 413 above `BODY_LEN_MAX`, 400 when the client breaks off, 408 when it takes too long.
 pub async fn read(body: Incoming) -> Result<Bytes, ApiError> {
-    let too_large = || ApiError::too_large(BODY_LEN_MAX);
-    if body.size_hint().lower() > BODY_LEN_MAX as u64 {
-        return Err(too_large());
-    }
-    tokio::time::timeout(BODY_WAIT_MAX, gather(body, too_large))
+    tokio::time::timeout(BODY_WAIT_MAX, gather(body))
         .await
         .map_err(|_| ApiError::request_timeout("the request body did not arrive in time"))?
 }
 
-async fn gather(mut body: Incoming, too_large: impl Fn() -> ApiError) -> Result<Bytes, ApiError> {
+/// Reads on, so that the client gets to read the answer.
+async fn too_large(mut body: Incoming) -> ApiError {
+    let answer = ApiError::too_large(BODY_LEN_MAX);
+    if body.size_hint().lower() > DISCARDED_LEN_MAX as u64 {
+        return answer;
+    }
+    let mut discarded = 0_usize;
+    while let Some(Ok(frame)) = body.frame().await {
+        discarded = discarded.saturating_add(frame.data_ref().map_or(0, Bytes::len));
+        if discarded > DISCARDED_LEN_MAX {
+            break;
+        }
+    }
+    answer
+}
+
+async fn gather(mut body: Incoming) -> Result<Bytes, ApiError> {
+    if body.size_hint().lower() > BODY_LEN_MAX as u64 {
+        return Err(too_large(body).await);
+    }
     let broken = |_| ApiError::bad_request("the request body could not be read");
     let mut all = BytesMut::new();
     let mut only: Option<Bytes> = None;
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         if all.len() + only.as_ref().map_or(0, Bytes::len) + data.len() > BODY_LEN_MAX {
-            return Err(too_large());
+            return Err(too_large(body).await);
         }
         // Most bodies come in one frame, which is kept without a copy.
         match only.take() {

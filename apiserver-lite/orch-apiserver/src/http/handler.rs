@@ -116,14 +116,17 @@ async fn answer(
     }
     let group = server.names.group("authentication");
     let user = effective_user(server.authorizer.as_ref(), maker, request.headers(), &group)?;
-    let _place = server.overload.admit(kind, &user)?;
+    let place = server.overload.admit(kind, &user)?;
     authorize(server, &user, request.method(), target)?;
-    match target {
-        Target::NonResource(path) => discovery::answer(server, &request, path).await,
+    let response = match target {
+        Target::NonResource(path) => discovery::answer(server, &request, path).await?,
         Target::Resource(resource) => {
-            resource_answer(server, &user, request, resource, query, accepted).await
+            resource_answer(server, &user, request, resource, query, accepted).await?
         }
-    }
+    };
+    // A stream goes on when its head has been answered.
+    let streams = kind == RequestKind::LongRunning;
+    Ok(if streams { response.map(|stream| body::keeping(stream, place)) } else { response })
 }
 
 fn authorize(

@@ -9,17 +9,18 @@ use crate::auth::{Bound, LIFE_SECS, TokenWish};
 use crate::record::Stored;
 use crate::server::{now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
-use crate::verbs::{Answer, Call, Outcome, about_kind, decode_as};
+use crate::verbs::{Answer, Call, Effects, Outcome, about_kind, decode_as};
 
 /// Life of a token that does not say, in seconds.
 const LIFE_SECS_DEFAULT: i64 = 3600;
 
-/// Makes a token of the account that the request names.
+/// Makes a token of the account that the request names. A dry run answers with an empty token.
 ///
 /// # Errors
-/// 404 without such an account or bound object, 409 when a uid differs, 422 for a life outside the bounds.
+/// 422 for an unknown dry run, 404 without such an account or bound object, 409 when a uid differs, 422 for a life outside the bounds.
 pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
     let server = call.server;
+    let effects = call.effects()?;
     let group = server.names.group("authentication");
     let kind = server
         .engine
@@ -46,7 +47,12 @@ pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, A
         life_secs: server.tokens.life_secs(wished),
     };
     let issued: OffsetDateTime = now();
-    let token = server.tokens.issue(&wish, issued.unix_timestamp()).map_err(ApiError::internal)?;
+    let token = match effects {
+        Effects::Real => {
+            server.tokens.issue(&wish, issued.unix_timestamp()).map_err(ApiError::internal)?
+        }
+        Effects::DryRun => String::new(),
+    };
     let spec = request.fields.map_or_insert("spec");
     spec.insert("expirationSeconds", wish.life_secs);
     spec.insert("audiences", audiences.into_iter().map(Value::from).collect::<Vec<_>>());

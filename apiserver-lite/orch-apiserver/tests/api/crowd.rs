@@ -1,11 +1,15 @@
-//! Connections that are opened and never used.
+//! Connections that are opened and never used, requests that are too long, and a server that is about to stop.
 
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt as _;
+use http::Request;
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use orch_apiserver::Config;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use crate::support::TestServer;
+use crate::support::{TestServer, kubernetes};
 
 /// How long an answer may take before it counts as none: far beyond what it takes.
 const NONE: Duration = Duration::from_secs(60);
@@ -48,4 +52,71 @@ async fn silent_connections_of_one_peer_do_not_keep_others_out() {
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
     assert!(metrics.contains(r#"apiserver_connections_closed_total{reason="replaced"}"#));
     drop((silent, pinging));
+}
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+/// More than a request may have, by so much that no buffer on the way takes it.
+const LONG: usize = 16 << 20;
+
+#[tokio::test]
+async fn a_client_that_sends_everything_first_sees_why_it_was_too_much() {
+    let server = TestServer::start().await;
+    // HTTP/1.1, with a length and in chunks: the whole body is written before anything is read.
+    for head in ["content-length: 16777216", "transfer-encoding: chunked"] {
+        let mut stream = server.tls_http1().await;
+        let head = format!(
+            "POST {MAPS} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-type: application/json\r\n{head}\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).await.expect("written");
+        let chunked = head.contains("chunked");
+        if chunked {
+            stream.write_all(b"1000000\r\n").await.expect("written");
+        }
+        for _ in 0..LONG >> 16 {
+            stream.write_all(&[b' '; 1 << 16]).await.expect("taken to the end");
+        }
+        if chunked {
+            stream.write_all(b"\r\n0\r\n\r\n").await.expect("written");
+        }
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+        assert!(answer.contains("RequestEntityTooLarge"), "{answer}");
+    }
+    let stream = server.tls_http2().await.expect("TLS");
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+    tokio::spawn(connection);
+    let request = Request::post(format!("https://a{MAPS}"))
+        .header("content-type", "application/json")
+        .body(Full::new(bytes::Bytes::from(vec![b' '; LONG])))
+        .expect("valid");
+    let answer = sender.send_request(request).await.expect("an answer and no reset");
+    assert_eq!(answer.status(), 413);
+    let body = answer.into_body().collect().await.expect("a whole answer").to_bytes();
+    assert!(String::from_utf8_lossy(&body).contains("RequestEntityTooLarge"));
+}
+
+#[tokio::test]
+async fn readyz_fails_before_the_listener_closes() {
+    let shutdown_delay = Duration::from_secs(3600);
+    let config = Config { shutdown_delay, ..Config::for_tests(kubernetes()) };
+    let mut server = TestServer::with(config).await;
+    assert_eq!(server.anonymous("/readyz").await.code(), 200);
+    let watch = server.watch("/api/v1/namespaces?watch=1").await;
+    let stopping = server.begin_to_stop();
+    let failing = async {
+        // A connection of its own each time: the listener is still there.
+        while server.anonymous("/readyz").await.code() == 200 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(NONE, failing).await.expect("readyz fails");
+    assert_eq!(server.anonymous("/livez").await.code(), 200);
+    server.get("/api/v1/namespaces").await.expect(200);
+    drop(watch);
+    stopping.abort();
 }

@@ -267,6 +267,15 @@ async fn tokens_are_believed_while_their_objects_exist() {
     let path = "/api/v1/namespaces/default/serviceaccounts/default/token";
     let short = server.post(path, r#"{"spec":{"expirationSeconds":60}}"#).await.expect(422);
     assert!(short["message"].as_str().unwrap().contains("10 minutes"), "{short}");
+    // A dry run says what would be made, and makes nothing that is believed.
+    let dry = server.post(&format!("{path}?dryRun=All"), "{}").await.expect(201);
+    assert_eq!(dry["status"]["token"], "", "{dry}");
+    assert!(dry["status"]["expirationTimestamp"].is_string(), "{dry}");
+    server.post(&format!("{path}?dryRun=Some"), "{}").await.expect(422);
+    for secs in [i64::MIN, -1, 0, 599, (1 << 32) + 1, i64::MAX] {
+        let wish = json!({"spec": {"expirationSeconds": secs}});
+        server.post(path, wish.to_string()).await.expect(422);
+    }
     let wish =
         json!({"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"}}});
     let made = server.post(path, wish.to_string()).await.expect(201);

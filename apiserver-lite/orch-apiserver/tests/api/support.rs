@@ -102,6 +102,14 @@ impl TestServer {
         Self { names, api, drain: Some(drain), running }
     }
 
+    /// Asks the server to stop, and goes on.
+    pub fn begin_to_stop(&mut self) -> tokio::task::JoinHandle<()> {
+        let drain = self.drain.take().expect("running");
+        tokio::spawn(async move {
+            drain.drain(std::time::Duration::from_secs(7200)).await;
+        })
+    }
+
     /// Stops the server and waits until it has let go of its store.
     pub async fn stop(mut self) {
         let drain = self.drain.take().expect("running");
@@ -163,6 +171,12 @@ impl Api {
     /// A connection on which nothing has been said.
     pub async fn tcp(&self) -> TcpStream {
         TcpStream::connect(self.address).await.expect("connected")
+    }
+
+    /// TLS with the administrator's certificate, on which nothing has been said.
+    pub async fn tls_http1(&self) -> tokio_rustls::client::TlsStream<TcpStream> {
+        let name = ServerName::try_from("127.0.0.1").expect("valid");
+        self.admin.connect(name, self.tcp().await).await.expect("TLS")
     }
 
     /// TLS without a certificate, agreed on HTTP/2; `None` when the server breaks it off.

@@ -110,3 +110,44 @@ fn what_is_remembered_is_bounded() {
     let kept = (0..5000).filter(|n| remembered.get(n, Instant::now()).is_some()).count();
     assert!(kept <= 1024, "{kept}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn unknown_tokens_are_asked_about_once_in_a_while() {
+    let (access, asked) = access(Anonymous::Refused, Tokens::REVIEWED, Authorization::AlwaysAllow);
+    for _ in 0..100 {
+        assert_eq!(access.check(&None, Some("Bearer bad"), METRICS).await, Err(Refused::Unknown));
+    }
+    assert_eq!(asked.tokens.load(Ordering::Relaxed), 1);
+    tokio::time::advance(Duration::from_secs(11)).await;
+    let _ = access.check(&None, Some("Bearer bad"), METRICS).await;
+    assert_eq!(asked.tokens.load(Ordering::Relaxed), 2);
+    let long = format!("Bearer {}", "x".repeat(20 << 10));
+    assert_eq!(access.check(&None, Some(&long), METRICS).await, Err(Refused::Unknown));
+    assert_eq!(asked.tokens.load(Ordering::Relaxed), 2, "too long to be one");
+    // Any number of made-up ones do not make a good one forgotten.
+    assert_eq!(access.check(&None, Some("Bearer good"), METRICS).await, Ok(()));
+    for n in 0..3000 {
+        let made_up = format!("Bearer bad-{n}");
+        assert_eq!(access.check(&None, Some(&made_up), METRICS).await, Err(Refused::Unknown));
+    }
+    let before = asked.tokens.load(Ordering::Relaxed);
+    assert_eq!(access.check(&None, Some("Bearer good"), METRICS).await, Ok(()));
+    assert_eq!(asked.tokens.load(Ordering::Relaxed), before);
+}
+
+#[tokio::test]
+async fn a_decision_is_about_everything_that_is_known_of_a_user() {
+    let (access, asked) = access(Anonymous::Refused, Tokens::Ignored, Authorization::WEBHOOK);
+    let user = |uid: &str, scopes: &str| {
+        let mut user =
+            UserInfo { username: "prober".into(), uid: uid.into(), ..UserInfo::default() };
+        user.extra.insert("scopes".into(), proto_api::StringList(vec![scopes.to_owned()]));
+        user
+    };
+    for (number, (uid, scopes)) in [("1", "a"), ("2", "a"), ("2", "b")].into_iter().enumerate() {
+        for _ in 0..2 {
+            assert_eq!(access.check(&Some(Ok(user(uid, scopes))), None, METRICS).await, Ok(()));
+        }
+        assert_eq!(asked.accesses.load(Ordering::Relaxed), number + 1, "{uid} {scopes}");
+    }
+}

@@ -44,6 +44,7 @@ use crate::journal::{Journal, Record};
 use crate::metrics::{AgentMetrics, Registrations};
 use crate::node_events::NodeEvents;
 use crate::place::{Bounded, Enforced, NodePlace};
+use crate::pods::in_hand::InHand;
 use crate::pods::turns::Turns;
 use crate::pods::{Found, Pods};
 use crate::shutdown::Shutdown;
@@ -67,6 +68,7 @@ pub struct Bound {
     csi: Arc<CsiNode>,
     disks: Arc<Disks>,
     journal: Journal,
+    in_hand: InHand,
     records: BTreeMap<String, Record>,
     board: StatusBoard,
     logins: Logins,
@@ -88,6 +90,11 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
         CriRuntime::held(&settings.file.container_runtime_endpoint).map_err(Failure::usage)?;
     let (journal, records) =
         Journal::open(&root.join("journal.redb"), &identity.boot_id).map_err(Failure::run)?;
+    // After the journal, which no two processes have at a time.
+    let in_hand = InHand::open(&root.join("in-hand")).unwrap_or_else(|error| {
+        tracing::warn!(%error, "pods that end the agent are not known by the next one");
+        InHand::default()
+    });
     let cgroups = Cgroups::detect().map_err(Failure::run)?;
     let pids = u64::try_from(settings.file.pod_pids_limit).ok().filter(|limit| *limit > 0);
     let driver = settings.file.cgroup_driver.into();
@@ -127,6 +134,7 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
         client,
         place,
         journal,
+        in_hand,
         records,
         board: StatusBoard::default(),
         registry,
@@ -209,6 +217,7 @@ impl Bound {
         tracing::info!(signal, "stopping; pods that run run on");
         self.journal.close();
         drain.drain(DRAIN_DEADLINE).await;
+        self.in_hand.close();
         Ok(())
     }
 

@@ -6,6 +6,7 @@ mod admit;
 pub mod busy;
 pub mod effect;
 pub mod hooks;
+pub mod in_hand;
 mod inbox;
 pub mod last_words;
 pub mod parts;
@@ -13,6 +14,7 @@ pub mod probes;
 pub mod probing;
 pub mod publish;
 pub mod pulling;
+mod quarantine;
 pub mod restarts;
 pub mod scene;
 pub mod seams;
@@ -22,7 +24,7 @@ mod waiting;
 pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use agent_pod::events::{PodEvent, Severity};
@@ -31,6 +33,7 @@ use agent_pod::want::{Source, grace_of};
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod};
+use proto_daemon::panics::{self, Panicked};
 use proto_daemon::ready::ReadyGuard;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
@@ -38,8 +41,10 @@ use tokio::task::JoinSet;
 
 use crate::journal::Record;
 use crate::timeline::Outcome;
+use in_hand::Hand;
 use inbox::{Full, Inbox};
 use parts::Parts;
+use quarantine::Suspects;
 use waiting::{Overdue, Waiting};
 use worker::{Held, Order, Start, Worker};
 
@@ -71,7 +76,7 @@ pub struct Pods {
     parts: Arc<Parts>,
     board: StatusBoard,
     tasks: BTreeMap<String, Task>,
-    ended: JoinSet<String>,
+    ended: JoinSet<(String, Result<(), Panicked>)>,
     /// Pods found in the runtime at the start that no source has asked for yet.
     unclaimed: BTreeMap<String, PodOnNode>,
     /// Pods without a task that news came of: what was found of them is old. At most those of the runtime.
@@ -92,12 +97,17 @@ pub struct Pods {
     looks: JoinSet<Option<Vec<PodOnNode>>>,
     /// Whether something was missed since that look began.
     look_again: bool,
+    /// Pods that are kept from being handled.
+    suspects: Suspects,
 }
 
 struct Task {
     name: FullName,
     order: watch::Sender<Order>,
     news: Arc<Inbox<Happened>>,
+    hand: Hand,
+    /// What it last gave the journal.
+    last: Arc<Mutex<Option<Memory>>>,
 }
 
 /// Namespace and name of a pod.
@@ -157,6 +167,7 @@ impl Pods {
             early: BTreeMap::new(),
             looks: JoinSet::new(),
             look_again: false,
+            suspects: Suspects::new(),
         }
     }
 
@@ -170,13 +181,17 @@ impl Pods {
         let mut early = EARLY_LOOKS.into_iter().map(|after| began + after).peekable();
         loop {
             let (due, overdue) = (early.peek().copied(), self.waiting.next());
+            let suspects = self.suspects.due();
             // All arms are cancel safe: a message not taken now is taken in the next turn. In one order, so that one schedule
             // of a test is one history.
             tokio::select! {
                 biased;
                 Some(ended) = self.ended.join_next(), if !self.ended.is_empty() => {
-                    if let Ok(uid) = ended {
-                        self.tasks.remove(&uid);
+                    if let Ok((uid, outcome)) = ended {
+                        match outcome {
+                            Ok(()) => drop(self.tasks.remove(&uid)),
+                            Err(panicked) => self.broke_off(&uid, &panicked),
+                        }
                         self.begin_waiting();
                     }
                 }
@@ -199,6 +214,7 @@ impl Pods {
                 () = tokio::time::sleep_until(overdue.unwrap_or(began)), if overdue.is_some() => {
                     self.tell_overdue();
                 }
+                () = tokio::time::sleep_until(suspects) => self.judge_suspects(),
                 else => return,
             }
         }
@@ -212,6 +228,7 @@ impl Pods {
             Said::Dropped(uid) => {
                 self.waiting.remove(&uid);
                 self.early.remove(&uid);
+                self.drop_suspect(&uid);
                 if let Some(task) = self.tasks.get(&uid) {
                     task.order.send_modify(|order| order.held = Held::No);
                 }
@@ -233,6 +250,7 @@ impl Pods {
 
     fn wants(&mut self, order: Order, asked: Instant) {
         let uid = order.pod.metadata.uid.clone();
+        let order = self.as_handled(order);
         if self.is_early(&order) {
             self.early.insert(uid, (asked, order));
             return;
@@ -254,7 +272,11 @@ impl Pods {
                     news
                 });
             }
-            None => self.begin(order, asked),
+            None => {
+                if !self.keeps_back(&order, asked) {
+                    self.begin(order, asked);
+                }
+            }
         }
     }
 
@@ -349,14 +371,24 @@ impl Pods {
         page.started("order");
         let (order, orders) = watch::channel(order);
         let news = Arc::new(Inbox::default());
-        let worker = Box::new(Worker::new(self.parts.clone(), orders, news.clone(), page, start));
-        let (done, metrics) = (uid.clone(), self.parts.metrics.clone());
-        self.ended.spawn(async move {
-            metrics.worker_started(asked.elapsed());
-            worker.run().await;
-            done
+        let hand = self.parts.in_hand.hand(&uid, in_hand::content(&order.borrow().pod));
+        let (parts, heard, memory) = (self.parts.clone(), news.clone(), start.memory.clone());
+        let made = panics::isolate_sync(|| {
+            let _mark = hand.mark();
+            Box::new(Worker::new(parts, orders, heard, page, start))
         });
-        let task = Task { name, order, news };
+        let worker = match made {
+            Ok(worker) => worker,
+            Err(panicked) => return self.put_off(order.borrow().clone(), memory, &panicked),
+        };
+        let (done, metrics, last) = (uid.clone(), self.parts.metrics.clone(), worker.last());
+        self.ended.spawn(hand.clone().around(async move {
+            metrics.worker_started(asked.elapsed());
+            // Panics of its operations come back as errors.
+            let outcome = panics::isolate(worker.run()).await.and_then(|outcome| outcome);
+            (done, outcome)
+        }));
+        let task = Task { name, order, news, hand, last };
         if is_old {
             tell(&task, Happened::Missed);
         }
@@ -367,7 +399,7 @@ impl Pods {
     /// waits for another of its name is wanted: it may run already, begun by the agent before this one.
     fn remove_remains(&mut self) {
         let known = self.records.keys().chain(self.unclaimed.keys());
-        let unwanted = known.filter(|uid| !self.waiting.contains(uid));
+        let unwanted = known.filter(|uid| !self.waiting.contains(uid) && !self.suspects.keep(uid));
         let uids: BTreeSet<String> = unwanted.cloned().collect();
         uids.iter().for_each(|uid| self.remove_remains_of(uid));
     }
@@ -420,7 +452,11 @@ impl Pods {
         }
         if self.silent.is_empty() {
             self.remove_remains();
-            let is_known = |uid: &str| self.tasks.contains_key(uid) || self.waiting.contains(uid);
+            let is_known = |uid: &str| {
+                self.tasks.contains_key(uid)
+                    || self.waiting.contains(uid)
+                    || self.suspects.keep(uid)
+            };
             self.parts.provision.retain(is_known);
         }
     }

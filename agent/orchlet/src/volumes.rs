@@ -24,6 +24,7 @@ use proto_api::Quantity;
 use proto_api::core::v1::{Node, Pod};
 use proto_api::names::Names;
 use proto_daemon::exit::chain;
+use proto_daemon::panics;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
@@ -34,6 +35,7 @@ use self::tokens::{OfPod, Token, Tokens};
 use crate::clock;
 use crate::csi::{self, NodePersistent, REPUBLISH_PERIOD};
 use crate::metrics::{Acts, plugin};
+use crate::pods::in_hand::Hand;
 use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources, VolumeFill, WantedPart};
 
 /// How long a reader that has opened the generation before a switch is given to finish.
@@ -233,7 +235,12 @@ impl NodeVolumes {
             following: self.following.clone(),
         };
         let on_disk = self.volumes.clone();
-        let done = offload(move || work.set_up(&on_disk)).await;
+        let hand = Hand::current();
+        let set_up = move || {
+            let _mark = hand.mark();
+            panics::isolate_sync(|| work.set_up(&on_disk))
+        };
+        let done = offload(set_up).await.and_then(|done| done.map_err(std::io::Error::other));
         done.map_err(|e| format!("setting volumes up broke off: {e}"))
     }
 

@@ -107,6 +107,7 @@ impl Bound {
             probes: NodeProbes::new(format!("{}/1.25", settings.names.component("probe"))),
             turns: self.turns.clone(),
             restarts: Restarts::new(processors()),
+            in_hand: self.in_hand.clone(),
         }
     }
 }

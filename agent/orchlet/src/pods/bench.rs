@@ -190,6 +190,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         probes: crate::pods::probes::NodeProbes::new("agent/1".into()),
         turns: crate::pods::turns::Turns::new(2).into(),
         restarts: crate::pods::restarts::Restarts::new(2),
+        in_hand: crate::pods::in_hand::InHand::default(),
     }
 }
 

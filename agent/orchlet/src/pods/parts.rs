@@ -18,6 +18,7 @@ use proto_api::core::v1::{Node, Pod, PodStatus};
 use proto_api::names::Names;
 use tokio::sync::{Notify, watch};
 
+use super::in_hand::InHand;
 use super::probes::NodeProbes;
 use super::restarts::Restarts;
 use super::seams::{Line, PodPlace, PodVolumes, Reports};
@@ -80,6 +81,8 @@ pub struct Parts {
     pub turns: Arc<Turns>,
     /// The share of restarts in them.
     pub restarts: Restarts,
+    /// Which pods are in hand at this moment.
+    pub in_hand: InHand,
 }
 
 /// What keeps pods from beginning on the node.
@@ -234,6 +237,7 @@ impl Parts {
         self.timelines.gone(uid);
         self.pods.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.probes.forget(uid);
+        self.in_hand.forget(uid);
     }
 
     /// Writes down a step that has worked.

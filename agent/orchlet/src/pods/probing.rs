@@ -1,6 +1,8 @@
 //! Asks the instances of a pod how they are: one task a probe, as long as the plan wants it. Only a verdict that changes reaches
 //! the pod's task; how many ask at a time is bounded for the node ([`super::probes`]).
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,8 +14,10 @@ use agent_probe::{ANSWER_BYTES, Asker, ask};
 use agent_runtime::runtime::ExecOutput;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
+use proto_daemon::panics::{self, Panicked};
 use tokio::task::{AbortHandle, JoinSet};
 
+use super::in_hand::Hand;
 use super::inbox::Inbox;
 use super::parts::Parts;
 use crate::clock;
@@ -37,7 +41,7 @@ pub struct Probing {
     report: Arc<Inbox<Verdict>>,
     running: BTreeMap<(String, ProbeKind), AbortHandle>,
     /// Ends all of them with the pod's task.
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Result<(), Panicked>>,
     /// Whether the first orders are still to come: what they are about ran before this process did.
     first: bool,
 }
@@ -51,11 +55,21 @@ impl Probing {
 
     /// Sees to it that the probes that run are those that are ordered. One that has come to its last verdict stays until it is
     /// not ordered any more.
-    pub fn follow(&mut self, orders: &[ProbeOrder], pod: &Arc<Pod>, want: &PodWant) {
-        while self.tasks.try_join_next().is_some() {}
+    ///
+    /// # Errors
+    /// One of them has panicked since.
+    pub fn follow(
+        &mut self,
+        orders: &[ProbeOrder],
+        pod: &Arc<Pod>,
+        want: &PodWant,
+    ) -> Result<(), Panicked> {
+        while let Some(ended) = self.tasks.try_join_next() {
+            ended.unwrap_or(Ok(()))?;
+        }
         let adopted = std::mem::take(&mut self.first);
         if orders.is_empty() && self.running.is_empty() {
-            return;
+            return Ok(());
         }
         self.running.retain(|(id, kind), task| {
             let ordered = orders.iter().any(|o| o.id == *id && o.kind == *kind);
@@ -76,8 +90,10 @@ impl Probing {
                 order: order.clone(),
                 report: self.report.clone(),
             };
-            self.running.insert(key, self.tasks.spawn(probe.run(adopted)));
+            let run = Hand::current().around(panics::isolate(probe.run(adopted)));
+            self.running.insert(key, self.tasks.spawn(run));
         }
+        Ok(())
     }
 }
 
@@ -113,7 +129,7 @@ impl Probe {
                 }
             }
             // What was missed while an answer took long is not made up for.
-            due = (due + order.probe.period).max(clock::boot());
+            due = due.saturating_add(order.probe.period).max(clock::boot());
         }
     }
 

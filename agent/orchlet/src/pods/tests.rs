@@ -1,5 +1,6 @@
 //! Which pods have tasks: static pods that are edited, pods that nobody wants, what events did not tell.
 
+mod quarantine;
 mod simulation;
 
 use std::time::Duration;
@@ -20,10 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Node {
     _dir: tempfile::TempDir,
     runtime: Arc<FakeRuntime>,
+    api: Arc<Api>,
     place: Arc<Place>,
     readiness: Readiness,
     say: mpsc::Sender<Said>,
     happen: mpsc::Sender<Happened>,
+    task: tokio::task::JoinHandle<()>,
 }
 
 impl Node {
@@ -33,19 +36,31 @@ impl Node {
 
     /// Starts where there is something already.
     async fn start_in(place: Arc<Place>, runtime: FakeRuntime, sources: Vec<Source>) -> Self {
+        Self::start_with(place, Arc::new(runtime), sources, |_| {}).await
+    }
+
+    /// Starts with other parts than usual.
+    async fn start_with(
+        place: Arc<Place>,
+        runtime: Arc<FakeRuntime>,
+        sources: Vec<Source>,
+        change: impl FnOnce(&mut Parts),
+    ) -> Self {
         let dir = tempfile::tempdir().expect("tempdir");
         let (journal, records) =
             Journal::open(&dir.path().join("journal.redb"), "boot").expect("journal");
         runtime.add_image("image:1");
-        let runtime = Arc::new(runtime);
+        let api = Arc::<Api>::default();
         let outside = Outside {
             dir: dir.path(),
             runtime: runtime.clone(),
-            reports: Arc::new(Api::default()),
+            reports: api.clone(),
             place: place.clone(),
             journal,
         };
-        let parts = Arc::new(parts(outside));
+        let mut parts = parts(outside);
+        change(&mut parts);
+        let parts = Arc::new(parts);
         let listed = runtime.list().await.expect("list");
         let found = Found::new(listed, records, parts.left());
         let readiness = Readiness::default();
@@ -53,8 +68,8 @@ impl Node {
         let pods = Pods::new(parts, StatusBoard::default(), found, sources, unready);
         let (say, said) = mpsc::channel(16);
         let (happen, happened) = mpsc::channel(16);
-        tokio::spawn(pods.run(said, happened));
-        Self { _dir: dir, runtime, place, readiness, say, happen }
+        let task = tokio::spawn(pods.run(said, happened));
+        Self { _dir: dir, runtime, api, place, readiness, say, happen, task }
     }
 
     async fn say(&self, said: Said) {

@@ -11,12 +11,14 @@
 //! Every turn of the loop takes in what has happened, plans from the whole state, begins what the plan admits and nothing is
 //! being done to already, and waits. What an operation brings comes back as a message; no operation touches the state.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod look;
 mod refresh;
 mod show;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_pod::backoff::Step;
@@ -29,6 +31,7 @@ use agent_pod::want::{PodWant, Source, grace_of};
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod, PodStatus};
+use proto_daemon::panics::{self, Panicked};
 use proto_daemon::statusz::TaskStatus;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -37,6 +40,7 @@ use tokio::time::Instant;
 use super::act::{Failure, act};
 use super::busy::{Busy, Key, key};
 use super::effect::{self, Effect, step};
+use super::in_hand::Hand;
 use super::inbox::Inbox;
 use super::last_words::with_message;
 use super::parts::{Counts, Known, Parts};
@@ -112,13 +116,14 @@ pub struct Worker {
     probing: Probing,
     verdicts: Arc<Inbox<Verdict>>,
     /// What the journal was given last, and its receipt.
-    recorded: Option<Memory>,
+    recorded: Arc<Mutex<Option<Memory>>>,
     ticket: Option<Ticket>,
     /// The receipt of the newest record that says what probes or hooks found.
     findings: Option<Ticket>,
 
     busy: Busy,
-    under_way: JoinSet<Finished>,
+    under_way: JoinSet<Result<Finished, Panicked>>,
+    panicked: Option<Panicked>,
     /// Counts what was done to the runtime, so that a look from before is not believed.
     epoch: u64,
     look_again: bool,
@@ -194,11 +199,12 @@ impl Worker {
             subscription,
             poke,
             mounted: Arc::default(),
-            recorded,
+            recorded: Arc::new(Mutex::new(recorded)),
             ticket: None,
             findings: None,
             busy: Busy::default(),
             under_way: JoinSet::new(),
+            panicked: None,
             epoch: 0,
             look_again: false,
             look_not_before: Duration::ZERO,
@@ -214,10 +220,21 @@ impl Worker {
         }
     }
 
+    /// What the journal was given last, also when the task is gone.
+    pub fn last(&self) -> Arc<Mutex<Option<Memory>>> {
+        self.recorded.clone()
+    }
+
     /// Runs until nothing of the pod is left. Boxed: a future holds what it is given once more for each one around it.
-    pub async fn run(mut self: Box<Self>) {
+    ///
+    /// # Errors
+    /// An operation or a probe of the pod panicked.
+    pub async fn run(mut self: Box<Self>) -> Result<(), Panicked> {
         while !self.forgotten {
             let wake_at = self.turn();
+            if let Some(panicked) = self.panicked.take() {
+                return Err(panicked);
+            }
             if !self.forgotten {
                 self.wait(wake_at).await;
             }
@@ -225,6 +242,7 @@ impl Worker {
         let uid = self.pod().metadata.uid.clone();
         self.parts.journal.put(&uid, None);
         self.parts.forget(&uid);
+        Ok(())
     }
 
     /// One turn: plan, remember, show, begin. Returns when time alone calls for the next.
@@ -243,7 +261,8 @@ impl Worker {
         for action in &next.actions {
             self.begin(&want, action, &next);
         }
-        self.probing.follow(&next.probes, &self.pod(), &want);
+        let probed = self.probing.follow(&next.probes, &self.pod(), &want);
+        self.panicked = self.panicked.take().or(probed.err());
         wake(self.refresh(&next));
         wake(self.look());
         self.status_page.done(format!("{:?}", next.stage));
@@ -270,8 +289,8 @@ impl Worker {
             }
             Some(finished) = self.under_way.join_next(), if !self.under_way.is_empty() => {
                 match finished {
-                    Ok(finished) => self.finish(finished),
-                    // An operation that panicked has no key to end: its object stays as it is until the agent restarts.
+                    Ok(Ok(finished)) => self.finish(finished),
+                    Ok(Err(panicked)) => self.panicked = Some(panicked),
                     Err(error) => tracing::error!(%error, "an operation of a pod broke off"),
                 }
             }
@@ -330,10 +349,13 @@ impl Worker {
     fn remember(&mut self, memory: Memory) {
         self.memory = memory;
         self.ending.send_replace(self.memory.ending.as_ref().map(|ending| ending.deadline));
-        if self.recorded.as_ref() == Some(&self.memory) {
-            return;
-        }
-        let before = self.recorded.replace(self.memory.clone()).unwrap_or_default();
+        let before = {
+            let mut recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
+            if recorded.as_ref() == Some(&self.memory) {
+                return;
+            }
+            recorded.replace(self.memory.clone()).unwrap_or_default()
+        };
         let pod = self.pod();
         let record = Record {
             namespace: pod.metadata.namespace.clone(),
@@ -432,7 +454,8 @@ impl Worker {
         operation: impl Future<Output = Outcome> + Send + 'static,
     ) {
         self.busy.begin(key.clone(), deadline);
-        self.under_way.spawn(async move { Finished { key, deadline, outcome: operation.await } });
+        let finished = async move { Finished { key, deadline, outcome: operation.await } };
+        self.under_way.spawn(Hand::current().around(panics::isolate(finished)));
     }
 
     fn scene(&self) -> Scene {
@@ -467,12 +490,12 @@ impl Worker {
             }
             Happened::Missed => self.look_again = true,
         }
-        self.epoch += 1;
+        self.epoch = self.epoch.wrapping_add(1);
     }
 
     fn finish(&mut self, finished: Finished) {
         if matches!(finished.key, Key::Sandbox | Key::Container(_) | Key::Remains(_)) {
-            self.epoch += 1;
+            self.epoch = self.epoch.wrapping_add(1);
         }
         self.busy.end(&finished.key, finished.deadline);
         let want = self.want();

@@ -29,7 +29,7 @@ struct Agent {
     order: watch::Sender<Order>,
     news: Arc<Inbox<Happened>>,
     journal: Journal,
-    task: JoinHandle<()>,
+    task: JoinHandle<Result<(), Panicked>>,
 }
 
 impl World {
@@ -175,7 +175,7 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
     assert!(on_node.sandboxes.is_empty() && on_node.containers.is_empty());
     assert!(world.place.is_bare());
     agent.order.send_modify(|order| order.held = Held::No);
-    agent.task.await.expect("ends by itself");
+    agent.task.await.expect("ends by itself").expect("without a panic");
 }
 
 /// Calls keep their turns for five seconds, twelve at a time on two processors.

@@ -145,7 +145,8 @@ async fn no_number_of_a_pod_ends_its_task() {
             let left = runtime.pod(&uid).await.expect("pod");
             let trouble = parts.timelines.trouble(&uid);
             assert!(task.is_finished(), "{what}: has not ended: {left:?}, {trouble:?}");
-            task.await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let ended = task.await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            ended.unwrap_or_else(|error| panic!("{what}: {error}"));
         }
         parts.journal.close();
     }

@@ -20,6 +20,7 @@ use proto_daemon::panics::Panicked;
 use tokio::time::Instant;
 
 use super::in_hand::{ENDS_MAX, content};
+use super::seams::StatusChange;
 use super::worker::{Held, Order};
 use super::{Pods, remains_of};
 use crate::clock;
@@ -299,7 +300,8 @@ impl Pods {
         tokio::spawn(async move {
             for secs in TELL_AGAIN {
                 tokio::time::sleep(Duration::from_secs(secs)).await;
-                match reports.status(&pod, &pod.status, &after).await {
+                let change = StatusChange { from: &pod.status, to: &after, whole: false };
+                match reports.status(&pod, change).await {
                     Ok(_) => return,
                     Err(error) => tracing::debug!(%error, "a quarantine is not shown"),
                 }

@@ -228,7 +228,7 @@ mod tests {
         let mut object = request();
         let spec = object.fields.map_or_insert("spec");
         for field in ["username", "uid"] {
-            spec.insert(field, "somebody");
+            spec.insert(field, "another");
         }
         spec.insert("groups", vec![Value::from("system:masters")]);
         spec.map_or_insert("extra").insert("k", vec![Value::from("v")]);

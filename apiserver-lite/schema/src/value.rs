@@ -8,6 +8,7 @@ use std::borrow::Cow;
 mod json;
 mod map;
 mod path;
+pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 mod yaml;
@@ -110,6 +111,45 @@ impl Value {
             Value::String(text) => text.is_empty(),
             Value::List(items) => items.is_empty(),
             Value::Map(map) => map.is_empty(),
+        }
+    }
+}
+
+impl Value {
+    /// A text that two values share exactly when they are equal, whatever the order of their maps: to find equal ones
+    /// among many without comparing each with each.
+    pub(crate) fn identity(&self) -> String {
+        let mut out = String::new();
+        self.write_identity(&mut out);
+        steps::count(out.len() / 16 + 1);
+        out
+    }
+
+    fn write_identity(&self, out: &mut String) {
+        match self {
+            Value::List(items) => {
+                out.push('[');
+                for item in items {
+                    item.write_identity(out);
+                    out.push(',');
+                }
+                out.push(']');
+            }
+            Value::Map(map) => {
+                out.push('{');
+                for (key, value) in map.iter_sorted() {
+                    Value::from(key).write_identity(out);
+                    out.push(':');
+                    value.write_identity(out);
+                    out.push(',');
+                }
+                out.push('}');
+            }
+            scalar => {
+                let mut text = Vec::new();
+                write_json(&mut text, scalar);
+                out.push_str(&String::from_utf8_lossy(&text));
+            }
         }
     }
 }

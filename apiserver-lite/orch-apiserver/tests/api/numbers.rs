@@ -225,3 +225,41 @@ async fn extreme_numbers_in_every_field_of_every_kind() {
     assert!(fields > 400 && stored > 300, "{fields} fields, {stored} objects");
     server.get("/readyz").await;
 }
+
+/// What is asked of subresources and of lists has numbers too.
+#[tokio::test]
+async fn extreme_numbers_in_requests_that_are_not_objects() {
+    let server = TestServer::start().await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let mut deployment = accepted("Deployment").expect("one");
+    deployment["metadata"] = json!({"name": "d"});
+    deployment["spec"].as_object_mut().unwrap().remove("serviceName");
+    server.post(deployments, deployment.to_string()).await.expect(201);
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n",
+        "containers": [{"name": "c", "image": "i"}]}});
+    let mut asking = Asking(server.connect(true).await);
+    for number in integers::NUMBERS {
+        let what = format!("{number}");
+        let token = json!({"spec": {"expirationSeconds": number}});
+        let account = "/api/v1/namespaces/default/serviceaccounts/default/token";
+        asking.ask(Method::POST, account, &token, &what).await;
+        let scale = json!({"metadata": {"name": "d"}, "spec": {"replicas": number}});
+        let path = format!("{deployments}/d/scale");
+        asking.ask(Method::PUT, &path, &scale, &what).await;
+        asking.ask(Method::PATCH, &path, &json!({"spec": {"replicas": number}}), &what).await;
+        asking.ask(Method::POST, PODS, &pod, &what).await;
+        let eviction =
+            json!({"metadata": {"name": "p"}, "deleteOptions": {"gracePeriodSeconds": number}});
+        asking.ask(Method::POST, &format!("{PODS}/p/eviction"), &eviction, &what).await;
+        let options = json!({"gracePeriodSeconds": number});
+        asking.ask(Method::DELETE, &format!("{PODS}/p?dryRun=All"), &options, &what).await;
+        asking.ask(Method::DELETE, &format!("{PODS}/p"), &options, &what).await;
+        asking.ask(Method::DELETE, PODS, &options, &what).await;
+        let now = json!({"gracePeriodSeconds": 0});
+        asking.ask(Method::DELETE, &format!("{PODS}/p"), &now, &what).await;
+        for query in ["limit", "timeoutSeconds", "gracePeriodSeconds"] {
+            let path = format!("{PODS}?{query}={number}");
+            asking.ask(Method::GET, &path, &Value::Null, &what).await;
+        }
+    }
+}

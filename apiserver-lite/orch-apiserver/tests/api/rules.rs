@@ -94,7 +94,7 @@ async fn a_certificate_request_does_not_change() {
     assert!(condition["lastTransitionTime"].is_string(), "{condition}");
     assert!(condition["lastUpdateTime"].is_string(), "{condition}");
 
-    // Whoever signs does not decide, and signs once.
+    // The signer does not decide, and signs once.
     let status = format!("{path}/status");
     let undecided = server.merge_patch(&status, r#"{"status":{"conditions":null}}"#).await;
     assert_eq!(undecided.code(), 422);

@@ -10,10 +10,11 @@ use crate::value::{Map, Value};
 pub(super) fn default_secret(fields: &mut Map) {
     set_default(fields, "type", "Opaque");
     let Some(Value::Map(texts)) = fields.remove("stringData") else { return };
-    let data = fields.map_or_insert("data");
-    for (key, text) in texts {
-        data.insert(key, bytes_value(text.as_str().unwrap_or_default().as_bytes()));
-    }
+    let merge = |_: &str, _: Option<Value>, text: Value| {
+        let bytes = bytes_value(text.as_str().unwrap_or_default().as_bytes());
+        Ok::<_, std::convert::Infallible>(Some(bytes))
+    };
+    let Ok(()) = fields.map_or_insert("data").change_all(texts, merge);
 }
 
 /// What can be allocated is the whole capacity where nothing else is said; `podCIDR` is the first of `podCIDRs`.

@@ -90,7 +90,7 @@ fn parse_operation(item: &Map) -> Result<Operation<'_>, String> {
 struct Spent {
     /// JSON bytes copied.
     copied_bytes: usize,
-    /// Items of lists that made room or closed a gap.
+    /// Items and entries that made room, closed a gap, or were looked at within what was moved.
     shifted_items: usize,
 }
 
@@ -99,9 +99,9 @@ impl Spent {
     const SHIFTED_MAX: usize = 100_000_000;
 
     fn shift(&mut self, items: usize) -> Result<(), String> {
-        self.shifted_items += items;
+        self.shifted_items = self.shifted_items.saturating_add(items);
         if self.shifted_items > Self::SHIFTED_MAX {
-            return Err("the patch moves too many items of lists".to_owned());
+            return Err("the patch moves too many items".to_owned());
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ fn apply(document: &mut Value, operation: Operation<'_>, spent: &mut Spent) -> R
         Operation::Remove { path } => remove(document, &path, spent).map(drop),
         Operation::Replace { path, value } => {
             check_depth(&path, value)?;
-            *find_mut(document, &path.tokens)? = value.clone();
+            *find_mut(document, &path.tokens, spent)? = value.clone();
             Ok(())
         }
         Operation::Move { from, path } => {
@@ -122,10 +122,11 @@ fn apply(document: &mut Value, operation: Operation<'_>, spent: &mut Spent) -> R
                 return Err("a value cannot be moved into itself".to_owned());
             }
             let value = remove(document, &from, spent)?;
+            spent.shift(count_items(&value))?;
             add(document, &path, value, spent)
         }
         Operation::Copy { from, path } => {
-            let value = find_mut(document, &from.tokens)?.clone();
+            let value = find_mut(document, &from.tokens, spent)?.clone();
             let mut text = Vec::new();
             write_json(&mut text, &value);
             spent.copied_bytes += text.len();
@@ -135,7 +136,7 @@ fn apply(document: &mut Value, operation: Operation<'_>, spent: &mut Spent) -> R
             add(document, &path, value, spent)
         }
         Operation::Test { path, value } => {
-            let holds = match find_mut(document, &path.tokens) {
+            let holds = match find_mut(document, &path.tokens, spent) {
                 Ok(have) => have == value,
                 Err(_) => *value == Value::Null,
             };
@@ -179,8 +180,9 @@ fn add(
         *document = value;
         return Ok(());
     };
-    match find_mut(document, parents)? {
+    match find_mut(document, parents, spent)? {
         Value::Map(map) => {
+            spent.shift(map.behind(last))?;
             map.insert(last.clone(), value);
             Ok(())
         }
@@ -201,6 +203,15 @@ fn check_depth(path: &Pointer<'_>, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// How many values there are in `value`.
+fn count_items(value: &Value) -> usize {
+    match value {
+        Value::Map(map) => map.iter().map(|(_, item)| count_items(item)).sum::<usize>() + 1,
+        Value::List(items) => items.iter().map(count_items).sum::<usize>() + 1,
+        _ => 1,
+    }
+}
+
 /// Levels of maps and lists in `value`; itself at most [`DEPTH_MAX`], as all that is ever added is.
 fn depth(value: &Value) -> usize {
     match value {
@@ -214,8 +225,11 @@ fn remove(document: &mut Value, path: &Pointer<'_>, spent: &mut Spent) -> Result
     let Some((last, parents)) = path.tokens.split_last() else {
         return Ok(std::mem::take(document));
     };
-    match find_mut(document, parents)? {
-        Value::Map(map) => map.remove(last).ok_or_else(|| missing(last)),
+    match find_mut(document, parents, spent)? {
+        Value::Map(map) => {
+            spent.shift(map.behind(last))?;
+            map.remove(last).ok_or_else(|| missing(last))
+        }
         Value::List(items) => {
             let at = index(last, items.len())?;
             spent.shift(items.len() - at)?;
@@ -225,9 +239,16 @@ fn remove(document: &mut Value, path: &Pointer<'_>, spent: &mut Spent) -> Result
     }
 }
 
-fn find_mut<'v>(document: &'v mut Value, tokens: &[String]) -> Result<&'v mut Value, String> {
+fn find_mut<'v>(
+    document: &'v mut Value,
+    tokens: &[String],
+    spent: &mut Spent,
+) -> Result<&'v mut Value, String> {
     tokens.iter().try_fold(document, |value, token| match value {
-        Value::Map(map) => map.get_mut(token).ok_or_else(|| missing(token)),
+        Value::Map(map) => {
+            spent.shift(map.lookup_cost())?;
+            map.get_mut(token).ok_or_else(|| missing(token))
+        }
         Value::List(items) => {
             let at = index(token, items.len())?;
             items.get_mut(at).ok_or_else(|| missing(token))

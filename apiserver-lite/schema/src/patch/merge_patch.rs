@@ -12,13 +12,13 @@ pub(crate) fn apply_merge_patch(target: &mut Value, patch: Value) {
         *target = Value::Map(Map::new());
     }
     let Some(map) = target.as_map_mut() else { return };
-    for (key, value) in patch {
+    let merge = |_: &str, have: Option<Value>, value: Value| {
         if value == Value::Null {
-            map.remove(&key);
-            continue;
+            return Ok::<_, std::convert::Infallible>(None);
         }
-        let mut merged = map.remove(&key).unwrap_or_default();
+        let mut merged = have.unwrap_or_default();
         apply_merge_patch(&mut merged, value);
-        map.insert(key, merged);
-    }
+        Ok(Some(merged))
+    };
+    let Ok(()) = map.change_all(patch, merge);
 }

@@ -9,21 +9,20 @@
 //! | `$deleteFromPrimitiveList/f: [v…]` | beside field `f` | remove these items |
 //! | `$setElementOrder/f: […]` | beside field `f` | order of the items after the merge |
 
+use std::collections::HashSet;
+
 use super::PatchError;
 use crate::shape::{Field, PatchStrategy, ShapeId, Shapes, Type};
 use crate::value::{Map, Value};
 
 mod order;
 
-use order::{normalize, same_element};
+use order::{identity, normalize, places};
 
 const DIRECTIVE: &str = "$patch";
 const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
-
-/// Items that a merged list may have: merging compares each with each.
-const MERGED_ITEMS_MAX: usize = 5_000;
 
 /// Applies `patch` to the message `original` of `shape`.
 pub(crate) fn apply_strategic(
@@ -58,29 +57,21 @@ impl<'a> Merge<'a> {
         }
         retain_keys(&mut original, &mut patch)?;
         self.ordered_lists(shape, &mut original, &mut patch)?;
-        for (key, value) in patch {
-            self.entry(shape, &mut original, &key, value)?;
-        }
+        delete_primitives(&mut original, &mut patch)?;
+        original.change_all(patch, |key, have, value| self.entry(shape, key, have, value))?;
         Ok(original)
     }
 
-    /// Merges one entry of a patch into `original`.
+    /// What becomes of an entry that the patch has a value for.
     fn entry(
         &self,
         shape: Option<ShapeId>,
-        original: &mut Map,
         key: &str,
+        have: Option<Value>,
         value: Value,
-    ) -> Result<(), PatchError> {
-        if let Some(name) = key.strip_prefix(DELETE_PRIMITIVES) {
-            let doomed = value.as_list().ok_or_else(|| not_a_list(key))?;
-            if let Some(items) = original.list_mut(name) {
-                items.retain(|item| !doomed.contains(item));
-            }
-            return Ok(());
-        }
-        let merged = match (original.remove(key), value) {
-            (_, Value::Null) => return Ok(()),
+    ) -> Result<Option<Value>, PatchError> {
+        let merged = match (have, value) {
+            (_, Value::Null) => return Ok(None),
             (Some(Value::Map(original)), Value::Map(patch)) => {
                 Value::Map(self.message(self.message_below(shape, key), original, patch)?)
             }
@@ -89,8 +80,7 @@ impl<'a> Merge<'a> {
             }
             (_, value) => plain(value),
         };
-        original.insert(key.to_owned(), merged);
-        Ok(())
+        Ok(Some(merged))
     }
 
     /// Handles the lists for which the patch gives an order, and takes them out of the patch.
@@ -113,11 +103,6 @@ impl<'a> Merge<'a> {
             let list = self.list_below(shape, &name);
             let key = list.strategy.merge_key.filter(|key| !key.is_empty());
             let before = original.list(&name).to_vec();
-            if order.len().max(before.len()) > MERGED_ITEMS_MAX {
-                return Err(inapplicable(&format!(
-                    "lists of more than {MERGED_ITEMS_MAX} items are not merged"
-                )));
-            }
             let merged = match patch.remove(&name) {
                 Some(Value::List(items)) => {
                     check_order(&name, &items, &order, key)?;
@@ -146,19 +131,11 @@ impl<'a> Merge<'a> {
         let Some(key) = list.strategy.merge_key else {
             return Ok(patch.into_iter().map(plain).collect());
         };
-        if original.len().max(patch.len()) > MERGED_ITEMS_MAX {
-            return Err(inapplicable(&format!(
-                "lists of more than {MERGED_ITEMS_MAX} items are not merged"
-            )));
-        }
         if key.is_empty() {
             let before = original.clone();
+            let mut have: HashSet<String> = original.iter().map(Value::identity).collect();
             let mut merged = original;
-            for item in &patch {
-                if !merged.contains(item) {
-                    merged.push(item.clone());
-                }
-            }
+            merged.extend(patch.iter().filter(|item| have.insert(item.identity())).cloned());
             return Ok(normalize(merged, &patch, &before, None));
         }
         self.keyed_list(list.item, key, original, patch)
@@ -174,18 +151,18 @@ impl<'a> Merge<'a> {
         let (original, patch) = list_directives(key, original, patch)?;
         let before = original.clone();
         let mut merged = original;
+        let mut places = places(&merged, Some(key));
         for item in &patch {
             let Value::Map(item_map) = item else {
                 return Err(inapplicable("items of a list merged by key must be objects"));
             };
-            let Some(id) = item_map.get(key) else {
+            let Some(id) = identity(item, Some(key)) else {
                 return Err(inapplicable(&format!(
                     "map does not contain declared merge key: {key}"
                 )));
             };
-            let at =
-                merged.iter().position(|have| have.as_map().and_then(|m| m.get(key)) == Some(id));
-            match at.and_then(|at| merged.get_mut(at)) {
+            let at = *places.entry(id).or_insert(merged.len());
+            match merged.get_mut(at) {
                 Some(Value::Map(have)) => {
                     let have_taken = std::mem::take(have);
                     *have = self.message(item_shape, have_taken, item_map.clone())?;
@@ -227,11 +204,26 @@ struct ListBelow {
     item: Option<ShapeId>,
 }
 
+/// `$deleteFromPrimitiveList`: takes items out of lists, and the directive out of the patch.
+fn delete_primitives(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
+    for (key, value) in patch.iter().filter(|(key, _)| key.starts_with(DELETE_PRIMITIVES)) {
+        let doomed = value.as_list().ok_or_else(|| not_a_list(key))?;
+        let doomed: HashSet<String> = doomed.iter().map(Value::identity).collect();
+        let name = key.strip_prefix(DELETE_PRIMITIVES).unwrap_or_default();
+        if let Some(items) = original.list_mut(name) {
+            items.retain(|item| !doomed.contains(&item.identity()));
+        }
+    }
+    patch.retain(|key, _| !key.starts_with(DELETE_PRIMITIVES));
+    Ok(())
+}
+
 /// `$retainKeys`: drops what it does not name. Every other key of the patch must be named.
 fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let keys = keys.as_list().ok_or_else(|| not_a_list(RETAIN_KEYS))?;
-    let named = |key: &str| keys.iter().any(|k| k.as_str() == Some(key));
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let named = |key: &str| keys.contains(key);
     let stray = patch
         .iter()
         .find(|(key, value)| !key.starts_with('$') && **value != Value::Null && !named(key));
@@ -251,6 +243,7 @@ fn list_directives(
     patch: Vec<Value>,
 ) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
     let mut rest = Vec::with_capacity(patch.len());
+    let mut doomed = HashSet::new();
     let mut replace = false;
     for item in patch {
         let Some(directive) = item.as_map().and_then(|map| map.get(DIRECTIVE)) else {
@@ -259,10 +252,10 @@ fn list_directives(
         };
         match directive.as_str() {
             Some("delete") => {
-                let id = item.as_map().and_then(|map| map.get(key)).ok_or_else(|| {
+                let id = identity(&item, Some(key)).ok_or_else(|| {
                     inapplicable(&format!("delete patch type with no merge key {key:?} defined"))
                 })?;
-                original.retain(|have| have.as_map().and_then(|map| map.get(key)) != Some(id));
+                doomed.insert(id);
             }
             Some("replace") => replace = true,
             _ => return Err(unknown_directive(directive)),
@@ -270,6 +263,10 @@ fn list_directives(
     }
     if replace {
         return Ok((Vec::new(), rest));
+    }
+    if !doomed.is_empty() {
+        let stays = |item: &Value| identity(item, Some(key)).is_none_or(|id| !doomed.contains(&id));
+        original.retain(stays);
     }
     Ok((original, rest))
 }
@@ -282,9 +279,9 @@ fn check_order(
     key: Option<&str>,
 ) -> Result<(), PatchError> {
     let is_delete = |item: &Value| item.as_map().is_some_and(|map| map.contains(DIRECTIVE));
-    let stray = items
-        .iter()
-        .find(|item| !is_delete(item) && !order.iter().any(|other| same_element(item, other, key)));
+    let order = places(order, key);
+    let ordered = |item: &Value| identity(item, key).is_some_and(|id| order.contains_key(&id));
+    let stray = items.iter().find(|item| !is_delete(item) && !ordered(item));
     match stray {
         None => Ok(()),
         Some(_) => Err(inapplicable(&format!(

@@ -313,3 +313,121 @@ fn a_patched_object_is_checked_like_a_decoded_one() {
     let list = patch(PatchType::Merge, json!([]), Strictness::Ignore);
     assert!(matches!(list, Err(PatchError::Malformed(_))));
 }
+
+/// Twice the size is about twice the work, whatever a patch does: entries that are looked at or moved are counted.
+mod proportion {
+    use super::super::{PatchType, apply_json_patch, apply_merge_patch};
+    use crate::value::{Map, Value, parse_json, steps};
+    use crate::{Engine, Format, Strictness};
+    use proto_api::names::{Names, Profile};
+
+    /// Work for inputs of a size and of twice that: the second must not take more than three times as much.
+    fn check(what: &str, work: impl Fn(usize) -> u64) {
+        let sizes: Vec<usize> = (0..4).map(|power| 500 << power).collect();
+        let costs: Vec<u64> = sizes.iter().map(|size| work(*size)).collect();
+        for pair in costs.windows(2) {
+            assert!(pair[0] > 0 && pair[1] <= pair[0] * 3, "{what}: {costs:?} steps for {sizes:?}");
+        }
+    }
+
+    fn tree(text: &str) -> Value {
+        parse_json(text.as_bytes(), &mut Vec::new()).expect("JSON")
+    }
+
+    /// `{"k…":"",…}`, numbers of one parity, in an order that is not that of keys where asked.
+    fn object(size: usize, odd: usize, mixed: bool) -> String {
+        let place = |at: usize| if mixed { (at * 7919) % size } else { at };
+        let entries: Vec<String> =
+            (0..size).map(|at| format!("\"k{:07}\":\"\"", place(at) * 2 + odd)).collect();
+        format!("{{{}}}", entries.join(","))
+    }
+
+    #[test]
+    fn merge_patches() {
+        for mixed in [false, true] {
+            check("keys between keys", |size| {
+                let (mut target, patch) =
+                    (tree(&object(size, 0, mixed)), tree(&object(size, 1, mixed)));
+                steps::of(|| apply_merge_patch(&mut target, patch))
+            });
+            check("all keys away", |size| {
+                let mut target = tree(&object(size, 0, mixed));
+                let patch = tree(&object(size, 0, mixed).replace("\"\"", "null"));
+                let cost = steps::of(|| apply_merge_patch(&mut target, patch));
+                assert_eq!(target, Value::Map(Map::new()));
+                cost
+            });
+        }
+    }
+
+    #[test]
+    fn strategic_patches() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let pod = |list: &str, items: String| {
+            format!(
+                r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"p"}},"spec":{{"{list}":[{items}]}}}}"#
+            )
+        };
+        let items = |size: usize, odd: usize, item: &dyn Fn(usize) -> String| {
+            (0..size).map(|at| item(at * 2 + odd)).collect::<Vec<_>>().join(",")
+        };
+        let named = |at: usize| format!(r#"{{"name":"n{at}"}}"#);
+        let gone = |at: usize| format!(r#"{{"name":"n{at}","$patch":"delete"}}"#);
+        let apply = |old: &str, patch: &str| {
+            let body = old.as_bytes();
+            let old = engine.decode_any(Format::Json, body, Strictness::Ignore).expect("a pod");
+            steps::of(|| {
+                let kind = PatchType::Strategic;
+                let patched = engine.patch(&old.object, kind, patch.as_bytes(), Strictness::Ignore);
+                assert!(matches!(patched, Ok(Ok(_))), "{patched:.300?}");
+            })
+        };
+        check("items added", |size| {
+            let patch = pod("containers", items(size, 1, &named));
+            apply(&pod("containers", items(size, 0, &named)), &patch)
+        });
+        check("items deleted", |size| {
+            let patch = pod("containers", items(size, 0, &gone));
+            apply(&pod("containers", items(size, 0, &named)), &patch)
+        });
+        check("items ordered", |size| {
+            let list = items(size, 0, &named);
+            let spec = format!(
+                r#"{{"spec":{{"containers":[{list}],"$setElementOrder/containers":[{list}]}}}}"#
+            );
+            apply(&pod("containers", list), &spec)
+        });
+        let finalizers = |list: String, directive: &str| {
+            format!(
+                r#"{{"kind":"Pod","apiVersion":"v1","metadata":{{"name":"p","{directive}finalizers":[{list}]}}}}"#
+            )
+        };
+        let text = |at: usize| format!("\"f{at}\"");
+        for (directive, odd) in [("", 1), ("$deleteFromPrimitiveList/", 0)] {
+            check("texts added or deleted", |size| {
+                let old = finalizers(items(size, 0, &text), "");
+                apply(&old, &finalizers(items(size, odd, &text), directive))
+            });
+        }
+    }
+
+    /// The operations of a JSON patch come one after another; what all of them cost together has a bound.
+    #[test]
+    fn json_patches_stop_where_they_cost_too_much() {
+        let large = object(20_000, 0, true);
+        let mut document = tree(&format!(r#"{{"raw":{large}}}"#));
+        let operations: Vec<String> = (0..10_000)
+            .map(|at| format!(r#"{{"op":"add","path":"/raw/new{at}","value":""}}"#))
+            .collect();
+        let patch = tree(&format!("[{}]", operations.join(",")));
+        let error = apply_json_patch(&mut document, &patch).expect_err("too much");
+        assert!(error.to_string().contains("moves too many items"), "{error:.200}");
+        let moves: Vec<String> = (0..10_000)
+            .map(|at| format!(r#"{{"op":"move","from":"/{}","path":"/{}"}}"#, at % 2, (at + 1) % 2))
+            .collect();
+        let mut document = tree(&format!(r#"{{"0":{large}}}"#));
+        let patch = tree(&format!("[{}]", moves.join(",")));
+        let error = apply_json_patch(&mut document, &patch).expect_err("too much");
+        assert!(error.to_string().contains("moves too many items"), "{error:.200}");
+    }
+}

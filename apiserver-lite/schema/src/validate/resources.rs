@@ -36,7 +36,7 @@ fn is_huge(name: &str) -> bool {
     name.starts_with(HUGE_PAGES)
 }
 
-/// A resource of somebody's own: it has a domain.
+/// An extended resource: it has a domain.
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.starts_with("requests.")
 }

@@ -1,8 +1,9 @@
 //! The map of a tree: entries in a vector, sorted by key wherever order carries no meaning.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
-use super::Value;
+use super::{Value, steps};
 
 /// A key: borrowed for the names of descriptor fields, owned for the rest.
 pub type Key = Cow<'static, str>;
@@ -83,16 +84,78 @@ impl Map {
         match self.position(&key) {
             Ok(at) => self.entries.get_mut(at).map(|entry| std::mem::replace(&mut entry.1, value)),
             Err(at) => {
+                steps::count(self.entries.len() - at);
                 self.entries.insert(at, (key, value));
                 None
             }
         }
     }
 
+    /// Changes the entries under the keys of `changes` in one pass, however many there are: `change` gets the key, what is
+    /// there and what comes, and gives what stands there then, or nothing. On an error the map is half changed.
+    pub(crate) fn change_all<E>(
+        &mut self,
+        changes: impl IntoIterator<Item = (Key, Value)>,
+        mut change: impl FnMut(&str, Option<Value>, Value) -> Result<Option<Value>, E>,
+    ) -> Result<(), E> {
+        let places: Option<HashMap<Key, usize>> = (!self.sorted).then(|| {
+            steps::count(self.entries.len());
+            self.entries.iter().enumerate().map(|(at, (key, _))| (key.clone(), at)).collect()
+        });
+        let (mut added, mut gone) = (Vec::new(), Vec::new());
+        for (key, value) in changes {
+            steps::count(1);
+            let at = match &places {
+                Some(places) => places.get(&key).copied(),
+                None => self.position(&key).ok(),
+            };
+            let slot = at.and_then(|at| self.entries.get_mut(at));
+            match slot {
+                Some((_, have)) => match change(&key, Some(std::mem::take(have)), value)? {
+                    Some(next) => *have = next,
+                    None => gone.extend(at),
+                },
+                None => added.extend(change(&key, None, value)?.map(|next| (key, next))),
+            }
+        }
+        if !gone.is_empty() {
+            gone.sort_unstable();
+            steps::count(self.entries.len());
+            let mut gone = gone.into_iter().peekable();
+            let mut places = 0..;
+            self.entries.retain(|_| {
+                let at = places.next();
+                gone.next_if(|next| Some(*next) == at).is_none()
+            });
+        }
+        if !added.is_empty() {
+            steps::count(self.entries.len() + added.len());
+            self.entries.append(&mut added);
+            if self.sorted {
+                self.entries.sort_by(|a, b| a.0.cmp(&b.0));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes `key` out.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.position(key).ok()?;
+        steps::count(self.entries.len() - at);
         Some(self.entries.remove(at).1)
+    }
+
+    /// How many entries a lookup reads: one, or all where they are not sorted.
+    pub(crate) fn lookup_cost(&self) -> usize {
+        if self.sorted { 1 } else { self.entries.len() }
+    }
+
+    /// How many entries stand behind the place of `key`, or are read to find it: what an insertion or a removal there costs.
+    pub(crate) fn behind(&self, key: &str) -> usize {
+        let at = match self.position(key) {
+            Ok(at) | Err(at) => at,
+        };
+        (self.entries.len() - at).max(self.lookup_cost())
     }
 
     /// Entries in the map's order.
@@ -201,7 +264,9 @@ impl Map {
         if self.sorted {
             return self.entries.binary_search_by(|(have, _)| have.as_ref().cmp(key));
         }
-        self.entries.iter().position(|(have, _)| have == key).ok_or(self.entries.len())
+        let found = self.entries.iter().position(|(have, _)| have == key);
+        steps::count(found.unwrap_or(self.entries.len()));
+        found.ok_or(self.entries.len())
     }
 }
 

@@ -1,21 +1,31 @@
 //! The order of a merged list: the patch orders what it names, what only the server has keeps its place relative to the rest.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use crate::value::Value;
 
-/// Whether two items of a list are the same one: by merge key, or by value where there is none.
-pub(super) fn same_element(a: &Value, b: &Value, key: Option<&str>) -> bool {
+/// What makes an item of a list the same as another: its merge key, or itself where there is none; nothing for an item
+/// without the key.
+pub(super) fn identity(item: &Value, key: Option<&str>) -> Option<String> {
     match key {
-        None => a == b,
-        Some(key) => {
-            match (a.as_map().and_then(|a| a.get(key)), b.as_map().and_then(|b| b.get(key))) {
-                (Some(a), Some(b)) => a == b,
-                _ => false,
-            }
-        }
+        None => Some(item.identity()),
+        Some(key) => item.as_map()?.get(key).map(Value::identity),
     }
 }
+
+/// The first place of each item of a list, by identity.
+pub(super) fn places(items: &[Value], key: Option<&str>) -> HashMap<String, usize> {
+    let mut places = HashMap::with_capacity(items.len());
+    for (at, item) in items.iter().enumerate() {
+        if let Some(id) = identity(item, key) {
+            places.entry(id).or_insert(at);
+        }
+    }
+    places
+}
+
+/// An item with its place in the list before.
+type Placed = (Option<usize>, Value);
 
 /// Orders `merged`: items named in `patch_order` in that order, the others in the order of `before`, the two interleaved so that
 /// an item of the second kind stands before one of the first if it did in `before`.
@@ -25,26 +35,31 @@ pub(super) fn normalize(
     before: &[Value],
     key: Option<&str>,
 ) -> Vec<Value> {
-    let place = |item: &Value, order: &[Value]| {
-        order.iter().position(|other| same_element(item, other, key))
-    };
+    let (asked, had) = (places(patch_order, key), places(before, key));
     let size = merged.len();
-    let (mut named, mut others): (Vec<Value>, Vec<Value>) =
-        merged.into_iter().partition(|item| place(item, patch_order).is_some());
-    named.sort_by_cached_key(|item| place(item, patch_order));
-    others.sort_by_cached_key(|item| place(item, before).unwrap_or(usize::MAX));
+    let mut named: Vec<(usize, Placed)> = Vec::new();
+    let mut others: Vec<Placed> = Vec::new();
+    for item in merged {
+        let id = identity(&item, key);
+        let place = |places: &HashMap<String, usize>| places.get(id.as_ref()?).copied();
+        match (place(&asked), place(&had)) {
+            (Some(at), was) => named.push((at, (was, item))),
+            (None, was) => others.push((was, item)),
+        }
+    }
+    named.sort_by_key(|(at, _)| *at);
+    others.sort_by_key(|(was, _)| was.unwrap_or(usize::MAX));
 
-    let mut named: VecDeque<Value> = named.into();
-    let mut others: VecDeque<Value> = others.into();
+    let mut named: VecDeque<Placed> = named.into_iter().map(|(_, placed)| placed).collect();
+    let mut others: VecDeque<Placed> = others.into();
     let mut ordered = Vec::with_capacity(size);
-    while let (Some(theirs), Some(ours)) = (others.front(), named.front()) {
-        let first = match (place(theirs, before), place(ours, before)) {
+    while let (Some((theirs, _)), Some((ours, _))) = (others.front(), named.front()) {
+        let first = match (theirs, ours) {
             (Some(theirs), Some(ours)) if theirs < ours => others.pop_front(),
             _ => named.pop_front(),
         };
-        ordered.extend(first);
+        ordered.extend(first.map(|(_, item)| item));
     }
-    ordered.extend(others);
-    ordered.extend(named);
+    ordered.extend(others.into_iter().chain(named).map(|(_, item)| item));
     ordered
 }

@@ -16,8 +16,8 @@ pub mod replicas;
 pub mod replication_controller;
 pub mod root_ca;
 pub mod service_account;
-pub mod telling;
 pub mod volumes;
+pub mod write_events;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use std::time::Duration;
 use proto_client::events::correlate::Said;
 
 use crate::write::Write;
-use telling::Told;
+use write_events::WriteEvent;
 
 /// What a controller wants done.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,7 +37,7 @@ pub struct Plan {
     /// Events of a plan that was done whole.
     pub said: Vec<Said>,
     /// Events of single writes, by their place among the writes.
-    pub told: BTreeMap<usize, Told>,
+    pub events: BTreeMap<usize, WriteEvent>,
 }
 
 impl Plan {
@@ -49,16 +49,16 @@ impl Plan {
     /// Does what another plan does as well, afterwards.
     pub fn absorb(&mut self, other: Self) {
         let before = self.writes.len();
-        let told = other.told.into_iter();
-        self.told.extend(told.map(|(nth, told)| (before.saturating_add(nth), told)));
+        let events = other.events.into_iter();
+        self.events.extend(events.map(|(nth, event)| (before.saturating_add(nth), event)));
         self.writes.extend(other.writes);
         self.said.extend(other.said);
         other.again_in.into_iter().for_each(|delay| self.look_again_in(delay));
     }
 
     /// Adds a write, and the events of what becomes of it.
-    pub fn push_told(&mut self, write: Write, told: Told) {
-        self.told.insert(self.writes.len(), told);
+    pub fn push_with_event(&mut self, write: Write, event: WriteEvent) {
+        self.events.insert(self.writes.len(), event);
         self.writes.push(write);
     }
 

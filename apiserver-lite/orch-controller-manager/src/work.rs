@@ -20,8 +20,8 @@ use crate::controllers::node_cidr::{self, Cidr};
 use crate::controllers::node_health::{self, Clocks, Heard};
 use crate::controllers::owners::{self, Presence};
 use crate::controllers::pod_cleanup::{self, Place};
-use crate::controllers::telling::Told;
 use crate::controllers::volumes::{Marks, attach};
+use crate::controllers::write_events::WriteEvent;
 use crate::controllers::{
     Plan, account_token, deployment, endpoint_slices, endpoints, mirror, replica_set,
     replication_controller, root_ca, service_account,
@@ -286,19 +286,19 @@ impl Worker {
         let key = ObjectKey::new("", name);
         let mut heard = lock(&self.memory.heard);
         let voice = self.voices.get("nodelifecycle");
-        let say = |before: Option<&Heard>, after: Option<&Heard>| {
+        let record = |before: Option<&Heard>, after: Option<&Heard>| {
             let said = node_health::news(before, after);
-            voice.zip(said).into_iter().for_each(|(voice, said)| voice.say(said));
+            voice.zip(said).into_iter().for_each(|(voice, said)| voice.record(said));
         };
         let Some(node) = self.world.nodes.get(&key) else {
-            say(heard.remove(name).as_ref(), None);
+            record(heard.remove(name).as_ref(), None);
             return Plan::default();
         };
         let lease = ObjectKey::new(self.world.names.node_lease_namespace(), name);
         let lease = self.world.leases.get(&lease);
         let clocks = Clocks { steady: Instant::now(), wall: now() };
         let latest = Heard::update(heard.get(name), &node, lease.as_deref(), clocks.steady);
-        say(heard.get(name), Some(&latest));
+        record(heard.get(name), Some(&latest));
         heard.insert(name.to_owned(), latest.clone());
         node_health::plan(self.world.names, &node, &latest, self.settings.grace, clocks)
     }
@@ -310,8 +310,8 @@ impl Worker {
         let mut failure = None;
         for (nth, write) in plan.writes.iter().enumerate() {
             let done = write.apply(&self.client).await;
-            if let Some(told) = plan.told.get(&nth) {
-                self.tell(task, told, &done);
+            if let Some(event) = plan.events.get(&nth) {
+                self.record(task, event, &done);
             }
             match done {
                 Ok(effect) => effects.extend(effect),
@@ -328,7 +328,7 @@ impl Worker {
         if failure.is_none()
             && let Some(voice) = self.voices.get(task.controller())
         {
-            plan.said.into_iter().for_each(|said| voice.say(said));
+            plan.said.into_iter().for_each(|said| voice.record(said));
         }
         match failure {
             // Somebody was faster; the event of that change brings the task back.
@@ -340,16 +340,16 @@ impl Worker {
     }
 
     /// Records the event of one write.
-    fn tell(&self, task: &Task, told: &Told, done: &Result<Option<Effect>, ClientError>) {
+    fn record(&self, task: &Task, event: &WriteEvent, done: &Result<Option<Effect>, ClientError>) {
         let Some(voice) = self.voices.get(task.controller()) else { return };
         let said = match done {
-            Ok(Some(effect)) => Some(told.done(&effect.key)),
-            // It was there, or it was changed meanwhile: what happened is another's to tell.
+            Ok(Some(effect)) => Some(event.done(&effect.key)),
+            // It was there, or it was changed meanwhile: the event is another writer's.
             Ok(None) => None,
             Err(error) if error.is_conflict() || self.ends_with_namespace(task, error) => None,
-            Err(error) => told.failed(&error.to_string()),
+            Err(error) => event.failed(&error.to_string()),
         };
-        said.into_iter().for_each(|said| voice.say(said));
+        said.into_iter().for_each(|said| voice.record(said));
     }
 
     /// Nothing more is made in a namespace that ends.

@@ -81,7 +81,7 @@ impl Times {
 /// Whether this instance acts, as far as it can know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Election {
-    /// Another does, or nobody.
+    /// Another does, or none.
     #[default]
     Waiting,
     /// This one does, since it asked for the renewal that succeeded last.
@@ -89,7 +89,7 @@ pub enum Election {
         /// When that renewal was asked for.
         renewed: Instant,
     },
-    /// It did and must not any more; for good, since nothing tells what another has done meanwhile.
+    /// It did and must not any more; for good, since another may have acted meanwhile.
     Lost,
 }
 
@@ -131,7 +131,7 @@ pub enum Outcome {
     Held,
     /// The lease is another's.
     OfAnother,
-    /// Nobody knows: no answer, or somebody wrote at the same time.
+    /// Not known: no answer, or another write came first.
     Unknown,
 }
 
@@ -223,7 +223,7 @@ impl Candidate {
         }
     }
 
-    /// Returns once this instance leads: at the first try if nobody else does. Cancel safe.
+    /// Returns once this instance leads: at the first try if no other instance does. Cancel safe.
     pub async fn wait(&mut self) {
         loop {
             self.turn().await;

@@ -132,8 +132,8 @@ impl Recorder {
         }
     }
 
-    /// Says what was put into words before.
-    pub fn say(&self, said: Said) {
+    /// Records an event that was put into words before.
+    pub fn record(&self, said: Said) {
         self.event(&said.about, said.kind, said.reason, said.message);
     }
 

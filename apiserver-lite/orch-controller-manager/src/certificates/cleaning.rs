@@ -1,4 +1,4 @@
-//! When a certificate request is of no more use to anybody. Pure.
+//! When a certificate request is of no more use. Pure.
 
 use std::time::Duration;
 

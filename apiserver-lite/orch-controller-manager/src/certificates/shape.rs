@@ -23,7 +23,7 @@ pub enum Shape {
 pub enum Own {
     /// A renewal.
     Yes,
-    /// The first: somebody else's credential is used.
+    /// The first: the credential of another user is used, a bootstrap token's for example.
     No,
 }
 

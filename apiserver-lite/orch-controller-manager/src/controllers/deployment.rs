@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::Plan;
 use super::owners::{adopt, controlled_by, release};
-use super::telling::{Act, Told};
+use super::write_events::{Act, WriteEvent};
 use crate::write::{ObjectKind, Part, Write};
 use revision::Revision;
 use rollout::{Scale, Sizes};
@@ -66,8 +66,9 @@ pub fn plan<S: AsRef<ReplicaSet>>(
                 let set = new_set(names, deployment, &revision, to);
                 collided = taken.contains(set.metadata.name.as_str());
                 if !collided {
-                    let told = Told { about: about.clone(), act: Act::Scale { from: None, to } };
-                    plan.push_told(Write::Create(set.into()), told);
+                    let event =
+                        WriteEvent { about: about.clone(), act: Act::Scale { from: None, to } };
+                    plan.push_with_event(Write::Create(set.into()), event);
                 }
             }
         }
@@ -75,7 +76,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
     }
     for Scale { set, replicas } in rollout::steps(deployment, newest, &old) {
         let act = Act::Scale { from: Some(rollout::size(set)), to: replicas };
-        plan.push_told(scale(set, replicas), Told { about: about.clone(), act });
+        plan.push_with_event(scale(set, replicas), WriteEvent { about: about.clone(), act });
     }
     plan.writes.extend(forget(deployment, &old));
     plan.writes.extend(revision.mark_deployment(deployment));
@@ -105,7 +106,7 @@ fn claim<'a, S: AsRef<ReplicaSet>>(
 ) -> Option<Vec<&'a ReplicaSet>> {
     let selector = deployment.spec.selector.as_ref();
     let selector = selector.map(|s| Selector::from_label_selector(s, "spec.selector"));
-    // One that cannot be read or selects everything, which validation keeps out, tells nothing about whose a set is.
+    // One that cannot be read or selects everything, which validation keeps out, does not say whose a set is.
     let selector = selector.and_then(Result::ok).filter(|selector| !selector.is_everything())?;
     let selects = |set: &ReplicaSet| selector.matches(&set.metadata.labels);
     let mut claimed = Vec::new();

@@ -12,7 +12,7 @@ use proto_client::ObjectKey;
 use super::Plan;
 use super::addresses::{has_ended, is_terminating};
 use super::owners::{adopt, controlled_by, release};
-use super::telling::{Act, Told};
+use super::write_events::{Act, WriteEvent};
 use crate::write::{ObjectKind, Write};
 
 /// Most pods made or removed by one plan; what is missing then is for the next.
@@ -81,7 +81,7 @@ pub fn plan<P: AsRef<Pod>>(
     }
     if !asked.is_deleting() {
         for (write, act) in asked.scale(names, &active) {
-            plan.push_told(write, Told { about: asked.about.clone(), act });
+            plan.push_with_event(write, WriteEvent { about: asked.about.clone(), act });
         }
     }
     let (counts, due) = asked.count(&active, now);

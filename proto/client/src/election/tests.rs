@@ -241,7 +241,7 @@ fn candidate(server: &Server, retry_period: Duration) -> Candidate {
 }
 
 #[tokio::test]
-async fn leads_at_once_when_nobody_does_and_gives_the_lease_back() {
+async fn leads_at_once_when_no_other_does_and_gives_the_lease_back() {
     let mut server = Server::plain().await;
     let mut candidate = Some(candidate(&server, Duration::from_millis(1)));
     let (leading, mut led) = watch::channel(false);

@@ -272,19 +272,19 @@ fn what_is_no_part_of_the_template_reaches_the_newest_set() {
 }
 
 #[test]
-fn events_tell_of_each_scaling() {
+fn each_scaling_has_an_event() {
     let empty: [Arc<ReplicaSet>; 0] = [];
     let mut first = plan(names(), &deployment(3), &empty, Time::from_unix(1));
-    let told = first.told.remove(&0).unwrap();
+    let event = first.events.remove(&0).unwrap();
     assert!(matches!(first.writes[0], Write::Create(_)));
-    assert_eq!(told.act, Act::Scale { from: None, to: 3 });
-    assert_eq!((&*told.about.kind, &*told.about.name), ("Deployment", "web"));
+    assert_eq!(event.act, Act::Scale { from: None, to: 3 });
+    assert_eq!((&*event.about.kind, &*event.about.name), ("Deployment", "web"));
     let mut cluster = Cluster::new(deployment(3));
     cluster.settle();
     cluster.deployment.spec.replicas = Some(1);
     let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
     let plan = plan(names(), &cluster.deployment, &sets, Time::from_unix(2));
-    let acts: Vec<_> = plan.told.values().map(|told| told.act).collect();
+    let acts: Vec<_> = plan.events.values().map(|event| event.act).collect();
     assert_eq!(acts, [Act::Scale { from: Some(3), to: 1 }]);
 }
 

@@ -73,29 +73,29 @@ fn silence_is_measured_from_what_was_last_new() {
 }
 
 #[test]
-fn events_tell_of_nodes_that_come_fail_and_go() {
+fn nodes_that_come_fail_and_go_have_events() {
     let now = Instant::now();
     let heard = |status: &str| {
         let mut node = node(status);
         node.metadata.name = "n1".into();
         Heard::update(None, &node, None, now)
     };
-    let told = |before: Option<&Heard>, after: Option<&Heard>| {
+    let event = |before: Option<&Heard>, after: Option<&Heard>| {
         news(before, after).map(|said| format!("{} {}", said.reason, said.message))
     };
     let (ready, failed) = (heard("True"), heard("Unknown"));
     assert_eq!(
-        told(None, Some(&ready)).as_deref(),
+        event(None, Some(&ready)).as_deref(),
         Some("RegisteredNode Node n1 event: Registered Node n1 in Controller")
     );
     assert_eq!(
-        told(Some(&ready), Some(&failed)).as_deref(),
+        event(Some(&ready), Some(&failed)).as_deref(),
         Some("NodeNotReady Node n1 status is now: NodeNotReady")
     );
-    assert_eq!(told(Some(&failed), Some(&ready)), None);
-    assert_eq!(told(Some(&failed), Some(&failed)), None);
+    assert_eq!(event(Some(&failed), Some(&ready)), None);
+    assert_eq!(event(Some(&failed), Some(&failed)), None);
     assert_eq!(
-        told(Some(&failed), None).as_deref(),
+        event(Some(&failed), None).as_deref(),
         Some("RemovingNode Node n1 event: Removing Node n1 from Controller")
     );
 }

@@ -10,7 +10,7 @@ const MESSAGE_MAX: usize = 1024;
 
 /// The events of one write.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct WriteEvent {
     /// The object that they are about.
     pub about: ObjectReference,
     /// What is done.
@@ -33,7 +33,7 @@ pub enum Act {
     },
 }
 
-impl Told {
+impl WriteEvent {
     /// The event of a success; `key` is of the object that was written.
     pub fn done(&self, key: &ObjectKey) -> Said {
         let name = &key.name;
@@ -79,9 +79,9 @@ mod tests {
 
     #[test]
     fn messages_are_those_of_kubernetes() {
-        let told = |act| Told { about: ObjectReference::default(), act };
+        let event = |act| WriteEvent { about: ObjectReference::default(), act };
         let done = |act| {
-            let said = told(act).done(&ObjectKey::new("ns", "web-1"));
+            let said = event(act).done(&ObjectKey::new("ns", "web-1"));
             format!("{} {}", said.reason, said.message)
         };
         assert_eq!(done(Act::Create), "SuccessfulCreate Created pod: web-1");
@@ -90,9 +90,9 @@ mod tests {
         assert_eq!(new, "ScalingReplicaSet Scaled up replica set web-1 to 3");
         let down = done(Act::Scale { from: Some(3), to: 0 });
         assert_eq!(down, "ScalingReplicaSet Scaled down replica set web-1 to 0 from 3");
-        let failed = told(Act::Create).failed("no").expect("an event");
+        let failed = event(Act::Create).failed("no").expect("an event");
         assert_eq!((&*failed.reason, &*failed.message), ("FailedCreate", "Error creating: no"));
-        let long = told(Act::Create).failed(&"é".repeat(5000)).expect("an event");
+        let long = event(Act::Create).failed(&"é".repeat(5000)).expect("an event");
         assert_eq!(long.message.chars().count(), MESSAGE_MAX);
     }
 }

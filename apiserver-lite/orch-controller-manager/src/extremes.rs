@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::controllers::endpoint_slices::Site;
-use crate::controllers::node_health::{self, Clocks, Heard};
+use crate::controllers::node_health::{self, Around, Clocks, Heard};
 use crate::controllers::pod_cleanup::{self, Place};
 use crate::controllers::volumes::{Marks, fit, growth};
 use crate::controllers::{
@@ -178,7 +178,9 @@ fn nodes_and_leases() {
             let heard = Heard::update(None, node, Some(&lease), steady);
             let clocks = Clocks { steady, wall: now };
             for grace in [Duration::ZERO, Duration::MAX] {
-                drop(node_health::plan(names(), node, &heard, grace, clocks));
+                for around in [Around::SomeReady, Around::NoneReady] {
+                    drop(node_health::plan(names(), node, &heard, grace, clocks, around));
+                }
             }
         }
         assert!(node_cidr::of_node(node).count() <= 2);

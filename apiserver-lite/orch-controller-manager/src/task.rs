@@ -22,6 +22,7 @@ use proto_client::{Change, ObjectKey};
 use crate::controllers::account_token;
 use crate::controllers::addresses::{has_ended, has_selector};
 use crate::controllers::endpoint_slices::{self, Manager};
+use crate::controllers::node_health::is_ready;
 use crate::controllers::owners;
 use crate::controllers::service_account;
 use crate::world::World;
@@ -402,6 +403,14 @@ impl Watched for Node {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
         let mut tasks = vec![Task::NodeHealth(key.name.clone()), Task::NodeCidr(key.name.clone())];
         tasks.extend(volumes::of_changed_node(key, new, old));
+        let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
+        if readiness(new) != readiness(old) {
+            // Whether any node is ready counts for the taints of all.
+            let all = world.nodes.list();
+            if !all.iter().any(|(other, node)| other != key && is_ready(node)) {
+                tasks.extend(all.into_iter().map(|(key, _)| Task::NodeHealth(key.name)));
+            }
+        }
         let by_pods = |node: Option<&Arc<Self>>| node.map(|node| seen_by_pods(node).clone());
         let zone = world.names.sub_label("topology", "zone");
         let zone =

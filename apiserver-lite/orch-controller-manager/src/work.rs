@@ -17,7 +17,7 @@ use proto_daemon::statusz::{StatusBoard, TaskStatus};
 use crate::controllers::account_token::Mint;
 use crate::controllers::endpoint_slices::{Manager, Site};
 use crate::controllers::node_cidr::{self, Cidr};
-use crate::controllers::node_health::{self, Clocks, Heard};
+use crate::controllers::node_health::{self, Around, Clocks, Heard};
 use crate::controllers::owners::{self, Presence};
 use crate::controllers::pod_cleanup::{self, Place};
 use crate::controllers::volumes::{Marks, attach};
@@ -300,7 +300,9 @@ impl Worker {
         let latest = Heard::update(heard.get(name), &node, lease.as_deref(), clocks.steady);
         record(heard.get(name), Some(&latest));
         heard.insert(name.to_owned(), latest.clone());
-        node_health::plan(self.world.names, &node, &latest, self.settings.grace, clocks)
+        let nodes = self.world.nodes.list();
+        let around = Around::of(nodes.iter().map(|(_, node)| &**node));
+        node_health::plan(self.world.names, &node, &latest, self.settings.grace, clocks, around)
     }
 
     /// Makes the writes of a plan in their order, and remembers what the maps have to show before the next

@@ -45,7 +45,7 @@ impl Heard {
             uid: node.metadata.uid.clone(),
             ..ObjectReference::default()
         };
-        Self { renewed, beat, at, is_ready: condition(node, "Ready") == "True", about }
+        Self { renewed, beat, at, is_ready: is_ready(node), about }
     }
 }
 
@@ -82,16 +82,45 @@ pub struct Clocks {
     pub wall: Time,
 }
 
-/// Conditions first; taints when the server has them, so that each write is made from what it follows.
-pub fn plan(names: &Names, node: &Node, heard: &Heard, grace: Duration, now: Clocks) -> Plan {
+/// What is known of all nodes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Around {
+    /// At least one is ready.
+    SomeReady,
+    /// None is: more likely they are not heard here than all gone at once, and their pods would have nowhere to go.
+    NoneReady,
+}
+
+impl Around {
+    /// From all nodes.
+    pub fn of<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> Self {
+        if nodes.any(is_ready) { Self::SomeReady } else { Self::NoneReady }
+    }
+}
+
+/// Whether the node's condition `Ready` is true.
+pub fn is_ready(node: &Node) -> bool {
+    condition(node, "Ready") == "True"
+}
+
+/// Conditions first; taints when the server has them, so that each write is made from what it follows. Taints that drive pods away
+/// are taken off while no node is ready, as in Kubernetes.
+pub fn plan(
+    names: &Names,
+    node: &Node,
+    heard: &Heard,
+    grace: Duration,
+    now: Clocks,
+    around: Around,
+) -> Plan {
     let silent = now.steady.saturating_duration_since(heard.at);
     if silent >= grace {
         if let Some(write) = mark_unknown(names, node, now.wall) {
             return Plan::of([write]);
         }
-        return Plan::of(retaint(names, node, now.wall));
+        return Plan::of(retaint(names, node, now.wall, around));
     }
-    let mut plan = Plan::of(retaint(names, node, now.wall));
+    let mut plan = Plan::of(retaint(names, node, now.wall, around));
     plan.look_again_in(grace.saturating_sub(silent));
     plan
 }
@@ -142,7 +171,7 @@ fn capitalized(word: &str) -> String {
 }
 
 /// Taints as the conditions say; nothing if they are so.
-fn retaint(names: &Names, node: &Node, now: Time) -> Option<Write> {
+fn retaint(names: &Names, node: &Node, now: Time, around: Around) -> Option<Write> {
     let key = |name: &str| names.sub_label("node", name);
     let no_schedule = "NoSchedule";
     let (not_ready, unreachable) = match condition(node, "Ready") {
@@ -150,12 +179,13 @@ fn retaint(names: &Names, node: &Node, now: Time) -> Option<Write> {
         "Unknown" => (false, true),
         _ => (true, false),
     };
+    let drives = around == Around::SomeReady;
     let is_true = |kind: &str| condition(node, kind) == "True";
     let rules = [
         (key("not-ready"), no_schedule, not_ready),
-        (key("not-ready"), "NoExecute", not_ready),
+        (key("not-ready"), "NoExecute", not_ready && drives),
         (key("unreachable"), no_schedule, unreachable),
-        (key("unreachable"), "NoExecute", unreachable),
+        (key("unreachable"), "NoExecute", unreachable && drives),
         (key("memory-pressure"), no_schedule, is_true("MemoryPressure")),
         (key("disk-pressure"), no_schedule, is_true("DiskPressure")),
         (key("pid-pressure"), no_schedule, is_true("PIDPressure")),

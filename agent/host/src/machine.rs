@@ -151,7 +151,10 @@ pub fn usage() -> Result<Usage, MachineError> {
     let tasks_max = first_line("/proc/sys/kernel/pid_max").parse().unwrap_or(0);
     let threads_max = first_line("/proc/sys/kernel/threads-max").parse().unwrap_or(tasks_max);
     Ok(Usage {
-        cpu_nanos: ticks.saturating_mul(1_000_000_000) / procfs::ticks_per_second().max(1),
+        cpu_nanos: ticks
+            .saturating_mul(1_000_000_000)
+            .checked_div(procfs::ticks_per_second())
+            .unwrap_or_default(),
         memory_available_bytes: memory.mem_available.unwrap_or(memory.mem_free),
         memory_total_bytes: memory.mem_total,
         swap_total_bytes: memory.swap_total,

@@ -158,9 +158,10 @@ impl CgroupLimits {
 
     /// The weight on the scale of cgroup v2, 1 to 10000.
     pub fn cpu_weight(&self) -> Option<u64> {
+        const RANGE: u64 = SHARES_MAX - SHARES_MIN;
         self.cpu_shares.map(|shares| {
-            1 + shares.min(SHARES_MAX).saturating_sub(SHARES_MIN).saturating_mul(9_999)
-                / (SHARES_MAX - SHARES_MIN)
+            let above = shares.saturating_sub(SHARES_MIN).min(RANGE);
+            (above.saturating_mul(9_999) / RANGE).saturating_add(1)
         })
     }
 }
@@ -210,7 +211,10 @@ fn huge_pages(amounts: &Amounts) -> BTreeMap<u64, u64> {
 pub fn huge_page_file_size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
     let whole = UNITS.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
-    whole.map_or_else(|| format!("{bytes}B"), |(unit, name)| format!("{}{name}", bytes / unit))
+    whole.map_or_else(
+        || format!("{bytes}B"),
+        |(unit, name)| format!("{}{name}", bytes.checked_div(unit).unwrap_or_default()),
+    )
 }
 
 /// The processor time that a pod asks for, which is its share of its class's weight.

@@ -89,8 +89,9 @@ fn of(pod: &Pod, resource: &str) -> i64 {
 fn relief(pod: &Pod, lacking: &[(String, i64)]) -> i64 {
     let share = |(name, missing): &(String, i64)| {
         let held = of(pod, name).min(*missing);
-        i64::try_from(i128::from(held).saturating_mul(1000) / i128::from((*missing).max(1)))
-            .unwrap_or(0)
+        let thousandths = i128::from(held).saturating_mul(1000);
+        let share = thousandths.checked_div(i128::from(*missing)).unwrap_or_default();
+        i64::try_from(share).unwrap_or(0)
     };
     lacking.iter().map(share).sum()
 }

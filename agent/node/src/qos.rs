@@ -74,8 +74,9 @@ pub fn oom_score_adj(class: QosClass, container: &Container, node_memory_bytes: 
         QosClass::BestEffort => OOM_SCORE_BEST_EFFORT,
         QosClass::Burstable => {
             let asked = container.resources.requests.get(MEMORY).map_or(0, |q| q.as_bytes());
+            let thousandths = u128::from(asked).saturating_mul(1000);
             let share =
-                u128::from(asked).saturating_mul(1000) / u128::from(node_memory_bytes.max(1));
+                thousandths.checked_div(u128::from(node_memory_bytes.max(1))).unwrap_or_default();
             let score = 1000_i64.saturating_sub(i64::try_from(share).unwrap_or(1000));
             // Above a guaranteed container by enough, below a best-effort one.
             score.clamp(1000 + OOM_SCORE_GUARANTEED - 1, OOM_SCORE_BEST_EFFORT - 1)

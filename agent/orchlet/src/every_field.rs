@@ -277,7 +277,6 @@ fn answer(pod: &Value) -> String {
 
 /// The rest of what is computed from a pod's numbers: what it is ranked and measured by, what its files are, what it was.
 fn figures(pod: &Pod) {
-    use agent_node::eviction::{rank, storage};
     use agent_node::{preempt, qos, resources};
 
     let (node, mut load) = (node(), Load::default());
@@ -298,30 +297,7 @@ fn figures(pod: &Pod) {
     let asked = [agent_node::cgroup::cpu_asked(pod); 3];
     let _ = agent_node::cgroup::class_limits(class, asked.into_iter());
     let _ = resources::limits(pod);
-    for uses in [0, 1, u64::MAX] {
-        let container = |name: &String| rank::ContainerUse {
-            name: name.clone(),
-            memory: uses,
-            layer: uses,
-            logs: uses,
-        };
-        let volumes = pod.spec.volumes.iter().map(|v| (v.name.clone(), uses)).collect();
-        let uses = rank::PodUse {
-            memory: uses,
-            volumes: uses,
-            inodes: uses,
-            tasks: uses,
-            containers: pod.spec.containers.iter().map(|c| container(&c.name)).collect(),
-        };
-        let candidate = || rank::Candidate { pod, is_static: false, uses: Some(uses.clone()) };
-        let candidates = [candidate(), candidate()];
-        for signal in agent_node::eviction::Signal::ALL {
-            if let Some(first) = rank::order(&candidates, signal).first() {
-                let _ = rank::message(first, signal);
-            }
-        }
-        let _ = storage::exceeded(pod, &uses, &volumes);
-    }
+    ranks(pod);
     let groups = agent_node::shutdown::Groups::new(
         &[],
         std::time::Duration::from_secs(u64::MAX),
@@ -348,6 +324,35 @@ fn figures(pod: &Pod) {
             let now = agent_pod::seen::Now { unix_seconds, boot };
             let _ = agent_pod::lifecycle::plan(&want, &Default::default(), &memory, now);
         }
+    }
+}
+
+fn ranks(pod: &Pod) {
+    use agent_node::eviction::{rank, storage};
+
+    for uses in [0, 1, u64::MAX] {
+        let container = |name: &String| rank::ContainerUse {
+            name: name.clone(),
+            memory: uses,
+            layer: uses,
+            logs: uses,
+        };
+        let volumes = pod.spec.volumes.iter().map(|v| (v.name.clone(), uses)).collect();
+        let uses = rank::PodUse {
+            memory: uses,
+            volumes: uses,
+            inodes: uses,
+            tasks: uses,
+            containers: pod.spec.containers.iter().map(|c| container(&c.name)).collect(),
+        };
+        let candidate = || rank::Candidate { pod, is_static: false, uses: Some(uses.clone()) };
+        let candidates = [candidate(), candidate()];
+        for signal in agent_node::eviction::Signal::ALL {
+            if let Some(first) = rank::order(&candidates, signal).first() {
+                let _ = rank::message(first, signal);
+            }
+        }
+        let _ = storage::exceeded(pod, &uses, &volumes);
     }
 }
 

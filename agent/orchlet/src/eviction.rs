@@ -157,7 +157,7 @@ impl Evictor {
             return 0;
         }
         let measured = measure(&self.parts, &pods, Extent::Disk).await;
-        let mut evicted = 0;
+        let mut evicted: usize = 0;
         for known in &pods {
             let Some(Measured { uses, volumes }) = measured.get(&known.pod.metadata.uid) else {
                 continue;
@@ -165,7 +165,7 @@ impl Evictor {
             if let Some(Exceeded { signal, message }) = storage::exceeded(&known.pod, uses, volumes)
             {
                 self.evict(known, signal, message, Duration::ZERO);
-                evicted += 1;
+                evicted = evicted.saturating_add(1);
             }
         }
         evicted

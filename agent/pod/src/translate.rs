@@ -231,9 +231,10 @@ fn expand_all(container: &Container, env: &[(String, String)]) -> Result<Expande
     let mut left = ARGUMENT_BYTES_MAX;
     let mut all = |field: &'static str, list: &[String]| {
         let one = |text: &String| {
-            let text = expand(text, left, |name| known.get(name).copied())?;
             // Each has an end of its own as well.
-            left = left.saturating_sub(text.len().saturating_add(1));
+            let room = left.checked_sub(1)?;
+            let text = expand(text, room, |name| known.get(name).copied())?;
+            left = room.saturating_sub(text.len());
             Some(text)
         };
         let expanded: Option<Vec<String>> = list.iter().map(one).collect();

@@ -48,10 +48,14 @@ impl Renewal {
     #[must_use]
     pub fn of(life: Duration, asked: Moment, spread: u64) -> Self {
         let age_max = Duration::from_secs(AGE_MAX_SECS.unsigned_abs());
-        let wait =
-            (life / 100).saturating_mul(u32::try_from(LIFE_PERCENT).unwrap_or(0)).min(age_max);
+        let wait = life
+            .checked_div(100)
+            .unwrap_or_default()
+            .saturating_mul(u32::try_from(LIFE_PERCENT).unwrap_or(0))
+            .min(age_max);
         let share = u32::try_from(spread % (SPREAD_PERCENT * 10)).unwrap_or(0);
-        let wait = wait.saturating_sub((wait / 1000).saturating_mul(share));
+        let wait =
+            wait.saturating_sub(wait.checked_div(1000).unwrap_or_default().saturating_mul(share));
         let secs = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
         Self { boot: asked.boot.saturating_add(wait), unix: asked.unix.saturating_add(secs) }
     }

@@ -107,11 +107,11 @@ fn of_pod(
             logs: logs.bytes,
             ..ContainerUse::default()
         };
-        uses.inodes += logs.inodes;
+        uses.inodes = uses.inodes.saturating_add(logs.inodes);
         for usage in layers {
             use_.memory = use_.memory.max(usage.working_set_bytes);
-            use_.layer += usage.writable_bytes;
-            uses.inodes += usage.writable_inodes;
+            use_.layer = use_.layer.saturating_add(usage.writable_bytes);
+            uses.inodes = uses.inodes.saturating_add(usage.writable_inodes);
         }
         uses.containers.push(use_);
     }
@@ -123,8 +123,8 @@ fn of_pod(
         };
         measured.volumes.insert(volume.name.clone(), used.bytes);
         if source.medium.is_empty() {
-            uses.volumes += used.bytes;
-            uses.inodes += used.inodes;
+            uses.volumes = uses.volumes.saturating_add(used.bytes);
+            uses.inodes = uses.inodes.saturating_add(used.inodes);
         }
     }
     Some(measured)

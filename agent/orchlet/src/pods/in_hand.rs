@@ -162,6 +162,14 @@ impl InHand {
         self.lock().line(uid)
     }
 
+    /// Pods that are under suspicion, by uid.
+    #[cfg(test)]
+    pub fn suspects(&self) -> Vec<String> {
+        let lines = self.lock();
+        let all = lines.lines.iter().filter(|(_, (_, line))| line.ends > 0);
+        all.map(|(uid, _)| uid.clone()).collect()
+    }
+
     /// Changes what is known of a pod, which is made known if it was not; what is known then.
     pub fn change(&self, uid: &str, change: impl FnOnce(&mut Line)) -> Line {
         let mut lines = self.lock();

@@ -137,6 +137,9 @@ impl Sim {
         {
             lock(&self.world).broken(format!("the agent panics: {error}"));
         }
+        for uid in agent.parts.in_hand.suspects() {
+            lock(&self.world).broken(format!("the task of {uid} panics"));
+        }
         drop(agent.heals);
         drop(agent.parts);
         // Everything that belongs to it ends before anything else happens.

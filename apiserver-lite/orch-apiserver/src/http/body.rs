@@ -19,6 +19,8 @@ const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Of a body that is too large, this much more is read and thrown away: most clients look at the answer only when they have
 /// sent everything, and take a connection that is closed before for a failure of the network.
 const DISCARDED_LEN_MAX: usize = 32 << 20;
+/// Longest wait for that.
+const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Chunks of streamed responses are gathered up to about this size before they go to the TLS layer.
 const CHUNK_LEN: usize = 64 << 10;
 
@@ -77,38 +79,49 @@ pub fn parts(parts: Vec<Bytes>) -> ResponseBody {
 /// # Errors
 /// 413 above `BODY_LEN_MAX`, 400 when the client breaks off, 408 when it takes too long.
 pub async fn read(body: Incoming) -> Result<Bytes, ApiError> {
-    tokio::time::timeout(BODY_WAIT_MAX, gather(body))
-        .await
-        .map_err(|_| ApiError::request_timeout("the request body did not arrive in time"))?
+    match tokio::time::timeout(BODY_WAIT_MAX, gather(body)).await {
+        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(Unread::Broken)) => Err(ApiError::bad_request("the request body could not be read")),
+        Ok(Err(Unread::TooLarge(rest))) => {
+            let _ = tokio::time::timeout(DISCARD_WAIT_MAX, discard(*rest)).await;
+            Err(ApiError::too_large(BODY_LEN_MAX))
+        }
+        Err(_) => Err(ApiError::request_timeout("the request body did not arrive in time")),
+    }
+}
+
+/// Why a body was not read whole.
+enum Unread {
+    /// It broke off.
+    Broken,
+    /// There is more of it than may be.
+    TooLarge(Box<Incoming>),
 }
 
 /// Reads on, so that the client gets to read the answer.
-async fn too_large(mut body: Incoming) -> ApiError {
-    let answer = ApiError::too_large(BODY_LEN_MAX);
-    if body.size_hint().lower() > DISCARDED_LEN_MAX as u64 {
-        return answer;
+async fn discard(mut body: Incoming) {
+    let mut left = DISCARDED_LEN_MAX;
+    if body.size_hint().lower() > left as u64 {
+        return;
     }
-    let mut discarded = 0_usize;
     while let Some(Ok(frame)) = body.frame().await {
-        discarded = discarded.saturating_add(frame.data_ref().map_or(0, Bytes::len));
-        if discarded > DISCARDED_LEN_MAX {
-            break;
+        match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+            Some(rest) => left = rest,
+            None => return,
         }
     }
-    answer
 }
 
-async fn gather(mut body: Incoming) -> Result<Bytes, ApiError> {
+async fn gather(mut body: Incoming) -> Result<Bytes, Unread> {
     if body.size_hint().lower() > BODY_LEN_MAX as u64 {
-        return Err(too_large(body).await);
+        return Err(Unread::TooLarge(Box::new(body)));
     }
-    let broken = |_| ApiError::bad_request("the request body could not be read");
     let mut all = BytesMut::new();
     let mut only: Option<Bytes> = None;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| Unread::Broken)?.into_data() else { continue };
         if all.len() + only.as_ref().map_or(0, Bytes::len) + data.len() > BODY_LEN_MAX {
-            return Err(too_large(body).await);
+            return Err(Unread::TooLarge(Box::new(body)));
         }
         // Most bodies come in one frame, which is kept without a copy.
         match only.take() {

@@ -28,7 +28,7 @@ async fn silent_connections_of_one_peer_do_not_keep_others_out() {
     }
     let mut pinging = Vec::new();
     for _ in 0..300 {
-        if let Ok(Some(mut stream)) = timeout(NONE, server.tls_http2()).await
+        if let Ok(Some(mut stream)) = timeout(NONE, server.tls_http2(false)).await
             && stream.write_all(BEGINNING).await.is_ok()
         {
             pinging.push(stream);
@@ -84,7 +84,7 @@ async fn a_client_that_sends_everything_first_sees_why_it_was_too_much() {
         assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
         assert!(answer.contains("RequestEntityTooLarge"), "{answer}");
     }
-    let stream = server.tls_http2().await.expect("TLS");
+    let stream = server.tls_http2(true).await.expect("TLS");
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
             .await

@@ -179,9 +179,13 @@ impl Api {
         self.admin.connect(name, self.tcp().await).await.expect("TLS")
     }
 
-    /// TLS without a certificate, agreed on HTTP/2; `None` when the server breaks it off.
-    pub async fn tls_http2(&self) -> Option<tokio_rustls::client::TlsStream<TcpStream>> {
-        let mut config = ClientConfig::clone(self.anonymous.config());
+    /// TLS that has agreed on HTTP/2; `None` when the server breaks it off.
+    pub async fn tls_http2(
+        &self,
+        as_admin: bool,
+    ) -> Option<tokio_rustls::client::TlsStream<TcpStream>> {
+        let connector = if as_admin { &self.admin } else { &self.anonymous };
+        let mut config = ClientConfig::clone(connector.config());
         config.alpn_protocols = vec![b"h2".to_vec()];
         let name = ServerName::try_from("127.0.0.1").expect("valid");
         TlsConnector::from(Arc::new(config)).connect(name, self.tcp().await).await.ok()

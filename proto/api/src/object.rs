@@ -6,7 +6,7 @@
 
 use crate::codec::json::{Key, Written};
 use crate::codec::{Object, json};
-use crate::meta::v1::{ListMeta, ObjectMeta};
+use crate::meta::v1::{ListMeta, ObjectMeta, PartialObjectMetadata};
 use crate::names::Names;
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{DecodeContext, WireType};
@@ -112,6 +112,20 @@ pub trait Resource: Kind {
     fn metadata(&self) -> &ObjectMeta;
     /// The object's metadata, to change it.
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
+}
+
+/// The metadata of objects of any kind: which one, the path that is asked says.
+impl Resource for PartialObjectMetadata {
+    const PLURAL: &'static str = "";
+    const NAMESPACED: bool = true;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
 }
 
 /// Objects of one kind, as a list or watch starts with them.

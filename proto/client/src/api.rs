@@ -29,6 +29,10 @@ impl<T> Clone for Api<T> {
 impl<T: Resource> Api<T> {
     pub(crate) fn new(client: Client, namespace: Option<&str>) -> Self {
         let collection = Collection::of::<T>(client.names(), namespace);
+        Self::of(client, collection)
+    }
+
+    pub(crate) fn of(client: Client, collection: Collection) -> Self {
         Self { client, collection, kind: PhantomData }
     }
 
@@ -61,7 +65,7 @@ impl<T: Resource> Api<T> {
     pub async fn list(&self, params: &ListParams) -> Result<List<T>, ClientError> {
         let path = self.collection.path();
         let make = |_| Ok(request::list(path.clone(), params));
-        self.client.negotiate(make, |encoding, body| encoding.decode_list(body)).await
+        self.client.for_list().negotiate(make, |encoding, body| encoding.decode_list(body)).await
     }
 
     /// Creates the object, in its own namespace when this is for all.

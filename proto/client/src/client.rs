@@ -12,18 +12,18 @@ use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::upgrade::Upgraded;
-use proto_api::meta::v1::Status;
+use proto_api::meta::v1::{PartialObjectMetadata, Status};
 use proto_api::names::Names;
 use proto_api::{Kind, Resource};
 use tokio::time::{Instant, timeout_at};
 
 use crate::api::Api;
 use crate::config::{ClientConfig, Credential};
-use crate::content::Encoding;
+use crate::content::{Encoding, Form};
 use crate::error::{ClientError, DecodeError};
 use crate::metrics::RequestMetrics;
 use crate::params::{DeleteParams, ListParams};
-use crate::request;
+use crate::request::{self, Collection};
 use crate::rotating::Rotating;
 use crate::transport::{self, Pings, TlsError, Transport};
 
@@ -40,6 +40,7 @@ pub struct Client {
     shared: Arc<Shared>,
     deadline: Duration,
     metrics: Option<RequestMetrics>,
+    form: Form,
 }
 
 struct Shared {
@@ -110,7 +111,7 @@ impl Client {
             authorization: Mutex::new(authorization),
             json_only: AtomicBool::new(false),
         };
-        Ok(Self { shared: Arc::new(shared), deadline: DEADLINE, metrics: None })
+        Ok(Self { shared: Arc::new(shared), deadline: DEADLINE, metrics: None, form: Form::Whole })
     }
 
     /// The same server and identity over a connection of its own, for what must not wait behind
@@ -157,6 +158,20 @@ impl Client {
     /// Objects of `T` in one namespace.
     pub fn within<T: Resource>(&self, namespace: &str) -> Api<T> {
         Api::new(self.clone(), Some(namespace))
+    }
+
+    /// The metadata of the objects of a collection, whatever their kind; nothing else of them is sent.
+    pub fn metadata(&self, collection: Collection) -> Api<PartialObjectMetadata> {
+        Api::of(Self { form: Form::Metadata, ..self.clone() }, collection)
+    }
+
+    /// The same client, whose next answer is a list.
+    pub(crate) fn for_list(&self) -> Self {
+        let form = match self.form {
+            Form::Whole => Form::Whole,
+            Form::Metadata | Form::MetadataList => Form::MetadataList,
+        };
+        Self { form, ..self.clone() }
     }
 
     /// Sends a request made by [`crate::request`], with JSON asked for unless it has an `Accept` of
@@ -274,7 +289,7 @@ impl Client {
         mut request: Request<Bytes>,
         encoding: Encoding,
     ) -> Request<Bytes> {
-        request.headers_mut().insert(header::ACCEPT, encoding.accept(self.names()));
+        request.headers_mut().insert(header::ACCEPT, encoding.accept(self.form, self.names()));
         request
     }
 

@@ -18,18 +18,34 @@ pub(crate) enum Encoding {
     Protobuf,
 }
 
+/// How much of objects is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    Whole,
+    /// One object, or a stream of them, as `PartialObjectMetadata`.
+    Metadata,
+    /// A list of those.
+    MetadataList,
+}
+
 impl Encoding {
     /// `Accept` for this form. Protobuf still takes JSON: kinds made at run time have nothing else,
     /// and errors may be either.
-    pub(crate) fn accept(self, names: &Names) -> HeaderValue {
-        match self {
-            Self::Json => HeaderValue::from_static("application/json"),
+    pub(crate) fn accept(self, form: Form, names: &Names) -> HeaderValue {
+        let partial = |kind: &str| format!(";as={kind};g={};v=v1", names.group("meta"));
+        let form = match form {
+            Form::Whole => String::new(),
+            Form::Metadata => partial("PartialObjectMetadata"),
+            Form::MetadataList => partial("PartialObjectMetadataList"),
+        };
+        let text = match self {
+            Self::Json => format!("application/json{form}"),
             Self::Protobuf => {
-                let both = format!("{},application/json", names.protobuf_media_type());
-                HeaderValue::from_str(&both)
-                    .unwrap_or_else(|_| HeaderValue::from_static("application/json"))
+                format!("{}{form},application/json{form}", names.protobuf_media_type())
             }
-        }
+        };
+        HeaderValue::from_str(&text)
+            .unwrap_or_else(|_| HeaderValue::from_static("application/json"))
     }
 
     pub(crate) fn content_type(self, names: &Names) -> &'static str {

@@ -147,3 +147,43 @@ async fn trouble_is_waited_out() {
     stream.event("MODIFIED", &json!({"kind": "Secret", "apiVersion": "v1", "metadata": {}}));
     bench.asked(&["&resourceVersion=6&"]).await.stream();
 }
+
+#[tokio::test]
+async fn metadata_alone_is_asked_for_and_read() {
+    let mut server = Server::plain().await;
+    let collection = crate::request::Collection {
+        group: "example.org".to_owned(),
+        version: "v1".to_owned(),
+        plural: "things".to_owned(),
+        namespace: None,
+    };
+    let api = server.client().metadata(collection);
+    let reflector =
+        Reflector::projected(api.clone(), ListParams::default(), |object| object.metadata.uid);
+    let (store, drain) = (reflector.store(), Drain::default());
+    tokio::spawn(reflector.run(drain.watch(), |_| {}));
+    let accepts = |asked: &Asked, form: &str| {
+        let accept = asked.headers["accept"].to_str().expect("text");
+        let ranges = accept
+            .split(',')
+            .all(|range| range.ends_with(&format!(";as={form};g=meta.k8s.io;v=v1")));
+        assert!(ranges, "{accept}");
+    };
+    let partial = |name: &str| {
+        let metadata = json!({"name": name, "uid": "u", "resourceVersion": "6"});
+        json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+    };
+    let asked = server.asked().await;
+    assert!(asked.line.starts_with("GET /apis/example.org/v1/things?"), "{}", asked.line);
+    accepts(&asked, "PartialObjectMetadataList");
+    asked.reply(200, &list(5, "", &[partial("a")]));
+    store.synced().await;
+    let asked = server.asked().await;
+    accepts(&asked, "PartialObjectMetadata");
+    asked.stream().event("ADDED", &partial("b"));
+    let getting = tokio::spawn(async move { api.get("a").await });
+    let asked = server.asked().await;
+    accepts(&asked, "PartialObjectMetadata");
+    asked.reply(200, &partial("a"));
+    assert_eq!(getting.await.expect("ended").expect("read").metadata.name, "a");
+}

@@ -124,6 +124,12 @@ pub struct Bound {
 }
 
 impl Bound {
+    /// What all requests share.
+    #[cfg(test)]
+    pub(crate) fn server(&self) -> Arc<Server> {
+        self.server.clone()
+    }
+
     /// The real address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {

@@ -14,7 +14,7 @@ use crate::admission::{self, Operation};
 use crate::key;
 use crate::record::{Draft, Stored};
 use crate::registry;
-use crate::server::{now, timestamp};
+use crate::server::{Server, now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
 
 /// Tries to find a free name below `generateName`.
@@ -95,29 +95,37 @@ async fn commit(call: &Call<'_>, object: Object) -> Result<Arc<Stored>, ApiError
         }
         Err(error) => return Err(write_failed(&error)),
     };
-    match admission::namespace_of(call.server, record.object()) {
-        Ok(after) if after == before => Ok(record),
-        // The namespace was deleted, and made again, in between.
-        Ok(_) => take_back(call, &key, &record).await.and(Err(ApiError::modified(call.about()))),
-        Err(error) => take_back(call, &key, &record).await.and(Err(error)),
-    }
+    settle(call.server, call.about(), &key, record, &before).await
 }
 
-/// Removes an object that was written in vain, unless its namespace's end has done so.
-async fn take_back(call: &Call<'_>, key: &str, record: &Arc<Stored>) -> Result<(), ApiError> {
+/// The object that was written, if its namespace is still the one with the uid `before` and stays; otherwise the object is
+/// taken back.
+async fn settle(
+    server: &Server,
+    about: About<'_>,
+    key: &str,
+    record: Arc<Stored>,
+    before: &str,
+) -> Result<Arc<Stored>, ApiError> {
+    let why = match admission::namespace_of(server, record.object()) {
+        Ok(after) if after == before => return Ok(record),
+        // The namespace was deleted, and made again, in between.
+        Ok(_) => ApiError::modified(about),
+        Err(error) => error,
+    };
     let mut revision = record.revision();
     for _ in 0..CONFLICT_TRIES {
-        match call.server.store.write(Write::delete(key, revision)).await {
+        match server.store.write(Write::delete(key, revision)).await {
             Err(WriteError::Conflict { revision: newer, current, .. })
                 if current.object().uid() == record.object().uid() =>
             {
                 revision = newer;
             }
-            Ok(_) | Err(WriteError::Conflict { .. } | WriteError::NotFound { .. }) => return Ok(()),
+            Ok(_) | Err(WriteError::Conflict { .. } | WriteError::NotFound { .. }) => break,
             Err(error) => return Err(write_failed(&error)),
         }
     }
-    Err(ApiError::modified(call.about()))
+    Err(why)
 }
 
 /// Fills in what the server decides about new objects.
@@ -188,7 +196,11 @@ pub fn random_suffix() -> String {
 
 #[cfg(test)]
 mod tests {
+    use apiserver_store::Expect;
+    use proto_api::names::{Names, Profile};
+
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn generated_names_fit_labels() {
@@ -198,5 +210,64 @@ mod tests {
         assert!(name.starts_with("web-") && name.len() == 9, "{name}");
         assert_ne!(generated_name("web-"), generated_name("web-"));
         assert!(generated_name(&"é".repeat(40)).len() <= 63);
+    }
+
+    /// A server with the namespace `team`, and an object in it that is stored already.
+    async fn stored() -> (Arc<Server>, String, Arc<Stored>, String) {
+        let names = Names::new(Profile::Kubernetes);
+        let server = crate::app::build(Config::for_tests(names)).await.unwrap().server();
+        let uid = write(&server, "namespaces", "", "team", "one").await.1.object().uid().to_owned();
+        let (key, record) = write(&server, "configmaps", "team", "a", "two").await;
+        (server, key, record, uid)
+    }
+
+    async fn write(
+        server: &Server,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> (String, Arc<Stored>) {
+        let kind = server.kind("", resource).unwrap();
+        let mut object = Object::new(kind.clone());
+        for (field, text) in [("name", name), ("namespace", namespace), ("uid", uid)] {
+            object.set_meta_str(field, text);
+        }
+        let key = key::object(kind, namespace, name);
+        let draft = Draft::new(&server.engine, object);
+        let write = Write::Put { key: key.clone(), expect: Expect::Anything, draft };
+        (key, server.store.write(write).await.unwrap().record)
+    }
+
+    #[tokio::test]
+    async fn nothing_is_left_in_a_namespace_that_went_meanwhile() {
+        let about = About::default();
+        let left = |server: &Server| server.find_in("", "configmaps", "team", "a").is_some();
+
+        let (server, key, record, uid) = stored().await;
+        assert!(settle(&server, about, &key, record.clone(), &uid).await.is_ok());
+        assert!(left(&server));
+        // Another namespace of the same name.
+        let made = settle(&server, about, &key, record, "older").await;
+        assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(409), false));
+
+        let (server, key, record, uid) = stored().await;
+        let namespaces = server.kind("", "namespaces").unwrap();
+        let namespace = key::object(namespaces, "", "team");
+        let found = server.find_in("", "namespaces", "", "team").unwrap();
+        let mut going = found.object().clone();
+        going.set_meta_str("deletionTimestamp", "2026-01-02T03:04:05Z");
+        let draft = Draft::new(&server.engine, going);
+        server.store.write(Write::update(&namespace, found.revision(), draft)).await.unwrap();
+        // Others may have changed the object since.
+        write(&server, "configmaps", "team", "a", "two").await;
+        let made = settle(&server, about, &key, record, &uid).await;
+        assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(403), false));
+
+        let (server, key, record, uid) = stored().await;
+        let gone = Write::Delete { key: namespace, expect: Expect::Present };
+        server.store.write(gone).await.unwrap();
+        let made = settle(&server, about, &key, record, &uid).await;
+        assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(404), false));
     }
 }

@@ -22,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::bootstrap::{self, Bootstrap};
 use crate::certificates::{Certificates, Duties};
+use crate::garbage::{self, Garbage};
 use crate::metrics::Counters;
 use crate::metrics::volumes::VolumeCounts;
 use crate::settings::{Flags, Settings};
@@ -34,9 +35,10 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VERSION"));
 
 /// The controllers that tell people something, and the names under which they do.
-const VOICES: [(&str, &str); 9] = [
+const VOICES: [(&str, &str); 10] = [
     ("attachdetach", "attachdetach-controller"),
     ("deployment", "deployment-controller"),
+    ("disruption", "controllermanager"),
     ("ephemeral-volume", "ephemeral_volume"),
     ("nodelifecycle", "node-controller"),
     ("persistentvolume-binder", "persistentvolume-controller"),
@@ -165,6 +167,14 @@ async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     };
     let page = shown.board.task("bootstrap tokens");
     let bootstrap = tokio::spawn(bootstrap.run(page, drain.clone()));
+    let garbage = Garbage {
+        client: client.clone(),
+        workers,
+        counters: shown.counters.clone(),
+        page: shown.board.task(garbage::CONTROLLER),
+    };
+    let garbage =
+        settings.enabled.has(garbage::CONTROLLER).then(|| tokio::spawn(garbage.run(drain.clone())));
     let worker = Arc::new(Worker::new(client, world, settings, shown));
     let work = move |task| {
         let worker = worker.clone();
@@ -174,4 +184,5 @@ async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     keeping.abort();
     certificates.abort();
     bootstrap.abort();
+    garbage.inspect(|garbage| garbage.abort());
 }

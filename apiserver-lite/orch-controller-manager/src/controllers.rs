@@ -3,6 +3,7 @@
 pub mod account_token;
 pub mod addresses;
 pub mod deployment;
+pub mod disruption;
 pub mod endpoint_slices;
 pub mod endpoints;
 pub mod mirror;
@@ -22,9 +23,11 @@ pub mod write_events;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use proto_api::meta::v1::ObjectMeta;
+use proto_client::ObjectKey;
 use proto_client::events::correlate::Said;
 
-use crate::write::Write;
+use crate::write::{ObjectKind, Write};
 use write_events::WriteEvent;
 
 /// What a controller wants done.
@@ -38,6 +41,26 @@ pub struct Plan {
     pub said: Vec<Said>,
     /// Events of single writes, by their place among the writes.
     pub events: BTreeMap<usize, WriteEvent>,
+    /// Who takes objects over by these writes; they are only made if the server shows that it is not being deleted.
+    pub adopter: Option<Adopter>,
+}
+
+/// An object that becomes the controller of others.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Adopter {
+    /// Its kind.
+    pub kind: ObjectKind,
+    /// Which.
+    pub key: ObjectKey,
+    /// Its uid.
+    pub uid: String,
+}
+
+impl Adopter {
+    /// The object of this kind with this metadata.
+    pub fn of(kind: ObjectKind, metadata: &ObjectMeta) -> Self {
+        Self { kind, key: ObjectKey::of(metadata), uid: metadata.uid.clone() }
+    }
 }
 
 impl Plan {
@@ -53,6 +76,7 @@ impl Plan {
         self.events.extend(events.map(|(nth, event)| (before.saturating_add(nth), event)));
         self.writes.extend(other.writes);
         self.said.extend(other.said);
+        self.adopter = other.adopter.or(self.adopter.take());
         other.again_in.into_iter().for_each(|delay| self.look_again_in(delay));
     }
 

@@ -154,7 +154,9 @@ fn pods_wherever_they_are_read() {
     let site = Site { names: names(), zone: &|_| None, endpoints_max: 100 };
     let slices: [Arc<EndpointSlice>; 0] = [];
     each::<Pod>(&pod, |pod, now| {
-        for place in [Place::On(&node), Place::Vanished(Duration::MAX), Place::Unscheduled] {
+        for place in
+            [Place::On(&node), Place::Missing(Duration::MAX), Place::Absent, Place::Unscheduled]
+        {
             drop(pod_cleanup::plan(pod, place, now));
         }
         let pods = [Arc::new(pod.clone())];

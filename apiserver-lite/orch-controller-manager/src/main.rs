@@ -16,6 +16,7 @@ mod certificates;
 mod controllers;
 #[cfg(test)]
 mod extremes;
+mod garbage;
 mod metrics;
 mod settings;
 mod task;

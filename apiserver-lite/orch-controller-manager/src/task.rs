@@ -3,6 +3,7 @@
 //! A task names an object; it never says what happened to it. Every task can be done at any time, any number
 //! of times: it looks at what is, and does what is missing.
 
+mod disruption;
 mod volumes;
 
 use std::fmt;
@@ -15,7 +16,6 @@ use proto_api::core::v1::{
     ServiceAccount,
 };
 use proto_api::discovery::v1::EndpointSlice;
-use proto_api::meta::v1::ObjectMeta;
 use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
@@ -26,7 +26,6 @@ use crate::controllers::node_health::is_ready;
 use crate::controllers::owners;
 use crate::controllers::service_account;
 use crate::world::World;
-use crate::write::ObjectKind;
 
 pub(crate) use volumes::users;
 
@@ -61,8 +60,8 @@ pub enum Task {
     ReplicationController(ObjectKey),
     /// The replica sets of a deployment.
     Deployment(ObjectKey),
-    /// Whether an object's owners are still there.
-    Owned(ObjectKind, ObjectKey),
+    /// How many evictions a disruption budget allows.
+    Disruption(ObjectKey),
     /// The volume of a claim.
     Claim(ObjectKey),
     /// The phase of a volume, and what becomes of it.
@@ -96,7 +95,7 @@ impl Task {
             Self::ReplicaSet(_) => "replicaset",
             Self::ReplicationController(_) => "replicationcontroller",
             Self::Deployment(_) => "deployment",
-            Self::Owned(..) => "garbagecollector",
+            Self::Disruption(_) => "disruption",
             Self::Claim(_) | Self::Volume(_) => "persistentvolume-binder",
             Self::ClaimProtection(_) => "pvc-protection",
             Self::VolumeProtection(_) => "pv-protection",
@@ -127,9 +126,9 @@ impl Task {
             | Self::Deployment(key)
             | Self::Claim(key)
             | Self::ClaimProtection(key)
+            | Self::Disruption(key)
             | Self::OwnClaims(key)
-            | Self::Growth(key)
-            | Self::Owned(_, key) => Subject::OfNamespace(key),
+            | Self::Growth(key) => Subject::OfNamespace(key),
             Self::EndedPods => Subject::AllPods,
         }
     }
@@ -160,9 +159,6 @@ enum Subject<'a> {
 impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.controller())?;
-        if let Self::Owned(kind, _) = self {
-            write!(f, " {kind:?}")?;
-        }
         match self.subject() {
             Subject::Namespace(name) | Subject::OfCluster(name) => write!(f, " {name}"),
             Subject::OfNamespace(key) => write!(f, " {key}"),
@@ -179,13 +175,14 @@ impl fmt::Debug for Task {
 }
 
 /// Every controller, by the name that `--controllers` knows.
-pub const CONTROLLERS: [&str; 25] = [
+pub const CONTROLLERS: [&str; 26] = [
     "attachdetach",
     BOOTSTRAP_SIGNER,
     "csrapproving",
     "csrcleaner",
     "csrsigning",
     "deployment",
+    "disruption",
     "endpoint",
     "endpointslice",
     "endpointslicemirroring",
@@ -315,9 +312,6 @@ impl Watched for Pod {
         let mut tasks = of_services(new, old, &world.services.within(&key.namespace));
         if let Some(pod) = new {
             tasks.push(Task::PodCleanup(key.clone()));
-            if old.is_none() && !pod.metadata.owner_references.is_empty() {
-                tasks.push(Task::Owned(ObjectKind::Pod, key.clone()));
-            }
             if has_ended(pod) && !old.is_some_and(|old| has_ended(old)) {
                 tasks.push(Task::EndedPods);
             }
@@ -325,6 +319,7 @@ impl Watched for Pod {
             tasks.push(Task::Namespace(key.namespace.clone()));
         }
         tasks.extend(volumes::of_pod(world, key, new, old));
+        tasks.extend(disruption::of_pod(world, key, new, old));
         for pod in [new, old].into_iter().flatten() {
             match pod.metadata.owner_references.iter().find(|o| o.controller == Some(true)) {
                 Some(owner) => {
@@ -455,20 +450,13 @@ impl Watched for ReplicaSet {
     fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
         let mut tasks = vec![Task::ReplicaSet(key.clone())];
+        let replicas = |set: Option<&Arc<Self>>| set.map(|set| set.spec.replicas);
+        tasks.extend(disruption::of_scale(world, &key.namespace, replicas(new), replicas(old)));
         for set in [new, old].into_iter().flatten() {
             let owner = owners::controller(&set.metadata, "Deployment");
             tasks.extend(
                 owner.map(|owner| Task::Deployment(ObjectKey::new(&key.namespace, &owner.name))),
             );
-        }
-        match (new, old) {
-            (Some(set), None) if !set.metadata.owner_references.is_empty() => {
-                tasks.push(Task::Owned(ObjectKind::ReplicaSet, key.clone()));
-            }
-            (None, Some(gone)) => {
-                tasks.extend(owned_pods(world, &gone.metadata));
-            }
-            _ => {}
         }
         tasks
     }
@@ -477,10 +465,9 @@ impl Watched for ReplicaSet {
 impl Watched for ReplicationController {
     fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let replicas = |found: Option<&Arc<Self>>| found.map(|found| found.spec.replicas);
         let mut tasks = vec![Task::ReplicationController(key.clone())];
-        if let (None, Some(gone)) = (new, old) {
-            tasks.extend(owned_pods(world, &gone.metadata));
-        }
+        tasks.extend(disruption::of_scale(world, &key.namespace, replicas(new), replicas(old)));
         tasks
     }
 }
@@ -488,27 +475,11 @@ impl Watched for ReplicationController {
 impl Watched for Deployment {
     fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        let replicas = |found: Option<&Arc<Self>>| found.map(|found| found.spec.replicas);
         let mut tasks = vec![Task::Deployment(key.clone())];
-        if let (None, Some(gone)) = (new, old) {
-            let sets = world.replica_sets.within(&key.namespace);
-            let owned = sets.iter().filter(|set| is_owned(&set.metadata, &gone.metadata));
-            tasks.extend(
-                owned.map(|s| Task::Owned(ObjectKind::ReplicaSet, ObjectKey::of(&s.metadata))),
-            );
-        }
+        tasks.extend(disruption::of_scale(world, &key.namespace, replicas(new), replicas(old)));
         tasks
     }
-}
-
-/// Looks whether the pods of an owner that is gone still have another.
-fn owned_pods(world: &World, gone: &ObjectMeta) -> Vec<Task> {
-    let pods = world.pods.within(&gone.namespace);
-    let owned = pods.iter().filter(|pod| is_owned(&pod.metadata, gone));
-    owned.map(|pod| Task::Owned(ObjectKind::Pod, ObjectKey::of(&pod.metadata))).collect()
-}
-
-fn is_owned(metadata: &ObjectMeta, owner: &ObjectMeta) -> bool {
-    metadata.owner_references.iter().any(|reference| reference.uid == owner.uid)
 }
 
 #[cfg(test)]
@@ -552,12 +523,12 @@ mod tests {
             Task::EndedPods,
             Task::NodeHealth("n".into()),
             Task::NodeCidr("n".into()),
-            Task::Owned(ObjectKind::Pod, key),
+            Task::ReplicaSet(key),
         ] {
             assert!(CONTROLLERS.contains(&task.controller()), "{task:?}");
             assert!(task.to_string().starts_with(task.controller()));
         }
-        let collected = Task::Owned(ObjectKind::Pod, ObjectKey::new("ns", "a"));
-        assert_eq!(collected.to_string(), "garbagecollector Pod ns/a");
+        let slices = Task::Slices(ObjectKey::new("ns", "a"));
+        assert_eq!(slices.to_string(), "endpointslice ns/a");
     }
 }

@@ -1,5 +1,8 @@
 //! Doing a task: take what the maps show, let the controller decide, make its writes.
 
+mod adoption;
+mod cleanup;
+mod disruption;
 mod ending;
 mod volumes;
 
@@ -7,30 +10,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use proto_api::core::v1::{Namespace, Pod};
-use proto_api::meta::v1::{ObjectMeta, OwnerReference};
-use proto_api::{Quantity, Resource, Time};
+use proto_api::core::v1::Namespace;
+use proto_api::{Quantity, Time};
 use proto_client::events::Recorder;
-use proto_client::{Client, ClientError, ObjectKey, Store};
+use proto_client::{Client, ClientError, ObjectKey};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
 use crate::controllers::account_token::Mint;
 use crate::controllers::endpoint_slices::{Manager, Site};
 use crate::controllers::node_cidr::{self, Cidr};
 use crate::controllers::node_health::{self, Around, Clocks, Heard};
-use crate::controllers::owners::{self, Presence};
-use crate::controllers::pod_cleanup::{self, Place};
 use crate::controllers::volumes::{Marks, attach};
 use crate::controllers::write_events::WriteEvent;
 use crate::controllers::{
-    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, replica_set,
+    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, pod_cleanup, replica_set,
     replication_controller, root_ca, service_account,
 };
 use crate::metrics::Counters;
 use crate::settings::Settings;
 use crate::task::{CONTROLLERS, Task};
 use crate::world::World;
-use crate::write::{Effect, ObjectKind};
+use crate::write::Effect;
 
 /// How long a plan waits for the maps to show what the last one did. Longer means that somebody undid it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -130,8 +130,9 @@ impl Worker {
     async fn work(&self, task: &Task) -> Result<Option<Duration>, WorkError> {
         match task {
             Task::Namespace(name) => return self.end_namespace(name).await,
+            Task::PodCleanup(key) => return self.clean_up(task, key).await,
+            Task::Disruption(key) => return self.count_disruptions(task, key).await,
             Task::NodeCidr(name) => return self.give_ranges(name).await,
-            Task::Owned(kind, key) => return self.collect_garbage(task, *kind, key).await,
             Task::Claim(_)
             | Task::Volume(_)
             | Task::ClaimProtection(_)
@@ -170,10 +171,6 @@ impl Worker {
             }
             Task::Slices(key) => self.plan_slices(key, Manager::Selector),
             Task::Mirror(key) => self.plan_slices(key, Manager::Mirror),
-            Task::PodCleanup(key) => match world.pods.get(key) {
-                Some(pod) => self.plan_cleanup(&pod),
-                None => Plan::default(),
-            },
             Task::EndedPods => {
                 let pods: Vec<_> = world.pods.list().into_iter().map(|(_, pod)| pod).collect();
                 pod_cleanup::plan_ended(&pods, self.settings.ended_pods_max)
@@ -263,25 +260,6 @@ impl Worker {
         }
     }
 
-    fn plan_cleanup(&self, pod: &Pod) -> Plan {
-        let name = &pod.spec.node_name;
-        let node = self.world.nodes.get(&ObjectKey::new("", name));
-        let mut vanished = lock(&self.memory.vanished);
-        let place = match &node {
-            _ if name.is_empty() => Place::Unscheduled,
-            Some(node) => {
-                vanished.remove(name);
-                Place::On(node)
-            }
-            None => {
-                let now = Instant::now();
-                let since = vanished.entry(name.clone()).or_insert(now);
-                Place::Vanished(now.saturating_duration_since(*since))
-            }
-        };
-        pod_cleanup::plan(pod, place, now())
-    }
-
     fn plan_health(&self, name: &str) -> Plan {
         let key = ObjectKey::new("", name);
         let mut heard = lock(&self.memory.heard);
@@ -308,6 +286,11 @@ impl Worker {
     /// Makes the writes of a plan in their order, and remembers what the maps have to show before the next
     /// plan for the task. The first failure ends it: the rest is planned anew.
     async fn apply(&self, task: &Task, plan: Plan) -> Result<Option<Duration>, WorkError> {
+        if let Some(adopter) = &plan.adopter
+            && !self.may_adopt(adopter).await?
+        {
+            return Ok(Some(CATCH_UP));
+        }
         let mut effects = Vec::new();
         let mut failure = None;
         for (nth, write) in plan.writes.iter().enumerate() {
@@ -392,72 +375,6 @@ impl Worker {
             given.insert(node.metadata.uid.clone(), ranges);
         }
         Ok(None)
-    }
-
-    /// Deletes an object whose owners are gone.
-    async fn collect_garbage(
-        &self,
-        task: &Task,
-        kind: ObjectKind,
-        key: &ObjectKey,
-    ) -> Result<Option<Duration>, WorkError> {
-        let metadata: Option<ObjectMeta> = match kind {
-            ObjectKind::Pod => self.world.pods.get(key).map(|pod| pod.metadata.clone()),
-            ObjectKind::ReplicaSet => {
-                self.world.replica_sets.get(key).map(|set| set.metadata.clone())
-            }
-            ObjectKind::PersistentVolumeClaim => {
-                self.world.claims.get(key).map(|claim| claim.metadata.clone())
-            }
-            _ => None,
-        };
-        let Some(metadata) = metadata else { return Ok(None) };
-        let mut found = BTreeMap::new();
-        for owner in &metadata.owner_references {
-            found.insert(owner.uid.clone(), self.presence(owner, &key.namespace).await?);
-        }
-        let presence =
-            |owner: &OwnerReference| found.get(&owner.uid).copied().unwrap_or(Presence::Unknown);
-        self.apply(task, owners::plan(kind, &metadata, presence)).await
-    }
-
-    async fn presence(
-        &self,
-        owner: &OwnerReference,
-        namespace: &str,
-    ) -> Result<Presence, ClientError> {
-        let world = &self.world;
-        match owner.kind.as_str() {
-            "ReplicaSet" => self.is_there(&world.replica_sets, owner, namespace).await,
-            "ReplicationController" => {
-                self.is_there(&world.replication_controllers, owner, namespace).await
-            }
-            "Deployment" => self.is_there(&world.deployments, owner, namespace).await,
-            "Service" => self.is_there(&world.services, owner, namespace).await,
-            "Pod" => self.is_there(&world.pods, owner, namespace).await,
-            "Node" => self.is_there(&world.nodes, owner, "").await,
-            _ => Ok(Presence::Unknown),
-        }
-    }
-
-    /// Looks in the map, and asks the server before it says that an owner is gone: the map may be behind.
-    async fn is_there<T: Resource>(
-        &self,
-        shown: &Store<T>,
-        owner: &OwnerReference,
-        namespace: &str,
-    ) -> Result<Presence, ClientError> {
-        let api_version = self.world.names.api_version(T::GROUP, T::VERSION);
-        if owner.api_version != api_version {
-            return Ok(Presence::Unknown);
-        }
-        let is_it = |found: &T| found.metadata().uid == owner.uid;
-        let shown = shown.get(&ObjectKey::new(namespace, &owner.name));
-        if shown.is_some_and(|shown| is_it(&shown)) {
-            return Ok(Presence::There);
-        }
-        let found = self.client.within::<T>(namespace).find(&owner.name).await?;
-        Ok(if found.is_some_and(|found| is_it(&found)) { Presence::There } else { Presence::Gone })
     }
 }
 

@@ -14,6 +14,7 @@ use proto_api::core::v1::{
 use proto_api::discovery::v1::EndpointSlice;
 use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
+use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::storage::v1::{CSIDriver, StorageClass, VolumeAttachment};
 use proto_client::{Client, ListParams, ObjectKey, Reflector, Store};
 use proto_daemon::drain::DrainWatch;
@@ -57,6 +58,8 @@ pub struct World {
     pub replication_controllers: Store<ReplicationController>,
     /// All deployments.
     pub deployments: Store<Deployment>,
+    /// All disruption budgets.
+    pub budgets: Store<PodDisruptionBudget>,
     /// All claims.
     pub claims: Store<PersistentVolumeClaim>,
     /// All volumes.
@@ -84,6 +87,7 @@ pub struct Keepers {
     replica_sets: Reflector<ReplicaSet, ReplicaSet>,
     replication_controllers: Reflector<ReplicationController, ReplicationController>,
     deployments: Reflector<Deployment, Deployment>,
+    budgets: Reflector<PodDisruptionBudget, PodDisruptionBudget>,
     claims: Reflector<PersistentVolumeClaim, PersistentVolumeClaim>,
     volumes: Reflector<PersistentVolume, PersistentVolume>,
     classes: Reflector<StorageClass, StorageClass>,
@@ -112,6 +116,7 @@ impl World {
             replica_sets: Reflector::whole(client.all(), all()),
             replication_controllers: Reflector::whole(client.all(), all()),
             deployments: Reflector::whole(client.all(), all()),
+            budgets: Reflector::projected(client.all(), all(), slim),
             claims: Reflector::projected(client.all(), all(), slim),
             volumes: Reflector::projected(client.all(), all(), slim),
             classes: Reflector::projected(client.all(), all(), slim),
@@ -133,6 +138,7 @@ impl World {
             replica_sets: keepers.replica_sets.store(),
             replication_controllers: keepers.replication_controllers.store(),
             deployments: keepers.deployments.store(),
+            budgets: keepers.budgets.store(),
             claims: keepers.claims.store(),
             volumes: keepers.volumes.store(),
             classes: keepers.classes.store(),
@@ -157,6 +163,7 @@ impl World {
         self.replica_sets.synced().await;
         self.replication_controllers.synced().await;
         self.deployments.synced().await;
+        self.budgets.synced().await;
         self.claims.synced().await;
         self.volumes.synced().await;
         self.classes.synced().await;
@@ -178,6 +185,7 @@ impl World {
             ObjectKind::PersistentVolume => metadata(&self.volumes, key),
             ObjectKind::PersistentVolumeClaim => metadata(&self.claims, key),
             ObjectKind::Pod => metadata(&self.pods, key),
+            ObjectKind::PodDisruptionBudget => metadata(&self.budgets, key),
             ObjectKind::ReplicaSet => metadata(&self.replica_sets, key),
             ObjectKind::ReplicationController => metadata(&self.replication_controllers, key),
             ObjectKind::Secret => metadata(&self.token_secrets, key),
@@ -245,6 +253,7 @@ impl Keepers {
             replica_sets,
             replication_controllers,
             deployments,
+            budgets,
             claims,
             volumes,
             classes,

@@ -6,6 +6,7 @@ use proto_api::core::v1::{
     ReplicationController, Secret, ServiceAccount,
 };
 use proto_api::discovery::v1::EndpointSlice;
+use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::storage::v1::VolumeAttachment;
 use proto_api::{Kind, Resource};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, WriteParams};
@@ -139,6 +140,7 @@ objects!(
     PersistentVolume,
     PersistentVolumeClaim,
     Pod,
+    PodDisruptionBudget,
     ReplicaSet,
     ReplicationController,
     Secret,

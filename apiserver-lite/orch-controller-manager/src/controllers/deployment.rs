@@ -17,9 +17,9 @@ use proto_api::{Kind, Time};
 use proto_client::ObjectKey;
 use serde_json::json;
 
-use super::Plan;
 use super::owners::{adopt, controlled_by, release};
 use super::write_events::{Act, WriteEvent};
+use super::{Adopter, Plan};
 use crate::write::{ObjectKind, Part, Write};
 use revision::Revision;
 use rollout::{Scale, Sizes};
@@ -121,6 +121,7 @@ fn claim<'a, S: AsRef<ReplicaSet>>(
             None if !selects(set) || metadata.deletion_timestamp.is_some() => {}
             None => {
                 plan.writes.push(adopt(kind, metadata, reference(names, deployment)));
+                plan.adopter = Some(Adopter::of(ObjectKind::Deployment, &deployment.metadata));
                 claimed.push(set);
             }
             Some(_) => claimed.push(set),

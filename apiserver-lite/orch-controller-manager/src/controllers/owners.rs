@@ -1,38 +1,10 @@
-//! Objects whose owners are all gone go too.
+//! Owner references: made, taken over, taken off. What follows from them when an owner goes is the garbage collector's.
 
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_client::ObjectKey;
 use serde_json::json;
 
-use super::Plan;
 use crate::write::{ObjectKind, Part, Write};
-
-/// What is known of an owner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// An object of that name and uid exists.
-    There,
-    /// None does.
-    Gone,
-    /// Its kind is not looked at here.
-    Unknown,
-}
-
-/// Deletes the object if it has owners and none is left.
-pub fn plan(
-    kind: ObjectKind,
-    metadata: &ObjectMeta,
-    presence: impl Fn(&OwnerReference) -> Presence,
-) -> Plan {
-    let owners = &metadata.owner_references;
-    let orphaned =
-        !owners.is_empty() && owners.iter().all(|owner| presence(owner) == Presence::Gone);
-    if !orphaned || metadata.deletion_timestamp.is_some() {
-        return Plan::default();
-    }
-    let (key, uid) = (ObjectKey::of(metadata), metadata.uid.clone());
-    Plan::of([Write::Delete { kind, key, uid, grace_secs: None }])
-}
 
 /// The owner that controls the object, if it is of this kind.
 pub fn controller<'a>(metadata: &'a ObjectMeta, kind: &str) -> Option<&'a OwnerReference> {
@@ -74,30 +46,4 @@ fn set_owners(kind: ObjectKind, metadata: &ObjectMeta, owners: Vec<OwnerReferenc
     });
     let patch = json!({ "metadata": metadata_patch });
     Write::Patch { kind, key: ObjectKey::of(metadata), part: Part::Main, patch }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_when_every_owner_is_known_to_be_gone() {
-        use Presence::{Gone, There, Unknown};
-        let check = |owners: &[Presence], expect: usize| {
-            let reference =
-                |nth: usize| OwnerReference { name: nth.to_string(), ..Default::default() };
-            let owner_references = (0..owners.len()).map(reference).collect();
-            let metadata = ObjectMeta { owner_references, ..ObjectMeta::default() };
-            let presence = |owner: &OwnerReference| owners[owner.name.parse::<usize>().unwrap()];
-            let writes = plan(ObjectKind::Pod, &metadata, presence).writes;
-            assert_eq!(writes.len(), expect, "{owners:?}");
-        };
-        check(&[], 0);
-        check(&[There], 0);
-        check(&[Gone], 1);
-        check(&[Unknown], 0);
-        check(&[Gone, There], 0);
-        check(&[Gone, Unknown], 0);
-        check(&[Gone, Gone], 1);
-    }
 }

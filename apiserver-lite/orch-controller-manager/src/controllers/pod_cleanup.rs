@@ -24,8 +24,10 @@ pub enum Place<'a> {
     Unscheduled,
     /// It exists.
     On(&'a Node),
-    /// It has been missing for so long.
-    Vanished(Duration),
+    /// The map has not shown it for so long.
+    Missing(Duration),
+    /// The server, asked, has no such node.
+    Absent,
 }
 
 /// What is to be done with one pod.
@@ -33,8 +35,8 @@ pub fn plan(pod: &Pod, place: Place<'_>, now: Time) -> Plan {
     match place {
         Place::Unscheduled if is_terminating(pod) => Plan::of([delete(pod, Some(0))]),
         Place::Unscheduled => Plan::default(),
-        Place::Vanished(missing) if missing >= QUARANTINE => Plan::of([delete(pod, Some(0))]),
-        Place::Vanished(missing) => {
+        Place::Absent => Plan::of([delete(pod, Some(0))]),
+        Place::Missing(missing) => {
             Plan { again_in: Some(QUARANTINE.saturating_sub(missing)), ..Plan::default() }
         }
         Place::On(node) => on_node(pod, node, now),
@@ -210,9 +212,12 @@ mod tests {
     fn pods_that_no_agent_has() {
         let mut pod = pod(1);
         assert_eq!(planned(&pod, Place::Unscheduled), Plan::default());
-        let soon = planned(&pod, Place::Vanished(Duration::from_secs(10)));
-        assert_eq!(soon, Plan { again_in: Some(Duration::from_secs(30)), ..Plan::default() });
-        assert_eq!(grace(&planned(&pod, Place::Vanished(QUARANTINE))), [Some(0)]);
+        for (missing, rest) in [(0, 40), (10, 30), (40, 0), (1000, 0)] {
+            let soon = planned(&pod, Place::Missing(Duration::from_secs(missing)));
+            let rest = Some(Duration::from_secs(rest));
+            assert_eq!(soon, Plan { again_in: rest, ..Plan::default() }, "only the server knows");
+        }
+        assert_eq!(grace(&planned(&pod, Place::Absent)), [Some(0)]);
         pod.metadata.deletion_timestamp = Some(Time::from_unix(1));
         assert_eq!(grace(&planned(&pod, Place::Unscheduled)), [Some(0)]);
         assert_eq!(grace(&planned(&pod, Place::On(&Node::default()))), []);

@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-use proto_api::Time;
+use proto_api::apps::v1::ReplicaSet;
 use proto_api::core::v1::{ObjectReference, Pod, PodTemplateSpec};
 use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_api::names::Names;
 use proto_api::selectors::Selector;
+use proto_api::{Kind, Time};
 use proto_client::ObjectKey;
 
-use super::Plan;
 use super::addresses::{has_ended, is_terminating};
 use super::owners::{adopt, controlled_by, release};
 use super::write_events::{Act, WriteEvent};
+use super::{Adopter, Plan};
 use crate::write::{ObjectKind, Write};
 
 /// Most pods made or removed by one plan; what is missing then is for the next.
@@ -74,6 +75,7 @@ pub fn plan<P: AsRef<Pod>>(
             }
             None if asked.selector.matches(&pod.metadata.labels) && !asked.is_deleting() => {
                 plan.writes.push(adopt(ObjectKind::Pod, &pod.metadata, asked.reference()));
+                plan.adopter = Some(asked.adopter());
                 active.push(pod);
             }
             _ => {}
@@ -109,6 +111,12 @@ impl Asked<'_> {
         ranked.sort_by_cached_key(|pod| value(names, pod));
         let excess = active.len().saturating_sub(wanted).min(BURST_MAX);
         ranked.into_iter().take(excess).map(|pod| (delete(pod), Act::Delete)).collect()
+    }
+
+    fn adopter(&self) -> Adopter {
+        let is_set = self.kind == ReplicaSet::KIND;
+        let kind = if is_set { ObjectKind::ReplicaSet } else { ObjectKind::ReplicationController };
+        Adopter::of(kind, self.metadata)
     }
 
     fn reference(&self) -> OwnerReference {

@@ -10,19 +10,15 @@ use proto_client::{Change, ObjectKey};
 use super::{Task, Watched, parts};
 use crate::controllers::volumes::{Marks, attach, claim_of, claims_of, ephemeral, fit};
 use crate::world::World;
-use crate::write::ObjectKind;
 
 impl Watched for PersistentVolumeClaim {
     fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
         let mut tasks = Vec::new();
-        if let Some(claim) = new {
+        if new.is_some() {
             tasks.push(Task::Claim(key.clone()));
             tasks.push(Task::ClaimProtection(key.clone()));
             tasks.push(Task::Growth(key.clone()));
-            if old.is_none() && !claim.metadata.owner_references.is_empty() {
-                tasks.push(Task::Owned(ObjectKind::PersistentVolumeClaim, key.clone()));
-            }
         }
         for claim in [new, old].into_iter().flatten() {
             tasks.extend(of_volume(&claim.spec.volume_name));
@@ -161,13 +157,8 @@ pub(super) fn of_pod(
     for name in claims_of(pod) {
         let claim = ObjectKey::new(&key.namespace, name);
         let known = world.claims.get(&claim);
-        if known.as_ref().is_some_and(|claim| claim.spec.volume_name.is_empty()) {
+        if known.is_some_and(|claim| claim.spec.volume_name.is_empty()) {
             tasks.push(Task::Claim(claim.clone()));
-        }
-        if new.is_none()
-            && known.is_some_and(|claim| super::is_owned(&claim.metadata, &pod.metadata))
-        {
-            tasks.push(Task::Owned(ObjectKind::PersistentVolumeClaim, claim.clone()));
         }
         tasks.push(Task::ClaimProtection(claim));
     }

@@ -83,7 +83,9 @@ impl Worker {
         if items(&objects.list(&first).await?).is_empty() {
             return Ok(());
         }
-        objects.delete_collection(&ListParams::default(), &DeleteParams::default()).await?;
+        // Whatever a kind does by default: dependents lie in the namespace too, or are collected later.
+        let delete = DeleteParams { propagation: Some("Background"), ..DeleteParams::default() };
+        objects.delete_collection(&ListParams::default(), &delete).await?;
         let left = objects.list(&ListParams::default()).await?;
         let left = items(&left);
         if left.is_empty() {

@@ -92,7 +92,10 @@ fn ended_and_terminating_pods_do_not_count_and_others_are_not_ours() {
 #[test]
 fn a_pod_that_nobody_controls_is_adopted() {
     let orphan = examples::pod(7);
-    assert_eq!(acts(&planned(&set(2), vec![orphan.clone(), pod(1)])), ["=web-7"]);
+    let plan = planned(&set(2), vec![orphan.clone(), pod(1)]);
+    assert_eq!(acts(&plan), ["=web-7"]);
+    let adopter = plan.adopter.map(|adopter| adopter.uid);
+    assert_eq!(adopter, Some(set(2).metadata.uid), "the server is asked whether it stays");
     let mut unlike = orphan;
     unlike.metadata.labels.clear();
     assert_eq!(acts(&planned(&set(1), vec![unlike, pod(1)])), [] as [&str; 0]);

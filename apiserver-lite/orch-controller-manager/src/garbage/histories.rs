@@ -1,0 +1,459 @@
+//! Random histories of owners and dependents, against a server that deletes as the real one does. The collector's maps are
+//! behind, each kind's by as much as it likes; users write between any two of its requests; requests fail.
+//!
+//! What may never happen: an object goes that an owner keeps, or that a deletion said is to be kept; an owner goes before
+//! the dependents that it was to wait for. What has to happen in the end: nothing is left whose owners are gone, and
+//! nothing waits.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use proto_api::Time;
+use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
+use proto_api::names::{Names, Profile};
+use proto_client::ObjectKey;
+
+use super::index::{FOREGROUND, Index, ORPHAN, Slim, Stage};
+use super::kinds::{Id, KindId, Kinds};
+use super::look::{Absent, Done, Looker, Maps, Server, lock};
+use super::plan::Policy;
+
+/// Rounds within which everything has to come to rest.
+const ROUNDS_MAX: usize = 5_000;
+
+/// Numbers that decide what happens; at the end nothing more does.
+struct Dice(VecDeque<u16>);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> Option<usize> {
+        self.0.pop_front().map(|number| usize::from(number) % sides.max(1))
+    }
+}
+
+struct Change {
+    id: Id,
+    old: Option<Arc<Slim>>,
+    new: Option<Arc<Slim>>,
+}
+
+/// The server, and what the collector has seen of it.
+struct Cluster {
+    kinds: Arc<Kinds>,
+    dice: Dice,
+    objects: BTreeMap<Id, ObjectMeta>,
+    version: u64,
+    made: u32,
+    /// By kind, what the maps do not show yet.
+    unseen: BTreeMap<KindId, VecDeque<Change>>,
+    shown: BTreeMap<Id, Arc<Slim>>,
+    index: Arc<Mutex<Index>>,
+    queue: BTreeSet<Id>,
+    /// Owner and dependent, by uid: the owner was deleted with its dependents to be kept.
+    kept: BTreeSet<(String, String)>,
+    /// Owner and dependent, by uid: the owner was deleted to go after the dependent.
+    awaited: BTreeSet<(String, String)>,
+    calm: bool,
+}
+
+/// Who depends on whom: kinds that controllers really make, some with two owners.
+const CHAIN: [(&str, &[&str]); 5] = [
+    ("Deployment", &[]),
+    ("StatefulSet", &[]),
+    ("ReplicaSet", &["Deployment"]),
+    ("Pod", &["ReplicaSet", "StatefulSet"]),
+    ("PersistentVolumeClaim", &["Pod", "StatefulSet"]),
+];
+
+impl Cluster {
+    fn new(dice: Vec<u16>) -> Self {
+        let kinds = Arc::new(Kinds::new(Names::new(Profile::Kubernetes)));
+        Self {
+            kinds,
+            dice: Dice(dice.into()),
+            objects: BTreeMap::new(),
+            version: 0,
+            made: 0,
+            unseen: BTreeMap::new(),
+            shown: BTreeMap::new(),
+            index: Arc::default(),
+            queue: BTreeSet::new(),
+            kept: BTreeSet::new(),
+            awaited: BTreeSet::new(),
+            calm: false,
+        }
+    }
+
+    fn kind(&self, kind: &str) -> KindId {
+        self.kinds.iter().find(|(_, known)| known.kind == kind).unwrap().0
+    }
+
+    fn api_version(&self, kind: KindId) -> String {
+        let kind = self.kinds.get(kind).unwrap();
+        if kind.group.is_empty() {
+            kind.version.to_owned()
+        } else {
+            format!("{}/{}", kind.group, kind.version)
+        }
+    }
+
+    /// Puts an object, or takes it away, and tells the watches.
+    fn write(&mut self, id: &Id, new: Option<ObjectMeta>) {
+        self.version += 1;
+        let slim = |metadata: &ObjectMeta| {
+            Arc::new(Slim::of(PartialObjectMetadata { metadata: metadata.clone() }))
+        };
+        let old = self.objects.remove(id);
+        let new = new.map(|mut metadata| {
+            metadata.resource_version = self.version.to_string();
+            metadata
+        });
+        // The last finalizer of a deleted object went: the object follows.
+        let new = new.filter(|m| m.deletion_timestamp.is_none() || !m.finalizers.is_empty());
+        let change =
+            Change { id: id.clone(), old: old.as_ref().map(slim), new: new.as_ref().map(slim) };
+        if let (None, Some(gone)) = (&new, &old) {
+            self.check_gone(gone);
+        }
+        if let Some(new) = new {
+            self.objects.insert(id.clone(), new);
+        }
+        self.unseen.entry(id.kind).or_default().push_back(change);
+    }
+
+    /// An owner that was to wait for dependents has not gone before them.
+    fn check_gone(&self, gone: &ObjectMeta) {
+        for other in self.objects.values() {
+            let blocks =
+                |o: &OwnerReference| o.uid == gone.uid && o.block_owner_deletion == Some(true);
+            let pair = (gone.uid.clone(), other.uid.clone());
+            assert!(
+                !(other.owner_references.iter().any(blocks) && self.awaited.contains(&pair)),
+                "{} went before {}",
+                gone.name,
+                other.name
+            );
+        }
+    }
+
+    fn stage_of(&self, uid: &str) -> Option<Stage> {
+        self.objects.values().find(|object| object.uid == uid).map(Stage::of)
+    }
+
+    fn dependents(&self, uid: &str) -> Vec<ObjectMeta> {
+        let owned = |o: &&ObjectMeta| o.owner_references.iter().any(|owner| owner.uid == uid);
+        self.objects.values().filter(owned).cloned().collect()
+    }
+
+    /// Deletes as the server does.
+    fn delete(&mut self, id: &Id, policy: Policy) {
+        let Some(object) = self.objects.get(id).cloned() else { return };
+        let mut next = object.clone();
+        next.finalizers.retain(|finalizer| finalizer != ORPHAN && finalizer != FOREGROUND);
+        match policy {
+            Policy::Orphan => next.finalizers.push(ORPHAN.to_owned()),
+            Policy::Foreground => next.finalizers.push(FOREGROUND.to_owned()),
+            Policy::Background => {}
+        }
+        next.deletion_timestamp = Some(Time::from_unix(1));
+        for dependent in self.dependents(&object.uid) {
+            let pair = (object.uid.clone(), dependent.uid.clone());
+            match policy {
+                Policy::Orphan => drop(self.kept.insert(pair)),
+                Policy::Foreground => drop(self.awaited.insert(pair)),
+                Policy::Background => {}
+            }
+        }
+        let gone = next.finalizers.is_empty();
+        self.write(id, (!gone).then_some(next));
+    }
+
+    /// A user does something, or the watches of some kind bring what they have.
+    fn meddle(&mut self) {
+        if self.calm {
+            return;
+        }
+        match self.dice.roll(8) {
+            None => self.calm = true,
+            Some(0 | 1) => self.create(),
+            Some(2) => self.delete_some(),
+            Some(3) => self.change_owners(),
+            Some(_) => self.deliver(),
+        }
+    }
+
+    fn create(&mut self) {
+        let Some(nth) = self.dice.roll(CHAIN.len()) else { return };
+        let (kind, owners) = CHAIN[nth];
+        let owners: Vec<KindId> = owners.iter().map(|owner| self.kind(owner)).collect();
+        self.made += 1;
+        let mut metadata = ObjectMeta {
+            name: format!("o{}", self.made),
+            namespace: "ns".to_owned(),
+            uid: format!("u{}", self.made),
+            ..ObjectMeta::default()
+        };
+        for owner in owners {
+            metadata.owner_references.extend(self.some_owner(owner));
+        }
+        let id = Id { kind: self.kind(kind), key: ObjectKey::of(&metadata) };
+        self.write(&id, Some(metadata));
+    }
+
+    /// A reference to an object of the kind that is not being deleted, or to one that never was.
+    fn some_owner(&mut self, kind: KindId) -> Option<OwnerReference> {
+        let alive = |(id, object): &(&Id, &ObjectMeta)| {
+            id.kind == kind && object.deletion_timestamp.is_none()
+        };
+        let all: Vec<ObjectMeta> =
+            self.objects.iter().filter(alive).map(|(_, object)| object.clone()).collect();
+        let nth = self.dice.roll(all.len() + 2)?;
+        let (name, uid) = match all.get(nth) {
+            Some(owner) => (owner.name.clone(), owner.uid.clone()),
+            None if nth == all.len() => ("never".to_owned(), "never".to_owned()),
+            None => return None,
+        };
+        Some(OwnerReference {
+            api_version: self.api_version(kind),
+            kind: self.kinds.get(kind)?.kind.to_owned(),
+            name,
+            uid,
+            controller: None,
+            block_owner_deletion: Some(self.dice.roll(3)? > 0),
+        })
+    }
+
+    fn some_object(&mut self) -> Option<Id> {
+        let alive = self.objects.iter().filter(|(_, object)| object.deletion_timestamp.is_none());
+        let ids: Vec<Id> = alive.map(|(id, _)| id.clone()).collect();
+        let nth = self.dice.roll(ids.len())?;
+        ids.get(nth).cloned()
+    }
+
+    fn delete_some(&mut self) {
+        let Some(id) = self.some_object() else { return };
+        match self.dice.roll(3) {
+            Some(0) => self.delete(&id, Policy::Orphan),
+            Some(1) => self.delete(&id, Policy::Foreground),
+            _ => self.delete(&id, Policy::Background),
+        }
+    }
+
+    fn change_owners(&mut self) {
+        let Some(id) = self.some_object() else { return };
+        let kind = self.kinds.get(id.kind).map_or("", |kind| kind.kind);
+        let owners = CHAIN.iter().find(|(of, _)| *of == kind).map_or(&[][..], |(_, owners)| owners);
+        let Some(owner) = self.dice.roll(owners.len()).and_then(|nth| owners.get(nth)) else {
+            return;
+        };
+        let Some(mut object) = self.objects.get(&id).cloned() else { return };
+        if self.dice.roll(2) == Some(0) {
+            object.owner_references.pop();
+        } else {
+            let owner = self.kind(owner);
+            let owner = self.some_owner(owner);
+            let known = |o: &OwnerReference| object.owner_references.iter().any(|k| k.uid == o.uid);
+            let owner = owner.filter(|owner| !known(owner));
+            object.owner_references.extend(owner);
+        }
+        self.write(&id, Some(object));
+    }
+
+    /// The watches of one kind catch up with one change.
+    fn deliver(&mut self) {
+        let kinds: Vec<KindId> = self
+            .unseen
+            .iter()
+            .filter(|(_, list)| !list.is_empty())
+            .map(|(kind, _)| *kind)
+            .collect();
+        let Some(nth) = self.dice.roll(kinds.len()) else { return };
+        if let Some(kind) = kinds.get(nth) {
+            self.deliver_of(*kind);
+        }
+    }
+
+    fn deliver_of(&mut self, kind: KindId) {
+        let Some(change) = self.unseen.get_mut(&kind).and_then(VecDeque::pop_front) else { return };
+        match &change.new {
+            Some(new) => drop(self.shown.insert(change.id.clone(), new.clone())),
+            None => drop(self.shown.remove(&change.id)),
+        }
+        let (old, new) = (change.old.as_deref(), change.new.as_deref());
+        let look = lock(&self.index).apply(&change.id, old, new);
+        self.queue.extend(look);
+    }
+
+    fn deliver_all(&mut self) {
+        for kind in self.unseen.keys().copied().collect::<Vec<_>>() {
+            while self.unseen.get(&kind).is_some_and(|list| !list.is_empty()) {
+                self.deliver_of(kind);
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Shared(Arc<Mutex<Cluster>>);
+
+/// A request that failed.
+#[derive(Debug)]
+struct Failed;
+
+impl Shared {
+    /// Before each request anything may happen; some fail.
+    fn open(&self) -> Result<std::sync::MutexGuard<'_, Cluster>, Failed> {
+        let mut cluster = lock(&self.0);
+        cluster.meddle();
+        if !cluster.calm && cluster.dice.roll(16) == Some(0) {
+            return Err(Failed);
+        }
+        Ok(cluster)
+    }
+}
+
+impl Maps for Shared {
+    fn get(&self, id: &Id) -> Option<Arc<Slim>> {
+        lock(&self.0).shown.get(id).cloned()
+    }
+
+    fn serves(&self, _: KindId) -> bool {
+        true
+    }
+}
+
+impl Server for Shared {
+    type Error = Failed;
+
+    async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, Failed> {
+        let found = self.open()?.objects.get(id).cloned();
+        Ok(found.map(|metadata| PartialObjectMetadata { metadata }))
+    }
+
+    async fn list(&self, kind: KindId, _: &str) -> Result<Vec<PartialObjectMetadata>, Failed> {
+        let cluster = self.open()?;
+        let of_kind = cluster.objects.iter().filter(|(id, _)| id.kind == kind);
+        let partial = |object: &ObjectMeta| PartialObjectMetadata { metadata: object.clone() };
+        Ok(of_kind.map(|(_, object)| partial(object)).collect())
+    }
+
+    async fn delete(&self, id: &Id, it: &ObjectMeta, policy: Policy) -> Result<Done, Failed> {
+        let mut cluster = self.open()?;
+        let Some(object) = cluster.objects.get(id).cloned() else { return Ok(Done::Yes) };
+        if object.resource_version != it.resource_version {
+            return Ok(Done::Overtaken);
+        }
+        for owner in &object.owner_references {
+            let stage = cluster.stage_of(&owner.uid);
+            assert!(
+                matches!(stage, None | Some(Stage::Foreground)),
+                "{} goes although {} keeps it",
+                object.name,
+                owner.name
+            );
+            let pair = (owner.uid.clone(), object.uid.clone());
+            assert!(
+                !cluster.kept.contains(&pair),
+                "{} goes although {} was deleted to keep it",
+                object.name,
+                owner.name
+            );
+        }
+        cluster.delete(id, policy);
+        Ok(Done::Yes)
+    }
+
+    async fn set_finalizers(
+        &self,
+        id: &Id,
+        it: &ObjectMeta,
+        finalizers: &[String],
+    ) -> Result<Done, Failed> {
+        let mut cluster = self.open()?;
+        let Some(mut object) = cluster.objects.get(id).cloned() else { return Ok(Done::Yes) };
+        if object.resource_version != it.resource_version {
+            return Ok(Done::Overtaken);
+        }
+        object.finalizers = finalizers.to_vec();
+        cluster.write(id, Some(object));
+        Ok(Done::Yes)
+    }
+
+    async fn drop_owners(&self, id: &Id, uid: &str, owners: &[String]) -> Result<Done, Failed> {
+        let mut cluster = self.open()?;
+        let Some(mut object) = cluster.objects.get(id).cloned() else { return Ok(Done::Yes) };
+        if object.uid != uid {
+            return Ok(Done::Overtaken);
+        }
+        let before = object.owner_references.len();
+        object.owner_references.retain(|owner| !owners.contains(&owner.uid));
+        if object.owner_references.len() != before {
+            cluster.write(id, Some(object));
+        }
+        Ok(Done::Yes)
+    }
+
+    async fn unblock(&self, id: &Id, uid: &str, _: &[OwnerReference]) -> Result<Done, Failed> {
+        let mut cluster = self.open()?;
+        let Some(mut object) = cluster.objects.get(id).cloned() else { return Ok(Done::Yes) };
+        if object.uid != uid {
+            return Ok(Done::Overtaken);
+        }
+        for owner in &mut object.owner_references {
+            owner.block_owner_deletion = Some(false);
+        }
+        cluster.write(id, Some(object));
+        Ok(Done::Yes)
+    }
+}
+
+async fn live(dice: Vec<u16>) {
+    let cluster = Cluster::new(dice);
+    let (kinds, index) = (cluster.kinds.clone(), cluster.index.clone());
+    let shared = Shared(Arc::new(Mutex::new(cluster)));
+    let absent = Mutex::new(Absent::default());
+    let looker = Looker { server: shared.clone(), maps: shared.clone(), kinds, index, absent };
+    for round in 0.. {
+        let id = {
+            let mut cluster = lock(&shared.0);
+            cluster.meddle();
+            if cluster.calm {
+                cluster.deliver_all();
+            }
+            match cluster.queue.pop_first() {
+                Some(id) => id,
+                None if cluster.calm => break,
+                None => continue,
+            }
+        };
+        assert!(round < ROUNDS_MAX, "it does not come to rest: {id:?}");
+        let again = match looker.look(&id).await {
+            Ok(seen) => {
+                lock(&shared.0).queue.extend(seen.look);
+                seen.again_in.is_some()
+            }
+            Err(Failed) => true,
+        };
+        if again {
+            lock(&shared.0).queue.insert(id);
+        }
+    }
+    let cluster = lock(&shared.0);
+    for object in cluster.objects.values() {
+        assert_eq!(Stage::of(object), Stage::Alive, "{} waits for ever", object.name);
+        let owners = &object.owner_references;
+        let has_owner = owners.iter().any(|owner| cluster.stage_of(&owner.uid).is_some());
+        assert!(owners.is_empty() || has_owner, "{} is left: {owners:?}", object.name);
+        let dangling = owners.iter().find(|owner| cluster.stage_of(&owner.uid).is_none());
+        assert_eq!(dangling, None, "{}", object.name);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn nothing_is_lost_and_nothing_left(dice in prop::collection::vec(any::<u16>(), 50..600)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(live(dice));
+    }
+}

@@ -1,0 +1,120 @@
+//! The API server as the collector asks it: metadata only, and writes that hold for the object that was looked at.
+
+use std::sync::Arc;
+
+use proto_api::meta::v1::{ObjectMeta, OwnerReference, PartialObjectMetadata};
+use proto_client::{Api, Client, ClientError, DeleteParams, ListParams, Patch, WriteParams};
+use serde_json::{Value, json};
+
+use super::kinds::{Id, KindId, Kinds};
+use super::look::{Done, Server};
+use super::plan::Policy;
+
+/// Asks over the client.
+pub struct Asker {
+    /// The client.
+    pub client: Client,
+    /// All kinds.
+    pub kinds: Arc<Kinds>,
+}
+
+impl Asker {
+    fn api(&self, kind: KindId, namespace: &str) -> Option<Api<PartialObjectMetadata>> {
+        let namespace = (!namespace.is_empty()).then_some(namespace);
+        let collection = self.kinds.collection(kind, namespace)?;
+        Some(self.client.metadata(collection))
+    }
+
+    async fn patch(&self, id: &Id, patch: Patch) -> Result<Done, ClientError> {
+        let Some(api) = self.api(id.kind, &id.key.namespace) else { return Ok(Done::Yes) };
+        done(api.patch(&id.key.name, &patch, &WriteParams::default()).await)
+    }
+}
+
+/// What is gone needs no write, what has changed another look.
+fn done<T>(written: Result<T, ClientError>) -> Result<Done, ClientError> {
+    match written {
+        Ok(_) => Ok(Done::Yes),
+        Err(error) if error.is_not_found() => Ok(Done::Yes),
+        Err(error) if error.is_conflict() => Ok(Done::Overtaken),
+        Err(error) => Err(error),
+    }
+}
+
+/// A strategic merge patch of the owners of the object with this uid; they are merged by theirs.
+fn owners_patch(uid: &str, owners: Vec<Value>) -> Patch {
+    Patch::Strategic(json!({ "metadata": { "uid": uid, "ownerReferences": owners } }))
+}
+
+impl Server for Asker {
+    type Error = ClientError;
+
+    async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, ClientError> {
+        let Some(api) = self.api(id.kind, &id.key.namespace) else { return Ok(None) };
+        match api.get(&id.key.name).await {
+            Ok(object) => Ok(Some(object)),
+            // A path that is not served says nothing of the object: such an answer names none.
+            Err(error) if error.is_not_found() && names_object(&error, &id.key.name) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn list(
+        &self,
+        kind: KindId,
+        namespace: &str,
+    ) -> Result<Vec<PartialObjectMetadata>, ClientError> {
+        let Some(api) = self.api(kind, namespace) else { return Ok(Vec::new()) };
+        Ok(api.list(&ListParams::default()).await?.items)
+    }
+
+    async fn delete(&self, id: &Id, it: &ObjectMeta, policy: Policy) -> Result<Done, ClientError> {
+        let Some(api) = self.api(id.kind, &id.key.namespace) else { return Ok(Done::Yes) };
+        let params = DeleteParams {
+            uid: Some(it.uid.clone()),
+            resource_version: Some(it.resource_version.clone()),
+            propagation: Some(policy.name()),
+            ..DeleteParams::default()
+        };
+        done(api.delete(&id.key.name, &params).await)
+    }
+
+    async fn set_finalizers(
+        &self,
+        id: &Id,
+        it: &ObjectMeta,
+        finalizers: &[String],
+    ) -> Result<Done, ClientError> {
+        let finalizers = if finalizers.is_empty() { Value::Null } else { json!(finalizers) };
+        let metadata = json!({
+            "uid": it.uid, "resourceVersion": it.resource_version, "finalizers": finalizers,
+        });
+        self.patch(id, Patch::Merge(json!({ "metadata": metadata }))).await
+    }
+
+    async fn drop_owners(
+        &self,
+        id: &Id,
+        uid: &str,
+        owners: &[String],
+    ) -> Result<Done, ClientError> {
+        let gone = owners.iter().map(|owner| json!({ "$patch": "delete", "uid": owner }));
+        self.patch(id, owners_patch(uid, gone.collect())).await
+    }
+
+    async fn unblock(
+        &self,
+        id: &Id,
+        uid: &str,
+        owners: &[OwnerReference],
+    ) -> Result<Done, ClientError> {
+        let blocking = owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
+        let let_go = blocking.map(|o| json!({ "uid": o.uid, "blockOwnerDeletion": false }));
+        self.patch(id, owners_patch(uid, let_go.collect())).await
+    }
+}
+
+fn names_object(error: &ClientError, name: &str) -> bool {
+    let ClientError::Api { status, .. } = error else { return false };
+    status.details.as_ref().is_some_and(|details| details.name == name)
+}

@@ -1,0 +1,125 @@
+//! Disruption budgets: the scales behind the controllers of pods are found first.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proto_api::apps::v1::{Deployment, ReplicaSet};
+use proto_api::core::v1::ReplicationController;
+use proto_api::meta::v1::OwnerReference;
+use proto_api::{Kind, schema};
+use proto_client::request::Collection;
+use proto_client::{ClientError, ObjectKey, dynamic, request};
+
+use super::{WorkError, Worker, now};
+use crate::controllers::disruption::{self, Scale};
+use crate::controllers::owners;
+use crate::task::Task;
+
+/// When to ask again for a scale of a kind that is not watched.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+impl Worker {
+    /// Brings the status of a disruption budget up to date.
+    pub(super) async fn count_disruptions(
+        &self,
+        task: &Task,
+        key: &ObjectKey,
+    ) -> Result<Option<Duration>, WorkError> {
+        let Some(budget) = self.world.budgets.get(key) else { return Ok(None) };
+        let pods = disruption::covered(&budget, &self.world.pods.within(&key.namespace));
+        let mut scales: BTreeMap<String, Option<Scale>> = BTreeMap::new();
+        let mut asked = false;
+        if disruption::needs_scale(&budget) {
+            for owner in pods.iter().filter_map(|pod| disruption::controller(pod)) {
+                if scales.contains_key(&owner.uid) {
+                    continue;
+                }
+                let mut scale = self.shown_scale(owner, &key.namespace);
+                if scale.is_none() {
+                    asked = true;
+                    scale = self.asked_scale(owner, &key.namespace).await?;
+                }
+                scales.insert(owner.uid.clone(), scale);
+            }
+        }
+        let scale_of = |owner: &OwnerReference| scales.get(&owner.uid).cloned().flatten();
+        let mut plan = disruption::plan(self.world.names, &budget, &pods, scale_of, now());
+        if asked {
+            plan.look_again_in(ASK_AGAIN);
+        }
+        self.apply(task, plan).await
+    }
+
+    /// The scale behind a controller that is watched. A replica set of a deployment has the deployment's: while that
+    /// rolls, no set of its own has all pods.
+    fn shown_scale(&self, owner: &OwnerReference, namespace: &str) -> Option<Scale> {
+        let world = &self.world;
+        let key = ObjectKey::new(namespace, &owner.name);
+        let is_it =
+            |api_version: String, uid: &str| owner.api_version == api_version && owner.uid == uid;
+        let scale = |uid: &str, replicas: Option<i32>| Scale {
+            uid: uid.to_owned(),
+            replicas: replicas.unwrap_or(1),
+        };
+        match owner.kind.as_str() {
+            ReplicaSet::KIND => {
+                let set = world.replica_sets.get(&key)?;
+                let version = world.names.api_version(ReplicaSet::GROUP, ReplicaSet::VERSION);
+                if !is_it(version, &set.metadata.uid) {
+                    return None;
+                }
+                match owners::controller(&set.metadata, Deployment::KIND) {
+                    None => Some(scale(&set.metadata.uid, set.spec.replicas)),
+                    Some(above) => {
+                        let key = ObjectKey::new(namespace, &above.name);
+                        let deployment = world.deployments.get(&key)?;
+                        let metadata = &deployment.metadata;
+                        (metadata.uid == above.uid)
+                            .then(|| scale(&metadata.uid, deployment.spec.replicas))
+                    }
+                }
+            }
+            ReplicationController::KIND => {
+                let found = world.replication_controllers.get(&key)?;
+                let version = world
+                    .names
+                    .api_version(ReplicationController::GROUP, ReplicationController::VERSION);
+                is_it(version, &found.metadata.uid)
+                    .then(|| scale(&found.metadata.uid, found.spec.replicas))
+            }
+            _ => None,
+        }
+    }
+
+    /// The scale that the server has of any other controller; none if its kind has no scale.
+    async fn asked_scale(
+        &self,
+        owner: &OwnerReference,
+        namespace: &str,
+    ) -> Result<Option<Scale>, ClientError> {
+        let (group, version) =
+            owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
+        let names = self.world.names;
+        let fits = |r: &&schema::Resource| names.group(r.group) == group && r.kind == owner.kind;
+        let resource = schema::resources().iter().find(fits);
+        let Some(resource) = resource.filter(|r| r.subresource("scale").is_some()) else {
+            return Ok(None);
+        };
+        let collection = Collection {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            plural: resource.plural.to_owned(),
+            namespace: Some(namespace.to_owned()),
+        };
+        let path = collection.item(&owner.name, Some("scale"));
+        let scale = match dynamic::get_json(&self.client, request::get(path)).await {
+            Ok(scale) => scale,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let uid = scale.pointer("/metadata/uid").and_then(serde_json::Value::as_str);
+        let replicas = scale.pointer("/spec/replicas").and_then(serde_json::Value::as_i64);
+        let replicas = i32::try_from(replicas.unwrap_or(0)).unwrap_or(i32::MAX);
+        Ok((uid == Some(&owner.uid)).then(|| Scale { uid: owner.uid.clone(), replicas }))
+    }
+}

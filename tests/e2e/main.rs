@@ -11,6 +11,7 @@ mod clock;
 mod context;
 mod csi;
 mod csi_faults;
+mod deletion;
 mod devices;
 mod endpoint;
 mod exhausted;
@@ -115,6 +116,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(clock::a_clock_that_is_set_starts_and_ends_nothing),
         case!(lost_nodes::volumes_leave_nodes_that_are_lost),
         case!(first_hour::a_cluster_comes_up_in_a_pipe_and_is_closed_to_others),
+        case!(deletion::dependents_and_evictions_end_as_asked),
     ]
 }
 

@@ -124,12 +124,6 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// What all requests share.
-    #[cfg(test)]
-    pub(crate) fn server(&self) -> Arc<Server> {
-        self.server.clone()
-    }
-
     /// The real address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -393,4 +387,12 @@ fn pages(
     let prefix = config.names.metric_prefix("apiserver");
     let metrics = proto_daemon::metrics::Metrics::new(&prefix, build)?;
     Ok(AdminPages { health, metrics, status: StatusBoard::default() })
+}
+
+#[cfg(test)]
+impl Bound {
+    /// What all requests share.
+    pub(crate) fn server(&self) -> Arc<Server> {
+        self.server.clone()
+    }
 }

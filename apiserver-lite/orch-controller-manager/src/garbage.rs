@@ -5,8 +5,6 @@
 //! which objects have to be looked at ([`index`], pure); looking asks the server for what the maps may be wrong about
 //! ([`look`]); what is then done is decided by [`plan`] (pure) and holds only for the version that was looked at.
 
-#[cfg(test)]
-mod histories;
 mod index;
 mod kinds;
 mod look;
@@ -200,3 +198,6 @@ async fn is_served(api: &Api<PartialObjectMetadata>) -> bool {
         }
     }
 }
+
+#[cfg(test)]
+mod histories;

@@ -72,7 +72,8 @@ async fn act(call: &Call<'_>, request: Request<Incoming>) -> Result<Outcome, Api
             patch(call, kind, bytes).await
         }
         Verb::Delete | Verb::DeleteCollection => {
-            let wish = DeleteWish::new(&delete_options(server, request).await?, query)?;
+            let wish =
+                DeleteWish::new(server.names, &delete_options(server, request).await?, query)?;
             match resource.verb {
                 Verb::Delete => verbs::delete(call, &wish).await,
                 _ => verbs::delete_collection(call, &wish).await,

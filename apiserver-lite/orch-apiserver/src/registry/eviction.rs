@@ -37,7 +37,7 @@ pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outc
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let options = decoded.object.fields.map("deleteOptions").cloned().unwrap_or_default();
-    let wish = DeleteWish::new(&options, call.query)?;
+    let wish = DeleteWish::new(server.names, &options, call.query)?;
     for _ in 0..CONFLICT_TRIES {
         let pod = call.current()?;
         let consent = ask_budget(call, pod.object(), wish.effects).await?;

@@ -1,6 +1,7 @@
 //! Options of requests that change something: dry run, and how an object is to be deleted.
 
 use apiserver_schema::{Map, Value};
+use proto_api::names::Names;
 
 use crate::http::Query;
 use crate::status::{About, ApiError, FieldProblem};
@@ -115,7 +116,7 @@ impl DeleteWish {
     /// # Errors
     /// 400 for values of the query that are no number or boolean, 422 for an unknown dry run or policy, or both ways to
     /// say one.
-    pub fn new(options: &Map, query: &Query) -> Result<Self, ApiError> {
+    pub fn new(names: &Names, options: &Map, query: &Query) -> Result<Self, ApiError> {
         let dry_runs =
             options.list("dryRun").iter().filter_map(Value::as_str).chain(query.all("dryRun"));
         let effects = effects(dry_runs)?;
@@ -134,14 +135,23 @@ impl DeleteWish {
             grace_secs: asked.map(bounded_grace),
             uid: precondition("uid"),
             resource_version: precondition("resourceVersion"),
-            propagation: propagation(options, query)?,
+            propagation: propagation(names, options, query)?,
             effects,
         })
     }
 }
 
 /// The policy that `propagationPolicy` names, or the older `orphanDependents` stands for.
-fn propagation(options: &Map, query: &Query) -> Result<Option<Propagation>, ApiError> {
+fn propagation(
+    names: &Names,
+    options: &Map,
+    query: &Query,
+) -> Result<Option<Propagation>, ApiError> {
+    let group = names.group("meta");
+    let invalid = |problem| {
+        let about = About { group: &group, kind: "DeleteOptions", name: "" };
+        ApiError::invalid(about, &[problem])
+    };
     let policy = options.get("propagationPolicy").and_then(Value::as_str);
     let policy = policy.filter(|policy| !policy.is_empty()).or(query.text("propagationPolicy"));
     let orphans = match options.get("orphanDependents").and_then(Value::as_bool) {
@@ -168,12 +178,6 @@ fn propagation(options: &Map, query: &Query) -> Result<Option<Propagation>, ApiE
     }
 }
 
-fn invalid(problem: FieldProblem) -> ApiError {
-    // The group is `meta` in every naming profile's messages of Kubernetes' own clients, which only show it.
-    let about = About { group: "meta.k8s.io", kind: "DeleteOptions", name: "" };
-    ApiError::invalid(about, &[problem])
-}
-
 /// A number or boolean of the query.
 fn query_value<T: std::str::FromStr>(query: &Query, name: &str) -> Result<Option<T>, ApiError> {
     let parse = |text: &str| {
@@ -185,22 +189,29 @@ fn query_value<T: std::str::FromStr>(query: &Query, name: &str) -> Result<Option
 
 #[cfg(test)]
 mod tests {
+    use proto_api::names::Profile;
+
     use super::*;
+
+    fn names() -> &'static Names {
+        Names::new(Profile::Kubernetes)
+    }
 
     #[test]
     fn body_goes_before_query() {
         let body: Map = [("gracePeriodSeconds", 5)].into_iter().collect();
         let query = Query::parse("gracePeriodSeconds=7&propagationPolicy=Orphan&dryRun=All");
-        let wish = DeleteWish::new(&body, &query).unwrap();
+        let wish = DeleteWish::new(names(), &body, &query).unwrap();
         assert_eq!((wish.grace_secs, wish.propagation), (Some(5), Some(Propagation::Orphan)));
         assert_eq!(wish.effects, Effects::DryRun);
-        assert_eq!(DeleteWish::new(&Map::new(), &query).unwrap().grace_secs, Some(7));
+        assert_eq!(DeleteWish::new(names(), &Map::new(), &query).unwrap().grace_secs, Some(7));
     }
 
     #[test]
     fn unknown_values_are_refused() {
-        let refuse =
-            |query: &str| DeleteWish::new(&Map::new(), &Query::parse(query)).unwrap_err().code();
+        let refuse = |query: &str| {
+            DeleteWish::new(names(), &Map::new(), &Query::parse(query)).unwrap_err().code()
+        };
         assert_eq!(refuse("dryRun=Some"), 422);
         assert_eq!(refuse("propagationPolicy=Never"), 422);
         assert_eq!(refuse("propagationPolicy=Orphan&orphanDependents=true"), 422);
@@ -224,16 +235,17 @@ mod tests {
         ] {
             let body: Map = [("gracePeriodSeconds", asked)].into_iter().collect();
             let query = Query::parse(&format!("gracePeriodSeconds={asked}"));
-            let by_body = DeleteWish::new(&body, &Query::default()).unwrap().grace_secs;
-            let by_query = DeleteWish::new(&Map::new(), &query).unwrap().grace_secs;
+            let by_body = DeleteWish::new(names(), &body, &Query::default()).unwrap().grace_secs;
+            let by_query = DeleteWish::new(names(), &Map::new(), &query).unwrap().grace_secs;
             assert_eq!((by_body, by_query), (Some(expected), Some(expected)), "{asked}");
         }
     }
 
     #[test]
     fn the_older_way_to_name_a_policy() {
-        let of =
-            |query: &str| DeleteWish::new(&Map::new(), &Query::parse(query)).unwrap().propagation;
+        let of = |query: &str| {
+            DeleteWish::new(names(), &Map::new(), &Query::parse(query)).unwrap().propagation
+        };
         assert_eq!(of("orphanDependents=true"), Some(Propagation::Orphan));
         assert_eq!(of("orphanDependents=false"), Some(Propagation::Background));
         assert_eq!(of(""), None);

@@ -109,8 +109,8 @@ impl Server for Asker {
         owners: &[OwnerReference],
     ) -> Result<Done, ClientError> {
         let blocking = owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
-        let let_go = blocking.map(|o| json!({ "uid": o.uid, "blockOwnerDeletion": false }));
-        self.patch(id, owners_patch(uid, let_go.collect())).await
+        let unblocked = blocking.map(|o| json!({ "uid": o.uid, "blockOwnerDeletion": false }));
+        self.patch(id, owners_patch(uid, unblocked.collect())).await
     }
 }
 

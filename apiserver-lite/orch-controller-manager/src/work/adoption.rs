@@ -1,5 +1,5 @@
-//! Whether a controller may take objects over: the map may not show yet that it is being deleted, and what it was told to
-//! let alone would be its own again.
+//! Whether a controller may take objects over: the map may not show yet that it is being deleted, and what a deletion
+//! with `Orphan` has set free would be its own again.
 
 use proto_api::Resource;
 use proto_api::apps::v1::{Deployment, ReplicaSet};

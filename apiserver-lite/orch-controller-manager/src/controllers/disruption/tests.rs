@@ -168,7 +168,7 @@ fn without_a_scale_nothing_is_allowed() {
 }
 
 #[test]
-fn pods_without_a_controller_are_told_of() {
+fn pods_without_a_controller_make_an_event() {
     let mut two = pods(2);
     two[0].metadata.owner_references.clear();
     let plan = planned(&budget(None, Some(IntOrString::Int(1))), &two, Some(2));

@@ -183,14 +183,14 @@ async fn drain(c: &Context) -> Result<()> {
     let kubectl = Kubectl(c);
     // The other node takes none until all are on one.
     kubectl.run(&["cordon", "node-2"]).await?;
-    c.apply(&deployment(&ns, "web", 3)).await?;
-    running(c, &ns, "web", 3).await?;
+    c.apply(&deployment(&ns, "busy", 3)).await?;
+    running(c, &ns, "busy", 3).await?;
     kubectl
-        .run(&["-n", &ns, "create", "pdb", "web", "--selector=app=web", "--min-available=2"])
+        .run(&["-n", &ns, "create", "pdb", "busy", "--selector=app=busy", "--min-available=2"])
         .await?;
     let budgets = c.client.within::<PodDisruptionBudget>(&ns);
     until("the budget is counted", PATIENCE, async || {
-        let status = budgets.get("web").await.map_err(|error| error.to_string())?.status;
+        let status = budgets.get("busy").await.map_err(|error| error.to_string())?.status;
         if status.disruptions_allowed == 1 { Ok(()) } else { Err(format!("{status:?}")) }
     })
     .await?;
@@ -198,7 +198,7 @@ async fn drain(c: &Context) -> Result<()> {
     let fewest = async {
         let mut fewest = 3;
         loop {
-            let ready = pods(c, &ns, "web").await?.iter().filter(|pod| is_ready(pod)).count();
+            let ready = pods(c, &ns, "busy").await?.iter().filter(|pod| is_ready(pod)).count();
             fewest = fewest.min(ready);
             if fewest < 2 {
                 return Ok::<usize, anyhow::Error>(fewest);
@@ -212,14 +212,14 @@ async fn drain(c: &Context) -> Result<()> {
         "--ignore-daemonsets",
         "--force",
         "--delete-emptydir-data",
-        "--pod-selector=app=web",
+        "--pod-selector=app=busy",
         "--timeout=90s",
     ]);
     tokio::select! {
         drained = drained => drop(drained?),
         fewest = fewest => anyhow::bail!("only {} were ready", fewest?),
     }
-    let moved = running(c, &ns, "web", 3).await?;
+    let moved = running(c, &ns, "busy", 3).await?;
     ensure!(moved.iter().all(|pod| pod.spec.node_name == "node-2"), "some are left: {moved:?}");
     c.discard(&ns).await
 }

@@ -6,6 +6,7 @@ use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode, Stor
 use orch_apiserver::flags::Flags;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
+use proto_daemon::flags::warn_without_effect;
 use proto_daemon::runtime::{self, Threads};
 
 const PROGRAM: &str = "orch-apiserver";
@@ -16,7 +17,14 @@ fn main() -> ExitCode {
         Ok(flags) => flags,
         Err(code) => return code,
     };
+    if let Err(error) = flags.common.refuse_config() {
+        return exit::conclude(PROGRAM, Err(Failure::usage(error)));
+    }
     proto_daemon::log::init(flags.common.log());
+    if flags.common.healthz_bind_address.is_some() {
+        // Health is served with everything else.
+        warn_without_effect("healthz-bind-address");
+    }
     let config = flags.config();
     let threads = Threads::Workers(config.worker_threads);
     exit::conclude(PROGRAM, runtime::run(threads, serve(config)))

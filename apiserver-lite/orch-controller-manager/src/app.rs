@@ -11,6 +11,7 @@ use proto_client::{Client, ClientConfig};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
 use proto_daemon::exit::Failure;
+use proto_daemon::flags::warn_without_effect;
 use proto_daemon::health::Health;
 use proto_daemon::log;
 use proto_daemon::metrics::{BuildInfo, Metrics};
@@ -53,9 +54,13 @@ const VOICES: [(&str, &str); 10] = [
 /// # Errors
 /// The flags or the client configuration are no use, the health address cannot be bound, or another instance has become the leader.
 pub async fn run(flags: Flags) -> Result<(), Failure> {
+    flags.common.refuse_config().map_err(Failure::usage)?;
     let settings = flags.settings().map_err(Failure::usage)?;
     let names = flags.common.names();
     log::init(flags.common.log());
+    if flags.use_service_account_credentials {
+        warn_without_effect("use-service-account-credentials");
+    }
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }

@@ -80,7 +80,7 @@ pub struct Flags {
           default_value = "8760h", value_parser = go_duration::parse)]
     pub cluster_signing_duration: Duration,
 
-    /// Accepted; all controllers use the one identity of the client configuration.
+    /// Accepted with a warning; all controllers use the one identity of the client configuration.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true",
           default_value_t = false, action = clap::ArgAction::Set)]
     pub use_service_account_credentials: bool,

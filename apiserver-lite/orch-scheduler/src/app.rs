@@ -44,8 +44,9 @@ pub struct Flags {
     pub kubeconfig: Option<PathBuf>,
 
     /// Pods that name this scheduler are scheduled.
-    #[arg(long, value_name = "NAME", default_value = "default-scheduler")]
-    pub scheduler_name: String,
+    /// [default: default-scheduler]
+    #[arg(long, value_name = "NAME")]
+    pub scheduler_name: Option<String>,
 
     /// How one of several instances is chosen.
     #[command(flatten)]
@@ -72,8 +73,13 @@ const USER_AGENT: &str = concat!("orch-scheduler/", env!("CARGO_PKG_VERSION"));
 pub async fn run(flags: Flags) -> Result<(), Failure> {
     let names = flags.common.names();
     log::init(flags.common.log());
+    let from_file = flags.common.config.as_deref().map(|path| crate::config::load(path, names));
+    let from_file = from_file.transpose().map_err(Failure::usage)?.unwrap_or_default();
+    from_file.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let name = flags.scheduler_name.or(from_file.scheduler_name);
+    let name = name.unwrap_or_else(|| "default-scheduler".to_owned());
     let environment = |name: &str| std::env::var(name).ok();
-    let config = match &flags.kubeconfig {
+    let config = match flags.kubeconfig.as_ref().or(from_file.kubeconfig.as_ref()) {
         Some(path) => file::load(path, None),
         None => ClientConfig::in_cluster(names, environment),
     };
@@ -89,7 +95,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
     let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
     let metrics = Metrics::new(&names.metric_prefix("scheduler"), build).map_err(Failure::run)?;
-    let counters = Counters::new(&metrics, &flags.scheduler_name).map_err(Failure::run)?;
+    let counters = Counters::new(&metrics, &name).map_err(Failure::run)?;
     let health = Health::new(readiness.clone());
     let pages = AdminPages { health, metrics, status: board.clone() };
 
@@ -99,7 +105,7 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let (page, lock) = (board.task("leader election"), names.component("scheduler"));
     let mut candidate =
         election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
-    let parts = Parts { client, name: flags.scheduler_name, board, counters, led };
+    let parts = Parts { client, name, board, counters, led };
     let schedule = tokio::spawn(schedule(parts, readiness, drain.watch()));
     // Cancel safe: what the election has begun is given back below or expires.
     let signal = tokio::select! {

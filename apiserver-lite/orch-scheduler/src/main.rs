@@ -12,6 +12,7 @@
 
 mod app;
 mod company;
+mod config;
 #[cfg(test)]
 mod extremes;
 mod facts;

@@ -57,10 +57,28 @@ impl CommonFlags {
         })
     }
 
+    /// For programs that are configured by flags only.
+    ///
+    /// # Errors
+    /// `--config` was given.
+    pub fn refuse_config(&self) -> Result<(), NoConfigFile> {
+        self.config.clone().map_or(Ok(()), |path| Err(NoConfigFile(path)))
+    }
+
     /// What [`crate::log::init`] needs.
     pub fn log(&self) -> LogSettings {
         LogSettings { format: self.log_format, verbosity: self.verbosity }
     }
+}
+
+/// `--config` was given to a program that has no configuration file.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--config {0}: this program reads no configuration file, it is configured by flags")]
+pub struct NoConfigFile(PathBuf);
+
+/// Warns of a flag that was given and changes nothing. Call it once logging is set up.
+pub fn warn_without_effect(flag: &str) {
+    tracing::warn!("flag --{flag} is accepted for compatibility and has no effect");
 }
 
 /// Reads a DNS name of at least two labels.
@@ -142,6 +160,13 @@ mod tests {
         for bad in ["orch", "Orch.io", "-a.io", "a..io", ""] {
             assert!(parse(&["--api-domain", bad]).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_program_without_a_configuration_file_refuses_one() {
+        assert_eq!(parse(&[]).expect("valid").refuse_config(), Ok(()));
+        let given = parse(&["--config=/etc/x.yaml"]).expect("valid").refuse_config();
+        assert!(given.expect_err("refused").to_string().contains("--config /etc/x.yaml"));
     }
 
     #[test]

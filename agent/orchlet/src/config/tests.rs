@@ -127,6 +127,26 @@ tlsCertFile: \"\"
 }
 
 #[test]
+fn flags_that_do_nothing_are_warned_of() {
+    for flag in [
+        "--enable-controller-attach-detach=false",
+        "--image-service-endpoint=unix:///x",
+        "--protect-kernel-defaults",
+        "--qos-reserved=memory=50%",
+        "--streaming-connection-idle-timeout=1h",
+        "--max-open-files=5",
+        "--oom-score-adj=0",
+        "--pods-per-core=10",
+    ] {
+        let warnings = settings(&[flag]).expect(flag).warnings;
+        assert!(
+            matches!(&warnings[..], [one] if one.contains("no effect")),
+            "{flag}: {warnings:?}"
+        );
+    }
+}
+
+#[test]
 fn what_does_nothing_is_warned_of_and_what_is_in_force_is_shown() {
     let settings =
         settings(&["--sync-frequency=1s", "--feature-gates=NodeSwap=true", "--naming=kubernetes"])

@@ -298,6 +298,15 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("memorySwap", "with failSwapOn off, pods swap as the kernel sees fit"),
     ("memoryThrottlingFactor", "memory.high is not set"),
     ("kernelMemcgNotification", "pressure is read from the kernel without it"),
+    ("enableControllerAttachDetach", "volumes are always attached by the controller manager"),
+    ("imageServiceEndpoint", "images are asked of containerRuntimeEndpoint"),
+    ("protectKernelDefaults", "no kernel setting of the node is changed or checked"),
+    ("qosReserved", "no memory is kept for guaranteed pods"),
+    ("streamingConnectionIdleTimeout", "a session ends with its client or container"),
+    ("maxOpenFiles", "the limit is that of what starts the agent"),
+    ("oomScoreAdj", "the score is that of what starts the agent"),
+    ("podsPerCore", "maxPods is the only bound"),
+    ("cgroupsPerQOS", "pods always have cgroups by class"),
 ];
 
 /// A warning for each field without effect that somebody has set.

@@ -116,6 +116,7 @@ fn bad_usage_ends_with_64_before_anything_happens() {
         &["--service-cluster-ip-range=everything"],
         &["--token-auth-file=/nonexistent/tokens"],
         &["--service-account-signing-key-file=/nonexistent/key"],
+        &["--config=/nonexistent/config.yaml"],
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
             .args(["--bind-address=127.0.0.1", "--secure-port=0"])
@@ -130,5 +131,29 @@ fn bad_usage_ends_with_64_before_anything_happens() {
             String::from_utf8_lossy(&output.stderr)
         );
         assert!(!data.join("store").exists(), "{flags:?}");
+    }
+}
+
+#[test]
+fn what_is_surprising_is_said_at_the_start() {
+    use std::io::BufRead as _;
+    let child = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
+        .args(["--bind-address=127.0.0.1", "--secure-port=0", "--healthz-bind-address=127.0.0.1"])
+        .args(["--anonymous-auth", "--anonymous-access=authorized"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("started");
+    let mut process = Process(child);
+    let lines = std::io::BufReader::new(process.0.stderr.take().expect("piped")).lines();
+    let said: Vec<String> = lines
+        .map(|line| line.expect("text"))
+        .take_while(|line| !line.contains("serving"))
+        .collect();
+    for part in [
+        "every object is kept in memory only",
+        "requests without credentials may do everything",
+        "flag --healthz-bind-address is accepted for compatibility and has no effect",
+    ] {
+        assert!(said.iter().any(|line| line.contains(part)), "{part} in {said:?}");
     }
 }

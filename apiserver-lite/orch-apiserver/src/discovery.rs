@@ -156,16 +156,19 @@ fn paths(names: &Names) -> Value {
 /// What clients that expect a hash are shown when the build was not told its commit.
 const NO_COMMIT: &str = "0000000000000000000000000000000000000000";
 
+/// `hack/lib.sh` tells the build its commit, that commit's time and whether the tree differs from it. A build that was not
+/// told shows what Kubernetes' own shows then: no state, and the epoch.
 fn version() -> Value {
     let (major, minor) = RELEASE;
+    let compiler = env!("ORCH_RUSTC_VERSION");
     json!({
         "major": major,
         "minor": minor,
         "gitVersion": format!("v{major}.{minor}.0+orch-{}", env!("CARGO_PKG_VERSION")),
         "gitCommit": option_env!("ORCH_COMMIT").unwrap_or(NO_COMMIT),
-        "gitTreeState": "clean",
-        "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "",
+        "gitTreeState": option_env!("ORCH_TREE_STATE").unwrap_or_default(),
+        "buildDate": option_env!("ORCH_BUILD_DATE").unwrap_or("1970-01-01T00:00:00Z"),
+        "goVersion": format!("rustc{compiler}"),
         "compiler": "rustc",
         "platform": format!("{}/{}", std::env::consts::OS, platform()),
     })

@@ -194,13 +194,13 @@ pub async fn a_cluster_grows_and_pods_reach_each_other(c: &Context) -> Result<()
     let refused = c.in_pod_network(&near, &["curl", "-sSk", "-m", "5", &api]).await?;
     ensure!(refused.contains("\"reason\":\"Unauthorized\""), "the API said {refused:?}");
     // A pod without credentials has nothing to ask of a node, nor has one node of another.
-    let endpoint = format!("https://{}:10250/pods", c.spec.node_list()[1].address);
+    let endpoint = format!("https://{}:10250/pods", c.spec.api_address());
     let ask = ["curl", "-sSk", "-m", "5", &endpoint];
     ensure!(c.in_pod_network(&near, &ask).await? == "Unauthorized");
-    let file = |end: &str| c.spec.pki().join(format!("orchlet-node-1.{end}")).display().to_string();
+    let file = |end: &str| c.spec.pki().join(format!("orchlet-node-2.{end}")).display().to_string();
     let (certificate, key) = (file("crt"), file("key"));
     let ask = [&ask[..], &["--cert", &certificate, "--key", &key]].concat();
     let forbidden = c.on_node(&ask).await?;
-    ensure!(forbidden.starts_with("Forbidden (user=system:node:node-1"), "said {forbidden:?}");
+    ensure!(forbidden.starts_with("Forbidden (user=system:node:node-2"), "said {forbidden:?}");
     c.discard(&ns).await
 }

@@ -131,6 +131,9 @@ async fn anonymous_requests_get_health_and_version_only() {
     for path in ["/healthz", "/livez", "/readyz", "/version"] {
         assert_eq!(ask(&server, None, "", path).await.code(), 200, "{path}");
     }
+    let version = ask(&server, None, "", "/version").await.expect(200);
+    assert!(version["goVersion"].as_str().unwrap().starts_with("rustc1."), "{version}");
+    assert_eq!(version["gitTreeState"], option_env!("ORCH_TREE_STATE").unwrap_or_default());
     for path in ["/api", "/apis/apps/v1", "/metrics", "/openapi/v2", "/api/v1/secrets"] {
         let refused = ask(&server, None, "", path).await.expect(403);
         assert!(refused["message"].as_str().unwrap().contains("system:anonymous"), "{path}");

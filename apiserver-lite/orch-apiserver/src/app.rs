@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use apiserver_schema::Engine;
-use apiserver_store::{Identity, Medium, OpenError, Range, Store, StoreConfig};
+use apiserver_store::{Identity, Medium, OnDamage, OpenError, Range, Store, StoreConfig};
 use proto_api::names::Profile;
 use proto_daemon::admin::AdminPages;
 use proto_daemon::drain::{Drain, DrainWatch, Drained};
 use proto_daemon::health::{Health, Scope};
 use proto_daemon::metrics::BuildInfo;
+use proto_daemon::private_files;
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proto_daemon::tls::ClientTrust;
@@ -273,7 +274,7 @@ fn open_store(engine: &Engine, config: &Config) -> Result<Store<Stored>, BuildEr
         Storage::Memory => Medium::Memory,
         Storage::Directory(dir) => {
             let failed = |source| BuildError::Directory { path: dir.clone(), source };
-            std::fs::create_dir_all(dir).map_err(failed)?;
+            private_files::create_trusted_dir(dir).map_err(failed)?;
             Medium::Directory(dir.join("store"))
         }
     };
@@ -285,7 +286,9 @@ fn open_store(engine: &Engine, config: &Config) -> Result<Store<Stored>, BuildEr
         Identity { profile: profile.to_owned(), domain: config.names.label_domain().to_owned() };
     // Not after opening: the history of before a restart has versions that no key holds any more.
     let decode = |record: &Stored| Ok(record.load(engine)?);
-    Ok(Store::open_with(StoreConfig::new(medium, identity), decode)?)
+    let on_damage = if config.accept_store_damage { OnDamage::SetAside } else { OnDamage::Refuse };
+    let store = StoreConfig { on_damage, ..StoreConfig::new(medium, identity) };
+    Ok(Store::open_with(store, decode)?)
 }
 
 fn adopt_services(engine: &Engine, store: &Store<Stored>, allocations: &mut ServiceAllocations) {

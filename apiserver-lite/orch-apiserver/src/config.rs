@@ -19,6 +19,8 @@ pub struct Config {
     pub advertise_address: Option<IpAddr>,
     /// Where objects are kept.
     pub storage: Storage,
+    /// Whether a store whose log is damaged is opened without what cannot be read.
+    pub accept_store_damage: bool,
     /// Directory for generated certificates; without it they live in memory only as long as the server.
     pub cert_dir: Option<PathBuf>,
     /// Serving certificate; generated when unset.
@@ -166,6 +168,7 @@ impl Config {
             bind: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise_address: None,
             storage: Storage::Memory,
+            accept_store_damage: false,
             cert_dir: None,
             serving: None,
             write_kubeconfig: None,

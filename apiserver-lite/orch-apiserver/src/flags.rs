@@ -55,6 +55,9 @@ pub struct ServingFlags {
     /// Directory of the store; without it everything is kept in memory only.
     #[arg(long, alias = "store", value_name = "DIR")]
     data_dir: Option<PathBuf>,
+    /// Opens a damaged store without what cannot be read of it, which is set aside beside it. Acknowledged writes are lost by that.
+    #[arg(long)]
+    store_accept_damage: bool,
     /// File to write a client configuration of an administrator to.
     #[arg(long, value_name = "FILE")]
     write_kubeconfig: Option<PathBuf>,
@@ -188,6 +191,7 @@ impl Flags {
             bind: SocketAddr::new(serving.bind_address, serving.secure_port),
             advertise_address: serving.advertise_address,
             storage: serving.data_dir.clone().map_or(Storage::Memory, Storage::Directory),
+            accept_store_damage: serving.store_accept_damage,
             cert_dir: serving.cert_dir.or(serving.data_dir.map(|dir| dir.join("pki"))),
             serving: pair(serving.tls_cert_file, serving.tls_private_key_file),
             write_kubeconfig: serving.write_kubeconfig,

@@ -1,12 +1,11 @@
 //! The server's own CA, for when no certificate files are given: CA, serving certificate, service account key and an
 //! administrator's client certificate, kept in one directory and reused on the next start.
 
-use std::fs;
-use std::io::Write as _;
+use std::fs::OpenOptions;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use proto_daemon::private_files;
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
@@ -80,7 +79,7 @@ impl Pki {
         now: OffsetDateTime,
     ) -> Result<Self, PkiError> {
         if let Some(dir) = dir {
-            fs::create_dir_all(dir)
+            private_files::create_private_dir(dir)
                 .map_err(|source| PkiError::File { path: dir.to_owned(), source })?;
         }
         let ca_key = kept(dir, "ca.key", || Ok(generate("ca")?.serialize_pem()))?;
@@ -170,7 +169,8 @@ fn kept(
 ) -> Result<String, PkiError> {
     let Some(dir) = dir else { return make() };
     let path = dir.join(name);
-    match fs::read_to_string(&path) {
+    let read = private_files::open_private(&path, &mut OpenOptions::new());
+    match read.and_then(std::io::read_to_string) {
         Ok(text) => Ok(text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let text = make()?;
@@ -183,19 +183,8 @@ fn kept(
 
 /// Writes a file that only its owner can read, whole or not at all.
 pub fn write(path: &Path, text: &str) -> Result<(), PkiError> {
-    let fail = |source| PkiError::File { path: path.to_owned(), source };
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.new", std::process::id()));
-    let fresh = path.with_file_name(name);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&fresh)
-        .map_err(fail)?;
-    file.write_all(text.as_bytes()).map_err(fail)?;
-    fs::rename(&fresh, path).map_err(fail)
+    let written = private_files::write_private_atomically(path, text.as_bytes());
+    written.map_err(|source| PkiError::File { path: path.to_owned(), source })
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | `meta` | `format`, `profile`, `domain` | text |
 //! | `revision` | nothing | the last revision contained |
+//! | `sum` | nothing | sum over the records, and the revision again |
 //! | `records` | key | revision created, revision modified, stored form |
 
 use std::{
@@ -17,12 +18,15 @@ use std::{
 };
 
 use bytes::Bytes;
+use proto_daemon::private_files;
 use redb::{Builder, Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::{Identity, OpenError, Revision, Stamp, log::Change};
 
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const REVISION: TableDefinition<'_, (), u64> = TableDefinition::new("revision");
+/// [`Sum`] of the records, and the revision: a page that is damaged is told from what was written.
+const SUM: TableDefinition<'_, (), (u64, u64)> = TableDefinition::new("sum");
 const RECORDS: TableDefinition<'_, &str, (u64, u64, &[u8])> = TableDefinition::new("records");
 
 /// Version of the tables and of the log's frames. A store of another one is refused, never guessed at.
@@ -34,6 +38,7 @@ const CACHE_BYTES: usize = 2 << 20;
 /// The open database. Holds the lock that keeps other processes out of the store's directory.
 pub struct Checkpoint {
     database: Database,
+    path: PathBuf,
 }
 
 /// Stored forms by key.
@@ -45,10 +50,12 @@ impl Checkpoint {
         if !path.exists() {
             make(path).map_err(|error| file_error(path, error))?;
         }
+        let private = private_files::make_private(path);
+        private.map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
         let mut builder = Builder::new();
         builder.set_cache_size(CACHE_BYTES);
         let database = builder.open(path).map_err(|error| file_error(path, error))?;
-        let checkpoint = Self { database };
+        let checkpoint = Self { database, path: path.to_owned() };
         match checkpoint.identity().map_err(checkpoint_error)? {
             None => checkpoint.claim(identity).map_err(checkpoint_error)?,
             Some(found) => compare(&found, identity)?,
@@ -81,24 +88,63 @@ impl Checkpoint {
                 meta.insert(what, value)?;
             }
             claim.open_table(REVISION)?;
+            claim.open_table(SUM)?.insert((), (0, 0))?;
             claim.open_table(RECORDS)?;
         }
         Ok(claim.commit()?)
     }
 
     /// Reads everything: the revision, and the records at it.
-    pub fn load(&self) -> Result<(Revision, StoredRecords), redb::Error> {
+    pub fn load(&self) -> Result<(Revision, StoredRecords), OpenError> {
+        let (revision, stored, sum) = self.read().map_err(checkpoint_error)?;
+        let found = self.sum().map_err(checkpoint_error)?;
+        match found {
+            None => self.write_sum(sum, revision).map_err(checkpoint_error)?,
+            Some(written) if written == (sum, revision) => {}
+            Some((_, other)) if other != revision => {
+                let found = format!("it says revision {revision} and revision {other}");
+                return Err(OpenError::DamagedCheckpoint { path: self.path.clone(), found });
+            }
+            Some(_) => {
+                let found = "its records are not those that were written".to_owned();
+                return Err(OpenError::DamagedCheckpoint { path: self.path.clone(), found });
+            }
+        }
+        Ok((revision, stored))
+    }
+
+    fn read(&self) -> Result<(Revision, StoredRecords, Sum), redb::Error> {
         let read = self.database.begin_read()?;
         let revision = read.open_table(REVISION)?;
         let revision = revision.get(())?.map_or(0, |value| value.value());
         let mut stored = StoredRecords::new();
+        let mut sum = Sum::default();
         for record in read.open_table(RECORDS)?.iter()? {
             let (key, value) = record?;
             let (created, modified, bytes) = value.value();
+            sum.add(key.value(), value.value());
             let stamp = Stamp { created: Revision(created), modified: Revision(modified) };
             stored.insert(key.value().into(), (stamp, Bytes::copy_from_slice(bytes)));
         }
-        Ok((Revision(revision), stored))
+        Ok((Revision(revision), stored, sum))
+    }
+
+    /// The sum that was written; nothing in a checkpoint of before there was one.
+    fn sum(&self) -> Result<Option<(Sum, Revision)>, redb::Error> {
+        let read = self.database.begin_read()?;
+        let table = match read.open_table(SUM) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+            opened => opened?,
+        };
+        let row = table.get(())?.map(|row| row.value());
+        Ok(row.map(|(sum, revision)| (Sum(sum), Revision(revision))))
+    }
+
+    fn write_sum(&self, sum: Sum, revision: Revision) -> Result<(), redb::Error> {
+        let mut write = self.database.begin_write()?;
+        write.set_quick_repair(true);
+        write.open_table(SUM)?.insert((), (sum.0, revision.0))?;
+        Ok(write.commit()?)
     }
 
     /// The last revision contained.
@@ -119,20 +165,49 @@ impl Checkpoint {
         fold.set_quick_repair(true);
         {
             fold.open_table(REVISION)?.insert((), revision.0)?;
+            let mut sums = fold.open_table(SUM)?;
+            let mut sum = Sum(sums.get(())?.map_or(0, |row| row.value().0));
             let mut records = fold.open_table(RECORDS)?;
             for Change { key, stamp, value } in changes.values() {
-                match value {
+                let before = match value {
                     Some(value) => {
                         let row = (stamp.created.0, stamp.modified.0, value.as_ref());
-                        records.insert(key.as_ref(), row)?;
+                        sum.add(key, row);
+                        records.insert(key.as_ref(), row)?
                     }
-                    None => {
-                        records.remove(key.as_ref())?;
-                    }
+                    None => records.remove(key.as_ref())?,
+                };
+                if let Some(before) = before {
+                    sum.take_away(key, before.value());
                 }
             }
+            sums.insert((), (sum.0, revision.0))?;
         }
         Ok(fold.commit()?)
+    }
+}
+
+/// Number and checksums of records, whatever their order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Sum(u64);
+
+impl Sum {
+    fn add(&mut self, key: &str, row: (u64, u64, &[u8])) {
+        self.0 = self.0.wrapping_add(Self::of(key, row));
+    }
+
+    fn take_away(&mut self, key: &str, row: (u64, u64, &[u8])) {
+        self.0 = self.0.wrapping_sub(Self::of(key, row));
+    }
+
+    fn of(key: &str, (created, modified, value): (u64, u64, &[u8])) -> u64 {
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&(key.len() as u64).to_le_bytes());
+        crc.update(key.as_bytes());
+        crc.update(&created.to_le_bytes());
+        crc.update(&modified.to_le_bytes());
+        crc.update(value);
+        (1 << 32) + u64::from(crc.finalize())
     }
 }
 
@@ -159,7 +234,7 @@ fn make(path: &Path) -> Result<(), redb::DatabaseError> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    drop(Builder::new().create(&unnamed)?);
+    drop(Builder::new().create_file(private_files::create_private(&unnamed)?)?);
     fs::rename(&unnamed, path)?;
     Ok(path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?)
 }

@@ -17,6 +17,8 @@ pub struct StoreConfig {
     pub bounds: Bounds,
     /// Bytes after which a segment of the log is closed and folded into the checkpoint.
     pub segment_len_max: u64,
+    /// What becomes of a log that is damaged. Refused by default.
+    pub on_damage: OnDamage,
 }
 
 impl StoreConfig {
@@ -30,6 +32,7 @@ impl StoreConfig {
             retention: Retention::default(),
             bounds: Bounds::default(),
             segment_len_max: 64 << 20,
+            on_damage: OnDamage::Refuse,
         }
     }
 }
@@ -66,6 +69,17 @@ impl Default for Bounds {
     fn default() -> Self {
         Self { queue_len_max: 1024, batch_len_max: 512, key_len_max: 1024, value_len_max: 8 << 20 }
     }
+}
+
+/// What becomes of a log in which acknowledged writes cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDamage {
+    /// It is not opened, and nothing is changed.
+    #[default]
+    Refuse,
+    /// What can be read before the damage is kept, the files are set aside as `*.damaged-<n>`, and revisions go on above all that were
+    /// seen. The choice of a person.
+    SetAside,
 }
 
 /// Where the records are kept.

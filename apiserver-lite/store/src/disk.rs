@@ -7,21 +7,29 @@
 //! ```
 //!
 //! A full segment is closed and handed to the checkpointer thread, which folds it in and removes it. A
-//! crash anywhere in between is harmless: what is in both places is skipped when the log is read. Damage
-//! before the log's end is refused, not skipped.
+//! crash anywhere in between is harmless: what is in both places is skipped when the log is read.
+//!
+//! Damage is refused, and nothing is changed then. Only a frame that was not answered ([`acknowledged`](crate::acknowledged)) and has
+//! none behind it is cut from the log's end, after it was copied beside the log. A segment is removed when each of its writes is in
+//! the checkpoint.
 
 use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
 };
 
+use proto_daemon::private_files;
+
 use crate::{
-    Identity, Medium, RestoreError, Revision,
-    checkpoint::{Checkpoint, StoredRecords, checkpoint_error},
-    log::{self, AppendError, Change, Segment, SegmentReader},
+    Identity, Medium, OnDamage, RestoreError, Revision,
+    acknowledged::Acknowledged,
+    checkpoint::{Checkpoint, StoredRecords},
+    damage::{self, Damage},
+    log::{self, AppendError, Change, Piece, Segment, SegmentReader},
+    read::{Known, LogRead, ReadError, read_log},
 };
 
 /// Closed segments that may wait for the checkpointer. When it falls further behind, writes wait for it.
@@ -41,8 +49,17 @@ pub struct Log {
     segment: Segment,
     segment_len_max: u64,
     first: Revision,
-    closed: mpsc::SyncSender<(Revision, PathBuf)>,
+    acknowledged: Option<Acknowledged>,
+    closed: mpsc::SyncSender<Closed>,
     checkpointer: Option<thread::JoinHandle<()>>,
+}
+
+/// A segment that is not written any more.
+struct Closed {
+    first: Revision,
+    /// Its last revision.
+    last: Revision,
+    path: PathBuf,
 }
 
 /// What was on disk.
@@ -62,39 +79,45 @@ impl Disk {
         medium: Medium,
         identity: &Identity,
         segment_len_max: u64,
+        on_damage: OnDamage,
     ) -> Result<(Self, Found), OpenError> {
         let directory = match medium {
             Medium::Memory => return Ok((Self::Memory, Found::default())),
             Medium::Directory(directory) => directory,
         };
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |source| OpenError::Directory { path, source }
-        };
-        fs::create_dir_all(&directory).map_err(at(&directory))?;
+        let at = |source| OpenError::Directory { path: directory.clone(), source };
+        private_files::create_private_dir(&directory).map_err(at)?;
         let file = directory.join("records.redb");
         let checkpoint = Checkpoint::open(&file, identity)?;
-        let (revision, stored) = checkpoint.load().map_err(checkpoint_error)?;
-        let mut segments = log::segments(&directory).map_err(at(&directory))?;
-        let (changes, end) = read_log(revision, &segments)?;
-        let next = changes.last().map_or(revision, |change| change.stamp.modified).next();
+        let (content, found) = read_directory(&directory, &checkpoint, on_damage)?;
+        let last = found.changes.last().map_or(found.revision, |change| change.stamp.modified);
+        let next = last.next();
+        let mut segments = content.segments;
 
         let (closed, to_fold) = mpsc::sync_channel(CLOSED_LEN_MAX.max(segments.len()));
-        let (first, segment) = match (segments.pop(), end) {
-            (Some((first, path)), Some(end)) => (first, Segment::resume(path, end)),
+        let (first, segment) = match (segments.pop(), content.end) {
+            (Some((first, path)), Some(end)) => {
+                let kept = content.torn.map_or(Ok(()), |why| damage::keep_torn(&path, end, why));
+                (first, kept.and_then(|()| Segment::resume(path, end)))
+            }
             _ => (next, Segment::create(&directory, next)),
         };
-        let segment = segment.map_err(at(&directory))?;
-        for older in segments {
+        let segment = segment.map_err(at)?;
+        let acknowledged = Some(Acknowledged::open(&directory, last).map_err(at)?);
+        let next_firsts: Vec<_> =
+            segments.iter().skip(1).map(|(first, _)| *first).chain([first]).collect();
+        for ((first, path), next) in segments.into_iter().zip(next_firsts) {
             // The channel has room for all of them.
-            let _ = closed.try_send(older);
+            let _ =
+                closed.try_send(Closed { first, last: Revision(next.0.saturating_sub(1)), path });
         }
         let identity = identity.clone();
         let checkpoint = KeptOpen { path: file, identity, checkpoint: Some(checkpoint) };
         let checkpointer = spawn_checkpointer(checkpoint, to_fold).map_err(OpenError::Thread)?;
         let checkpointer = Some(checkpointer);
-        let log = Log { directory, segment, segment_len_max, first, closed, checkpointer };
-        Ok((Self::Directory(log), Found { revision, stored, changes }))
+        let log =
+            Log { directory, segment, segment_len_max, first, acknowledged, closed, checkpointer };
+        Ok((Self::Directory(log), found))
     }
 
     /// One segment and no directory: tests bring a file that fails.
@@ -107,6 +130,7 @@ impl Disk {
             segment,
             segment_len_max: u64::MAX,
             first,
+            acknowledged: None,
             closed,
             checkpointer: None,
         })
@@ -121,9 +145,12 @@ impl Disk {
         }
     }
 
-    /// Lets go of the directory, when the segments closed so far have been folded in.
+    /// Closes the directory, when the segments closed so far have been folded in.
     pub fn close(self) {
-        let Self::Directory(Log { closed, checkpointer, .. }) = self else { return };
+        let Self::Directory(Log { closed, checkpointer, acknowledged, .. }) = self else { return };
+        if let Some(acknowledged) = acknowledged {
+            acknowledged.sync();
+        }
         drop(closed);
         if let Some(checkpointer) = checkpointer {
             // It ends with its channel; a panic in it has been reported by itself.
@@ -144,7 +171,11 @@ impl Log {
         append.map_err(|error| match error {
             AppendError::Refused(source) => CommitError::Append { path: path(), source },
             AppendError::Unknown(source) => CommitError::Sync { path: path(), source },
-        })
+        })?;
+        if let (Some(acknowledged), Some(last)) = (&mut self.acknowledged, changes.last()) {
+            acknowledged.note(last.stamp.modified);
+        }
+        Ok(())
     }
 
     /// Closes the segment and starts the one whose first write is `first`.
@@ -153,7 +184,8 @@ impl Log {
             .map_err(|source| CommitError::Rotate { directory: self.directory.clone(), source })?;
         let closed = std::mem::replace(&mut self.segment, next);
         // Waits when the checkpointer is far behind. If it is gone, the segment is folded at the next start.
-        let _ = self.closed.send((self.first, closed.path));
+        let last = Revision(first.0.saturating_sub(1));
+        let _ = self.closed.send(Closed { first: self.first, last, path: closed.path });
         self.first = first;
         Ok(())
     }
@@ -161,44 +193,43 @@ impl Log {
 
 // === Reading ===
 
-/// What the log says after `revision`, and where its last segment ends; no end if that segment must be
-/// made anew.
-fn read_log(
-    revision: Revision,
-    segments: &[(Revision, PathBuf)],
-) -> Result<(Vec<Change>, Option<u64>), OpenError> {
-    let mut changes = Vec::new();
-    let mut last = revision;
-    let mut end = None;
-    for (nth, (first, path)) in segments.iter().enumerate() {
-        let failed = |source| OpenError::Directory { path: path.clone(), source };
-        let mut reader = SegmentReader::open(path, *first).map_err(failed)?;
-        let mut follows = *first;
-        while let Some(frame) = reader.next_frame().map_err(failed)? {
-            for change in frame {
-                if change.stamp.modified != follows {
-                    return Err(OpenError::Log { path: path.clone(), missing: follows });
-                }
-                follows = follows.next();
-                if change.stamp.modified > revision {
-                    if change.stamp.modified != last.next() {
-                        return Err(OpenError::Log { path: path.clone(), missing: last.next() });
-                    }
-                    last = change.stamp.modified;
-                    changes.push(change);
-                }
-            }
+/// The log as it is to be continued.
+struct Content {
+    segments: Vec<(Revision, PathBuf)>,
+    /// Where the last segment's frames end; `None` when one has to be made.
+    end: Option<u64>,
+    torn: Option<&'static str>,
+}
+
+fn read_directory(
+    directory: &Path,
+    checkpoint: &Checkpoint,
+    on_damage: OnDamage,
+) -> Result<(Content, Found), OpenError> {
+    let at = |source| OpenError::Directory { path: directory.to_owned(), source };
+    let (revision, stored) = checkpoint.load()?;
+    let segments = log::segments(directory).map_err(at)?;
+    for (_, path) in &segments {
+        private_files::make_private(path).map_err(at)?;
+    }
+    let acknowledged = Acknowledged::read(directory).map_err(at)?;
+    let known = Known { checkpoint: revision, acknowledged };
+    match read_log(directory, known, &segments) {
+        Ok(LogRead { changes, end, torn }) => {
+            Ok((Content { segments, end, torn }, Found { revision, stored, changes }))
         }
-        // A segment ends where the next one starts; only the last may end anywhere.
-        match segments.get(nth + 1) {
-            Some((next, _)) if *next != follows => {
-                return Err(OpenError::Log { path: path.clone(), missing: follows });
-            }
-            Some(_) => {}
-            None => end = (reader.end() > 0).then_some(reader.end()),
+        Err(ReadError::System(error)) => Err(error),
+        Err(ReadError::Damaged { damage, .. }) if on_damage == OnDamage::Refuse => {
+            Err(OpenError::Damaged(damage))
+        }
+        Err(ReadError::Damaged { damage, changes }) => {
+            tracing::error!(%damage, "damage is accepted, as was asked for");
+            damage::set_aside(directory, checkpoint, known, &segments, changes)?;
+            let (revision, stored) = checkpoint.load()?;
+            let content = Content { segments: Vec::new(), end: None, torn: None };
+            Ok((content, Found { revision, stored, changes: Vec::new() }))
         }
     }
-    Ok((changes, end))
 }
 
 // === Checkpointing ===
@@ -206,19 +237,19 @@ fn read_log(
 /// Folds closed segments into the checkpoint until the log is dropped.
 fn spawn_checkpointer(
     mut checkpoint: KeptOpen,
-    closed: mpsc::Receiver<(Revision, PathBuf)>,
+    closed: mpsc::Receiver<Closed>,
 ) -> io::Result<thread::JoinHandle<()>> {
     let thread = thread::Builder::new().name("store-checkpoint".into());
     thread.spawn(move || {
-        let mut waiting: Vec<(Revision, PathBuf)> = Vec::new();
+        let mut waiting: Vec<Closed> = Vec::new();
         while let Ok(segment) = closed.recv() {
             waiting.push(segment);
             // In order: a segment that cannot be folded holds up those behind it until the next try.
-            while let Some((first, path)) = waiting.first() {
-                let folded = checkpoint.with(|checkpoint| fold(checkpoint, *first, path));
+            while let Some(segment) = waiting.first() {
+                let folded = checkpoint.with(|checkpoint| fold(checkpoint, segment));
                 if let Err(error) = folded {
-                    let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, path = %path.display(), "segment stays in the log");
+                    let (error, path): (&dyn std::error::Error, _) = (&error, &segment.path);
+                    tracing::error!(error, path = %path.display(), "segment stays in the log");
                     break;
                 }
                 waiting.remove(0);
@@ -257,25 +288,51 @@ impl KeptOpen {
     }
 }
 
-/// Brings one closed segment into the checkpoint and removes its file.
-fn fold(checkpoint: &Checkpoint, first: Revision, path: &Path) -> Result<(), FoldError> {
-    let mut reader = SegmentReader::open(path, first)?;
+/// Brings one closed segment into the checkpoint and removes its file, when each of its writes is there.
+fn fold(checkpoint: &Checkpoint, Closed { first, last, path }: &Closed) -> Result<(), FoldError> {
     let contained = checkpoint.revision().map_err(Box::new)?;
-    let mut last = contained;
-    let mut net = BTreeMap::new();
-    while let Some(frame) = reader.next_frame()? {
-        for change in frame {
-            if change.stamp.modified > contained {
-                last = change.stamp.modified;
-                net.insert(change.key.clone(), change);
-            }
-        }
-    }
-    if !net.is_empty() {
-        checkpoint.fold(last, &net).map_err(Box::new)?;
+    if contained < *last {
+        let net = read_closed(path, *first, *last)?;
+        checkpoint.fold(*last, &net).map_err(Box::new)?;
     }
     fs::remove_file(path)?;
     Ok(())
+}
+
+/// The last change of each key in a segment that ends with revision `last`.
+fn read_closed(
+    path: &Path,
+    first: Revision,
+    last: Revision,
+) -> Result<BTreeMap<Arc<str>, Change>, FoldError> {
+    let mut reader = SegmentReader::open(path, first)?;
+    let mut net = BTreeMap::new();
+    let mut follows = first;
+    let found = loop {
+        match reader.next_piece()? {
+            Piece::Frame(frame) => {
+                for change in frame {
+                    if change.stamp.modified != follows {
+                        let found = format!("revision {}", change.stamp.modified);
+                        return Err(damaged(path, reader.end(), found, follows, last));
+                    }
+                    follows = follows.next();
+                    net.insert(change.key.clone(), change);
+                }
+            }
+            Piece::End => break "the segment ends",
+            Piece::Bad(what) => break what,
+        }
+    };
+    if follows == last.next() && found == "the segment ends" {
+        return Ok(net);
+    }
+    Err(damaged(path, reader.end(), found.to_owned(), follows, last))
+}
+
+fn damaged(path: &Path, offset: u64, found: String, first: Revision, last: Revision) -> FoldError {
+    let path = path.to_owned();
+    FoldError::Damaged(Damage { path, offset, found, first, last: Some(last) })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -286,6 +343,8 @@ enum FoldError {
     Checkpoint(#[from] Box<redb::Error>),
     #[error("open the checkpoint again")]
     Open(#[from] OpenError),
+    #[error("the segment is damaged: {0}")]
+    Damaged(Damage),
 }
 
 // === Errors ===
@@ -357,15 +416,19 @@ pub enum OpenError {
         /// What redb says.
         source: Box<redb::Error>,
     },
-    /// The log is damaged before its end: acknowledged writes are missing.
+    /// Acknowledged writes cannot be read. Nothing has been changed.
     #[error(
-        "log {path} is damaged: revision {missing} is missing; restore the directory from a copy"
+        "the log is damaged: {0}. Nothing was changed. Restore the directory from a copy, or start once with --store-accept-damage: \
+         what can be read before the damage is kept, and the log's files are set aside as *.damaged-<n>"
     )]
-    Log {
-        /// The segment.
+    Damaged(Damage),
+    /// The checkpoint can be opened and does not hold what was written to it.
+    #[error("checkpoint {path} is damaged: {found}. Restore the directory from a copy")]
+    DamagedCheckpoint {
+        /// The file.
         path: PathBuf,
-        /// The first revision that is not there.
-        missing: Revision,
+        /// What does not fit.
+        found: String,
     },
     /// The store belongs to a server with other names, or was written in another format.
     #[error(

@@ -25,10 +25,13 @@
 //!
 //! Bounds: queue, batch, key, value and history all have a maximum in [`StoreConfig`].
 
+mod acknowledged;
 mod checkpoint;
 mod config;
+mod damage;
 mod disk;
 mod log;
+mod read;
 mod record;
 mod replay;
 mod snapshot;
@@ -38,7 +41,8 @@ mod watch;
 mod write;
 mod writer;
 
-pub use config::{Bounds, Identity, Medium, Retention, StoreConfig};
+pub use config::{Bounds, Identity, Medium, OnDamage, Retention, StoreConfig};
+pub use damage::Damage;
 pub use disk::OpenError;
 #[doc(hidden)]
 pub use log::rewritten;

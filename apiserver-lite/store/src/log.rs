@@ -13,17 +13,20 @@
 //! All numbers are little-endian; a value length of `u32::MAX` says that the key was removed. Space is
 //! filled with zeros ahead of the writes: syncing a write into blocks that exist takes about half as long
 //! as one that also has to make the blocks and the file length durable (measured on ext4, 140 us to 260 us).
-//! A frame that is not whole is the end of the log: it was never acknowledged.
+//! A frame that is not whole, with none behind it, is a write that broke off: it was never answered.
+//!
+//! A segment is made under another name and gets its own when its header and zeros are on the medium.
 
 use std::{
-    fs::{File, OpenOptions},
-    io::{self, BufReader, Read, Seek, SeekFrom},
+    fs::{self, File, OpenOptions},
+    io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use bytes::Bytes;
+use proto_daemon::private_files;
 
 use crate::{Revision, Stamp};
 
@@ -32,6 +35,9 @@ const SEGMENT_HEADER_LEN: u64 = 16;
 const FRAME_HEADER_LEN: usize = 8;
 const CHANGE_HEADER_LEN: usize = 24;
 const REMOVED: u32 = u32::MAX;
+
+/// Name of a segment that is being made.
+const UNFINISHED: &str = "log.new";
 
 /// How far ahead of the writes a segment is filled with zeros.
 const FILL_LEN: u64 = 256 << 10;
@@ -86,20 +92,24 @@ impl Segment {
     /// Creates the segment whose first write will be `first`, and makes its existence durable.
     pub fn create(directory: &Path, first: Revision) -> io::Result<Self> {
         let path = directory.join(segment_name(first));
-        let file = File::create(&path)?;
-        let mut header = Vec::with_capacity(FILL_LEN as usize);
-        header.extend_from_slice(MAGIC);
-        header.extend_from_slice(&first.0.to_le_bytes());
-        header.resize(FILL_LEN as usize, 0);
-        file.write_all_at(&header, 0)?;
-        file.sync_all()?;
-        File::open(directory)?.sync_all()?;
+        if path.symlink_metadata().is_ok() {
+            return Err(ErrorKind::AlreadyExists.into());
+        }
+        let unfinished = directory.join(UNFINISHED);
+        let made = make_segment(&unfinished, first).and_then(|file| {
+            fs::rename(&unfinished, &path)?;
+            Ok(file)
+        });
+        let file = made.inspect_err(|_| drop(fs::remove_file(&unfinished)))?;
+        // Nothing is in it yet: without it the next try finds its name free.
+        let synced = File::open(directory).and_then(|directory| directory.sync_all());
+        synced.inspect_err(|_| drop(fs::remove_file(&path)))?;
         Ok(Self::over(path, Box::new(file), SEGMENT_HEADER_LEN, FILL_LEN))
     }
 
     /// Continues a segment behind its last whole frame, which ends at `end`.
     pub fn resume(path: PathBuf, end: u64) -> io::Result<Self> {
-        let file = OpenOptions::new().write(true).open(&path)?;
+        let file = private_files::open_private(&path, OpenOptions::new().write(true))?;
         file.set_len(end)?;
         file.sync_all()?;
         Ok(Self::over(path, Box::new(file), end, end))
@@ -156,6 +166,21 @@ pub enum AppendError {
     Unknown(io::Error),
 }
 
+fn make_segment(path: &Path, first: Revision) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = private_files::create_private(path)?;
+    let mut header = Vec::with_capacity(FILL_LEN as usize);
+    header.extend_from_slice(MAGIC);
+    header.extend_from_slice(&first.0.to_le_bytes());
+    header.resize(FILL_LEN as usize, 0);
+    file.write_all_at(&header, 0)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
 fn segment_name(first: Revision) -> String {
     format!("log.{first:020}", first = first.0)
 }
@@ -194,12 +219,24 @@ pub fn segments(directory: &Path) -> io::Result<Vec<(Revision, PathBuf)>> {
         let entry = entry?;
         let name = entry.file_name();
         let first = name.to_str().and_then(|name| name.strip_prefix("log.")?.parse().ok());
+        let first = first.map(Revision).filter(|first| *segment_name(*first) == *name);
         if let Some(first) = first {
-            segments.push((Revision(first), entry.path()));
+            segments.push((first, entry.path()));
         }
     }
     segments.sort_unstable();
     Ok(segments)
+}
+
+/// What comes next in a segment.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// The changes of a frame.
+    Frame(Vec<Change>),
+    /// Nothing but zeros, or nothing.
+    End,
+    /// Something else: what it looks like.
+    Bad(&'static str),
 }
 
 /// Reads the frames of a segment in order.
@@ -213,7 +250,7 @@ pub struct SegmentReader {
 impl SegmentReader {
     /// Opens the segment whose first write is `first`.
     pub fn open(path: &Path, first: Revision) -> io::Result<Self> {
-        let file = File::open(path)?;
+        let file = private_files::open_private(path, &mut OpenOptions::new())?;
         let file_len = file.metadata()?.len();
         let mut file = BufReader::with_capacity(64 << 10, file);
         let mut header = [0; SEGMENT_HEADER_LEN as usize];
@@ -225,32 +262,136 @@ impl SegmentReader {
         Ok(Self { file, end, file_len })
     }
 
-    /// The changes of the next frame; `None` at the end of what is whole.
-    pub fn next_frame(&mut self) -> io::Result<Option<Vec<Change>>> {
+    /// The next frame. After anything else there is no more.
+    pub fn next_piece(&mut self) -> io::Result<Piece> {
+        if self.end == 0 {
+            return Ok(Piece::Bad("no segment header of the revision that the name says"));
+        }
+        let rest = self.file_len.saturating_sub(self.end);
         let mut header = [0; FRAME_HEADER_LEN];
-        if self.end == 0 || !read_whole(&mut self.file, &mut header)? {
-            return Ok(None);
+        if rest < FRAME_HEADER_LEN as u64 || !read_whole(&mut self.file, &mut header)? {
+            return self.end_or("the beginning of a frame's header");
         }
         let [l0, l1, l2, l3, c0, c1, c2, c3] = header;
         let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         let crc = u32::from_le_bytes([c0, c1, c2, c3]);
-        let rest = self.file_len.saturating_sub(self.end + FRAME_HEADER_LEN as u64);
-        if len == 0 || len > FRAME_LEN_MAX || len as u64 > rest {
-            return Ok(None);
+        if len == 0 {
+            return self.end_or("no frame, and not only zeros");
+        }
+        if len > FRAME_LEN_MAX || len as u64 > rest - FRAME_HEADER_LEN as u64 {
+            return Ok(Piece::Bad("a frame longer than the rest of the file"));
         }
         let mut payload = vec![0; len];
-        if !read_whole(&mut self.file, &mut payload)? || crc32fast::hash(&payload) != crc {
-            return Ok(None);
+        if !read_whole(&mut self.file, &mut payload)? {
+            return Ok(Piece::Bad("a frame longer than the rest of the file"));
         }
-        let Some(changes) = decode_payload(&Bytes::from(payload)) else { return Ok(None) };
+        if crc32fast::hash(&payload) != crc {
+            return Ok(Piece::Bad("a frame whose checksum does not fit its content"));
+        }
+        let Some(changes) = decode_payload(&Bytes::from(payload)) else {
+            return Ok(Piece::Bad("a frame whose content is not a list of changes"));
+        };
         self.end += (FRAME_HEADER_LEN + len) as u64;
-        Ok(Some(changes))
+        Ok(Piece::Frame(changes))
+    }
+
+    /// The end if nothing but zeros follows the last frame.
+    fn end_or(&self, otherwise: &'static str) -> io::Result<Piece> {
+        let content = end_of_content(self.file.get_ref(), self.end)?;
+        Ok(if content == self.end { Piece::End } else { Piece::Bad(otherwise) })
     }
 
     /// End of the last whole frame read; 0 when the header is not whole.
     pub fn end(&self) -> u64 {
         self.end
     }
+}
+
+/// The end of the last byte at or behind `from` that is not zero; `from` if there is none.
+pub fn end_of_content(file: &File, from: u64) -> io::Result<u64> {
+    let mut block = vec![0; 64 << 10];
+    let (mut at, mut end) = (from, from);
+    loop {
+        let read = file.read_at(&mut block, at)?;
+        if read == 0 {
+            return Ok(end);
+        }
+        let last = block.get(..read).and_then(|read| read.iter().rposition(|byte| *byte != 0));
+        if let Some(last) = last {
+            end = at + last as u64 + 1;
+        }
+        at += read as u64;
+    }
+}
+
+/// A whole frame where none was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Where the first one starts.
+    pub offset: u64,
+    /// The highest revision in any of them.
+    pub last: Revision,
+}
+
+/// Looks at every offset behind `from` for whole frames with revisions from `follows` on. `None`: there is none.
+pub fn frames_behind(path: &Path, from: u64, follows: Revision) -> io::Result<Option<Behind>> {
+    let file = private_files::open_private(path, &mut OpenOptions::new())?;
+    let len = end_of_content(&file, from)?.saturating_sub(from);
+    // A frame may end with zeros.
+    let len = (len + FRAME_LEN_MAX as u64).min(file.metadata()?.len().saturating_sub(from));
+    let mut bytes = Vec::new();
+    let mut file = file;
+    file.seek(SeekFrom::Start(from))?;
+    file.take(len).read_to_end(&mut bytes)?;
+    let mut found: Option<Behind> = None;
+    // Content that looks like frames costs no more than a few passes.
+    let mut hashed = 8 * (bytes.len() as u64 + 1);
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        let Some(candidate) = candidate(rest, follows) else {
+            at += 1;
+            continue;
+        };
+        let offset = from + at as u64;
+        hashed = hashed.saturating_sub(candidate.payload.len() as u64);
+        if hashed > 0 && crc32fast::hash(candidate.payload) != candidate.crc {
+            at += 1;
+            continue;
+        }
+        let last = last_revision(candidate.payload).unwrap_or(follows);
+        let before = found.get_or_insert(Behind { offset, last });
+        before.last = before.last.max(last);
+        if hashed == 0 {
+            // Cannot be told: as if it were one.
+            return Ok(found);
+        }
+        at += FRAME_HEADER_LEN + candidate.payload.len();
+    }
+    Ok(found)
+}
+
+/// What could be a frame by its numbers.
+struct Candidate<'a> {
+    crc: u32,
+    payload: &'a [u8],
+}
+
+fn candidate(bytes: &[u8], follows: Revision) -> Option<Candidate<'_>> {
+    let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let len = number(0)? as usize;
+    let payload = bytes.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN.checked_add(len)?)?;
+    let change = payload.get(..CHANGE_HEADER_LEN)?;
+    let revision = u64::from_le_bytes(change.get(8..16)?.try_into().ok()?);
+    let (key, value) = (number(FRAME_HEADER_LEN + 16)?, number(FRAME_HEADER_LEN + 20)?);
+    let value = if value == REMOVED { 0 } else { value };
+    let fits = CHANGE_HEADER_LEN as u64 + u64::from(key) + u64::from(value) <= len as u64;
+    (fits && revision > 0 && revision >= follows.0)
+        .then_some(Candidate { crc: number(4)?, payload })
+}
+
+fn last_revision(payload: &[u8]) -> Option<Revision> {
+    let changes = decode_payload(&Bytes::copy_from_slice(payload))?;
+    changes.last().map(|change| change.stamp.modified)
 }
 
 /// Fills `bytes`, or says that the file ends before.

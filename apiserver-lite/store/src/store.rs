@@ -65,7 +65,8 @@ impl<T: Record> Store<T> {
         config: StoreConfig,
         prepare: impl Fn(&T) -> Result<(), RestoreError>,
     ) -> Result<Self, OpenError> {
-        let (disk, found) = Disk::open(config.medium, &config.identity, config.segment_len_max)?;
+        let StoreConfig { medium, identity, segment_len_max, on_damage, .. } = config;
+        let (disk, found) = Disk::open(medium, &identity, segment_len_max, on_damage)?;
         let state = replay::<T>(found, config.retention, &prepare)?;
         Self::start(disk, state, config.bounds, config.history)
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use apiserver_store::{
-    Identity, Medium, OpenError, Revision, Store, StoreConfig, WatchEnd, Write, WriteError,
+    Damage, Identity, Medium, OpenError, Revision, Store, StoreConfig, WatchEnd, Write, WriteError,
 };
 use bytes::Bytes;
 
@@ -85,11 +85,23 @@ async fn damaged_log_is_refused() {
     fs::remove_file(&log).unwrap();
     fs::write(dir.path().join("log.00000000000000000003"), &later).unwrap();
     let error = open(dir.path()).err().unwrap();
-    assert!(matches!(error, OpenError::Log { missing: Revision(3), .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            OpenError::Damaged(Damage { first: Revision(1), last: Some(Revision(2)), .. })
+        ),
+        "{error}"
+    );
     // A segment that should go on until the next one starts.
     fs::write(&log, &whole[..60]).unwrap();
     let error = open(dir.path()).err().unwrap();
-    assert!(matches!(error, OpenError::Log { .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            OpenError::Damaged(Damage { first: Revision(2), last: Some(Revision(2)), .. })
+        ),
+        "{error}"
+    );
     fs::remove_file(dir.path().join("log.00000000000000000003")).unwrap();
     fs::write(&log, &whole).unwrap();
     assert_eq!(open(dir.path()).unwrap().revision(), Revision(3));

@@ -17,7 +17,7 @@ fn remove(key: &str, created: u64, modified: u64) -> Change {
 fn read(path: &Path, first: u64) -> (Vec<Vec<Change>>, u64) {
     let mut reader = SegmentReader::open(path, Revision(first)).unwrap();
     let mut frames = Vec::new();
-    while let Some(frame) = reader.next_frame().unwrap() {
+    while let Piece::Frame(frame) = reader.next_piece().unwrap() {
         frames.push(frame);
     }
     (frames, reader.end())
@@ -103,6 +103,7 @@ fn a_frame_that_was_refused_leaves_nothing() {
     // The zeros behind the frame do not fit, or they do and the frame's end does not.
     for bytes in [0, 1, 30, FILL_LEN - 1, FILL_LEN, FILL_LEN + 10, FILL_LEN + 44] {
         let made = Segment::create(dir.path(), Revision(7)).unwrap();
+        assert!(Segment::create(dir.path(), Revision(7)).is_err(), "frames would be lost");
         let file = OpenOptions::new().write(true).open(&made.path).unwrap();
         file.set_len(filled).unwrap();
         let room = Arc::new(AtomicU64::new(bytes));
@@ -119,6 +120,7 @@ fn a_frame_that_was_refused_leaves_nothing() {
         let (frames, end) = read(&made.path, 7);
         assert_eq!(frames, [&first, &second, &third]);
         assert_eq!(end, segment.len());
+        std::fs::remove_file(&made.path).unwrap();
     }
 }
 

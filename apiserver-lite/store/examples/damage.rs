@@ -1,0 +1,22 @@
+//! Prints what opening a store answers after each possible damage of its files: `cargo run -p apiserver-store --example damage`.
+
+#![allow(clippy::unwrap_used, reason = "shares its code with a test")]
+
+#[path = "../tests/damage/table.rs"]
+#[allow(dead_code, clippy::panic, reason = "shared with a test")]
+mod table;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    // A panic in redb is counted, not shown.
+    std::panic::set_hook(Box::new(|_| {}));
+    let effort = table::Effort { log_step: 1, checkpoint_step: 41, bits: true };
+    let table = table::table(effort).await;
+    println!("{}", table.text());
+    let lost = table.count("", table::Answer::LostInSilence);
+    println!("{lost} acknowledged writes lost in silence");
+    if let Some(loss) = table.first_loss {
+        println!("the first: {loss}");
+        std::process::exit(1);
+    }
+}

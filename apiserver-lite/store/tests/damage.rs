@@ -1,0 +1,26 @@
+//! No acknowledged write is lost in silence, wherever the store is damaged.
+
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "damage/table.rs"]
+mod table;
+
+use table::{Answer, Effort};
+
+#[tokio::test]
+async fn nothing_is_lost_in_silence() {
+    let table = table::table(Effort { log_step: 7, checkpoint_step: 401, bits: false }).await;
+    eprintln!("{}", table.text());
+    assert_eq!(table.first_loss, None);
+    // Not because everything is refused: what loses nothing opens.
+    assert!(table.count("note of what was answered", Answer::Damaged) == 0);
+    assert!(table.count("note of what was answered", Answer::Whole) > 5);
+    assert!(table.count("last segment: flip", Answer::Damaged) > 5);
+    assert!(table.count("closed segment: flip", Answer::Damaged) > 5);
+    assert!(table.count("flip in the last frame", Answer::SetAside) > 5);
+}
+
+#[tokio::test]
+async fn a_person_may_accept_the_loss() {
+    table::accepted().await;
+}

@@ -11,6 +11,7 @@ use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use tokio::task::spawn_blocking;
 
+use crate::log_files::{Entry, LogDirectory};
 use crate::log_links;
 use crate::pods::parts::Parts;
 
@@ -86,13 +87,11 @@ fn directories(logs: &Path) -> BTreeMap<String, PathBuf> {
 /// Removes what an instance wrote, its log and the rotated ones, once it is gone itself.
 pub fn remove_instance_logs(directory: &Path, attempt: u32) {
     let (log, rotated) = (format!("{attempt}.log"), format!("{attempt}.log."));
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    for entry in entries {
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
+    let Ok(directory) = LogDirectory::open(directory) else { return };
+    for Entry { name, .. } in directory.entries().unwrap_or_default() {
         if *name == log || name.starts_with(&rotated) {
             // One that cannot be removed goes with the pod's whole directory.
-            let _ = std::fs::remove_file(entry.path());
+            let _ = directory.remove(&name);
         }
     }
 }

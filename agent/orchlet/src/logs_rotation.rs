@@ -7,7 +7,7 @@
 mod plan;
 
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,9 +20,9 @@ use futures_util::StreamExt as _;
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
 use tokio::task::spawn_blocking;
 
+use crate::log_files::LogDirectory;
 use crate::metrics::AgentMetrics;
 use crate::pods::parts::Parts;
 use plan::{Act, plan};
@@ -34,22 +34,25 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Logs rotated side by side: compressing keeps a processor busy.
 const PARALLEL_MAX: usize = 2;
 
-/// Bytes of what the kernel counts files in.
-const BLOCK: u64 = 512;
+/// Rights that a compressed log has of those of what it was made of: collectors of logs read it as they did.
+const RIGHTS: u32 = 0o644;
 
 /// The log of a running container.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Log {
     /// The runtime's id.
     instance: String,
     /// Directory of its files.
-    directory: PathBuf,
+    path: PathBuf,
+    directory: Arc<LogDirectory>,
     /// Name of the one that is written.
     name: String,
     /// Everything in the directory.
     names: Vec<String>,
     /// Size of the one that is written; `None` when it is not there.
     size: Option<u64>,
+    /// Whether something that is not a regular file has the name of the one that is written.
+    is_foreign: bool,
     /// What all files in the directory take of the disk, in bytes.
     taken: u64,
     /// Whose it is: uid, namespace and name of the pod, name of the container.
@@ -115,40 +118,44 @@ fn logs(logs_dir: &str, pods: &[Pod]) -> Vec<Log> {
 }
 
 /// The log of the newest instance in a directory.
-fn look(directory: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
-    let (mut names, mut taken) = (Vec::new(), 0);
-    for entry in std::fs::read_dir(&directory).ok()?.flatten() {
-        taken += entry.metadata().map_or(0, |metadata| metadata.blocks() * BLOCK);
-        names.extend(entry.file_name().into_string());
-    }
-    let attempt = |name: &String| name.split_once(".log")?.0.parse::<u32>().ok();
-    let newest = names.iter().filter_map(attempt).max()?;
+fn look(path: PathBuf, instance: &str, owner: [String; 4]) -> Option<Log> {
+    let directory = LogDirectory::open(&path).ok()?;
+    let entries = directory.entries().ok()?;
+    let taken = entries.iter().fold(0_u64, |sum, entry| sum.saturating_add(entry.taken));
+    let attempt = |name: &str| name.split_once(".log")?.0.parse::<u32>().ok();
+    let newest = entries.iter().filter_map(|entry| attempt(&entry.name)).max()?;
     let name = format!("{newest}.log");
-    let size = std::fs::metadata(directory.join(&name)).ok().map(|metadata| metadata.len());
-    Some(Log { instance: instance.to_owned(), directory, name, names, size, taken, owner })
+    let written = entries.iter().find(|entry| entry.name == name);
+    let (size, is_foreign) =
+        written.map_or((None, false), |written| (written.len, written.len.is_none()));
+    let names = entries.into_iter().map(|entry| entry.name).collect();
+    let (instance, directory) = (instance.to_owned(), Arc::new(directory));
+    Some(Log { instance, path, directory, name, names, size, is_foreign, taken, owner })
 }
 
 async fn keep(runtime: &dyn Runtime, log: Log, limits: Limits) -> Result<Kept, String> {
+    if log.is_foreign {
+        // The runtime would open what it leads to.
+        return Err(format!("{}/{} is not a regular file", log.path.display(), log.name));
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let acts = plan(&log.name, &log.names, log.size, limits, i64::try_from(now).unwrap_or(0));
     let mut kept = Kept::Within;
     for act in acts {
-        let failed = |error: String| format!("{}: {act:?}: {error}", log.directory.display());
-        match &act {
+        let failed = |error: String| format!("{}: {act:?}: {error}", log.path.display());
+        let directory = log.directory.clone();
+        match act.clone() {
             Act::Remove(name) => {
-                let path = log.directory.join(name);
-                off_thread(move || std::fs::remove_file(path)).await.map_err(failed)?;
+                off_thread(move || directory.remove(&name)).await.map_err(failed)?;
             }
             Act::Compress(name) => {
                 // A full disk keeps nobody from rotating: the file stays as it is.
-                let path = log.directory.join(name);
-                if let Err(error) = off_thread(move || compress(&path)).await {
+                if let Err(error) = off_thread(move || compress(&directory, &name)).await {
                     tracing::warn!(error = failed(error), "a rotated log stays uncompressed");
                 }
             }
             Act::Rotate(name) => {
-                let (from, to) = (log.directory.join(&log.name), log.directory.join(name));
-                rotate(runtime, &log.instance, from, to).await.map_err(failed)?;
+                rotate(runtime, &log, name).await.map_err(failed)?;
                 kept = Kept::Rotated;
             }
             Act::Reopen => reopen(runtime, &log.instance).await.map_err(failed)?,
@@ -171,21 +178,14 @@ async fn reopen(runtime: &dyn Runtime, instance: &str) -> Result<(), String> {
 }
 
 /// Moves the file away and tells the runtime; a runtime that does not listen gets its file back, so that readers find it.
-async fn rotate(
-    runtime: &dyn Runtime,
-    instance: &str,
-    from: PathBuf,
-    to: PathBuf,
-) -> Result<(), String> {
-    let moved = (from.clone(), to.clone());
-    off_thread(move || Ok(renameat_with(CWD, &moved.0, CWD, &moved.1, RenameFlags::NOREPLACE)?))
-        .await?;
-    let told = reopen(runtime, instance).await;
+async fn rotate(runtime: &dyn Runtime, log: &Log, to: String) -> Result<(), String> {
+    let moving = (log.directory.clone(), log.name.clone(), to.clone());
+    off_thread(move || moving.0.rename(&moving.1, &moving.2)).await?;
+    let told = reopen(runtime, &log.instance).await;
     if told.is_err() {
-        // NOREPLACE: when the runtime has made a new file all the same, both stay.
-        let back =
-            off_thread(move || Ok(renameat_with(CWD, &to, CWD, &from, RenameFlags::NOREPLACE)?))
-                .await;
+        // To a free name only: when the runtime has made a new file all the same, both stay.
+        let moving = (log.directory.clone(), to, log.name.clone());
+        let back = off_thread(move || moving.0.rename(&moving.1, &moving.2)).await;
         if let Err(error) = back {
             tracing::debug!(error, "a rotated log stays where it is");
         }
@@ -193,27 +193,26 @@ async fn rotate(
     told
 }
 
-/// Makes `<path>.gz`, whole or not at all, and removes `path`.
-fn compress(path: &Path) -> io::Result<()> {
-    let named = |end: &str| PathBuf::from(format!("{}{end}", path.display()));
-    let (cut, whole) = (named(".tmp"), named(".gz"));
+/// Makes `<name>.gz`, whole or not at all, and removes `name`.
+fn compress(directory: &LogDirectory, name: &str) -> io::Result<()> {
+    let (cut, whole) = (format!("{name}.tmp"), format!("{name}.gz"));
+    let plain = directory.read(name)?;
+    let rights = plain.metadata()?.permissions().mode() & RIGHTS;
+    let made = directory.create(&cut)?;
     let packed = (|| {
-        let mut content = io::BufReader::new(std::fs::File::open(path)?);
-        let mut packed = GzEncoder::new(
-            io::BufWriter::new(std::fs::File::create(&cut)?),
-            Compression::default(),
-        );
-        io::copy(&mut content, &mut packed)?;
+        let mut packed = GzEncoder::new(io::BufWriter::new(made), Compression::default());
+        io::copy(&mut io::BufReader::new(plain), &mut packed)?;
         let file = packed.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.set_permissions(std::fs::Permissions::from_mode(rights))?;
         file.sync_all()?;
-        std::fs::rename(&cut, &whole)
+        directory.replace(&cut, &whole)
     })();
     if packed.is_err() {
         // The next pass removes it if this does not.
-        let _ = std::fs::remove_file(&cut);
+        let _ = directory.remove(&cut);
         return packed;
     }
-    std::fs::remove_file(path)
+    directory.remove(name)
 }
 
 #[cfg(test)]

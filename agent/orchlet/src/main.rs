@@ -18,6 +18,7 @@ mod garbage;
 mod images;
 mod in_use;
 mod journal;
+mod log_files;
 mod log_links;
 mod logs_rotation;
 mod metrics;

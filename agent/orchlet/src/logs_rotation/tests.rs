@@ -136,3 +136,62 @@ async fn a_rotation_that_a_crash_cut_off_is_finished() {
     assert_eq!(bench.names(), ["0.log.20240101-000000"]);
     bench.runtime.end(&bench.instance, 0);
 }
+
+#[tokio::test]
+async fn what_a_pod_has_planted_is_neither_followed_nor_waited_for() {
+    use std::os::unix::fs::symlink;
+    let bench = Bench::new().await;
+    let secret = bench.logs.path().join("secret");
+    std::fs::write(&secret, "the secret, which is long enough").expect("written");
+    let untouched = || {
+        let text = std::fs::read_to_string(&secret).expect("there");
+        assert_eq!(text, "the secret, which is long enough");
+        for name in bench.names().iter().filter(|name| name.ends_with(".gz")) {
+            assert!(!unpacked(&bench.file(name)).contains("secret"), "{name}");
+        }
+    };
+    // In place of the file that is written: a runtime that opens it again would write to where it leads.
+    symlink(&secret, bench.file("0.log")).expect("linked");
+    let before = bench.reopened();
+    let refused = bench.pass().await.expect_err("refused");
+    assert!(refused.contains("0.log is not a regular file"), "{refused}");
+    assert_eq!(bench.reopened(), before);
+    untouched();
+    std::fs::remove_file(bench.file("0.log")).expect("removed");
+    // As a rotated file that is to be compressed, and where the compressed one is made.
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+    for plant in ["link", "FIFO", "temporary"] {
+        bench.write("a line that is too long");
+        let stamp = "0.log.20240101-000000";
+        match plant {
+            "link" => symlink(&secret, bench.file(stamp)).expect("linked"),
+            "FIFO" => rustix::fs::mknodat(rustix::fs::CWD, bench.file(stamp), kind, mode, 0)
+                .expect("a FIFO"),
+            _ => {
+                std::fs::write(bench.file(stamp), "rotated").expect("written");
+                symlink(&secret, bench.file(&format!("{stamp}.tmp"))).expect("linked");
+            }
+        }
+        assert_eq!(bench.pass().await, Ok(Kept::Rotated), "{plant}");
+        untouched();
+        bench.names().iter().for_each(|name| std::fs::remove_file(bench.file(name)).expect(name));
+    }
+    // Another name of a file is no way to change it.
+    std::fs::hard_link(&secret, bench.file("0.log")).expect("linked");
+    assert_eq!(bench.pass().await, Ok(Kept::Rotated));
+    assert_eq!(std::fs::read(&secret).expect("there"), b"the secret, which is long enough");
+}
+
+#[tokio::test]
+async fn a_compressed_log_may_be_read_as_what_it_was_made_of() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bench = Bench::new().await;
+    let name = "0.log.20240101-000000";
+    std::fs::write(bench.file(name), "rotated").expect("written");
+    std::fs::set_permissions(bench.file(name), std::fs::Permissions::from_mode(0o640))
+        .expect("set");
+    bench.write("a line that is too long");
+    assert_eq!(bench.pass().await, Ok(Kept::Rotated));
+    let packed = std::fs::metadata(bench.file(&format!("{name}.gz"))).expect("there");
+    assert_eq!(packed.permissions().mode() & 0o7777, 0o640);
+}

@@ -15,7 +15,7 @@ use proto_api::core::v1::{Container, Pod};
 
 use super::parts::Parts;
 use super::seams::Line;
-use crate::garbage;
+use crate::{garbage, log_files};
 
 /// A fresh file of the node, mounted where the container leaves its last words.
 pub fn mount(
@@ -95,7 +95,7 @@ fn beginning(path: &Path) -> String {
 
 fn end_of_log(path: &Path) -> String {
     let read = || -> std::io::Result<String> {
-        let mut file = open(path)?;
+        let mut file = log_files::read(path)?;
         let length = file.metadata()?.len();
         let from = length.saturating_sub(LOG_TAIL_BYTES);
         file.seek(SeekFrom::Start(from))?;

@@ -5,7 +5,8 @@
 //! 2024-01-02T15:04:05.123456789Z stdout P the beginning of a long line, to be continued
 //! ```
 
-/// An entry longer than this is passed on in pieces: runtimes cut at 16 KiB.
+/// An entry longer than this is passed on in pieces: runtimes cut at 16 KiB. What is not an entry is left out, as Kubernetes does: a
+/// file that a pod has put there is not shown.
 const ENTRY_LEN_MAX: usize = 256 << 10;
 
 /// Makes what a client gets out of what the runtime wrote, piece by piece.
@@ -18,14 +19,29 @@ pub struct Cutter {
     left: Option<u64>,
     /// The beginning of an entry whose end has not come.
     rest: Vec<u8>,
+    /// The entry of which a piece was passed on, or left out, because it is too long.
+    within: Option<Within>,
     /// Whether the next entry begins a line.
     at_line_start: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Within {
+    is_shown: bool,
+    is_whole: bool,
 }
 
 impl Cutter {
     /// `since` is RFC 3339 with a `Z`, as the entries have it.
     pub fn new(timestamps: bool, since: Option<String>, limit_bytes: Option<u64>) -> Self {
-        Self { timestamps, since, left: limit_bytes, rest: Vec::new(), at_line_start: true }
+        Self {
+            timestamps,
+            since,
+            left: limit_bytes,
+            rest: Vec::new(),
+            within: None,
+            at_line_start: true,
+        }
     }
 
     /// Whether nothing more will be given out, whatever comes.
@@ -38,11 +54,12 @@ impl Cutter {
         let mut out = Vec::with_capacity(bytes.len());
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.rest.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || self.rest.len() > ENTRY_LEN_MAX {
-                let entry = std::mem::take(&mut self.rest);
-                self.entry(&entry, &mut out);
+            let ends = piece.ends_with(b"\n");
+            if ends || self.rest.len() > ENTRY_LEN_MAX {
+                let part = std::mem::take(&mut self.rest);
+                self.part(&part, ends, &mut out);
                 // Keeps the allocation for the next entry.
-                self.rest = entry;
+                self.rest = part;
                 self.rest.clear();
             }
         }
@@ -55,28 +72,43 @@ impl Cutter {
 
     /// What remains when the file has ended in the middle of an entry.
     pub fn finish(&mut self) -> Vec<u8> {
-        if self.rest.is_empty() { Vec::new() } else { self.push(b"\n") }
+        if self.rest.is_empty() && self.within.is_none() { Vec::new() } else { self.push(b"\n") }
     }
 
-    fn entry(&mut self, entry: &[u8], out: &mut Vec<u8>) {
-        let Some(Entry { time, is_whole, text }) = Entry::parse(entry) else {
-            // Not the runtime's format: somebody else wrote it. Better shown as it is than lost.
-            out.extend_from_slice(entry);
-            self.at_line_start = true;
-            return;
+    /// Takes an entry, or a part of one that is too long.
+    fn part(&mut self, part: &[u8], ends: bool, out: &mut Vec<u8>) {
+        let part = part.strip_suffix(b"\n").unwrap_or(part);
+        let within = match self.within.take() {
+            Some(within) => {
+                out.extend_from_slice(if within.is_shown { part } else { &[] });
+                within
+            }
+            None => match Entry::parse(part) {
+                Some(entry) => self.begin(&entry, out),
+                None => Within { is_shown: false, is_whole: self.at_line_start },
+            },
         };
-        let early = self.since.as_deref().is_some_and(|since| is_before(time, since));
-        if !early {
+        if !ends {
+            self.within = Some(within);
+            return;
+        }
+        if within.is_shown && within.is_whole {
+            out.push(b'\n');
+        }
+        self.at_line_start = within.is_whole;
+    }
+
+    fn begin(&self, entry: &Entry<'_>, out: &mut Vec<u8>) -> Within {
+        let Entry { time, is_whole, text } = *entry;
+        let is_early = self.since.as_deref().is_some_and(|since| is_before(time, since));
+        if !is_early {
             if self.timestamps && self.at_line_start {
                 out.extend_from_slice(time.as_bytes());
                 out.push(b' ');
             }
             out.extend_from_slice(text);
-            if is_whole {
-                out.push(b'\n');
-            }
         }
-        self.at_line_start = is_whole;
+        Within { is_shown: !is_early, is_whole }
     }
 }
 
@@ -88,18 +120,41 @@ struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     fn parse(line: &'a [u8]) -> Option<Self> {
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
         let mut fields = line.splitn(4, |byte| *byte == b' ');
         let time = std::str::from_utf8(fields.next()?).ok()?;
         let stream = fields.next()?;
         let tags = fields.next()?;
-        if !time.contains('T') || !matches!(stream, b"stdout" | b"stderr") {
+        if !is_time(time) || !matches!(stream, b"stdout" | b"stderr") {
             return None;
         }
         // Tags are separated by colons; the first says whether the line is whole.
         let is_whole = !tags.starts_with(b"P");
         Some(Self { time, is_whole, text: fields.next().unwrap_or_default() })
     }
+}
+
+/// Whether a text is a moment of RFC 3339: what begins an entry.
+fn is_time(text: &str) -> bool {
+    let shape = |text: &[u8], shape: &[u8]| {
+        let fits = |(byte, wanted): (&u8, &u8)| match wanted {
+            b'0' => byte.is_ascii_digit(),
+            wanted => byte == wanted,
+        };
+        text.len() == shape.len() && text.iter().zip(shape).all(fits)
+    };
+    let Some((seconds, rest)) = text.as_bytes().split_at_checked(19) else { return false };
+    let zone = match rest.strip_prefix(b".") {
+        Some(fraction) => {
+            let digits = fraction.iter().take_while(|byte| byte.is_ascii_digit()).count();
+            if digits == 0 {
+                return false;
+            }
+            fraction.get(digits..).unwrap_or_default()
+        }
+        None => rest,
+    };
+    let is_zone = zone == b"Z" || shape(zone, b"+00:00") || shape(zone, b"-00:00");
+    shape(seconds, b"0000-00-00T00:00:00") && is_zone
 }
 
 /// Compares times as text. Entries in another zone than UTC cannot be compared so and are kept.
@@ -151,10 +206,7 @@ mod tests {
     #[test]
     fn entries_become_lines_again() {
         for piece in [1, 7, 4096] {
-            assert_eq!(
-                cut(Cutter::new(false, None, None), piece),
-                "one\ntwo\n\nnot from a runtime\nfour  x\n"
-            );
+            assert_eq!(cut(Cutter::new(false, None, None), piece), "one\ntwo\n\nfour  x\n");
         }
     }
 
@@ -163,12 +215,45 @@ mod tests {
         let stamped = cut(Cutter::new(true, Some("2024-01-01T00:00:02Z".into()), None), 9);
         assert_eq!(
             stamped,
-            "2024-01-01T00:00:02Z two\n2024-01-01T00:00:03.000000001Z \nnot from a runtime\n2024-01-01T00:00:04Z four  x\n"
+            "2024-01-01T00:00:02Z two\n2024-01-01T00:00:03.000000001Z \n2024-01-01T00:00:04Z four  x\n"
         );
         assert_eq!(cut(Cutter::new(false, None, Some(5)), 3), "one\nt");
         let mut none = Cutter::new(false, None, Some(4));
         none.push(LOG.as_bytes());
         assert!(none.is_done());
+    }
+
+    #[test]
+    fn what_is_not_an_entry_is_left_out() {
+        let shadow = "root:$6$x:1:0:99999:7:::\nT stdout F guessed\n2024 stdout F x\n\
+            2024-01-01T00:00:00 stdout F no zone\n2024-01-01T00:00:00.Z stdout F x\n";
+        let long = format!("{}\n", "key".repeat(ENTRY_LEN_MAX));
+        for text in [shadow, &long] {
+            let mut cutter = Cutter::new(false, None, None);
+            let mut out = cutter.push(text.as_bytes());
+            out.extend(cutter.finish());
+            assert_eq!(String::from_utf8_lossy(&out), "");
+        }
+        for zone in ["Z", "+02:00", "-11:30"] {
+            let entry = format!("2024-01-01T00:00:00.1{zone} stderr F x\n");
+            assert_eq!(Cutter::new(false, None, None).push(entry.as_bytes()), b"x\n");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_is_too_long_is_whole_all_the_same() {
+        let text = "x".repeat(3 * ENTRY_LEN_MAX);
+        for (since, expected) in
+            [(None, format!("{text}\nnext\n")), (Some("2025-01-01T00:00:00Z"), String::new())]
+        {
+            let log = format!(
+                "2024-01-01T00:00:01Z stdout F {text}\n2024-01-01T00:00:02Z stdout F next\n"
+            );
+            let mut cutter = Cutter::new(false, since.map(str::to_owned), None);
+            let mut out = Vec::new();
+            log.as_bytes().chunks(10_000).for_each(|piece| out.extend(cutter.push(piece)));
+            assert!(out == expected.as_bytes());
+        }
     }
 
     #[test]

@@ -388,6 +388,76 @@ mod tests {
         task.await.expect("ended");
     }
 
+    /// Sends a log of `<directory>/0.log`; what came, and whether it ended with an error.
+    async fn sent(directory: &Path, follow: bool) -> (String, bool) {
+        let (to, mut from) = channel(4);
+        let options = LogOptions { follow, ..LogOptions::default() };
+        tokio::spawn(send(directory.join("0.log"), options, || ready(false), to));
+        let (mut text, mut failed) = (String::new(), false);
+        while let Some(piece) = from.recv().await {
+            match piece {
+                Ok(piece) => text.push_str(&String::from_utf8_lossy(&piece)),
+                Err(_) => failed = true,
+            }
+        }
+        (text, failed)
+    }
+
+    #[tokio::test]
+    async fn what_a_pod_has_planted_is_not_shown_and_not_waited_for() {
+        use std::os::unix::fs::symlink;
+        let root = tempfile::tempdir().expect("tempdir");
+        let secret = root.path().join("secret");
+        // An entry by its form, so that nothing but the opening keeps it back.
+        std::fs::write(&secret, entry("the secret")).expect("written");
+        let fifo = |path: &Path| {
+            let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+            rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).expect("a FIFO");
+        };
+        for (nth, name) in
+            ["0.log", "0.log.20240102-150405", "0.log.20240102-150405.gz"].into_iter().enumerate()
+        {
+            for planted in ["link", "dangling", "FIFO", "directory"] {
+                for follow in [false, true] {
+                    let at = root.path().join(format!("{nth}{planted}{follow}"));
+                    std::fs::create_dir(&at).expect("made");
+                    match planted {
+                        "link" => symlink(&secret, at.join(name)).expect("linked"),
+                        "dangling" => symlink("/nowhere", at.join(name)).expect("linked"),
+                        "FIFO" => fifo(&at.join(name)),
+                        _ => std::fs::create_dir(at.join(name)).expect("made"),
+                    }
+                    let (text, failed) = sent(&at, follow).await;
+                    assert_eq!((text.as_str(), failed), ("", true), "{name} {planted} {follow}");
+                }
+            }
+        }
+        // Another name of a file that the pod could read anyway, which is none of a runtime.
+        let at = root.path().join("hard");
+        std::fs::create_dir(&at).expect("made");
+        std::fs::write(&secret, "root:x:0\n").expect("written");
+        std::fs::hard_link(&secret, at.join("0.log")).expect("linked");
+        assert_eq!(sent(&at, false).await, (String::new(), false));
+    }
+
+    #[tokio::test]
+    async fn a_link_that_is_planted_while_a_log_is_followed_is_not_shown() {
+        let root = tempfile::tempdir().expect("tempdir");
+        let secret = root.path().join("secret");
+        std::fs::write(&secret, entry("the secret")).expect("written");
+        let path = root.path().join("0.log");
+        std::fs::write(&path, entry("one")).expect("written");
+        let (to, mut from) = channel(4);
+        let options = LogOptions { follow: true, ..LogOptions::default() };
+        let task = tokio::spawn(send(path.clone(), options, || ready(true), to));
+        assert_eq!(from.recv().await.expect("open").expect("read"), "one\n");
+        std::fs::rename(&path, root.path().join("0.log.20240102-150405")).expect("rotated");
+        std::os::unix::fs::symlink(&secret, &path).expect("linked");
+        assert!(from.recv().await.expect("told").is_err());
+        assert!(from.recv().await.is_none());
+        task.await.expect("ended");
+    }
+
     #[tokio::test]
     async fn a_file_that_is_not_there_is_told() {
         let (to, mut from) = channel(1);

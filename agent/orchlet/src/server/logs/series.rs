@@ -10,6 +10,8 @@ use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
+use crate::log_files::{self, LogDirectory};
+
 /// Read at a time.
 pub const BLOCK: usize = 64 << 10;
 /// Pieces of a compressed file that wait for a slow reader.
@@ -28,15 +30,21 @@ pub fn stamp_of(log: &str, name: &str) -> Option<Stamp> {
     (digits(day, 8) && digits(time, 6)).then(|| stamp.to_owned())
 }
 
-/// Stamps of the rotated files of a log.
-fn stamps(path: &Path) -> BTreeSet<Stamp> {
-    let (Some(directory), Some(log)) =
-        (path.parent(), path.file_name().and_then(|name| name.to_str()))
-    else {
-        return BTreeSet::new();
+/// Whether the file that is written is there, and the stamps of the others.
+fn look(path: &Path) -> io::Result<(bool, BTreeSet<Stamp>)> {
+    let (directory, log) = log_files::split(path)?;
+    let entries = match LogDirectory::open(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        opened => opened?.entries()?,
     };
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    files.filter_map(|file| stamp_of(log, file.file_name().to_str()?)).collect()
+    let there = entries.iter().any(|entry| entry.name == log);
+    Ok((there, entries.iter().filter_map(|entry| stamp_of(log, &entry.name)).collect()))
+}
+
+/// Opens a file of a log; never waits, follows no link.
+async fn open(path: PathBuf) -> io::Result<std::fs::File> {
+    let opened = tokio::task::spawn_blocking(move || log_files::read(&path)).await;
+    opened.map_err(io::Error::other)?
 }
 
 /// One file of a log, open for reading.
@@ -72,7 +80,7 @@ impl Part {
                     }
                 }
                 None => {
-                    let file = File::open(&path).await?;
+                    let file = File::from_std(open(path.clone()).await?);
                     if later(&path, after.as_ref()).await?.is_empty() {
                         return Ok(Self { content: Content::Plain(file), path, after });
                     }
@@ -135,11 +143,8 @@ impl Part {
     }
 }
 
-/// Whether the file that is written is there, and the stamps of the others.
 async fn looked(path: PathBuf) -> io::Result<(bool, BTreeSet<Stamp>)> {
-    tokio::task::spawn_blocking(move || (path.exists(), stamps(&path)))
-        .await
-        .map_err(io::Error::other)
+    tokio::task::spawn_blocking(move || look(&path)).await.map_err(io::Error::other)?
 }
 
 async fn later(path: &Path, after: Option<&Stamp>) -> io::Result<BTreeSet<Stamp>> {
@@ -151,12 +156,12 @@ async fn later(path: &Path, after: Option<&Stamp>) -> io::Result<BTreeSet<Stamp>
 /// A rotated file, compressed or not; `None` when there is neither.
 async fn rotated(path: &Path, stamp: &str) -> io::Result<Option<Content>> {
     let named = |end: &str| PathBuf::from(format!("{}.{stamp}{end}", path.display()));
-    match File::open(named("")).await {
-        Ok(file) => return Ok(Some(Content::Plain(file))),
+    match open(named("")).await {
+        Ok(file) => return Ok(Some(Content::Plain(File::from_std(file)))),
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Err(_) => {}
     }
-    match std::fs::File::open(named(".gz")) {
+    match open(named(".gz")).await {
         Ok(file) => Ok(Some(Content::Compressed(unpack(file)))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -49,15 +49,25 @@ impl Payload {
     /// When the path is not relative and plain, or one file would be inside another.
     pub fn insert(&mut self, path: &str, file: PayloadFile) -> Result<(), PathError> {
         check_path(path)?;
-        let inside = self
-            .files
-            .keys()
-            .any(|other| is_directory_of(path, other) || is_directory_of(other, path));
+        let inside = self.is_below_a_file(path) || self.is_directory(path);
         if inside {
             return Err(PathError::Nested(path.into()));
         }
         self.files.insert(path.into(), file);
         Ok(())
+    }
+
+    /// Whether a file has the name of one of the directories above `path`.
+    fn is_below_a_file(&self, path: &str) -> bool {
+        let above = path.match_indices('/').filter_map(|(at, _)| path.get(..at));
+        above.into_iter().any(|directory| self.files.contains_key(directory))
+    }
+
+    /// Whether a file is below `path`: its neighbour in order.
+    fn is_directory(&self, path: &str) -> bool {
+        let directory = format!("{path}/");
+        let next = self.files.range::<str, _>(directory.as_str()..).next();
+        next.is_some_and(|(file, _)| file.starts_with(&directory))
     }
 
     /// Files in order of their paths.
@@ -102,10 +112,6 @@ impl std::fmt::Debug for PayloadFile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#o}, {} bytes", self.mode, self.data.len())
     }
-}
-
-fn is_directory_of(directory: &str, path: &str) -> bool {
-    path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }
 
 fn check_path(path: &str) -> Result<(), PathError> {

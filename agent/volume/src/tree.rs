@@ -18,6 +18,7 @@
 //! Nothing is flushed to disk: after a power cut no container is left that reads the volume, and before one starts the content
 //! is compared with the payload and written again if it differs.
 
+use std::collections::HashSet;
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -372,8 +373,9 @@ impl Tree {
             }
             replace_link(&self.root, &target, LINK_NEW, name).map_err(failed)?;
         }
+        let tops: HashSet<&str> = payload.top_names().collect();
         for (name, kind) in beneath::entries(&self.root).map_err(TreeError::Inspect)? {
-            let wanted = payload.top_names().any(|top| top == name);
+            let wanted = tops.contains(name.as_str());
             if kind == FileType::Symlink && !name.starts_with("..") && !wanted {
                 let removed = beneath::remove(&self.root, &name);
                 removed.map_err(|source| TreeError::Link { name: name.clone(), source })?;

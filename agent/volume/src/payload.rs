@@ -180,6 +180,20 @@ mod tests {
         assert_eq!(payload.top_names().collect::<Vec<_>>(), ["a", "ab"]);
     }
 
+    /// As many as an object of 3 MiB has with empty values: with a look at each other one it would take minutes.
+    #[test]
+    fn keys_do_not_look_at_each_other() {
+        let mut payload = Payload::default();
+        for key in 0..200_000 {
+            payload.insert(&format!("{key:06}"), file()).unwrap();
+        }
+        assert_eq!(payload.top_names().count(), 200_000);
+        assert_eq!(payload.insert("000007/x", file()), Err(PathError::Nested("000007/x".into())));
+        payload.insert("x/y", file()).unwrap();
+        payload.insert("x-y", file()).unwrap();
+        assert_eq!(payload.insert("x", file()), Err(PathError::Nested("x".into())));
+    }
+
     #[test]
     fn content_is_not_shown() {
         let mut payload = Payload::default();

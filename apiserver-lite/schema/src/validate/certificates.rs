@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use x509_parser::certification_request::X509CertificationRequest;
+use x509_parser::error::X509Error;
 use x509_parser::prelude::FromDer as _;
 
 use super::{FieldErrors, names};
@@ -79,7 +80,11 @@ fn check_request(pem: &[u8]) -> Result<(), String> {
     if !rest.is_empty() {
         return Err("data follows the certificate request".to_owned());
     }
-    request.verify_signature().map_err(|error| format!("signature of the request: {error}"))
+    match request.verify_signature() {
+        // Kubernetes knows more algorithms than this parser: the signer decides.
+        Ok(()) | Err(X509Error::SignatureUnsupportedAlgorithm) => Ok(()),
+        Err(error) => Err(format!("signature of the request: {error}")),
+    }
 }
 
 /// What the only block of a text holds.

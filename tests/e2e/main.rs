@@ -30,6 +30,7 @@ mod names;
 mod node;
 mod pods;
 mod pressure;
+mod returning;
 mod services;
 mod volumes;
 mod volumes_kept;
@@ -117,6 +118,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(lost_nodes::volumes_leave_nodes_that_are_lost),
         case!(first_hour::a_cluster_comes_up_in_a_pipe_and_is_closed_to_others),
         case!(deletion::dependents_and_evictions_end_as_asked),
+        case!(returning::pods_of_a_node_that_returns_serve_again),
     ]
 }
 

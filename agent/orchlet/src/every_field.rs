@@ -316,7 +316,7 @@ fn figures(pod: &Pod) {
             let _ = (projected.payload(&inputs), projected.ownership(pod));
         }
     }
-    let memory = agent_pod::memory::Memory::recall(None, &pod.status);
+    let memory = agent_pod::memory::Memory::recall(None, &pod.status, &[]);
     let want = PodWant::from_pod(pod, Source::Api, "", &[], |_| Config::Ready);
     for boot in [0, 1, u64::from(u32::MAX)] {
         for unix_seconds in [i64::MIN, -1, 0, i64::MAX] {

@@ -103,6 +103,7 @@ impl NodeTask {
                 () = tokio::time::sleep(pause) => {}
                 _ = strain.changed() => {}
                 () = self.deleted() => {}
+                () = self.overruled() => {}
                 () = self.parts.provision.devices_changed(&mut devices) => {}
             }
         }
@@ -117,6 +118,19 @@ impl NodeTask {
         }
     }
 
+    /// Waits until a node that was shown as ready is not any more: the node controller has not heard of it for a while. A look every
+    /// `NOT_READY_LOOK` at most follows, also from who keeps writing that.
+    async fn overruled(&self) {
+        let mut node = self.node.subscribe();
+        let unready = |node: &Option<Arc<Node>>| node.as_deref().is_some_and(|n| !is_ready(n));
+        let already = unready(&node.borrow_and_update());
+        if already || node.wait_for(unready).await.is_err() {
+            // One that is not ready is looked at often as it is.
+            std::future::pending().await
+        }
+        tokio::time::sleep(NOT_READY_LOOK).await;
+    }
+
     /// What was read or written is news only while nothing is known: the watch shows every later version in order, and an
     /// answer to a write may be older than what it has shown already.
     fn first(&self, node: Node) {
@@ -127,11 +141,8 @@ impl NodeTask {
 
     /// A node that is not ready yet, mostly for want of its network, is looked at often.
     fn pause(&self) -> Duration {
-        let ready = |node: &Node| {
-            node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
-        };
         match self.node.borrow().as_deref() {
-            Some(node) if ready(node) => self.look_every,
+            Some(node) if is_ready(node) => self.look_every,
             _ => NOT_READY_LOOK.min(self.look_every),
         }
     }
@@ -204,6 +215,10 @@ impl NodeTask {
         status.volumes_in_use = self.parts.volumes.in_use();
         status
     }
+}
+
+fn is_ready(node: &Node) -> bool {
+    node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
 /// Follows the Node object as others change it: its pod ranges, labels and taints.

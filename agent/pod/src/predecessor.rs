@@ -10,18 +10,26 @@ use proto_api::core::v1::{Container, ContainerState, ContainerStatus, PodStatus}
 use crate::memory::{
     Admission, ContainerMemory, Ended, Ending, Health, Memory, Phase, TakenOver, Why,
 };
-use crate::seen::{ContainerSeen, Exit};
+use crate::seen::{ContainerSeen, Exit, InstanceState};
 use crate::want::{ContainerWant, Fnv32};
 
 impl Memory {
-    /// The memory of a pod: what the journal has of it, with what was shown since, or what can be told from its status alone.
-    pub fn recall(recorded: Option<Self>, status: &PodStatus) -> Self {
+    /// The memory of a pod: what the journal has of it, with what was shown since, or what can be told from its status alone. Of a
+    /// status that the `instances` in the runtime contradict that part is not believed.
+    pub fn recall(recorded: Option<Self>, status: &PodStatus, instances: &[ContainerSeen]) -> Self {
+        let mut shown = Self::adopt(status);
+        for (name, known) in &mut shown.containers {
+            let of_it = instances.iter().filter(|instance| instance.name == *name);
+            if let Some(newest) = of_it.max_by_key(|instance| instance.attempt) {
+                known.correct(newest);
+            }
+        }
         match recorded {
             Some(mut memory) => {
-                memory.heed(status);
+                memory.heed_shown(shown);
                 memory
             }
-            None => Self::adopt(status),
+            None => shown,
         }
     }
 
@@ -30,15 +38,15 @@ impl Memory {
     pub fn recall_of_api(
         recorded: Option<Self>,
         status: &PodStatus,
-        grace: Duration,
-        now: Duration,
+        instances: &[ContainerSeen],
+        (grace, now): (Duration, Duration),
     ) -> Self {
         let mut recorded = recorded;
         if let Some(memory) = &mut recorded {
             memory.heed_end(status, grace, now);
         }
         let is_recorded = recorded.is_some();
-        let mut memory = Self::recall(recorded, status);
+        let mut memory = Self::recall(recorded, status, instances);
         if let Some(ending) = memory.ending.as_mut().filter(|_| !is_recorded) {
             ending.deadline = now.saturating_add(grace);
         }
@@ -73,13 +81,16 @@ impl Memory {
 
     /// Takes in how far the pod has come by what is shown of it: it does not go back.
     pub fn heed_progress(&mut self, status: &PodStatus) {
-        let shown = Self::adopt(status);
+        self.progress(&Self::adopt(status));
+    }
+
+    fn progress(&mut self, shown: &Self) {
         self.phase = self.phase.advance(shown.phase);
         if self.ending.is_none() {
-            self.ending = shown.ending;
+            self.ending.clone_from(&shown.ending);
         }
         if self.admission.is_none() {
-            (self.admission, self.accepted_at) = (shown.admission, shown.accepted_at);
+            (self.admission, self.accepted_at) = (shown.admission.clone(), shown.accepted_at);
         }
     }
 
@@ -111,7 +122,11 @@ impl Memory {
     /// Takes in what the API object has shown since this was remembered: another agent may have served the pod meanwhile. Whatever
     /// changed last is true; what this agent has not shown yet stays.
     pub fn heed(&mut self, status: &PodStatus) {
-        let shown = Self::adopt(status);
+        self.heed_shown(Self::adopt(status));
+    }
+
+    fn heed_shown(&mut self, shown: Self) {
+        self.progress(&shown);
         let mut overtaken = false;
         for (kind, (status, since)) in shown.conditions {
             let known = self.conditions.get(&kind);
@@ -120,7 +135,6 @@ impl Memory {
                 self.conditions.insert(kind, (status, since));
             }
         }
-        self.heed_progress(status);
         for (name, theirs) in shown.containers {
             let known = self.containers.entry(name).or_default();
             if known.attempt < theirs.attempt {
@@ -134,6 +148,17 @@ impl Memory {
 }
 
 impl ContainerMemory {
+    /// Sets right what a status told of an instance that the runtime has: one that runs is the newest and has not ended, and each has
+    /// the attempt that it was made with.
+    fn correct(&mut self, newest: &ContainerSeen) {
+        let runs = matches!(newest.state, InstanceState::Running { .. });
+        if self.attempt > Some(newest.attempt) && (runs || self.health.id == newest.id) {
+            *self = Self { attempt: Some(newest.attempt), ..Self::default() };
+        } else if self.attempt == Some(newest.attempt) && runs {
+            self.ended = None;
+        }
+    }
+
     /// Whether an instance was made from the container's present definition.
     pub(crate) fn is_made_from(&self, instance: &ContainerSeen, container: &ContainerWant) -> bool {
         match &self.taken_over {
@@ -248,6 +273,94 @@ mod tests {
             r#""resources":{},"tty":true}"#
         );
         assert_eq!(String::from_utf8(json(&container)).expect("text"), expect);
+    }
+
+    #[test]
+    fn a_pod_that_another_shows_as_over_is_ended_within_its_grace() {
+        let (grace, now) = (Duration::from_secs(30), Duration::from_secs(100));
+        let over = |phase: &str| PodStatus {
+            phase: phase.into(),
+            reason: "NodeLost".into(),
+            message: "m".into(),
+            ..PodStatus::default()
+        };
+        let lost = Why::Evicted { reason: "NodeLost".into(), message: "m".into() };
+        let table = [
+            ("Pending", Phase::Running, None),
+            ("Running", Phase::Running, None),
+            ("Failed", Phase::Failed, Some(lost)),
+            ("Succeeded", Phase::Succeeded, Some(Why::Completed)),
+        ];
+        for (shown, phase, why) in table {
+            let mut memory = Memory { phase: Phase::Running, ..Memory::default() };
+            memory.heed_end(&over(shown), grace, now);
+            assert_eq!(memory.phase, phase, "{shown}");
+            let ending = why.map(|why| Ending { why, deadline: now + grace });
+            assert_eq!(memory.ending, ending, "{shown}");
+            // An agent that was away then gives it as much time.
+            for recorded in [None, Some(Memory { phase: Phase::Running, ..Memory::default() })] {
+                let memory = Memory::recall_of_api(recorded, &over(shown), &[], (grace, now));
+                let deadline = memory.ending.map(|ending| ending.deadline);
+                assert_eq!(deadline, memory.phase.is_terminal().then_some(now + grace), "{shown}");
+            }
+        }
+        // What has ended here stays as it ended.
+        let ending = Ending { why: Why::Completed, deadline: now };
+        let ended = Memory { phase: Phase::Succeeded, ending: Some(ending), ..Memory::default() };
+        let mut memory = ended.clone();
+        memory.heed_end(&over("Failed"), grace, now);
+        assert_eq!(memory, ended);
+    }
+
+    #[test]
+    fn a_status_that_the_runtime_contradicts_is_not_believed() {
+        let instance = |state| ContainerSeen {
+            name: "c".into(),
+            id: "i1".into(),
+            attempt: 1,
+            sandbox_id: "s".into(),
+            image: "image:1".into(),
+            image_id: String::new(),
+            hash: String::new(),
+            message_file: None,
+            state,
+        };
+        let running = instance(InstanceState::Running { started_at: 5 });
+        let exited = instance(InstanceState::Exited(Exit::default()));
+        let shown = |id: &str, restart_count, over: bool| {
+            let mut status = ContainerStatus {
+                name: "c".into(),
+                container_id: format!("containerd://{id}"),
+                restart_count,
+                ..ContainerStatus::default()
+            };
+            status.state.terminated = over.then(Default::default);
+            PodStatus { container_statuses: vec![status], ..PodStatus::default() }
+        };
+        // The attempt that is believed, and whether it has ended.
+        let table = [
+            ("true", &running, shown("i1", 1, false), 1, false),
+            ("more restarts of one that runs", &running, shown("i1", 9, false), 1, false),
+            ("another than the one that runs", &running, shown("i9", 9, false), 1, false),
+            ("the end of one that runs", &running, shown("i1", 1, true), 1, false),
+            ("more restarts of one that has ended", &exited, shown("i1", 9, true), 1, false),
+            ("one that is gone", &exited, shown("i9", 9, true), 9, true),
+            ("ended", &exited, shown("i1", 1, true), 1, true),
+        ];
+        for (case, instance, status, attempt, ended) in table {
+            let mut recorded = Memory::default();
+            let known = ContainerMemory { attempt: Some(1), ..ContainerMemory::default() };
+            recorded.containers.insert("c".into(), Box::new(known));
+            for recorded in [None, Some(recorded)] {
+                let has_record = recorded.is_some();
+                let memory = Memory::recall(recorded, &status, std::slice::from_ref(instance));
+                let known = &memory.containers["c"];
+                assert_eq!(known.attempt, Some(attempt), "{case}");
+                // What is recorded of an attempt is not changed by what is shown of it.
+                let told = ended && (!has_record || attempt != 1);
+                assert_eq!(known.ended.is_some(), told, "{case}");
+            }
+        }
     }
 
     #[test]

@@ -79,14 +79,13 @@ pub struct TooFew {
     pub available: usize,
 }
 
-/// Shows devices in the Node's status: how many there are, and how many of them work. Resources that others have put on the Node
-/// stay as `before` shows them.
+/// Shows devices in the Node's status: how many there are, and how many of them work. Resources that others have put into the Node's
+/// capacity stay as `before` shows them; pods may ask for all of one of which nobody has said how many can be had.
 pub fn show(status: &mut NodeStatus, before: &NodeStatus, inventory: &Inventory) {
-    let lists =
-        [(&mut status.capacity, &before.capacity), (&mut status.allocatable, &before.allocatable)];
-    for (list, before) in lists {
-        let foreign = before.iter().filter(|(name, _)| name.contains('/'));
-        list.extend(foreign.map(|(name, amount)| (name.clone(), *amount)));
+    for (name, amount) in before.capacity.iter().filter(|(name, _)| name.contains('/')) {
+        let allocatable = before.allocatable.get(name).unwrap_or(amount);
+        status.capacity.insert(name.clone(), *amount);
+        status.allocatable.insert(name.clone(), *allocatable);
     }
     let amount = |n: usize| Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX));
     for (resource, devices) in inventory {
@@ -210,6 +209,23 @@ mod tests {
             few.to_string(),
             "requested number of devices unavailable for r. Requested: 3, Available: 2"
         );
+    }
+
+    #[test]
+    fn resources_that_a_user_advertises_stay_and_can_be_asked_for() {
+        let amounts = |list: &[(&str, i64)]| {
+            let amount = |(name, n): &(&str, i64)| ((*name).to_owned(), Quantity::from_units(*n));
+            list.iter().map(amount).collect()
+        };
+        let before = NodeStatus {
+            capacity: amounts(&[("cpu", 9), ("a/new", 4), ("a/some", 4)]),
+            allocatable: amounts(&[("cpu", 9), ("a/some", 3), ("a/none", 2)]),
+            ..NodeStatus::default()
+        };
+        let mut status = NodeStatus::default();
+        show(&mut status, &before, &Inventory::default());
+        assert_eq!(status.capacity, amounts(&[("a/new", 4), ("a/some", 4)]));
+        assert_eq!(status.allocatable, amounts(&[("a/new", 4), ("a/some", 3)]));
     }
 
     #[test]

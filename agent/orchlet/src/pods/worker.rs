@@ -163,12 +163,13 @@ impl Worker {
         let poke = parts.poke(&pod.metadata.uid);
         let subscription = parts.objects.subscribe(&pod, poke.clone());
         let recorded = start.memory.clone();
+        let (status, instances) = (&pod.status, &start.on_node.containers);
         let memory = match order.borrow().source {
             Source::Api => {
-                let grace = grace_of(&pod);
-                Memory::recall_of_api(start.memory, &pod.status, grace, clock::boot())
+                let end = (grace_of(&pod), clock::boot());
+                Memory::recall_of_api(start.memory, status, instances, end)
             }
-            Source::Static => Memory::recall(start.memory, &pod.status),
+            Source::Static => Memory::recall(start.memory, status, instances),
         };
         let volumes =
             if parts.volumes.exist(&pod) { VolumesSeen::Unverified } else { VolumesSeen::Absent };

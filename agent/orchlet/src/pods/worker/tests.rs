@@ -178,6 +178,68 @@ async fn a_pod_comes_up_survives_the_agent_and_leaves_nothing() {
     agent.task.await.expect("ends by itself").expect("without a panic");
 }
 
+/// A pod as its object shows it after somebody's write.
+fn shown_as(version: &str, status: &PodStatus) -> Pod {
+    let mut pod = Pod { status: status.clone(), ..pod() };
+    pod.metadata.resource_version = version.into();
+    pod
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_node_controller_has_written_is_set_right_at_once_and_what_is_old_is_not() {
+    let world = World::new();
+    *world.api.version.lock().expect("lock") = "5".into();
+    let agent = world.start(shown_as("1", &PodStatus::default())).await;
+    let ours = world.shown("a ready pod", is_ready).await;
+    let written = || world.api.statuses.borrow().len();
+    let before = written();
+    let show = |version: &str, status: &PodStatus| {
+        let pod = Arc::new(shown_as(version, status));
+        agent.order.send_modify(|order| order.pod = pod);
+    };
+    let pause = || tokio::time::sleep(Duration::from_secs(1));
+    // The watch is behind, and then shows what the agent wrote.
+    show("3", &PodStatus { phase: "Pending".into(), ..PodStatus::default() });
+    pause().await;
+    show("5", &ours);
+    pause().await;
+    assert_eq!(written(), before);
+    let mut unready = ours.clone();
+    for condition in unready.conditions.iter_mut().filter(|c| c.type_ == "Ready") {
+        (condition.status, condition.last_transition_time) = ("False".into(), Time::from_unix(9));
+    }
+    *world.api.version.lock().expect("lock") = "7".into();
+    show("6", &unready);
+    pause().await;
+    assert_eq!(written(), before + 1);
+    let now = world.shown("a ready pod", is_ready).await;
+    let since = |status: &PodStatus| {
+        let ready = status.conditions.iter().find(|c| c.type_ == "Ready").expect("a condition");
+        ready.last_transition_time.unix()
+    };
+    assert!(since(&now) >= since(&ours) && since(&now) > Some(9), "it has turned now");
+    agent.kill().await;
+}
+
+#[tokio::test]
+async fn a_pod_that_another_shows_as_over_is_stopped_and_stays_over() {
+    let world = World::new();
+    let mut wants = pod();
+    wants.spec.termination_grace_period_seconds = Some(0);
+    let agent = world.start(wants.clone()).await;
+    let ours = world.shown("a ready pod", is_ready).await;
+    let mut over = Pod { status: ours, ..wants };
+    (over.status.phase, over.status.reason) = ("Failed".into(), "NodeLost".into());
+    over.metadata.resource_version = "9".into();
+    agent.order.send_modify(|order| order.pod = Arc::new(over));
+    let stopped =
+        |status: &PodStatus| status.container_statuses.iter().all(|c| c.state.terminated.is_some());
+    let shown = world.shown("an end", stopped).await;
+    assert_eq!((shown.phase.as_str(), shown.reason.as_str()), ("Failed", "NodeLost"));
+    assert!(!world.api.statuses.borrow().iter().rev().any(|s| s.phase == "Succeeded"));
+    agent.kill().await;
+}
+
 /// Calls keep their turns for five seconds, twelve at a time on two processors.
 #[tokio::test(start_paused = true)]
 async fn while_more_pods_begin_than_can_at_once_that_one_begins_is_told_late_or_not_at_all() {

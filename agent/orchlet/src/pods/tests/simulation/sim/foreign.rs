@@ -49,7 +49,7 @@ impl Sim {
         let uids = self.shown();
         let (at, what) = {
             let chance = &mut lock(&self.world).chance;
-            (chance.below(uids.len().max(1) as u64), chance.below(9))
+            (chance.below(uids.len().max(1) as u64), chance.below(10))
         };
         let Some(uid) = uids.into_iter().nth(usize::try_from(at).expect("small")) else { return };
         self.write_over(&uid, |status| match what {
@@ -66,9 +66,14 @@ impl Sim {
             }
             6 => status.phase = "Pending".into(),
             7 => status.message = "by somebody else".into(),
+            8 => {
+                let statuses = status.init_container_statuses.iter_mut();
+                let statuses = statuses.chain(&mut status.container_statuses);
+                statuses.for_each(|c| c.restart_count = c.restart_count.saturating_add(5));
+            }
             _ => status.start_time = Some(Time::from_unix(1)),
         });
-        let ends = what == 8 && lock(&self.world).chance.one_in(4);
+        let ends = what == 9 && lock(&self.world).chance.one_in(4);
         if ends && !self.statics.contains_key(&uid) {
             self.end_by_word(&uid);
         }

@@ -66,7 +66,7 @@ impl Payload {
     /// Whether a file is below `path`: its neighbour in order.
     fn is_directory(&self, path: &str) -> bool {
         let directory = format!("{path}/");
-        let next = self.files.range::<str, _>(directory.as_str()..).next();
+        let next = self.files.range(directory.clone()..).next();
         next.is_some_and(|(file, _)| file.starts_with(&directory))
     }
 

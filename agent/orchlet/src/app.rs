@@ -82,6 +82,11 @@ pub struct Bound {
 /// # Errors
 /// What is missing or wrong, as the program's failure.
 pub fn build(settings: Settings) -> Result<Bound, Failure> {
+    if let Ok(score) = i16::try_from(settings.file.oom_score_adj)
+        && let Err(error) = machine::set_oom_score_adj(score)
+    {
+        tracing::info!(score, %error, "oomScoreAdj is not set: a score below the present one needs CAP_SYS_RESOURCE");
+    }
     let root = &settings.flags.root_dir;
     private::make(&root.join("pods")).map_err(Failure::run)?;
     let identity = machine::identity();

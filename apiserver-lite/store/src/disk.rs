@@ -21,6 +21,7 @@ use std::{
     thread,
 };
 
+use proto_daemon::panics::isolate_sync;
 use proto_daemon::private_files;
 
 use crate::{
@@ -88,8 +89,15 @@ impl Disk {
         let at = |source| OpenError::Directory { path: directory.clone(), source };
         private_files::create_private_dir(&directory).map_err(at)?;
         let file = directory.join("records.redb");
-        let checkpoint = Checkpoint::open(&file, identity)?;
-        let (content, found) = read_directory(&directory, &checkpoint, on_damage)?;
+        // redb checks less than it relies on: of some damage it panics.
+        let read = isolate_sync(|| {
+            let checkpoint = Checkpoint::open(&file, identity)?;
+            let (content, found) = read_directory(&directory, &checkpoint, on_damage)?;
+            Ok((checkpoint, content, found))
+        });
+        let (checkpoint, content, found) = read.unwrap_or_else(|panicked| {
+            Err(OpenError::DamagedCheckpoint { path: file.clone(), found: panicked.to_string() })
+        })?;
         let last = found.changes.last().map_or(found.revision, |change| change.stamp.modified);
         let next = last.next();
         let mut segments = content.segments;

@@ -1,6 +1,6 @@
 //! No acknowledged write is lost in silence, wherever the store is damaged.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
 
 #[path = "damage/table.rs"]
 mod table;

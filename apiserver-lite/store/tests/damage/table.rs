@@ -269,13 +269,16 @@ fn cuts(places: &[u64]) -> Vec<Harm> {
     places.iter().map(|place| Harm::Cut(*place)).collect()
 }
 
+/// What is tried for a row of the table: its name, what is done to which file, and whether the note of what was answered lags by one write.
+type Tries = (&'static str, Vec<(String, Harm)>, bool);
+
 /// Tries all of it.
 pub async fn table(effort: Effort) -> Table {
     let sample = Sample::make().await;
     let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
     let logs = sample.logs();
     let (last, closed) = logs.split_last().unwrap();
-    let mut tries: Vec<(&str, Vec<(String, Harm)>, bool)> = Vec::new();
+    let mut tries: Vec<Tries> = Vec::new();
     let on = |path: &Path, harms: Vec<Harm>| -> Vec<(String, Harm)> {
         harms.into_iter().map(|harm| (name(path), harm)).collect()
     };

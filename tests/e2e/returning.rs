@@ -73,7 +73,7 @@ async fn cut(c: &Context) -> Result<()> {
     let nodes = c.spec.node_list();
     let node = nodes.iter().find(|node| node.name == NODE).context("no second node")?;
     let table = format!(
-        "table inet {CUT} {{ chain in {{ type filter hook input priority -10; ip saddr {} tcp dport {} drop; }} }}",
+        "table inet {CUT} {{ chain in {{ type filter hook input priority -10; ip saddr {} tcp dport {} drop; }}; }}",
         node.address,
         Spec::API_PORT,
     );

@@ -196,7 +196,7 @@ pub async fn a_cluster_grows_and_pods_reach_each_other(c: &Context) -> Result<()
     // A pod without credentials has nothing to ask of a node, nor has one node of another.
     let endpoint = format!("https://{}:10250/pods", c.spec.api_address());
     let ask = ["curl", "-sSk", "-m", "5", &endpoint];
-    ensure!(c.in_pod_network(&near, &ask).await? == "Unauthorized");
+    ensure!(c.in_pod_network(&near, &ask).await?.trim_end() == "Unauthorized");
     let file = |end: &str| c.spec.pki().join(format!("orchlet-node-2.{end}")).display().to_string();
     let (certificate, key) = (file("crt"), file("key"));
     let ask = [&ask[..], &["--cert", &certificate, "--key", &key]].concat();

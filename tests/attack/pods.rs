@@ -114,7 +114,10 @@ async fn read_logs(target: &Target, pod: &str) {
             target.judge.read("log of a pod", &answer.body);
             answer.status.to_string()
         }
-        Ok(Err(error)) => error.code().map_or("broken".to_owned(), |code| code.to_string()),
+        Ok(Err(error)) => {
+            let code = error.code().map(|code| code.to_string());
+            code.unwrap_or_else(|| format!("{:#}", anyhow::Error::from(error)))
+        }
         Err(_) => {
             target.judge.find("the log of a pod: no answer within 5 s".to_owned());
             "no answer".to_owned()
@@ -144,7 +147,7 @@ async fn junk_stream(target: &Target, pod: &str) {
             let _ = timeout(Duration::from_secs(1), stream.take(4096).read_to_end(&mut rest)).await;
             "opened".to_owned()
         }
-        Ok(Err(error)) => error.code().map_or("broken".to_owned(), |code| code.to_string()),
+        Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
         Err(_) => "no answer".to_owned(),
     };
     target.judge.count("junk SPDY frame", answer);

@@ -23,6 +23,7 @@ use agent_runtime::runtime::RegistryLogin;
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
 use proto_api::core::v1::Pod;
+use proto_daemon::panics;
 use proto_daemon::rate::Rate;
 
 pub use logins::{Logins, missing_secrets};
@@ -139,7 +140,7 @@ impl Images {
 
     fn begin(self: &Arc<Self>, wanted: Wanted, registry: String, rank: Rank) -> Pull {
         let images = self.clone();
-        let task = tokio::spawn(async move {
+        let task = panics::spawn(async move {
             let slot = images.slots.take(&registry, rank).await;
             let result = images.fetch(&wanted).await;
             drop(slot);

@@ -11,6 +11,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use proto_api::names::Names;
 use proto_api::schema::{self, Resource};
+use proto_daemon::panics;
 use serde_json::{Value, json};
 
 use crate::http::{BoxError, ResponseBody, accepts_gzip, bytes_response, large_response, set_type};
@@ -100,7 +101,7 @@ async fn openapi(
     let accept = request.headers().get(http::header::ACCEPT).and_then(|value| value.to_str().ok());
     let protobuf = accept.is_some_and(|accept| accept.contains("proto-openapi.spec.v2"));
     let (shared, rest, is_v2) = (server.clone(), rest.to_owned(), version == "v2");
-    let made = tokio::task::spawn_blocking(move || {
+    let made = panics::spawn_blocking(move || {
         let engine = &shared.engine;
         match (is_v2, rest.as_str()) {
             (true, "") if protobuf => Some((OPENAPI_V2_PROTOBUF, openapi::v2_protobuf(engine))),

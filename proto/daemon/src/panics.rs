@@ -20,6 +20,8 @@ use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
 use std::pin::pin;
 use std::task::Poll;
 
+use tokio::task::JoinHandle;
+
 /// Bytes of a panic's message that are kept: messages may quote input.
 const MESSAGE_MAX: usize = 512;
 
@@ -72,7 +74,7 @@ pub fn isolate_sync<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
 
 /// Runs `work`; a panic in any of its polls becomes an error, and it is not polled again.
 ///
-/// Tasks and blocking closures that `work` starts are outside of the boundary.
+/// Tasks and blocking closures that `work` starts are outside of the boundary, unless [`spawn`] and [`spawn_blocking`] start them.
 ///
 /// # Errors
 /// `work` panicked.
@@ -84,6 +86,27 @@ pub async fn isolate<F: Future>(work: F) -> Result<F::Output, Panicked> {
         Err(panicked) => Poll::Ready(Err(panicked)),
     })
     .await
+}
+
+/// Spawns a task inside a boundary: a panic in it is seen by who joins it, and by nobody else.
+pub fn spawn<F>(work: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tokio::spawn(async move { isolate(work).await.unwrap_or_else(pass_on) })
+}
+
+/// Runs a blocking closure on tokio's threads for those, inside a boundary: a panic in it is seen by who joins it, and by nobody else.
+pub fn spawn_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> JoinHandle<T> {
+    tokio::task::spawn_blocking(move || isolate_sync(work).unwrap_or_else(pass_on))
+}
+
+/// Goes on unwinding without asking the hook once more.
+fn pass_on<T>(panicked: Panicked) -> T {
+    std::panic::resume_unwind(Box::new(panicked.message))
 }
 
 /// Spawns the tasks that hyper makes for a connection (HTTP/2: one for each stream), each inside a boundary.

@@ -18,6 +18,7 @@ use agent_runtime::runtime::ContainerUsage;
 use agent_volume::look::{self, Top};
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
+use proto_daemon::panics;
 
 use super::stats::{
     ContainerStats, Counted, FsUsage, NodeStats, PodStats, SystemStats, Usage, VolumeStats,
@@ -77,7 +78,7 @@ impl Measure {
         });
         let images = runtime.image_filesystems().await.unwrap_or_default().into_iter().next();
         let measure = self.clone();
-        let measured = tokio::task::spawn_blocking(move || {
+        let measured = panics::spawn_blocking(move || {
             let image_fs = images.map(|found| {
                 let fs = file_system(Path::new(&found.mountpoint)).unwrap_or_default();
                 FsUsage { used_bytes: found.used_bytes, inodes_used: found.inodes_used, ..fs }

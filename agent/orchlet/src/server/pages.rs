@@ -12,6 +12,7 @@ use hyper::body::{Frame, Incoming};
 use proto_api::core::v1::Pod;
 use proto_api::object;
 use proto_daemon::exit::chain;
+use proto_daemon::panics;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -21,7 +22,7 @@ use super::routes::{ContainerName, PodName, Route};
 use super::stats::{self, Extent};
 use super::view::{Run, Session, ViewError};
 use super::{Body, Service, cadvisor, resource_metrics, stream, system_logs};
-use crate::timeline;
+use crate::{log_files, timeline};
 
 /// A command of `/run` that takes longer is cut off.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
@@ -117,7 +118,7 @@ impl Service {
 
     async fn system_logs(&self, path: String) -> Result<Response<Body>, ViewError> {
         let root = self.system_logs_dir.clone();
-        let opened = tokio::task::spawn_blocking(move || system_logs::open(&root, &path)).await;
+        let opened = panics::spawn_blocking(move || system_logs::open(&root, &path)).await;
         let opened =
             opened.map_err(|error| ViewError::Failed(format!("opening broke off: {error}")))?;
         let file = match opened {
@@ -131,7 +132,7 @@ impl Service {
             return Ok(text(429, "too many logs and sessions are open"));
         };
         let (to, from) = mpsc::channel(LOG_PIECES_MAX);
-        tokio::task::spawn_blocking(move || {
+        panics::spawn_blocking(move || {
             let _slot = slot;
             send_file(file, &to);
         });
@@ -188,9 +189,18 @@ impl Service {
         let Ok(slot) = self.long_requests.clone().try_acquire_owned() else {
             return Ok(text(429, "too many logs and sessions are open"));
         };
+        // An error is an answer only until the first piece is sent.
+        let path = file.path.clone();
+        let opened = panics::spawn_blocking(move || log_files::read(&path)).await;
+        let opened = opened.map_err(|error| ViewError::Failed(error.to_string()))?;
+        if let Err(error) = opened
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            return Err(ViewError::Failed(format!("cannot open {}: {error}", file.path.display())));
+        }
         let (to, from) = mpsc::channel(LOG_PIECES_MAX);
         let view = self.view.clone();
-        tokio::spawn(async move {
+        panics::spawn(async move {
             let _slot = slot;
             let is_running = || {
                 let (view, file) = (view.clone(), file.clone());

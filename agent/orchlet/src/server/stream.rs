@@ -14,6 +14,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use proto_daemon::exit::chain;
+use proto_daemon::panics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -68,7 +69,7 @@ pub async fn splice(
     }
     let checker = checker(answer.headers())?;
     let far = hyper::upgrade::on(&mut answer);
-    tokio::spawn(async move {
+    panics::spawn(async move {
         let _slot = slot;
         // Both are there as soon as our own answer has been written; a client that goes first ends
         // it.
@@ -218,7 +219,7 @@ async fn ask(request: Request<Empty<Bytes>>, url: &str) -> Result<Response<Incom
     let _ = socket.set_nodelay(true);
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(socket)).await.map_err(SpliceError::Broken)?;
-    tokio::spawn(connection.with_upgrades());
+    panics::spawn(connection.with_upgrades());
     sender.send_request(request).await.map_err(SpliceError::Broken)
 }
 

@@ -7,6 +7,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, VARY};
 use http::{HeaderMap, HeaderValue, Response};
+use proto_daemon::panics;
 
 use super::body::{self, ResponseBody};
 
@@ -30,7 +31,7 @@ pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBod
         return Response::new(body::parts(parts));
     }
     let shared = parts.clone();
-    match tokio::task::spawn_blocking(move || gzip(&shared)).await {
+    match panics::spawn_blocking(move || gzip(&shared)).await {
         Ok(Ok(packed)) => {
             let mut response = Response::new(body::full(packed));
             response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));

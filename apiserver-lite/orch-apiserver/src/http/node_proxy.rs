@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Ur
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
+use proto_daemon::panics;
 
 use allowed::Own;
 use connect::ConnectError;
@@ -113,7 +114,7 @@ impl NodeProxy {
         if let Some(protocol) = response.headers().get(UPGRADE) {
             answer.headers_mut().insert(UPGRADE, protocol.clone());
         }
-        tokio::spawn(upgrade::splice(client, node));
+        panics::spawn(upgrade::splice(client, node));
         Ok(answer)
     }
 
@@ -136,7 +137,7 @@ impl NodeProxy {
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| unreachable(&error))?;
         // Ends with the response's body, or with the upgraded connection.
-        tokio::spawn(connection.with_upgrades());
+        panics::spawn(connection.with_upgrades());
         let answer = tokio::time::timeout(ANSWER_WAIT_MAX, sender.send_request(request)).await;
         answer.map_err(|_| unreachable(&"no answer in time"))?.map_err(|error| unreachable(&error))
     }
@@ -214,7 +215,7 @@ async fn move_links(
         rewritten(page, prefix)
     } else {
         let (whole, prefix) = (page.clone(), prefix.to_owned());
-        tokio::task::spawn_blocking(move || rewritten(whole, &prefix)).await.unwrap_or(page)
+        panics::spawn_blocking(move || rewritten(whole, &prefix)).await.unwrap_or(page)
     };
     head.headers.remove(CONTENT_LENGTH);
     Ok(Response::from_parts(head, body::full(page)))

@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use proto_daemon::panics;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -99,7 +100,7 @@ impl Asked {
             headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(protocol));
         }
         let (socket, framing) = (self.socket, self.framing);
-        tokio::spawn(async move {
+        panics::spawn(async move {
             let ended = match socket.await {
                 Ok(socket) => stream(socket, response.into_body(), framing).await,
                 Err(error) => Err(error.into()),

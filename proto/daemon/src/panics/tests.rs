@@ -61,6 +61,16 @@ fn role() {
                 assert!(ended.await.is_err());
             });
         }
+        "spawned" => {
+            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            runtime.block_on(async {
+                let task = spawn(async { panic!("task") }).await;
+                assert!(task.is_err_and(|error| error.is_panic()));
+                let blocking = spawn_blocking(|| panic!("blocking")).await;
+                assert!(blocking.is_err_and(|error| error.is_panic()));
+                assert_eq!(spawn_blocking(|| 7).await.expect("done"), 7);
+            });
+        }
         // A thread started inside a boundary is outside of it.
         "nested" => {
             drop(isolate_sync(|| drop(std::thread::spawn(|| panic!("outside")).join())));
@@ -80,6 +90,7 @@ fn a_panic_outside_of_boundaries_aborts_the_program() {
     };
     assert!(run("inside").0);
     assert!(run("executor").0);
+    assert!(run("spawned").0);
     for role in ["here", "thread", "nested"] {
         let (succeeded, errors) = run(role);
         assert!(!succeeded, "{role}: went on");

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
+use proto_daemon::panics;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
@@ -43,7 +44,7 @@ fn look(path: &Path) -> io::Result<(bool, BTreeSet<Stamp>)> {
 
 /// Opens a file of a log; never waits, follows no link.
 async fn open(path: PathBuf) -> io::Result<std::fs::File> {
-    let opened = tokio::task::spawn_blocking(move || log_files::read(&path)).await;
+    let opened = panics::spawn_blocking(move || log_files::read(&path)).await;
     opened.map_err(io::Error::other)?
 }
 
@@ -144,7 +145,7 @@ impl Part {
 }
 
 async fn looked(path: PathBuf) -> io::Result<(bool, BTreeSet<Stamp>)> {
-    tokio::task::spawn_blocking(move || look(&path)).await.map_err(io::Error::other)?
+    panics::spawn_blocking(move || look(&path)).await.map_err(io::Error::other)?
 }
 
 async fn later(path: &Path, after: Option<&Stamp>) -> io::Result<BTreeSet<Stamp>> {
@@ -171,7 +172,7 @@ async fn rotated(path: &Path, stamp: &str) -> io::Result<Option<Content>> {
 /// Decompresses on a thread of its own, no further ahead than the bound.
 fn unpack(file: std::fs::File) -> mpsc::Receiver<io::Result<Vec<u8>>> {
     let (to, pieces) = mpsc::channel(PIECES_MAX);
-    tokio::task::spawn_blocking(move || {
+    panics::spawn_blocking(move || {
         use std::io::Read as _;
         let mut content = MultiGzDecoder::new(io::BufReader::new(file));
         loop {

@@ -18,7 +18,7 @@ pub use authorize::{
 };
 pub use certificate::Certified;
 pub use impersonate::effective as effective_user;
-pub use limits::{AnonymousLimit, NodeLimit};
+pub use limits::{AnonymousLimit, NodeLimit, is_node};
 pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenWish};
 pub use static_token::{StaticTokens, TokenFileError};
 pub use user::{AUTHENTICATED, MASTERS, User};

@@ -23,7 +23,8 @@ fn is_anonymous(user: &User) -> bool {
         || (user.name.is_empty() && user.groups.is_empty())
 }
 
-fn is_node(user: &User) -> bool {
+/// Whether the user is a kubelet.
+pub fn is_node(user: &User) -> bool {
     user.name.starts_with("system:node:") || user.is_in("system:nodes")
 }
 
@@ -48,6 +49,12 @@ impl Authorizer for NodeLimit {
                 Subject::Resource { group: "", resource, subresource, .. } => {
                     attributes.verb == "impersonate" || leads_into_nodes(resource, subresource)
                 }
+                Subject::Resource {
+                    group,
+                    resource: "certificatesigningrequests",
+                    subresource,
+                    ..
+                } if group.starts_with("certificates.") => !subresource.is_empty(),
                 Subject::Resource { .. } => attributes.verb == "impersonate",
                 Subject::Path(_) => false,
             };
@@ -103,6 +110,24 @@ mod tests {
     fn user(name: &str, groups: &[&str]) -> User {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         User { name: name.to_owned(), groups, ..User::default() }
+    }
+
+    #[test]
+    fn nodes_approve_no_certificates() {
+        let node = user("system:node:n1", &["system:nodes"]);
+        let request = |subresource: &'static str| Subject::Resource {
+            group: "certificates.k8s.io",
+            version: "v1",
+            resource: "certificatesigningrequests",
+            subresource,
+            namespace: "",
+            name: "a",
+        };
+        assert!(allowed(&node, "create", request("")));
+        for subresource in ["approval", "status", "*"] {
+            assert!(!allowed(&node, "update", request(subresource)), "{subresource}");
+            assert!(allowed(&user("someone", &["other"]), "update", request(subresource)));
+        }
     }
 
     #[test]

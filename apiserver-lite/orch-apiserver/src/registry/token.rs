@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apiserver_schema::{Format, Object, Value};
 use time::{Duration, OffsetDateTime};
 
-use crate::auth::{Bound, LIFE_SECS, TokenWish};
+use crate::auth::{Bound, LIFE_SECS, TokenWish, is_node};
 use crate::record::Stored;
 use crate::server::{now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
@@ -79,9 +79,27 @@ fn check_life(request: &Object, secs: i64) -> Result<(), ApiError> {
     Err(ApiError::invalid(about_kind(request), &[problem]))
 }
 
+/// A kubelet gets tokens for the pods of its own node only, bound to them, as Kubernetes' NodeRestriction has it: with any other it could do
+/// what its own certificate may not.
+fn check_node(call: &Call<'_>, bound: Option<&Object>) -> Result<(), ApiError> {
+    let own = |pod: &Object| {
+        let node = pod.str_at(&["spec", "nodeName"]);
+        call.user.name.strip_prefix("system:node:") == Some(node) && !node.is_empty()
+    };
+    if !is_node(call.user) || bound.is_some_and(own) {
+        return Ok(());
+    }
+    let about = About { group: "", kind: "serviceaccounts", name: &call.request.name };
+    Err(ApiError::forbidden(
+        about,
+        "node requested token not bound to a pod scheduled on this node",
+    ))
+}
+
 /// The object that the token is to be bound to: it has to exist, and a pod has to use the account.
 fn bound(call: &Call<'_>, request: &Object) -> Result<Option<Bound>, ApiError> {
     let Some(reference) = request.spec().and_then(|spec| spec.map("boundObjectRef")) else {
+        check_node(call, None)?;
         return Ok(None);
     };
     let (kind, resource) = match (reference.str("apiVersion"), reference.str("kind")) {
@@ -111,5 +129,6 @@ fn bound(call: &Call<'_>, request: &Object) -> Result<Option<Bound>, ApiError> {
             call.request.name,
         )));
     }
+    check_node(call, Some(object))?;
     Ok(Some(Bound { kind, name: object.name().to_owned(), uid: object.uid().to_owned() }))
 }

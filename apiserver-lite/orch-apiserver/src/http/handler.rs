@@ -8,7 +8,7 @@ use http::header::{CONTENT_TYPE, HeaderName, RETRY_AFTER, WARNING};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use proto_daemon::connections::Connection;
-use proto_daemon::panics::isolate;
+use proto_daemon::panics::{Panicked, isolate};
 
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
@@ -39,10 +39,22 @@ pub async fn handle(
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let line = format!("{} {}", request.method(), request.uri().path());
-    isolate(serve(server.clone(), peer, request)).await.unwrap_or_else(|panicked| {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let work = isolate(serve(server.clone(), peer, request));
+    // A write that is queued is made though its client goes away; what has to follow it (addresses kept or given back) is done as well.
+    let served = if reads { work.await } else { finish(work).await };
+    served.unwrap_or_else(|panicked| {
         tracing::error!(request = line, %panicked, "answering 500: the request caused a panic");
         failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
     })
+}
+
+/// Runs `work` to its end even if this future is dropped.
+async fn finish<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Panicked>> + Send + 'static,
+) -> Result<T, Panicked> {
+    let ended = tokio::spawn(work).await;
+    ended.unwrap_or_else(|error| Err(Panicked { message: error.to_string() }))
 }
 
 /// What a request is answered that panicked; the words are Kubernetes'.

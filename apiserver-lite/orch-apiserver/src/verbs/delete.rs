@@ -36,10 +36,12 @@ pub async fn delete(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiEr
 pub async fn delete_collection(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiError> {
     let chosen = read::select(call).await?.into_iter();
     let deletions = chosen.map(|record| async move { delete_one(call, &record, wish).await });
-    stream::iter(deletions)
+    // All are brought to their end: one that fails must not break off those that are under way.
+    let first_failure = stream::iter(deletions)
         .buffer_unordered(PARALLEL_MAX)
-        .try_for_each(|()| async { Ok(()) })
-        .await?;
+        .fold(Ok(()), |first: Result<(), ApiError>, next| async move { first.and(next) })
+        .await;
+    first_failure?;
     Ok(Answer::Success { code: 200 }.into())
 }
 

@@ -67,6 +67,8 @@ struct Memory {
     awaited: Mutex<BTreeMap<Task, (Instant, Vec<Effect>)>>,
     /// By node, the last that was heard.
     heard: Mutex<BTreeMap<String, Heard>>,
+    /// What was known of all nodes together when one was last looked at.
+    around: Mutex<Option<Around>>,
     /// By node that is not there, since when.
     vanished: Mutex<BTreeMap<String, Instant>>,
     /// By uid of a node, the ranges given to it; held while one is given, so that no two nodes get the same.
@@ -262,7 +264,17 @@ impl Worker {
 
     fn plan_health(&self, name: &str) -> Plan {
         let key = ObjectKey::new("", name);
+        let around = match self.world.nodes.get(&key) {
+            Some(node) if node_health::is_ready(&node) => Around::SomeReady,
+            _ => Around::of(self.world.nodes.objects().iter().map(|node| &**node)),
+        };
         let mut heard = lock(&self.memory.heard);
+        let steady = Instant::now();
+        let before = std::mem::replace(&mut *lock(&self.memory.around), Some(around));
+        if (before, around) == (Some(Around::NoneReady), Around::SomeReady) {
+            // The others have had no chance to be heard either: their grace begins now, as in Kubernetes.
+            heard.values_mut().for_each(|heard| heard.at = steady);
+        }
         let voice = self.voices.get("nodelifecycle");
         let record = |before: Option<&Heard>, after: Option<&Heard>| {
             let said = node_health::news(before, after);
@@ -274,12 +286,10 @@ impl Worker {
         };
         let lease = ObjectKey::new(self.world.names.node_lease_namespace(), name);
         let lease = self.world.leases.get(&lease);
-        let clocks = Clocks { steady: Instant::now(), wall: now() };
+        let clocks = Clocks { steady, wall: now() };
         let latest = Heard::update(heard.get(name), &node, lease.as_deref(), clocks.steady);
         record(heard.get(name), Some(&latest));
         heard.insert(name.to_owned(), latest.clone());
-        let nodes = self.world.nodes.list();
-        let around = Around::of(nodes.iter().map(|(_, node)| &**node));
         node_health::plan(self.world.names, &node, &latest, self.settings.grace, clocks, around)
     }
 

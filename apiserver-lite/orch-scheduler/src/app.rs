@@ -12,7 +12,7 @@ use proto_client::election;
 use proto_client::events::recorder;
 use proto_client::{Client, ClientConfig, ListParams, Reflector};
 use proto_daemon::admin::{AdminPages, AdminServer};
-use proto_daemon::drain::{Drain, DrainWatch, stop_signal};
+use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
 use proto_daemon::exit::Failure;
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::health::Health;
@@ -113,8 +113,9 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
         lost = election::lead(&mut candidate, &leading) => return Err(Failure::run(lost)),
     };
     tracing::info!(signal, "stopping");
-    drain.drain(DRAIN_DEADLINE).await;
-    if let Some(candidate) = candidate {
+    // Work that is still under way may write: then the lease runs out instead.
+    let drained = drain.drain(DRAIN_DEADLINE).await;
+    if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
         candidate.release().await;
     }
     admin.abort();

@@ -123,7 +123,8 @@ fn judge(item: &Item<'_>, owners: &[Owner], dependents: &[Dependent]) -> Vec<Act
     if waited_for && !dependents.is_empty() {
         // A dependent that waits itself may wait for this one's owner: a circle ends only if one does not block.
         let circle = dependents.iter().any(|d| d.state.stage == Stage::Foreground);
-        let unblock = circle.then_some(Act::Unblock);
+        let blocks = references.iter().any(|owner| owner.block_owner_deletion == Some(true));
+        let unblock = (circle && blocks).then_some(Act::Unblock);
         return unblock.into_iter().chain([Act::Delete(Policy::Foreground)]).collect();
     }
     let has = |wanted: &str| item.finalizers.iter().any(|finalizer| finalizer == wanted);

@@ -26,7 +26,8 @@ pub(super) fn of_pod(
     new: Option<&Arc<Pod>>,
     old: Option<&Arc<Pod>>,
 ) -> Vec<Task> {
-    if new.map(|pod| seen(pod)) == old.map(|pod| seen(pod)) {
+    let budgets = world.budgets.within(&key.namespace);
+    if budgets.is_empty() || new.map(|pod| seen(pod)) == old.map(|pod| seen(pod)) {
         return Vec::new();
     }
     let covers = |budget: &PodDisruptionBudget| {
@@ -37,8 +38,7 @@ pub(super) fn of_pod(
             [new, old].into_iter().flatten().any(|pod| selector.matches(&pod.metadata.labels))
         })
     };
-    let budgets = world.budgets.within(&key.namespace).into_iter();
-    let budgets = budgets.filter(|budget| covers(budget));
+    let budgets = budgets.into_iter().filter(|budget| covers(budget));
     budgets.map(|budget| Task::Disruption(ObjectKey::of(&budget.metadata))).collect()
 }
 

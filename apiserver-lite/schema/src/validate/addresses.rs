@@ -48,23 +48,35 @@ pub(super) fn check_pod_status(object: &Object, errors: &mut FieldErrors) {
     let status = object.status().unwrap_or(&empty);
     let path = Path::ROOT;
     let path = path.field("status");
-    for field in ["hostIP", "podIP"] {
+    // In the network of its node a pod has the node's addresses.
+    let shares = object.spec().is_some_and(|spec| spec.is_true("hostNetwork"));
+    let of_pod: Check = if shares { check_node_address } else { check_reachable };
+    for (field, list, check) in
+        [("hostIP", "hostIPs", check_node_address as Check), ("podIP", "podIPs", of_pod)]
+    {
         let text = status.str(field);
         if !text.is_empty() {
-            check_reachable(text, &path.field(field), errors);
+            check(text, &path.field(field), errors);
         }
-    }
-    for field in ["podIPs", "hostIPs"] {
-        check_pod_list(status, field, &path, errors);
+        check_pod_list(status, list, check, &path, errors);
     }
 }
 
-fn check_pod_list(status: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+/// What an address has to be.
+type Check = fn(&str, &Path<'_>, &mut FieldErrors);
+
+fn check_pod_list(
+    status: &Map,
+    field: &str,
+    check: Check,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
     let list = path.field(field);
     let mut families = BTreeSet::new();
     for (at, item) in status.maps(field).enumerate() {
         let text = item.str("ip");
-        check_reachable(text, &list.index(at), errors);
+        check(text, &list.index(at), errors);
         families.insert(text.parse::<IpAddr>().map(|ip| ip.is_ipv4()).ok());
     }
     if families.len() < status.list(field).len() {

@@ -245,7 +245,7 @@ pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
     for (at, point) in ingress.into_iter().flat_map(|map| map.maps("ingress")).enumerate() {
         let (here, ip, host) = (list.index(at), point.str("ip"), point.str("hostname"));
         if !ip.is_empty() {
-            addresses::check_reachable(ip, &here.field("ip"), errors);
+            errors.complaints(&here.field("ip"), ip, names::ip_address(ip));
         }
         if !host.is_empty() {
             errors.complaints(&here.field("hostname"), host, names::dns_subdomain(host));

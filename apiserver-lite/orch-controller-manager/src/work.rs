@@ -273,7 +273,7 @@ impl Worker {
         let before = std::mem::replace(&mut *lock(&self.memory.around), Some(around));
         if (before, around) == (Some(Around::NoneReady), Around::SomeReady) {
             // The others have had no chance to be heard either: their grace begins now, as in Kubernetes.
-            heard.values_mut().for_each(|heard| heard.at = steady);
+            heard.values_mut().for_each(|heard| heard.restart_grace(steady));
         }
         let voice = self.voices.get("nodelifecycle");
         let record = |before: Option<&Heard>, after: Option<&Heard>| {

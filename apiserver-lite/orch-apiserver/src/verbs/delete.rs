@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use apiserver_schema::{Object, Value};
 use apiserver_store::{Write, WriteError};
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use futures_util::{StreamExt as _, stream};
 use time::{Duration, OffsetDateTime};
 
 use super::change::{CONFLICT_TRIES, write_failed};

@@ -47,6 +47,11 @@ impl Heard {
         };
         Self { renewed, beat, at, is_ready: is_ready(node), about }
     }
+
+    /// Grants the whole grace period again from `now`: nothing could be heard before.
+    pub fn restart_grace(&mut self, now: Instant) {
+        self.at = now;
+    }
 }
 
 /// The event of a change from what was heard before to what is heard now.

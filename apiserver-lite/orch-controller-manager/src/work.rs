@@ -270,7 +270,7 @@ impl Worker {
         };
         let mut heard = lock(&self.memory.heard);
         let steady = Instant::now();
-        let before = std::mem::replace(&mut *lock(&self.memory.around), Some(around));
+        let before = lock(&self.memory.around).replace(around);
         if (before, around) == (Some(Around::NoneReady), Around::SomeReady) {
             // The others have had no chance to be heard either: their grace begins now, as in Kubernetes.
             heard.values_mut().for_each(|heard| heard.restart_grace(steady));

@@ -1,129 +1,101 @@
-//! The sandbox's own process: a static program of about 250 bytes, assembled here.
+//! The sandbox's own process: a static program of about 300 bytes, assembled here.
 //!
 //! Each pod runs one, so its size is paid per pod: one page of memory, no interpreter, no libc. It holds the pod's namespaces
 //! open, collects orphans when it is process 1 of a shared process namespace, and ends on SIGTERM or SIGINT.
 //!
 //! The signals are blocked, not handled: a blocked signal stays pending even for process 1, which the kernel otherwise shields
 //! from signals it has no handler for (`sig_ignored` in kernel/signal.c), so that waiting for them is all there is to do.
+//!
+//! ```text
+//!         rt_sigprocmask(SIG_BLOCK, set, NULL, 8)
+//! reap:   while wait4(-1, NULL, WNOHANG, NULL) > 0 {}
+//! wait:   signal = rt_sigtimedwait(set, NULL, NULL, 8)
+//!         if signal == SIGCHLD goto reap
+//!         if signal < 0 goto wait          // interrupted by a stop or a debugger
+//!         exit(0)
+//! ```
+
+mod aarch64;
+mod x86_64;
 
 use crate::image::{ImageFile, ImageTar};
 
 /// Reference under which the sandbox image is imported unless configured otherwise. The number changes with the program.
 pub const IMAGE: &str = "orch.local/pause:1";
 
+/// There is no program for this kind of machine.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "no sandbox program is built in for {0}, only for x86_64 and aarch64: import an image with one into the runtime and name it by \
+     --pod-infra-container-image"
+)]
+pub struct NoProgram(String);
+
 /// The image of the sandbox's process as an archive to import: one file, `/pause`, under the reference `name`.
-#[must_use]
-pub fn image(name: &str) -> ImageTar {
-    ImageTar::single_layer(
-        name,
-        &[ImageFile::Regular { path: "pause", mode: 0o755, data: program() }],
-        &["/pause"],
-    )
+///
+/// # Errors
+/// There is no program for this host.
+pub fn image(name: &str) -> Result<ImageTar, NoProgram> {
+    let data = program(std::env::consts::ARCH)?;
+    let file = ImageFile::Regular { path: "pause", mode: 0o755, data };
+    Ok(ImageTar::single_layer(name, &[file], &["/pause"]))
 }
 
-/// Where the program is loaded: the usual address of a static x86-64 program.
+/// Where the program is loaded: an address that a static program usually has on either kind of machine.
 const BASE: u32 = 0x40_0000;
 const ELF_HEADER_LEN: u32 = 64;
 const PROGRAM_HEADER_LEN: u32 = 56;
 const CODE: u32 = BASE + ELF_HEADER_LEN + 2 * PROGRAM_HEADER_LEN;
 
-/// System call numbers of x86-64 (arch/x86/entry/syscalls/syscall_64.tbl).
-const RT_SIGPROCMASK: u32 = 14;
-const EXIT: u32 = 60;
-const WAIT4: u32 = 61;
-const RT_SIGTIMEDWAIT: u32 = 128;
+/// What a kind of machine wants in the file's header: its number (`e_machine` of elf(5)), and its largest pages.
+struct Machine {
+    number: u16,
+    page: u64,
+}
 
-/// The ELF file: header, one loaded segment of code and data, a stack that is not executable.
-#[must_use]
-pub fn program() -> Vec<u8> {
-    // The code refers to the signal set behind it, whose address follows from the code's length.
-    let length = u32::try_from(code(0).len()).unwrap_or(0);
-    let code = code(CODE + length);
-    let mut elf = Vec::with_capacity(256);
+const X86_64: Machine = Machine { number: 62, page: 0x1000 };
+const AARCH64: Machine = Machine { number: 183, page: 0x1_0000 };
+
+/// The ELF file for a kind of machine, named as Rust names it: header, one loaded segment of code and data, a stack that is not
+/// executable.
+///
+/// # Errors
+/// There is none for it.
+pub fn program(arch: &str) -> Result<Vec<u8>, NoProgram> {
+    let (machine, code) = match arch {
+        "x86_64" => {
+            // The code refers to the signal set behind it, whose address follows from the code's length.
+            let length = u32::try_from(x86_64::code(0).len()).unwrap_or(0);
+            (X86_64, x86_64::code(CODE + length))
+        }
+        "aarch64" => (AARCH64, aarch64::code()),
+        other => return Err(NoProgram(other.to_owned())),
+    };
+    let mut elf = Vec::with_capacity(512);
     let total = u64::from(CODE - BASE) + code.len() as u64 + 8;
-    elf_header(&mut elf);
+    elf_header(&mut elf, machine.number);
     program_header(
         &mut elf,
         1, /* PT_LOAD */
         5, /* R X */
         u64::from(BASE),
         total,
-        0x1000,
+        machine.page,
     );
     program_header(&mut elf, 0x6474_e551 /* PT_GNU_STACK */, 6 /* R W */, 0, 0, 16);
     elf.extend(code);
-    elf.extend(signal_set(&[2 /* SIGINT */, 15 /* SIGTERM */, 17 /* SIGCHLD */]).to_le_bytes());
-    elf
+    elf.extend(signal_set(&[2 /* SIGINT */, 15 /* SIGTERM */, SIGCHLD]).to_le_bytes());
+    Ok(elf)
 }
+
+const SIGCHLD: u32 = 17;
 
 /// A kernel signal set: bit `n - 1` for signal `n`.
 fn signal_set(signals: &[u32]) -> u64 {
     signals.iter().fold(0, |set, signal| set | 1 << (signal - 1))
 }
 
-/// The program; `set` is the address of the signal set.
-///
-/// ```text
-///         rt_sigprocmask(SIG_BLOCK, set, NULL, 8)
-/// reap:   while wait4(-1, NULL, WNOHANG, NULL) > 0 {}
-/// wait:   signal = rt_sigtimedwait(set, NULL, NULL, 8)
-///         if signal == SIGCHLD goto reap
-///         if signal < 0 goto wait          // interrupted by a stop or a debugger
-///         exit(0)
-/// ```
-fn code(set: u32) -> Vec<u8> {
-    let mut asm = Assembler::default();
-    asm.syscall(RT_SIGPROCMASK, [0 /* SIG_BLOCK */, set, 0, 8]);
-    let reap = asm.here();
-    asm.syscall(WAIT4, [u32::MAX /* any child */, 0, 1 /* WNOHANG */, 0]);
-    asm.bytes(&[0x85, 0xc0]); // test eax, eax
-    asm.jump_back(0x7f /* jg */, reap);
-    let wait = asm.here();
-    asm.syscall(RT_SIGTIMEDWAIT, [set, 0, 0, 8]);
-    asm.bytes(&[0x83, 0xf8, 17]); // cmp eax, SIGCHLD
-    asm.jump_back(0x74 /* je */, reap);
-    asm.bytes(&[0x85, 0xc0]); // test eax, eax
-    asm.jump_back(0x78 /* js */, wait);
-    asm.syscall(EXIT, [0, 0, 0, 0]);
-    asm.code
-}
-
-/// Just enough of an assembler: system calls with constant arguments and short jumps back.
-#[derive(Default)]
-struct Assembler {
-    code: Vec<u8>,
-}
-
-impl Assembler {
-    fn here(&self) -> usize {
-        self.code.len()
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.code.extend(bytes);
-    }
-
-    /// `mov` of the number and four arguments, each 32 bits wide and so clearing the upper half, then `syscall`.
-    fn syscall(&mut self, number: u32, args: [u32; 4]) {
-        self.bytes(&[0xb8]); // mov eax, imm32
-        self.bytes(&number.to_le_bytes());
-        let registers: [&[u8]; 4] = [&[0xbf], &[0xbe], &[0xba], &[0x41, 0xba]]; // edi, esi, edx, r10d
-        for (register, arg) in registers.iter().zip(args) {
-            self.bytes(register);
-            self.bytes(&arg.to_le_bytes());
-        }
-        self.bytes(&[0x0f, 0x05]);
-    }
-
-    /// A conditional jump of two bytes to `target`, at most 128 bytes back.
-    fn jump_back(&mut self, opcode: u8, target: usize) {
-        let distance = self.code.len() + 2 - target;
-        let displacement = i8::try_from(-(distance as isize)).unwrap_or(0);
-        self.bytes(&[opcode, displacement.to_le_bytes()[0]]);
-    }
-}
-
-fn elf_header(out: &mut Vec<u8>) {
+fn elf_header(out: &mut Vec<u8>, machine: u16) {
     out.extend(b"\x7fELF");
     out.extend([
         2, /* 64 bit */
@@ -132,7 +104,7 @@ fn elf_header(out: &mut Vec<u8>) {
         0, 0, 0, 0, 0, 0, 0, 0, 0,
     ]);
     out.extend(2_u16.to_le_bytes()); // ET_EXEC
-    out.extend(62_u16.to_le_bytes()); // EM_X86_64
+    out.extend(machine.to_le_bytes());
     out.extend(1_u32.to_le_bytes()); // EV_CURRENT
     out.extend(u64::from(CODE).to_le_bytes()); // entry
     out.extend(u64::from(ELF_HEADER_LEN).to_le_bytes()); // program headers
@@ -162,11 +134,16 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
+    use std::env::consts::ARCH;
+
     use super::*;
+
+    /// Where signals are waited for, by the kernel's number of it on this machine.
+    const RT_SIGTIMEDWAIT: u32 = if cfg!(target_arch = "aarch64") { 137 } else { 128 };
 
     fn install(dir: &Path) -> PathBuf {
         let path = dir.join("pause");
-        std::fs::write(&path, program()).unwrap();
+        std::fs::write(&path, program(ARCH).unwrap()).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         path
     }
@@ -245,7 +222,46 @@ mod tests {
 
     #[test]
     fn is_tiny() {
-        let size = program().len();
-        assert!(size < 320, "{size} bytes");
+        for arch in ["x86_64", "aarch64"] {
+            let size = program(arch).unwrap().len();
+            assert!(size < 320, "{arch}: {size} bytes");
+        }
+    }
+
+    #[test]
+    fn a_machine_without_a_program_is_refused_by_name() {
+        let refused = program("riscv64").unwrap_err().to_string();
+        assert!(refused.contains("riscv64") && refused.contains("--pod-infra-container-image"));
+        for (arch, machine) in [("x86_64", 62), ("aarch64", 183)] {
+            assert_eq!(program(arch).unwrap()[18..20], [machine, 0], "{arch}");
+        }
+    }
+
+    /// The other machine's program, where an emulator of it is there. The emulator shows the system calls that are made.
+    #[test]
+    fn runs_on_aarch64() {
+        let emulator =
+            std::env::var_os("QEMU_AARCH64").unwrap_or_else(|| "qemu-aarch64-static".into());
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pause");
+        std::fs::write(&path, program("aarch64").unwrap()).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        for name in ["-TERM", "-INT"] {
+            let trace = dir.path().join("trace");
+            let mut command = Command::new(&emulator);
+            command.args(["-strace", "-D"]).args([&trace, &path]);
+            let mut child = match command.stdin(Stdio::null()).spawn() {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    eprintln!("SKIPPED runs_on_aarch64: needs qemu-aarch64-static");
+                    return;
+                }
+                child => child.unwrap(),
+            };
+            let traced = || std::fs::read_to_string(&trace).unwrap_or_default();
+            wait_for(|| traced().contains("rt_sigtimedwait"));
+            signal(&child, name);
+            assert_eq!(child.wait().unwrap().code(), Some(0), "{name}: {}", traced());
+            std::fs::remove_file(&trace).unwrap();
+        }
     }
 }

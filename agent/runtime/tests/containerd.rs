@@ -78,7 +78,7 @@ fn busybox() -> ImageTar {
 #[tokio::test]
 async fn containerd_keeps_the_contract() {
     let Some(containerd) = Containerd::start("containerd_keeps_the_contract").await else { return };
-    containerd.import(&pause::image(pause::IMAGE), pause::IMAGE, Keep::Pinned).await;
+    containerd.import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, Keep::Pinned).await;
     containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
     // importing what is there is nothing to do
     containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
@@ -95,7 +95,7 @@ async fn commands_may_write_more_than_is_kept() {
     let Some(containerd) = Containerd::start("commands_may_write_more_than_is_kept").await else {
         return;
     };
-    containerd.import(&pause::image(pause::IMAGE), pause::IMAGE, Keep::Pinned).await;
+    containerd.import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, Keep::Pinned).await;
     containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
     let logs = containerd.logs();
     let (_, sandbox, id) = containerd.contract(&logs).running("writes", "sleep 1000").await;
@@ -137,7 +137,7 @@ fn peak(anew: bool) -> usize {
 #[tokio::test]
 async fn containerd_tells_what_happens() {
     let Some(containerd) = Containerd::start("containerd_tells_what_happens").await else { return };
-    containerd.import(&pause::image(pause::IMAGE), pause::IMAGE, Keep::Pinned).await;
+    containerd.import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, Keep::Pinned).await;
     containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
     let logs = containerd.logs();
     let contract = containerd.contract(&logs);

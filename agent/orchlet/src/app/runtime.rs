@@ -44,7 +44,7 @@ impl Bound {
         let version = runtime.version().await.map_err(|e| chain(&e))?;
         let there = runtime.image(sandbox_image).await.map_err(|e| chain(&e))?.is_some();
         if !there && version.name == "containerd" {
-            let image = pause::image(sandbox_image);
+            let image = pause::image(sandbox_image).map_err(|e| e.to_string())?;
             import::tar(runtime.channel(), CRI_NAMESPACE, &image, import::Keep::Pinned)
                 .await
                 .map_err(|e| chain(&e))?;

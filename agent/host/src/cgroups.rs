@@ -65,7 +65,7 @@ impl V1 {
 pub enum CgroupError {
     /// The table of mounts cannot be read.
     #[error("find the cgroup trees")]
-    Mounts(#[source] procfs::ProcError),
+    Mounts(#[source] std::io::Error),
     /// The host has no cgroup tree that limits CPU and memory.
     #[error("the host has no cgroup tree with cpu and memory")]
     NoTree,

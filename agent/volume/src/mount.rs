@@ -9,7 +9,9 @@ pub mod simulated;
 mod sys;
 
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::path::Path;
 
+use proto_daemon::mountinfo::{self, Mount};
 use rustix::fs::FsWord;
 use rustix::io::Errno;
 use rustix::mount::{
@@ -298,10 +300,10 @@ pub fn unmount(parent: impl AsFd, name: &str) -> rustix::io::Result<()> {
 ///
 /// # Errors
 /// `EBUSY` when something is mounted below it; otherwise what the kernel says.
-pub fn share(directory: &std::path::Path) -> rustix::io::Result<()> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo");
+pub fn share(directory: &Path) -> rustix::io::Result<()> {
+    let table = mountinfo::read();
     let table = table.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    match sharing(&table, &directory.to_string_lossy()) {
+    match sharing(&table, directory) {
         Sharing::Shared => return Ok(()),
         Sharing::Own => {}
         Sharing::Busy => return Err(Errno::BUSY),
@@ -324,22 +326,20 @@ enum Sharing {
     Not,
 }
 
-/// Reads that off the kernel's table (proc(5), `mountinfo`). The last of several mounts on one place is the one that is seen.
-fn sharing(table: &str, directory: &str) -> Sharing {
-    let below = format!("{}/", directory.trim_end_matches('/'));
-    let (mut above, mut shared, mut busy) = ("", false, false);
-    for line in table.lines() {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let Some(point) = fields.get(4).copied() else { continue };
-        busy |= point.starts_with(&below);
-        let holds =
-            point == directory || below.starts_with(&format!("{}/", point.trim_end_matches('/')));
-        if holds && point.len() >= above.len() {
-            let mut optional = fields.iter().skip(6).take_while(|field| **field != "-");
-            (above, shared) = (point, optional.any(|field| field.starts_with("shared:")));
+/// Reads that off the kernel's table. The last of several mounts on one place is the one that is seen.
+fn sharing(table: &[Mount], directory: &Path) -> Sharing {
+    let mut above: Option<&Mount> = None;
+    let mut busy = false;
+    for mount in table {
+        let point = mount.point.as_path();
+        busy |= point != directory && point.starts_with(directory);
+        let is_nearer = above.is_none_or(|above| point.starts_with(&above.point));
+        if is_nearer && directory.starts_with(point) {
+            above = Some(mount);
         }
     }
-    match (shared, above == directory, busy) {
+    let is_shared = above.is_some_and(|above| above.is_shared);
+    match (is_shared, above.is_some_and(|above| above.point == directory), busy) {
         (true, ..) => Sharing::Shared,
         (false, true, _) => Sharing::Own,
         (false, false, true) => Sharing::Busy,
@@ -392,11 +392,17 @@ mod tests {
                 Sharing::Shared,
             ),
             (root.clone() + &row("/var/lib/agent/pods/x", ""), Sharing::Busy),
-            (root + &row("/var/lib/agents/x", "shared:1 "), Sharing::Not),
+            (root.clone() + &row("/var/lib/agents/x", "shared:1 "), Sharing::Not),
         ];
         for (table, expect) in cases {
-            assert_eq!(sharing(&table, "/var/lib/agent"), expect, "{table}");
+            let table = mountinfo::parse(table.as_bytes());
+            assert_eq!(sharing(&table, Path::new("/var/lib/agent")), expect, "{table:?}");
         }
+        // Names are bytes, and a blank in one is escaped.
+        let other = [root.as_bytes(), b"5 6 0:7 / /mnt/\xff rw - ext4 x rw\n"].concat();
+        let blank = [&other, row("/a\\040b", "shared:1 ").as_bytes()].concat();
+        assert_eq!(sharing(&mountinfo::parse(&other), Path::new("/a b")), Sharing::Not);
+        assert_eq!(sharing(&mountinfo::parse(&blank), Path::new("/a b")), Sharing::Shared);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! io: what every program of the project shares with every other: how it is started (flags,
 //! configuration file, exit codes), how it tells what it does (tracing, metrics, `/healthz`,
 //! `/livez`, `/readyz`, `/statusz`), how it stops (drain), the two shapes in which it repeats work (the
-//! reconcile loop and the keyed work queue), and how its small writes go together (gathering).
+//! reconcile loop and the keyed work queue), how its small writes go together (gathering), and what of
+//! the host needs care (private files, the table of mounts).
 //!
 //! A program's `main` is three lines: parse the flags with [`exit::parse_flags`], hand an async
 //! function to [`runtime::run`], and return what [`exit::conclude`] makes of its result.
@@ -20,6 +21,7 @@ pub mod health;
 pub mod leader_flags;
 pub mod log;
 pub mod metrics;
+pub mod mountinfo;
 pub mod panics;
 pub mod private_files;
 pub mod rate;

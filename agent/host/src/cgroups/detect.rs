@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use procfs::process::{MountInfo, Process};
+use proto_daemon::mountinfo::{self, Mount};
 
 use super::files::read_value;
 use super::{CgroupError, Layout, V1};
@@ -11,7 +11,7 @@ use super::{CgroupError, Layout, V1};
 const OWN: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "hugetlb"];
 
 pub(super) fn layout() -> Result<Layout, CgroupError> {
-    let mounts = Process::myself().and_then(|own| own.mountinfo()).map_err(CgroupError::Mounts)?;
+    let mounts = mountinfo::read().map_err(CgroupError::Mounts)?;
     from_mounts(mounts.iter(), |mount| {
         read_value(&mount.join("cgroup.controllers")).unwrap_or_default()
     })
@@ -26,14 +26,14 @@ fn other(v1: &mut V1, at: &Path) {
 
 /// `controllers` gives what a tree of version 2 has.
 pub(super) fn from_mounts<'a>(
-    mounts: impl Iterator<Item = &'a MountInfo>,
+    mounts: impl Iterator<Item = &'a Mount>,
     controllers: impl Fn(&Path) -> String,
 ) -> Result<Layout, CgroupError> {
     let mut v1 = V1::default();
     for mount in mounts {
-        let at = &mount.mount_point;
-        match mount.fs_type.as_str() {
-            "cgroup2" => {
+        let at = &mount.point;
+        match mount.kind.as_slice() {
+            b"cgroup2" => {
                 let has = controllers(at);
                 let has = |wanted: &str| has.split_whitespace().any(|there| there == wanted);
                 if has("cpu") && has("memory") {
@@ -41,8 +41,8 @@ pub(super) fn from_mounts<'a>(
                 }
                 other(&mut v1, at);
             }
-            "cgroup" => {
-                let has = |controller: &str| mount.super_options.contains_key(controller);
+            b"cgroup" => {
+                let has = |controller: &str| mount.has_option(controller);
                 let mut used = false;
                 for (controller, place) in [
                     ("cpu", &mut v1.cpu),

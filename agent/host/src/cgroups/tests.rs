@@ -1,12 +1,13 @@
 use std::os::unix::fs::MetadataExt as _;
 
-use procfs::FromRead as _;
-use procfs::process::MountInfos;
+use proto_daemon::mountinfo;
 
 use super::*;
 
-fn layout(mountinfo: &str, controllers: &str) -> Result<Layout, CgroupError> {
-    let mounts = MountInfos::from_read(mountinfo.as_bytes()).unwrap();
+fn layout(table: &str, controllers: &str) -> Result<Layout, CgroupError> {
+    // A mount of anybody's whose name is no text hides no other.
+    let table = [b"20 1 0:9 / /mnt/\xff rw - ext4 \xff rw\n", table.as_bytes()].concat();
+    let mounts = mountinfo::parse(&table);
     detect::from_mounts(mounts.iter(), |_| controllers.to_owned())
 }
 

@@ -1,14 +1,20 @@
 //! Opening and removing things below a directory that we hold, without ever following a link or leaving it.
 
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxAttributes,
+    StatxFlags,
 };
 use rustix::io::{Errno, Result};
 
-/// Deepest tree that is removed; deeper ones are nobody's volume.
-const DEPTH_MAX: usize = 256;
+/// Levels of a tree that are removed with a descriptor open for each; what lies deeper is moved up first.
+const DEPTH_MAX: usize = 100;
+/// Readings of a directory that somebody goes on writing to.
+const PASSES_MAX: usize = 1000;
+/// Most names that are tried for what is moved up in one pass.
+const MOVED_MAX: usize = 10_000_000;
 
 const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -131,7 +137,7 @@ pub(crate) fn entries(directory: impl AsFd) -> Result<Vec<(String, FileType)>> {
     let mut found = Vec::new();
     for entry in Dir::read_from(directory.as_fd())? {
         let entry = entry?;
-        // A name that is not UTF-8 is none that we made; whoever needs the directory empty finds out from the kernel.
+        // A name that is not UTF-8 is none that we made.
         let Ok(name) = entry.file_name().to_str() else { continue };
         if name == "." || name == ".." {
             continue;
@@ -161,7 +167,8 @@ pub(crate) fn is_mount_point(directory: impl AsFd) -> Result<bool> {
     Ok(rustix::fs::fstat(directory)?.st_dev != above.st_dev)
 }
 
-/// Removes `name` of `directory`, with what is below it, staying on the mount. Nothing there is fine.
+/// Removes `name` of `directory`, with what is below it, staying on the mount: whatever the names are, and however deep it is. Nothing
+/// there is fine.
 ///
 /// # Errors
 /// `EBUSY` when something is mounted below, having removed what lies beside it.
@@ -171,39 +178,144 @@ pub(crate) fn remove(directory: impl AsFd, name: &str) -> Result<()> {
         Err(Errno::ISDIR | Errno::PERM) => {}
         Err(error) => return Err(error),
     }
-    remove_directory(directory.as_fd(), name, 0)
-}
-
-fn remove_directory(parent: BorrowedFd<'_>, name: &str, depth: usize) -> Result<()> {
-    let Some(inner) = directory(parent, name)? else { return Ok(()) };
-    if is_mount_point(&inner)? {
-        return Err(Errno::BUSY);
-    }
-    remove_below(inner.as_fd(), depth + 1)?;
-    drop(inner);
-    match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
+    let directory = directory.as_fd();
+    let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+    let Some(top) = unmounted(directory, &name)? else { return Ok(()) };
+    remove_below(top.as_fd(), &mut Deep { top: top.as_fd(), moved: 0 }, 0)?;
+    drop(top);
+    match rustix::fs::unlinkat(directory, &name, AtFlags::REMOVEDIR) {
         Err(Errno::NOENT) => Ok(()),
-        result => result,
+        removed => removed,
     }
 }
 
-fn remove_below(directory: BorrowedFd<'_>, depth: usize) -> Result<()> {
-    if depth > DEPTH_MAX {
-        return Err(Errno::LOOP);
-    }
-    let mut outcome = Ok(());
-    for (name, kind) in entries(directory)? {
-        let removed = if kind == FileType::Directory {
-            remove_directory(directory, &name, depth)
-        } else {
-            match rustix::fs::unlinkat(directory, name.as_str(), AtFlags::empty()) {
-                Err(Errno::NOENT) => Ok(()),
-                result => result,
+/// Where directories go that lie too deep to be reached with few descriptors.
+struct Deep<'a> {
+    top: BorrowedFd<'a>,
+    /// Names that were tried.
+    moved: usize,
+}
+
+impl Deep<'_> {
+    /// Moves a directory right below the top, where it is found when that is read again.
+    fn take(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+        loop {
+            let new = format!(".deep.{}", self.moved);
+            self.moved = self.moved.saturating_add(1);
+            let flags = RenameFlags::NOREPLACE;
+            match rustix::fs::renameat_with(parent, name, self.top, new.as_str(), flags) {
+                Err(Errno::EXIST) if self.moved < MOVED_MAX => {}
+                moved => return moved,
             }
-        };
-        if let Err(error) = removed {
-            outcome = Err(error); // the rest is removed all the same
         }
     }
-    outcome
+}
+
+/// Opens a directory that nothing is mounted on; `None` if it is not there.
+fn unmounted(parent: BorrowedFd<'_>, name: &CStr) -> Result<Option<OwnedFd>> {
+    // A name has no slash: there is nothing on the way that could be a link.
+    let inner = match rustix::fs::openat(parent, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened?,
+    };
+    if is_mount_point(&inner)? { Err(Errno::BUSY) } else { Ok(Some(inner)) }
+}
+
+/// Names are read while others are removed, so that a directory of millions takes no memory; what that skips is found when it is read
+/// again.
+fn remove_below(directory: BorrowedFd<'_>, deep: &mut Deep<'_>, depth: usize) -> Result<()> {
+    for _ in 0..PASSES_MAX {
+        let (mut removed, mut outcome) = (false, Ok(()));
+        for entry in Dir::read_from(directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            match remove_entry(directory, name, entry.file_type(), deep, depth) {
+                Ok(was_there) => removed |= was_there,
+                Err(error) => outcome = Err(error), // the rest is removed all the same
+            }
+        }
+        if !removed {
+            return outcome;
+        }
+    }
+    Err(Errno::NOTEMPTY)
+}
+
+/// Whether it was there.
+fn remove_entry(
+    directory: BorrowedFd<'_>,
+    name: &CStr,
+    kind: FileType,
+    deep: &mut Deep<'_>,
+    depth: usize,
+) -> Result<bool> {
+    let was_there = |removed| match removed {
+        Err(Errno::NOENT) => Ok(false),
+        removed => removed.map(|()| true),
+    };
+    let kind = match kind {
+        FileType::Unknown => match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => return Ok(false),
+            stat => FileType::from_raw_mode(stat?.st_mode),
+        },
+        kind => kind,
+    };
+    if kind != FileType::Directory {
+        return was_there(rustix::fs::unlinkat(directory, name, AtFlags::empty()));
+    }
+    let Some(inner) = unmounted(directory, name)? else { return Ok(false) };
+    if depth >= DEPTH_MAX {
+        drop(inner);
+        return was_there(deep.take(directory, name));
+    }
+    remove_below(inner.as_fd(), deep, depth + 1)?;
+    drop(inner);
+    was_there(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+
+    /// As deep as no path can name it.
+    fn make_deep(top: &std::path::Path, levels: usize) {
+        let mut directory = open_directory(top).unwrap();
+        for level in 0..levels {
+            directory = make_directory(&directory, "d", 0o700).unwrap();
+            if level % 50 == 0 {
+                let flags = OFlags::WRONLY | OFlags::CREATE;
+                open(&directory, "f", flags, Mode::from_raw_mode(0o600)).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_a_pod_leaves_is_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let top = root.path().join("volume");
+        std::fs::create_dir(&top).unwrap();
+        make_deep(&top, 5_000);
+        for name in [&b"not\xfftext"[..], b".deep.0", b".deep.2", b"new\nline"] {
+            let at = top.join(OsStr::from_bytes(name));
+            std::fs::create_dir(&at).unwrap();
+            std::fs::write(at.join(OsStr::from_bytes(b"\xff\xfe")), "").unwrap();
+        }
+        std::fs::write(top.join(OsStr::from_bytes(b"\xff")), "").unwrap();
+        for number in 0..3_000 {
+            std::fs::write(top.join(format!("f{number}")), "").unwrap();
+        }
+        std::os::unix::fs::symlink("/", top.join("link")).unwrap();
+        let open_before = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        remove(open_directory(root.path()).unwrap(), "volume").unwrap();
+        assert!(!top.exists());
+        let open_after = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        assert!(open_after < open_before + 20, "{open_before} descriptors, then {open_after}");
+        remove(open_directory(root.path()).unwrap(), "volume").unwrap();
+    }
 }

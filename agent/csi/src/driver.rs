@@ -14,6 +14,8 @@ use tonic::{Code, Request, Response, Status};
 
 /// Deadline of calls that only ask.
 pub const ASK: Duration = Duration::from_secs(10);
+/// Deadline of the question how full a volume is: whoever scrapes the node waits for all answers.
+const STATS: Duration = Duration::from_secs(3);
 /// Deadline of calls that change something; the ecosystem's usual one.
 pub const CHANGE: Duration = Duration::from_secs(120);
 
@@ -297,7 +299,7 @@ impl Driver {
         &self,
         asked: wire::NodeGetVolumeStatsRequest,
     ) -> Result<wire::NodeGetVolumeStatsResponse, CallError> {
-        call(ASK, asked, |r| self.service.stats(r)).await
+        call(STATS, asked, |r| self.service.stats(r)).await
     }
 }
 

@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 
 use agent_volume::PodVolumes;
 use agent_volume::persistent::{CsiVolume, Persistent};
+use futures_util::future::join_all;
 use proto_api::core::v1::Secret;
 use proto_api::names::Names;
 use proto_grpc::csi::v1 as wire;
@@ -294,25 +295,30 @@ impl CsiNode {
         outcome
     }
 
-    /// How full the volumes of a pod are, as far as their drivers tell.
+    /// How full the volumes of a pod are, as far as their drivers tell. All are asked at once: who is silent holds up no other.
     pub async fn fill(&self, uid: &str) -> Vec<Fill> {
-        let mut all = Vec::new();
-        for directory in self.paths.records_of(uid).unwrap_or_default() {
-            let Ok(Some(record)) = read(&directory) else { continue };
-            let Some(driver) = self.drivers.get(&record.driver).filter(|d| d.able.stats) else {
-                continue;
-            };
-            let asked = wire::NodeGetVolumeStatsRequest {
-                volume_id: record.handle.clone(),
-                volume_path: text(&self.paths.target(uid, &record)),
-                staging_target_path: String::new(),
-            };
-            match driver.stats(asked).await {
-                Ok(answer) => all.push(fill(&record.spec_name, &answer)),
-                Err(error) => tracing::debug!(volume = record.spec_name, %error, "no volume stats"),
+        let records = self.paths.records_of(uid).unwrap_or_default().into_iter();
+        let asked = records.filter_map(|directory| {
+            let record = read(&directory).ok()??;
+            let driver = self.drivers.get(&record.driver).filter(|driver| driver.able.stats)?;
+            Some(self.fill_of(uid, record, driver))
+        });
+        join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    async fn fill_of(&self, uid: &str, record: Record, driver: Driver) -> Option<Fill> {
+        let asked = wire::NodeGetVolumeStatsRequest {
+            volume_id: record.handle.clone(),
+            volume_path: text(&self.paths.target(uid, &record)),
+            staging_target_path: String::new(),
+        };
+        match driver.stats(asked).await {
+            Ok(answer) => Some(fill(&record.spec_name, &answer)),
+            Err(error) => {
+                tracing::debug!(volume = record.spec_name, %error, "no volume stats");
+                None
             }
         }
-        all
     }
 
     async fn take_away(

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_volume::private;
 use futures_util::future::BoxFuture;
 use notify::{RecursiveMode, Watcher as _};
 use proto_daemon::backoff::Backoff;
@@ -78,8 +79,10 @@ struct Asked {
 /// Follows the directory, which is made if need be, until the future is dropped.
 pub async fn run(dir: PathBuf, drivers: Drivers, announce: Arc<dyn Announce>, change: Duration) {
     let changed = Arc::new(Notify::new());
-    if let Err(error) = tokio::fs::create_dir_all(&dir).await {
-        tracing::error!(dir = %dir.display(), %error, "no directory for plugins");
+    // Whoever can put a socket there is given the secrets of volumes.
+    while let Err(error) = private::make(&dir) {
+        tracing::error!(dir = %dir.display(), %error, "no plugin is taken in: there is no directory of the agent's own for them");
+        tokio::time::sleep(LOOK_PERIOD).await;
     }
     // Held for as long as the task runs: dropping it ends the watch.
     let _watcher = watch(&dir, changed.clone());
@@ -274,6 +277,30 @@ fn sockets(dir: &Path) -> BTreeMap<PathBuf, Identity> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Nobody;
+
+    impl Announce for Nobody {
+        fn came<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+
+        fn went<'a>(&'a self, _: &'a str) -> BoxFuture<'a, ()> {
+            Box::pin(std::future::ready(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_directory_of_sockets_is_the_agents_own() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("plugins_registry");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let watched = run(dir.clone(), Drivers::default(), Arc::new(Nobody), ASK);
+        let _ = tokio::time::timeout(Duration::from_millis(1), watched).await;
+        assert_eq!(dir.metadata().unwrap().permissions().mode() & 0o777, 0o700);
+    }
 
     #[test]
     fn names_and_versions_are_checked() {

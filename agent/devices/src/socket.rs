@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use hyper_util::rt::TokioIo;
+use proto_daemon::private_files;
 use tokio::net::{UnixListener, UnixStream};
 use tonic::transport::{Channel, Endpoint};
 
@@ -16,13 +17,13 @@ use tonic::transport::{Channel, Endpoint};
 /// The directory or the socket cannot be made.
 pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
     if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory)?;
-        fs::set_permissions(directory, fs::Permissions::from_mode(0o750))?;
+        private_files::create_private_dir(directory)?;
     }
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    // Nobody else reaches it before its mode is set: the directory is closed.
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)

@@ -1,20 +1,29 @@
 //! The agent's own directories: above volumes, records and files of pods. Users of pods get what is meant for them mounted; nobody else on
 //! the node may go through here to secrets and other pods' data.
 
-use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
-/// Mode of such a directory, as the ecosystem's agent makes it.
-pub const MODE: u32 = 0o750;
+use proto_daemon::private_files;
 
-/// Makes a directory and those above it that are missing. One that is there stays as it is.
+/// Mode of such a directory.
+pub const MODE: u32 = private_files::DIRECTORY_MODE;
+
+/// Makes a directory and those above it that are missing. One that is there is closed to others; never to be asked of a place where
+/// somebody else's volume may be mounted.
+///
+/// # Errors
+/// What the kernel says; `PermissionDenied` for a directory of a foreign owner.
+pub fn make(path: &Path) -> io::Result<()> {
+    private_files::create_private_dir(path)
+}
+
+/// Makes a directory for a driver to put a volume on, and those above it that are missing. One that is there stays as it is.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn make(path: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(MODE).create(path)
+pub fn make_place(path: &Path) -> io::Result<()> {
+    private_files::create_missing_dir(path)
 }
 
 #[cfg(test)]
@@ -31,7 +40,14 @@ mod tests {
         make(&deepest).unwrap();
         for path in [&deepest, deepest.parent().unwrap(), &root.path().join("pods")] {
             let mode = path.metadata().unwrap().permissions().mode();
-            assert_eq!(mode & 0o007, 0, "{}", path.display());
+            assert_eq!(mode & 0o077, 0, "{}", path.display());
         }
+        // What an older version left open is closed; what is a driver's by now is not touched.
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&deepest, open).unwrap();
+        make_place(&deepest).unwrap();
+        assert_eq!(deepest.metadata().unwrap().permissions().mode() & 0o777, 0o755);
+        make(&deepest).unwrap();
+        assert_eq!(deepest.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }
 }

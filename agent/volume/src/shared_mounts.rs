@@ -14,10 +14,9 @@ use crate::beneath;
 use crate::mount;
 use crate::persistent::attached::Iscsi;
 use crate::pod_volumes::PodVolumes;
+use crate::private::MODE as PRIVATE;
 use crate::sources::Plugin;
 
-/// Directories above the mounts are for the agent.
-const PRIVATE: u32 = 0o750;
 /// Longest record that is read back, in bytes.
 const RECORD_LEN_MAX: u64 = 1 << 20;
 const RECORD: &str = ".json";

@@ -19,13 +19,12 @@ use rustix::io::Errno;
 use crate::host_path::HostPathError;
 use crate::mount::follow::Renewal;
 use crate::mount::{self, Extent};
+use crate::private::MODE as PRIVATE;
 use crate::sources::HostPathKind;
 use crate::{beneath, tree};
 
 /// Directory of a pod's bound parts.
 pub(crate) const DIRECTORY: &str = "volume-subpaths";
-/// Mode of directories above the targets.
-const PRIVATE: u32 = 0o750;
 
 /// A part of a volume to give to a container.
 #[derive(Clone, Copy, Debug)]

@@ -70,9 +70,18 @@ pub fn create_trusted_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Makes a directory for others to put things into, and those above it that are missing, with [`DIRECTORY_MODE`]. One that is there stays
+/// as it is, and is not looked into: it may be another's by now.
+///
+/// # Errors
+/// What the system says.
+pub fn create_missing_dir(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path)
+}
+
 /// Makes the directory if it is missing, and opens it if its owner is trusted.
 fn create_directory(path: &Path) -> io::Result<File> {
-    match DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path) {
+    match create_missing_dir(path) {
         // There already, as a link or a directory; anything else is refused below.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
         made => made?,
@@ -95,6 +104,23 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(FILE_MODE).open(path)
 }
 
+/// Opens a file that others may use as `mode` says, whatever the umask, for reading and writing; an empty one is made if it is missing.
+///
+/// # Errors
+/// What the system says; `InvalidInput` for what is not a regular file, and no link is followed.
+pub fn open_shared(path: &Path, mode: u32) -> io::Result<File> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let file = match create_private(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?
+        }
+        made => made?,
+    };
+    check_regular(path, &file.metadata()?)?;
+    file.set_permissions(Permissions::from_mode(mode))?;
+    Ok(file)
+}
+
 /// Opens a file for reading, and for writing if `options` say so, and closes it to others.
 ///
 /// # Errors
@@ -103,10 +129,7 @@ pub fn open_private(path: &Path, options: &mut OpenOptions) -> io::Result<File> 
     // A FIFO would be waited for.
     let file = options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        let text = format!("{} is not a regular file", path.display());
-        return Err(io::Error::new(ErrorKind::InvalidInput, text));
-    }
+    check_regular(path, &metadata)?;
     check_owner(path, &metadata)?;
     close_to_others(&file, path, &metadata, FILE_MODE)?;
     Ok(file)
@@ -144,7 +167,7 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
         Some(directory) if !directory.as_os_str().is_empty() => directory,
         _ => Path::new("."),
     };
-    remove_unfinished(directory, name);
+    remove_unfinished(directory, name, LEFT_AFTER);
     let unfinished = directory.join(unfinished_name(name));
     let mut file = create_private(&unfinished)?;
     let written = file
@@ -176,8 +199,8 @@ fn unfinished_prefix(name: &std::ffi::OsStr) -> OsString {
     prefix
 }
 
-/// Removes what processes that ended while they wrote the file have left. Best effort.
-fn remove_unfinished(directory: &Path, name: &std::ffi::OsStr) {
+/// Removes what processes that ended while they wrote the file have left, of at least that age. Best effort.
+fn remove_unfinished(directory: &Path, name: &std::ffi::OsStr, age_min: Duration) {
     let prefix = unfinished_prefix(name);
     let is_one = |found: &[u8]| {
         let middle = found
@@ -191,9 +214,23 @@ fn remove_unfinished(directory: &Path, name: &std::ffi::OsStr) {
         }
         let written = entry.metadata().and_then(|metadata| metadata.modified());
         let age = written.ok().and_then(|written| written.elapsed().ok());
-        if age.is_some_and(|age| age > LEFT_AFTER) {
+        if age_min.is_zero() || age.is_some_and(|age| age > age_min) {
             let _ = fs::remove_file(entry.path());
         }
+    }
+}
+
+/// Removes a file, and whatever broken-off writes of it have left. Nothing there is fine. Nobody may be writing it.
+///
+/// # Errors
+/// What the system says.
+pub fn remove_private(path: &Path) -> io::Result<()> {
+    if let (Some(name), Some(directory)) = (path.file_name(), path.parent()) {
+        remove_unfinished(directory, name, Duration::ZERO);
+    }
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
@@ -207,6 +244,14 @@ pub fn unfinished_path(path: &Path) -> PathBuf {
 }
 
 // === Owners and modes ===
+
+fn check_regular(path: &Path, metadata: &Metadata) -> io::Result<()> {
+    if metadata.is_file() {
+        return Ok(());
+    }
+    let text = format!("{} is not a regular file", path.display());
+    Err(io::Error::new(ErrorKind::InvalidInput, text))
+}
 
 fn check_owner(path: &Path, metadata: &Metadata) -> io::Result<()> {
     let us = nix::unistd::geteuid().as_raw();

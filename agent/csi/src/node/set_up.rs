@@ -138,10 +138,12 @@ impl Task<'_> {
         }
         let (made, of, staged) =
             (stage.clone(), self.node.paths.stage_record(record), record.clone());
+        // What is mounted there may hang, or be all that a driver that ended has left: that is the driver's to clear up.
+        let is_there = table.has(&stage);
         let prepare = move || {
             staged.write(&of)?;
             // a directory for either kind; a driver puts a device's file into it
-            private::make(&made)
+            if is_there { Ok(()) } else { private::make_place(&made) }
         };
         // Whether or not the record is on disk: what may be is undone.
         shared.may_be_staged(record);

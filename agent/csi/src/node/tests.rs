@@ -356,3 +356,37 @@ async fn what_a_pod_has_whole_is_known_without_asking() {
     mounts::simulated::set(Some(BTreeSet::new()));
     assert_eq!(world.node.published(&pod("u"), &volume, &takes).await, None, "it is not mounted");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_mount_at_a_stage_is_left_to_its_driver() {
+    let mut world = World::driven();
+    world.set_up("u").await.unwrap();
+    let of = Record { driver: DRIVER.into(), handle: "h".into(), ..Record::default() };
+    let stage = world.node.paths.stage(&of);
+    // The node was restarted but for the stage; what is mounted there cannot even be looked at.
+    world.fake.mounts.lock().unwrap().retain(|path| *path == stage);
+    std::fs::remove_dir(&stage).unwrap();
+    std::fs::write(&stage, "").unwrap();
+    mounts::simulated::set(Some(world.fake.mounts.lock().unwrap().clone()));
+    world.restart();
+    world.register();
+    world.set_up("u").await.unwrap();
+    assert_eq!((world.fake.count("stage"), world.fake.count("publish")), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_drivers_are_waited_for_together() {
+    let world = World::new();
+    let able = Capabilities { stats: true, ..Capabilities::default() };
+    world.node.drivers().add(Driver::of_service(DRIVER, able, world.fake.clone()));
+    for name in ["pv", "pv2", "pv3"] {
+        let (mut volume, mut csi) = volume(None);
+        (volume.spec_name, csi.handle) = (name.into(), name.into());
+        world.node.set_up(&pod("u"), &volume, &csi, Material::default()).await.unwrap();
+    }
+    assert_eq!(world.node.fill("u").await.len(), 3);
+    world.fake.hangs.lock().unwrap().insert("stats");
+    let began = tokio::time::Instant::now();
+    assert_eq!(world.node.fill("u").await, []);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}

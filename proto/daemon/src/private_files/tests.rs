@@ -30,12 +30,17 @@ fn private_whatever_the_umask() {
     let trusted = root.join("c/d");
     create_trusted_dir(&trusted).unwrap();
     drop(create_private(&deep.join("made")).unwrap());
+    drop(open_shared(&deep.join("for-all"), 0o666).unwrap());
+    let missing = root.join("e/f");
+    create_missing_dir(&missing).unwrap();
     write_private_atomically(&deep.join("written"), b"1").unwrap();
     write_atomically(&deep.join("shown"), b"1", 0o644).unwrap();
-    for directory in [&deep, &root.join("a"), &trusted, &root.join("c")] {
+    for directory in [&deep, &root.join("a"), &trusted, &root.join("c"), &missing] {
         assert_eq!(mode(directory), 0o700, "{}", directory.display());
     }
-    for (name, expected) in [("made", 0o600), ("written", 0o600), ("shown", 0o644)] {
+    for (name, expected) in
+        [("made", 0o600), ("written", 0o600), ("shown", 0o644), ("for-all", 0o666)]
+    {
         assert_eq!(mode(&deep.join(name)), expected, "{name}");
     }
     fs::write(root.join("done"), "").unwrap();
@@ -142,4 +147,43 @@ fn unfinished_files_go_when_they_are_old() {
     let before = fs::read_dir(root.path()).unwrap().count();
     assert!(write_private_atomically(&taken, b"x").is_err());
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), before);
+}
+
+#[test]
+fn what_is_removed_is_removed_with_its_unfinished_ones() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("record");
+    remove_private(&path).unwrap();
+    write_private_atomically(&path, b"1").unwrap();
+    drop(create_private(&unfinished_path(&path)).unwrap());
+    fs::write(root.path().join("recorded"), "").unwrap();
+    remove_private(&path).unwrap();
+    let left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["recorded"]);
+}
+
+#[test]
+fn a_directory_for_others_stays_theirs() {
+    let root = tempfile::tempdir().unwrap();
+    fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
+    create_missing_dir(root.path()).unwrap();
+    assert_eq!(mode(root.path()), 0o755);
+}
+
+#[test]
+fn what_others_use_stays_the_same_file_and_is_no_link() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("hosts");
+    let mut made = open_shared(&path, 0o644).unwrap();
+    made.write_all(b"1").unwrap();
+    let again = open_shared(&path, 0o666).unwrap();
+    assert_eq!(again.metadata().unwrap().ino(), made.metadata().unwrap().ino());
+    assert_eq!((again.metadata().unwrap().len(), mode(&path)), (1, 0o666));
+    let link = root.path().join("link");
+    symlink(&path, &link).unwrap();
+    open_shared(&link, 0o600).unwrap_err();
+    assert_eq!(mode(&path), 0o666);
+    let fifo = root.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).unwrap();
+    assert_eq!(open_shared(&fifo, 0o600).unwrap_err().kind(), ErrorKind::InvalidInput);
 }

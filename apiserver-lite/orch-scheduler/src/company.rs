@@ -66,6 +66,11 @@ impl Company {
         }
     }
 
+    /// Whether a pod that comes somewhere can make a place for this one.
+    pub fn is_wanted(&self) -> bool {
+        !self.near.is_empty() || !self.spread.is_empty()
+    }
+
     /// Whether it keeps other pods away.
     pub fn keeps_apart(&self) -> bool {
         !self.apart.is_empty()

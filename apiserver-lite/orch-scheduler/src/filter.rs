@@ -5,9 +5,8 @@ use std::fmt;
 
 use proto_api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 
-use crate::facts::{Admission, CPU, HostPort, MEMORY, NodeFacts, PODS, PodFacts, add};
+use crate::facts::{Admission, CPU, MEMORY, NodeFacts, PODS, PodFacts, add};
 use crate::nodes::NodeLoad;
-use crate::volumes::disks;
 
 /// Why a node is none for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,11 +110,10 @@ pub fn check(pod: &PodFacts, load: &NodeLoad) -> Result<(), Vec<Refusal>> {
     if !matches_selector(pod, node) {
         return Err(vec![Refusal::Affinity]);
     }
-    if pod.host_ports.iter().any(|wanted| load.ports.iter().any(|taken| collide(wanted, taken))) {
+    if pod.host_ports.iter().any(|wanted| load.ports.is_taken(wanted)) {
         return Err(vec![Refusal::Ports]);
     }
-    let theirs = || load.residents.iter().flat_map(|other| &other.disks);
-    if pod.disks.iter().any(|disk| theirs().any(|other| disks::conflict(disk, other))) {
+    if pod.disks.iter().any(|disk| load.disks.is_refused(disk)) {
         return Err(vec![Refusal::Disk]);
     }
     let refusals = lacking(pod, load);
@@ -205,12 +203,6 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 }
 
 // === Room ===
-
-fn collide(wanted: &HostPort, taken: &HostPort) -> bool {
-    let all = |ip: &str| matches!(ip, "" | "0.0.0.0" | "::");
-    let same_ip = wanted.ip == taken.ip || all(&wanted.ip) || all(&taken.ip);
-    wanted.port == taken.port && wanted.protocol == taken.protocol && same_ip
-}
 
 fn lacking(pod: &PodFacts, load: &NodeLoad) -> Vec<Refusal> {
     let allocatable = |resource: &str| load.node.allocatable.get(resource).copied().unwrap_or(0);

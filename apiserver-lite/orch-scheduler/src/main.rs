@@ -20,6 +20,7 @@ mod filter;
 mod metrics;
 mod nodes;
 mod pass;
+mod ports;
 mod score;
 mod stores;
 mod volumes;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::facts::{Amounts, HostPort, Life, NodeFacts, PodFacts, add};
+use crate::facts::{Amounts, Life, NodeFacts, PodFacts, add};
+use crate::ports::Ports;
+use crate::volumes::disks::Disks;
 
 /// A node and its load.
 #[derive(Clone, Debug)]
@@ -17,7 +19,9 @@ pub struct NodeLoad {
     /// What its pods count for when nodes are compared: processor time and memory.
     pub weight: (i64, i64),
     /// Ports that are taken.
-    pub ports: Vec<HostPort>,
+    pub ports: Ports,
+    /// Disks that its pods name.
+    pub disks: Disks,
     /// Its pods.
     pub residents: Vec<Arc<PodFacts>>,
     /// Pods by the uid of what controls them.
@@ -46,7 +50,8 @@ impl NodeLoad {
             requested: Amounts::new(),
             pods: 0,
             weight: (0, 0),
-            ports: Vec::new(),
+            ports: Ports::default(),
+            disks: Disks::default(),
             residents: Vec::new(),
             by_controller: BTreeMap::new(),
         }
@@ -61,7 +66,8 @@ impl NodeLoad {
         add(&mut self.pods, 1);
         add(&mut self.weight.0, pod.weight.0);
         add(&mut self.weight.1, pod.weight.1);
-        self.ports.extend(pod.host_ports.iter().cloned());
+        pod.host_ports.iter().for_each(|port| self.ports.add(port));
+        pod.disks.iter().for_each(|disk| self.disks.add(disk));
         if let Some(controller) = &pod.controller {
             add(self.by_controller.entry(controller.clone()).or_default(), 1);
         }

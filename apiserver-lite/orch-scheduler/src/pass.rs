@@ -15,6 +15,7 @@ use proto_client::events::{EventKind, Recorder};
 use proto_client::{Change, Client, ClientError, ObjectKey, Patch, Store, WriteParams};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
+use proto_daemon::panics::isolate_sync;
 use proto_daemon::statusz::TaskStatus;
 use serde_json::json;
 use tokio::sync::Notify;
@@ -31,6 +32,8 @@ use crate::waiting::{Due, Failure, Waiting};
 
 /// How long a binding counts before the watch has shown it. Longer means that it was undone.
 const ASSUMED: Duration = Duration::from_secs(30);
+/// The same while the watch shows nothing new of the pod at all: it is behind, and the pod has its room.
+const ASSUMED_UNSEEN: Duration = Duration::from_secs(15 * 60);
 
 /// When more pods than that have a node and are yet to run, their nodes have better to do than to store what nobody worries about.
 const MANY_BEGIN: usize = 8;
@@ -44,6 +47,10 @@ struct SignalState {
     poked: Notify,
     /// Something changed that could help a pod that fitted nowhere.
     helpful: AtomicBool,
+    /// A pod came to a node.
+    arrived: AtomicBool,
+    /// Pods that fitted nowhere and that such a pod may help.
+    want_company: AtomicUsize,
     /// Pods that have a node and are yet to run.
     beginning: AtomicUsize,
 }
@@ -56,8 +63,12 @@ impl Signal {
             Change::Applied { new, old, .. } => {
                 let frees = new.life == Life::Ended && !new.node.is_empty();
                 let ended_now = frees && old.as_ref().is_none_or(|old| old.life != Life::Ended);
-                if ended_now {
+                let was = old.as_ref().filter(|old| !old.node.is_empty());
+                let stays = new.life == Life::Active && !new.node.is_empty();
+                if ended_now || stays && was.is_some_and(|was| was.labels != new.labels) {
                     self.helpful();
+                } else if stays && was.is_none() {
+                    self.arrived();
                 } else if new.node.is_empty() && old.as_ref().is_none_or(|old| asks_anew(old, new))
                 {
                     self.0.poked.notify_one();
@@ -94,6 +105,23 @@ impl Signal {
             // Most changes of a node are reports that nothing here looks at.
             Change::Applied { new, old: Some(old), .. } if new == old => {}
             _ => self.helpful(),
+        }
+    }
+
+    /// A pod came to a node. Most bindings are our own, and a pass for each would be for nothing.
+    fn arrived(&self) {
+        self.0.arrived.store(true, Ordering::SeqCst);
+        if self.0.want_company.load(Ordering::SeqCst) > 0 {
+            self.0.poked.notify_one();
+        }
+    }
+
+    /// Says how many pods wait for others to come.
+    fn want_company(&self, count: usize) {
+        self.0.want_company.store(count, Ordering::SeqCst);
+        // Who came during the pass was not told.
+        if count > 0 && self.0.arrived.load(Ordering::SeqCst) {
+            self.0.poked.notify_one();
         }
     }
 
@@ -175,7 +203,11 @@ impl Scheduler {
             if signal.0.helpful.swap(false, Ordering::Relaxed) {
                 self.waiting.something_changed();
             }
+            if signal.0.arrived.swap(false, Ordering::SeqCst) {
+                self.waiting.somebody_came();
+            }
             next = self.pass().await;
+            signal.want_company(self.waiting.want_company());
         }
     }
 
@@ -211,7 +243,9 @@ impl Scheduler {
             let outcome = self.schedule(&pod, &mut loads, &namespaces, &mut storage).await;
             let attempt = match outcome {
                 Ok(()) => Attempt::Scheduled,
-                Err(Failure::Unschedulable | Failure::Volumes) => Attempt::Unschedulable,
+                Err(Failure::Unschedulable | Failure::Company | Failure::Volumes) => {
+                    Attempt::Unschedulable
+                }
                 Err(Failure::Error) => Attempt::Error,
             };
             self.counters.attempt(attempt, begun.elapsed());
@@ -239,9 +273,7 @@ impl Scheduler {
         let now = Instant::now();
         self.assumed.retain(|_, (pod, since)| {
             let found = self.pods.get(&pod.key);
-            let undecided =
-                found.is_some_and(|found| found.uid == pod.uid && found.node.is_empty());
-            undecided && now.saturating_duration_since(*since) < ASSUMED
+            found.is_some_and(|f| is_assumed(pod, &f, now.saturating_duration_since(*since)))
         });
         self.held.retain(|uid, held| {
             let found = self.pods.get(&held.pod.key);
@@ -277,15 +309,18 @@ impl Scheduler {
         namespaces: &NamespaceLabels,
         storage: &mut Storage,
     ) -> Result<(), Failure> {
-        let Place { nth, choices } =
-            match place(pod, loads, namespaces, Shelves { storage, marks: &self.marks }) {
-                Ok(place) => place,
-                Err(why) => {
-                    self.held.remove(&pod.uid);
-                    self.tell(pod, &why).await;
-                    return Err(Failure::Unschedulable);
-                }
-            };
+        let shelves = Shelves { storage, marks: &self.marks };
+        let placed = alone(pod, || place(pod, loads, namespaces, shelves));
+        let Place { nth, choices } = match placed {
+            Ok(place) => place,
+            Err(why) => {
+                self.held.remove(&pod.uid);
+                let Some(why) = why else { return Err(Failure::Error) };
+                self.tell(pod, &why).await;
+                let company = pod.company.is_wanted();
+                return Err(if company { Failure::Company } else { Failure::Unschedulable });
+            }
+        };
         let Some(load) = loads.get_mut(nth) else { return Err(Failure::Error) };
         let node = load.node.name.clone();
         if !choices.is_empty() {
@@ -350,6 +385,24 @@ impl Scheduler {
         let api = self.client.within::<Pod>(&pod.key.namespace);
         if let Err(error) = api.patch_status(&pod.key.name, &patch, &WriteParams::default()).await {
             tracing::debug!(pod = %pod.key, error = chain(&error), "condition not written");
+        }
+    }
+}
+
+/// Whether a pod that was bound `age` ago counts as bound although it is shown without a node.
+fn is_assumed(bound: &PodFacts, shown: &PodFacts, age: Duration) -> bool {
+    let unseen = shown.reference.resource_version == bound.reference.resource_version;
+    let limit = if unseen { ASSUMED_UNSEEN } else { ASSUMED };
+    shown.uid == bound.uid && shown.node.is_empty() && age < limit
+}
+
+/// Looks for a place with a boundary around the pod: a panic is its own failure, without a reason that people are told.
+fn alone<T>(pod: &PodFacts, look: impl FnOnce() -> Result<T, String>) -> Result<T, Option<String>> {
+    match isolate_sync(look) {
+        Ok(found) => found.map_err(Some),
+        Err(panicked) => {
+            tracing::error!(pod = %pod.key, %panicked, "no place looked for, retried after its back-off");
+            Err(None)
         }
     }
 }
@@ -443,6 +496,57 @@ mod tests {
             "0/2 nodes are available: 2 Insufficient cpu."
         );
         assert_eq!(put(&pod("p", 1, 0), &[]).unwrap_err(), "no nodes available to schedule pods");
+    }
+
+    #[test]
+    fn a_pod_whose_handling_panics_fails_alone() {
+        let poor = pod("p", 1, 1);
+        assert_eq!(alone(&poor, || -> Result<(), String> { panic!("hostile") }), Err(None));
+        assert_eq!(alone(&poor, || Ok(1)), Ok(1));
+        assert_eq!(alone(&poor, || Err::<(), _>("no".into())), Err(Some("no".into())));
+    }
+
+    #[test]
+    fn a_binding_counts_while_the_watch_is_behind() {
+        let mut bound = pod("p", 1, 1);
+        bound.reference.resource_version = "5".into();
+        let shown = bound.clone();
+        bound.node = "n".into();
+        let counts = |shown: &PodFacts, secs| is_assumed(&bound, shown, Duration::from_secs(secs));
+        assert!(counts(&shown, 1) && counts(&shown, 600) && !counts(&shown, 900));
+        let mut newer = shown.clone();
+        newer.reference.resource_version = "9".into();
+        assert!(counts(&newer, 29) && !counts(&newer, 30), "it was undone");
+        assert!(!counts(&PodFacts { uid: "another".into(), ..shown }, 1));
+        assert!(!counts(&bound.clone(), 1), "it is shown");
+    }
+
+    #[test]
+    fn pods_that_come_to_nodes_wake_those_that_want_company() {
+        let pokes = |signal: &Signal| {
+            let poked = signal.0.poked.notified();
+            tokio::pin!(poked);
+            poked.enable()
+        };
+        let come = |signal: &Signal, old: Option<PodFacts>, new: PodFacts| {
+            let (key, new) = (new.key.clone(), Arc::new(new));
+            signal.pod(&Change::Applied { key, new, old: old.map(Arc::new) });
+        };
+        let there = || PodFacts { node: "n".into(), ..pod("db", 1, 1) };
+        let signal = Signal::default();
+        come(&signal, Some(pod("db", 1, 1)), there());
+        assert!(!pokes(&signal), "nobody cares");
+        signal.want_company(1);
+        assert!(pokes(&signal), "it came while the pass was under way");
+        signal.0.arrived.store(false, Ordering::SeqCst);
+        come(&signal, Some(there()), there());
+        assert!(!pokes(&signal), "no news");
+        come(&signal, None, there());
+        assert!(pokes(&signal) && signal.0.arrived.load(Ordering::SeqCst));
+        let mut renamed = there();
+        renamed.labels.insert("app".into(), "other".into());
+        come(&signal, Some(there()), renamed);
+        assert!(pokes(&signal) && signal.0.helpful.load(Ordering::Relaxed));
     }
 
     #[test]

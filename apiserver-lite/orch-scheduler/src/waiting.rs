@@ -19,6 +19,8 @@ pub struct Waiting {
     pods: BTreeMap<ObjectKey, Wait>,
     /// Counts changes that could help a pod.
     changes: u64,
+    /// Counts pods that came to a node: they help only who wants to be near others.
+    arrivals: u64,
 }
 
 #[derive(Debug)]
@@ -27,8 +29,8 @@ struct Wait {
     failures: u32,
     since: Instant,
     why: Failure,
-    /// What `changes` was when it failed.
-    seen: u64,
+    /// What `changes` and `arrivals` were when it failed.
+    seen: (u64, u64),
 }
 
 /// Why a pod has no node yet.
@@ -36,6 +38,8 @@ struct Wait {
 pub enum Failure {
     /// It fits nowhere.
     Unschedulable,
+    /// It fits nowhere, and where other pods are has a say in it.
+    Company,
     /// It could not be bound.
     Error,
     /// Its node is chosen; its volumes are not bound yet.
@@ -48,13 +52,23 @@ impl Waiting {
         self.changes = self.changes.wrapping_add(1);
     }
 
+    /// A pod has come to a node.
+    pub fn somebody_came(&mut self) {
+        self.arrivals = self.arrivals.wrapping_add(1);
+    }
+
+    /// How many pods may be helped by others that come.
+    pub fn want_company(&self) -> usize {
+        self.pods.values().filter(|wait| wait.why == Failure::Company).count()
+    }
+
     /// A pod has failed.
     pub fn failed(&mut self, key: &ObjectKey, uid: &str, failure: Failure, now: Instant) {
         let failures = match self.pods.get(key) {
             Some(wait) if wait.uid == uid => wait.failures.saturating_add(1),
             _ => 1,
         };
-        let seen = self.changes;
+        let seen = (self.changes, self.arrivals);
         let wait = Wait { uid: uid.to_owned(), failures, since: now, why: failure, seen };
         self.pods.insert(key.clone(), wait);
     }
@@ -77,13 +91,15 @@ impl Waiting {
     /// When the pod may be tried: now, or not before a time.
     pub fn due(&self, key: &ObjectKey, uid: &str, now: Instant) -> Due {
         let Some(wait) = self.pods.get(key).filter(|wait| wait.uid == uid) else { return Due::Now };
-        let changed = wait.seen != self.changes;
+        let changed = wait.seen.0 != self.changes;
+        let came = wait.seen.1 != self.arrivals;
         let pause = match wait.why {
             Failure::Error => backoff(wait.failures),
             Failure::Unschedulable if changed => backoff(wait.failures),
+            Failure::Company if changed || came => backoff(wait.failures),
             // What it waits for is not in its own hands: nothing is gained by waiting longer.
             Failure::Volumes if changed => Duration::ZERO,
-            Failure::Unschedulable | Failure::Volumes => UNASKED,
+            Failure::Unschedulable | Failure::Company | Failure::Volumes => UNASKED,
         };
         // At most a minute.
         let at = wait.since.checked_add(pause).unwrap_or(wait.since);
@@ -128,6 +144,22 @@ mod tests {
         }
         waiting.something_changed();
         assert_eq!(waiting.due(&key, "u", at(4)), Due::At(at(14)), "1, 2, 4, 8, then 10");
+    }
+
+    #[test]
+    fn who_wants_company_is_looked_at_when_somebody_comes() {
+        let (start, one, other) =
+            (Instant::now(), ObjectKey::new("ns", "a"), ObjectKey::new("ns", "b"));
+        let mut waiting = Waiting::default();
+        waiting.failed(&one, "u", Failure::Company, start);
+        waiting.failed(&other, "u", Failure::Unschedulable, start);
+        assert_eq!(waiting.want_company(), 1);
+        assert_eq!(waiting.due(&one, "u", start), Due::At(start + UNASKED));
+        waiting.somebody_came();
+        assert_eq!(waiting.due(&one, "u", start), Due::At(start + FIRST));
+        assert_eq!(waiting.due(&other, "u", start), Due::At(start + UNASKED));
+        waiting.something_changed();
+        assert_eq!(waiting.due(&other, "u", start), Due::At(start + FIRST));
     }
 
     #[test]

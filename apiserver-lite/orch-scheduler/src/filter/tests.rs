@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proto_api::core::v1::NodeSelector;
 
 use super::*;
+use crate::facts::HostPort;
 use crate::facts::examples::{node, pod};
 
 fn refusals(pod: &PodFacts, node: NodeFacts) -> String {
@@ -164,4 +165,27 @@ fn host_ports() {
     assert!(check_ports(port(80, "TCP", "10.0.0.1"), port(80, "TCP", "10.0.0.2")));
     assert!(check_ports(port(80, "TCP", ""), port(80, "UDP", "")));
     assert!(check_ports(port(80, "TCP", ""), port(81, "TCP", "")));
+    assert!(!check_ports(port(80, "TCP", "::"), port(80, "TCP", "10.0.0.2")));
+    assert!(!check_ports(port(80, "TCP", "fd00::1"), port(80, "TCP", "::")));
+}
+
+/// A pod may name as many ports as fit into an object, and so may those that are there.
+#[test]
+fn ports_do_not_look_at_each_other() {
+    let all = |from: i32| {
+        let ports = (0..40_000).map(|nth| HostPort {
+            port: from + nth / 4,
+            protocol: "TCP".into(),
+            ip: format!("10.0.0.{}", nth % 4),
+        });
+        ports.collect::<Vec<_>>()
+    };
+    let (mut there, mut wanted) = (pod("a", 0, 0), pod("b", 0, 0));
+    there.host_ports = all(1);
+    wanted.host_ports = all(20_000);
+    let mut load = NodeLoad::empty(Arc::new(node("a")));
+    load.add(there);
+    let begun = std::time::Instant::now();
+    assert!(check(&wanted, &load).is_ok());
+    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
 }

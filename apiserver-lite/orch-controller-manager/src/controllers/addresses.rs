@@ -1,6 +1,7 @@
 //! What a service and a pod say about an endpoint; the rules that both forms of endpoints share.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use proto_api::core::v1::{ObjectReference, Pod, Service, ServicePort};
 use proto_api::names::Names;
@@ -58,11 +59,22 @@ pub fn selected<'a, P: AsRef<Pod>>(service: &Service, pods: &'a [P]) -> Vec<&'a 
     pods.iter().map(AsRef::as_ref).filter(matches).collect()
 }
 
-/// The pod's address of a family.
+/// The pod's address of a family, if an endpoint can have it: one that the server refuses would keep all others from being published.
 pub fn ip(pod: &Pod, family: Family) -> Option<&str> {
     let all = pod.status.pod_ips.iter().map(|ip| ip.ip.as_str());
     let mut all = all.chain([pod.status.pod_ip.as_str()]);
-    all.find(|ip| !ip.is_empty() && Family::of(ip) == family)
+    all.find(|ip| Family::of(ip) == family && is_reachable(ip))
+}
+
+/// Whether traffic can be sent to an address, as the server judges it.
+fn is_reachable(text: &str) -> bool {
+    let Ok(address) = text.parse::<IpAddr>() else { return false };
+    let address = address.to_canonical();
+    let odd = match address {
+        IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(odd || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
 /// Whether the pod's condition `Ready` is true.

@@ -56,11 +56,16 @@ pub(super) fn plan_groups(
     groups: BTreeMap<Group, Wanted>,
     existing: &[&EndpointSlice],
 ) -> Plan {
-    let stray = existing.iter().filter(|slice| !groups.contains_key(&group_of(slice)));
-    let mut writes: Vec<Write> = stray.map(|slice| delete(slice)).collect();
+    // There may be as many groups as slices.
+    let mut by_group: BTreeMap<Group, Vec<&EndpointSlice>> = BTreeMap::new();
+    for slice in existing {
+        by_group.entry(group_of(slice)).or_default().push(slice);
+    }
+    let stray = by_group.iter().filter(|(group, _)| !groups.contains_key(group));
+    let mut writes: Vec<Write> =
+        stray.flat_map(|(_, slices)| slices.iter().map(|slice| delete(slice))).collect();
     for (group, wanted) in groups {
-        let mut of_group: Vec<&EndpointSlice> =
-            existing.iter().copied().filter(|slice| group_of(slice) == group).collect();
+        let mut of_group = by_group.remove(&group).unwrap_or_default();
         of_group.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         writes.extend(plan_group(site, template, &group, wanted, &of_group));
     }
@@ -106,10 +111,10 @@ pub(super) type PortKey = (String, Option<i32>, String, Option<String>);
 /// Endpoints by what tells them apart.
 pub(super) type Wanted = BTreeMap<String, Endpoint>;
 
-/// The uid of the pod, or the address of what is none.
+/// The uid of the pod, if it is one, and the address: what somebody has written may name a pod twice.
 pub(super) fn identity(endpoint: &Endpoint) -> String {
-    let uid = endpoint.target_ref.as_ref().map(|target| &target.uid).filter(|uid| !uid.is_empty());
-    uid.or(endpoint.addresses.first()).cloned().unwrap_or_default()
+    let uid = endpoint.target_ref.as_ref().map_or("", |target| target.uid.as_str());
+    format!("{uid} {}", endpoint.addresses.first().map_or("", String::as_str))
 }
 
 fn wanted(site: &Site<'_>, service: &Service, pods: &[&Pod]) -> BTreeMap<Group, Wanted> {

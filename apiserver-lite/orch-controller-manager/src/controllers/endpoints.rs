@@ -87,10 +87,11 @@ fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
         if is_terminating(pod) && !publish_anyway {
             continue;
         }
-        let ready = is_ready(pod) || publish_anyway;
-        if !ready && !may_become_ready(pod) || has_ended(pod) && !publish_anyway {
+        // The address of a pod that has ended may be another pod's by now.
+        if has_ended(pod) {
             continue;
         }
+        let ready = is_ready(pod) || publish_anyway;
         let ports = ports(service, pod);
         if ports.is_empty() && !service.spec.ports.is_empty() {
             continue;
@@ -108,16 +109,6 @@ fn subsets(service: &Service, pods: &[&Pod]) -> Vec<EndpointSubset> {
         }
     }
     groups.into_iter().map(|(ports, subset)| finish(ports, subset)).collect()
-}
-
-/// Whether a pod that is not ready belongs among the addresses that are not ready: not if it has ended and
-/// its restart policy leaves it so.
-fn may_become_ready(pod: &Pod) -> bool {
-    match pod.spec.restart_policy.as_str() {
-        "Never" => !has_ended(pod),
-        "OnFailure" => pod.status.phase != "Succeeded",
-        _ => true,
-    }
 }
 
 fn ports(service: &Service, pod: &Pod) -> Vec<PortKey> {
@@ -146,23 +137,32 @@ enum Cut {
     No,
 }
 
-/// Keeps at most [`ADDRESSES_MAX`] addresses, ready ones first.
+/// Keeps at most [`ADDRESSES_MAX`] addresses, ready ones first. Each subset keeps its part: no set of ports goes as a whole.
 fn truncate(subsets: &mut Vec<EndpointSubset>) -> Cut {
     let count = |s: &EndpointSubset| s.addresses.len().saturating_add(s.not_ready_addresses.len());
     if subsets.iter().map(count).sum::<usize>() <= ADDRESSES_MAX {
         return Cut::No;
     }
-    let mut room = ADDRESSES_MAX;
-    for subset in subsets.iter_mut() {
-        subset.addresses.truncate(room);
-        room = room.saturating_sub(subset.addresses.len());
-    }
-    for subset in subsets.iter_mut() {
-        subset.not_ready_addresses.truncate(room);
-        room = room.saturating_sub(subset.not_ready_addresses.len());
-    }
+    let kept = share_out(subsets.iter_mut().map(|s| &mut s.addresses).collect(), ADDRESSES_MAX);
+    let room = ADDRESSES_MAX.saturating_sub(kept);
+    share_out(subsets.iter_mut().map(|s| &mut s.not_ready_addresses).collect(), room);
     subsets.retain(|subset| count(subset) > 0);
     Cut::Yes
+}
+
+/// Cuts the lists in proportion to what fits into `room`, rounded up as long as there is any. How many are left.
+fn share_out(lists: Vec<&mut Vec<EndpointAddress>>, room: usize) -> usize {
+    let total: usize = lists.iter().map(|list| list.len()).sum();
+    if total <= room {
+        return total;
+    }
+    let mut left = room;
+    for list in lists {
+        let part = list.len().saturating_mul(room).div_ceil(total.max(1));
+        list.truncate(part.min(left));
+        left = left.saturating_sub(list.len());
+    }
+    room.saturating_sub(left)
 }
 
 #[cfg(test)]

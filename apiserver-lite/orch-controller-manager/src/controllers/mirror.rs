@@ -152,6 +152,52 @@ mod tests {
         assert_eq!(gone.len(), 2);
     }
 
+    /// One pod may have several addresses, and each of them is written down with the pod.
+    #[test]
+    fn every_address_of_a_pod_is_repeated() {
+        let (service, mut endpoints) = manual();
+        let address = |ip: &str| EndpointAddress {
+            ip: ip.into(),
+            target_ref: Some(proto_api::core::v1::ObjectReference {
+                uid: "pod".into(),
+                ..Default::default()
+            }),
+            ..EndpointAddress::default()
+        };
+        endpoints.subsets[0].addresses = vec![address("192.0.2.1"), address("192.0.2.9")];
+        endpoints.subsets[0].not_ready_addresses.clear();
+        let made = planned(&service, Some(&endpoints), &[]).writes;
+        let [Write::Create(Object::EndpointSlice(slice))] = &made[..] else {
+            unreachable!("{made:?}")
+        };
+        let addresses: Vec<&str> = slice.endpoints.iter().map(|e| &*e.addresses[0]).collect();
+        assert_eq!(addresses, ["192.0.2.1", "192.0.2.9"]);
+    }
+
+    /// Each set of ports is a slice of its own, and an object may have very many of them.
+    #[test]
+    fn sets_of_ports_do_not_look_at_each_other() {
+        let (service, mut endpoints) = manual();
+        let subset = |port: i32| EndpointSubset {
+            addresses: vec![EndpointAddress { ip: "192.0.2.1".into(), ..Default::default() }],
+            ports: vec![EndpointPort { port, ..EndpointPort::default() }],
+            ..EndpointSubset::default()
+        };
+        endpoints.subsets = (1..=10_000).map(subset).collect();
+        let made = planned(&service, Some(&endpoints), &[]).writes;
+        let slices: Vec<Box<EndpointSlice>> = made
+            .into_iter()
+            .map(|write| match write {
+                Write::Create(Object::EndpointSlice(slice)) => slice,
+                other => unreachable!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(slices.len(), 10_000);
+        let begun = std::time::Instant::now();
+        assert_eq!(planned(&service, Some(&endpoints), &slices), Plan::default());
+        assert!(begun.elapsed().as_secs() < 10, "{:?}", begun.elapsed());
+    }
+
     #[test]
     fn those_of_a_selector_and_those_that_say_so_are_not() {
         let (service, mut endpoints) = manual();

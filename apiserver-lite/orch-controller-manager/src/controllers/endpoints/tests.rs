@@ -75,6 +75,35 @@ fn publishes_not_ready_addresses_when_asked() {
     assert_eq!(shape(written(&plan)), [(vec![8080], vec!["10.1.0.1"], vec![])]);
 }
 
+/// The address of a pod that has ended is given to the next one, of whatever namespace.
+#[test]
+fn pods_that_have_ended_are_never_published() {
+    let mut service = service();
+    service.spec.publish_not_ready_addresses = true;
+    for phase in ["Failed", "Succeeded"] {
+        for policy in ["Always", "OnFailure", "Never"] {
+            let mut ended = pod(1);
+            ended.status.phase = phase.into();
+            ended.spec.restart_policy = policy.into();
+            let plan = plan(names(), Some(&service), &[Arc::new(ended)], None);
+            assert_eq!(shape(written(&plan)), [], "{phase} {policy}");
+        }
+    }
+}
+
+/// A pod in the network of its node may have an address that no endpoint can have: the others stay published.
+#[test]
+fn addresses_that_no_endpoint_can_have_are_left_out() {
+    for bad in ["127.0.0.1", "169.254.1.1", "0.0.0.0", "224.0.0.1", "255.255.255.255", "x", "1.2.3"]
+    {
+        let mut odd = pod(2);
+        odd.status.pod_ip = bad.into();
+        odd.status.pod_ips = vec![proto_api::core::v1::PodIP { ip: bad.into() }];
+        let plan = plan(names(), Some(&service()), &[Arc::new(pod(1)), Arc::new(odd)], None);
+        assert_eq!(shape(written(&plan)), [(vec![8080], vec!["10.1.0.1"], vec![])], "{bad}");
+    }
+}
+
 #[test]
 fn pods_with_other_ports_are_other_subsets() {
     let mut other = pod(2);
@@ -116,6 +145,23 @@ fn too_many_addresses_are_cut_ready_ones_first() {
     let fewer = plan(names(), Some(&service()), &all[..10], Some(made));
     let annotations = &written(&fewer).metadata.annotations;
     assert!(!annotations.contains_key("endpoints.kubernetes.io/over-capacity"));
+}
+
+#[test]
+fn no_set_of_ports_is_cut_as_a_whole() {
+    let all: Vec<Arc<Pod>> = (0..2000_u32)
+        .map(|nth| {
+            let mut pod = pod(1);
+            pod.status.pod_ips.clear();
+            pod.status.pod_ip = format!("10.{}.{}.1", 1 + nth / 250, nth % 250);
+            let port = if nth < 1500 { 8080 } else { 9090 };
+            pod.spec.containers[0].ports[0].container_port = port;
+            Arc::new(pod)
+        })
+        .collect();
+    let plan = plan(names(), Some(&service()), &all, None);
+    let counts: Vec<usize> = written(&plan).subsets.iter().map(|s| s.addresses.len()).collect();
+    assert_eq!(counts, [750, 250]);
 }
 
 #[test]

@@ -110,8 +110,8 @@ pub struct Scene<'a> {
 pub struct Memory {
     /// By attachment, since when nobody uses it but the node has it mounted.
     waiting: BTreeMap<String, Instant>,
-    /// By volume, the node that it was asked for and whose attachment the map does not show yet. Nodes are looked at
-    /// side by side: without this two could be given one volume.
+    /// By what nodes call the volume, the node that it was asked for and whose attachment the map does not show yet. Nodes are
+    /// looked at side by side: without this two could be given one volume.
     asked: BTreeMap<String, String>,
     /// What was said of a pod's volume.
     told: BTreeSet<(String, String, String)>,
@@ -153,8 +153,11 @@ pub fn plan(scene: &Scene<'_>, memory: &mut Memory, now: Instant) -> Plan {
             Some(attachment) => plan.said.extend(scene.failures(attachment, volume, pods, memory)),
         }
     }
-    let known = |name: &String| scene.attachments.iter().any(|a| a.metadata.name == *name);
-    memory.waiting.retain(|name, _| known(name));
+    if !memory.waiting.is_empty() {
+        let known = scene.attachments.iter().map(|attachment| attachment.metadata.name.as_str());
+        let known: BTreeSet<&str> = known.collect();
+        memory.waiting.retain(|name, _| known.contains(name.as_str()));
+    }
     let unwanted =
         attached.values().filter(|attachment| !wanted.contains_key(&attachment.metadata.name));
     let (leaving, wait) = scene.leaving(unwanted, memory, now);
@@ -180,17 +183,14 @@ impl Scene<'_> {
         if self.node.is_none() || !starting {
             return Plan::default();
         }
-        let other = self.attachments.iter().any(|attachment| {
-            attachment.spec.node_name != self.name
-                && volume_of(attachment) == Some(volume.volume.as_str())
-        });
-        if volume.exclusive && other {
+        if volume.exclusive && self.is_elsewhere(volume) {
             return Plan { said: self.refusals(volume, pods, memory), ..Plan::default() };
         }
-        if volume.exclusive && memory.asked.contains_key(&volume.volume) {
+        let unique = volume.unique(self.names);
+        if volume.exclusive && memory.asked.contains_key(&unique) {
             return Plan { again_in: Some(SETTLE), ..Plan::default() };
         }
-        memory.asked.insert(volume.volume.clone(), self.name.to_owned());
+        memory.asked.insert(unique, self.name.to_owned());
         let attachment = VolumeAttachment {
             metadata: ObjectMeta { name: name.to_owned(), ..ObjectMeta::default() },
             spec: VolumeAttachmentSpec {
@@ -204,6 +204,17 @@ impl Scene<'_> {
             ..VolumeAttachment::default()
         };
         Plan::of([Write::Create(attachment.into())])
+    }
+
+    /// Whether another node has the volume, or the same disk as another persistent volume.
+    fn is_elsewhere(&self, volume: &Attachable) -> bool {
+        let others = self.attachments.iter().filter(|a| a.spec.node_name != self.name);
+        let mut others = others.filter(|a| a.spec.attacher == volume.driver);
+        others.any(|attachment| {
+            let Some(name) = volume_of(attachment) else { return false };
+            let of = || (self.volume)(name).as_deref().and_then(Attachable::of);
+            name == volume.volume || of().is_some_and(|of| of.handle == volume.handle)
+        })
     }
 
     /// Tells each pod once that another node has its volume.
@@ -265,7 +276,12 @@ impl Scene<'_> {
                 memory.waiting.remove(name);
                 continue;
             }
-            if mounted.contains(name) && state != State::Fenced {
+            let may_be_mounted = match self.node {
+                Some(_) => mounted.contains(name),
+                // Without the object nobody says; the machine may well go on.
+                None => attachment.status.attached,
+            };
+            if may_be_mounted && state != State::Fenced {
                 let since = *memory.waiting.entry(name.clone()).or_insert(now);
                 let left = self.unmount.saturating_sub(now.saturating_duration_since(since));
                 if state == State::Ready {
@@ -347,15 +363,15 @@ impl Scene<'_> {
 enum State {
     /// The node itself says what is mounted.
     Ready,
-    /// Nobody knows.
+    /// Nobody knows: it says nothing, or its object is gone.
     Silent,
-    /// A user has said that it is off, or it is no more.
+    /// A user has said that it is off.
     Fenced,
 }
 
 impl State {
     fn of(names: &Names, node: Option<&Node>) -> Self {
-        let Some(node) = node else { return Self::Fenced };
+        let Some(node) = node else { return Self::Silent };
         let off = names.sub_label("node", "out-of-service");
         if node.spec.taints.iter().any(|taint| taint.key == off) {
             return Self::Fenced;

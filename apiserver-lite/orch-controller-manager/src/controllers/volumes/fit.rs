@@ -65,10 +65,11 @@ impl<'a> Wanted<'a> {
         Some(Self { marks, claim, selector })
     }
 
-    /// A promise holds only for a volume that is large enough and of the right mode.
+    /// A promise holds only for a volume that is large enough and offers the right modes.
     fn takes_promised(&self, volume: &PersistentVolume) -> bool {
         fault_of_size(volume, self.claim).is_none()
             && fault_of_mode(volume, self.claim).is_none()
+            && fault_of_access(volume, self.claim).is_none()
             && (volume.metadata.deletion_timestamp.is_none() || is_theirs(volume, self.claim))
     }
 
@@ -92,7 +93,6 @@ pub fn fault(
     claim: &PersistentVolumeClaim,
 ) -> Option<&'static str> {
     let class = marks.class_of_claim(claim).unwrap_or_default();
-    let offers = |mode: &String| volume.spec.access_modes.contains(mode);
     if volume.metadata.deletion_timestamp.is_some() {
         return Some("the volume is marked for deletion");
     }
@@ -101,9 +101,15 @@ pub fn fault(
             (class != marks.class_of_volume(volume)).then_some("storageClassName does not match")
         })
         .or_else(|| fault_of_mode(volume, claim))
-        .or_else(|| {
-            (!claim.spec.access_modes.iter().all(offers)).then_some("incompatible accessMode")
-        })
+        .or_else(|| fault_of_access(volume, claim))
+}
+
+fn fault_of_access(
+    volume: &PersistentVolume,
+    claim: &PersistentVolumeClaim,
+) -> Option<&'static str> {
+    let offers = |mode: &String| volume.spec.access_modes.contains(mode);
+    (!claim.spec.access_modes.iter().all(offers)).then_some("incompatible accessMode")
 }
 
 fn fault_of_size(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<&'static str> {
@@ -187,5 +193,8 @@ mod tests {
         let mut small = promised("mine", &wanted, true);
         small.spec.capacity.insert("storage".into(), "1Mi".parse().unwrap());
         assert_eq!(chosen(&wanted, &[small]), None);
+        let mut shared = promised("mine", &wanted, true);
+        shared.spec.access_modes = vec!["ReadOnlyMany".into()];
+        assert_eq!(chosen(&wanted, &[shared]), None, "it does not offer what is asked for");
     }
 }

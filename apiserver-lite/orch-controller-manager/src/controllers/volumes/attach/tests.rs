@@ -175,12 +175,12 @@ fn a_volume_for_one_node_is_not_given_to_two() {
 fn two_nodes_that_are_looked_at_at_once_are_not_given_one_volume() {
     let mut cluster = Cluster::new();
     cluster.pods = vec![(user("p", "c", "n1"), "d")];
-    cluster.memory.asked.insert("d".into(), "n2".into());
+    cluster.memory.asked.insert(UNIQUE.into(), "n2".into());
     let plan = cluster.plan();
     assert_eq!((short(&plan), plan.again_in), (Vec::new(), Some(SETTLE)));
     cluster.memory.asked.clear();
     assert_eq!(short(&cluster.plan()), ["attach"]);
-    assert_eq!(cluster.memory.asked.get("d").map(String::as_str), Some("n1"));
+    assert_eq!(cluster.memory.asked.get(UNIQUE).map(String::as_str), Some("n1"));
     assert_eq!(short(&cluster.plan()), ["attach"], "it was refused: asked for again");
 }
 
@@ -215,22 +215,64 @@ fn a_silent_node_has_six_minutes() {
 
 #[test]
 fn a_node_that_is_off_has_nothing_mounted() {
-    for fence in [
-        |cluster: &mut Cluster| cluster.node = None,
-        |cluster: &mut Cluster| {
-            cluster.node().spec.taints.push(Taint {
-                key: "node.kubernetes.io/out-of-service".into(),
-                effect: "NoExecute".into(),
-                ..Default::default()
-            });
-        },
-    ] {
-        let mut cluster = Cluster::new();
-        cluster.attachments = vec![attachment("d", "n1", true)];
-        cluster.node().status.volumes_in_use.push(UNIQUE.into());
-        fence(&mut cluster);
-        assert!(short(&cluster.plan()).contains(&"detach".to_owned()));
-    }
+    let mut cluster = Cluster::new();
+    cluster.attachments = vec![attachment("d", "n1", true)];
+    cluster.node().status.volumes_in_use.push(UNIQUE.into());
+    cluster.node().spec.taints.push(Taint {
+        key: "node.kubernetes.io/out-of-service".into(),
+        effect: "NoExecute".into(),
+        ..Default::default()
+    });
+    assert!(short(&cluster.plan()).contains(&"detach".to_owned()));
+}
+
+/// Deleting the object of a node stops no machine: its agent still writes to what it has mounted.
+#[test]
+fn a_node_whose_object_is_gone_has_six_minutes_too() {
+    let mut cluster = Cluster::new();
+    cluster.attachments = vec![attachment("d", "n1", true), attachment("e", "n1", false)];
+    cluster.node = None;
+    let start = Instant::now();
+    let at = |secs| start + Duration::from_secs(secs);
+    let plan = cluster.plan_at(at(0));
+    assert_eq!(short(&plan), ["detach"], "what never was attached");
+    cluster.attachments.pop();
+    assert_eq!(plan.again_in, Some(Duration::from_secs(360)));
+    assert_eq!(short(&cluster.plan_at(at(359))), [""; 0]);
+    assert_eq!(short(&cluster.plan_at(at(360))), ["detach"]);
+}
+
+/// Two persistent volumes of one disk are one volume.
+#[test]
+fn a_disk_with_two_names_is_not_given_to_two_nodes() {
+    let (pod, same) = (Arc::new(user("p", "c", "n1")), "same");
+    let named = |name: &str| {
+        let mut volume = disk(name);
+        let csi = volume.spec.persistent_volume_source.csi.as_mut().unwrap();
+        csi.volume_handle = same.into();
+        volume
+    };
+    let cluster = Cluster::new();
+    let mut theirs = attachment("other-name", "n2", true);
+    theirs.metadata.name = attachment_name(same, "disk.csi.test", "n2");
+    let attachments = [Arc::new(theirs)];
+    let (find, nobody) = (|name: &str| Some(Arc::new(named(name))), |_: &str| Vec::new());
+    let scene = |attachments| Scene {
+        names: names(),
+        name: "n1",
+        node: cluster.node.as_ref(),
+        pods: vec![(pod.clone(), vec![Attachable::of(&named("d")).unwrap()])],
+        attachments,
+        volume: &find,
+        unmount: Duration::ZERO,
+        elsewhere: &nobody,
+    };
+    let now = Instant::now();
+    let planned = plan(&scene(&attachments), &mut Memory::default(), now);
+    assert_eq!(short(&planned), ["FailedAttachVolume"]);
+    let mut memory = Memory::default();
+    memory.asked.insert(format!("kubernetes.io/csi/disk.csi.test^{same}"), "n2".into());
+    assert_eq!(plan(&scene(&[]), &mut memory, now).again_in, Some(SETTLE));
 }
 
 #[test]

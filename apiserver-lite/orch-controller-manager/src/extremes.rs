@@ -106,16 +106,16 @@ fn deployments_and_their_sets() {
         for kind in ["RollingUpdate", "Recreate"] {
             let mut deployment = deployment.clone();
             deployment.spec.strategy.type_ = kind.to_owned();
-            drop(deployment::plan(names(), &deployment, &sets, now));
+            drop(deployment::plan(names(), &deployment, &sets, &|_| false, now));
             deployment.spec.paused = !deployment.spec.paused;
-            drop(deployment::plan(names(), &deployment, &sets, now));
+            drop(deployment::plan(names(), &deployment, &sets, &|_| false, now));
         }
     });
     each::<ReplicaSet>(&set, |set, now| {
         let mut newest = set.clone();
         newest.spec.template = whole.spec.template.clone();
         let sets = [Arc::new(set.clone()), Arc::new(newest), extreme(i32::MAX)];
-        drop(deployment::plan(names(), &whole, &sets, now));
+        drop(deployment::plan(names(), &whole, &sets, &|_| false, now));
     });
 }
 
@@ -157,7 +157,7 @@ fn pods_wherever_they_are_read() {
         for place in
             [Place::On(&node), Place::Missing(Duration::MAX), Place::Absent, Place::Unscheduled]
         {
-            drop(pod_cleanup::plan(pod, place, now));
+            drop(pod_cleanup::plan(pod, place, pod_cleanup::Clocks::at(now)));
         }
         let pods = [Arc::new(pod.clone())];
         drop(pod_cleanup::plan_ended(&pods, 0));
@@ -171,7 +171,7 @@ fn pods_wherever_they_are_read() {
 fn nodes_and_leases() {
     let pod: Pod = of(&matching(example!("core.v1.Pod")));
     each::<Node>(&example!("core.v1.Node"), |node, now| {
-        drop(pod_cleanup::plan(&pod, Place::On(node), now));
+        drop(pod_cleanup::plan(&pod, Place::On(node), pod_cleanup::Clocks::at(now)));
         let steady = Instant::now();
         for number in [i32::MIN, 0, i32::MAX] {
             let mut lease = Lease::default();

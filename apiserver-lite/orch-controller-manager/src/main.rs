@@ -18,6 +18,7 @@ mod controllers;
 mod extremes;
 mod garbage;
 mod metrics;
+mod placed;
 mod settings;
 mod task;
 mod work;

@@ -20,8 +20,10 @@ use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
 use crate::controllers::account_token;
-use crate::controllers::addresses::{has_ended, has_selector};
+use crate::controllers::addresses::{has_ended, has_selector, trigger_annotation};
+use crate::controllers::deployment;
 use crate::controllers::endpoint_slices::{self, Manager};
+use crate::controllers::node_cidr::has_ranges;
 use crate::controllers::node_health::is_ready;
 use crate::controllers::owners;
 use crate::controllers::service_account;
@@ -285,7 +287,10 @@ impl Watched for Endpoints {
         let Some((key, new, _)) = parts(change) else { return Vec::new() };
         // Endpoints without a service are a user's who makes the service next: only a service that goes
         // takes its endpoints with it.
-        let is_ours = new.is_none() || world.services.get(key).is_some();
+        let trigger = trigger_annotation(world.names);
+        let is_made = new.is_some_and(|found| found.metadata.annotations.contains_key(&trigger));
+        // What this program has made says when it followed a change; its service may have gone while nobody looked.
+        let is_ours = new.is_none() || is_made || world.services.get(key).is_some();
         if is_ours {
             vec![Task::Endpoints(key.clone()), Task::Mirror(key.clone())]
         } else {
@@ -309,6 +314,7 @@ impl Watched for EndpointSlice {
 impl Watched for Pod {
     fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
+        world.placed.apply(key, old.map(|pod| &**pod), new.map(|pod| &**pod));
         let mut tasks = of_services(new, old, &world.services.within(&key.namespace));
         if let Some(pod) = new {
             tasks.push(Task::PodCleanup(key.clone()));
@@ -325,7 +331,10 @@ impl Watched for Pod {
                 Some(owner) => {
                     let of = ObjectKey::new(&key.namespace, &owner.name);
                     match owner.kind.as_str() {
-                        "ReplicaSet" => tasks.push(Task::ReplicaSet(of)),
+                        "ReplicaSet" => {
+                            tasks.extend(waiting_for(world, &of, new));
+                            tasks.push(Task::ReplicaSet(of));
+                        }
                         "ReplicationController" => tasks.push(Task::ReplicationController(of)),
                         _ => {}
                     }
@@ -340,6 +349,18 @@ impl Watched for Pod {
         tasks.dedup();
         tasks
     }
+}
+
+/// The deployment of a pod's replica set, when it makes no new pods before the old ones are gone and this one is.
+fn waiting_for(world: &World, set: &ObjectKey, pod: Option<&Arc<Pod>>) -> Option<Task> {
+    if pod.is_some_and(|pod| !has_ended(pod)) {
+        return None;
+    }
+    let set = world.replica_sets.get(set)?;
+    let owner = owners::controller(&set.metadata, "Deployment")?;
+    let key = ObjectKey::new(&set.metadata.namespace, &owner.name);
+    let waits = world.deployments.get(&key).is_some_and(|found| deployment::recreates(&found));
+    waits.then_some(Task::Deployment(key))
 }
 
 /// The tasks of those services, of the pod's namespace, that see a difference between two states of a pod.
@@ -396,7 +417,10 @@ fn adopters(world: &World, pod: &Pod) -> Vec<Task> {
 impl Watched for Node {
     fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        let mut tasks = vec![Task::NodeHealth(key.name.clone()), Task::NodeCidr(key.name.clone())];
+        let mut tasks = vec![Task::NodeHealth(key.name.clone())];
+        if new.is_some_and(|node| !has_ranges(node)) {
+            tasks.push(Task::NodeCidr(key.name.clone()));
+        }
         tasks.extend(volumes::of_changed_node(key, new, old));
         let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
         if readiness(new) != readiness(old) {
@@ -412,19 +436,13 @@ impl Watched for Node {
             |node: Option<&Arc<Self>>| node.and_then(|n| n.metadata.labels.get(&zone).cloned());
         let (stays, moved) = (by_pods(new) == by_pods(old), zone(new) != zone(old));
         if !stays || moved {
-            for (pod_key, pod) in world.pods.list() {
-                if pod.spec.node_name != key.name {
-                    continue;
-                }
+            for pod in world.pods_on(&key.name) {
                 if !stays {
-                    tasks.push(Task::PodCleanup(pod_key.clone()));
+                    tasks.push(Task::PodCleanup(ObjectKey::of(&pod.metadata)));
                 }
                 if moved {
-                    tasks.extend(of_services(
-                        Some(&pod),
-                        None,
-                        &world.services.within(&pod_key.namespace),
-                    ));
+                    let services = world.services.within(&pod.metadata.namespace);
+                    tasks.extend(of_services(Some(&pod), None, &services));
                 }
             }
         }

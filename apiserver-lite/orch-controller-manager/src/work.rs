@@ -4,6 +4,7 @@ mod adoption;
 mod cleanup;
 mod disruption;
 mod ending;
+mod fading;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,8 @@ use proto_client::{Client, ClientError, ObjectKey};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
 use crate::controllers::account_token::Mint;
+use crate::controllers::addresses::has_ended;
+use crate::controllers::disruption::controller as owner_of;
 use crate::controllers::endpoint_slices::{Manager, Site};
 use crate::controllers::node_cidr::{self, Cidr};
 use crate::controllers::node_health::{self, Around, Clocks, Heard};
@@ -31,6 +34,7 @@ use crate::settings::Settings;
 use crate::task::{CONTROLLERS, Task};
 use crate::world::World;
 use crate::write::Effect;
+use fading::Fading;
 
 /// How long a plan waits for the maps to show what the last one did. Longer means that somebody undid it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -61,22 +65,38 @@ pub struct Shown {
 }
 
 /// What has to be remembered from one task to the next. Losing it costs time, never correctness.
-#[derive(Default)]
 struct Memory {
     /// By task, what its last plan did and the maps do not show yet.
-    awaited: Mutex<BTreeMap<Task, (Instant, Vec<Effect>)>>,
+    awaited: Mutex<Fading<Task, Vec<Effect>>>,
     /// By node, the last that was heard.
     heard: Mutex<BTreeMap<String, Heard>>,
     /// What was known of all nodes together when one was last looked at.
     around: Mutex<Option<Around>>,
     /// By node that is not there, since when.
-    vanished: Mutex<BTreeMap<String, Instant>>,
+    vanished: Mutex<Fading<String, ()>>,
+    /// By pod that may not stay for ever on its node, since when its taints are looked at.
+    tainted: Mutex<BTreeMap<ObjectKey, cleanup::Tainted>>,
     /// By uid of a node, the ranges given to it; held while one is given, so that no two nodes get the same.
     given: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
     /// What is waited for and was told about attached volumes.
     attaching: Mutex<attach::Memory>,
     /// By uid of a claim, the last wish for more that was told.
     wishes: Mutex<BTreeMap<String, Quantity>>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            awaited: Mutex::new(Fading::new(PATIENCE)),
+            heard: Mutex::default(),
+            around: Mutex::default(),
+            vanished: Mutex::new(Fading::new(cleanup::VANISHED)),
+            tainted: Mutex::default(),
+            given: tokio::sync::Mutex::default(),
+            attaching: Mutex::default(),
+            wishes: Mutex::default(),
+        }
+    }
 }
 
 /// Why a task is not done; it is tried again.
@@ -174,8 +194,7 @@ impl Worker {
             Task::Slices(key) => self.plan_slices(key, Manager::Selector),
             Task::Mirror(key) => self.plan_slices(key, Manager::Mirror),
             Task::EndedPods => {
-                let pods: Vec<_> = world.pods.list().into_iter().map(|(_, pod)| pod).collect();
-                pod_cleanup::plan_ended(&pods, self.settings.ended_pods_max)
+                pod_cleanup::plan_ended(&world.pods.objects(), self.settings.ended_pods_max)
             }
             Task::NodeHealth(name) => self.plan_health(name),
             Task::ReplicaSet(key) => match world.replica_sets.get(key) {
@@ -194,7 +213,15 @@ impl Worker {
             Task::Deployment(key) => match world.deployments.get(key) {
                 Some(deployment) => {
                     let sets = world.replica_sets.within(&key.namespace);
-                    deployment::plan(names, &deployment, &sets, now())
+                    let pods = match deployment::recreates(&deployment) {
+                        true => world.pods.within(&key.namespace),
+                        false => Vec::new(),
+                    };
+                    let running = pods.iter().filter(|pod| !has_ended(pod));
+                    let owners = running.filter_map(|pod| owner_of(pod));
+                    let owners: BTreeSet<&str> = owners.map(|owner| owner.uid.as_str()).collect();
+                    let has_pods = |uid: &str| owners.contains(uid);
+                    deployment::plan(names, &deployment, &sets, &has_pods, now())
                 }
                 None => Plan::default(),
             },
@@ -318,7 +345,7 @@ impl Worker {
         }
         if !effects.is_empty() {
             tracing::debug!(%task, writes = effects.len(), "written");
-            lock(&self.memory.awaited).insert(task.clone(), (Instant::now(), effects));
+            lock(&self.memory.awaited).insert(task.clone(), effects, Instant::now());
         }
         if failure.is_none()
             && let Some(voice) = self.voices.get(task.controller())
@@ -366,19 +393,22 @@ impl Worker {
     }
 
     async fn give_ranges(&self, name: &str) -> Result<Option<Duration>, WorkError> {
-        let mut given = self.memory.given.lock().await;
-        let nodes = self.world.nodes.list();
-        // By uid: a node that was deleted and made again has nothing.
-        given.retain(|uid, _| nodes.iter().any(|(_, node)| node.metadata.uid == *uid));
-        let Some((_, node)) = nodes.iter().find(|(key, _)| key.name == name) else {
+        let Some(node) = self.world.nodes.get(&ObjectKey::new("", name)) else { return Ok(None) };
+        // Nodes report all the time, and have a range for good: all of them are only looked at for one that has none.
+        if node_cidr::has_ranges(&node) {
             return Ok(None);
-        };
+        }
+        let mut given = self.memory.given.lock().await;
+        let nodes = self.world.nodes.objects();
+        // By uid: a node that was deleted and made again has nothing.
+        let uids: BTreeSet<&str> = nodes.iter().map(|node| node.metadata.uid.as_str()).collect();
+        given.retain(|uid, _| uids.contains(uid.as_str()));
         if given.contains_key(&node.metadata.uid) {
             return Ok(None);
         }
-        let shown = nodes.iter().flat_map(|(_, node)| node_cidr::of_node(node));
+        let shown = nodes.iter().flat_map(|node| node_cidr::of_node(node));
         let taken: BTreeSet<Cidr> = shown.chain(given.values().flatten().copied()).collect();
-        let plan = node_cidr::plan(node, &self.settings.node_ranges, &taken)?;
+        let plan = node_cidr::plan(&node, &self.settings.node_ranges, &taken)?;
         for write in &plan.writes {
             let ranges = node_cidr::of_write(write);
             write.apply(&self.client).await?;

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use crate::controllers::account_token;
 use crate::metrics::Counters;
+use crate::placed::Placed;
 use crate::settings::Enabled;
 use crate::task::{Task, Watched};
 use crate::write::{Effect, EffectState, ObjectKind};
@@ -48,6 +49,8 @@ pub struct World {
     pub slices: Store<EndpointSlice>,
     /// All pods, without what only their node needs.
     pub pods: Store<Pod>,
+    /// Which of them are on which node.
+    pub placed: Placed,
     /// All nodes, without sizes and images.
     pub nodes: Store<Node>,
     /// The nodes' leases.
@@ -133,6 +136,7 @@ impl World {
             endpoints: keepers.endpoints.store(),
             slices: keepers.slices.store(),
             pods: keepers.pods.store(),
+            placed: Placed::default(),
             nodes: keepers.nodes.store(),
             leases: keepers.leases.store(),
             replica_sets: keepers.replica_sets.store(),
@@ -193,6 +197,14 @@ impl World {
             ObjectKind::VolumeAttachment => metadata(&self.attachments, key),
         };
         shows(&effect.state, metadata.as_ref())
+    }
+
+    /// The pods of a node.
+    pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
+        let mut pods: Vec<Arc<Pod>> =
+            self.placed.on(node).iter().filter_map(|key| self.pods.get(key)).collect();
+        pods.retain(|pod| pod.spec.node_name == node);
+        pods
     }
 
     /// Whether a namespace is being deleted.

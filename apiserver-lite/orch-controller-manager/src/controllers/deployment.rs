@@ -22,7 +22,9 @@ use super::write_events::{Act, WriteEvent};
 use super::{Adopter, Plan};
 use crate::write::{ObjectKind, Part, Write};
 use revision::Revision;
-use rollout::{Scale, Sizes};
+use rollout::{OldPods, Scale, Sizes};
+
+pub use rollout::recreates;
 
 /// Label that tells the pods of one template from those of another. Not under a domain.
 const TEMPLATE_HASH: &str = "pod-template-hash";
@@ -30,11 +32,13 @@ const TEMPLATE_HASH: &str = "pod-template-hash";
 /// Old replica sets kept when the deployment does not say.
 const HISTORY_LEN: i32 = 10;
 
-/// The next step of a rollout. `sets` are the replica sets of the namespace.
+/// The next step of a rollout. `sets` are the replica sets of the namespace; `has_pods` says of the uid of one whether it has pods
+/// that have not ended, also such as are being deleted, which no status counts. It is only asked of a deployment that [`recreates`].
 pub fn plan<S: AsRef<ReplicaSet>>(
     names: &Names,
     deployment: &Deployment,
     sets: &[S],
+    has_pods: &dyn Fn(&str) -> bool,
     now: Time,
 ) -> Plan {
     if deployment.metadata.deletion_timestamp.is_some() {
@@ -56,13 +60,19 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         .filter(|set| Some(set.metadata.uid.as_str()) != newest.map(|n| n.metadata.uid.as_str()))
         .collect();
 
+    let old_pods = match recreates(deployment) && old.iter().any(|set| has_pods(&set.metadata.uid))
+    {
+        true => OldPods::Left,
+        false => OldPods::Gone,
+    };
     let revision = Revision::of(names, deployment, newest, &old);
     let about = proto_client::events::reference(deployment, names);
     let mut collided = false;
     match newest {
         None if deployment.spec.paused => {}
         None => {
-            if let Some(to) = rollout::first_size(deployment, &Sizes::of(None, &old)) {
+            let sizes = Sizes::of(None, &old);
+            if let Some(to) = rollout::first_size(deployment, &sizes, old_pods) {
                 let set = new_set(names, deployment, &revision, to);
                 collided = taken.contains(set.metadata.name.as_str());
                 if !collided {
@@ -74,7 +84,7 @@ pub fn plan<S: AsRef<ReplicaSet>>(
         }
         Some(newest) => plan.writes.extend(revision::bring_up(&revision, deployment, newest)),
     }
-    for Scale { set, replicas } in rollout::steps(deployment, newest, &old) {
+    for Scale { set, replicas } in rollout::steps(deployment, newest, &old, old_pods) {
         let act = Act::Scale { from: Some(rollout::size(set)), to: replicas };
         plan.push_with_event(scale(set, replicas), WriteEvent { about: about.clone(), act });
     }

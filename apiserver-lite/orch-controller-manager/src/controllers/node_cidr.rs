@@ -48,16 +48,30 @@ impl NodeRange {
         Ok(Self { cluster, node_prefix_len })
     }
 
-    /// The first part that is not taken.
+    /// The first part of which nothing is taken. What nodes brought along may be larger or smaller than a part.
     fn free(&self, taken: &BTreeSet<Cidr>) -> Option<Cidr> {
         let size = u32::from(self.cluster.bits().saturating_sub(self.node_prefix_len));
         let count = 1_u128 << self.node_prefix_len.saturating_sub(self.cluster.prefix_len).min(16);
-        let base = self.cluster.number();
+        let (base, last) = (self.cluster.number(), self.cluster.last());
         // A part of 128 bits of size is the only one, and starts at the base.
-        let nth = |nth: u128| base.saturating_add(nth.checked_shl(size).unwrap_or(0));
-        (0..count)
-            .map(|n| self.cluster.at(nth(n), self.node_prefix_len))
-            .find(|part| !taken.contains(part))
+        let part_of = |number: u128| number.saturating_sub(base).checked_shr(size).unwrap_or(0);
+        let overlaps = |other: &&Cidr| {
+            let same_family = other.first.is_ipv4() == self.cluster.first.is_ipv4();
+            same_family && other.number() <= last && other.last() >= base
+        };
+        let taken = taken.iter().filter(overlaps);
+        let mut parts: Vec<(u128, u128)> =
+            taken.map(|c| (part_of(c.number()), part_of(c.last().min(last)))).collect();
+        parts.sort_unstable();
+        let mut free = 0_u128;
+        for (from, to) in parts {
+            if from > free {
+                break;
+            }
+            free = free.max(to.saturating_add(1));
+        }
+        let number = base.saturating_add(free.checked_shl(size).unwrap_or(0));
+        (free < count).then(|| self.cluster.at(number, self.node_prefix_len))
     }
 }
 
@@ -66,7 +80,7 @@ impl NodeRange {
 /// # Errors
 /// A cluster range has no part left.
 pub fn plan(node: &Node, ranges: &[NodeRange], taken: &BTreeSet<Cidr>) -> Result<Plan, Exhausted> {
-    if !node.spec.pod_cidr.is_empty() || ranges.is_empty() {
+    if has_ranges(node) || ranges.is_empty() {
         return Ok(Plan::default());
     }
     let mut given = Vec::new();
@@ -84,6 +98,11 @@ pub fn plan(node: &Node, ranges: &[NodeRange], taken: &BTreeSet<Cidr>) -> Result
             "spec": { "podCIDR": given.first(), "podCIDRs": given },
         }),
     }]))
+}
+
+/// Whether a node has all that it gets.
+pub fn has_ranges(node: &Node) -> bool {
+    !node.spec.pod_cidr.is_empty()
 }
 
 /// The ranges that a node has.
@@ -124,6 +143,13 @@ impl Cidr {
             IpAddr::V4(address) => u128::from(u32::from(address)),
             IpAddr::V6(address) => u128::from(address),
         }
+    }
+
+    /// The last address.
+    fn last(&self) -> u128 {
+        let host_bits = u32::from(self.bits().saturating_sub(self.prefix_len));
+        let beyond = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+        self.number() | !beyond
     }
 
     /// The range of the same family that starts at `number`.
@@ -208,6 +234,19 @@ mod tests {
         taken.remove(&"fd00:0:0:2::/64".parse().unwrap());
         let again = format!("{:?}", plan(&Node::default(), &ranges, &taken).unwrap());
         assert!(again.contains("10.244.1.0/24") && again.contains("fd00:0:0:2::/64"), "{again}");
+        // What a node brought along at its registration counts as a whole.
+        let free = |taken: &[&str]| {
+            let taken: BTreeSet<Cidr> = taken.iter().map(|text| text.parse().unwrap()).collect();
+            ranges[0].free(&taken).map(|part| part.to_string())
+        };
+        assert_eq!(free(&["10.244.0.0/23", "10.244.2.128/25"]).as_deref(), Some("10.244.3.0/24"));
+        assert_eq!(free(&["10.244.3.7/32", "10.244.1.0/24"]).as_deref(), Some("10.244.0.0/24"));
+        assert_eq!(free(&["10.0.0.0/8"]), None);
+        assert_eq!(free(&["0.0.0.0/0"]), None);
+        assert_eq!(free(&["::/0", "10.243.0.0/16"]).as_deref(), Some("10.244.0.0/24"));
+        let whole = range("::/0", Some(0)).unwrap();
+        assert!(whole.free(&BTreeSet::new()).is_some());
+        assert_eq!(whole.free(&BTreeSet::from(["fd00::/8".parse().unwrap()])), None);
         let mut has_one = Node::default();
         has_one.spec.pod_cidr = "10.9.0.0/24".into();
         assert_eq!(plan(&has_one, &ranges, &taken), Ok(Plan::default()));

@@ -30,8 +30,26 @@ pub enum Place<'a> {
     Absent,
 }
 
+/// When it is, as far as a pod's time on its node is concerned.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    /// What others read.
+    pub wall: Time,
+    /// The same when the pod's taints were looked at first.
+    pub first: Time,
+    /// What has gone by since then, whatever became of the clock on the wall.
+    pub elapsed: Duration,
+}
+
+impl Clocks {
+    /// For what is looked at first.
+    pub fn at(wall: Time) -> Self {
+        Self { wall, first: wall, elapsed: Duration::ZERO }
+    }
+}
+
 /// What is to be done with one pod.
-pub fn plan(pod: &Pod, place: Place<'_>, now: Time) -> Plan {
+pub fn plan(pod: &Pod, place: Place<'_>, now: Clocks) -> Plan {
     match place {
         Place::Unscheduled if is_terminating(pod) => Plan::of([delete(pod, Some(0))]),
         Place::Unscheduled => Plan::default(),
@@ -51,11 +69,14 @@ pub fn plan_ended<P: AsRef<Pod>>(pods: &[P], threshold: usize) -> Plan {
         .filter(|pod| has_ended(pod) && !is_terminating(pod))
         .collect();
     let excess = if threshold == 0 { 0 } else { ended.len().saturating_sub(threshold) };
+    if excess == 0 {
+        return Plan::default();
+    }
     ended.sort_by_key(|pod| (pod.metadata.creation_timestamp.unix(), pod.metadata.name.clone()));
     Plan::of(ended.into_iter().take(excess).map(|pod| delete(pod, Some(0))))
 }
 
-fn on_node(pod: &Pod, node: &Node, now: Time) -> Plan {
+fn on_node(pod: &Pod, node: &Node, now: Clocks) -> Plan {
     if is_terminating(pod) && is_off(node) {
         return Plan::of([delete(pod, Some(0))]);
     }
@@ -66,7 +87,7 @@ fn on_node(pod: &Pod, node: &Node, now: Time) -> Plan {
     let unknown =
         |c: &proto_api::core::v1::NodeCondition| c.type_ == "Ready" && c.status == "Unknown";
     if is_ready(pod) && node.status.conditions.iter().any(unknown) {
-        plan.writes.push(not_ready(pod, now));
+        plan.writes.push(not_ready(pod, now.wall));
         let message = "Node is not ready".to_owned();
         plan.said.push(said(pod, EventKind::Warning, "NodeNotReady", message));
     }
@@ -121,20 +142,19 @@ fn bound_at(pod: &Pod) -> i64 {
 }
 
 /// The shortest time that any `NoExecute` taint leaves the pod. A taint that was there first begins to count when the
-/// pod comes.
-fn stay(taints: &[Taint], tolerations: &[Toleration], bound_at: i64, now: Time) -> Stay {
+/// pod comes; one that is said to come later when it was looked at first.
+fn stay(taints: &[Taint], tolerations: &[Toleration], bound_at: i64, now: Clocks) -> Stay {
+    let first = now.first.unix().unwrap_or(0);
+    let now = first.saturating_add(i64::try_from(now.elapsed.as_secs()).unwrap_or(i64::MAX));
     let mut shortest = Stay::Forever;
     for taint in taints.iter().filter(|taint| taint.effect == "NoExecute") {
-        let tolerating = tolerations.iter().filter(|toleration| tolerates(toleration, taint));
-        let limits: Vec<Option<i64>> = tolerating.map(|t| t.toleration_seconds).collect();
-        if limits.is_empty() {
-            return Stay::No;
-        }
-        // Of several that tolerate the taint, the shortest limit counts.
-        let Some(limit) = limits.into_iter().flatten().min() else { continue };
-        let added = taint.time_added.and_then(Time::unix).or(now.unix()).unwrap_or(0);
-        let since = added.max(bound_at);
-        let rest = since.saturating_add(limit.max(0)).saturating_sub(now.unix().unwrap_or(0));
+        // Of several that tolerate the taint, the first counts.
+        let mut tolerating = tolerations.iter().filter(|toleration| tolerates(toleration, taint));
+        let Some(toleration) = tolerating.next() else { return Stay::No };
+        let Some(limit) = toleration.toleration_seconds else { continue };
+        let added = taint.time_added.and_then(Time::unix).unwrap_or(first);
+        let since = added.max(bound_at).min(first);
+        let rest = since.saturating_add(limit.max(0)).saturating_sub(now);
         match u64::try_from(rest) {
             Ok(rest) if rest > 0 => {
                 let rest = Duration::from_secs(rest);
@@ -197,7 +217,7 @@ mod tests {
     const NOW: i64 = 1000;
 
     fn planned(pod: &Pod, place: Place<'_>) -> Plan {
-        plan(pod, place, Time::from_unix(NOW))
+        plan(pod, place, Clocks::at(Time::from_unix(NOW)))
     }
 
     fn grace(plan: &Plan) -> Vec<Option<i64>> {
@@ -241,7 +261,7 @@ mod tests {
     #[test]
     fn taints_drive_pods_away() {
         let check = |taint: Taint, tolerations: &[Toleration], expect: Stay| {
-            assert_eq!(stay(&[taint], tolerations, 0, Time::from_unix(NOW)), expect);
+            assert_eq!(stay(&[taint], tolerations, 0, Clocks::at(Time::from_unix(NOW))), expect);
         };
         let secs = |secs| Stay::For(Duration::from_secs(secs));
         check(taint("NoSchedule", NOW), &[], Stay::Forever);
@@ -255,17 +275,42 @@ mod tests {
         check(taint("NoExecute", NOW), &[toleration("k", "Exists", "", Some(0))], Stay::No);
         let both =
             [toleration("k", "Exists", "", Some(60)), toleration("", "Exists", "", Some(30))];
-        check(taint("NoExecute", NOW), &both, secs(30));
+        check(taint("NoExecute", NOW), &both, secs(60));
+        let ever = [toleration("", "Exists", "", None), toleration("k", "Exists", "", Some(30))];
+        check(taint("NoExecute", NOW), &ever, Stay::Forever);
     }
 
     #[test]
     fn a_pod_that_comes_to_a_tainted_node_has_its_whole_time() {
         let (old, tolerations) =
             (taint("NoExecute", NOW - 1000), [toleration("k", "Exists", "", Some(300))]);
-        let stayed =
-            |ago| stay(std::slice::from_ref(&old), &tolerations, NOW - ago, Time::from_unix(NOW));
+        let now = Clocks::at(Time::from_unix(NOW));
+        let stayed = |ago| stay(std::slice::from_ref(&old), &tolerations, NOW - ago, now);
         assert_eq!(stayed(10), Stay::For(Duration::from_secs(290)));
         assert_eq!(stayed(300), Stay::No);
+    }
+
+    #[test]
+    fn no_clock_gives_a_pod_more_time_or_less() {
+        let tolerations = [toleration("k", "Exists", "", Some(300))];
+        let stayed = |added: i64, bound_at: i64, wall: i64, elapsed: u64| {
+            let (wall, first) = (Time::from_unix(wall), Time::from_unix(NOW));
+            let now = Clocks { wall, first, elapsed: Duration::from_secs(elapsed) };
+            stay(&[taint("NoExecute", added)], &tolerations, bound_at, now)
+        };
+        let secs = |secs| Stay::For(Duration::from_secs(secs));
+        // Steps of the clock while the pod waits.
+        for wall in [0, NOW - 1000, NOW + 1000, i64::MAX] {
+            assert_eq!(stayed(NOW, 0, wall, 100), secs(200), "{wall}");
+            assert_eq!(stayed(NOW - 50, 0, wall, 100), secs(150), "{wall}");
+            assert_eq!(stayed(NOW, 0, wall, 300), Stay::No, "{wall}");
+        }
+        // Times that others have written.
+        for future in [NOW + 1, NOW + 86_400, i64::MAX] {
+            assert_eq!(stayed(future, 0, NOW, 100), secs(200), "{future}");
+            assert_eq!(stayed(NOW, future, NOW, 100), secs(200), "{future}");
+            assert_eq!(stayed(NOW, future, NOW, 300), Stay::No, "{future}");
+        }
     }
 
     #[test]

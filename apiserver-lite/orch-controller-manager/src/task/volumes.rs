@@ -25,9 +25,12 @@ impl Watched for PersistentVolumeClaim {
         }
         let named = |claim: Option<&Arc<Self>>| claim.map(|claim| claim.spec.volume_name.clone());
         if named(new) != named(old) {
-            let promised = world.volumes.list().into_iter();
-            let promised = promised.filter(|(_, volume)| claim_of(volume).as_ref() == Some(key));
-            tasks.extend(promised.flat_map(|(volume, _)| of_volume(&volume.name)));
+            let is_it = |volume: &Arc<PersistentVolume>| {
+                let of = volume.spec.claim_ref.as_ref();
+                of.is_some_and(|of| of.name == key.name && of.namespace == key.namespace)
+            };
+            let promised = world.volumes.objects().into_iter().filter(is_it);
+            tasks.extend(promised.flat_map(|volume| of_volume(&volume.metadata.name)));
         }
         for pod in users(world, key) {
             tasks.extend(of_node(&pod));
@@ -58,9 +61,9 @@ impl Watched for PersistentVolume {
         }
         // A claim that names a volume waits for it under its name.
         if new.is_some() && old.is_none() {
-            let waiting = world.claims.list().into_iter();
-            let waiting = waiting.filter(|(_, claim)| claim.spec.volume_name == key.name);
-            tasks.extend(waiting.map(|(claim, _)| Task::Claim(claim)));
+            let waiting = world.claims.objects().into_iter();
+            let waiting = waiting.filter(|claim| claim.spec.volume_name == key.name);
+            tasks.extend(waiting.map(|claim| Task::Claim(ObjectKey::of(&claim.metadata))));
         }
         tasks
     }
@@ -78,10 +81,9 @@ fn unbound(
     world: &World,
     concerns: impl Fn(&PersistentVolumeClaim) -> bool,
 ) -> impl Iterator<Item = Task> {
-    let claims = world.claims.list().into_iter();
-    let free =
-        claims.filter(move |(_, claim)| claim.spec.volume_name.is_empty() && concerns(claim));
-    free.map(|(key, _)| Task::Claim(key))
+    let claims = world.claims.objects().into_iter();
+    let free = claims.filter(move |claim| claim.spec.volume_name.is_empty() && concerns(claim));
+    free.map(|claim| Task::Claim(ObjectKey::of(&claim.metadata)))
 }
 
 /// The pods that use a claim.

@@ -58,7 +58,7 @@ impl Worker {
             names: world.names,
             marks,
             volume: &shown,
-            volumes: &|| world.volumes.list().into_iter().map(|(_, volume)| volume).collect(),
+            volumes: &|| world.volumes.objects(),
             class: &|name| world.classes.get(&ObjectKey::new("", name)),
             default_class: &|| {
                 let classes = world.classes.list();
@@ -150,10 +150,9 @@ impl Worker {
     fn plan_attachments(&self, name: &str) -> Plan {
         let world = &self.world;
         let node = world.nodes.get(&ObjectKey::new("", name));
-        let pods = world.pods.list().into_iter().map(|(_, pod)| pod);
-        let here = pods.filter(|pod| pod.spec.node_name == name && !has_ended(pod));
+        let here = world.pods_on(name).into_iter().filter(|pod| !has_ended(pod));
         let needs = here.map(|pod| (pod.clone(), self.attachables(&pod)));
-        let attachments: Vec<_> = world.attachments.list().into_iter().map(|(_, a)| a).collect();
+        let attachments = world.attachments.objects();
         let volume = |name: &str| world.volumes.get(&ObjectKey::new("", name));
         let scene = Scene {
             names: world.names,

@@ -63,7 +63,8 @@ pub fn narrow(count: i64) -> i32 {
     i32::try_from(count.max(0)).unwrap_or(i32::MAX)
 }
 
-fn recreates(deployment: &Deployment) -> bool {
+/// Whether pods of two templates never run side by side.
+pub fn recreates(deployment: &Deployment) -> bool {
     deployment.spec.strategy.type_ == "Recreate"
 }
 
@@ -115,10 +116,20 @@ fn share(value: &IntOrString, whole: i64, round: Round) -> i64 {
     part.min(i64::from(i32::MAX))
 }
 
+/// Pods of old sets, those on their way out among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldPods {
+    /// None is left.
+    Gone,
+    /// Some may still run.
+    Left,
+}
+
 /// The size that the newest set is made with; none if it has to wait for the old ones to be gone.
-pub fn first_size(deployment: &Deployment, sizes: &Sizes) -> Option<i64> {
+pub fn first_size(deployment: &Deployment, sizes: &Sizes, old_pods: OldPods) -> Option<i64> {
     if recreates(deployment) {
-        return (sizes.old == 0 && sizes.old_pods == 0).then(|| replicas(deployment));
+        let gone = sizes.old == 0 && sizes.old_pods == 0 && old_pods == OldPods::Gone;
+        return gone.then(|| replicas(deployment));
     }
     Some(grown(deployment, sizes))
 }
@@ -136,13 +147,15 @@ pub fn steps<'a>(
     deployment: &Deployment,
     newest: Option<&'a ReplicaSet>,
     old: &[&'a ReplicaSet],
+    old_pods: OldPods,
 ) -> Vec<Scale<'a>> {
     let sizes = Sizes::of(newest, old);
     let wanted = replicas(deployment);
+    if deployment.spec.paused {
+        let waits = recreates(deployment) && old_pods == OldPods::Left;
+        return if waits { Vec::new() } else { paused(deployment, newest, old) };
+    }
     let Some(newest) = newest else {
-        if deployment.spec.paused {
-            return paused(deployment, None, old);
-        }
         let all_to_zero = recreates(deployment);
         let running = old.iter().filter(|set| size(set) > 0 && all_to_zero);
         return running.map(|set| Scale { set, replicas: 0 }).collect();
@@ -153,13 +166,11 @@ pub fn steps<'a>(
     if recreates(deployment) {
         let running: Vec<Scale<'a>> =
             old.iter().filter(|set| size(set) > 0).map(|set| Scale { set, replicas: 0 }).collect();
-        if running.is_empty() && sizes.old_pods == 0 && sizes.new < wanted {
+        let gone = running.is_empty() && sizes.old_pods == 0 && old_pods == OldPods::Gone;
+        if gone && sizes.new < wanted {
             return vec![Scale { set: newest, replicas: wanted }];
         }
         return running;
-    }
-    if deployment.spec.paused && sizes.old > 0 {
-        return paused(deployment, Some(newest), old);
     }
     let grown = grown(deployment, &sizes);
     if grown > sizes.new {
@@ -191,7 +202,8 @@ fn shrink<'a>(deployment: &Deployment, sizes: &Sizes, old: &[&'a ReplicaSet]) ->
     steps
 }
 
-/// A paused deployment can be scaled, but not rolled out: the only set with pods, or the newest of those without, gets the size.
+/// A paused deployment can be scaled, but not rolled out: the only set with pods, or the newest of those without, gets the size; several
+/// share it.
 fn paused<'a>(
     deployment: &Deployment,
     newest: Option<&'a ReplicaSet>,
@@ -203,9 +215,42 @@ fn paused<'a>(
     let only = match (with_pods.next(), with_pods.next()) {
         (Some(only), None) => Some(only),
         (None, _) => sets().last(),
-        // In the middle of a rollout each keeps its share.
-        (Some(_), Some(_)) => None,
+        (Some(_), Some(_)) if recreates(deployment) => None,
+        // What the newest set does alone needs no other.
+        (Some(_), Some(_))
+            if newest.is_some_and(|n| size(n) == wanted && available(n) == wanted) =>
+        {
+            let running = old.iter().copied().filter(|set| size(set) > 0);
+            return running.map(|set| Scale { set, replicas: 0 }).collect();
+        }
+        (Some(_), Some(_)) => {
+            return shares(deployment, sets().filter(|set| size(set) > 0).collect());
+        }
     };
     let only = only.filter(|set| size(set) != wanted);
     only.map(|set| Scale { set, replicas: wanted }).into_iter().collect()
+}
+
+/// In the middle of a rollout each of the sets, oldest first, keeps its part of what all together may have; the largest takes what
+/// rounding leaves.
+fn shares<'a>(deployment: &Deployment, mut sets: Vec<&'a ReplicaSet>) -> Vec<Scale<'a>> {
+    let wanted = replicas(deployment);
+    let most = if wanted > 0 { wanted.saturating_add(max_surge(deployment)) } else { 0 };
+    let total = sum(sets.iter().map(|set| size(set)));
+    if most > total {
+        // Of equals the newer ones grow first, and the older ones shrink first.
+        sets.reverse();
+    }
+    sets.sort_by_key(|set| std::cmp::Reverse(size(set)));
+    let part = |set: &ReplicaSet| {
+        let twice = size(set).saturating_mul(most).saturating_mul(2).saturating_add(total);
+        twice.checked_div(total.saturating_mul(2)).unwrap_or(0)
+    };
+    let mut sizes: Vec<i64> = sets.iter().map(|set| part(set)).collect();
+    let rest = most.saturating_sub(sum(sizes.iter().copied()));
+    if let Some(largest) = sizes.first_mut() {
+        *largest = largest.saturating_add(rest).max(0);
+    }
+    let scales = sets.into_iter().zip(sizes).map(|(set, replicas)| Scale { set, replicas });
+    scales.filter(|scale| scale.replicas != size(scale.set)).collect()
 }

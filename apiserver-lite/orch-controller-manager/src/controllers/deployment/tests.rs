@@ -42,19 +42,22 @@ fn roll(deployment: &mut Deployment, surge: &str, unavailable: &str) {
 struct Cluster {
     deployment: Deployment,
     sets: BTreeMap<String, ReplicaSet>,
+    /// Uids of sets with pods that are being deleted.
+    ending: BTreeSet<String>,
     time: i64,
 }
 
 impl Cluster {
     fn new(deployment: Deployment) -> Self {
-        Self { deployment, sets: BTreeMap::new(), time: 1000 }
+        Self { deployment, sets: BTreeMap::new(), ending: BTreeSet::new(), time: 1000 }
     }
 
     /// One plan of the controller; how many writes it has.
     fn step(&mut self) -> usize {
         self.time += 1;
         let sets: Vec<Arc<ReplicaSet>> = self.sets.values().cloned().map(Arc::new).collect();
-        let plan = plan(names(), &self.deployment, &sets, Time::from_unix(self.time));
+        let ending = |uid: &str| self.ending.contains(uid);
+        let plan = plan(names(), &self.deployment, &sets, &ending, Time::from_unix(self.time));
         let count = plan.writes.len();
         for write in plan.writes {
             self.apply(write);
@@ -274,7 +277,7 @@ fn what_is_no_part_of_the_template_reaches_the_newest_set() {
 #[test]
 fn each_scaling_has_an_event() {
     let empty: [Arc<ReplicaSet>; 0] = [];
-    let mut first = plan(names(), &deployment(3), &empty, Time::from_unix(1));
+    let mut first = plan(names(), &deployment(3), &empty, &|_| false, Time::from_unix(1));
     let event = first.events.remove(&0).unwrap();
     assert!(matches!(first.writes[0], Write::Create(_)));
     assert_eq!(event.act, Act::Scale { from: None, to: 3 });
@@ -283,7 +286,7 @@ fn each_scaling_has_an_event() {
     cluster.settle();
     cluster.deployment.spec.replicas = Some(1);
     let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
-    let plan = plan(names(), &cluster.deployment, &sets, Time::from_unix(2));
+    let plan = plan(names(), &cluster.deployment, &sets, &|_| false, Time::from_unix(2));
     let acts: Vec<_> = plan.events.values().map(|event| event.act).collect();
     assert_eq!(acts, [Act::Scale { from: Some(3), to: 1 }]);
 }
@@ -333,6 +336,64 @@ fn recreate_waits_until_the_old_pods_are_gone() {
     assert_eq!(cluster.available(), 2);
 }
 
+/// `rollout pause` in the middle, then `scale`: both templates keep their part.
+#[test]
+fn a_paused_rollout_is_scaled_in_proportion() {
+    let mut cluster = Cluster::new(deployment(10));
+    roll(&mut cluster.deployment, "2", "2");
+    cluster.settle();
+    cluster.change_template("two");
+    for _ in 0..4 {
+        cluster.step();
+        cluster.pods_follow();
+    }
+    let sizes = |cluster: &Cluster| {
+        let mut sets: Vec<&ReplicaSet> = cluster.sets.values().collect();
+        sets.sort_by_key(|set| set.metadata.creation_timestamp.unix());
+        sets.iter().map(|set| set.spec.replicas.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(&cluster), [8, 4]);
+    cluster.deployment.spec.paused = true;
+    for (wanted, expect) in [(10, [8, 4]), (22, [16, 8]), (21, [15, 8]), (4, [4, 2]), (0, [0, 0])] {
+        cluster.deployment.spec.replicas = Some(wanted);
+        cluster.step();
+        assert_eq!(sizes(&cluster), expect, "{wanted}");
+        cluster.step();
+        assert_eq!((sizes(&cluster), cluster.step()), (expect.to_vec(), 0), "{wanted}: at rest");
+    }
+}
+
+/// Pods that are being deleted are in no status, and may run for all of their grace.
+#[test]
+fn recreate_waits_for_pods_on_their_way_out() {
+    let mut cluster = Cluster::new(deployment(2));
+    cluster.deployment.spec.strategy.type_ = "Recreate".into();
+    cluster.settle();
+    let first = cluster.sets.values().next().unwrap().clone();
+    cluster.change_template("two");
+    cluster.step();
+    cluster.pods_follow();
+    cluster.ending.insert(first.metadata.uid.clone());
+    cluster.step();
+    assert_eq!((cluster.sets.len(), cluster.pods()), (1, 0), "they still run");
+    cluster.ending.clear();
+    cluster.settle();
+    assert_eq!((cluster.sets.len(), cluster.available()), (2, 2));
+    // Back to the first template, whose set is there.
+    cluster.deployment.spec.template.spec.containers.clear();
+    let second = cluster.sets.values().find(|set| set.metadata.uid != first.metadata.uid);
+    let second = second.unwrap().metadata.uid.clone();
+    cluster.ending.insert(second);
+    for _ in 0..5 {
+        cluster.step();
+        cluster.pods_follow();
+    }
+    assert_eq!(cluster.pods(), 0);
+    cluster.ending.clear();
+    cluster.settle();
+    assert_eq!(cluster.sets[&first.metadata.name].status.replicas, 2);
+}
+
 #[test]
 fn history_is_bounded() {
     let mut cluster = Cluster::new(deployment(1));
@@ -354,7 +415,8 @@ fn a_stuck_rollout_is_reported_after_the_deadline() {
     cluster.step();
     assert_eq!(cluster.condition("Progressing"), "True ReplicaSetUpdated");
     let sets: Vec<Arc<ReplicaSet>> = cluster.sets.values().cloned().map(Arc::new).collect();
-    let waiting = plan(names(), &cluster.deployment, &sets, Time::from_unix(cluster.time));
+    let waiting =
+        plan(names(), &cluster.deployment, &sets, &|_| false, Time::from_unix(cluster.time));
     let due = waiting.again_in.map(|due| due.as_secs()).unwrap();
     assert!((590..=601).contains(&due), "{due}");
     cluster.time += i64::try_from(due).unwrap();
@@ -383,7 +445,7 @@ fn shares_are_rounded_and_bounded() {
         let mut deployment = deployment(replicas);
         roll(&mut deployment, surge, unavailable);
         let sizes = Sizes::of(None, &[]);
-        let got = rollout::first_size(&deployment, &sizes);
+        let got = rollout::first_size(&deployment, &sizes, OldPods::Gone);
         assert_eq!(got, Some(i64::from(replicas.max(0))));
         let shares = (rollout::max_surge(&deployment), rollout::max_unavailable(&deployment));
         assert_eq!(shares, expect, "{surge} {unavailable} of {replicas}");

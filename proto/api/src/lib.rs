@@ -6,13 +6,14 @@
 //!   `apiVersion` and `kind` is written and read ([`object`]).
 //! - [`schema`]: every message of every group as static tables, for code that works on any kind.
 //! - [`Quantity`], [`IntOrString`], [`Time`], [`MicroTime`], [`RawJson`]: the API's own scalars.
-//! - [`selectors`], [`status`], [`yaml`], [`names`].
+//! - [`selectors`], [`status`], [`yaml`], [`names`], [`duration`].
 //!
 //! Names on the wire become `snake_case`: `hostIP` is `host_ip`, `podIPs` is `pod_ips`, `type` is
 //! `type_`. A field that is absent or present by meaning is an `Option`; inlined messages are fields
 //! named after their type (`volume.volume_source.config_map`).
 
 pub mod codec;
+pub mod duration;
 mod int_or_string;
 pub mod migration;
 pub mod names;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proto_api::Quantity;
+use proto_api::{Quantity, duration};
 
 use super::{Reading, Signal};
 
@@ -99,10 +99,10 @@ pub fn thresholds(texts: &Texts<'_>) -> Result<Vec<Threshold>, Vec<Fault>> {
     let mut graces = BTreeMap::new();
     for (name, text) in texts.soft_grace {
         let path = format!("evictionSoftGracePeriod.{name}");
-        match (Signal::parse(name), duration(text)) {
+        match (Signal::parse(name), duration::parse(text)) {
             (None, _) => faults.push(unknown(path)),
-            (_, None) => faults.push(Fault { path, message: format!("{text:?} is no duration") }),
-            (Some(signal), Some(grace)) => {
+            (_, Err(error)) => faults.push(Fault { path, message: error.to_string() }),
+            (Some(signal), Ok(grace)) => {
                 graces.insert(signal, grace);
             }
         }
@@ -172,22 +172,6 @@ fn amount(text: &str) -> Result<Amount, String> {
     Ok(Amount::Absolute(quantity.as_bytes()))
 }
 
-/// A duration of the ecosystem's form: numbers with units `h`, `m`, `s`, `ms`.
-fn duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut sum = Duration::ZERO;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let (number, after) = rest.split_at(digits);
-        let number: u64 = number.parse().ok()?;
-        let units = [("ms", 1_u64), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
-        let (unit, millis) = units.into_iter().find(|(unit, _)| after.starts_with(unit))?;
-        sum = sum.checked_add(Duration::from_millis(number.checked_mul(millis)?))?;
-        rest = after.get(unit.len()..)?;
-    }
-    (!text.is_empty()).then_some(sum)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,6 +209,24 @@ mod tests {
         );
         assert_eq!(all[1].min_reclaim, Some(Amount::Absolute(1 << 30)));
         assert_eq!(all[3].below.of(1000), 55);
+    }
+
+    #[test]
+    fn a_grace_is_any_duration_of_other_settings() {
+        let soft = map(&[("memory.available", "1Gi")]);
+        let none = BTreeMap::new();
+        let grace_of = |text: &str| {
+            let grace = map(&[("memory.available", text)]);
+            let texts = Texts { hard: &none, soft: &soft, soft_grace: &grace, min_reclaim: &none };
+            thresholds(&texts).map(|all| all[0].grace.unwrap_or_default())
+        };
+        for (text, millis) in [("1.5m", 90_000), ("0", 0), ("+2s", 2000), ("1h0m0.5s", 3_600_500)] {
+            assert_eq!(grace_of(text), Ok(Duration::from_millis(millis)), "{text}");
+        }
+        assert_eq!(grace_of("10us"), Ok(Duration::from_micros(10)));
+        for text in ["", "-1s", "5", "9999999999h"] {
+            assert!(grace_of(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The resolver configuration of a pod: by its policy, with its own additions, within what resolvers take.
 
+use std::collections::HashSet;
+
 use proto_api::core::v1::Pod;
 
 use crate::hosts;
@@ -79,25 +81,35 @@ fn missing_cluster_dns(pod: &Pod) -> String {
     )
 }
 
+/// Appends what is not in the list yet.
 fn append(list: &mut Vec<String>, more: &[String]) {
-    for item in more {
-        if !list.contains(item) {
-            list.push(item.clone());
-        }
-    }
+    let mut known: HashSet<&str> = HashSet::new();
+    let known_before = std::mem::take(list);
+    let new = known_before.iter().chain(more).filter(|item| known.insert(item.as_str()));
+    *list = new.cloned().collect();
 }
 
 fn add_own(dns: &mut DnsConfig, pod: &Pod) {
     let Some(own) = &pod.spec.dns_config else { return };
     append(&mut dns.servers, &own.nameservers);
     append(&mut dns.searches, &own.searches);
-    for option in &own.options {
-        dns.options.retain(|known| known.split(':').next() != Some(option.name.as_str()));
-        dns.options.push(match &option.value {
-            Some(value) if !value.is_empty() => format!("{}:{value}", option.name),
-            _ => option.name.clone(),
-        });
-    }
+    dns.options.extend(own.options.iter().map(|option| match &option.value {
+        Some(value) if !value.is_empty() => format!("{}:{value}", option.name),
+        _ => option.name.clone(),
+    }));
+    keep_last(&mut dns.options);
+}
+
+/// Of options of one name the last counts.
+fn keep_last(options: &mut Vec<String>) {
+    let all = std::mem::take(options);
+    let mut known: HashSet<&str> = HashSet::new();
+    let last = all
+        .iter()
+        .rev()
+        .filter(|option| known.insert(option.split(':').next().unwrap_or_default()));
+    *options = last.cloned().collect();
+    options.reverse();
 }
 
 /// Cuts what resolvers would ignore or choke on, and says so.
@@ -229,5 +241,35 @@ mod tests {
         let got = resolver(&pod, &node());
         assert!(got.config.searches.join(" ").len() <= SEARCH_CHARS_MAX);
         assert_eq!(got.warnings.len(), 1);
+    }
+
+    #[test]
+    fn many_settings_cost_what_they_are() {
+        let mut pod = pod("Default");
+        let number = 30_000;
+        let options = (0..number)
+            .map(|n| PodDNSConfigOption { name: format!("option-{n}"), value: Some("1".into()) });
+        let texts = || (0..number).map(|n| format!("192.0.2.{n}")).collect::<Vec<String>>();
+        pod.spec.dns_config = Some(PodDNSConfig {
+            nameservers: texts(),
+            searches: texts(),
+            options: options.collect(),
+        });
+        let began = std::time::Instant::now();
+        let got = resolver(&pod, &node()).config;
+        assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
+        assert_eq!((got.servers.len(), got.options.len()), (3, number + 1));
+    }
+
+    #[test]
+    fn the_last_of_an_option_counts() {
+        let mut pod = pod("");
+        let option = |name: &str, value: &str| PodDNSConfigOption {
+            name: name.into(),
+            value: Some(value.into()),
+        };
+        let options = vec![option("ndots", "2"), option("timeout", "3"), option("ndots", "4")];
+        pod.spec.dns_config = Some(PodDNSConfig { options, ..PodDNSConfig::default() });
+        assert_eq!(resolver(&pod, &node()).config.options, ["timeout:3", "ndots:4"]);
     }
 }

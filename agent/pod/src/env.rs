@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
+use agent_node::resources::HUGE_PAGES;
 use proto_api::core::v1::{
     ConfigMap, Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Secret,
 };
@@ -456,7 +457,8 @@ fn subscript<'a>(path: &'a str, field: &str) -> Option<&'a str> {
     path.strip_prefix(field)?.strip_prefix("['")?.strip_suffix("']")
 }
 
-/// An amount of a container's resources in units of the divisor, rounded up. A limit that is not set is what the node can give.
+/// An amount of a container's resources in units of the divisor, rounded up. A limit that is not set is what the node can give, but for
+/// huge pages.
 ///
 /// # Errors
 /// The resource is not one of `limits.` or `requests.` with a known name.
@@ -467,11 +469,13 @@ pub fn resource_value(
 ) -> Result<String, EnvError> {
     let unknown = || EnvError::UnknownResource(field.resource.clone());
     let (list, name) = field.resource.split_once('.').ok_or_else(unknown)?;
-    let known =
-        matches!(name, "cpu" | "memory" | "ephemeral-storage") || name.starts_with("hugepages-");
+    let is_huge = name.starts_with(HUGE_PAGES);
+    let known = matches!(name, "cpu" | "memory" | "ephemeral-storage") || is_huge;
     let resources = &container.resources;
     let amount = match list {
         _ if !known => return Err(unknown()),
+        // Of huge pages a container has what it asks for and no more.
+        "limits" if is_huge => resources.limits.get(name),
         "limits" => resources.limits.get(name).filter(|q| !q.is_zero()).or(allocatable.get(name)),
         "requests" => resources.requests.get(name).or(resources.limits.get(name)),
         _ => return Err(unknown()),
@@ -485,6 +489,7 @@ pub fn resource_value(
         (amount.value(), divisor.value())
     };
     let divisor = divisor.max(1);
+    let (amount, divisor) = (i128::from(amount), i128::from(divisor));
     Ok(amount.saturating_add(divisor.saturating_sub(1)).div_euclid(divisor).to_string())
 }
 

@@ -47,13 +47,17 @@ pub fn expanded_len(text: &str, lookup: impl Fn(&str) -> Option<usize>) -> usize
 /// Gives the pieces of a text to `take` for as long as it wants more; whether it wanted all.
 fn pieces<'a>(text: &'a str, mut take: impl FnMut(Piece<'a>) -> bool) -> bool {
     let mut rest = text;
+    // Bytes behind the last `)`: what begins there is no reference, and its end is not looked for.
+    let behind = text.rfind(')').and_then(|at| text.len().checked_sub(at.checked_add(1)?));
+    let behind = behind.unwrap_or(text.len());
     while let Some((before, after)) = rest.split_once('$') {
         if !take(Piece::Text(before)) {
             return false;
         }
+        let ends = after.len() > behind;
         let (piece, tail) = if let Some(tail) = after.strip_prefix('$') {
             (Piece::Text("$"), tail)
-        } else if let Some((name, tail)) = reference(after) {
+        } else if let Some((name, tail)) = ends.then(|| reference(after)).flatten() {
             let from = rest.get(before.len()..).unwrap_or_default();
             let written = from.strip_suffix(tail).unwrap_or_default();
             (Piece::Name(name, written), tail)
@@ -110,6 +114,21 @@ mod tests {
             if let Some(less) = expect.len().checked_sub(1) {
                 assert_eq!(expand(text, less, lookup), None, "{text}");
             }
+        }
+    }
+
+    #[test]
+    fn references_without_an_end_are_not_looked_for_again_and_again() {
+        for (begin, end) in [("", ""), ("$(A)", ""), ("", "$")] {
+            // Half a mebibyte of beginnings took minutes.
+            let text = format!("{begin}{}{end}", "$(".repeat(1 << 19));
+            let began = std::time::Instant::now();
+            let expanded = expand(&text, usize::MAX, |_| Some("x"));
+            let after = text.strip_prefix(begin).expect("begins so");
+            let expect = format!("{}{after}", if begin.is_empty() { "" } else { "x" });
+            assert!(expanded.as_ref() == Some(&expect));
+            assert_eq!(expanded_len(&text, |_| Some(1)), expect.len());
+            assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
         }
     }
 }

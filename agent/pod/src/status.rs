@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use proto_api::Time;
 use proto_api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, PodCondition, PodIP, PodStatus,
 };
+use proto_api::{Time, duration};
 
 use crate::backoff::{Step, Trouble};
 use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
@@ -26,18 +26,19 @@ pub(crate) fn status(
     now: Now,
 ) -> PodStatus {
     let over = matches!(stage, Stage::Clearing | Stage::Finished | Stage::Gone);
-    let view = View { want, seen, memory, now: now.boot, over };
+    let view = View::new(want, seen, memory, now.boot, over);
     // A refused pod has no containers to tell of: tools then show why it was refused.
     let shown = !matches!(memory.admission, Some(Admission::Refused { .. }));
     let statuses = |list: &[ContainerWant]| -> Vec<ContainerStatus> {
-        list.iter().filter(|_| shown).map(|container| view.status(container)).collect()
+        let numbered = list.iter().enumerate().filter(|_| shown);
+        numbered.map(|(number, container)| view.status(number, container)).collect()
     };
     let (init, main) = (statuses(&want.init), statuses(&want.containers));
     let ephemeral = statuses(&want.ephemeral);
     memory.phase = memory.phase.advance(phase(want, memory, stage, &main));
     let (reason, message) = pod_reason(memory);
-    let sidecars = init.iter().filter(|s| want.sidecars().any(|c| c.name == s.name));
-    let serving: Vec<&ContainerStatus> = sidecars.chain(&main).collect();
+    let sidecars = want.init.iter().zip(&init).filter(|(c, _)| c.role == Role::Sidecar);
+    let serving: Vec<&ContainerStatus> = sidecars.map(|(_, s)| s).chain(&main).collect();
     let conditions = conditions(want, memory, &serving, now);
     let ips = if want.host_network { want.host_ips.clone() } else { memory.ips.clone() };
     PodStatus {
@@ -232,6 +233,10 @@ struct View<'a> {
     now: Duration,
     /// Whether nothing of the pod runs any more, for good.
     over: bool,
+    /// How many init containers, from the first on, hold up nothing any more.
+    past: usize,
+    /// How many of them, from the first on, should have run by now: up to the last that has, one in any case.
+    begun: usize,
 }
 
 /// How often a container has been restarted. An instance that was made and has not begun to run counts from when it does: readers take a
@@ -244,12 +249,30 @@ fn restarts(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> u32 {
     }
 }
 
-impl View<'_> {
-    fn status(&self, container: &ContainerWant) -> ContainerStatus {
+impl<'a> View<'a> {
+    fn new(
+        want: &'a PodWant,
+        seen: &'a PodSeen,
+        memory: &'a Memory,
+        now: Duration,
+        over: bool,
+    ) -> Self {
+        let sandbox = memory.sandbox_attempt.unwrap_or(0);
+        let past = want.init.iter().take_while(|c| memory.is_past(c, sandbox)).count();
+        let has_run = |c: &ContainerWant| {
+            let known = memory.containers.get(&c.name);
+            known.is_some_and(|m| m.ended.is_some() || m.previous.is_some())
+        };
+        let begun = want.init.iter().rposition(has_run).unwrap_or(0).saturating_add(1);
+        Self { want, seen, memory, now, over, past, begun }
+    }
+
+    /// The status of the container that is `number` in its list.
+    fn status(&self, number: usize, container: &ContainerWant) -> ContainerStatus {
         let known = self.memory.containers.get(&container.name).cloned().unwrap_or_default();
         let newest = self.seen.newest(&container.name).filter(|c| Some(c.attempt) == known.attempt);
         let running = running(newest, &known).is_some();
-        let (state, last_state) = self.states(container, &known, newest);
+        let (state, last_state) = self.states((number, container), &known, newest);
         // One that has not begun to run says nothing of itself: what the runtime shows of it differs from what it was asked for.
         let begun = newest.filter(|c| c.state != InstanceState::Created);
         let shown = begun.map(|c| (c.image.clone(), c.image_id.clone(), runtime_id(&c.id)));
@@ -281,7 +304,7 @@ impl View<'_> {
     /// State and last state of a container.
     fn states(
         &self,
-        container: &ContainerWant,
+        (number, container): (usize, &ContainerWant),
         known: &ContainerMemory,
         newest: Option<&ContainerSeen>,
     ) -> (ContainerState, ContainerState) {
@@ -292,11 +315,13 @@ impl View<'_> {
             let running = Some(ContainerStateRunning { started_at });
             return (ContainerState { running, ..ContainerState::default() }, previous);
         }
-        let waiting = self.waiting(container, known);
+        let waiting = self.waiting(number, container, known);
         match (&known.ended, waiting) {
             (Some(ended), Some(waiting)) => (waiting, terminated(ended)),
             (Some(ended), None) => (terminated(ended), previous),
-            (None, _) if self.counts_as_failed(container) => (terminated(&never_ran()), previous),
+            (None, _) if self.counts_as_failed(number, container) => {
+                (terminated(&never_ran()), previous)
+            }
             (None, waiting) => (waiting.unwrap_or_else(|| self.not_yet(container)), previous),
         }
     }
@@ -304,19 +329,11 @@ impl View<'_> {
     /// Whether a container that has not run counts as failed, now that its pod is over: each of a pod that was initialized, and
     /// init containers up to the last that has run, the first in any case. Others go on to wait, as tools expect of a pod that
     /// failed while it was initialized.
-    fn counts_as_failed(&self, container: &ContainerWant) -> bool {
-        let init = &self.want.init;
-        let has_run = |c: &ContainerWant| {
-            let known = self.memory.containers.get(&c.name);
-            known.is_some_and(|m| m.ended.is_some() || m.previous.is_some())
-        };
+    fn counts_as_failed(&self, number: usize, container: &ContainerWant) -> bool {
         self.over
             && match container.role {
-                Role::Main => init.is_empty() || self.memory.initialized_in.is_some(),
-                Role::Init | Role::Sidecar => {
-                    let last = init.iter().rposition(has_run).unwrap_or(0);
-                    init.iter().take(last.saturating_add(1)).any(|c| c.name == container.name)
-                }
+                Role::Main => self.want.init.is_empty() || self.memory.initialized_in.is_some(),
+                Role::Init | Role::Sidecar => number < self.begun,
                 Role::Ephemeral => false,
             }
     }
@@ -324,12 +341,13 @@ impl View<'_> {
     /// What a container that should run waits for, where that is worth telling.
     fn waiting(
         &self,
+        number: usize,
         container: &ContainerWant,
         known: &ContainerMemory,
     ) -> Option<ContainerState> {
         let policy = self.want.policy(container.role);
         let over = self.memory.ending.is_some() || known.is_over(policy);
-        if over || !self.has_turn(container) {
+        if over || !self.has_turn(number, container) {
             return None;
         }
         if let Some(state) = self.crash_loop(container, known) {
@@ -356,18 +374,16 @@ impl View<'_> {
     }
 
     /// Whether the order of init containers has come to this one.
-    fn has_turn(&self, container: &ContainerWant) -> bool {
+    fn has_turn(&self, number: usize, container: &ContainerWant) -> bool {
         let initialized = is_initialized(self.want, self.memory);
         let sandbox = self.memory.sandbox_attempt.unwrap_or(0);
-        let past = |c: &&ContainerWant| self.memory.is_past(c, sandbox);
         match container.role {
             Role::Main => initialized,
             Role::Ephemeral => true,
             Role::Init | Role::Sidecar => {
-                let before = self.want.init.iter().take_while(|c| c.name != container.name);
-                let reached = before.clone().filter(past).count() == before.count();
-                let done = container.role == Role::Init && (initialized || past(&container));
-                reached && !done
+                let past = self.memory.is_past(container, sandbox);
+                let done = container.role == Role::Init && (initialized || past);
+                number <= self.past && !done
             }
         }
     }
@@ -383,7 +399,7 @@ impl View<'_> {
             return None;
         }
         let PodWant { namespace, name, uid, .. } = self.want;
-        let delay = go_duration(known.backoff.delay.min(longest));
+        let delay = duration::format(known.backoff.delay.min(longest));
         let container = &container.name;
         let message = format!(
             "back-off {delay} restarting failed container={container} pod={name}_{namespace}({uid})"
@@ -470,13 +486,5 @@ fn time(nanoseconds: i64) -> Time {
     match nanoseconds.div_euclid(1_000_000_000) {
         0 => Time::default(),
         secs => Time::from_unix(secs),
-    }
-}
-
-/// A duration as tools of this ecosystem print it: `10s`, `1m20s`, `5m0s`.
-fn go_duration(duration: Duration) -> String {
-    match duration.as_secs() {
-        secs @ 0..60 => format!("{secs}s"),
-        secs => format!("{}m{}s", secs / 60, secs % 60),
     }
 }

@@ -183,6 +183,31 @@ fn amounts_round_up_in_units_of_the_divisor() {
 }
 
 #[test]
+fn amounts_are_rounded_up_exactly_and_huge_pages_are_what_was_asked_for() {
+    let quantity = |text: &str| text.parse::<Quantity>().expect("quantity");
+    let mut container = Container::default();
+    container.resources.limits = BTreeMap::from([
+        ("memory".to_owned(), quantity("9223372036854775807")),
+        ("hugepages-1Gi".to_owned(), quantity("2Gi")),
+    ]);
+    let huge = |size: &str| (format!("hugepages-{size}"), quantity("4Gi"));
+    let allocatable = BTreeMap::from([huge("2Mi"), huge("1Gi")]);
+    let table = [
+        ("limits.memory", "1", "9223372036854775807"),
+        ("limits.memory", "2", "4611686018427387904"),
+        ("limits.memory", "9223372036854775807", "1"),
+        ("limits.hugepages-1Gi", "1Gi", "2"),
+        ("limits.hugepages-2Mi", "1", "0"),
+    ];
+    for (resource, divisor, expect) in table {
+        let (resource, divisor) = (resource.to_owned(), quantity(divisor));
+        let selector = ResourceFieldSelector { resource, divisor, ..Default::default() };
+        let got = resource_value(&selector, &container, &allocatable);
+        assert_eq!(got.as_deref(), Ok(expect), "{selector:?}");
+    }
+}
+
+#[test]
 fn services_show_under_their_names() {
     let web = ServiceEnv {
         name: "my-web".into(),

@@ -503,3 +503,59 @@ fn a_pod_that_is_over_keeps_its_status_when_its_remains_go() {
     assert_eq!((after.stage, after.actions.len()), (Stage::Finished, 0));
     assert_eq!(after.status, next.status);
 }
+
+#[test]
+fn a_pod_of_many_containers_is_planned_in_proportion() {
+    let number = 3000;
+    let many = |role: fn(&str) -> ContainerWant| -> Vec<ContainerWant> {
+        (0..number)
+            .map(|n| {
+                let name = format!("c{n}");
+                ContainerWant { image: format!("image:{n}"), ..role(&name) }
+            })
+            .collect()
+    };
+    let sidecar = |name: &str| ContainerWant { role: Role::Sidecar, ..container(name) };
+    for want in [
+        PodWant { init: many(init_container), ..want() },
+        PodWant { init: many(sidecar), ..want() },
+        PodWant { containers: many(container), ..want() },
+    ] {
+        let mut memory = admitted();
+        for container in &want.init {
+            let known = memory.containers.entry(container.name.clone()).or_default();
+            let ended = crate::memory::Ended::default();
+            (known.attempt, known.sandbox_attempt) = (Some(0), Some(0));
+            (known.ended, known.came_up_in) = (Some(ended), Some(0));
+        }
+        let began = std::time::Instant::now();
+        let next = plan(&want, &prepared(), &memory, at(0));
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+        assert_eq!(next.stage, Stage::Running);
+    }
+}
+
+#[test]
+fn what_a_pod_has_left_behind_is_not_remembered() {
+    let mut memory = admitted();
+    // A user tries one image after the other, and its sandbox is lost again and again.
+    for n in 0..1000 {
+        memory.failed(Step::Image(format!("none:{n}")), "ErrImagePull", "no", BOOT);
+        memory.sandbox_stopped(n);
+    }
+    memory.failed(Step::Image("image:1".into()), "ErrImagePull", "no", BOOT);
+    memory.failed(Step::Container("c".into()), "RunContainerError", "no", BOOT);
+    memory.failed(Step::Sandbox, "", "no", BOOT);
+    let sandbox = |attempt, ready| SandboxSeen {
+        id: format!("s{attempt}"),
+        attempt,
+        ready,
+        ..SandboxSeen::default()
+    };
+    let seen = PodSeen { sandboxes: vec![sandbox(1000, true), sandbox(999, false)], ..prepared() };
+    let memory = plan(&want(), &seen, &memory, at(0)).memory;
+    let steps: Vec<&Step> = memory.troubles.iter().map(|trouble| &trouble.step).collect();
+    let image = Step::Image("image:1".into());
+    assert_eq!(steps, [&image, &Step::Container("c".into()), &Step::Sandbox]);
+    assert_eq!(memory.sandboxes_stopped, [999].into());
+}

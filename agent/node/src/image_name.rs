@@ -56,9 +56,12 @@ impl ImageName {
         if text.contains('@') && !is_digest(digest) {
             return Err(ImageNameError::Format);
         }
-        let path_at = rest.rfind('/').map_or(0, |at| at + 1);
-        let (named, tag) = match rest.get(path_at..).and_then(|last| last.split_once(':')) {
-            Some((_, tag)) => (&rest[..rest.len() - tag.len() - 1], Some(tag)),
+        let last = rest.rsplit('/').next().unwrap_or(rest);
+        let (named, tag) = match last.split_once(':') {
+            Some((_, tag)) => {
+                let named = rest.strip_suffix(tag).and_then(|rest| rest.strip_suffix(':'));
+                (named.unwrap_or(rest), Some(tag))
+            }
             None => (rest, None),
         };
         if tag.is_some_and(|tag| !is_tag(tag)) {

@@ -181,30 +181,26 @@ fn port_of(host: &str) -> (&str, &str) {
 
 /// Shell globs with `*` and `?` over one part of a host name.
 fn glob_matches(glob: &str, text: &str) -> bool {
-    let (glob, text) = (glob.as_bytes(), text.as_bytes());
-    // Where the last star was, and how much of the text it has taken.
-    let (mut at, mut taken, mut star) = (0, 0, None);
-    while taken < text.len() {
-        match glob.get(at) {
-            Some(b'*') => {
-                star = Some((at, taken));
-                at += 1;
+    let (mut glob, mut text) = (glob.as_bytes(), text.as_bytes());
+    // What came after the last star, of both.
+    let mut star: Option<(&[u8], &[u8])> = None;
+    while let Some((first, after)) = text.split_first() {
+        match glob.split_first() {
+            Some((b'*', rest)) => {
+                star = Some((rest, text));
+                glob = rest;
             }
-            Some(byte) if *byte == b'?' || text.get(taken) == Some(byte) => {
-                at += 1;
-                taken += 1;
+            Some((byte, rest)) if *byte == b'?' || byte == first => (glob, text) = (rest, after),
+            _ => {
+                // The star takes one more.
+                let Some((rest, from)) = star else { return false };
+                let Some((_, from)) = from.split_first() else { return false };
+                star = Some((rest, from));
+                (glob, text) = (rest, from);
             }
-            _ => match star {
-                Some((star_at, from)) => {
-                    star = Some((star_at, from + 1));
-                    at = star_at + 1;
-                    taken = from + 1;
-                }
-                None => return false,
-            },
         }
     }
-    glob.get(at..).is_some_and(|rest| rest.iter().all(|byte| *byte == b'*'))
+    glob.iter().all(|byte| *byte == b'*')
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //!
 //! Capacity, pods and time come in as values; nothing here reads a file or a clock.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 pub mod admission;
 pub mod cgroup;
 pub mod eviction;

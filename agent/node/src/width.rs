@@ -79,7 +79,7 @@ impl Width {
             _ => known.min(took),
         };
         *base = Some(learned);
-        self.calls += 1;
+        self.calls = self.calls.saturating_add(1);
         self.waited += in_flight as f64 * (1.0 - learned / took).max(0.0);
         if self.calls >= self.now {
             self.adapt();
@@ -91,7 +91,7 @@ impl Width {
         if waited > TOO_MANY_WAIT {
             self.now = self.now.saturating_sub(1).max(LEAST);
         } else if waited < TOO_FEW_WAIT && self.wanted {
-            self.now = (self.now + 1).min(MOST);
+            self.now = self.now.saturating_add(1).min(MOST);
         }
         (self.calls, self.waited, self.wanted) = (0, 0.0, false);
     }

@@ -8,6 +8,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::time::{Instant, timeout};
 
 use crate::{ANSWER_BYTES, Asker, tcp};
 
@@ -19,7 +20,8 @@ const UNIMPLEMENTED: &str = "12";
 pub(crate) async fn probe(port: u16, service: &str, asker: Asker<'_>) -> Outcome {
     let address = tcp::authority(asker.ip, port);
     let within = format!("{:?}", asker.timeout);
-    let stream = match tokio::time::timeout(asker.timeout, tcp::connect(asker.ip, port)).await {
+    let began = Instant::now();
+    let stream = match timeout(asker.timeout, tcp::connect(asker.ip, port)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(line)) => {
             return Outcome::Failure(format!(
@@ -33,7 +35,8 @@ pub(crate) async fn probe(port: u16, service: &str, asker: Asker<'_>) -> Outcome
         }
     };
     let call = check(TokioIo::new(stream), &address, service, asker.user_agent);
-    match tokio::time::timeout(asker.timeout, call).await {
+    // Connecting and asking have one time together.
+    match timeout(asker.timeout.saturating_sub(began.elapsed()), call).await {
         Ok(Ok(status)) => serving(status),
         Ok(Err(line)) => Outcome::Failure(line),
         Err(_) => Outcome::Failure(format!("timeout: health rpc did not complete within {within}")),
@@ -91,7 +94,7 @@ fn message(service: &str) -> Bytes {
         message.put_u8(u8::try_from(length).unwrap_or(0));
         message.put_slice(service.as_bytes());
     }
-    let mut frame = BytesMut::with_capacity(message.len() + 5);
+    let mut frame = BytesMut::with_capacity(message.len().saturating_add(5));
     frame.put_u8(0);
     frame.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
     frame.put_slice(&message);

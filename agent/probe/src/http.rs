@@ -232,7 +232,7 @@ async fn beginning(mut body: Incoming) -> String {
     while bytes.len() < ANSWER_BYTES {
         let Some(Ok(frame)) = body.frame().await else { break };
         if let Some(data) = frame.data_ref() {
-            let room = ANSWER_BYTES - bytes.len();
+            let room = ANSWER_BYTES.saturating_sub(bytes.len());
             bytes.extend(data.iter().take(room));
         }
     }

@@ -3,6 +3,8 @@
 //! Every connection is used once and closed with a reset, so that a probe leaves no port of the node waiting; every answer is
 //! read to a bound; nothing is followed to another host.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 mod grpc;
 mod http;
 mod tcp;

@@ -26,7 +26,7 @@ pub(crate) async fn of_images(channel: Channel) -> Result<Arrivals, RuntimeError
     };
     let bytes = |n: i64| u64::try_from(n).unwrap_or(0);
     let add = |sum: Arrivals, part: (i64, i64)| Arrivals {
-        parts: sum.parts + 1,
+        parts: sum.parts.saturating_add(1),
         bytes: sum.bytes.saturating_add(bytes(part.0)),
         total: sum.total.saturating_add(bytes(part.1)),
     };

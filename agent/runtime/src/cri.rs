@@ -287,7 +287,8 @@ struct Earlier {
 
 impl Earlier {
     fn new() -> Self {
-        Self { until: tokio::time::Instant::now() + UNDER_WAY_MAX }
+        let now = tokio::time::Instant::now();
+        Self { until: now.checked_add(UNDER_WAY_MAX).unwrap_or(now) }
     }
 
     /// After a refusal: whether to ask again, once a moment has passed.

@@ -99,7 +99,8 @@ async fn follow(runtime: &CriRuntime, namespace: &str, send: &mpsc::Sender<Happe
             Err(error) => error,
             Ok(()) => StreamError::Closed,
         };
-        pause = if started.elapsed() > longest { first } else { (pause * 2).min(longest) };
+        pause =
+            if started.elapsed() > longest { first } else { pause.saturating_mul(2).min(longest) };
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),

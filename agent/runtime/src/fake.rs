@@ -48,7 +48,15 @@ struct State {
     sandboxes: BTreeMap<String, FakeSandbox>,
     containers: BTreeMap<String, FakeContainer>,
     changes: Vec<Change>,
-    failures: VecDeque<(&'static str, Refusal)>,
+    failures: VecDeque<(&'static str, Failure)>,
+    usage: Vec<ContainerUsage>,
+}
+
+/// How a call fails.
+#[derive(Debug)]
+enum Failure {
+    Refused(Refusal),
+    Panic,
 }
 
 #[derive(Debug)]
@@ -85,7 +93,18 @@ impl FakeRuntime {
 
     /// The next call of this name fails in this way, before it does anything.
     pub fn fail_next(&self, call: &'static str, kind: RefusalKind, message: &str) {
-        self.lock().failures.push_back((call, Refusal { kind, message: message.into() }));
+        let refusal = Refusal { kind, message: message.into() };
+        self.lock().failures.push_back((call, Failure::Refused(refusal)));
+    }
+
+    /// The next call of this name panics.
+    pub fn panic_next(&self, call: &'static str) {
+        self.lock().failures.push_back((call, Failure::Panic));
+    }
+
+    /// What containers are said to use.
+    pub fn set_usage(&self, usage: Vec<ContainerUsage>) {
+        self.lock().usage = usage;
     }
 
     /// The process of a running container ends by itself.
@@ -197,6 +216,7 @@ impl FakeRuntime {
     }
 
     /// Runs a call against the state, at once.
+    #[expect(clippy::panic, reason = "a test asked for it")]
     fn act<T: Send + 'static>(
         &self,
         call: &'static str,
@@ -209,7 +229,8 @@ impl FakeRuntime {
             _ => None,
         };
         let outcome = match failure {
-            Some((_, refusal)) => Err(refusal),
+            Some((_, Failure::Refused(refusal))) => Err(refusal),
+            Some((_, Failure::Panic)) => panic!("{call} was to panic"),
             None => act(&mut state),
         };
         let outcome =
@@ -232,13 +253,13 @@ impl State {
     fn now(&mut self) -> i64 {
         self.clock = match self.source {
             Some(now) => now(),
-            None => self.clock + TICK,
+            None => self.clock.saturating_add(TICK),
         };
         self.clock
     }
 
     fn id(&mut self, kind: &str) -> String {
-        self.ids += 1;
+        self.ids = self.ids.saturating_add(1);
         format!("{kind}-{}", self.ids)
     }
 
@@ -290,7 +311,7 @@ impl State {
         let id = self.id("sandbox");
         let ips = match config.namespaces.network {
             NamespaceScope::Node => Vec::new(),
-            _ => vec![format!("10.0.0.{}", self.ids % 250 + 2)],
+            _ => vec![format!("10.0.0.{}", (self.ids % 250).saturating_add(2))],
         };
         let seen = SandboxSeen { id: id.clone(), attempt: config.attempt, ready: true, ips };
         self.sandboxes.insert(id, FakeSandbox { config: config.clone(), seen: seen.clone() });
@@ -555,7 +576,7 @@ impl Runtime for FakeRuntime {
     }
 
     fn usage(&self) -> Answer<'_, Vec<ContainerUsage>> {
-        self.act("ListContainerStats", "", |_| Ok(Vec::new()))
+        self.act("ListContainerStats", "", |state| Ok(state.usage.clone()))
     }
 }
 

@@ -75,8 +75,8 @@ impl Holding {
     /// A call begins; it ends when what is given back is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Busy {
         let mut state = self.lock();
-        state.calls += 1;
-        state.begun += 1;
+        state.calls = state.calls.saturating_add(1);
+        state.begun = state.begun.saturating_add(1);
         state.hold();
         Busy { holding: self.clone() }
     }
@@ -165,9 +165,9 @@ fn wait() -> std::io::Result<()> {
     }
     let mut connection = UnixStream::from(std::io::stdout().as_fd().try_clone_to_owned()?);
     connection.set_nonblocking(false)?;
-    let until = Instant::now() + LINGER;
+    let began = Instant::now();
     loop {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = LINGER.saturating_sub(began.elapsed());
         if left.is_zero() {
             return Ok(());
         }

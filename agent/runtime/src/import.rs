@@ -151,14 +151,14 @@ pub async fn tar(
 /// # Errors
 /// When the runtime cannot be asked.
 pub async fn shown(runtime: &dyn Runtime, name: &str) -> Result<bool, RuntimeError> {
-    let deadline = tokio::time::Instant::now() + SHOWN_WITHIN;
+    let began = tokio::time::Instant::now();
     let mut pause = Duration::from_millis(2);
     while runtime.image(name).await?.is_none() {
-        if tokio::time::Instant::now() > deadline {
+        if began.elapsed() > SHOWN_WITHIN {
             return Ok(false);
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(Duration::from_millis(100));
+        pause = pause.saturating_mul(2).min(Duration::from_millis(100));
     }
     Ok(true)
 }
@@ -372,7 +372,7 @@ fn read_chunks<R: Read + Seek>(
         if send.blocking_send(message(WriteAction::Write, offset, data)).is_err() {
             return Ok(());
         }
-        offset += length;
+        offset = offset.saturating_add(length);
     }
     let commit = WriteContentRequest { labels, ..message(WriteAction::Commit, offset, Vec::new()) };
     let _ = send.blocking_send(commit);

@@ -5,6 +5,8 @@
 //! No call here retries: whoever calls knows whether trying again makes sense. A call that an earlier agent has left under way is
 //! waited for ([`hold`]).
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 pub mod runtime;
 
 mod arrivals;
@@ -15,6 +17,7 @@ pub mod hold;
 pub mod image;
 pub mod import;
 pub mod observe;
+#[allow(clippy::arithmetic_side_effects, reason = "it computes on what it is made of alone")]
 pub mod pause;
 
 #[cfg(feature = "testing")]

@@ -77,10 +77,11 @@ pub fn order<'a, 'b>(candidates: &'b [Candidate<'a>], signal: Signal) -> Vec<&'b
                 let asked = requested(EPHEMERAL_STORAGE);
                 (uses.disk() > asked, difference(uses.disk(), asked))
             }
-            // Nobody can ask for inodes or process ids: nobody uses more than that.
+            // Nobody can ask for inodes: each that is used is more than that, and who uses none would give none back.
             (Some(uses), Signal::NodefsInodesFree | Signal::ImagefsInodesFree) => {
-                (false, i128::from(uses.inodes))
+                (uses.inodes > 0, i128::from(uses.inodes))
             }
+            // Process ids are not asked for either, and every pod has some.
             (Some(uses), Signal::PidAvailable) => (false, i128::from(uses.tasks)),
         };
         (Reverse(exceeds), priority(c.pod), Reverse(amount), c.pod.metadata.uid.clone())
@@ -189,6 +190,19 @@ mod tests {
         ];
         assert_eq!(names(&all, Signal::ImagefsAvailable), ["c", "b", "a"]);
         assert_eq!(names(&all, Signal::PidAvailable), ["c", "a", "b"]);
+    }
+
+    #[test]
+    fn who_has_no_inodes_to_give_back_comes_last() {
+        let (idle, busy, system) =
+            (pod("idle", -5, ""), pod("busy", 10, ""), pod("busier", 20, ""));
+        let candidate = |pod, inodes| Candidate {
+            pod,
+            is_static: false,
+            uses: Some(PodUse { inodes, ..PodUse::default() }),
+        };
+        let all = [candidate(&idle, 0), candidate(&busy, 100), candidate(&system, 900)];
+        assert_eq!(names(&all, Signal::NodefsInodesFree), ["busy", "busier", "idle"]);
     }
 
     #[test]

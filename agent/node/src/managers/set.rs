@@ -99,7 +99,7 @@ impl fmt::Display for IdSet {
         let mut first = true;
         while let Some(from) = ids.next() {
             let mut to = from;
-            while let Some(next) = ids.next_if(|next| *next == to + 1) {
+            while let Some(next) = ids.next_if(|next| *next == to.saturating_add(1)) {
                 to = next;
             }
             let comma = if first { "" } else { "," };

@@ -129,7 +129,7 @@ impl Reader {
         }
         self.next = Part::Nothing;
         let message = std::mem::take(&mut self.read).encode_to_vec();
-        let mut framed = BytesMut::with_capacity(PREFIX_LEN + message.len());
+        let mut framed = BytesMut::with_capacity(message.len().saturating_add(PREFIX_LEN));
         framed.put_u8(0);
         framed.put_u32(u32::try_from(message.len()).ok()?);
         framed.put_slice(&message);
@@ -171,7 +171,7 @@ impl Reader {
             0 => Part::Nothing,
             _ => {
                 self.left = self.left << 8 | u64::from(byte);
-                match seen + 1 {
+                match seen.saturating_add(1) {
                     PREFIX_LEN if self.left == 0 => Part::End,
                     PREFIX_LEN => Part::Key,
                     seen => Part::Prefix { seen },
@@ -231,7 +231,7 @@ impl Varint {
     fn push(&mut self, byte: u8) -> Result<Option<u64>, TooLong> {
         let bits = u64::from(byte & 0x7f).checked_shl(self.shift).ok_or(TooLong)?;
         self.value |= bits;
-        self.shift += 7;
+        self.shift = self.shift.saturating_add(7);
         if byte & 0x80 != 0 {
             return Ok(None);
         }

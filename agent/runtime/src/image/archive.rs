@@ -260,7 +260,7 @@ impl<R: Read + Seek> Reader<'_, R> {
                 if !self.entries.contains_key(&blob_path(&inner.digest)) {
                     continue; // exports of one platform keep the whole index
                 }
-                if let Some(image) = self.image(inner, depth + 1)? {
+                if let Some(image) = self.image(inner, depth.saturating_add(1))? {
                     return Ok(Some(image));
                 }
             }
@@ -354,7 +354,7 @@ impl<R: Read + Seek> Reader<'_, R> {
     }
 
     fn document<T: for<'de> Deserialize<'de>>(&mut self, path: &str) -> Result<T, ArchiveError> {
-        self.documents += 1;
+        self.documents = self.documents.saturating_add(1);
         if self.documents > DOCUMENTS_MAX {
             return Err(ArchiveError::TooManyDocuments);
         }

@@ -5,14 +5,18 @@ use std::borrow::Cow;
 use crate::object::{Kind, Object};
 use crate::value::Value;
 
-/// Fields of every kind.
+/// Fields of every kind that has no list of its own.
 const COMMON: &[&str] = &["metadata.name", "metadata.namespace"];
 
-/// The fields besides `metadata.name` and `metadata.namespace`.
-fn own_fields(kind: &Kind) -> &'static [&'static str] {
-    match (kind.short_group, kind.kind) {
+/// The fields of kinds that Kubernetes 1.25 lists one by one; the others have the common two.
+fn own_fields(kind: &Kind) -> Option<&'static [&'static str]> {
+    Some(match (kind.short_group, kind.kind) {
         ("", "Pod") => &[
+            "metadata.name",
+            "metadata.namespace",
             "spec.nodeName",
+            // As the first clients named it.
+            "spec.host",
             "spec.restartPolicy",
             "spec.schedulerName",
             "spec.serviceAccountName",
@@ -22,6 +26,8 @@ fn own_fields(kind: &Kind) -> &'static [&'static str] {
             "status.nominatedNodeName",
         ],
         ("", "Event") => &[
+            "metadata.name",
+            "metadata.namespace",
             "involvedObject.kind",
             "involvedObject.namespace",
             "involvedObject.name",
@@ -35,6 +41,8 @@ fn own_fields(kind: &Kind) -> &'static [&'static str] {
             "type",
         ],
         ("events", "Event") => &[
+            "metadata.name",
+            "metadata.namespace",
             "regarding.kind",
             "regarding.namespace",
             "regarding.name",
@@ -44,27 +52,40 @@ fn own_fields(kind: &Kind) -> &'static [&'static str] {
             "regarding.fieldPath",
             "reason",
             "reportingController",
-            "source",
             "type",
         ],
-        ("", "Secret") => &["type"],
-        ("", "Node") => &["spec.unschedulable"],
-        ("", "Namespace") => &["status.phase"],
-        ("", "ReplicationController") | ("apps", "ReplicaSet") => &["status.replicas"],
-        ("batch", "Job") => &["status.successful"],
-        ("certificates", "CertificateSigningRequest") => &["spec.signerName"],
-        _ => &[],
-    }
+        ("", "Secret") => &["metadata.name", "metadata.namespace", "type"],
+        ("", "Node") => &["metadata.name", "spec.unschedulable"],
+        ("", "Namespace") => &["metadata.name", "status.phase"],
+        ("", "ReplicationController") => {
+            &["metadata.name", "metadata.namespace", "status.replicas"]
+        }
+        ("batch", "Job") => &["metadata.name", "metadata.namespace", "status.successful"],
+        ("certificates", "CertificateSigningRequest") => &["metadata.name", "spec.signerName"],
+        _ => return None,
+    })
 }
 
 /// The fields that objects of `kind` can be selected by.
 pub fn supported(kind: &Kind) -> impl Iterator<Item = &'static str> {
-    COMMON.iter().chain(own_fields(kind)).copied()
+    own_fields(kind).unwrap_or(COMMON).iter().copied()
 }
 
 /// Whether objects of `kind` can be selected by `field`.
 pub fn is_supported(kind: &Kind, field: &str) -> bool {
     supported(kind).any(|name| name == field)
+}
+
+/// What Kubernetes says of a `field` that objects of `kind` cannot be selected by.
+pub fn not_supported(kind: &Kind, field: &str) -> String {
+    match own_fields(kind) {
+        _ if kind.is("batch", "Job") => format!("field label {field:?} not supported for Job"),
+        Some(_) => format!("field label not supported: {field}"),
+        None => {
+            let [name, namespace] = COMMON else { return String::new() };
+            format!("{field:?} is not a known field selector: only {name:?}, {namespace:?}")
+        }
+    }
 }
 
 /// What `object` holds in `field`, as text; empty when unset, `None` when the field cannot be selected by.
@@ -74,13 +95,11 @@ pub fn value_of<'a>(object: &'a Object, field: &str) -> Option<Cow<'a, str>> {
     }
     let special = match (object.kind.kind, field) {
         ("Event", "source") => {
-            let (component, reporter) = match object.kind.short_group {
-                "events" => ("deprecatedSource", "reportingController"),
-                _ => ("source", "reportingComponent"),
-            };
-            let source = object.str_at(&[component, "component"]);
-            Some(if source.is_empty() { object.fields.str(reporter) } else { source })
+            let source = object.str_at(&["source", "component"]);
+            let reporter = object.fields.str("reportingComponent");
+            Some(if source.is_empty() { reporter } else { source })
         }
+        ("Pod", "spec.host") => Some(object.str_at(&["spec", "nodeName"])),
         ("Job", "status.successful") => return Some(text(object, &["status", "succeeded"], "0")),
         ("Pod", "status.podIPs") => {
             let ips = object.status().map_or(&[][..], |status| status.list("podIPs"));
@@ -108,5 +127,67 @@ fn text<'a>(object: &'a Object, path: &[&str], zero: &'static str) -> Cow<'a, st
         Some(Value::Bool(flag)) => Cow::Owned(flag.to_string()),
         Some(Value::Int(number)) => Cow::Owned(number.to_string()),
         _ => Cow::Borrowed(zero),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+    use crate::Engine;
+
+    /// What Kubernetes 1.25 answers, read off its sources: a field that is refused, and the words.
+    #[test]
+    fn fields_that_kubernetes_refuses_are_refused_in_its_words() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let common = |field: &str| {
+            format!(
+                "\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+            )
+        };
+        let own = |field: &str| format!("field label not supported: {field}");
+        for (version, kind, field, words) in [
+            // From 1.31 on.
+            ("v1", "Service", "spec.type", common("spec.type")),
+            ("v1", "Service", "spec.clusterIP", common("spec.clusterIP")),
+            ("v1", "ConfigMap", "data", common("data")),
+            ("apps/v1", "ReplicaSet", "status.replicas", common("status.replicas")),
+            ("batch/v1", "CronJob", "status.successful", common("status.successful")),
+            ("v1", "Pod", "spec.hostNetwork", own("spec.hostNetwork")),
+            ("v1", "Node", "metadata.namespace", own("metadata.namespace")),
+            ("v1", "Namespace", "metadata.namespace", own("metadata.namespace")),
+            ("events.k8s.io/v1", "Event", "source", own("source")),
+            (
+                "certificates.k8s.io/v1",
+                "CertificateSigningRequest",
+                "metadata.namespace",
+                own("metadata.namespace"),
+            ),
+            (
+                "batch/v1",
+                "Job",
+                "spec.x",
+                "field label \"spec.x\" not supported for Job".to_owned(),
+            ),
+        ] {
+            let kind = engine.kind_of(version, kind).expect(kind);
+            assert!(!is_supported(kind, field), "{} {field}", kind.kind);
+            assert_eq!(not_supported(kind, field), words);
+        }
+    }
+
+    #[test]
+    fn every_field_of_the_table_is_one_and_has_a_value() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {
+            assert!(is_supported(kind, "metadata.name"), "{}", kind.kind);
+            let empty = Object::new(std::sync::Arc::clone(kind));
+            for field in supported(kind) {
+                let top = field.split('.').next().unwrap_or_default();
+                assert!(kind.has_field(top), "{} has no {field}", kind.kind);
+                assert!(value_of(&empty, field).is_some(), "{} {field}", kind.kind);
+            }
+        }
     }
 }

@@ -87,8 +87,7 @@ fn field_selector(kind: &Kind, text: &str) -> Result<FieldSelector, ApiError> {
     let unknown = selector.requirements().iter().find(|r| !fields::is_supported(kind, &r.field));
     match unknown {
         Some(requirement) => {
-            let field = &requirement.field;
-            Err(ApiError::bad_request(format!("field label not supported: {field}")))
+            Err(ApiError::bad_request(fields::not_supported(kind, &requirement.field)))
         }
         None => Ok(selector),
     }

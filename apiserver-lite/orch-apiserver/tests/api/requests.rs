@@ -99,6 +99,28 @@ async fn errors_name_the_field() {
     assert_eq!(status["details"]["causes"][0]["field"], "spec.containers[0].name", "{status}");
 }
 
+/// Services can be selected by their type from Kubernetes 1.31 on; before, its servers say this.
+#[tokio::test]
+async fn fields_that_cannot_be_selected_by_are_refused_in_kubernetes_words() {
+    let server = TestServer::start().await;
+    for (path, words) in [
+        (
+            "services?fieldSelector=spec.type%3DNodePort",
+            "\"spec.type\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+        ),
+        ("pods?fieldSelector=spec.image%3Da", "field label not supported: spec.image"),
+        (
+            "nodes?fieldSelector=metadata.namespace%3Da",
+            "field label not supported: metadata.namespace",
+        ),
+    ] {
+        let status = server.get(&format!("/api/v1/{path}")).await.expect(400);
+        assert_eq!(status["message"], words);
+        assert_eq!(status["reason"], "BadRequest");
+    }
+    server.get("/api/v1/pods?fieldSelector=spec.host%3Dn").await.expect(200);
+}
+
 #[tokio::test]
 async fn unknown_fields_warn_or_fail() {
     let server = TestServer::start().await;

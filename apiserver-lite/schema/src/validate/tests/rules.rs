@@ -661,11 +661,19 @@ fn addresses_in_statuses() {
         json!({"podIP": "127.0.0.1"}),
         json!({"podIP": "169.254.169.254"}),
         json!({"podIP": "x"}),
-        json!({"hostIP": "::1"}),
+        json!({"hostIP": "169.254.169.254"}),
         json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]}),
     ] {
         assert!(!status(&pod, bad.clone()).is_empty(), "{bad}");
     }
+    // A node may be at loopback, and a pod in its network has its addresses.
+    assert_eq!(status(&pod, json!({"hostIP": "::1"})), Vec::<String>::new());
+    let mut shares = pod.clone();
+    shares["spec"]["hostNetwork"] = json!(true);
+    assert_eq!(
+        status(&shares, json!({"podIP": "127.0.0.1", "hostIP": "127.0.0.1"})),
+        Vec::<String>::new()
+    );
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
     let address = |text: &str| json!({"addresses": [{"type": "InternalIP", "address": text}]});
     assert_eq!(status(&node, address("192.0.2.1")), Vec::<String>::new());

@@ -73,7 +73,7 @@ pub mod netlink {
             if let Ok(ack) = Ack::read(&message) {
                 assert!(ack.text.is_none_or(|text| text.len() <= message.payload.len()));
             }
-            let _ = message.resource();
+            let _ = (message.resource(), Ack::read_done(&message));
         }
         let elements: usize = rules.tables.values().map(|table| table.elements_len()).sum();
         assert!(elements * 4 <= bytes.len());

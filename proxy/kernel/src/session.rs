@@ -21,6 +21,9 @@ const ANSWERS_MAX: usize = 1 << 20;
 /// Flows that one datagram asks to forget; their answers fit the smallest receive buffer that we may get.
 const DELETES_AT_ONCE: usize = 128;
 
+/// No batch begins with a larger sequence number. A datagram holds far fewer messages than there are beyond.
+const SEQ_MAX: u32 = u32::MAX / 2;
+
 /// A transaction was not committed, or nobody knows.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
@@ -130,7 +133,7 @@ impl<T: Transport> Session<T> {
             return Ok(());
         }
         let batch = batch.finish().map_err(CommitError::Encode)?;
-        self.seq = batch.seqs.end;
+        self.advance(batch.seqs.end);
         self.drain();
         self.transport
             .send(&batch.bytes)
@@ -291,8 +294,8 @@ impl<T: Transport> Session<T> {
         let first = self.seq;
         let request = ct::delete_all(first, flows).map_err(QueryError::Encode)?;
         let count = u32::try_from(flows.len()).unwrap_or(u32::MAX);
-        self.seq = first.wrapping_add(count);
-        let last = self.seq.wrapping_sub(1);
+        let last = first.wrapping_add(count).wrapping_sub(1);
+        self.advance(first.wrapping_add(count));
         self.drain();
         self.transport.send(&request).map_err(QueryError::Send)?;
         self.unread = true;
@@ -380,7 +383,12 @@ impl<T: Transport> Session<T> {
                 match message.kind {
                     wire::NLMSG_DONE => {
                         self.unread = false;
-                        return Ok(dumped);
+                        let errno = Ack::read_done(&message).map_err(QueryError::Answer)?;
+                        return match (errno, &dumped) {
+                            // What was asked for went meanwhile: the next attempt says so.
+                            (0, _) | (_, Dumped::Interrupted) => Ok(dumped),
+                            (errno, Dumped::Complete) => Err(QueryError::Refused { errno }),
+                        };
                     }
                     wire::NLMSG_ERROR => return refused(&message).map(|()| dumped),
                     _ => visit(&message).map_err(QueryError::Answer)?,
@@ -438,8 +446,13 @@ impl<T: Transport> Session<T> {
 
     fn next_seq(&mut self) -> u32 {
         let seq = self.seq;
-        self.seq = self.seq.wrapping_add(1);
+        self.advance(seq.wrapping_add(1));
         seq
+    }
+
+    /// Goes on with this sequence number, or from the beginning: those of one batch rise.
+    fn advance(&mut self, seq: u32) {
+        self.seq = if (1..=SEQ_MAX).contains(&seq) { seq } else { 1 };
     }
 }
 
@@ -449,3 +462,6 @@ fn refused(message: &Message<'_>) -> Result<(), QueryError> {
         errno => Err(QueryError::Refused { errno }),
     }
 }
+
+#[cfg(test)]
+mod tests;

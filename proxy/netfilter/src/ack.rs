@@ -1,5 +1,7 @@
 //! The kernel's answer to one message: done, or an error number and often a sentence about it.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use crate::wire::{Attributes, HEADER_LEN, Message, WireError};
 
 /// `NLM_F_ACK_TLVS`: attributes follow the header of the message that is answered.
@@ -59,6 +61,15 @@ impl Ack {
         Ok(Self { errno, text })
     }
 
+    /// The number of the error with which a dump has ended, 0 for none: reads an `NLMSG_DONE` message. What came before
+    /// such an error is not all there is. Kernels before 4.14 say nothing.
+    pub fn read_done(message: &Message<'_>) -> Result<i32, WireError> {
+        let Some((number, _)) = message.payload.split_first_chunk::<4>() else { return Ok(0) };
+        let what = "end of a dump";
+        let errno = i32::from_ne_bytes(*number).checked_neg().ok_or(WireError::Value { what })?;
+        Ok(errno.max(0))
+    }
+
     /// The message by which a kernel answers the message with sequence number `seq`; the fake one does.
     pub(crate) fn write(errno: i32, seq: u32) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(36);
@@ -67,7 +78,7 @@ impl Ack {
         bytes.extend_from_slice(&[0; 2]);
         bytes.extend_from_slice(&seq.to_ne_bytes());
         bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(&(-errno).to_ne_bytes());
+        bytes.extend_from_slice(&errno.saturating_neg().to_ne_bytes());
         bytes.extend_from_slice(&[0; HEADER_LEN]);
         bytes
     }

@@ -3,6 +3,8 @@
 //! Numbers are those of `linux/netfilter/nfnetlink_conntrack.h`; the bits of `CTA_FILTER` are those of
 //! `net/netfilter/nf_internals.h`, which no header exports.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::wire::{Attribute, Attributes, Header, Message, TooLong, WireError, Writer, flags};
@@ -228,7 +230,7 @@ pub fn delete_tuple(seq: u32, orig: &Tuple) -> Result<Vec<u8>, TooLong> {
 /// Requests to forget several flows, with consecutive sequence numbers from `seq` on. Only the last is
 /// acknowledged; the others are answered when they fail.
 pub fn delete_all(seq: u32, flows: &[Flow]) -> Result<Vec<u8>, TooLong> {
-    let mut writer = Writer::with_capacity(flows.len() * 128);
+    let mut writer = Writer::with_capacity(flows.len().saturating_mul(128));
     let last = flows.len().saturating_sub(1);
     for ((at, flow), offset) in flows.iter().enumerate().zip(0..) {
         let ack = if at == last { flags::ACK } else { 0 };

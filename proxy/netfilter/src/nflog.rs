@@ -2,6 +2,8 @@
 //!
 //! Numbers are those of `linux/netfilter/nfnetlink_log.h`.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::ct::Tuple;
@@ -52,7 +54,7 @@ fn read_tuple(packet: &[u8]) -> Option<Tuple> {
     let (src, dst, proto, header_len): (IpAddr, IpAddr, u8, usize) = match first >> 4 {
         4 => {
             let address = |at: usize| Some(Ipv4Addr::from(*packet.get(at..)?.first_chunk::<4>()?));
-            let header_len = usize::from(first & 0xf) * 4;
+            let header_len = usize::from(first & 0xf).saturating_mul(4);
             (address(12)?.into(), address(16)?.into(), *packet.get(9)?, header_len)
         }
         6 => {

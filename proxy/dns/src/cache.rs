@@ -3,6 +3,8 @@
 //! Bounded without a list of uses: entries live in a young half and an old one; when the young one is full it becomes
 //! the old one, and what was in that is forgotten, unless it was asked for in the meantime.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,6 +14,10 @@ use hickory_proto::rr::{Name, RData, RecordType};
 
 /// Records of an answer that is kept; larger ones are asked for anew.
 const RECORDS_MAX: usize = 64;
+
+/// Bytes of an answer that is kept: what fits a datagram does, and a little more. Read, an answer of many short texts takes
+/// thirty times its bytes.
+const ANSWER_LEN_MAX: usize = 4096;
 
 /// A question, as far as answers to it are alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +37,8 @@ pub struct Key {
 pub struct Limits {
     /// Answers.
     pub entries: usize,
+    /// Bytes of all answers together, as messages.
+    pub bytes: usize,
     /// How long an answer with records is kept at most.
     pub found: Duration,
     /// How long one without is kept at most.
@@ -40,7 +48,12 @@ pub struct Limits {
 impl Default for Limits {
     /// What the ecosystem's resolver on nodes is usually set to.
     fn default() -> Self {
-        Self { entries: 8192, found: Duration::from_secs(30), missing: Duration::from_secs(5) }
+        Self {
+            entries: 8192,
+            bytes: 4 << 20,
+            found: Duration::from_secs(30),
+            missing: Duration::from_secs(5),
+        }
     }
 }
 
@@ -49,12 +62,16 @@ impl Default for Limits {
 pub struct Cache {
     limits: Limits,
     young: HashMap<Key, Entry>,
+    /// Bytes of the answers in there.
+    young_len: usize,
     old: HashMap<Key, Entry>,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
     message: Arc<Message>,
+    /// Its bytes as a message.
+    len: usize,
     since: Instant,
     until: Instant,
 }
@@ -67,7 +84,7 @@ impl Cache {
 
     /// Answers that are kept.
     pub fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+        self.young.len().saturating_add(self.old.len())
     }
 
     /// Whether none is.
@@ -87,6 +104,7 @@ impl Cache {
         };
         if now >= entry.until {
             self.young.remove(key);
+            self.young_len = self.young_len.saturating_sub(entry.len);
             return None;
         }
         let age = now.saturating_duration_since(entry.since).as_secs();
@@ -103,22 +121,31 @@ impl Cache {
         let Some(time) = lifetime(&message, &self.limits) else { return };
         // A name that is asked for every second should not keep its other records longer than itself.
         message.additionals.clear();
-        let until = now + time;
-        self.insert(key, Entry { message: Arc::new(message), since: now, until });
+        let Ok(len) = message.to_vec().map(|bytes| bytes.len()) else { return };
+        let Some(until) = now.checked_add(time) else { return };
+        if len <= ANSWER_LEN_MAX {
+            self.insert(key, Entry { message: Arc::new(message), len, since: now, until });
+        }
     }
 
     fn insert(&mut self, key: Key, entry: Entry) {
-        if self.young.len() >= self.limits.entries / 2 && !self.young.contains_key(&key) {
+        let is_full = self.young.len() >= self.limits.entries / 2
+            || self.young_len.saturating_add(entry.len) > self.limits.bytes / 2;
+        if is_full && !self.young.contains_key(&key) {
             self.old = std::mem::take(&mut self.young);
+            self.young_len = 0;
         }
-        self.young.insert(key, entry);
+        self.young_len = self.young_len.saturating_add(entry.len);
+        if let Some(before) = self.young.insert(key, entry) {
+            self.young_len = self.young_len.saturating_sub(before.len);
+        }
     }
 }
 
 /// How long an answer is kept; none for those that say nothing lasting (RFC 2308).
 fn lifetime(message: &Message, limits: &Limits) -> Option<Duration> {
     if message.metadata.truncation
-        || message.answers.len() + message.authorities.len() > RECORDS_MAX
+        || message.answers.len().saturating_add(message.authorities.len()) > RECORDS_MAX
     {
         return None;
     }
@@ -202,6 +229,31 @@ mod tests {
         let mut cut = found(60);
         cut.metadata.truncation = true;
         assert_eq!(secs(&cut), None);
+    }
+
+    #[test]
+    fn it_holds_so_many_bytes_and_no_large_answers() {
+        let text = |len: usize| {
+            let mut message = found(60);
+            let texts = vec!["x".repeat(200); len / 200];
+            let data = RData::TXT(hickory_proto::rr::rdata::TXT::new(texts));
+            message.answers = vec![Record::from_rdata(key(0).name, 60, data)];
+            message
+        };
+        let mut cache = Cache::new(Limits::default());
+        let now = Instant::now();
+        cache.put(key(0), text(60_000), now);
+        assert!(cache.is_empty());
+        let kept = |cache: &Cache| {
+            let all = cache.young.values().chain(cache.old.values());
+            all.map(|entry| entry.len).sum::<usize>()
+        };
+        for n in 0..3000 {
+            cache.put(key(n), text(3800), now);
+            assert!(kept(&cache) <= 4 << 20, "{} bytes", kept(&cache));
+            assert_eq!(cache.young_len, cache.young.values().map(|entry| entry.len).sum::<usize>());
+        }
+        assert!(cache.get(&key(2999), now).is_some() && kept(&cache) > 1 << 20);
     }
 
     #[test]

@@ -1,48 +1,60 @@
 //! The services that an address belongs to.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A service by namespace and name, each kept once.
 pub(crate) type Key = (Arc<str>, Arc<str>);
 
-/// Nearly always one, and there are as many as services.
+/// Nearly always one, and there are as many as services. Each with how often it has the address: several of its slices may
+/// name the same endpoint.
 #[derive(Clone, Debug)]
 pub(crate) enum Holders {
-    One(Key),
-    Several(Vec<Key>),
+    One(Key, usize),
+    Several(BTreeMap<Key, usize>),
 }
 
 impl Holders {
     /// All of them.
-    pub(crate) fn all(&self) -> &[Key] {
-        match self {
-            Self::One(key) => std::slice::from_ref(key),
-            Self::Several(keys) => keys,
-        }
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Key> {
+        let (one, several) = match self {
+            Self::One(key, _) => (Some(key), None),
+            Self::Several(keys) => (None, Some(keys.keys())),
+        };
+        one.into_iter().chain(several.into_iter().flatten())
     }
 
-    /// With one more, once.
+    /// With one more, or once more.
     pub(crate) fn with(self, key: Key) -> Self {
         match self {
-            Self::One(one) if one == key => Self::One(one),
-            Self::One(one) => Self::Several(vec![one, key]),
+            Self::One(one, count) if one == key => Self::One(one, count.saturating_add(1)),
+            Self::One(one, count) => Self::Several([(one, count), (key, 1)].into()),
             Self::Several(mut keys) => {
-                if !keys.contains(&key) {
-                    keys.push(key);
-                }
+                let count = keys.entry(key).or_default();
+                *count = count.saturating_add(1);
                 Self::Several(keys)
             }
         }
     }
 
-    /// Without one; none when nobody is left.
+    /// Without one, once; none when nobody is left.
     pub(crate) fn without(self, key: &Key) -> Option<Self> {
         match self {
-            Self::One(one) => (one != *key).then_some(Self::One(one)),
+            Self::One(one, count) if one == *key => {
+                (count > 1).then(|| Self::One(one, count.saturating_sub(1)))
+            }
+            Self::One(one, count) => Some(Self::One(one, count)),
             Self::Several(mut keys) => {
-                keys.retain(|holder| holder != key);
+                if let Some(count) = keys.get_mut(key) {
+                    *count = count.saturating_sub(1);
+                    if *count == 0 {
+                        keys.remove(key);
+                    }
+                }
                 match keys.len() {
-                    0 | 1 => keys.pop().map(Self::One),
+                    0 | 1 => keys.pop_first().map(|(key, count)| Self::One(key, count)),
                     _ => Some(Self::Several(keys)),
                 }
             }
@@ -55,16 +67,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_come_and_go_each_once() {
+    fn services_come_and_go_as_often_as_they_have_it() {
         let [a, b, c] = ["a", "b", "c"].map(|name| -> Key { ("ns".into(), name.into()) });
-        let one = Holders::One(a.clone()).with(a.clone());
-        assert_eq!(one.all(), std::slice::from_ref(&a));
-        let all = one.with(b.clone()).with(c.clone()).with(b.clone());
-        assert_eq!(all.all(), [a.clone(), b.clone(), c.clone()]);
-        let two = all.without(&b).unwrap();
-        assert_eq!(two.all(), [a.clone(), c.clone()]);
+        let all = |holders: &Holders| holders.all().cloned().collect::<Vec<_>>();
+        let one = Holders::One(a.clone(), 1).with(a.clone());
+        assert_eq!(all(&one), std::slice::from_ref(&a));
+        let three = one.with(b.clone()).with(c.clone()).with(b.clone());
+        assert_eq!(all(&three), [a.clone(), b.clone(), c.clone()]);
+        let three = three.without(&b).unwrap();
+        assert_eq!(all(&three).len(), 3);
+        let two = three.without(&b).unwrap();
+        assert_eq!(all(&two), [a.clone(), c.clone()]);
+        let two = two.without(&a).unwrap();
         let one = two.without(&a).unwrap().without(&b).unwrap();
-        assert_eq!(one.all(), std::slice::from_ref(&c));
+        assert_eq!(all(&one), std::slice::from_ref(&c));
         assert!(one.without(&c).is_none());
     }
 }

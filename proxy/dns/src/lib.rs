@@ -14,5 +14,6 @@ pub mod model;
 pub mod resolv_conf;
 
 mod holders;
+mod steps;
 mod zone;
 pub use zone::{Outcome, Reply, Zone, ZoneError};

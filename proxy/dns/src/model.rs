@@ -1,5 +1,7 @@
 //! What names are made of: services and endpoints, reduced to what the naming rules look at.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::net::IpAddr;
 
 use proto_api::core::v1::{Service, ServicePort};

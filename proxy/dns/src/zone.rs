@@ -14,7 +14,7 @@
 //! and for addresses of services and of headless services' endpoints PTR. What lies outside is somebody else's
 //! ([`Outcome::Elsewhere`]). Changes cost what they change; a question costs what it is answered with.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -24,6 +24,7 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
 use crate::holders::{Holders, Key};
 use crate::model::{Leads, NamedEndpoint, NamedPort, NamedService, NamedSlice, undashed};
+use crate::steps;
 
 /// Version of the naming rules.
 pub const SPECIFICATION: &str = "1.1.0";
@@ -33,6 +34,8 @@ const TTL_SECS: u32 = 5;
 const ALIASES_MAX: usize = 8;
 /// Endpoints of one name in an answer: what fits into the 64 KiB of a message, with room for their own names.
 const ENDPOINTS_MAX: usize = 1000;
+/// Ports of endpoints that are looked at for one question: those of 65,536 endpoints with one port each.
+const PORTS_MAX: usize = 1 << 16;
 
 /// The domain of the cluster is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,24 +89,20 @@ pub struct Zone {
 #[derive(Clone, Debug, Default)]
 struct Entry {
     service: Option<Arc<NamedService>>,
-    /// Mostly none, so without room for more.
-    slices: Box<[(Box<str>, Arc<NamedSlice>)]>,
+    slices: BTreeMap<Box<str>, Arc<NamedSlice>>,
 }
 
 impl Entry {
-    /// Replaces the slice of that name, or takes it away.
-    fn set(&mut self, name: &str, new: Option<Arc<NamedSlice>>) {
-        let mut all = std::mem::take(&mut self.slices).into_vec();
-        all.retain(|(slice, _)| **slice != *name);
-        all.extend(new.map(|new| (name.into(), new)));
-        self.slices = all.into();
-    }
-
     /// Endpoints with the ports that they listen on, each once.
     fn endpoints(&self) -> impl Iterator<Item = (&NamedEndpoint, &[NamedPort])> {
-        let headless = self.service.as_ref().is_some_and(|s| s.leads == Leads::ToEndpoints);
-        let slices = self.slices.iter().filter(move |_| headless);
-        slices.flat_map(|(_, slice)| slice.endpoints.iter().map(|e| (e, &*slice.ports)))
+        let headless = self.is_headless();
+        let slices = self.slices.values().filter(move |_| headless);
+        let all = slices.flat_map(|slice| slice.endpoints.iter().map(|e| (e, &*slice.ports)));
+        all.inspect(|_| steps::count(1))
+    }
+
+    fn is_headless(&self) -> bool {
+        self.service.as_ref().is_some_and(|service| service.leads == Leads::ToEndpoints)
     }
 
     /// The addresses by which it is found.
@@ -158,7 +157,13 @@ impl Zone {
         name: &str,
         service: Option<Arc<NamedService>>,
     ) {
-        self.change(namespace, name, |entry| entry.service = service);
+        let (key, entry) = self.touch(namespace, name);
+        let leads = |service: &Option<Arc<NamedService>>| service.as_ref().map(|s| s.leads.clone());
+        let stays = leads(&entry.service) == leads(&service);
+        let before = if stays { Vec::new() } else { entry.addresses() };
+        entry.service = service;
+        let after = if stays { Vec::new() } else { entry.addresses() };
+        self.settle(key, before, after);
     }
 
     /// Notes a slice as it is now, or that there is none; `old` is what it was before, `name` tells the slices
@@ -170,25 +175,42 @@ impl Zone {
         new: Option<Arc<NamedSlice>>,
     ) {
         if let Some(old) = old {
-            self.change(&old.namespace, &old.service, |entry| entry.set(name, None));
+            self.set(&old.namespace, &old.service, name, None);
         }
         if let Some(new) = new {
             let (namespace, service) = (new.namespace.clone(), new.service.clone());
-            self.change(&namespace, &service, |entry| entry.set(name, Some(new)));
+            self.set(&namespace, &service, name, Some(new));
         }
     }
 
-    fn change(&mut self, namespace: &str, name: &str, change: impl FnOnce(&mut Entry)) {
+    /// Replaces the slice of a service, or takes it away. No other slice of the service is looked at.
+    fn set(&mut self, namespace: &str, service: &str, name: &str, slice: Option<Arc<NamedSlice>>) {
+        let (key, entry) = self.touch(namespace, service);
+        let headless = entry.is_headless();
+        let addresses = |slice: &Option<Arc<NamedSlice>>| -> Vec<IpAddr> {
+            let endpoints = slice.iter().filter(|_| headless).flat_map(|s| s.endpoints.iter());
+            endpoints.inspect(|_| steps::count(1)).map(|endpoint| endpoint.address).collect()
+        };
+        let after = addresses(&slice);
+        let was = match slice {
+            Some(slice) => entry.slices.insert(name.into(), slice),
+            None => entry.slices.remove(name),
+        };
+        let before = addresses(&was);
+        self.settle(key, before, after);
+    }
+
+    /// A service that is about to change, known or not.
+    fn touch(&mut self, namespace: &str, name: &str) -> (Key, &mut Entry) {
         self.serial = self.serial.wrapping_add(1).max(1);
         let namespace = kept(&self.namespaces, namespace);
         let entries = self.namespaces.entry(namespace.clone()).or_default();
         let name = kept(entries, name);
-        let entry = entries.entry(name.clone()).or_default();
-        let before = entry.addresses();
-        change(entry);
-        let after = entry.addresses();
-        let is_gone = entry.service.is_none() && entry.slices.is_empty();
-        let key: Key = (namespace, name);
+        ((namespace, name.clone()), entries.entry(name).or_default())
+    }
+
+    /// Notes which addresses have become a service's and which no longer are, and forgets one of which nothing is left.
+    fn settle(&mut self, key: Key, before: Vec<IpAddr>, after: Vec<IpAddr>) {
         for address in before {
             let holders = self.addresses.remove(&address);
             if let Some(left) = holders.and_then(|holders| holders.without(&key)) {
@@ -198,16 +220,18 @@ impl Zone {
         for address in after {
             let holders = match self.addresses.remove(&address) {
                 Some(holders) => holders.with(key.clone()),
-                None => Holders::One(key.clone()),
+                None => Holders::One(key.clone(), 1),
             };
             self.addresses.insert(address, holders);
         }
         let (namespace, name) = key;
-        if is_gone && let Some(entries) = self.namespaces.get_mut(&namespace) {
+        let Some(entries) = self.namespaces.get_mut(&namespace) else { return };
+        let is_gone = |entry: &Entry| entry.service.is_none() && entry.slices.is_empty();
+        if entries.get(&name).is_some_and(is_gone) {
             entries.remove(&name);
-            if entries.is_empty() {
-                self.namespaces.remove(&namespace);
-            }
+        }
+        if entries.is_empty() {
+            self.namespaces.remove(&namespace);
         }
     }
 
@@ -381,6 +405,7 @@ impl Zone {
             only.is_none_or(|(protocol, name)| port.protocol == protocol && *port.name == *name)
         };
         let mut targets: Vec<(u16, Name, Vec<IpAddr>)> = Vec::new();
+        let mut known: HashMap<(u16, Name), usize> = HashMap::new();
         for (endpoint, port) in ports_of(entry).filter(|(_, port)| is_asked(port)) {
             let (target, addresses) = match endpoint {
                 None => (Some(service.clone()), entry.addresses()),
@@ -388,10 +413,11 @@ impl Zone {
             };
             let Some(target) = target else { continue };
             // An endpoint with an address of each family has one name.
-            let same = |(p, t, _): &&mut (u16, Name, _)| *p == port.port && *t == target;
-            if let Some((_, _, known)) = targets.iter_mut().find(same) {
-                known.extend(addresses);
+            let same = (port.port, target.clone());
+            if let Some((_, _, all)) = known.get(&same).and_then(|at| targets.get_mut(*at)) {
+                all.extend(addresses);
             } else if targets.len() < ENDPOINTS_MAX {
+                known.insert(same, targets.len());
                 targets.push((port.port, target, addresses));
             }
         }
@@ -402,12 +428,14 @@ impl Zone {
         let weight = u16::try_from(100 / targets.len().clamp(1, 100)).unwrap_or(1);
         let mut reply = self.existing(Vec::new());
         reply.authorities.clear();
+        let mut told = HashSet::new();
         for (port, target, addresses) in targets {
             let data = RData::SRV(SRV::new(0, weight, port, target.clone()));
             reply.answers.push(Record::from_rdata(name.clone(), TTL_SECS, data));
             for address in addresses {
-                let record = Record::from_rdata(target.clone(), TTL_SECS, address.into());
-                if !reply.additionals.contains(&record) {
+                steps::count(1);
+                if told.insert((target.clone(), address)) {
+                    let record = Record::from_rdata(target.clone(), TTL_SECS, address.into());
                     reply.additionals.push(record);
                 }
             }
@@ -417,26 +445,26 @@ impl Zone {
 
     fn look_up_address(&self, name: &Name, kind: RecordType, address: IpAddr) -> Found {
         let Some(keys) = self.addresses.get(&address) else { return Found::Elsewhere };
-        let mut records = Vec::new();
-        let targets =
-            keys.all().iter().filter(|_| matches!(kind, RecordType::PTR | RecordType::ANY));
-        for (namespace, service) in targets {
+        let mut targets: BTreeSet<Name> = BTreeSet::new();
+        let asked = matches!(kind, RecordType::PTR | RecordType::ANY);
+        for (namespace, service) in keys.all().filter(|_| asked) {
             let Some(entry) = self.entry(namespace, service) else { continue };
             let itself = || Name::from_ascii(format!("{service}.{namespace}.svc.{}", self.domain));
             let Ok(itself) = itself() else { continue };
             let mine = entry.endpoints().filter(|(e, _)| e.address == address);
-            let hosts: Vec<Name> = mine
-                .filter_map(|(e, _)| itself.prepend_label(e.hostname.as_bytes()).ok())
-                .collect();
-            let targets = if hosts.is_empty() { vec![itself] } else { hosts };
-            for target in targets {
-                let record = Record::from_rdata(name.clone(), TTL_SECS, RData::PTR(PTR(target)));
-                if !records.contains(&record) {
-                    records.push(record);
-                }
+            let hosts = mine.filter_map(|(e, _)| itself.prepend_label(e.hostname.as_bytes()).ok());
+            let room = ENDPOINTS_MAX.saturating_sub(targets.len());
+            let mut hosts = hosts.take(room).peekable();
+            match hosts.peek() {
+                Some(_) => targets.extend(hosts),
+                None => drop(targets.insert(itself)),
+            }
+            if targets.len() >= ENDPOINTS_MAX {
+                break;
             }
         }
-        Found::Reply(self.existing(records))
+        let record = |target| Record::from_rdata(name.clone(), TTL_SECS, RData::PTR(PTR(target)));
+        Found::Reply(self.existing(targets.into_iter().map(record).collect()))
     }
 
     fn apex(&self, name: &Name, kind: RecordType) -> Found {
@@ -501,7 +529,7 @@ fn ports_of(entry: &Entry) -> impl Iterator<Item = (Option<&NamedEndpoint>, &Nam
     let service = entry.service.as_ref().filter(|s| matches!(s.leads, Leads::ToItself(_)));
     let own = service.into_iter().flat_map(|s| s.ports.iter().map(|port| (None, port)));
     let theirs = entry.endpoints().flat_map(|(e, ports)| ports.iter().map(move |p| (Some(e), p)));
-    own.chain(theirs)
+    own.chain(theirs).take(PORTS_MAX)
 }
 
 /// The text as it is kept as a key, so that it is kept once.

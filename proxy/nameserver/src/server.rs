@@ -1,22 +1,23 @@
 //! Sockets: datagrams and streams in, answers out.
 
-use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_proto::op::Message;
 use proxy_dns::message::{Fault, Request, datagram_limit, encode, read};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::guests::Guests;
 use crate::resolver::Resolver;
 
 /// Datagrams that wait for an answer.
 const WAITING_MAX: usize = 2048;
+/// Datagrams of one asker that wait: a quarter of the questions that may be on the way to other servers.
+const WAITING_EACH_MAX: usize = 256;
 /// Streams at once.
 const STREAMS_MAX: usize = 512;
 /// Streams of one asker at once.
@@ -77,7 +78,7 @@ impl Listener {
 }
 
 async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: Admission) {
-    let room = Arc::new(Semaphore::new(WAITING_MAX));
+    let guests = Guests::new(WAITING_MAX, WAITING_EACH_MAX);
     let mut tasks = tokio::task::JoinSet::new();
     let mut buffer = vec![0; QUESTION_LEN];
     loop {
@@ -112,7 +113,7 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: A
             send(&socket, from, &resolver, message, limit, started).await;
             continue;
         }
-        let Ok(permit) = room.clone().try_acquire_owned() else {
+        let Some(guest) = guests.admit(from.ip()) else {
             // No answer: the asker comes again, which is what it would do after a failure too.
             resolver.metrics().turned_away.with_label_values(&["busy"]).inc();
             continue;
@@ -121,7 +122,7 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: A
         tasks.spawn(async move {
             let message = resolver.in_time(&request).await;
             send(&socket, from, &resolver, message, limit, started).await;
-            drop(permit);
+            drop(guest);
         });
     }
 }
@@ -159,7 +160,7 @@ fn count(resolver: &Resolver, message: &Message, started: Instant) {
 }
 
 async fn streams(listener: TcpListener, resolver: Arc<Resolver>, admission: Admission) {
-    let guests = Guests::default();
+    let guests = Guests::new(STREAMS_MAX, STREAMS_EACH_MAX);
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         while tasks.try_join_next().is_some() {}
@@ -233,40 +234,4 @@ async fn question(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; len];
     stream.read_exact(&mut bytes).await?;
     Ok(Some(bytes))
-}
-
-/// Streams by asker.
-#[derive(Clone, Debug, Default)]
-struct Guests(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// One stream's place; free again when dropped.
-#[derive(Debug)]
-struct Guest {
-    guests: Guests,
-    address: IpAddr,
-}
-
-impl Guests {
-    fn admit(&self, address: IpAddr) -> Option<Guest> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = counts.values().sum();
-        let own = counts.get(&address).copied().unwrap_or_default();
-        if all >= STREAMS_MAX || own >= STREAMS_EACH_MAX {
-            return None;
-        }
-        counts.insert(address, own + 1);
-        Some(Guest { guests: self.clone(), address })
-    }
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        let mut counts = self.guests.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
-    }
 }

@@ -322,3 +322,30 @@ async fn strangers_and_noise_get_no_answer() {
     let counted = node.resolver.metrics().turned_away.with_label_values(&["source"]).get();
     assert_eq!(counted, 1);
 }
+
+#[tokio::test]
+async fn an_asker_that_asks_for_all_the_world_leaves_room_for_others() {
+    // Silent for the names of the flood.
+    let other = other(|question, _| match data_name(question).contains("flood") {
+        true => Vec::new(),
+        false => vec![says(question, [192, 0, 2, 7])],
+    })
+    .await;
+    let node = node(vec![other.address], 0).await;
+    complete(&node);
+    let flood = UdpSocket::bind("127.0.0.3:0").await.unwrap();
+    for n in 0..1500 {
+        let question = query(&format!("n{n}.flood.example."), RecordType::A);
+        flood.send_to(&question.to_vec().unwrap(), node.address).await.unwrap();
+        // So that none is lost on its way.
+        if n % 50 == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let answer = by_datagram(node.address, &query("quiet.example.", RecordType::A)).await;
+    assert_eq!(data(&answer), ["192.0.2.7"]);
+}
+
+fn data_name(question: &Message) -> String {
+    question.queries[0].name.to_string()
+}

@@ -312,3 +312,87 @@ proptest! {
         }
     }
 }
+
+/// Work may double with what is told or asked for, and a logarithm more.
+fn check(what: &str, cost: impl Fn(u32) -> u64) {
+    let sizes = [100, 200, 400, 800];
+    let costs = sizes.map(cost);
+    for pair in costs.windows(2) {
+        assert!(pair[0] > 0 && pair[1] <= pair[0] * 5 / 2, "{what}: {costs:?} steps for {sizes:?}");
+    }
+}
+
+/// A headless service whose slices name `count` endpoints each, with a name each.
+fn many(address: impl Fn(u32) -> IpAddr, count: u32) -> Arc<NamedSlice> {
+    let endpoint = |n: u32| NamedEndpoint { address: address(n), hostname: format!("h{n}").into() };
+    Arc::new(NamedSlice {
+        namespace: "demo".into(),
+        service: "db".into(),
+        ports: ports(&[("sql", "tcp", 5432)]),
+        endpoints: (0..count).map(endpoint).collect(),
+    })
+}
+
+fn own_address(n: u32) -> IpAddr {
+    std::net::Ipv4Addr::from(0x0af4_0000 + n).into()
+}
+
+#[test]
+fn changes_and_questions_cost_what_they_are_about() {
+    check("slices of a service", |count| {
+        let mut zone = zone();
+        crate::steps::of(|| {
+            for n in 0..count {
+                zone.slice_changed(&n.to_string(), None, Some(many(|_| own_address(n), 1)));
+            }
+            for n in 0..count {
+                let old = many(|_| own_address(n), 1);
+                zone.slice_changed(&n.to_string(), Some(&old), None);
+            }
+        })
+    });
+    let ask = |zone: &Zone, name: &str, kind| {
+        let query = Query::query(Name::from_ascii(name).unwrap(), kind);
+        match zone.ask(&query, 0) {
+            Outcome::Answered(reply) => reply,
+            other => panic!("{other:?}"),
+        }
+    };
+    check("targets of a port", |count| {
+        let mut zone = zone();
+        zone.slice_changed("many", None, Some(many(own_address, count)));
+        crate::steps::of(|| {
+            let reply = ask(&zone, "_sql._tcp.db.demo.svc.cluster.local.", RecordType::SRV);
+            assert!(reply.answers.len() >= count as usize);
+        })
+    });
+    // One address with a great many names.
+    let mut zone = zone();
+    zone.slice_changed("many", None, Some(many(|_| own_address(9), 5000)));
+    let reply = ask(&zone, "9.0.244.10.in-addr.arpa.", RecordType::PTR);
+    assert_eq!(reply.answers.len(), ENDPOINTS_MAX);
+}
+
+#[test]
+fn an_address_is_a_services_as_long_as_one_of_its_slices_has_it() {
+    let mut zone = zone();
+    let name = "7.0.244.10.in-addr.arpa.";
+    let known = |zone: &Zone| {
+        let query = Query::query(Name::from_ascii(name).unwrap(), RecordType::PTR);
+        matches!(zone.ask(&query, 0), Outcome::Answered(_))
+    };
+    let slice = || many(|_| own_address(7), 2);
+    zone.slice_changed("one", None, Some(slice()));
+    zone.slice_changed("two", None, Some(slice()));
+    zone.slice_changed("two", Some(&slice()), Some(slice()));
+    zone.slice_changed("one", Some(&slice()), None);
+    assert!(known(&zone));
+    // Its service goes and comes.
+    zone.service_changed("demo", "db", None);
+    assert!(!known(&zone));
+    zone.service_changed("demo", "db", service(Leads::ToEndpoints, &[]));
+    zone.service_changed("demo", "db", service(Leads::ToEndpoints, &[("sql", "tcp", 1)]));
+    assert!(known(&zone));
+    zone.slice_changed("two", Some(&slice()), None);
+    assert!(!known(&zone));
+}

@@ -1,0 +1,66 @@
+//! How many questions or streams there are of each asker: so many together, and of one asker only a part, so that whoever
+//! asks all that it may leaves room for others.
+
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// All askers.
+#[derive(Clone, Debug)]
+pub struct Guests {
+    all: usize,
+    each: usize,
+    counts: Arc<Mutex<Counts>>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    sum: usize,
+    by_asker: HashMap<IpAddr, usize>,
+}
+
+/// One place; free again when dropped.
+#[derive(Debug)]
+pub struct Guest {
+    guests: Guests,
+    address: IpAddr,
+}
+
+impl Guests {
+    /// So many, and so many of each asker.
+    pub fn new(all: usize, each: usize) -> Self {
+        Self { all, each, counts: Arc::default() }
+    }
+
+    /// A place for an asker, if there is one.
+    pub fn admit(&self, address: IpAddr) -> Option<Guest> {
+        let address = address.to_canonical();
+        let mut counts = self.counts();
+        let own = counts.by_asker.get(&address).copied().unwrap_or_default();
+        if counts.sum >= self.all || own >= self.each {
+            return None;
+        }
+        counts.sum = counts.sum.saturating_add(1);
+        counts.by_asker.insert(address, own.saturating_add(1));
+        Some(Guest { guests: self.clone(), address })
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let mut counts = self.guests.counts();
+        counts.sum = counts.sum.saturating_sub(1);
+        if let Some(count) = counts.by_asker.get_mut(&self.address) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.by_asker.remove(&self.address);
+            }
+        }
+    }
+}

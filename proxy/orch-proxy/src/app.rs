@@ -221,6 +221,8 @@ pub(crate) fn with_protected(client: &Client, mut config: Config) -> Config {
     let ports = [KUBELET_PORT, config.health_address.port(), config.metrics_address.port()];
     let own = node.iter().flat_map(|ip| ports.map(|port| SocketAddr::new(*ip, port)));
     config.settings.protected = own.chain(api_server).collect();
+    let here = api_server.filter(|at| node.contains(&at.ip())).map(|at| at.port());
+    config.settings.kept_ports = ports.into_iter().chain(here).filter(|port| *port != 0).collect();
     config
 }
 

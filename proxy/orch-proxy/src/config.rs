@@ -273,6 +273,7 @@ fn settings(file: &ProxyConfiguration) -> Settings {
         counting: if dataplane.service_counters { Counting::On } else { Counting::Off },
         // Known once the node's addresses and the API server's are.
         protected: BTreeSet::new(),
+        kept_ports: BTreeSet::new(),
         // Whoever makes the pods' routes knows that nobody beyond has one back.
         leaving: if dataplane.pod_routes { Leaving::Masqueraded } else { Leaving::AsIs },
     }

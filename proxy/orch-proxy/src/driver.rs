@@ -9,6 +9,7 @@
 //!                          '------------------ load anew <------------------------'
 //! ```
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +23,7 @@ use proxy_netfilter::nft::command::{Command, Existing};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::{Batch, Family, Table};
 use proxy_rules::layout::{Layout, Map};
+use proxy_rules::model::ServiceId;
 use proxy_rules::stale::{Allowed, stale_flows};
 use proxy_rules::transaction::{Entries, Load, Run, clear_table};
 use proxy_rules::turn::{self, Standing};
@@ -93,6 +95,8 @@ pub struct Driver<T> {
     heard: Heard,
     /// What the kernel tells of others.
     notices: Option<Notices>,
+    /// Services of which something is left out, as was said last.
+    cut: BTreeSet<ServiceId>,
 }
 
 /// How often the driver does what.
@@ -133,6 +137,7 @@ impl<T: Transport> Driver<T> {
             name: layout.table.clone(),
             heard: Heard::default(),
             notices: None,
+            cut: BTreeSet::new(),
         }
     }
 
@@ -415,10 +420,24 @@ impl<T: Transport> Driver<T> {
         }
     }
 
+    /// Says of which services something is left out, when others are than before.
+    fn tell_cut(&mut self) {
+        let cut = self.desired.plane().cut().clone();
+        if let Some(first) = cut.difference(&self.cut).next() {
+            tracing::warn!(
+                service = %first,
+                services = cut.len(),
+                "ports and addresses of services are not forwarded: they ask for too many elements"
+            );
+        }
+        self.cut = cut;
+    }
+
     /// Says how a pass went; returns the number of failures in a row.
     fn publish(&mut self, result: Result<(), SyncError>, failures: u32) -> u32 {
         self.freshness.set(result.is_ok());
         self.desired.publish();
+        self.tell_cut();
         match result {
             Ok(()) => {
                 let services = self.desired.plane().services_len();

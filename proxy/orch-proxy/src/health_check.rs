@@ -1,6 +1,8 @@
 //! Answers load balancers that ask, at a service's health check port, whether this node has endpoints of it. One
 //! server a port; what it answers is looked up when it is asked, so a change of endpoints starts and stops nothing.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -112,9 +114,7 @@ impl HealthCheckServers {
                 () = tokio::time::sleep(self.retry.delay(failures, 1.0)), if failures > 0 => {}
             }
         }
-        for (_, port) in served {
-            port.drain.drain(DRAIN_DEADLINE).await;
-        }
+        drain_all(served.into_values()).await;
     }
 
     /// Stops what is not wanted and starts what is; returns how many ports could not be taken.
@@ -126,10 +126,8 @@ impl HealthCheckServers {
         let is_wanted = |port: &u16, s: &Served| wanted.get(port) == Some(&s.service);
         let stopped: Vec<Served> =
             served.extract_if(.., |port, s| !is_wanted(port, s)).map(|(_, s)| s).collect();
-        for port in stopped {
-            port.drain.drain(DRAIN_DEADLINE).await;
-        }
-        let mut failed = 0;
+        drain_all(stopped).await;
+        let mut failed: usize = 0;
         for (port, service) in wanted {
             if served.contains_key(port) {
                 continue;
@@ -137,7 +135,7 @@ impl HealthCheckServers {
             match self.serve(*port, service).await {
                 Ok(drain) => drop(served.insert(*port, Served { service: service.clone(), drain })),
                 Err(error) => {
-                    failed += 1;
+                    failed = failed.saturating_add(1);
                     self.report(*port, service, &chain(&error));
                 }
             }
@@ -178,6 +176,12 @@ impl HealthCheckServers {
         };
         self.recorder.event(&about, EventKind::Warning, FAILED, message);
     }
+}
+
+/// Stops servers, all at the same time: whoever holds connections to many of them must not hold up those to come.
+async fn drain_all(stopped: impl IntoIterator<Item = Served>) {
+    let drains = stopped.into_iter().map(|port| port.drain.drain(DRAIN_DEADLINE));
+    futures_util::future::join_all(drains).await;
 }
 
 /// The service that is asked at each port; of several that want the same, which the API server does not let

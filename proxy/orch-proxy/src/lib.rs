@@ -54,3 +54,6 @@ pub mod sweeper;
 pub mod userspace;
 
 pub mod turns;
+
+#[cfg(test)]
+mod extremes;

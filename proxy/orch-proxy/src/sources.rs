@@ -1,6 +1,8 @@
 //! What the API says should be forwarded. Changes are marked in the one [`Dataplane`] as they arrive, so
 //! nothing queues up: a thousand changes of a service are one mark.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,6 +11,7 @@ use proto_api::core::v1::Service;
 use proto_api::discovery::v1::EndpointSlice;
 use proto_client::{Change, Client, ListParams, ObjectKey, Reflector};
 use proto_daemon::drain::DrainWatch;
+use proto_daemon::panics::isolate_sync;
 use proxy_dns::model::{NamedService, NamedSlice, name_service, name_slice};
 use proxy_nameserver::SharedZone;
 use proxy_rules::Dataplane;
@@ -52,8 +55,8 @@ pub struct Heard {
 impl Heard {
     /// Takes in what was heard later.
     pub fn add(&mut self, later: Self) {
-        self.services += later.services;
-        self.slices += later.slices;
+        self.services = self.services.saturating_add(later.services);
+        self.slices = self.slices.saturating_add(later.slices);
         let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
         self.triggers.extend(later.triggers.into_iter().take(room));
     }
@@ -64,7 +67,8 @@ const SOURCES: usize = 2;
 
 impl Desired {
     /// With nothing heard yet.
-    pub fn new(plane: Dataplane) -> Self {
+    pub fn new(mut plane: Dataplane) -> Self {
+        plane.isolate_with(|work| isolate_sync(work).is_ok());
         Self {
             plane: Mutex::new(plane),
             changed: Notify::new(),
@@ -139,13 +143,13 @@ impl Desired {
 impl Follower for Desired {
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         self.plane().service_changed(id, service);
-        self.heard().services += 1;
+        self.heard().add(Heard { services: 1, ..Heard::default() });
         self.notify();
     }
 
     fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>) {
         self.plane().slice_changed(name, old, new);
-        self.heard().slices += 1;
+        self.heard().add(Heard { slices: 1, ..Heard::default() });
         self.notify();
     }
 
@@ -162,7 +166,7 @@ impl Follower for Desired {
     }
 
     fn source_complete(&self) {
-        self.complete.send_modify(|sources| *sources += 1);
+        self.complete.send_modify(|sources| *sources = sources.saturating_add(1));
     }
 }
 
@@ -260,7 +264,7 @@ pub fn start(client: &Client, config: &Config, listeners: &Listeners, drain: &Dr
 /// A time as annotations have it.
 fn system_time(text: &str) -> Option<SystemTime> {
     let micros = text.parse::<MicroTime>().ok()?.unix_micros()?;
-    Some(UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).ok()?))
+    UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(micros).ok()?))
 }
 
 impl Listeners {

@@ -173,9 +173,13 @@ impl Keeper {
 
     fn collect(&mut self, flows: Vec<StaleFlows>) {
         self.collected.stale.extend(flows);
-        while self.collected.stale.len() > COLLECTED_MAX {
-            self.collected.stale.pop_last();
-            tracing::warn!("too many stale flows at once; some are left to their timeouts");
+        let surplus = self.collected.stale.len().saturating_sub(COLLECTED_MAX);
+        if surplus > 0 {
+            (0..surplus).for_each(|_| drop(self.collected.stale.pop_last()));
+            tracing::warn!(
+                surplus,
+                "too many stale flows at once; some are left to their timeouts"
+            );
         }
     }
 

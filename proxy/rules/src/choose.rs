@@ -3,11 +3,15 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
-use crate::model::{EndpointState, LocalPort, LocalSlice, Place, SlicePort, family_of};
+use crate::model::{EndpointState, LocalPort, Place, family_of};
 use crate::packed::Addressed;
+use crate::steps;
 use proxy_netfilter::nft::Family;
 
 pub mod consistent;
+
+mod by_port;
+pub use by_port::ByPort;
 
 /// Where a connection may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -44,26 +48,19 @@ pub struct Chosen {
 /// Chooses among the endpoints of `slices`. Of an endpoint that appears twice the better state counts;
 /// draining ones are used where there is no ready one, for each policy by itself. Under the policy Cluster those
 /// hinted for `zone` are preferred, if a zone is given.
-pub fn choose<'a>(
-    slices: impl Iterator<Item = &'a LocalSlice>,
-    family: Family,
-    port: &LocalPort,
-    zone: Option<&str>,
-) -> Chosen {
+pub fn choose(slices: &ByPort<'_>, family: Family, port: &LocalPort, zone: Option<&str>) -> Chosen {
     let mut found: Vec<Found> = Vec::new();
-    for slice in slices {
-        let is_ours = |p: &&SlicePort| p.name == port.name && p.protocol == port.protocol;
-        for number in slice.ports.iter().filter(is_ours).map(|p| p.port) {
-            let endpoints = slice.endpoints.iter().enumerate();
-            let endpoints = endpoints.filter(|(_, e)| family_of(e.address) == family);
-            found.extend(endpoints.map(|(at, e)| Found {
-                backend: Backend { address: e.address, port: number, place: e.place },
-                state: e.state,
-                hint: zone.map_or(Hint::None, |zone| {
-                    Hint::of(slice.hints.get(at).map(|zones| &**zones), zone)
-                }),
-            }));
-        }
+    for (slice, number) in slices.slices(port) {
+        steps::count(slice.endpoints.len());
+        let endpoints = slice.endpoints.iter().enumerate();
+        let endpoints = endpoints.filter(|(_, e)| family_of(e.address) == family);
+        found.extend(endpoints.map(|(at, e)| Found {
+            backend: Backend { address: e.address, port: number, place: e.place },
+            state: e.state,
+            hint: zone.map_or(Hint::None, |zone| {
+                Hint::of(slice.hints.get(at).map(|zones| &**zones), zone)
+            }),
+        }));
     }
     // Of the same address and port the best comes first, and stays.
     found.sort_unstable_by_key(|f| {

@@ -173,13 +173,14 @@ impl Claims {
         self.contested == 0 || self.owner(claim) == Some(id)
     }
 
-    /// Every service that claims it, if there are several.
-    pub fn rivals(&self, claim: &Claim) -> impl Iterator<Item = &ServiceId> {
-        let several = match self.holders(claim) {
-            Some(Holders::Several(all)) => Some(all.iter()),
-            _ => None,
+    /// Every service that claims it; the one that has it comes first, and whoever is next would have it after that one.
+    pub fn contenders(&self, claim: &Claim) -> impl Iterator<Item = &ServiceId> {
+        let (one, several) = match self.holders(claim) {
+            Some(Holders::One(_, id)) => (Some(id), None),
+            Some(Holders::Several(all)) => (None, Some(all.iter())),
+            None => (None, None),
         };
-        several.into_iter().flatten().map(|(_, id)| id)
+        one.into_iter().chain(several.into_iter().flatten().map(|(_, id)| id))
     }
 }
 
@@ -221,12 +222,12 @@ mod tests {
         let mut claims = Claims::default();
         claims.add(claim, Rank::External, &b);
         claims.add(claim, Rank::External, &b);
-        assert_eq!((claims.owner(&claim), claims.rivals(&claim).count()), (Some(&b), 0));
+        assert_eq!((claims.owner(&claim), claims.contenders(&claim).count()), (Some(&b), 1));
         claims.add(claim, Rank::External, &a);
         assert!(claims.owns(&claim, &a));
         claims.add(claim, Rank::Cluster, &c);
         assert!(claims.owns(&claim, &c) && !claims.owns(&claim, &a));
-        assert_eq!(claims.rivals(&claim).count(), 3);
+        assert!(claims.contenders(&claim).eq([&c, &a, &b]));
         claims.remove(&claim, Rank::Cluster, &c);
         claims.remove(&claim, Rank::Cluster, &c);
         claims.remove(&claim, Rank::External, &a);

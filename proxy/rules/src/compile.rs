@@ -1,11 +1,12 @@
 //! One service into the elements that it needs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use proxy_netfilter::nft::{Data, Element, Family, Value};
 
-use crate::choose::{Backend, choose, consistent, reslot};
+use crate::budget::Budget;
+use crate::choose::{Backend, ByPort, choose, consistent, reslot};
 use crate::claims::{Claim, Claims, Rank};
 use crate::layout::{
     BACKENDS_MAX, Class, Draw, Layout, Map, address_value, backend_value, live_key, node_port_key,
@@ -16,6 +17,7 @@ use crate::model::{
     ServiceId, Settings, Topology, family_of,
 };
 use crate::packed::Packed;
+use crate::steps;
 
 /// One element of one of our maps.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,6 +87,7 @@ pub struct Compiled {
     source_ranges: Box<[Cidr]>,
     counting: Counting,
     ports: Box<[CompiledPort]>,
+    is_cut: bool,
 }
 
 /// A port of a service, in one family.
@@ -109,48 +112,162 @@ enum Frontend {
 }
 
 /// Compiles a service for the families of a layout, on a node of `zone` if it has one. Endpoints keep the slots that they
-/// have in `old` where they can.
+/// have in `old` where they can. What is beyond the service's [`Budget`] is left out.
 pub fn compile<'a>(
     service: &LocalService,
-    slices: impl Iterator<Item = &'a LocalSlice> + Clone,
+    slices: impl Iterator<Item = &'a LocalSlice>,
     layout: &Layout,
     old: &Compiled,
     zone: Option<&str>,
 ) -> Compiled {
     let (families, counting) = (&layout.families, layout.settings.counting);
-    let zone = zone.filter(|_| service.topology == Topology::Hints);
+    let mut work = Work {
+        service,
+        settings: &layout.settings,
+        zone: zone.filter(|_| service.topology == Topology::Hints),
+        slices: ByPort::new(slices),
+        before: Before::of(old),
+        taken: BTreeSet::new(),
+        budget: Budget::default(),
+    };
     let mut ports = Vec::new();
-    // A frontend that two ports of the service ask for, which the API forbids, is the first one's.
-    let mut taken = BTreeSet::new();
-    for &family in families {
-        if !service.cluster_ips.iter().any(|ip| family_of(*ip) == family) {
-            continue;
-        }
+    let has = |family: &&Family| service.cluster_ips.iter().any(|ip| family_of(*ip) == **family);
+    for &family in families.iter().filter(has) {
+        let addresses = Addresses::of(service, family);
         for port in &service.ports {
-            let mut chosen = choose(slices.clone(), family, port, zone);
-            chosen.all.truncate(BACKENDS_MAX);
-            chosen.here.truncate(BACKENDS_MAX);
-            let before = old.port(family, port);
-            let slots = |old: Option<&Packed<Backend>>, wanted: &[Backend]| match service.choice {
-                Choice::Consistent => consistent::table(wanted).into(),
-                _ => reslot(old.into_iter().flat_map(Packed::iter), wanted).into(),
-            };
-            let before = before.filter(|before| before.choice != Choice::Consistent);
-            ports.push(CompiledPort {
-                family,
-                protocol: port.protocol,
-                number: port.port,
-                frontends: frontends(service, port, family, &layout.settings, &mut taken),
-                choice: service.choice,
-                all: slots(before.map(|b| &b.all), &chosen.all),
-                here: slots(before.map(|b| &b.here), &chosen.here),
-            });
+            if work.budget.is_overdrawn() {
+                break;
+            }
+            ports.extend(work.port(family, port, &addresses));
         }
     }
     let ours = |ip: &&IpAddr| families.contains(&family_of(**ip));
     let cluster_ips = service.cluster_ips.iter().filter(ours).copied().collect();
-    let source_ranges = service.source_ranges.clone();
-    Compiled { cluster_ips, hairpin: hairpin(&ports), source_ranges, counting, ports: ports.into() }
+    Compiled {
+        cluster_ips,
+        hairpin: hairpin(&ports),
+        source_ranges: service.source_ranges.clone(),
+        counting,
+        ports: ports.into(),
+        is_cut: work.budget.is_overdrawn(),
+    }
+}
+
+/// A service that is being compiled.
+struct Work<'a> {
+    service: &'a LocalService,
+    settings: &'a Settings,
+    zone: Option<&'a str>,
+    slices: ByPort<'a>,
+    before: Before<'a>,
+    /// A frontend that two ports of the service ask for, which the API forbids, is the first one's.
+    taken: BTreeSet<Claim>,
+    budget: Budget,
+}
+
+impl Work<'_> {
+    /// A port in one family with as many of its frontends as fit; nothing when not even its endpoints do.
+    fn port(
+        &mut self,
+        family: Family,
+        port: &LocalPort,
+        addresses: &Addresses,
+    ) -> Option<CompiledPort> {
+        let choice = self.service.choice;
+        self.budget.take(self.slices.candidates(port).saturating_add(1))?;
+        let mut chosen = choose(&self.slices, family, port, self.zone);
+        chosen.all.truncate(BACKENDS_MAX);
+        chosen.here.truncate(BACKENDS_MAX);
+        if choice == Choice::Consistent {
+            let slots = consistent::size(chosen.all.len()) + consistent::size(chosen.here.len());
+            self.budget.take(slots)?;
+        }
+        let before = self.before.port(family, port);
+        let before = before.filter(|before| before.choice != Choice::Consistent);
+        let slots = |old: Option<&Packed<Backend>>, wanted: &[Backend]| match choice {
+            Choice::Consistent => consistent::table(wanted).into(),
+            _ => reslot(old.into_iter().flat_map(Packed::iter), wanted).into(),
+        };
+        let mut compiled = CompiledPort {
+            family,
+            protocol: port.protocol,
+            number: port.port,
+            frontends: Box::default(),
+            choice,
+            all: slots(before.map(|b| &b.all), &chosen.all),
+            here: slots(before.map(|b| &b.here), &chosen.here),
+        };
+        compiled.frontends = self.frontends(&compiled, port, addresses);
+        Some(compiled)
+    }
+
+    fn frontends(
+        &mut self,
+        compiled: &CompiledPort,
+        port: &LocalPort,
+        addresses: &Addresses,
+    ) -> Box<[(Frontend, Policy)]> {
+        let (internal, external) = (self.service.internal, self.service.external);
+        let settings = self.settings;
+        // An address that is both is taken for a load balancer's: those have gates.
+        let allowed = |ip: &&IpAddr| !settings.protects(**ip, port.port, port.protocol);
+        let node_port = port.node_port.filter(|port| !settings.keeps(*port, compiled.protocol));
+        let cluster = addresses.cluster.iter().map(|ip| (Frontend::ClusterIp(*ip), internal));
+        let balanced = addresses.balanced.iter().filter(allowed);
+        let balanced = balanced.map(|ip| (Frontend::LoadBalancer(*ip), external));
+        let outside = addresses.external.iter().filter(allowed);
+        let outside = outside.map(|ip| (Frontend::External(*ip), external));
+        let node_port = node_port.map(|number| (Frontend::NodePort(number), external));
+        let mut taken = Vec::new();
+        for (frontend, policy) in cluster.chain(balanced).chain(outside).chain(node_port) {
+            let weight = compiled.weight(frontend, policy, addresses.blocks);
+            if self.budget.take(weight).is_none() {
+                break;
+            }
+            steps::count(1);
+            if self.taken.insert(compiled.claim(frontend).0) {
+                taken.push((frontend, policy));
+            }
+        }
+        taken.into()
+    }
+}
+
+/// What of a service is of one family.
+struct Addresses {
+    cluster: Vec<IpAddr>,
+    balanced: Vec<IpAddr>,
+    external: Vec<IpAddr>,
+    /// Number of the blocks of senders.
+    blocks: usize,
+}
+
+impl Addresses {
+    fn of(service: &LocalService, family: Family) -> Self {
+        let ours =
+            |all: &[IpAddr]| all.iter().filter(|ip| family_of(**ip) == family).copied().collect();
+        Self {
+            cluster: ours(&service.cluster_ips),
+            balanced: ours(&service.load_balancer_ips),
+            external: ours(&service.external_ips),
+            blocks: service.source_ranges.iter().filter(|b| b.family() == family).count(),
+        }
+    }
+}
+
+/// The ports of a service as they were compiled before; of two that are alike, which the API forbids, the first.
+struct Before<'a>(BTreeMap<(Family, Protocol, u16), &'a CompiledPort>);
+
+impl<'a> Before<'a> {
+    fn of(old: &'a Compiled) -> Self {
+        steps::count(old.ports.len());
+        let key = |port: &CompiledPort| (port.family, port.protocol, port.number);
+        Self(old.ports.iter().rev().map(|port| (key(port), port)).collect())
+    }
+
+    fn port(&self, family: Family, port: &LocalPort) -> Option<&'a CompiledPort> {
+        self.0.get(&(family, port.protocol, port.port)).copied()
+    }
 }
 
 fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {
@@ -172,27 +289,6 @@ fn claim(family: Family, protocol: Protocol, number: u16, frontend: Frontend) ->
         }
         Frontend::NodePort(port) => (Claim::NodePort { family, protocol, port }, Rank::External),
     }
-}
-
-fn frontends(
-    service: &LocalService,
-    port: &LocalPort,
-    family: Family,
-    settings: &Settings,
-    taken: &mut BTreeSet<Claim>,
-) -> Box<[(Frontend, Policy)]> {
-    let ours = |ip: &&IpAddr| family_of(**ip) == family;
-    let cluster = service.cluster_ips.iter().filter(ours);
-    // An address that is both is taken for a load balancer's: those have gates.
-    let allowed = |ip: &&IpAddr| !settings.protects(**ip, port.port, port.protocol);
-    let balanced = service.load_balancer_ips.iter().filter(ours).filter(allowed);
-    let external = service.external_ips.iter().filter(ours).filter(allowed);
-    let cluster = cluster.map(|ip| (Frontend::ClusterIp(*ip), service.internal));
-    let external = external.map(|ip| (Frontend::External(*ip), service.external));
-    let node_port = port.node_port.map(|number| (Frontend::NodePort(number), service.external));
-    let balanced = balanced.map(|ip| (Frontend::LoadBalancer(*ip), service.external));
-    let all = cluster.chain(balanced).chain(external).chain(node_port);
-    all.filter(|(f, _)| taken.insert(claim(family, port.protocol, port.port, *f).0)).collect()
 }
 
 impl Compiled {
@@ -259,10 +355,14 @@ impl Compiled {
         found.map(|ports| ports.len())
     }
 
-    fn port(&self, family: Family, port: &LocalPort) -> Option<&CompiledPort> {
-        self.ports
-            .iter()
-            .find(|p| (p.family, p.protocol, p.number) == (family, port.protocol, port.port))
+    /// Of a service that cannot be compiled: nothing is forwarded.
+    pub fn failed() -> Self {
+        Self { is_cut: true, ..Self::default() }
+    }
+
+    /// Whether something of it was left out: it costs too much, or cannot be compiled.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 }
 
@@ -271,12 +371,27 @@ impl CompiledPort {
         claim(self.family, self.protocol, self.number, frontend)
     }
 
+    /// Elements of a frontend, at most, where so many blocks of senders are let through to a balancer's address.
+    fn weight(&self, frontend: Frontend, policy: Policy, blocks: usize) -> usize {
+        let is_cluster_ip = matches!(frontend, Frontend::ClusterIp(_));
+        let slots = match (is_cluster_ip, policy) {
+            (true, Policy::Local) => self.here.len(),
+            (_, Policy::Cluster) => self.all.len(),
+            (false, Policy::Local) => self.all.len() + self.here.len(),
+        };
+        let remembered = if matches!(self.choice, Choice::Sticky(_)) { slots } else { 0 };
+        let gate = if matches!(frontend, Frontend::LoadBalancer(_)) { blocks } else { 0 };
+        // Its class inside and outside or its mark for masquerading, its gate, its counter.
+        4 + slots + remembered + gate
+    }
+
     fn claims(&self) -> impl Iterator<Item = (Claim, Rank)> {
         self.frontends.iter().map(|(frontend, _)| self.claim(*frontend))
     }
 
     fn frontend_entries(&self, frontend: Frontend, policy: Policy, out: &mut impl Sink) {
         let mut push = |map, key: &Value, data| {
+            steps::count(1);
             out.push(Entry { family: self.family, map, key: key.clone(), data });
         };
         let (address_maps, node_port_maps) = (
@@ -362,6 +477,7 @@ impl CompiledPort {
         if !keys.is_empty() {
             out.push(Entry { family, map: Map::Gated, key, data: None });
         }
+        steps::count(keys.len());
         for key in keys {
             out.push(Entry { family, map: Map::SourceRanges, key, data: None });
         }

@@ -4,7 +4,7 @@
 //! changes there were, and compares their elements with what they had before. The cost follows the services
 //! that changed, never the number of services.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -21,7 +21,11 @@ use crate::model::{
 };
 use crate::node_ports::{NodePortService, NodePorts};
 use crate::stale::{StaleFlows, connections};
+use crate::steps;
 use crate::transaction::{Entries, Load, Transaction};
+
+mod slices;
+use slices::Slices;
 
 /// Room of a map that is nearly empty.
 const ROOM_MIN: usize = 256;
@@ -29,6 +33,11 @@ const ROOM_MIN: usize = 256;
 const LARGE: usize = 1 << 15;
 /// Clients that are remembered at most, of each family, where a service asks for it. More go to any endpoint.
 const CLIENTS_MAX: usize = 1 << 16;
+/// Classes that may come into use after a load before the tables are made anew. Chains of those that are no longer in use
+/// stay until then, and the kernel walks through all of them when one comes.
+const CLASSES_SPARE: usize = 1024;
+/// Connections of one service that a pass resets, at most; others end by their own timeouts.
+const RESETS_MAX: usize = 1 << 16;
 
 /// The services that this node forwards, compiled.
 #[derive(Clone, Debug)]
@@ -40,10 +49,12 @@ pub struct Dataplane {
     services_len: usize,
     /// Each once, in the order in which they were marked: that of a list, and so of memory.
     marked: Vec<ServiceId>,
-    /// Endpoints that went, by address and port, and the services that they were of.
-    gone: Vec<(ServiceId, IpAddr, u16)>,
+    /// Endpoints that went, and the services that they were of.
+    gone: Vec<(ServiceId, Gone)>,
     claims: Claims,
     classes: BTreeSet<(Family, Class)>,
+    /// Classes from which on the tables are made anew.
+    classes_max: usize,
     /// Maps of [`Map::SELDOM`] that rules ask.
     asked: BTreeSet<(Family, Map)>,
     /// Lengths of prefix that have a rule, in the order of the rules.
@@ -55,6 +66,9 @@ pub struct Dataplane {
     node_ports: NodePorts,
     /// Ports whose traffic under a policy Local is dropped here, inside and outside.
     without_local_endpoints: [usize; 2],
+    /// Services of which something is left out.
+    cut: BTreeSet<ServiceId>,
+    isolate: Isolate,
     fill: BTreeMap<(Family, Map), Fill>,
     /// Whether the tables have been loaded once.
     loaded: bool,
@@ -77,39 +91,19 @@ impl Record {
     }
 }
 
-/// The slices of a service by name: mostly one, so without room for more.
-#[derive(Clone, Debug, Default)]
-struct Slices(Box<[(Box<str>, Arc<LocalSlice>)]>);
-
-impl Slices {
-    fn iter(&self) -> impl Iterator<Item = &LocalSlice> + Clone {
-        self.0.iter().map(|(_, slice)| &**slice)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Replaces the one of that name, or takes it away.
-    fn set(&mut self, name: &str, new: Option<Arc<LocalSlice>>) {
-        if let Some((_, slice)) = self.0.iter_mut().find(|(slice, _)| **slice == *name)
-            && let Some(new) = new
-        {
-            *slice = new;
-            return;
-        }
-        let mut all = std::mem::take(&mut self.0).into_vec();
-        all.retain(|(slice, _)| **slice != *name);
-        all.extend(new.map(|new| (name.into(), new)));
-        self.0 = all.into();
-    }
-}
-
 /// How full a map is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fill {
     elements: usize,
     room: usize,
+}
+
+/// Endpoints that went with one change of a slice.
+#[derive(Clone, Debug)]
+struct Gone {
+    addresses: Vec<IpAddr>,
+    /// Ports at which they served TCP.
+    ports: Vec<u16>,
 }
 
 /// What a pass asks for.
@@ -121,6 +115,9 @@ pub enum Pass {
     /// that rules do not ask holds something.
     Reload,
 }
+
+/// Runs work inside a boundary; false when it has panicked.
+pub type Isolate = fn(&mut dyn FnMut()) -> bool;
 
 /// Data of an element before and after; none where it is not there.
 type Difference = BTreeMap<(Family, Map, Value), (Option<Entry>, Option<Entry>)>;
@@ -136,6 +133,7 @@ impl Dataplane {
             gone: Vec::new(),
             claims: Claims::default(),
             classes: BTreeSet::new(),
+            classes_max: CLASSES_SPARE,
             asked: BTreeSet::new(),
             prefixes: Vec::new(),
             zone: None,
@@ -143,6 +141,11 @@ impl Dataplane {
             health_checks_changed: false,
             node_ports: NodePorts::default(),
             without_local_endpoints: [0; 2],
+            cut: BTreeSet::new(),
+            isolate: |work| {
+                work();
+                true
+            },
             fill: BTreeMap::new(),
             loaded: false,
         }
@@ -252,8 +255,9 @@ impl Dataplane {
         let changed = self.node_ports.take_changed().into_iter();
         let now = |id: ServiceId| {
             let record = self.services.get(&id);
-            let now = record
-                .and_then(|record| NodePortService::of(record.service.as_ref()?, &record.slices.0));
+            let now = record.and_then(|record| {
+                NodePortService::of(record.service.as_ref()?, record.slices.named())
+            });
             (id, now)
         };
         changed.map(now).collect()
@@ -263,6 +267,16 @@ impl Dataplane {
     /// for want of endpoints on this node.
     pub fn without_local_endpoints(&self) -> [usize; 2] {
         self.without_local_endpoints
+    }
+
+    /// Services of which something is not forwarded: they would cost too much, or their compilation has panicked.
+    pub fn cut(&self) -> &BTreeSet<ServiceId> {
+        &self.cut
+    }
+
+    /// Has each service compiled inside a boundary, so that a panic is that service's alone.
+    pub fn isolate_with(&mut self, isolate: Isolate) {
+        self.isolate = isolate;
     }
 
     /// The zone that this node is in, where it is known.
@@ -280,31 +294,44 @@ impl Dataplane {
         if !self.loaded || self.layout.settings.removed == Removed::Left {
             return;
         }
-        let stays = |address: &IpAddr| {
-            new.is_some_and(|new| new.endpoints.iter().any(|e| e.address == *address))
-        };
-        let gone = old.endpoints.iter().map(|e| e.address).filter(|address| !stays(address));
-        for address in gone {
-            let tcp = old.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
-            let ports = tcp.map(|port| (old.service.clone(), address, port.port));
-            self.gone.extend(ports);
+        let stays: HashSet<IpAddr> =
+            new.into_iter().flat_map(|new| new.endpoints.iter().map(|e| e.address)).collect();
+        steps::count(old.endpoints.len() + stays.len());
+        let all = old.endpoints.iter().map(|e| e.address);
+        let addresses: Vec<IpAddr> = all.filter(|address| !stays.contains(address)).collect();
+        let tcp = old.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
+        let ports: Vec<u16> = tcp.map(|port| port.port).collect();
+        if !addresses.is_empty() && !ports.is_empty() {
+            self.gone.push((old.service.clone(), Gone { addresses, ports }));
         }
     }
 
     /// Connections to endpoints that were noted as gone and that no slice of their service has any more.
     fn resets(&mut self) -> Vec<StaleFlows> {
-        let mut resets = Vec::new();
-        for (id, address, port) in std::mem::take(&mut self.gone) {
-            let Some(record) = self.services.get(&id) else { continue };
-            let mut endpoints = record.slices.iter().flat_map(|slice| slice.endpoints.iter());
-            if endpoints.any(|endpoint| endpoint.address == address) {
-                continue;
-            }
-            let served = record.compiled.served(Protocol::Tcp);
-            let served = served.filter(|(family, ..)| *family == family_of(address));
-            let frontends = served.map(|(_, address, port)| (address, port));
-            resets.extend(frontends.map(|at| connections(at, Protocol::Tcp, (address, port))));
+        let mut by_service: BTreeMap<ServiceId, Vec<Gone>> = BTreeMap::new();
+        for (id, gone) in std::mem::take(&mut self.gone) {
+            by_service.entry(id).or_default().push(gone);
         }
+        let mut resets = Vec::new();
+        for (id, gone) in by_service {
+            let Some(record) = self.services.get(&id) else { continue };
+            let endpoints = record.slices.iter().flat_map(|slice| slice.endpoints.iter());
+            let there: HashSet<IpAddr> = endpoints.map(|endpoint| endpoint.address).collect();
+            steps::count(there.len());
+            let lost = gone.iter().flat_map(|gone| {
+                let addresses = gone.addresses.iter().filter(|address| !there.contains(address));
+                addresses.flat_map(|address| gone.ports.iter().map(|port| (*address, *port)))
+            });
+            let flows = lost.flat_map(|(address, port)| {
+                let served = record.compiled.served(Protocol::Tcp);
+                let served = served.filter(move |(family, ..)| *family == family_of(address));
+                served.map(move |(_, at, number)| {
+                    connections((at, number), Protocol::Tcp, (address, port))
+                })
+            });
+            resets.extend(flows.take(RESETS_MAX));
+        }
+        steps::count(resets.len());
         resets
     }
 
@@ -326,8 +353,10 @@ impl Dataplane {
         let is_new =
             |e: &Entry| Map::SELDOM.contains(&e.map) && !self.asked.contains(&(e.family, e.map));
         let nobody_asks = transaction.added.iter().any(is_new);
+        let too_many = self.classes.len() + transaction.classes.len() > self.classes_max;
         if no_room
             || nobody_asks
+            || too_many
             || transaction.classes.iter().any(|class| self.cannot_remember(class))
         {
             self.loaded = false;
@@ -344,6 +373,7 @@ impl Dataplane {
         let entries = self.compile_all();
         self.classes =
             entries.iter().filter_map(|e| e.class().map(|class| (e.family, class))).collect();
+        self.classes_max = self.classes.len() * 2 + CLASSES_SPARE;
         let ranges = entries.runs().filter(|run| run.map == Map::SourceRanges);
         let prefixes =
             ranges.flat_map(|run| run.entries).filter_map(|e| Some((e.family, e.prefix()?)));
@@ -454,9 +484,7 @@ impl Dataplane {
                 let pair = difference.entry(entry.place()).or_insert((None, None));
                 *(if side == 0 { &mut pair.0 } else { &mut pair.1 }) = Some(entry);
             }
-            for (id, new) in claimants {
-                self.reclaim(&id, new, &mut difference);
-            }
+            self.reclaim(claimants, &mut difference);
             for (before, after) in
                 difference.into_values().filter(|(before, after)| before != after)
             {
@@ -471,27 +499,42 @@ impl Dataplane {
         transaction
     }
 
-    /// Installs a service whose claims are others than before; the elements of all services that this touches
+    /// Installs services whose claims are others than before; the elements of all services that this touches
     /// go into `difference`.
-    fn reclaim(&mut self, id: &ServiceId, new: Compiled, difference: &mut Difference) {
-        // Whoever has a claim that comes or goes may lose or win it.
-        let mut touched = BTreeSet::from([id.clone()]);
-        if let Some(record) = self.services.get(id) {
-            let had: BTreeSet<(Claim, Rank)> = record.compiled.claims().collect();
-            let has: BTreeSet<(Claim, Rank)> = new.claims().collect();
-            for (claim, _) in had.symmetric_difference(&has) {
-                touched.extend(self.claims.rivals(claim).chain(self.claims.owner(claim)).cloned());
-            }
-        }
+    fn reclaim(&mut self, claimants: Vec<(ServiceId, Compiled)>, difference: &mut Difference) {
+        let touched = self.touched(&claimants);
         for entry in self.entries_of(&touched) {
             let place = entry.place();
             difference.entry(place).or_insert_with(|| (Some(entry), None)).1 = None;
         }
-        self.install(id, new);
+        for (id, new) in claimants {
+            self.install(&id, new);
+        }
         for entry in self.entries_of(&touched) {
             let pair = difference.entry(entry.place()).or_insert((None, None));
             pair.1 = Some(entry);
         }
+    }
+
+    /// These services, and those that lose or win something by their new claims: whoever has a claim that comes or goes,
+    /// and the next in line for each that may go.
+    fn touched(&self, claimants: &[(ServiceId, Compiled)]) -> BTreeSet<ServiceId> {
+        let mut changes: BTreeMap<Claim, usize> = BTreeMap::new();
+        for (id, new) in claimants {
+            let compiled = self.services.get(id).map(|record| &record.compiled);
+            let had: BTreeSet<(Claim, Rank)> =
+                compiled.into_iter().flat_map(Compiled::claims).collect();
+            let has: BTreeSet<(Claim, Rank)> = new.claims().collect();
+            for (claim, _) in had.symmetric_difference(&has) {
+                *changes.entry(*claim).or_default() += 1;
+            }
+        }
+        let mut touched: BTreeSet<ServiceId> = claimants.iter().map(|(id, _)| id.clone()).collect();
+        for (claim, count) in changes {
+            let contenders = self.claims.contenders(&claim).take(count + 1);
+            touched.extend(contenders.inspect(|_| steps::count(1)).cloned());
+        }
+        touched
     }
 
     /// A marked service as it compiles now; it is marked no longer.
@@ -499,6 +542,7 @@ impl Dataplane {
         let record = self.services.get_mut(id)?;
         record.marked = false;
         let port = record.service.as_ref().and_then(|service| service.health_check_port);
+        let port = port.filter(|port| !self.layout.settings.keeps(*port, Protocol::Tcp));
         let was = match port {
             Some(port) => {
                 let slices = record.slices.iter();
@@ -510,14 +554,13 @@ impl Dataplane {
         };
         self.health_checks_changed |= was.is_some();
         self.node_ports.compiled(id, record.service.as_deref());
-        Some(match &record.service {
-            Some(service) => {
-                let slices = record.slices.iter();
-                let zone = self.zone.as_deref();
-                compile(service, slices, &self.layout, &record.compiled, zone)
-            }
-            None => Compiled::default(),
-        })
+        let Some(service) = &record.service else { return Some(Compiled::default()) };
+        let (zone, mut made) = (self.zone.as_deref(), None);
+        let whole = (self.isolate)(&mut || {
+            let slices = record.slices.iter();
+            made = Some(compile(service, slices, &self.layout, &record.compiled, zone));
+        });
+        Some(made.filter(|_| whole).unwrap_or_else(Compiled::failed))
     }
 
     fn install(&mut self, id: &ServiceId, new: Compiled) {
@@ -525,6 +568,11 @@ impl Dataplane {
         let old = std::mem::replace(&mut record.compiled, new);
         let (before, now) =
             (old.without_local_endpoints(), record.compiled.without_local_endpoints());
+        match (old.is_cut(), record.compiled.is_cut()) {
+            (false, true) => drop(self.cut.insert(id.clone())),
+            (true, false) => drop(self.cut.remove(id)),
+            _ => {}
+        }
         for ((sum, before), now) in self.without_local_endpoints.iter_mut().zip(before).zip(now) {
             *sum = *sum + now - before;
         }
@@ -578,3 +626,6 @@ mod tests;
 
 #[cfg(test)]
 mod feature_tests;
+
+#[cfg(test)]
+mod cost_tests;

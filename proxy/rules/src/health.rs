@@ -1,5 +1,7 @@
 //! What load balancers are told when they ask whether this node has endpoints of a service.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 

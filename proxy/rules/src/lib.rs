@@ -9,6 +9,10 @@ pub mod model;
 
 mod hash;
 
+mod steps;
+
+pub mod budget;
+
 pub mod packed;
 
 pub mod localise;
@@ -24,7 +28,7 @@ pub mod claims;
 pub mod transaction;
 
 mod dataplane;
-pub use dataplane::{Dataplane, Pass};
+pub use dataplane::{Dataplane, Isolate, Pass};
 pub use transaction::Transaction;
 
 pub mod counters;

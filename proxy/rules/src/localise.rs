@@ -1,5 +1,7 @@
 //! From API objects to the node-local model. What this node does not forward becomes nothing here.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -49,7 +51,7 @@ pub fn localise_service(service: &Service, names: &Names) -> Option<LocalService
     let external = spec.external_traffic_policy.as_str();
     let external = policy(if has_node_ports { external } else { "" });
     let is_asked = balanced && external == Policy::Local;
-    let health_check_port = u16::try_from(spec.health_check_node_port).ok().filter(|n| *n != 0);
+    let health_check_port = number(spec.health_check_node_port);
     let ranges = spec.load_balancer_source_ranges.iter().filter(|_| balanced);
     Some(LocalService {
         cluster_ips,
@@ -122,11 +124,11 @@ fn policy(name: &str) -> Policy {
 }
 
 fn service_port(port: &ServicePort, has_node_ports: bool) -> Option<LocalPort> {
-    let node_port = u16::try_from(port.node_port).ok().filter(|number| *number != 0);
+    let node_port = number(port.node_port);
     Some(LocalPort {
         name: port.name.as_str().into(),
         protocol: Protocol::from_name(&port.protocol)?,
-        port: u16::try_from(port.port).ok()?,
+        port: number(port.port)?,
         node_port: node_port.filter(|_| has_node_ports),
     })
 }
@@ -179,8 +181,13 @@ fn slice_port(port: &EndpointPort) -> Option<SlicePort> {
     Some(SlicePort {
         name: port.name.as_deref().unwrap_or_default().into(),
         protocol: Protocol::from_name(port.protocol.as_deref().unwrap_or_default())?,
-        port: u16::try_from(port.port?).ok()?,
+        port: number(port.port?)?,
     })
+}
+
+/// A port that packets can be sent to.
+fn number(number: i32) -> Option<u16> {
+    u16::try_from(number).ok().filter(|number| *number != 0)
 }
 
 #[cfg(test)]

@@ -364,6 +364,8 @@ pub struct Settings {
     pub removed: Removed,
     /// TCP sockets that no external address of a service may take: the API server's, the kubelet's, the proxy's own.
     pub protected: BTreeSet<SocketAddr>,
+    /// TCP ports of the node itself that no node port and no health check of a service may take.
+    pub kept_ports: BTreeSet<u16>,
 }
 
 /// What becomes of TCP connections to endpoints that are gone.
@@ -400,6 +402,11 @@ impl Settings {
     /// Whether the node and the cluster need this socket for themselves, so that no service gets it by an external address.
     pub fn protects(&self, address: IpAddr, port: u16, protocol: Protocol) -> bool {
         protocol == Protocol::Tcp && self.protected.contains(&SocketAddr::new(address, port))
+    }
+
+    /// Whether the node needs this port for itself at its own addresses.
+    pub fn keeps(&self, port: u16, protocol: Protocol) -> bool {
+        protocol == Protocol::Tcp && self.kept_ports.contains(&port)
     }
 
     /// The block of pod addresses of a family.

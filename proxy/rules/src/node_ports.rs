@@ -17,8 +17,12 @@ pub struct NodePortService {
 
 impl NodePortService {
     /// The service, if it has node ports.
-    pub fn of(service: &Arc<LocalService>, slices: &[(Box<str>, Arc<LocalSlice>)]) -> Option<Self> {
-        has_some(service).then(|| Self { service: service.clone(), slices: slices.to_vec() })
+    pub fn of<'a>(
+        service: &Arc<LocalService>,
+        slices: impl Iterator<Item = (&'a str, &'a Arc<LocalSlice>)>,
+    ) -> Option<Self> {
+        let slices = slices.map(|(name, slice)| (name.into(), slice.clone()));
+        has_some(service).then(|| Self { service: service.clone(), slices: slices.collect() })
     }
 }
 

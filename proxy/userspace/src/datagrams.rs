@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use nix::sys::socket::{MsgFlags, send};
 use tokio::net::UdpSocket;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+use crate::places::Place;
 use crate::ports::{Lead, Shared};
 
 /// The largest datagram.
@@ -151,7 +152,7 @@ impl Sessions {
         if self.open.len() >= self.shared.limits.sessions {
             self.end_oldest();
         }
-        let Ok(place) = self.shared.room.clone().try_acquire_owned() else {
+        let Some(place) = self.shared.room.take(client.ip()) else {
             return self.refused("bound");
         };
         let socket = match connected(backend) {
@@ -244,7 +245,7 @@ struct Answers {
     client: SocketAddr,
     shared: Arc<Shared>,
     last: LastWord,
-    _place: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Answers {

@@ -1,6 +1,6 @@
 //! Follows what should be forwarded and keeps listeners and addresses as it says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub struct Limits {
     pub frontends: usize,
     /// Connections and sessions, of all frontends together. A connection takes two open files, a session one.
     pub connections: usize,
+    /// Those of one client, unless it is this machine itself.
+    pub each: usize,
     /// Sessions of one UDP frontend; beyond that the one that was silent longest ends.
     pub sessions: usize,
     /// How long an endpoint has to take a connection.
@@ -47,6 +49,7 @@ impl Default for Limits {
         Self {
             frontends: 65_536,
             connections: 16_384,
+            each: 4096,
             sessions: 4096,
             dial: Duration::from_secs(2),
             // As connection tracking has it for a flow that is not a stream.
@@ -288,11 +291,9 @@ impl Work {
         for frontend in &changes.close {
             self.failed.remove(frontend);
         }
-        for (frontend, target) in std::mem::take(&mut self.failed) {
-            if !changes.open.iter().any(|(other, _)| *other == frontend) {
-                changes.open.push((frontend, target));
-            }
-        }
+        let told: HashSet<Frontend> = changes.open.iter().map(|(frontend, _)| *frontend).collect();
+        let again = std::mem::take(&mut self.failed).into_iter();
+        changes.open.extend(again.filter(|(frontend, _)| !told.contains(frontend)));
         let mut problem = None;
         for (frontend, target, error) in self.ports.apply(changes) {
             let (service, at) = (&target.stem.service, frontend.at);

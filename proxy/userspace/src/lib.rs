@@ -23,6 +23,7 @@ mod balance;
 mod datagrams;
 mod forwarder;
 mod metrics;
+mod places;
 mod plan;
 mod ports;
 mod sockets;

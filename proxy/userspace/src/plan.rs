@@ -5,13 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use proxy_netfilter::nft::Family;
-use proxy_rules::choose::{Backend, choose};
+use proxy_rules::budget::{Budget, WORK_MAX};
+use proxy_rules::choose::{Backend, ByPort, choose};
 use proxy_rules::health::{HealthCheck, HealthChecks, local_endpoints};
 use proxy_rules::model::{
     Choice, Cidr, LocalPort, LocalService, LocalSlice, Policy, Protocol, ServiceId, Settings,
     Topology, family_of,
 };
 use proxy_rules::node_ports::NodePortService;
+
+/// What a frontend takes of a service's budget: a service has 4096 of them at most.
+const FRONTEND_WORK: usize = WORK_MAX / 4096;
 
 /// What clients connect to: an address, a port and a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -166,7 +170,7 @@ pub enum Sctp {
 #[derive(Debug, Default)]
 struct Record {
     service: Option<Arc<LocalService>>,
-    slices: Vec<(Box<str>, Arc<LocalSlice>)>,
+    slices: BTreeMap<Box<str>, Arc<LocalSlice>>,
     claims: Vec<(Frontend, Rank)>,
     addresses: Vec<IpAddr>,
 }
@@ -270,8 +274,10 @@ impl Plan {
         }
         let record = self.services.entry(id.clone()).or_default();
         (record.service, record.slices) = match now {
-            Some(NodePortService { service, slices }) => (Some(service), slices),
-            None => (None, Vec::new()),
+            Some(NodePortService { service, slices }) => {
+                (Some(service), slices.into_iter().collect())
+            }
+            None => (None, BTreeMap::new()),
         };
         self.marked.insert(id.clone());
     }
@@ -284,14 +290,13 @@ impl Plan {
         new: Option<Arc<LocalSlice>>,
     ) {
         if let Some(record) = old.and_then(|old| self.services.get_mut(&old.service)) {
-            record.slices.retain(|(slice, _)| **slice != *name);
+            record.slices.remove(name);
         }
         self.marked.extend(old.map(|old| old.service.clone()));
         if let Some(new) = new {
             self.marked.insert(new.service.clone());
             let record = self.services.entry(new.service.clone()).or_default();
-            record.slices.retain(|(slice, _)| **slice != *name);
-            record.slices.push((name.into(), new));
+            record.slices.insert(name.into(), new);
         }
     }
 
@@ -320,9 +325,10 @@ impl Plan {
     fn check_health(&mut self, id: &ServiceId) {
         let Some(record) = self.services.get(id) else { return };
         let port = record.service.as_ref().and_then(|service| service.health_check_port);
+        let port = port.filter(|port| !self.settings.keeps(*port, Protocol::Tcp));
         self.health_checks_changed |= match port {
             Some(port) => {
-                let slices = record.slices.iter().map(|(_, slice)| &**slice);
+                let slices = record.slices.values().map(|slice| &**slice);
                 let check = HealthCheck { port, local_endpoints: local_endpoints(slices) };
                 self.health_checks.insert(id.clone(), check) != Some(check)
             }
@@ -376,22 +382,26 @@ impl Plan {
         }
     }
 
-    /// All frontends of a service with their targets.
+    /// All frontends of a service with their targets, as far as its [`Budget`] reaches.
     fn targets(
         &self,
         id: &ServiceId,
         service: &LocalService,
-        slices: &[(Box<str>, Arc<LocalSlice>)],
+        slices: &BTreeMap<Box<str>, Arc<LocalSlice>>,
     ) -> Vec<(Frontend, Rank, Arc<Target>)> {
         let mut found = Vec::new();
         // Hints count only for services that ask for them.
         let zone = self.zone.as_deref().filter(|_| service.topology == Topology::Hints);
-        let slices = slices.iter().map(|(_, slice)| &**slice);
+        let slices = ByPort::new(slices.values().map(|slice| &**slice));
+        let mut budget = Budget::default();
         let families = [Family::Ip, Family::Ip6].into_iter();
         let has = |family: &Family| service.cluster_ips.iter().any(|ip| family_of(*ip) == *family);
         for family in families.filter(has) {
             for port in service.ports.iter().filter(|port| self.serves(port.protocol)) {
-                let chosen = choose(slices.clone(), family, port, zone);
+                if budget.take(slices.candidates(port).saturating_add(1)).is_none() {
+                    return found;
+                }
+                let chosen = choose(&slices, family, port, zone);
                 let endpoints =
                     Endpoints { all: sockets(&chosen.all), here: sockets(&chosen.here) };
                 let stem = Stem {
@@ -404,7 +414,7 @@ impl Plan {
                 let external = endpoints.external(&stem, service, &[]);
                 let balanced = endpoints.external(&stem, service, &service.source_ranges);
                 let mut add = |address: IpAddr, number: u16, rank, target: &Arc<Target>| {
-                    if family_of(address) == family {
+                    if family_of(address) == family && budget.take(FRONTEND_WORK).is_some() {
                         let at = SocketAddr::new(address, number);
                         let frontend = Frontend { protocol: port.protocol, at };
                         found.push((frontend, rank, target.clone()));
@@ -423,7 +433,9 @@ impl Plan {
                     let allowed = list.iter().filter(|ip| !protects(ip));
                     allowed.for_each(|ip| add(*ip, port.port, *rank, target));
                 }
-                for (ip, number) in node_ports(port, &self.settings, &self.node) {
+                let kept = |number: &u16| self.settings.keeps(*number, port.protocol);
+                let node_ports = node_ports(port, &self.settings, &self.node);
+                for (ip, number) in node_ports.filter(|(_, number)| !kept(number)) {
                     add(ip, number, Rank::External, &external);
                 }
             }

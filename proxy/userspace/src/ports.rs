@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use proto_daemon::drain::DrainWatch;
 use proxy_rules::model::Protocol;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::balance::Balance;
 use crate::datagrams;
 use crate::forwarder::Limits;
 use crate::metrics::ForwardMetrics;
+use crate::places::Places;
 use crate::plan::{Changes, Frontend, Inside, Stem, Target};
 use crate::{sockets, streams};
 
@@ -24,7 +25,7 @@ pub struct Shared {
     /// Bounds and times.
     pub limits: Limits,
     /// Room for connections and sessions, of all frontends together.
-    pub room: Arc<Semaphore>,
+    pub room: Places,
     /// What is counted.
     pub metrics: ForwardMetrics,
     /// Held by each connection: the program waits for them for a while when it ends.
@@ -35,7 +36,9 @@ pub struct Shared {
 impl Shared {
     /// Nothing is known of who is inside the cluster yet.
     pub fn new(limits: Limits, metrics: ForwardMetrics, drain: DrainWatch) -> Self {
-        let room = Arc::new(Semaphore::new(limits.connections));
+        // Few files, few places: a client's part shrinks with them.
+        let each = limits.each.min(limits.connections.div_ceil(4));
+        let room = Places::new(limits.connections, each);
         Self { limits, room, metrics, drain, inside: RwLock::default() }
     }
 

@@ -12,10 +12,15 @@ const SIZES: [usize; 5] = [251, 1021, 4093, 16_381, 32_749];
 /// Slots for each endpoint, where a table has room: shares then differ by a quarter at most.
 const SLOTS_EACH: usize = 4;
 
+/// Slots of the table for so many endpoints.
+pub fn size(backends: usize) -> usize {
+    let len = backends.saturating_mul(SLOTS_EACH);
+    SIZES.into_iter().find(|size| *size >= len).unwrap_or(SIZES[SIZES.len() - 1])
+}
+
 /// The endpoint of each slot. `backends` are sorted by address and port; of more than fit the first are used.
 pub fn table(backends: &[Backend]) -> Vec<Backend> {
-    let len = backends.len() * SLOTS_EACH;
-    let size = SIZES.into_iter().find(|size| *size >= len).unwrap_or(SIZES[SIZES.len() - 1]);
+    let size = size(backends.len());
     debug_assert!(size <= BACKENDS_MAX);
     let mut slots: Vec<Option<Backend>> = vec![None; size];
     let mut turns: Vec<Turn> = backends.iter().take(size).map(|b| Turn::of(b, size)).collect();

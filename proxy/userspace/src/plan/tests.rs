@@ -245,8 +245,8 @@ fn beside_the_kernel_only_node_ports_are_served_and_only_where_asked() {
     let elsewhere = slice(&[("10.244.1.5", Place::Elsewhere)]);
     let v6 = slice(&[("fd00::5", Place::Here)]);
     let told = || {
-        let slices = vec![("a".into(), elsewhere.clone()), ("b".into(), v6.clone())];
-        NodePortService::of(&service, &slices)
+        let slices = [("a", &elsewhere), ("b", &v6)];
+        NodePortService::of(&service, slices.into_iter())
     };
     for (blocks, expected) in [
         (&[][..], &["127.0.0.1:30080", "[::1]:30080"][..]),

@@ -1,8 +1,6 @@
 //! Answers load balancers that ask, at a service's health check port, whether this node has endpoints of it. One
 //! server a port; what it answers is looked up when it is asked, so a change of endpoints starts and stops nothing.
 
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
-
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;

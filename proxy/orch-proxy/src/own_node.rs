@@ -1,7 +1,5 @@
 //! What the API says about the node that this proxy runs on, and no other.
 
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
-
 use std::sync::Arc;
 
 use proto_api::core::v1::Node;

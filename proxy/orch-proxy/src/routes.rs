@@ -3,8 +3,6 @@
 //! Which routes there should be is decided from Node objects alone; which of them are ours is told by their protocol
 //! number, so that nobody else's routes are touched and a crashed predecessor's are found again.
 
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

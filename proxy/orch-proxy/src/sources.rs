@@ -1,8 +1,6 @@
 //! What the API says should be forwarded. Changes are marked in the one [`Dataplane`] as they arrive, so
 //! nothing queues up: a thousand changes of a service are one mark.
 
-#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
-
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -11,6 +11,7 @@ const FEW_MAX: usize = 16;
 
 /// The slices of a service.
 #[derive(Clone, Debug)]
+#[expect(clippy::box_collection, reason = "the rare case must not make the usual one larger")]
 pub(super) enum Slices {
     Few(Box<[(Box<str>, Arc<LocalSlice>)]>),
     Many(Box<BTreeMap<Box<str>, Arc<LocalSlice>>>),

@@ -12,8 +12,9 @@ pub mod measure;
 pub mod open;
 pub mod routes;
 pub mod stats;
-pub mod tls;
 pub mod view;
+
+pub use proto_client::serving::tls;
 
 mod cadvisor;
 mod exposition;

@@ -71,8 +71,10 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     };
     let config = config.map_err(Failure::usage)?;
     let client = Client::new(&config, names, USER_AGENT).map_err(Failure::usage)?;
-    let admin = AdminServer::bind(flags.admin_address()).await.map_err(Failure::run)?;
-    tracing::info!(server = %config.server, health = %admin.address(), "starting");
+    let secure = flags.serving.bind(flags.secure_address(), &client, names, USER_AGENT);
+    let secure = secure.await.map_err(Failure::run)?;
+    let plain = AdminServer::bind_if(flags.plain_address()).await.map_err(Failure::run)?;
+    tracing::info!(server = %config.server, health = %secure.address(), "starting");
 
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
     let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
@@ -83,7 +85,8 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let pages = AdminPages { health, metrics: metrics.clone(), status: board.clone() };
 
     let drain = Drain::default();
-    let admin = tokio::spawn(admin.run(pages, drain.watch()));
+    let plain = plain.map(|plain| tokio::spawn(plain.run(pages.clone(), drain.watch())));
+    let secure = tokio::spawn(secure.run(pages, drain.watch()));
     let workers = usize::try_from(flags.concurrent_tasks).unwrap_or(1);
     let mut voices = BTreeMap::new();
     for (controller, component) in VOICES {
@@ -113,7 +116,8 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
         candidate.release().await;
     }
-    admin.abort();
+    secure.abort();
+    plain.inspect(|plain| plain.abort());
     control.abort();
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use apiserver_token::SigningKey;
 use clap::Parser;
+use proto_client::serving::flags::ServingFlags;
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::{feature_gates, go_duration};
@@ -115,14 +116,21 @@ pub struct Flags {
           value_parser = clap::value_parser!(u32).range(1..=64))]
     pub concurrent_tasks: u32,
 
-    /// Address of the health and metrics server (plain HTTP).
+    /// Certificates of the health and metrics server, and who may see it.
+    #[command(flatten)]
+    pub serving: ServingFlags,
+
+    /// Address of the health and metrics server (HTTPS).
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub bind_address: IpAddr,
 
-    /// Port of the health and metrics server; 0 takes a free one.
+    /// Port of the health and metrics server (HTTPS); 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 10257)]
     pub secure_port: u16,
 }
+
+/// Port of the plain-HTTP server when only its address is given: where Kubernetes had it.
+const PLAIN_PORT: u16 = 10252;
 
 /// What controllers are told at the start.
 #[derive(Clone)]
@@ -274,12 +282,14 @@ impl Flags {
         self.cluster_cidr.iter().map(range).collect()
     }
 
-    /// Where health and metrics are served.
-    pub fn admin_address(&self) -> SocketAddr {
-        match self.common.healthz_bind_address {
-            Some(address) => address.socket(self.secure_port),
-            None => SocketAddr::new(self.bind_address, self.secure_port),
-        }
+    /// Where health and metrics are served over HTTPS.
+    pub fn secure_address(&self) -> SocketAddr {
+        SocketAddr::new(self.bind_address, self.secure_port)
+    }
+
+    /// Where they are served over plain HTTP as well, when that is asked for.
+    pub fn plain_address(&self) -> Option<SocketAddr> {
+        self.common.healthz_bind_address.map(|address| address.socket(PLAIN_PORT))
     }
 }
 

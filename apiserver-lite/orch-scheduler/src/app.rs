@@ -10,6 +10,7 @@ use proto_api::core::v1::Namespace;
 use proto_client::config::file;
 use proto_client::election;
 use proto_client::events::recorder;
+use proto_client::serving::flags::ServingFlags;
 use proto_client::{Client, ClientConfig, ListParams, Reflector};
 use proto_daemon::admin::{AdminPages, AdminServer};
 use proto_daemon::drain::{Drain, DrainWatch, Drained, stop_signal};
@@ -52,15 +53,21 @@ pub struct Flags {
     #[command(flatten)]
     pub leader: LeaderFlags,
 
-    /// Address of the health and metrics server (plain HTTP).
+    /// Certificates of the health and metrics server, and who may see it.
+    #[command(flatten)]
+    pub serving: ServingFlags,
+
+    /// Address of the health and metrics server (HTTPS).
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     pub bind_address: IpAddr,
 
-    /// Port of the health and metrics server; 0 takes a free one.
+    /// Port of the health and metrics server (HTTPS); 0 takes a free one.
     #[arg(long, value_name = "PORT", default_value_t = 10259)]
     pub secure_port: u16,
 }
 
+/// Port of the plain-HTTP server when only its address is given: where Kubernetes had it.
+const PLAIN_PORT: u16 = 10251;
 /// How long a pass that has begun may take to end when the program is to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -85,12 +92,12 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     };
     let config = config.map_err(Failure::usage)?;
     let client = Client::new(&config, names, USER_AGENT).map_err(Failure::usage)?;
-    let address = match flags.common.healthz_bind_address {
-        Some(address) => address.socket(flags.secure_port),
-        None => SocketAddr::new(flags.bind_address, flags.secure_port),
-    };
-    let admin = AdminServer::bind(address).await.map_err(Failure::run)?;
-    tracing::info!(server = %config.server, health = %admin.address(), "starting");
+    let address = SocketAddr::new(flags.bind_address, flags.secure_port);
+    let secure = flags.serving.bind(address, &client, names, USER_AGENT);
+    let secure = secure.await.map_err(Failure::run)?;
+    let plain = flags.common.healthz_bind_address.map(|address| address.socket(PLAIN_PORT));
+    let plain = AdminServer::bind_if(plain).await.map_err(Failure::run)?;
+    tracing::info!(server = %config.server, health = %secure.address(), "starting");
 
     let (board, readiness) = (StatusBoard::default(), Readiness::default());
     let build = BuildInfo { version: env!("CARGO_PKG_VERSION"), commit: "unknown" };
@@ -100,7 +107,8 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let pages = AdminPages { health, metrics, status: board.clone() };
 
     let drain = Drain::default();
-    let admin = tokio::spawn(admin.run(pages, drain.watch()));
+    let plain = plain.map(|plain| tokio::spawn(plain.run(pages.clone(), drain.watch())));
+    let secure = tokio::spawn(secure.run(pages, drain.watch()));
     let (leading, led) = watch::channel(false);
     let (page, lock) = (board.task("leader election"), names.component("scheduler"));
     let mut candidate =
@@ -118,7 +126,8 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     if let Some(candidate) = candidate.filter(|_| drained == Drained::Finished) {
         candidate.release().await;
     }
-    admin.abort();
+    secure.abort();
+    plain.inspect(|plain| plain.abort());
     schedule.abort();
     Ok(())
 }

@@ -99,6 +99,8 @@ fn first_node(spec: &Spec) -> String {
 fn controller_manager(spec: &Spec) -> Program {
     let flags = [
         ("kubeconfig", path(spec.client_config("controller-manager"))),
+        // Metrics are for those with a certificate or token of the cluster: pods reach the address.
+        ("client-ca-file", path(spec.pki().join("ca.crt"))),
         ("cluster-cidr", Spec::POD_CIDR.to_owned()),
         ("allocate-node-cidrs", "true".to_owned()),
         ("service-account-private-key-file", path(spec.pki().join("service-account.key"))),
@@ -120,6 +122,8 @@ fn controller_manager(spec: &Spec) -> Program {
 fn scheduler(spec: &Spec) -> Program {
     let flags = [
         ("kubeconfig", path(spec.client_config("scheduler"))),
+        // Metrics are for those with a certificate or token of the cluster: pods reach the address.
+        ("client-ca-file", path(spec.pki().join("ca.crt"))),
         ("bind-address", spec.host_address().to_string()),
         ("leader-elect", "false".to_owned()),
     ];
@@ -285,6 +289,12 @@ mod tests {
         assert!(all[7].argv.contains(&"--node-ip=172.30.1.11".to_owned()));
         let has = |program: usize, flag: &str| all[program].argv.contains(&flag.to_owned());
         assert!(has(0, "--anonymous-auth=false"));
+        for program in [1, 2] {
+            assert!(has(program, "--client-ca-file=/var/tmp/c/pki/ca.crt"));
+            assert!(
+                !all[program].argv.iter().any(|flag| flag.starts_with("--healthz-bind-address"))
+            );
+        }
         for node in [4, 7] {
             assert!(
                 has(node, "--anonymous-auth=false") && has(node, "--authorization-mode=Webhook")

@@ -7,7 +7,7 @@
 //!   time.
 //! - [`watch`]: what a collection holds and how it changes, kept up through errors; [`reflector`]:
 //!   the same as a shared map.
-//! - [`lease`], [`election`], [`events`]: things that components do with them.
+//! - [`lease`], [`election`], [`events`], [`serving`]: things that components do with them.
 
 pub mod api;
 pub mod config;
@@ -21,6 +21,7 @@ pub mod params;
 pub mod reflector;
 pub mod request;
 pub mod rotating;
+pub mod serving;
 pub mod transport;
 pub mod watch;
 

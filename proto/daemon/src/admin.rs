@@ -116,6 +116,14 @@ impl AdminServer {
         Ok(Self { address: listener.local_addr()?, listener })
     }
 
+    /// Takes the address, if there is one.
+    pub async fn bind_if(address: Option<SocketAddr>) -> std::io::Result<Option<Self>> {
+        match address {
+            Some(address) => Self::bind(address).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// The real address.
     pub fn address(&self) -> SocketAddr {
         self.address

@@ -1,25 +1,12 @@
-//! Who may do what at the endpoint. First who: a client certificate, a bearer token that the API
-//! server vouches for, or nobody in particular; then what: everything, or what the API server
-//! allows. Answers of the API server are remembered for a while.
+//! Who may do what at the endpoint: what a request needs to be allowed, as a question about this node.
 
-mod remembered;
-
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
-
-use futures_util::future::BoxFuture;
-use proto_api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo};
-use proto_api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
-};
-use proto_client::{Client, ClientError, WriteParams};
-use sha2::{Digest, Sha256};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use proto_api::authorization::v1::{ResourceAttributes, SubjectAccessReviewSpec};
+use proto_client::serving::access::{self, Question};
 
 use super::routes::Permission;
 use super::tls::Certified;
-use remembered::Remembered;
+
+pub use proto_client::serving::access::{Anonymous, Authorization, Refused, Reviews, Tokens};
 
 /// How clients are recognised and what they may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,142 +21,46 @@ pub struct AccessRules {
     pub authorization: Authorization,
 }
 
-/// Whether unknown clients are let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Anonymous {
-    /// As `system:anonymous`.
-    Allowed,
-    /// They get 401.
-    Refused,
-}
-
-/// Who says whose a bearer token is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tokens {
-    /// The API server, by token review; its answer is remembered that long.
-    Reviewed(Duration),
-    /// Nobody: tokens are not looked at.
-    Ignored,
-}
-
-/// Who says what is allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Authorization {
-    /// Nobody: all is.
-    AlwaysAllow,
-    /// The API server, by subject access review.
-    Webhook {
-        /// A yes is remembered that long.
-        allowed_for: Duration,
-        /// A no is remembered that long.
-        denied_for: Duration,
-    },
-}
-
-#[cfg(test)]
-impl Authorization {
-    /// The webhook with the ecosystem's times: 5 minutes and 30 seconds.
-    pub const WEBHOOK: Self = Self::Webhook {
-        allowed_for: Duration::from_secs(300),
-        denied_for: Duration::from_secs(30),
-    };
-}
-
-#[cfg(test)]
-impl Tokens {
-    /// Reviewed, remembered for the ecosystem's 2 minutes.
-    pub const REVIEWED: Self = Self::Reviewed(Duration::from_secs(120));
-}
-
-/// The API server's two questions.
-pub trait Reviews: Send + Sync {
-    /// Whose is this token?
-    fn token<'a>(&'a self, token: &'a str)
-    -> BoxFuture<'a, Result<TokenReviewStatus, ClientError>>;
-    /// May this be done?
-    fn access<'a>(
-        &'a self,
-        spec: SubjectAccessReviewSpec,
-    ) -> BoxFuture<'a, Result<SubjectAccessReviewStatus, ClientError>>;
-}
-
-impl Reviews for Client {
-    fn token<'a>(
-        &'a self,
-        token: &'a str,
-    ) -> BoxFuture<'a, Result<TokenReviewStatus, ClientError>> {
-        Box::pin(async move {
-            let spec = TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() };
-            let review = TokenReview { spec, ..TokenReview::default() };
-            let answer = self.all::<TokenReview>().create(&review, &WriteParams::default()).await?;
-            Ok(answer.status)
-        })
-    }
-
-    fn access<'a>(
-        &'a self,
-        spec: SubjectAccessReviewSpec,
-    ) -> BoxFuture<'a, Result<SubjectAccessReviewStatus, ClientError>> {
-        Box::pin(async move {
-            let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-            let answer =
-                self.all::<SubjectAccessReview>().create(&review, &WriteParams::default()).await?;
-            Ok(answer.status)
-        })
-    }
-}
-
-/// Why a request is not served.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// Nobody knows who asks (401).
-    #[error("Unauthorized")]
-    Unknown,
-    /// It is known, and may not (403).
-    #[error("{0}")]
-    Forbidden(String),
-    /// The API server could not be asked (500).
-    #[error("{0}")]
-    CannotTell(String),
-}
-
-/// SHA-256 of what is asked about: of a token, or of all that an authorizer may look at of a user. Nothing secret is kept, and
-/// long ones take no more room.
-type Key = [u8; 32];
-/// A user, and what it wants to do.
-type Question = (Key, Permission);
-
-/// A token that the API server does not know is not asked about again for this long: it may come to be known.
-const UNKNOWN_FOR: Duration = Duration::from_secs(10);
-/// Tokens that the API server is asked about at a time. More wait: made-up ones must not become its load.
-const REVIEWS_MAX: usize = 8;
-/// Longest wait for that.
-const REVIEW_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Longest token that is asked about.
-const TOKEN_LEN_MAX: usize = 16 << 10;
-
 /// Decides on requests.
 pub struct Access {
-    rules: AccessRules,
-    reviews: Box<dyn Reviews>,
-    tokens: Mutex<Remembered<Key, UserInfo>>,
-    /// Tokens that are nobody's: apart, as there may be any number of them.
-    unknown: Mutex<Remembered<Key, ()>>,
-    asking: Semaphore,
-    decisions: Mutex<Remembered<Question, bool>>,
+    node: String,
+    access: access::Access<OnNode>,
+}
+
+/// A permission on this node.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct OnNode {
+    node: String,
+    permission: Permission,
+}
+
+impl Question for OnNode {
+    fn attributes(&self) -> SubjectAccessReviewSpec {
+        SubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                verb: self.permission.verb.to_owned(),
+                version: "v1".to_owned(),
+                resource: "nodes".to_owned(),
+                subresource: self.permission.subresource.to_owned(),
+                name: self.node.clone(),
+                ..ResourceAttributes::default()
+            }),
+            ..SubjectAccessReviewSpec::default()
+        }
+    }
+
+    fn denial(&self, user: &str) -> String {
+        let Permission { verb, subresource } = self.permission;
+        format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource={subresource})")
+    }
 }
 
 impl Access {
     /// By these rules.
     pub fn new(rules: AccessRules, reviews: Box<dyn Reviews>) -> Self {
-        Self {
-            rules,
-            reviews,
-            tokens: Mutex::default(),
-            unknown: Mutex::default(),
-            asking: Semaphore::new(REVIEWS_MAX),
-            decisions: Mutex::default(),
-        }
+        let AccessRules { node, anonymous, tokens, authorization } = rules;
+        let rules = access::AccessRules { anonymous, tokens, authorization };
+        Self { node, access: access::Access::new(rules, reviews) }
     }
 
     /// Whether a client may. `certified` is what its certificate proves, `authorization` the header of
@@ -180,147 +71,14 @@ impl Access {
         authorization: Option<&str>,
         permission: Permission,
     ) -> Result<(), Refused> {
-        let user = self.authenticate(certified, authorization).await?;
-        self.authorize(&user, permission).await
+        let question = OnNode { node: self.node.clone(), permission };
+        self.access.check(certified, authorization, &question).await
     }
 
     /// Whether a request with this header that was let in had a token that the API server knows.
     pub fn knows_by_token(&self, authorization: Option<&str>) -> bool {
-        self.rules.tokens != Tokens::Ignored && authorization.and_then(bearer).is_some()
+        self.access.knows_by_token(authorization)
     }
-
-    async fn authenticate(
-        &self,
-        certified: &Certified,
-        authorization: Option<&str>,
-    ) -> Result<UserInfo, Refused> {
-        if let Some(Ok(user)) = certified {
-            return Ok(authenticated(user.clone()));
-        }
-        if let (Tokens::Reviewed(time), Some(token)) =
-            (self.rules.tokens, authorization.and_then(bearer))
-        {
-            // A wrong token is refused and not taken for none.
-            return self.review_token(token, time).await;
-        }
-        match self.rules.anonymous {
-            // A certificate that is not valid is refused as well, and not taken for none.
-            _ if certified.is_some() => Err(Refused::Unknown),
-            Anonymous::Refused => Err(Refused::Unknown),
-            Anonymous::Allowed => Ok(UserInfo {
-                username: "system:anonymous".to_owned(),
-                groups: vec!["system:unauthenticated".to_owned()],
-                ..UserInfo::default()
-            }),
-        }
-    }
-
-    async fn review_token(&self, token: &str, remember: Duration) -> Result<UserInfo, Refused> {
-        if token.len() > TOKEN_LEN_MAX {
-            return Err(Refused::Unknown);
-        }
-        let key = key(token.as_bytes());
-        if let Some(known) = self.known(&key) {
-            return known;
-        }
-        let Ok(Ok(_place)) = timeout(REVIEW_WAIT_MAX, self.asking.acquire()).await else {
-            return Err(Refused::CannotTell("too many token reviews".to_owned()));
-        };
-        // Another request with the same token may have been answered meanwhile.
-        if let Some(known) = self.known(&key) {
-            return known;
-        }
-        let status =
-            self.reviews.token(token).await.map_err(|error| cannot_tell("token review", &error))?;
-        let now = Instant::now();
-        if !status.authenticated {
-            lock(&self.unknown).put(key, (), now + UNKNOWN_FOR);
-            return Err(Refused::Unknown);
-        }
-        let user = authenticated(status.user);
-        lock(&self.tokens).put(key, user.clone(), now + remember);
-        Ok(user)
-    }
-
-    /// What is remembered of a token.
-    fn known(&self, key: &Key) -> Option<Result<UserInfo, Refused>> {
-        let now = Instant::now();
-        let user = lock(&self.tokens).get(key, now).map(Ok);
-        user.or_else(|| lock(&self.unknown).get(key, now).map(|()| Err(Refused::Unknown)))
-    }
-
-    async fn authorize(&self, user: &UserInfo, permission: Permission) -> Result<(), Refused> {
-        let Authorization::Webhook { allowed_for, denied_for } = self.rules.authorization else {
-            return Ok(());
-        };
-        // Name, uid, groups and extra, each quoted.
-        let key = (key(format!("{user:?}").as_bytes()), permission);
-        let known = lock(&self.decisions).get(&key, Instant::now());
-        let allowed = match known {
-            Some(allowed) => allowed,
-            None => {
-                let asked = self.reviews.access(question(&self.rules.node, user, permission)).await;
-                let status = asked.map_err(|error| cannot_tell("subject access review", &error))?;
-                let allowed = status.allowed && !status.denied;
-                let until = Instant::now() + if allowed { allowed_for } else { denied_for };
-                lock(&self.decisions).put(key, allowed, until);
-                allowed
-            }
-        };
-        if allowed {
-            return Ok(());
-        }
-        Err(Refused::Forbidden(format!(
-            "Forbidden (user={}, verb={}, resource=nodes, subresource={})",
-            user.username, permission.verb, permission.subresource
-        )))
-    }
-}
-
-fn question(node: &str, user: &UserInfo, permission: Permission) -> SubjectAccessReviewSpec {
-    SubjectAccessReviewSpec {
-        resource_attributes: Some(ResourceAttributes {
-            verb: permission.verb.to_owned(),
-            version: "v1".to_owned(),
-            resource: "nodes".to_owned(),
-            subresource: permission.subresource.to_owned(),
-            name: node.to_owned(),
-            ..ResourceAttributes::default()
-        }),
-        user: user.username.clone(),
-        uid: user.uid.clone(),
-        groups: user.groups.clone(),
-        extra: user.extra.clone(),
-        ..SubjectAccessReviewSpec::default()
-    }
-}
-
-/// Everybody who was recognised is in this group.
-fn authenticated(mut user: UserInfo) -> UserInfo {
-    const GROUP: &str = "system:authenticated";
-    if !user.groups.iter().any(|group| group == GROUP) {
-        user.groups.push(GROUP.to_owned());
-    }
-    user
-}
-
-fn key(bytes: &[u8]) -> Key {
-    Sha256::digest(bytes).into()
-}
-
-fn bearer(authorization: &str) -> Option<&str> {
-    let (scheme, token) = authorization.trim().split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim()).filter(|token| !token.is_empty())
-}
-
-fn cannot_tell(what: &str, error: &ClientError) -> Refused {
-    let cause = proto_daemon::exit::chain(error);
-    tracing::warn!(error = cause, "{what} failed");
-    Refused::CannotTell(format!("{what} failed"))
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

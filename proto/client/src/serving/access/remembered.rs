@@ -34,3 +34,22 @@ impl<K: Ord, V: Clone> Remembered<K, V> {
         self.0.insert(key, (value, until));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut remembered = Remembered::default();
+        let until = Instant::now() + Duration::from_secs(9);
+        for n in 0..5000 {
+            remembered.put(n, (), until);
+        }
+        assert!(remembered.get(&4999, Instant::now()).is_some());
+        let kept = (0..5000).filter(|n| remembered.get(n, Instant::now()).is_some()).count();
+        assert!(kept <= 1024, "{kept}");
+    }
+}

@@ -1,15 +1,16 @@
-//! The endpoint's certificate, and who a client's certificate says it is.
+//! The certificate of an HTTPS server, and who a client's certificate says it is.
 
 use std::io::ErrorKind::NotFound;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use proto_api::authentication::v1::UserInfo;
-use proto_client::rotating::{Changed, Rotating};
 use proto_daemon::tls::{self, ClientTrust, FileFault};
 use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::time::Instant;
+
+use crate::rotating::{Changed, Rotating};
 
 /// Where the certificate comes from and whose clients are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub struct TlsFiles {
     pub terms: Terms,
 }
 
-/// The endpoint's certificate.
+/// The server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Serving {
     /// One signed by itself.

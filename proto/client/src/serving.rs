@@ -1,0 +1,259 @@
+//! io: the pages of a program over HTTPS, as Kubernetes' controller manager and scheduler serve theirs: health for everybody,
+//! metrics and task status for those whom the API server allows it.
+
+pub mod access;
+pub mod flags;
+pub mod tls;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Method, Request, Response, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use proto_api::authentication::v1::TokenReviewStatus;
+use proto_api::authorization::v1::{
+    NonResourceAttributes, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
+};
+use proto_daemon::admin::{AdminPages, page_of};
+use proto_daemon::connections::admission::Bounds;
+use proto_daemon::connections::{Connection, Connections, Limits};
+use proto_daemon::drain::DrainWatch;
+use proto_daemon::exit::chain;
+use proto_daemon::panics::isolate;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{Client, ClientError};
+use access::{Access, Question, Refused, Reviews};
+use tls::{Agreed, Certified, ServerTls};
+
+/// What connections may take: probes and scrapers have one each.
+const LIMITS: Limits = Limits {
+    bounds: Bounds { total: 128, unauthenticated: 64, unauthenticated_per_peer: 48 },
+    handshake: HEAD_TIMEOUT,
+    first_request: HEAD_TIMEOUT,
+    idle: Duration::from_secs(90),
+    streams: 16,
+};
+/// For the TLS handshake, and for the head of the first request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// A page, or all checks below one, and how it is asked for. What is not in the table is no page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Page {
+    verb: &'static str,
+    path: &'static str,
+}
+
+/// The pages; one check of several is asked for by the path below.
+const PAGES: [(&str, &str); 5] = [
+    ("/healthz", "/healthz/*"),
+    ("/livez", "/livez/*"),
+    ("/readyz", "/readyz/*"),
+    ("/metrics", ""),
+    ("/statusz", ""),
+];
+
+impl Page {
+    fn of<B>(request: &Request<B>) -> Option<Self> {
+        let verb = if *request.method() == Method::HEAD { "head" } else { "get" };
+        let asked = request.uri().path();
+        let path = PAGES.iter().find_map(|(page, below)| match asked.strip_prefix(page)? {
+            "" => Some(*page),
+            rest if rest.starts_with('/') && !below.is_empty() => Some(*below),
+            _ => None,
+        });
+        path.map(|path| Self { verb, path })
+    }
+}
+
+impl Question for Page {
+    fn attributes(&self) -> SubjectAccessReviewSpec {
+        let (path, verb) = (self.path.to_owned(), self.verb.to_owned());
+        SubjectAccessReviewSpec {
+            non_resource_attributes: Some(NonResourceAttributes { path, verb }),
+            ..SubjectAccessReviewSpec::default()
+        }
+    }
+
+    fn denial(&self, user: &str) -> String {
+        format!("forbidden: User {user:?} cannot {} path {:?}", self.verb, self.path)
+    }
+}
+
+/// Two clients that ask the API server: about tokens, and about what is allowed.
+pub struct Asked {
+    /// Asks whose a token is.
+    pub tokens: Client,
+    /// Asks what is allowed.
+    pub access: Client,
+}
+
+impl Reviews for Asked {
+    fn token<'a>(
+        &'a self,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<TokenReviewStatus, ClientError>> {
+        self.tokens.token(token)
+    }
+
+    fn access<'a>(
+        &'a self,
+        spec: SubjectAccessReviewSpec,
+    ) -> BoxFuture<'a, Result<SubjectAccessReviewStatus, ClientError>> {
+        Reviews::access(&self.access, spec)
+    }
+}
+
+/// The pages on a socket of their own, over HTTPS.
+pub struct SecureServer {
+    listener: TcpListener,
+    address: SocketAddr,
+    tls: ServerTls,
+    guard: Guard,
+}
+
+/// Who may see what.
+struct Guard {
+    access: Access<Page>,
+    /// Paths that everybody may see; a `*` at the end stands for any rest.
+    open: Vec<String>,
+}
+
+impl SecureServer {
+    /// Takes the address; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address cannot be taken.
+    pub async fn bind(
+        address: SocketAddr,
+        tls: ServerTls,
+        rules: access::AccessRules,
+        reviews: Box<dyn Reviews>,
+        open: Vec<String>,
+    ) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let guard = Guard { access: Access::new(rules, reviews), open };
+        Ok(Self { address: listener.local_addr()?, listener, tls, guard })
+    }
+
+    /// The real address.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves the pages until `until` is asked; answers on the way are finished.
+    pub async fn run(self, pages: AdminPages, until: DrainWatch) {
+        let service = Arc::new(Service { guard: self.guard, pages });
+        let connections = Connections::new(LIMITS, None);
+        loop {
+            // Both arms are cancel safe: a connection not taken stays in the kernel's queue.
+            let (socket, place) = tokio::select! {
+                () = until.asked() => return,
+                taken = connections.accept(&self.listener) => taken,
+            };
+            match self.tls.config() {
+                Ok(agreed) => {
+                    let serving = service.clone().connection(agreed, socket, place, until.clone());
+                    tokio::spawn(isolate(serving));
+                }
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "no certificate for a connection");
+                }
+            }
+        }
+    }
+}
+
+struct Service {
+    guard: Guard,
+    pages: AdminPages,
+}
+
+impl Service {
+    async fn connection(
+        self: Arc<Self>,
+        agreed: Arc<Agreed>,
+        socket: TcpStream,
+        place: Connection,
+        until: DrainWatch,
+    ) {
+        let acceptor = TlsAcceptor::from(agreed.config.clone());
+        let Some(stream) = place.handshake(acceptor.accept(socket)).await else { return };
+        let certified = agreed.certified(stream.get_ref().1.peer_certificates());
+        match &certified {
+            Some(Ok(_)) => place.authenticated(),
+            Some(Err(reason)) => tracing::info!(reason, "client certificate refused"),
+            None => {}
+        }
+        let peer = (Arc::new(certified), place.clone());
+        let handler = move |request: Request<Incoming>| {
+            let (service, (certified, place)) = (self.clone(), peer.clone());
+            async move {
+                let answer = isolate(service.answer(&request, &certified, &place)).await;
+                answer.unwrap_or_else(|panicked| page_of(500, TEXT, panicked.to_string()))
+            }
+        };
+        // A client that goes away is its own affair.
+        let _ = place.serve(stream, handler, until.asked()).await;
+    }
+
+    async fn answer<B>(
+        &self,
+        request: &Request<B>,
+        certified: &Certified,
+        place: &Connection,
+    ) -> Response<Full<Bytes>> {
+        let missing = || page_of(404, TEXT, "404 page not found\n".to_owned());
+        let Some(page) = Page::of(request) else { return missing() };
+        let authorization =
+            request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        match self.guard.check(request.uri().path(), page, certified, authorization).await {
+            Ok(Seen::ByAll) => {}
+            Ok(Seen::ByKnown) if self.guard.access.knows_by_token(authorization) => {
+                place.authenticated();
+            }
+            Ok(Seen::ByKnown) => {}
+            Err(Refused::Unknown) => return page_of(401, TEXT, "Unauthorized\n".to_owned()),
+            Err(Refused::Forbidden(why)) => return page_of(403, TEXT, format!("{why}\n")),
+            Err(Refused::CannotTell(why)) => return page_of(500, TEXT, format!("{why}\n")),
+        }
+        self.pages.answer(request).unwrap_or_else(missing)
+    }
+}
+
+/// Whom a page is for.
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    ByAll,
+    ByKnown,
+}
+
+impl Guard {
+    async fn check(
+        &self,
+        path: &str,
+        page: Page,
+        certified: &Certified,
+        authorization: Option<&str>,
+    ) -> Result<Seen, Refused> {
+        let fits = |open: &String| match open.strip_suffix('*') {
+            Some(start) => path.starts_with(start),
+            None => path == open,
+        };
+        if self.open.iter().any(fits) {
+            return Ok(Seen::ByAll);
+        }
+        self.access.check(certified, authorization, &page).await.map(|()| Seen::ByKnown)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Flags of the pages that are served over HTTPS, as Kubernetes' control plane has them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use proto_api::names::Names;
+use proto_daemon::go_duration;
+
+use super::access::{AccessRules, Anonymous, Authorization, Tokens};
+use super::tls::{ServerTls, Serving, Terms, TlsError, TlsFiles};
+use super::{Asked, SecureServer};
+use crate::config::file;
+use crate::{Client, ClientConfig};
+
+/// Flatten this into a program's flags: `#[command(flatten)] serving: ServingFlags`.
+#[derive(Args, Clone, Debug)]
+pub struct ServingFlags {
+    /// Certificate of the HTTPS server with those that lead to its authority; without it one is made that signs itself.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+
+    /// Oldest version of TLS: VersionTLS12 or VersionTLS13.
+    #[arg(long, value_name = "VERSION", default_value = "")]
+    pub tls_min_version: String,
+
+    /// Cipher suites of TLS 1.2; all good ones by default.
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub tls_cipher_suites: Vec<String>,
+
+    /// Authorities of client certificates; without it clients are known by their tokens only.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+
+    /// Client configuration of the API server that is asked whose a token is; that of --kubeconfig.
+    #[arg(long, value_name = "FILE")]
+    pub authentication_kubeconfig: Option<PathBuf>,
+
+    /// Client configuration of the API server that is asked who may see a page; that of --kubeconfig.
+    #[arg(long, value_name = "FILE")]
+    pub authorization_kubeconfig: Option<PathBuf>,
+
+    /// Paths that everybody may see; a * at the end stands for any rest.
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "/healthz,/readyz,/livez"
+    )]
+    pub authorization_always_allow_paths: Vec<String>,
+
+    /// How long the owner of a token is remembered.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration::parse)]
+    pub authentication_token_webhook_cache_ttl: Duration,
+
+    /// How long a yes is remembered.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration::parse)]
+    pub authorization_webhook_cache_authorized_ttl: Duration,
+
+    /// How long a no is remembered.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = go_duration::parse)]
+    pub authorization_webhook_cache_unauthorized_ttl: Duration,
+}
+
+/// Why there is no HTTPS server.
+#[derive(Debug, thiserror::Error)]
+pub enum ServingError {
+    /// The certificates are no use.
+    #[error("cannot set up TLS of the health and metrics server")]
+    Tls(#[source] TlsError),
+    /// A client configuration is no use.
+    #[error("{flag}: cannot use {path}")]
+    Kubeconfig {
+        /// The flag.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The address cannot be taken.
+    #[error("cannot listen at {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        #[source]
+        cause: std::io::Error,
+    },
+}
+
+impl ServingFlags {
+    /// The server on `address`; `own` is the program's client, `agent` the name it goes by.
+    ///
+    /// # Errors
+    /// A file is no use, or the address cannot be taken.
+    pub async fn bind(
+        &self,
+        address: SocketAddr,
+        own: &Client,
+        names: &'static Names,
+        agent: &str,
+    ) -> Result<SecureServer, ServingError> {
+        let client = |flag: &'static str, path: &Option<PathBuf>| match path {
+            None => Ok(own.clone()),
+            Some(path) => read(path, names, agent).map_err(|cause| ServingError::Kubeconfig {
+                flag,
+                path: path.clone(),
+                cause,
+            }),
+        };
+        let asked = Asked {
+            tokens: client("--authentication-kubeconfig", &self.authentication_kubeconfig)?,
+            access: client("--authorization-kubeconfig", &self.authorization_kubeconfig)?,
+        };
+        let tls = self.tls(address).map_err(ServingError::Tls)?;
+        let open = self.authorization_always_allow_paths.clone();
+        SecureServer::bind(address, tls, self.rules(), Box::new(asked), open)
+            .await
+            .map_err(|cause| ServingError::Listen { address, cause })
+    }
+
+    fn rules(&self) -> AccessRules {
+        AccessRules {
+            // The API server decides about them as about everybody.
+            anonymous: Anonymous::Allowed,
+            tokens: Tokens::Reviewed(self.authentication_token_webhook_cache_ttl),
+            authorization: Authorization::Webhook {
+                allowed_for: self.authorization_webhook_cache_authorized_ttl,
+                denied_for: self.authorization_webhook_cache_unauthorized_ttl,
+            },
+        }
+    }
+
+    fn tls(&self, address: SocketAddr) -> Result<ServerTls, TlsError> {
+        let files = self.tls_cert_file.clone().zip(self.tls_private_key_file.clone());
+        let identity = files.map_or(Serving::SelfSigned, |(chain, key)| Serving::Named(chain, key));
+        let terms = Terms {
+            min_version: self.tls_min_version.clone(),
+            suites: self.tls_cipher_suites.clone(),
+        };
+        let files = TlsFiles { identity, client_authority: self.client_ca_file.clone(), terms };
+        ServerTls::new(&files, &["localhost".to_owned(), address.ip().to_string()])
+    }
+}
+
+fn read(
+    path: &std::path::Path,
+    names: &'static Names,
+    agent: &str,
+) -> Result<Client, Box<dyn std::error::Error + Send + Sync>> {
+    let config: ClientConfig = file::load(path, None)?;
+    Ok(Client::new(&config, names, agent)?)
+}

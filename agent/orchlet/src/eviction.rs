@@ -19,6 +19,7 @@ use agent_node::eviction::storage::{self, Exceeded};
 use agent_node::eviction::thresholds::Threshold;
 use agent_node::eviction::{Readings, Signal};
 use agent_node::image_gc::Limits;
+use agent_node::priority;
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::want::{Source, Verdict};
 use proto_client::events::EventKind;
@@ -152,7 +153,10 @@ impl Evictor {
     /// Ends pods that use more local storage than they may; how many.
     async fn keep_limits(&self) -> usize {
         let mut pods = self.standing_pods();
-        pods.retain(|known| storage::is_limited(&known.pod));
+        // The node cannot do without critical ones, and a static pod that was evicted would not come back.
+        let is_critical =
+            |known: &Known| priority::is_critical(&known.pod, known.source == Source::Static);
+        pods.retain(|known| storage::is_limited(&known.pod) && !is_critical(known));
         if pods.is_empty() {
             return 0;
         }

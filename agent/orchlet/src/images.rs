@@ -2,6 +2,8 @@
 //!
 //! [`collect`] removes what nobody needs when the disk fills, [`import_dir`] brings what no registry has.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 pub mod collect;
 pub mod import_dir;
 mod logins;
@@ -141,11 +143,9 @@ impl Images {
     fn begin(self: &Arc<Self>, wanted: Wanted, registry: String, rank: Rank) -> Pull {
         let images = self.clone();
         let task = panics::spawn(async move {
-            let slot = images.slots.take(&registry, rank).await;
-            let result = images.fetch(&wanted).await;
-            drop(slot);
-            lock(&images.under_way).remove(&wanted);
-            result
+            let under_way = UnderWay { images: &images, wanted };
+            let _slot = images.slots.take(&registry, rank).await;
+            images.fetch(&under_way.wanted).await
         });
         async move {
             task.await.unwrap_or_else(|error| {
@@ -160,7 +160,8 @@ impl Images {
         let pause = lock(&self.rate).take(clock::boot());
         tokio::time::sleep(pause).await;
         let mut errors = Vec::new();
-        let logins = wanted.logins.iter().map(|login| Some(registry_login(login)));
+        let logins = wanted.logins.iter().take(LOGINS_MAX);
+        let logins = logins.map(|login| Some(registry_login(login)));
         let anonymous = wanted.logins.is_empty().then_some(None);
         for login in logins.chain(anonymous) {
             match self.watched(&wanted.image, login.as_ref()).await {
@@ -185,7 +186,9 @@ impl Images {
             tokio::select! {
                 biased;
                 pulled = &mut pull => return pulled.map_err(|error| error.said()),
-                () = tokio::time::sleep(watch.pause()) => waited += watch.pause(),
+                () = tokio::time::sleep(watch.pause()) => {
+                    waited = waited.saturating_add(watch.pause());
+                }
             }
             let stands = watch.stands(arrivals().await, self.fetching.number(), waited);
             if stands && turn.is_first() {
@@ -209,6 +212,18 @@ impl Images {
             lock(&self.under_way).keys().map(|wanted| wanted.image.clone()).collect();
         let pulled = pulled.iter().filter_map(|image| Some(ImageName::parse(image).ok()?.full()));
         pulled.chain(lock(&self.imported).iter().cloned()).collect()
+    }
+}
+
+/// A pull in the list of those that are under way, until it has ended or panicked: the next to ask begins a new one.
+struct UnderWay<'a> {
+    images: &'a Images,
+    wanted: Wanted,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        lock(&self.images.under_way).remove(&self.wanted);
     }
 }
 
@@ -250,7 +265,8 @@ impl Drop for Turn<'_> {
 }
 
 impl PullError {
-    fn failed(message: String) -> Self {
+    fn failed(mut message: String) -> Self {
+        message.truncate(message.floor_char_boundary(MESSAGE_BYTES));
         Self { reason: "ErrImagePull", message }
     }
 }
@@ -283,6 +299,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Most logins that a registry is shown for one pull, which takes a slot meanwhile: a pod's secrets may hold thousands.
+const LOGINS_MAX: usize = 64;
+/// Most bytes of what is told of a pull that failed: a registry may say whatever it likes, once for each login.
+const MESSAGE_BYTES: usize = 4096;
 /// How long a look at the runtime's images may be believed.
 const LOOK_PERIOD: Duration = Duration::from_secs(300);
 

@@ -1,5 +1,7 @@
 //! Measures what pods use: memory and processes from their cgroups, writable layers from the runtime, volumes and logs from the disk.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -90,7 +92,7 @@ fn of_pod(
     }
     let mut measured = Measured::default();
     let uses = &mut measured.uses;
-    let sum = own.iter().map(|usage| usage.working_set_bytes).sum();
+    let sum = own.iter().map(|usage| usage.working_set_bytes).fold(0, u64::saturating_add);
     uses.memory = cgroup.map_or(sum, |usage| usage.working_set_bytes);
     uses.tasks = cgroup.map_or(0, |usage| usage.tasks);
     let logs = PathBuf::from(log_directory(&parts.facts.pod_logs_dir, pod));
@@ -98,15 +100,14 @@ fn of_pod(
         Extent::Memory => DiskUsage::default(),
         Extent::Disk => disk_usage::of(&path).unwrap_or_default(),
     };
-    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers);
-    for container in containers {
-        let logs = size(logs.join(&container.name));
-        let layers = own.iter().filter(|usage| usage.name == container.name);
-        let mut use_ = ContainerUse {
-            name: container.name.clone(),
-            logs: logs.bytes,
-            ..ContainerUse::default()
-        };
+    let containers = pod.spec.init_containers.iter().chain(&pod.spec.containers).map(|c| &c.name);
+    let ephemeral = pod.spec.ephemeral_containers.iter();
+    let ephemeral = ephemeral.map(|c| &c.ephemeral_container_common.name);
+    for name in containers.chain(ephemeral) {
+        let logs = size(logs.join(name));
+        let layers = own.iter().filter(|usage| usage.name == *name);
+        let mut use_ =
+            ContainerUse { name: name.clone(), logs: logs.bytes, ..ContainerUse::default() };
         uses.inodes = uses.inodes.saturating_add(logs.inodes);
         for usage in layers {
             use_.memory = use_.memory.max(usage.working_set_bytes);

@@ -44,18 +44,18 @@ fn world(runtime: &Arc<FakeRuntime>, thresholds: &[(Signal, Amount)]) -> World {
 
 /// A pod that runs, and whose task ends it as soon as it is told.
 fn run(parts: &Arc<Parts>, name: &str, change: impl Fn(&mut Pod)) {
+    run_from(Source::Api, parts, name, change);
+}
+
+fn run_from(source: Source, parts: &Arc<Parts>, name: &str, change: impl Fn(&mut Pod)) {
     let mut pod = Pod::default();
     pod.metadata.uid = name.into();
     pod.metadata.name = name.into();
     pod.spec.containers =
         vec![Container { name: "c".into(), image: "app:1".into(), ..Container::default() }];
     change(&mut pod);
-    let known = Known {
-        pod: Arc::new(pod),
-        status: Default::default(),
-        counts: Counts::Yes,
-        source: Source::Api,
-    };
+    let known =
+        Known { pod: Arc::new(pod), status: Default::default(), counts: Counts::Yes, source };
     parts.know(known.clone());
     let (poke, parts) = (parts.poke(name), parts.clone());
     tokio::spawn(async move {
@@ -142,6 +142,59 @@ async fn a_volume_over_its_limit_ends_its_pod_alone() {
     let verdict = world.parts.verdict("small").expect("evicted");
     assert_eq!(verdict.message, "Usage of EmptyDir volume \"v\" exceeds the limit \"4Ki\". ");
     assert_eq!(world.parts.verdict("large"), None);
+}
+
+#[tokio::test]
+async fn critical_pods_are_not_ended_for_a_limit_of_their_own() {
+    let mut world = world(&runtime(), &[]);
+    let over = |priority: Option<i32>| {
+        move |pod: &mut Pod| {
+            let mut volume = Volume { name: "v".into(), ..Volume::default() };
+            let size_limit = Some("4Ki".parse().expect("quantity"));
+            volume.volume_source.empty_dir =
+                Some(EmptyDirVolumeSource { size_limit, ..EmptyDirVolumeSource::default() });
+            (pod.spec.volumes, pod.spec.priority) = (vec![volume], priority);
+        }
+    };
+    run_from(Source::Static, &world.parts, "static", over(None));
+    run(&world.parts, "system", over(Some(2_000_000_000)));
+    run(&world.parts, "other", over(Some(0)));
+    for name in ["static", "system", "other"] {
+        let volume = empty_dirs(&world.parts, name).join("v");
+        std::fs::create_dir_all(&volume).expect("mkdir");
+        std::fs::write(volume.join("f"), vec![1; 100_000]).expect("write");
+    }
+    assert_eq!(world.evictor.look().await.0, Did::Evicted(1));
+    let ended = ["static", "system", "other"].map(|name| world.parts.verdict(name).is_some());
+    assert_eq!(ended, [false, false, true]);
+}
+
+#[tokio::test]
+async fn what_ephemeral_containers_write_counts_and_no_number_of_the_runtime_is_too_large() {
+    let runtime = runtime();
+    let world = world(&runtime, &[]);
+    run(&world.parts, "p", |pod| {
+        let mut debugger = proto_api::core::v1::EphemeralContainer::default();
+        debugger.ephemeral_container_common.name = "debugger".into();
+        pod.spec.ephemeral_containers = vec![debugger];
+    });
+    let usage = |name: &str| agent_runtime::runtime::ContainerUsage {
+        id: name.into(),
+        name: name.into(),
+        pod_uid: "p".into(),
+        working_set_bytes: u64::MAX,
+        writable_bytes: u64::MAX,
+        writable_inodes: u64::MAX,
+        ..Default::default()
+    };
+    runtime.set_usage(vec![usage("c"), usage("debugger")]);
+    for extent in [Extent::Memory, Extent::Disk] {
+        let measured = measure(&world.parts, &world.parts.current_pods(), extent).await;
+        let uses = &measured["p"].uses;
+        assert_eq!((uses.memory, uses.disk(), uses.inodes), (u64::MAX, u64::MAX, u64::MAX));
+        let names: Vec<&str> = uses.containers.iter().map(|c| c.name.as_str()).collect();
+        assert_eq!(names, ["c", "debugger"]);
+    }
 }
 
 /// The directory of a pod's volumes of one kind.

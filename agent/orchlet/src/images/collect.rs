@@ -158,7 +158,7 @@ impl Images {
             }
             match self.runtime.remove_image(&image.id).await {
                 Ok(()) => {
-                    freed.images += 1;
+                    freed.images = freed.images.saturating_add(1);
                     tracing::info!(id = image.id, names = ?image.names, "image removed for space");
                 }
                 Err(error) => {

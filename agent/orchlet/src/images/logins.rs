@@ -1,5 +1,6 @@
 //! Where credentials for a registry come from: the pod's secrets first, then the node's own files and plugins.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
@@ -48,12 +49,8 @@ impl Logins {
         let mut logins = of_secrets(repository, pod, sources);
         logins.extend(self.of_files(repository).await);
         logins.extend(self.providers.find(repository).await);
-        let mut seen = Vec::new();
-        logins.retain(|login| {
-            let new = !seen.contains(login);
-            seen.push(login.clone());
-            new
-        });
+        let mut seen = BTreeSet::new();
+        logins.retain(|login| seen.insert(login.clone()));
         logins
     }
 

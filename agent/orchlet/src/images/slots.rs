@@ -54,7 +54,7 @@ impl Slots {
     /// So many at a time.
     pub fn new(all: usize) -> Self {
         let all = all.max(1);
-        Self { all, of_one_registry: (all - 1).max(1), state: Mutex::default() }
+        Self { all, of_one_registry: all.saturating_sub(1).max(1), state: Mutex::default() }
     }
 
     /// Waits for a slot for a pull from `registry`. Cancel safe.
@@ -88,7 +88,8 @@ impl Slots {
             let Waits { registry, call, .. } = state.waiting.remove(at);
             // Who has gone away meanwhile takes none.
             if call.send(()).is_ok() {
-                *state.taken.entry(registry).or_default() += 1;
+                let taken = state.taken.entry(registry).or_default();
+                *taken = taken.saturating_add(1);
             }
         }
     }

@@ -33,7 +33,7 @@ impl Watch {
 
     /// Between two looks.
     pub fn pause(&self) -> Duration {
-        self.after / LOOKS
+        self.after.checked_div(LOOKS).unwrap_or(self.after)
     }
 
     /// Takes in what is on its way of `pulls` pulls when this one has gone on for `waited`; whether nothing has moved for too long.

@@ -50,6 +50,50 @@ async fn failures_say_what_they_are() {
     assert!(lock(&images.under_way).is_empty(), "a failed pull can be tried again");
 }
 
+#[tokio::test]
+async fn a_pull_that_panicked_can_be_tried_again() {
+    let (runtime, _) = FakeRuntime::new();
+    runtime.offer_image("reg.io/app:1");
+    runtime.panic_next("PullImage");
+    let images = images(&Arc::new(runtime));
+    let (pod, sources) = (Pod::default(), Sources::default());
+    let broken = images.pull("reg.io/app:1", &pod, &sources).await.expect_err("it panicked");
+    assert!(broken.message.starts_with("the pull broke off: "), "{}", broken.message);
+    assert!(images.held().is_empty());
+    images.pull("reg.io/app:1", &pod, &sources).await.expect("pulled");
+}
+
+#[tokio::test]
+async fn what_a_registry_says_and_how_often_it_is_asked_is_bounded() {
+    let (runtime, _) = FakeRuntime::new();
+    for n in 0..1000 {
+        let said = format!("{n} {}", "ü".repeat(5000));
+        runtime.fail_next("PullImage", agent_runtime::runtime::RefusalKind::Other, &said);
+    }
+    let runtime = Arc::new(runtime);
+    let images = images(&runtime);
+    let auths = (0..500).map(|n| {
+        format!(r#""{}.io": {{"username": "u{n}", "password": "p"}}"#, "?".repeat(n % 4) + "*")
+    });
+    let entries: Vec<String> = auths.collect();
+    // Keys that differ in how often they say the same.
+    let entries = entries
+        .iter()
+        .enumerate()
+        .map(|(n, entry)| entry.replacen('"', &format!("\"{}", "https://".repeat(n / 4)), 1));
+    let json = format!("{{\"auths\": {{{}}}}}", entries.collect::<Vec<_>>().join(","));
+    let mut secret = Secret::default();
+    secret.data.insert(".dockerconfigjson".into(), json.into_bytes());
+    let mut pod = Pod::default();
+    pod.spec.image_pull_secrets = vec![LocalObjectReference { name: "s".into() }];
+    let mut sources = Sources::default();
+    sources.secrets.insert("s".into(), Some(Arc::new(secret)));
+    let failed = images.pull("long.io/app:1", &pod, &sources).await.expect_err("refused");
+    assert!((4000..=4096).contains(&failed.message.len()), "{}", failed.message.len());
+    let asked = runtime.changes().iter().filter(|change| change.call == "PullImage").count();
+    assert_eq!(asked, LOGINS_MAX);
+}
+
 mod registry;
 
 use agent_node::image_gc::Limits;

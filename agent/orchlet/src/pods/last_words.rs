@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use agent_pod::seen::{ContainerSeen, InstanceState};
@@ -12,6 +12,7 @@ use agent_pod::translate::log_directory;
 use agent_pod::want::container_of;
 use agent_volume::private;
 use proto_api::core::v1::{Container, Pod};
+use proto_daemon::private_files;
 
 use super::parts::Parts;
 use super::seams::Line;
@@ -41,9 +42,8 @@ fn make(path: &Path) -> std::io::Result<()> {
     if let Some(parent) = path.parent() {
         private::make(parent)?;
     }
-    fs::write(path, "")?;
     // The container's user is not known here and must be able to write.
-    fs::set_permissions(path, PermissionsExt::from_mode(0o666))
+    private_files::open_shared(path, 0o666)?.set_len(0)
 }
 
 /// An ended instance with its last words, where the runtime does not tell them itself.
@@ -56,7 +56,7 @@ pub fn with_message(parts: &Parts, pod: &Pod, mut instance: ContainerSeen) -> Co
         // Another agent's instances have theirs elsewhere.
         let path = instance.message_file.as_ref().map(PathBuf::from);
         let path = path.unwrap_or_else(|| parts.termination_file(&pod.metadata.uid, name, attempt));
-        exit.message = beginning(&path);
+        exit.message = end(&path);
         let falls_back = container
             .is_some_and(|container| container.termination_message_policy == FALLBACK_TO_LOGS);
         if exit.message.is_empty() && exit.code != 0 && falls_back {
@@ -86,22 +86,52 @@ fn open(path: &Path) -> std::io::Result<File> {
     File::options().read(true).custom_flags(flags).open(path)
 }
 
-fn beginning(path: &Path) -> String {
-    let mut bytes = Vec::new();
+/// The end of what a container has left, as Kubernetes' kubelet shows it.
+fn end(path: &Path) -> String {
     let limit = u64::try_from(MESSAGE_BYTES).unwrap_or(u64::MAX);
-    let read = open(path).and_then(|file| file.take(limit).read_to_end(&mut bytes));
-    read.map(|_| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    let (bytes, begins_within) = open(path).and_then(|file| tail(file, limit)).unwrap_or_default();
+    let is_rest = |byte: &&u8| begins_within && **byte & 0b1100_0000 == 0b1000_0000;
+    // Of a character that was cut the rest is none.
+    let cut = bytes.iter().take(3).take_while(is_rest).count();
+    String::from_utf8_lossy(bytes.get(cut..).unwrap_or_default()).into_owned()
 }
 
 fn end_of_log(path: &Path) -> String {
-    let read = || -> std::io::Result<String> {
-        let mut file = log_files::read(path)?;
-        let length = file.metadata()?.len();
-        let from = length.saturating_sub(LOG_TAIL_BYTES);
-        file.seek(SeekFrom::Start(from))?;
-        let mut bytes = Vec::new();
-        file.take(LOG_TAIL_BYTES).read_to_end(&mut bytes)?;
-        Ok(of_log(&bytes, from > 0))
-    };
-    read().unwrap_or_default()
+    let read = log_files::read(path).and_then(|file| tail(file, LOG_TAIL_BYTES));
+    read.map(|(bytes, begins_within)| of_log(&bytes, begins_within)).unwrap_or_default()
+}
+
+/// The last bytes of a file, at most `limit`, and whether there are more before them.
+fn tail(mut file: File, limit: u64) -> std::io::Result<(Vec<u8>, bool)> {
+    let from = file.metadata()?.len().saturating_sub(limit);
+    file.seek(SeekFrom::Start(from))?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok((bytes, from > 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_long_message_is_shown() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("m");
+        let long = format!("{}{}", "a".repeat(5000), "b".repeat(MESSAGE_BYTES));
+        let cut = format!("{}ü{}", "a".repeat(5000), "b".repeat(MESSAGE_BYTES - 1));
+        for (written, expect) in [
+            ("", String::new()),
+            ("short", "short".to_owned()),
+            (long.as_str(), "b".repeat(MESSAGE_BYTES)),
+            (cut.as_str(), "b".repeat(MESSAGE_BYTES - 1)),
+        ] {
+            fs::write(&path, written).expect("written");
+            assert!(end(&path) == expect, "{}", written.len());
+        }
+        // A container writes any bytes.
+        fs::write(&path, [0x80, 0x80, b'x']).expect("written");
+        assert_eq!(end(&path), "\u{fffd}\u{fffd}x");
+        assert_eq!(end(&dir.path().join("none")), "");
+    }
 }

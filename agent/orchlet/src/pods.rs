@@ -1,6 +1,8 @@
 //! Which pods this node has, one task each: brings what sources and the runtime say to the right task, makes tasks for new pods
 //! and for remains that nobody wants any more.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 pub mod act;
 mod admit;
 pub mod busy;
@@ -39,6 +41,7 @@ use proto_daemon::statusz::StatusBoard;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::clock;
 use crate::journal::Record;
 use crate::timeline::Outcome;
 use in_hand::Hand;
@@ -178,7 +181,7 @@ impl Pods {
         mut happened: mpsc::Receiver<Happened>,
     ) {
         let began = tokio::time::Instant::now();
-        let mut early = EARLY_LOOKS.into_iter().map(|after| began + after).peekable();
+        let mut early = EARLY_LOOKS.map(clock::after).into_iter().peekable();
         loop {
             let (due, overdue) = (early.peek().copied(), self.waiting.next());
             let suspects = self.suspects.due();

@@ -69,7 +69,7 @@ impl NodeProbes {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let counted = counts.entry(of).or_default();
         for (count, result) in counted.iter_mut().zip(RESULTS) {
-            *count += u64::from(result == outcome.label());
+            *count = count.saturating_add(u64::from(result == outcome.label()));
         }
     }
 

@@ -70,7 +70,7 @@ pub async fn watched(
             pulled = &mut pull => return pulled,
             () = tokio::time::sleep(pause) => {}
         }
-        waited += pause;
+        waited = waited.saturating_add(pause);
         pause = waited.min(SAID_EVERY_MAX);
         // A runtime that does not say is asked again next time.
         let arrivals = parts.runtime.arrivals().await.unwrap_or_default();
@@ -87,7 +87,8 @@ fn progress(image: &str, waited: Duration, arrivals: Arrivals, pulls: usize) -> 
             "{begin}: nothing is on its way; it waits for its turn or the registry, or is being unpacked"
         );
     }
-    let mib = |bytes: u64| format!("{}.{}", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);
+    let mib =
+        |bytes: u64| format!("{}.{}", bytes >> 20, (bytes & 0xf_ffff).saturating_mul(10) >> 20);
     let of = if pulls > 1 { format!(", of {pulls} images together") } else { String::new() };
     let Arrivals { parts, bytes, total } = arrivals;
     format!("{begin}: {} of {} MiB have come of {parts} layers{of}", mib(bytes), mib(total))

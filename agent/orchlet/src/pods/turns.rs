@@ -66,7 +66,7 @@ impl Turns {
         let wait = {
             let mut state = self.lock();
             if state.in_flight < state.width.now() {
-                state.in_flight += 1;
+                state.in_flight = state.in_flight.saturating_add(1);
                 None
             } else {
                 state.width.wanted();
@@ -92,7 +92,7 @@ impl Turns {
             let Some(next) = next else { return };
             // Who has gone away meanwhile takes none.
             if next.send(()).is_ok() {
-                state.in_flight += 1;
+                state.in_flight = state.in_flight.saturating_add(1);
             }
         }
     }

@@ -222,6 +222,10 @@ impl Service {
         if command.is_empty() {
             return Err(ViewError::NotNow("cmd is missing".to_owned()));
         }
+        // Each may hold as much as a command writes.
+        let Ok(_slot) = self.long_requests.try_acquire() else {
+            return Ok(text(429, "too many logs and sessions are open"));
+        };
         let output = self.view.run(container, &command, RUN_TIMEOUT).await?;
         let bytes = [output.stdout, output.stderr].concat();
         Ok(body(if output.code == 0 { 200 } else { 500 }, "text/plain", Bytes::from(bytes)))

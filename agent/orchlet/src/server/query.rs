@@ -52,7 +52,7 @@ fn unescape(text: &str) -> String {
 
 fn hex(digits: [u8; 2]) -> Option<u8> {
     let [high, low] = digits.map(|digit| char::from(digit).to_digit(16));
-    u8::try_from(high? * 16 + low?).ok()
+    u8::try_from(high?.checked_mul(16)?.checked_add(low?)?).ok()
 }
 
 #[cfg(test)]

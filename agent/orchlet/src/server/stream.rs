@@ -4,6 +4,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use proto_daemon::exit::chain;
 use proto_daemon::panics;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional_with_sizes};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::timeout;
 
 use super::frames::Checker;
@@ -26,6 +27,9 @@ use super::frames::Checker;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The runtime's refusal is passed on up to this length.
 const REFUSAL_LEN_MAX: usize = 64 << 10;
+/// How long a session goes on when one side has ended: none of its protocols goes on in one direction alone, and a side that never ends
+/// would keep its slot.
+const LINGER: Duration = Duration::from_secs(10);
 /// Held by each session in each direction.
 const BUFFER: usize = 16 << 10;
 
@@ -74,15 +78,68 @@ pub async fn splice(
         // Both are there as soon as our own answer has been written; a client that goes first ends
         // it.
         let (Ok(near), Ok(far)) = tokio::join!(near, far) else { return };
-        let mut near = Checked::new(TokioIo::new(near), checker, who);
-        let mut far = TokioIo::new(far);
-        // Either side may go at any time: that is how sessions end.
-        let _ = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER).await;
+        join(Checked::new(TokioIo::new(near), checker, who), TokioIo::new(far)).await;
     });
     let mut response = Response::new(Full::default());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *response.headers_mut() = answer.headers().clone();
     Ok(response)
+}
+
+/// Passes bytes both ways until both sides have ended, or one has and the other does not follow.
+async fn join(near: impl AsyncRead + AsyncWrite + Unpin, far: impl AsyncRead + AsyncWrite + Unpin) {
+    let ended = Arc::<Notify>::default();
+    let mut near = Noted { stream: near, ended: ended.clone() };
+    let mut far = Noted { stream: far, ended: ended.clone() };
+    let lingers = async {
+        ended.notified().await;
+        tokio::time::sleep(LINGER).await;
+    };
+    // Either side may go at any time: that is how sessions end. Whichever is done first, both are dropped.
+    tokio::select! {
+        _ = copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER) => {}
+        () = lingers => {}
+    }
+}
+
+/// A side whose end is noted.
+struct Noted<S> {
+    stream: S,
+    ended: Arc<Notify>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Noted<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
+        if buffer.filled().len() == before {
+            this.ended.notify_one();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Noted<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
 }
 
 fn checker(agreed: &HeaderMap) -> Result<Checker, SpliceError> {
@@ -127,7 +184,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Checked<S> {
             if !ready.is_empty() {
                 let len = ready.len().min(buffer.remaining());
                 buffer.put_slice(ready.get(..len).unwrap_or_default());
-                this.given += len;
+                this.given = this.given.saturating_add(len);
                 return Poll::Ready(Ok(()));
             }
             if this.is_bad {
@@ -248,6 +305,32 @@ mod tests {
         assert_eq!(target("http://[::1]:9/a").expect("valid").0, "[::1]:9");
         for bad in ["https://h/", "/exec/abc", "unix:///x", ""] {
             assert!(target(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_session_ends_soon_after_either_side() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        for runtime_ends in [true, false] {
+            let (mut client, near) = tokio::io::duplex(BUFFER);
+            let (mut runtime, far) = tokio::io::duplex(BUFFER);
+            let joined = tokio::spawn(join(near, far));
+            let (ends, stays) = if runtime_ends {
+                (&mut runtime, &mut client)
+            } else {
+                (&mut client, &mut runtime)
+            };
+            ends.write_all(b"bye").await.expect("written");
+            ends.shutdown().await.expect("ended");
+            let mut last = Vec::new();
+            stays.read_to_end(&mut last).await.expect("read");
+            assert_eq!(last, b"bye");
+            // What is still on its way to the side that has ended is passed on.
+            stays.write_all(b"late").await.expect("written");
+            let mut late = [0; 4];
+            ends.read_exact(&mut late).await.expect("read");
+            assert_eq!(&late, b"late");
+            tokio::time::timeout(2 * LINGER, joined).await.expect("in time").expect("joined");
         }
     }
 

@@ -59,7 +59,9 @@ impl Spdy {
     }
 
     fn check_control(&mut self, kind: u16, len: u64) -> Result<(), BadFrame> {
-        let block = |skipped: usize| self.head.0.get(HEAD_LEN + skipped..).unwrap_or_default();
+        let block = |skipped: usize| {
+            self.head.0.get(HEAD_LEN.saturating_add(skipped)..).unwrap_or_default()
+        };
         match kind {
             SYN_STREAM => self.headers.check(block(10)),
             SYN_REPLY | HEADERS => self.headers.check(block(4)),

@@ -30,20 +30,20 @@ impl WebSocket {
             let (first, second) = (self.head.byte(0), self.head.byte(1));
             check_bits(first, second)?;
             // The length, then the mask.
-            let (extended, len_at): (usize, Range<usize>) = match second & 0x7f {
-                126 => (2, 2..4),
-                127 => (8, 2..10),
-                _ => (0, 1..2),
+            let (head_len, len_at): (usize, Range<usize>) = match second & 0x7f {
+                126 => (8, 2..4),
+                127 => (14, 2..10),
+                _ => (6, 1..2),
             };
-            if !self.head.fill(&mut rest, 2 + extended + 4) {
+            if !self.head.fill(&mut rest, head_len) {
                 return Ok(());
             }
             let len = self.head.number(len_at);
-            let len = if extended == 0 { len & 0x7f } else { len };
+            let len = if head_len == 6 { len & 0x7f } else { len };
             let kind = u16::from(first & 0x0f);
             let max = if kind >= 8 { CONTROL_LEN_MAX } else { FRAME_LEN_MAX };
             if len > max {
-                return Err(BadFrame::Length { kind, len, expected: 0..max + 1 });
+                return Err(BadFrame::Length { kind, len, expected: 0..max.saturating_add(1) });
             }
             self.payload_left = len;
             self.head.move_to(passed);

@@ -65,7 +65,7 @@ impl Cutter {
         }
         if let Some(left) = &mut self.left {
             out.truncate(usize::try_from(*left).unwrap_or(usize::MAX));
-            *left -= out.len() as u64;
+            *left = left.saturating_sub(out.len() as u64);
         }
         out
     }
@@ -167,14 +167,14 @@ fn is_before(time: &str, since: &str) -> bool {
 
 /// Where the last `lines` lines of `bytes` begin; `None` when there are not so many.
 pub fn tail_start(bytes: &[u8], lines: u64) -> Option<usize> {
-    let mut seen = 0;
+    let mut seen: u64 = 0;
     // A line end at the very end belongs to the last line.
     let body = bytes.strip_suffix(b"\n").unwrap_or(bytes);
     for (at, byte) in body.iter().enumerate().rev() {
         if *byte == b'\n' {
-            seen += 1;
+            seen = seen.saturating_add(1);
             if seen == lines {
-                return Some(at + 1);
+                return Some(at.saturating_add(1));
             }
         }
     }

@@ -53,12 +53,12 @@ async fn read<Runs: Future<Output = bool> + Send>(
     let ends_before_next = if options.follow { ENDS_BEFORE_NEXT } else { 1 };
     let mut cutter = Cutter::new(options.timestamps, since(options), options.limit_bytes);
     let mut block = Vec::new();
-    let mut looks = 0;
+    let mut looks: u32 = 0;
     let mut may_grow = options.follow;
     // How often the present file was read to its end since its successor was seen.
-    let mut ends = 0;
+    let mut ends: u32 = 0;
     loop {
-        if may_grow && looks % ASK_EVERY == 0 {
+        if may_grow && looks.is_multiple_of(ASK_EVERY) {
             // Asked before reading: what was written before the end is then read after it.
             may_grow = is_running().await;
         }
@@ -72,13 +72,13 @@ async fn read<Runs: Future<Output = bool> + Send>(
             ends = 0;
             continue;
         }
-        ends = if succeeded { ends + 1 } else { 0 };
+        ends = if succeeded { ends.saturating_add(1) } else { 0 };
         if ends >= ends_before_next {
             (part, ends) = (part.successor().await?, 0);
             continue;
         }
         if may_grow || succeeded {
-            looks += 1;
+            looks = looks.wrapping_add(1);
             // Both arms are cancel safe: neither takes anything.
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
@@ -111,7 +111,7 @@ async fn last_lines_of(mut current: Part, lines: u64) -> io::Result<(Part, Begun
     }
     let Some(mut before) = current.predecessor().await? else { return Ok((current, Begun::Here)) };
     let Some(file) = before.plain() else { return Ok((current, Begun::Here)) };
-    let start = last_lines(file, lines - here).await?;
+    let start = last_lines(file, lines.saturating_sub(here)).await?;
     file.seek(SeekFrom::Start(start)).await?;
     Ok((before, Begun::Earlier))
 }
@@ -120,15 +120,19 @@ async fn last_lines_of(mut current: Part, lines: u64) -> io::Result<(Part, Begun
 async fn count_lines(file: &mut File) -> io::Result<u64> {
     file.seek(SeekFrom::Start(0)).await?;
     let mut block = vec![0; BLOCK];
-    let mut lines = 0;
+    let mut lines: u64 = 0;
     loop {
         let len = file.read(&mut block).await?;
         if len == 0 {
             return Ok(lines);
         }
         let read = block.get(..len).unwrap_or_default();
-        lines += read.iter().filter(|byte| **byte == b'\n').count() as u64;
+        lines = lines.saturating_add(line_ends(read));
     }
+}
+
+fn line_ends(bytes: &[u8]) -> u64 {
+    bytes.iter().filter(|byte| **byte == b'\n').count() as u64
 }
 
 /// Whether somebody still listens.
@@ -143,25 +147,25 @@ async fn last_lines(file: &mut File, lines: u64) -> io::Result<u64> {
         return Ok(len);
     }
     let mut begin = len;
-    let mut found = 0;
+    let mut found: u64 = 0;
     let mut block = Vec::new();
     while begin > 0 {
         let size = begin.min(BLOCK as u64);
-        begin -= size;
+        begin = begin.saturating_sub(size);
         file.seek(SeekFrom::Start(begin)).await?;
         block.resize(usize::try_from(size).unwrap_or(BLOCK), 0);
         file.read_exact(&mut block).await?;
         // The line end at the very end of the file belongs to the last line; one at the end of an
         // earlier block does not.
-        let at_end = begin + size == len;
-        let ends = block.iter().filter(|byte| **byte == b'\n').count() as u64
-            - u64::from(at_end && block.ends_with(b"\n"));
-        if found + ends >= lines {
-            let wanted = lines - found;
+        let at_end = begin.saturating_add(size) == len;
+        let own = u64::from(at_end && block.ends_with(b"\n"));
+        let ends = line_ends(&block).saturating_sub(own);
+        if ends >= lines.saturating_sub(found) {
+            let wanted = lines.saturating_sub(found);
             let body = if at_end { block.as_slice() } else { block_with_end(&mut block) };
-            return Ok(begin + tail_start(body, wanted).unwrap_or(0) as u64);
+            return Ok(begin.saturating_add(tail_start(body, wanted).unwrap_or(0) as u64));
         }
-        found += ends;
+        found = found.saturating_add(ends);
     }
     Ok(0)
 }

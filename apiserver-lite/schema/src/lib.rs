@@ -26,6 +26,7 @@
 //! Not here: clocks, randomness and storage. Names, times and versions come in as arguments.
 //! Server-side apply will be one more module beside [`patch`]; [`openapi`] makes the documents that clients ask for.
 
+pub mod actors;
 pub mod conform;
 pub mod defaults;
 mod engine;
@@ -34,6 +35,8 @@ pub mod list;
 mod object;
 pub mod openapi;
 pub mod patch;
+#[cfg(test)]
+mod proportion;
 pub(crate) mod scalar;
 pub mod shape;
 pub mod table;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apiserver_schema::update::Subresource;
-use apiserver_schema::{Format, Kind, Map, PatchType, Strictness};
+use apiserver_schema::{Format, Kind, Map, PatchType, Strictness, actors};
 use bytes::Bytes;
 use http::Request;
 use hyper::body::Incoming;
@@ -47,8 +47,18 @@ pub async fn dispatch(
     let shown = served(server, resource)?;
     let kind = versions::stored_kind(&server.engine, server.names, &shown);
     let call = Call { server, request: resource, kind, shown, user, query, accepted };
-    let outcome = act(&call, request).await?;
+    let mut outcome = act(&call, request).await?;
+    // First: of many unknown fields not all fit.
+    if let Some(notice) = notice(resource, &call.shown) {
+        outcome.warnings.insert(0, notice);
+    }
     Ok(outcome.shown_as(&call.kind, &call.shown))
+}
+
+/// What the writer of an object is told of its kind. Who writes a status acts on the object, and knows.
+fn notice(request: &ResourceRequest, kind: &Kind) -> Option<String> {
+    let writes = matches!(request.verb, Verb::Create | Verb::Update | Verb::Patch);
+    (writes && request.subresource.is_empty()).then(|| actors::notice(kind)).flatten()
 }
 
 async fn act(call: &Call<'_>, request: Request<Incoming>) -> Result<Outcome, ApiError> {

@@ -9,6 +9,7 @@
 mod crowd;
 mod deletion;
 mod identity;
+mod inert;
 mod nodes;
 mod numbers;
 mod process;

@@ -104,7 +104,7 @@ fn accepted(kind: &str) -> Option<Value> {
 }
 
 /// The path of a collection, and the object that is put into it.
-fn place(resource: &Resource, group: &str) -> (String, Value) {
+pub(crate) fn place(resource: &Resource, group: &str) -> (String, Value) {
     let root = match group {
         "" => format!("/api/{}", resource.version),
         group => format!("/apis/{group}/{}", resource.version),

@@ -95,6 +95,7 @@ fn named_schemas(out: &mut Vec<u8>, schemas: Option<&Map>) {
 fn schema(out: &mut Vec<u8>, map: &Map) {
     text(out, 1, map.str("$ref"));
     text(out, 2, map.str("format"));
+    text(out, 4, map.str("description"));
     for item in map.list("required").iter().filter_map(Value::as_str) {
         put_bytes(out, 19, item.as_bytes());
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Edition;
+use super::descriptions::Descriptions;
 use crate::engine::Engine;
 use crate::object::Kind;
 use crate::shape::{Field, Shape, ShapeId, Shapes, Type};
@@ -16,7 +17,8 @@ pub(super) fn definitions<'a>(
     kinds: impl IntoIterator<Item = &'a Arc<Kind>>,
 ) -> Map {
     let kinds: Vec<&Arc<Kind>> = kinds.into_iter().collect();
-    let writer = Writer { edition, prefix: reversed(engine.names().group_domain()) };
+    let writer = Writer::new(engine, edition);
+    let descriptions = Descriptions::new();
     let mut entries = Vec::new();
     let mut seen = BTreeSet::new();
     for kind in &kinds {
@@ -26,12 +28,14 @@ pub(super) fn definitions<'a>(
                 continue;
             }
             let shape = kind.shapes.get(id);
-            let mut schema = writer.message(&kind.shapes, shape, &mut queue);
-            let own: Vec<Value> = kinds
-                .iter()
-                .filter(|kind| kind.root == id && !kind.head.is_empty())
-                .map(|kind| gvk(kind))
-                .collect();
+            let mut schema = writer.message(&descriptions, &kind.shapes, shape, &mut queue);
+            let named = |kind: &&&Arc<Kind>| kind.root == id && !kind.head.is_empty();
+            let served = kinds.iter().filter(named).find(|kind| kind.resource.is_some());
+            let served = served.map(|kind| kind.as_ref());
+            if let Some(text) = descriptions.of_message(shape, served) {
+                schema.insert("description", text);
+            }
+            let own: Vec<Value> = kinds.iter().filter(named).map(|kind| gvk(kind)).collect();
             if !own.is_empty() {
                 schema.insert("x-kubernetes-group-version-kind", own);
             }
@@ -43,7 +47,7 @@ pub(super) fn definitions<'a>(
 
 /// A reference to the schema of `kind`.
 pub(super) fn reference(engine: &Engine, edition: Edition, kind: &Kind) -> Value {
-    let writer = Writer { edition, prefix: reversed(engine.names().group_domain()) };
+    let writer = Writer::new(engine, edition);
     writer.reference(kind.shapes.get(kind.root))
 }
 
@@ -59,6 +63,10 @@ struct Writer {
 }
 
 impl Writer {
+    fn new(engine: &Engine, edition: Edition) -> Self {
+        Self { edition, prefix: reversed(engine.names().group_domain()) }
+    }
+
     /// `io.k8s.api.apps.v1.Deployment`.
     fn name(&self, shape: &Shape) -> String {
         let prefix = &self.prefix;
@@ -79,11 +87,18 @@ impl Writer {
     }
 
     /// The schema of a message; messages that it refers to are put into `queue`.
-    fn message(&self, shapes: &Shapes, shape: &Shape, queue: &mut Vec<ShapeId>) -> Map {
-        let properties = shape
-            .fields
-            .iter()
-            .map(|field| (field.name.clone(), Value::Map(self.field(shapes, field, queue))));
+    fn message(
+        &self,
+        descriptions: &Descriptions,
+        shapes: &Shapes,
+        shape: &Shape,
+        queue: &mut Vec<ShapeId>,
+    ) -> Map {
+        let properties = shape.fields.iter().map(|field| {
+            let text = descriptions.of_field(shapes, shape, field);
+            let schema = self.described(self.field(shapes, field, queue), text);
+            (field.name.clone(), Value::Map(schema))
+        });
         let mut schema = Map::from_iter([("type", "object")]);
         let properties = Map::from_entries(properties.collect());
         if !properties.is_empty() {
@@ -98,6 +113,19 @@ impl Writer {
         if !required.is_empty() {
             schema.insert("required", required);
         }
+        schema
+    }
+
+    /// A schema with a description. In the third edition nothing may stand beside a reference: it is wrapped.
+    fn described(&self, mut schema: Map, text: Option<String>) -> Map {
+        let Some(text) = text else { return schema };
+        if self.edition == Edition::V3
+            && let Some(reference) = schema.remove("$ref")
+        {
+            let reference = Map::from_iter([("$ref", reference)]);
+            schema.insert("allOf", vec![Value::Map(reference)]);
+        }
+        schema.insert("description", text);
         schema
     }
 

@@ -136,3 +136,34 @@ fn clients_find_a_kind_by_its_path_over_all_namespaces() {
     let unique: BTreeSet<&str> = ids.iter().copied().collect();
     assert_eq!(ids.len(), unique.len());
 }
+
+#[test]
+fn types_and_fields_are_described_and_what_nobody_acts_on_says_so() {
+    let engine = engine();
+    let document = parse(&v3_document(&engine, "api/v1").expect("document"));
+    let schemas = &document["components"]["schemas"];
+    let text =
+        |schema: &Json| schema["description"].as_str().map(str::to_owned).expect("described");
+    let pod = &schemas["io.k8s.api.core.v1.Pod"];
+    assert!(text(pod).starts_with("Containers that run together"), "{pod}");
+    let spec = &pod["properties"]["spec"];
+    assert_eq!(spec["allOf"], json!([{"$ref": "#/components/schemas/io.k8s.api.core.v1.PodSpec"}]));
+    assert_eq!(text(spec), text(&schemas["io.k8s.api.core.v1.PodSpec"]));
+    let quota = text(&schemas["io.k8s.api.core.v1.ResourceQuota"]);
+    assert!(
+        quota.ends_with("v1 ResourceQuota is only stored: no program of this release acts on it."),
+        "{quota}"
+    );
+    // The older form says the same, in JSON and in Protobuf.
+    let older = parse(&v2_json(&engine));
+    let job = &older["definitions"]["io.k8s.api.batch.v1.Job"];
+    assert!(text(job).contains("batch/v1 Job is only stored"), "{job}");
+    assert_eq!(job["properties"]["spec"]["$ref"], "#/definitions/io.k8s.api.batch.v1.JobSpec");
+    let definitions = fields(&v2_protobuf(&engine), 9).concat();
+    let named = |name: &str| {
+        let entries = fields(&definitions, 1);
+        let found = entries.into_iter().find(|entry| fields(entry, 1)[0] == name.as_bytes());
+        fields(fields(found.expect(name), 2)[0], 4)[0].to_vec()
+    };
+    assert_eq!(named("io.k8s.api.batch.v1.Job"), text(job).into_bytes());
+}

@@ -1,0 +1,136 @@
+//! Who acts on the objects of each served kind. Of the kinds that nobody acts on, writers are warned.
+
+use Actor::{Clients, Controllers, Nobody, Node, Proxy, Scheduler, Server};
+
+use crate::object::Kind;
+
+/// A program that does something because an object is there; the first of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Actor {
+    /// The API server itself: it admits, allocates, answers or expires by them.
+    Server,
+    /// orch-controller-manager.
+    Controllers,
+    /// orch-scheduler.
+    Scheduler,
+    /// orchlet.
+    Node,
+    /// orch-proxy.
+    Proxy,
+    /// Those who write them: the kind is for keeping something, in Kubernetes too.
+    Clients,
+    /// None of the programs here, where Kubernetes has one.
+    Nobody,
+}
+
+/// Every served kind: group without the domain, kind, who acts. Sorted.
+pub const ACTORS: &[(&str, &str, Actor)] = &[
+    ("", "Binding", Server),
+    ("", "ComponentStatus", Server),
+    ("", "ConfigMap", Node),
+    ("", "Endpoints", Controllers),
+    ("", "Event", Server),
+    ("", "LimitRange", Nobody),
+    ("", "Namespace", Controllers),
+    ("", "Node", Scheduler),
+    ("", "PersistentVolume", Controllers),
+    ("", "PersistentVolumeClaim", Controllers),
+    ("", "Pod", Node),
+    ("", "PodTemplate", Clients),
+    ("", "ReplicationController", Controllers),
+    ("", "ResourceQuota", Nobody),
+    ("", "Secret", Node),
+    ("", "Service", Proxy),
+    ("", "ServiceAccount", Server),
+    ("admissionregistration", "MutatingWebhookConfiguration", Nobody),
+    ("admissionregistration", "ValidatingWebhookConfiguration", Nobody),
+    ("apiextensions", "CustomResourceDefinition", Nobody),
+    ("apiregistration", "APIService", Nobody),
+    ("apps", "ControllerRevision", Clients),
+    ("apps", "DaemonSet", Nobody),
+    ("apps", "Deployment", Controllers),
+    ("apps", "ReplicaSet", Controllers),
+    ("apps", "StatefulSet", Nobody),
+    ("authentication", "TokenReview", Server),
+    ("authorization", "LocalSubjectAccessReview", Server),
+    ("authorization", "SelfSubjectAccessReview", Server),
+    ("authorization", "SelfSubjectRulesReview", Server),
+    ("authorization", "SubjectAccessReview", Server),
+    ("autoscaling", "HorizontalPodAutoscaler", Nobody),
+    ("batch", "CronJob", Nobody),
+    ("batch", "Job", Nobody),
+    ("certificates", "CertificateSigningRequest", Controllers),
+    ("coordination", "Lease", Clients),
+    ("discovery", "EndpointSlice", Proxy),
+    ("events", "Event", Server),
+    ("flowcontrol.apiserver", "FlowSchema", Nobody),
+    ("flowcontrol.apiserver", "PriorityLevelConfiguration", Nobody),
+    ("networking", "Ingress", Nobody),
+    ("networking", "IngressClass", Nobody),
+    ("networking", "NetworkPolicy", Nobody),
+    ("node", "RuntimeClass", Node),
+    ("policy", "PodDisruptionBudget", Controllers),
+    ("rbac.authorization", "ClusterRole", Nobody),
+    ("rbac.authorization", "ClusterRoleBinding", Nobody),
+    ("rbac.authorization", "Role", Nobody),
+    ("rbac.authorization", "RoleBinding", Nobody),
+    ("scheduling", "PriorityClass", Server),
+    ("storage", "CSIDriver", Controllers),
+    ("storage", "CSINode", Scheduler),
+    ("storage", "CSIStorageCapacity", Scheduler),
+    ("storage", "StorageClass", Controllers),
+    ("storage", "VolumeAttachment", Controllers),
+];
+
+/// Who acts on objects of `kind`; `None` for one that no resource serves.
+pub fn actor(kind: &Kind) -> Option<Actor> {
+    kind.resource?;
+    let at = ACTORS.binary_search_by_key(&(kind.short_group, kind.kind), |row| (row.0, row.1));
+    at.ok().and_then(|at| ACTORS.get(at)).map(|row| row.2)
+}
+
+/// What a writer of an object of `kind` has to know, in one sentence: that nobody acts on it.
+pub fn notice(kind: &Kind) -> Option<String> {
+    let inert = actor(kind) == Some(Nobody);
+    inert.then(|| {
+        format!(
+            "{} {} is only stored: no program of this release acts on it",
+            kind.api_version, kind.kind
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+    use crate::Engine;
+
+    #[test]
+    fn every_served_kind_has_one_row_and_every_row_a_kind() {
+        assert!(ACTORS.is_sorted_by(|a, b| (a.0, a.1) < (b.0, b.1)));
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let served = |kind: &&std::sync::Arc<Kind>| kind.resource.is_some();
+        for kind in engine.kinds().iter().filter(served) {
+            assert!(actor(kind).is_some(), "nobody says who acts on {}", kind.qualified());
+        }
+        for (group, name, _) in ACTORS {
+            let mut kinds = engine.kinds().iter().filter(served);
+            assert!(kinds.any(|kind| kind.is(group, name)), "{group} {name} is not served");
+        }
+    }
+
+    #[test]
+    fn only_what_nobody_acts_on_has_a_notice() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let of = |version: &str, kind: &str| notice(engine.kind_of(version, kind).expect(kind));
+        let job = of("batch/v1", "Job").expect("a notice");
+        assert_eq!(job, "batch/v1 Job is only stored: no program of this release acts on it");
+        assert!(of("networking.k8s.io/v1", "NetworkPolicy").is_some());
+        assert!(of("autoscaling/v1", "HorizontalPodAutoscaler").is_some());
+        assert!(of("autoscaling/v1", "Scale").is_none(), "of a Deployment");
+        assert!(of("v1", "Pod").is_none() && of("apps/v1", "Deployment").is_none());
+        assert!(of("v1", "PodTemplate").is_none(), "Kubernetes does nothing either");
+    }
+}

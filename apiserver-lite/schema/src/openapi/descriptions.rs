@@ -1,0 +1,174 @@
+//! What documents say about types and fields, in a sentence each: from the table `descriptions.tsv`, or made from the name.
+
+use std::collections::HashMap;
+
+use crate::actors;
+use crate::object::Kind;
+use crate::shape::{Field, Shape, Shapes, Type};
+
+/// Columns: a message, its field or nothing for the message itself, a sentence. `group/Message` stands before `Message`, and
+/// the fields of `*` are of any message.
+const TABLE: &str = include_str!("descriptions.tsv");
+/// Messages whose fields are described at another that has the same.
+const ALIKE: &[(&str, &str)] = &[
+    ("EphemeralContainer", "Container"),
+    ("LifecycleHandler", "Probe"),
+    ("PersistentVolumeClaimTemplate", "PersistentVolumeClaim"),
+];
+
+/// The table, read.
+pub(super) struct Descriptions(HashMap<(&'static str, &'static str), &'static str>);
+
+impl Descriptions {
+    pub(super) fn new() -> Self {
+        let row = |line: &'static str| {
+            let mut columns = line.split('\t');
+            Some(((columns.next()?, columns.next()?), columns.next()?))
+        };
+        Self(TABLE.lines().skip(1).filter_map(row).collect())
+    }
+
+    /// What a message is. Of a kind that nobody acts on it says so.
+    pub(super) fn of_message(&self, shape: &Shape, kind: Option<&Kind>) -> Option<String> {
+        let text = self.of(shape, "").map(str::to_owned).or_else(|| self.from_name(shape.name));
+        match (text, kind.and_then(actors::notice)) {
+            (Some(text), Some(notice)) => Some(format!("{text} {notice}.")),
+            (text, notice) => text.or(notice),
+        }
+    }
+
+    /// What a field of a message holds; of one that holds a message, what that is unless the table says more.
+    pub(super) fn of_field(&self, shapes: &Shapes, shape: &Shape, field: &Field) -> Option<String> {
+        let alike = ALIKE.iter().find(|(name, _)| *name == shape.name);
+        let own = self.of(shape, &field.name);
+        let own = own.or_else(|| self.get(alike?.1, &field.name));
+        match (own, &field.ty) {
+            (Some(text), _) => Some(text.to_owned()),
+            (None, Type::Message(id)) => self.of_message(shapes.get(*id), None),
+            (None, Type::String) if field.name == "status" && shape.name.ends_with("Condition") => {
+                Some("Whether it holds: True, False or Unknown.".to_owned())
+            }
+            (None, _) => self.get("*", &field.name).map(str::to_owned),
+        }
+    }
+
+    fn of(&self, shape: &Shape, field: &str) -> Option<&'static str> {
+        let group = format!("{}/{}", shape.group, shape.name);
+        self.get(&group, field).or_else(|| self.get(shape.name, field))
+    }
+
+    fn get(&self, message: &str, field: &str) -> Option<&'static str> {
+        self.0.get(&(message, field)).copied()
+    }
+
+    /// A sentence about a message whose name says what it is: `DeploymentList`, `DeploymentStatus`.
+    fn from_name(&self, name: &str) -> Option<String> {
+        let of = |ending: &str, text: &str| {
+            let owner = name.strip_suffix(ending).filter(|owner| !owner.is_empty())?;
+            self.get(owner, "").map(|_| text.replace("{}", owner))
+        };
+        of("List", "Objects of the kind {}.")
+            .or_else(|| of("Spec", "What is wanted of an object of the kind {}."))
+            .or_else(|| {
+                of(
+                    "Status",
+                    "What is so of an object of the kind {}, as those report who act on it.",
+                )
+            })
+            .or_else(|| {
+                of(
+                    "Condition",
+                    "One aspect of the state of an object of the kind {}, and whether it holds.",
+                )
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proto_api::names::{Names, Profile};
+
+    use super::*;
+    use crate::Engine;
+
+    #[test]
+    fn rows_are_sorted_sentences_about_what_there_is() {
+        let rows: Vec<Vec<&str>> =
+            TABLE.lines().skip(1).map(|line| line.split('\t').collect()).collect();
+        let mut before = ["", ""];
+        let messages = proto_api::schema::messages();
+        for row in &rows {
+            let [message, field, text] = row[..] else { panic!("{row:?}") };
+            assert!(before < [message, field], "{row:?} is not in order");
+            before = [message, field];
+            assert!(text.ends_with('.') && text.starts_with(char::is_uppercase), "{row:?}");
+            assert!(text.trim() == text && !text.contains(". "), "one sentence: {row:?}");
+            let (group, name) = message.split_once('/').unwrap_or(("", message));
+            let mut meant = messages.iter().filter(|m| {
+                (group.is_empty() || m.group == group) && (name == "*" || m.name == name)
+            });
+            let there = |m: &proto_api::schema::Message| {
+                field.is_empty()
+                    || m.field(field).is_some()
+                    || (m.is_kind && ["kind", "apiVersion"].contains(&field))
+            };
+            assert!(meant.any(there), "{row:?} is about nothing");
+        }
+    }
+
+    #[test]
+    fn every_served_kind_and_what_people_write_has_a_sentence() {
+        let engine = Engine::new(Names::new(Profile::Kubernetes));
+        let descriptions = Descriptions::new();
+        for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {
+            let text = descriptions.of_message(kind.shapes.get(kind.root), Some(kind));
+            let text = text.unwrap_or_else(|| panic!("{} has no description", kind.qualified()));
+            let notice = actors::notice(kind);
+            assert!(notice.is_none_or(|notice| text.ends_with(&format!(" {notice}."))), "{text}");
+        }
+        // The messages of what people write most, whole: themselves and all of their fields.
+        let whole = [
+            "ObjectMeta",
+            "PodSpec",
+            "Container",
+            "Probe",
+            "ServiceSpec",
+            "ServicePort",
+            "DeploymentSpec",
+            "VolumeMount",
+            "EnvVar",
+            "PodStatus",
+            "ConfigMap",
+            "Secret",
+            "ResourceRequirements",
+        ];
+        let mut missing = BTreeSet::new();
+        for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {
+            let mut queue = vec![kind.root];
+            let mut seen = BTreeSet::new();
+            while let Some(id) = queue.pop() {
+                let shape = kind.shapes.get(id);
+                if !seen.insert(id) {
+                    continue;
+                }
+                for field in &shape.fields {
+                    if whole.contains(&shape.name)
+                        && descriptions.of_field(&kind.shapes, shape, field).is_none()
+                    {
+                        missing.insert(format!("{}.{}", shape.name, field.name));
+                    }
+                    let mut ty = &field.ty;
+                    while let Type::List(item) | Type::Map(item) = ty {
+                        ty = item;
+                    }
+                    if let Type::Message(id) = ty {
+                        queue.push(*id);
+                    }
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}

@@ -20,6 +20,7 @@ mod cadvisor;
 mod exposition;
 mod frames;
 mod pages;
+mod patience;
 mod query;
 mod resource_metrics;
 mod stream;

@@ -18,8 +18,9 @@ use agent_runtime::runtime::ContainerUsage;
 use agent_volume::look::{self, Top};
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
-use proto_daemon::panics;
+use proto_daemon::{mountinfo, panics};
 
+use super::patience::Looks;
 use super::stats::{
     ContainerStats, Counted, FsUsage, NodeStats, PodStats, SystemStats, Usage, VolumeStats,
 };
@@ -46,6 +47,9 @@ pub struct Sites {
     pub disk_period: Duration,
 }
 
+/// How long a volume is waited for that somebody has mounted.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// Measures, and remembers what rates and directories need.
 #[derive(Debug)]
 pub struct Measure {
@@ -53,6 +57,7 @@ pub struct Measure {
     /// CPU times of the last pass.
     last: CpuTimes,
     disks: Mutex<BTreeMap<PathBuf, (Instant, DiskUsage)>>,
+    looks: Looks,
 }
 
 /// CPU time in nanoseconds by container id, with the moment of measuring.
@@ -62,7 +67,7 @@ pub struct CpuTimes(Mutex<BTreeMap<String, (i64, u64)>>);
 impl Measure {
     /// For a node with these sites.
     pub fn new(sites: Sites) -> Self {
-        Self { sites, last: CpuTimes::default(), disks: Mutex::default() }
+        Self { sites, last: CpuTimes::default(), disks: Mutex::default(), looks: Looks::default() }
     }
 
     /// Measures the node and these pods.
@@ -108,7 +113,8 @@ impl Measure {
             at_nanos: now,
         };
         let fs = file_system(&self.sites.root_dir);
-        let mut looked = Looked { measure: self, seen: Vec::new(), now, fs };
+        let foreign = foreign_mounts(&self.sites.root_dir.join("pods"));
+        let mut looked = Looked { measure: self, seen: Vec::new(), foreign, now, fs };
         let pods: Vec<_> = pods.iter().filter_map(|pod| looked.pod(pod, layers)).collect();
         let seen = looked.seen;
         self.forget_but(&seen, &pods);
@@ -208,11 +214,24 @@ impl Measure {
     }
 }
 
+/// Kinds of file systems in memory, which always answer.
+const IN_MEMORY: [&[u8]; 3] = [b"tmpfs", b"ramfs", b"hugetlbfs"];
+
+/// What is mounted below the directory of all pods and not in memory: `<uid>/volumes/<kind>/<volume>...`
+fn foreign_mounts(pods: &Path) -> Vec<PathBuf> {
+    let Ok(pods) = pods.canonicalize() else { return Vec::new() };
+    let all = mountinfo::read().unwrap_or_default().into_iter();
+    let others = all.filter(|mount| !IN_MEMORY.contains(&mount.kind.as_slice()));
+    others.filter_map(|mount| Some(mount.point.strip_prefix(&pods).ok()?.to_owned())).collect()
+}
+
 /// One pass over the pods.
 struct Looked<'a> {
     measure: &'a Measure,
     /// Directories that were looked at.
     seen: Vec<PathBuf>,
+    /// What is mounted in pods' directories and need not answer, below the directory of all pods.
+    foreign: Vec<PathBuf>,
     now: i64,
     /// The node's own file system.
     fs: Option<FsUsage>,
@@ -313,16 +332,33 @@ impl Looked<'_> {
         processes.next().map(|pid| net_counters::of_process(Some(pid))).unwrap_or_default()
     }
 
+    /// The top of a volume, open, and its file system. What others have mounted there is given little time.
+    fn top(&self, uid: &str, volume: &str) -> Option<(Top, FsUsage)> {
+        let is_there = |point: &&PathBuf| {
+            point.starts_with(uid) && point.iter().nth(3) == Some(volume.as_ref())
+        };
+        let foreign = self.foreign.iter().find(is_there);
+        let (root, uid, volume) =
+            (self.measure.sites.root_dir.clone(), uid.to_owned(), volume.to_owned());
+        let look = move || {
+            let top = look::top(&root, &uid, &volume, None).ok()??;
+            let fs = machine::disk_of_open(&top.directory).map(usage_of).ok()?;
+            Some((top, fs))
+        };
+        match foreign {
+            Some(point) => self.measure.looks.at(point, PATIENCE, look)?,
+            None => look(),
+        }
+    }
+
     fn volumes(&mut self, pod: &Pod) -> Vec<VolumeStats> {
         let root = self.measure.sites.root_dir.clone();
         let uid = &pod.metadata.uid;
         let mut stats = Vec::new();
         for volume in &pod.spec.volumes {
-            let Ok(Some(Top { directory, own_fs })) = look::top(&root, uid, &volume.name, None)
-            else {
+            let Some((Top { directory, own_fs }, fs)) = self.top(uid, &volume.name) else {
                 continue;
             };
-            let Ok(fs) = machine::disk_of_open(&directory).map(usage_of) else { continue };
             let used = if own_fs {
                 DiskUsage { bytes: fs.used_bytes, inodes: fs.inodes_used }
             } else {
@@ -381,7 +417,7 @@ impl CpuTimes {
         let (then, before) = last.insert(id.to_owned(), (at, cpu_nanos))?;
         let passed = u128::try_from(at.checked_sub(then)?).ok().filter(|passed| *passed > 0)?;
         let spent = u128::from(cpu_nanos.checked_sub(before)?);
-        u64::try_from(spent * 1_000_000_000 / passed).ok()
+        u64::try_from(spent.checked_mul(1_000_000_000)?.checked_div(passed)?).ok()
     }
 }
 
@@ -452,6 +488,43 @@ mod tests {
         assert_eq!(last.rate("c", 13 * second, 7), None, "a restart counts from 0");
     }
 
+    fn sites(root: &Path) -> Sites {
+        Sites {
+            node: "n1".into(),
+            agent: "agent".into(),
+            root_dir: root.join("root"),
+            pod_logs_dir: root.join("logs"),
+            cgroups: None,
+            cgroup_root: "/".into(),
+            driver: Driver::Cgroupfs,
+            disk_period: Duration::from_secs(60),
+        }
+    }
+
+    /// Who mounts a server that is silent loses his own figures and nobody else's, and takes one thread, however often he is asked of.
+    #[test]
+    fn a_volume_that_hangs_is_left_out() {
+        let root = tempfile::tempdir().expect("tempdir");
+        for volume in ["nfs/silent", "nfs/well", "empty/tmp"] {
+            let at = root.path().join("root/pods/u-1/volumes").join(volume);
+            std::fs::create_dir_all(at).expect("made");
+        }
+        let measure = Measure::new(sites(root.path()));
+        let foreign =
+            ["u-1/volumes/nfs/silent", "u-1/volumes/nfs/well"].map(PathBuf::from).to_vec();
+        let (answer, asked) = std::sync::mpsc::channel::<()>();
+        let hang = move || {
+            let _ = asked.recv();
+        };
+        assert_eq!(measure.looks.at(&foreign[0], PATIENCE, hang), None);
+        let looked = Looked { measure: &measure, seen: Vec::new(), foreign, now: 0, fs: None };
+        let is_shown = |volume: &str| looked.top("u-1", volume).is_some();
+        let began = Instant::now();
+        assert_eq!(["silent", "well", "tmp"].map(is_shown), [false, true, true]);
+        assert!(began.elapsed() < PATIENCE, "it is not waited for again");
+        drop(answer);
+    }
+
     #[test]
     fn a_pod_is_measured_from_trees_and_directories() {
         let root = tempfile::tempdir().expect("tempdir");
@@ -467,16 +540,8 @@ mod tests {
         put("root/pods/u-1/volumes/empty/tmp/file", &"x".repeat(9000));
         put("logs/a_web_u-1/c/0.log", &"x".repeat(5000));
         let mount = root.path().join("cgroup");
-        let sites = Sites {
-            node: "n1".into(),
-            agent: "agent".into(),
-            root_dir: root.path().join("root"),
-            pod_logs_dir: root.path().join("logs"),
-            cgroups: Some(Cgroups::new(agent_host::cgroups::Layout::V2 { mount })),
-            cgroup_root: "/".into(),
-            driver: Driver::Cgroupfs,
-            disk_period: Duration::from_secs(60),
-        };
+        let cgroups = Some(Cgroups::new(agent_host::cgroups::Layout::V2 { mount }));
+        let sites = Sites { cgroups, ..sites(root.path()) };
         let mut pod = Pod::default();
         pod.metadata.name = "web".into();
         pod.metadata.namespace = "a".into();

@@ -76,21 +76,52 @@ impl ClusterDrivers {
         Ok(object)
     }
 
-    async fn add(&self, driver: &Driver) -> Result<(), ClientError> {
-        self.change(|object| add(object, driver)).await?;
-        let api = self.client.all::<Node>();
-        let node = api.get(&self.node).await?;
-        let patch = node_patch(self.client.names(), &node, &driver.name, Some(driver));
-        api.patch(&self.node, &Patch::Merge(patch), &WriteParams::default()).await.map(drop)
+    async fn add(&self, driver: &Driver) -> Result<(), String> {
+        self.show(&driver.name, Some(driver)).await?;
+        self.change(|object| add(object, driver)).await.map_err(|error| chain(&error))
     }
 
-    async fn remove(&self, name: &str) -> Result<(), ClientError> {
-        self.change(|object| object.spec.drivers.retain(|driver| driver.name != name)).await?;
-        let api = self.client.all::<Node>();
-        let node = api.get(&self.node).await?;
-        let patch = node_patch(self.client.names(), &node, name, None);
-        api.patch(&self.node, &Patch::Merge(patch), &WriteParams::default()).await.map(drop)
+    async fn remove(&self, name: &str) -> Result<(), String> {
+        let taken_out =
+            self.change(|object| object.spec.drivers.retain(|driver| driver.name != name));
+        taken_out.await.map_err(|error| chain(&error))?;
+        self.show(name, None).await
     }
+
+    /// Shows a driver, or that it is gone, in the Node. Several drivers come at a time: what another has written meanwhile is not undone.
+    async fn show(&self, name: &str, driver: Option<&Driver>) -> Result<(), String> {
+        let api = self.client.all::<Node>();
+        let mut tries = 0;
+        loop {
+            let node = api.get(&self.node).await.map_err(|error| chain(&error))?;
+            if let Some(driver) = driver {
+                check_topology(&node, &driver.name, &driver.info.topology)?;
+            }
+            let patch = Patch::Merge(node_patch(self.client.names(), &node, name, driver));
+            let written = api.patch(&self.node, &patch, &WriteParams::default()).await;
+            tries += 1;
+            match written {
+                Err(error) if error.is_conflict() && tries < WRITES_MAX => {}
+                written => return written.map(drop).map_err(|error| chain(&error)),
+            }
+        }
+    }
+}
+
+/// A driver says where the node is in terms of its own; what others have said of the node stays.
+fn check_topology(
+    node: &Node,
+    driver: &str,
+    topology: &BTreeMap<String, String>,
+) -> Result<(), String> {
+    for (key, value) in topology {
+        if let Some(known) = node.metadata.labels.get(key).filter(|known| *known != value) {
+            return Err(format!(
+                "driver {driver} says {key}={value:?} of the node, whose label is {key}={known:?}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn add(object: &mut CSINode, driver: &Driver) {
@@ -125,16 +156,17 @@ fn node_patch(
     let value =
         if ids.is_empty() { serde_json::Value::Null } else { json!(json!(ids).to_string()) };
     let labels = driver.map(|driver| driver.info.topology.clone()).unwrap_or_default();
-    json!({"metadata": {"annotations": {key: value}, "labels": labels}})
+    // Of that version and no other: the annotation is everybody's.
+    let version = &node.metadata.resource_version;
+    json!({"metadata": {
+        "resourceVersion": version, "annotations": {key: value}, "labels": labels,
+    }})
 }
 
 impl Announce for ClusterDrivers {
     fn came<'a>(&'a self, driver: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
         async move {
-            self.add(driver)
-                .await
-                .map_err(|e| format!("announce {}: {}", driver.name, chain(&e)))?;
-            Ok(())
+            self.add(driver).await.map_err(|error| format!("announce {}: {error}", driver.name))
         }
         .boxed()
     }
@@ -142,11 +174,7 @@ impl Announce for ClusterDrivers {
     fn went<'a>(&'a self, name: &'a str) -> BoxFuture<'a, ()> {
         async move {
             if let Err(error) = self.remove(name).await {
-                tracing::warn!(
-                    driver = name,
-                    error = chain(&error),
-                    "the cluster still shows a driver"
-                );
+                tracing::warn!(driver = name, error, "the cluster still shows a driver");
             }
         }
         .boxed()
@@ -202,6 +230,25 @@ impl Announce for WithDevices {
 mod tests {
     use super::*;
     use proto_api::names::Profile;
+
+    #[test]
+    fn a_driver_does_not_relabel_its_node() {
+        let mut node = Node::default();
+        node.metadata.resource_version = "7".into();
+        for (key, value) in [("kubernetes.io/hostname", "n1"), ("zone.d", "a")] {
+            node.metadata.labels.insert(key.into(), value.into());
+        }
+        let says = |key: &str, value: &str| {
+            let topology = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+            check_topology(&node, "d", &topology)
+        };
+        says("zone.d", "a").expect("as it is");
+        says("rack.d", "r").expect("new");
+        let refused = says("kubernetes.io/hostname", "other").expect_err("another's");
+        assert!(refused.contains("hostname=\"other\"") && refused.contains("\"n1\""), "{refused}");
+        let patch = node_patch(Names::new(Profile::Kubernetes), &node, "d", None);
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+    }
 
     #[test]
     fn a_nodes_annotation_names_every_driver() {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::expect_used, reason = "this file is a test")]
 
+mod files;
 mod named;
 
 use std::fs;
@@ -280,9 +281,7 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
         "/proc/self/fd/",
         "the kernel's own link to an open descriptor",
     ),
-    ("agent/csi/src/mounts.rs", "/proc/self/mountinfo", "the kernel's table"),
     ("agent/volume/src/mount.rs", "/proc/self/fd/", "the kernel's own link to an open descriptor"),
-    ("agent/volume/src/mount.rs", "/proc/self/mountinfo", "the kernel's table"),
     ("agent/volume/src/pod_volumes.rs", "self.pods.is_dir()", "the agent's own directory"),
     ("agent/csi/src/node/paths.rs", "path.is_dir()", "a driver's directory is the agent's own"),
     (
@@ -290,7 +289,6 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
         "remove_dir(&stage)",
         "an empty mount point in a directory of the agent; a link is refused",
     ),
-    ("agent/volume/src/mount/follow.rs", "/proc/self/mountinfo", "the kernel's table"),
     ("agent/csi/src/record.rs", "File::", "the same as below"),
     ("agent/csi/src/record.rs", "fs", "records lie beside mounts, in directories of the agent"),
     (
@@ -310,6 +308,7 @@ const NAMES_OPENED: &[(&str, &str, &str)] = &[
     ),
     ("agent/orchlet/src/csi/helpers.rs", "place.exists()", "a helper of the node"),
     ("agent/orchlet/src/server/measure.rs", "/proc/stat", "the kernel's numbers"),
+    ("agent/orchlet/src/server/measure.rs", "pods.canonicalize()", "the agent's own directory"),
     ("agent/host/src/disk_usage.rs", "CWD", "tops that the agent names: of logs"),
 ];
 

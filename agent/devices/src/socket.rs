@@ -39,3 +39,29 @@ pub(crate) fn call(path: PathBuf) -> Channel {
         },
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, chown};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn sockets_lie_where_nobody_else_goes() {
+        let root = tempfile::tempdir().unwrap();
+        let directory = root.path().join("plugins");
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        let socket = directory.join("agent.sock");
+        drop(listen(&socket).unwrap());
+        drop(listen(&socket).unwrap());
+        assert_eq!((mode(&directory), mode(&socket)), (0o700, 0o600));
+        if directory.metadata().unwrap().uid() != 0 {
+            eprintln!("SKIPPED sockets_lie_where_nobody_else_goes, foreign owners: needs root");
+            return;
+        }
+        chown(&directory, Some(1), None).unwrap();
+        assert_eq!(listen(&socket).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
+}

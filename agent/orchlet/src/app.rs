@@ -88,7 +88,14 @@ pub fn build(settings: Settings) -> Result<Bound, Failure> {
         tracing::info!(score, %error, "oomScoreAdj is not set: a score below the present one needs CAP_SYS_RESOURCE");
     }
     let root = &settings.flags.root_dir;
-    private::make(&root.join("pods")).map_err(Failure::run)?;
+    for directory in [root.clone(), root.join("pods")] {
+        private::make(&directory).map_err(|error| {
+            Failure::run(format!(
+                "{} cannot be the agent's own directory: {error}",
+                directory.display()
+            ))
+        })?;
+    }
     let identity = machine::identity();
     let machine = node::describe(&settings, &identity)?;
     let runtime =

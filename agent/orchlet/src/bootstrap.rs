@@ -7,10 +7,11 @@ use proto_api::names::Names;
 use proto_client::Client;
 use proto_client::config::{ClientConfig, Identity, Pem, file};
 use proto_daemon::exit::{Failure, chain};
+use proto_daemon::private_files;
 use serde_json::{Value, json};
 
 use crate::certificates::issue::Issuing;
-use crate::certificates::store::{Store, write_private};
+use crate::certificates::store::Store;
 use crate::certificates::unix_now;
 use crate::certificates::wanted::{Life, Purpose, Wanted};
 use crate::config::Settings;
@@ -45,7 +46,8 @@ pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
         return Err(Failure::usage("--bootstrap-kubeconfig needs --kubeconfig, which it writes"));
     };
     match usable(target) {
-        Ok(()) => return Ok(()),
+        // The agent has written it, perhaps an older one.
+        Ok(()) => return private_files::make_private(target).map_err(Failure::run),
         Err(why) => tracing::info!(file = %target.display(), why, "asking for a certificate"),
     }
     let config = file::load(bootstrap, None).map_err(Failure::usage)?;
@@ -61,7 +63,7 @@ pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
         issue(&Issuing { store: &store, wanted: &wanted, authority: &client }).await;
     }
     let text = client_configuration(&config, &store.current_path())?;
-    write_private(target, text.as_bytes()).map_err(Failure::run)
+    private_files::write_private_atomically(target, text.as_bytes()).map_err(Failure::run)
 }
 
 async fn issue(issuing: &Issuing<'_>) {
@@ -157,7 +159,7 @@ mod tests {
         let pair = directory.path().join("pair.pem");
         let text = client_configuration(&bootstrap, &pair).expect("text");
         let path = directory.path().join("config");
-        write_private(&path, text.as_bytes()).expect("written");
+        private_files::write_private_atomically(&path, text.as_bytes()).expect("written");
         let read = file::load(&path, None).expect("valid");
         let identity =
             Identity { certificate: Pem::File(pair.clone()), key: Pem::File(pair.clone()) };

@@ -1,6 +1,5 @@
 //! The pod network of this node: the configuration that the runtime's network plugins read, made from the Node's pod range.
 
-use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use agent_host::bridge;
 use proto_api::core::v1::Node;
 use proto_daemon::exit::chain;
+use proto_daemon::private_files;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -71,13 +71,9 @@ pub fn write(dir: &Path, pod_cidrs: &[String]) -> std::io::Result<()> {
     if std::fs::read_to_string(&path).is_ok_and(|known| known == text) {
         return Ok(());
     }
-    std::fs::create_dir_all(dir)?;
+    private_files::create_trusted_dir(dir)?;
     // The runtime reads files that end in .conflist and nothing else.
-    let new = dir.join(format!("{FILE_NAME}.new"));
-    let mut file = std::fs::File::create(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&new, &path)
+    private_files::write_atomically(&path, text.as_bytes(), 0o644)
 }
 
 /// Writes the configuration once the Node's pod range is known, and again should it change.

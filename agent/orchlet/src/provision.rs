@@ -17,6 +17,7 @@ use proto_api::core::v1::{Container, NodeStatus, Pod};
 use proto_api::node::v1::RuntimeClass;
 use proto_client::Client;
 use proto_daemon::exit::chain;
+use proto_daemon::private_files;
 use tokio::sync::watch;
 
 use crate::allocator::Allocator;
@@ -166,9 +167,7 @@ fn write_in_place(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(parent) = path.parent() {
         private::make(parent)?;
     }
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+    let mut file = private_files::open_shared(path, 0o644)?;
     file.write_all(text.as_bytes())?;
     file.set_len(text.len() as u64)
 }

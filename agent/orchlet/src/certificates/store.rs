@@ -1,11 +1,13 @@
 //! Certificates with their keys on disk, as the ecosystem keeps them: `<pair>-<time>.pem` holds both, `<pair>-current.pem` is a link to
 //! the one in force. A switch of the link is one rename: there is never none, and never half a pair.
 
-use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use proto_api::Time;
+use proto_daemon::private_files;
 use rcgen::KeyPair;
 
 /// Certificates kept beside the one in force.
@@ -41,17 +43,7 @@ impl Store {
     /// # Errors
     /// It is there and cannot be read.
     pub fn current(&self) -> io::Result<Option<Vec<u8>>> {
-        let read = |path: &Path| -> io::Result<Vec<u8>> {
-            use std::io::Read as _;
-            let mut content = Vec::new();
-            std::fs::File::open(path)?.take(LEN_MAX).read_to_end(&mut content)?;
-            Ok(content)
-        };
-        match read(&self.current_path()) {
-            Ok(content) => Ok(Some(content)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        read(&self.current_path())
     }
 
     /// The key of the request under way, made when there is none. It is on disk before anybody hears of it.
@@ -59,15 +51,13 @@ impl Store {
     /// # Errors
     /// It can neither be read nor written.
     pub fn pending_key(&self) -> io::Result<KeyPair> {
-        match std::fs::read_to_string(self.pending_path()) {
-            Ok(text) => match KeyPair::from_pem(&text) {
+        if let Some(found) = read(&self.pending_path())? {
+            match KeyPair::from_pem(&String::from_utf8_lossy(&found)) {
                 Ok(key) => return Ok(key),
                 Err(error) => {
                     tracing::warn!(%error, path = %self.pending_path().display(), "a key that is none is replaced")
                 }
-            },
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+            }
         }
         let key = KeyPair::generate().map_err(io::Error::other)?;
         self.write(&self.pending_path(), key.serialize_pem().as_bytes())?;
@@ -79,10 +69,7 @@ impl Store {
     /// # Errors
     /// It cannot be removed.
     pub fn forget_pending_key(&self) -> io::Result<()> {
-        match std::fs::remove_file(self.pending_path()) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            other => other,
-        }
+        private_files::remove_private(&self.pending_path())
     }
 
     /// Puts a certificate with its key in force.
@@ -133,32 +120,21 @@ impl Store {
     }
 
     fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        write_private(path, content)
+        // One that the node's owner names may serve others too; the agent's own lies in a closed one.
+        private_files::create_trusted_dir(&self.directory)?;
+        private_files::write_private_atomically(path, content)
     }
 }
 
-/// Writes a file that only its owner reads, whole or not at all.
-///
-/// # Errors
-/// The disk's.
-pub fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    let cut = PathBuf::from(format!("{}.new", path.display()));
-    let _ = std::fs::remove_file(&cut); // one that a crash left
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&cut)?;
-    let written = file
-        .write_all(content)
-        .and_then(|()| file.sync_all())
-        .and_then(|()| std::fs::rename(&cut, path));
-    if written.is_err() {
-        let _ = std::fs::remove_file(&cut);
-        return written;
-    }
-    match path.parent() {
-        Some(directory) => std::fs::File::open(directory)?.sync_all(),
-        None => Ok(()),
-    }
+/// A file that is closed to others, if it is there.
+fn read(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    let file = match private_files::open_private(path, &mut OpenOptions::new()) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    let mut content = Vec::new();
+    file.take(LEN_MAX).read_to_end(&mut content)?;
+    Ok(Some(content))
 }
 
 #[cfg(test)]
@@ -185,7 +161,13 @@ mod tests {
         assert_eq!((mode("agent-client.key.tmp"), mode("")), (0o600, 0o700));
         store.put(b"CERT\n", "KEY\n", 1_704_207_845).expect("put");
         assert_eq!(store.current().expect("read").as_deref(), Some(b"CERT\nKEY\n".as_slice()));
-        assert_eq!(mode("agent-client-2024-01-02-15-04-05.pem"), 0o600);
+        let pair = "agent-client-2024-01-02-15-04-05.pem";
+        assert_eq!(mode(pair), 0o600);
+        // One that somebody has copied there.
+        let open = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(directory.path().join("pki").join(pair), open).expect("opened");
+        store.current().expect("read");
+        assert_eq!(mode(pair), 0o600);
         assert!(store.pending_key().expect("made").serialize_pem() != key.serialize_pem());
     }
 

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use agent_runtime::cri::CriRuntime;
 use agent_runtime::import::{self, Keep};
 use notify::{RecursiveMode, Watcher as _};
 use proto_daemon::exit::chain;
+use proto_daemon::private_files;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
@@ -86,7 +86,10 @@ impl ImportDir {
     }
 
     fn watch(&self, changed: Arc<Notify>) -> Option<notify::RecommendedWatcher> {
-        let _ = fs::create_dir_all(&self.dir);
+        // Whoever can put an archive there says what the node's images are.
+        if let Err(error) = private_files::create_trusted_dir(&self.dir) {
+            tracing::warn!(dir = %self.dir.display(), %error, "the directory of archives is not as it should be");
+        }
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             if !matches!(event, Ok(notify::Event { kind: notify::EventKind::Access(_), .. })) {
                 changed.notify_one();
@@ -205,11 +208,7 @@ fn archives(dir: &Path) -> std::io::Result<BTreeMap<String, Identity>> {
 
 /// Replaces the file in one step.
 fn write(path: &Path, done: &Done) -> std::io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = fs::File::create(&new)?;
-    file.write_all(&serde_json::to_vec(done)?)?;
-    file.sync_all()?;
-    fs::rename(&new, path)
+    private_files::write_private_atomically(path, &serde_json::to_vec(done)?)
 }
 
 #[cfg(test)]

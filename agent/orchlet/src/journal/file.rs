@@ -6,6 +6,7 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use proto_daemon::private_files;
 use redb::{Database, Error};
 
 /// Memory for pages of the store; the whole store of a full node is smaller.
@@ -54,6 +55,7 @@ fn open_when_free(path: &Path, patience: Duration) -> Result<Database, Error> {
 /// # Errors
 /// As [`open_or_make`], and for damage.
 pub fn open(path: &Path) -> Result<Database, Error> {
+    private_files::make_private(path)?;
     Ok(redb::Builder::new().set_cache_size(CACHE_BYTES).open(path)?)
 }
 
@@ -64,7 +66,7 @@ fn make(path: &Path) -> Result<(), Error> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
         _ => {}
     }
-    drop(redb::Builder::new().create(&unnamed)?);
+    drop(redb::Builder::new().create_file(private_files::create_private(&unnamed)?)?);
     rename(&unnamed, path)?;
     sync_directory_of(path)?;
     Ok(())
@@ -100,6 +102,20 @@ mod tests {
             drop(open(&path).expect("a store"));
         }
         assert!(!path.with_extension("new").exists());
+    }
+
+    #[test]
+    fn nobody_else_reads_it() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("journal.redb");
+        let mode = || path.metadata().expect("there").permissions().mode() & 0o777;
+        drop(open_or_make(&path, Duration::ZERO).expect("made"));
+        assert_eq!(mode(), 0o600);
+        let open = std::fs::Permissions::from_mode(0o644);
+        std::fs::set_permissions(&path, open).expect("as an older agent made it");
+        drop(open_or_make(&path, Duration::ZERO).expect("opened"));
+        assert_eq!(mode(), 0o600);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Room on the disk that is the journal's own. Ending a pod is written down before it begins, so a disk that pods have filled could
 //! otherwise not be emptied by ending them.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
 
+use proto_daemon::private_files;
 use rustix::fs::{FallocateFlags, fallocate};
 
 /// How much behind the end of the file: some hundred records, each of a few kilobytes, written beside what they replace.
@@ -23,7 +24,8 @@ impl Reserve {
     /// # Errors
     /// The file cannot be opened.
     pub fn of(path: &Path) -> io::Result<Self> {
-        File::options().write(true).open(path).map(|journal| Self { journal })
+        let journal = private_files::open_private(path, OpenOptions::new().write(true))?;
+        Ok(Self { journal })
     }
 
     /// Takes room for all of the file and [`BYTES`] behind it (fallocate(2) with FALLOC_FL_KEEP_SIZE). What it has already it keeps,

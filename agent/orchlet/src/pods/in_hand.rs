@@ -10,13 +10,14 @@ use std::fs::File;
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use proto_api::core::v1::Pod;
+use proto_daemon::private_files;
 
 /// Bytes of a line, its end included.
 const LINE_BYTES: usize = 160;
@@ -128,8 +129,7 @@ impl InHand {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let mut file =
-            File::options().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
+        let mut file = private_files::create_private(&new)?;
         let mut lines = Lines::default();
         for (uid, line) in judged {
             file.write_all(&line.write())?;

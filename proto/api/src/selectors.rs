@@ -9,8 +9,8 @@ pub use label::{Operator, Requirement, Selector};
 /// Why a text or an object is not a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
-    /// The text has something else where a part of a selector is expected.
-    #[error("unable to parse selector: found {found:?}, expected {expected}")]
+    /// The text has something else where a part of a selector is expected; the words are Kubernetes'.
+    #[error("found '{found}', expected: {expected}")]
     Syntax {
         /// What is there; empty for the end.
         found: String,

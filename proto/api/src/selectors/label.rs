@@ -258,7 +258,7 @@ impl<'a> Parser<'a> {
             match self.next() {
                 Token::End => return Ok(Selector::sorted(requirements)),
                 Token::Comma => {}
-                other => return Err(unexpected(other, "',' or the end")),
+                other => return Err(unexpected(other, "',' or 'end of string'")),
             }
         }
     }
@@ -304,8 +304,9 @@ impl<'a> Parser<'a> {
 
     /// `(a,b)`; nothing between commas or parentheses is the empty value.
     fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
-        if self.next() != Token::Open {
-            return Err(unexpected(self.peek(), "'('"));
+        let opening = self.next();
+        if opening != Token::Open {
+            return Err(unexpected(opening, "'('"));
         }
         let mut values = BTreeSet::new();
         loop {

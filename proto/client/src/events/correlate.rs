@@ -73,7 +73,8 @@ pub struct Correlator {
 
 type ObjectKey = (String, String, String, String);
 type SimilarKey = (ObjectKey, EventKind, Cow<'static, str>);
-type EventKey = (SimilarKey, String);
+/// What is similar, the field path of the object's part, the message.
+type EventKey = (SimilarKey, String, String);
 
 #[derive(Debug)]
 struct Budget {
@@ -110,7 +111,9 @@ impl Correlator {
             (said.message.clone(), said)
         };
         make_room(&mut self.events, |written| written.seen);
-        let known = self.events.get_mut(&(similar.clone(), words.clone()));
+        // Containers of a pod differ in the field path only.
+        let key = (similar, said.about.field_path.clone(), words);
+        let known = self.events.get_mut(&key);
         if let Some(written) = known.filter(|written| now < written.seen + REMEMBERED) {
             written.count = written.count.saturating_add(1);
             written.seen = now;
@@ -118,7 +121,7 @@ impl Correlator {
         }
         let name = format!("{}.{:x}", said.about.name, now.as_nanos());
         let written = Written { name: name.clone(), count: 1, seen: now };
-        self.events.insert((similar, words), written);
+        self.events.insert(key, written);
         Verdict::Create { said, name }
     }
 
@@ -189,6 +192,16 @@ mod tests {
 
     fn secs(secs: u64) -> Duration {
         Duration::from_secs(secs)
+    }
+
+    #[test]
+    fn the_same_words_about_two_containers_are_two_events() {
+        let mut correlator = Correlator::default();
+        for container in ["one", "two"] {
+            let mut said = said("p", "image is present");
+            said.about.field_path = format!("spec.containers{{{container}}}");
+            assert!(matches!(correlator.take(said, secs(1)), Verdict::Create { .. }));
+        }
     }
 
     #[test]

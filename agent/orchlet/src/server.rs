@@ -5,6 +5,8 @@
 //! answered from what the agent shows of itself ([`view::NodeView`]). The endpoint decides nothing
 //! about pods and keeps nothing.
 
+#![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
+
 pub mod access;
 pub mod agent;
 pub mod logs;

@@ -103,7 +103,7 @@ fn selectors_tables_and_lists() {
     check("a table with labels", |size| {
         let pod = read(&engine, size);
         let form = table::Form {
-            api_version: "meta.k8s.io/v1",
+            api_version: "meta/v1",
             columns: table::Columns::Shown,
             include: table::Include::Metadata,
             now: 0,

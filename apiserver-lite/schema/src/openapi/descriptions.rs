@@ -30,7 +30,7 @@ impl Descriptions {
 
     /// What a message is. Of a kind that nobody acts on it says so.
     pub(super) fn of_message(&self, shape: &Shape, kind: Option<&Kind>) -> Option<String> {
-        let text = self.of(shape, "").map(str::to_owned).or_else(|| self.from_name(shape.name));
+        let text = self.of(shape, "").map(str::to_owned).or_else(|| self.made_of_name(shape.name));
         match (text, kind.and_then(actors::notice)) {
             (Some(text), Some(notice)) => Some(format!("{text} {notice}.")),
             (text, notice) => text.or(notice),
@@ -62,7 +62,7 @@ impl Descriptions {
     }
 
     /// A sentence about a message whose name says what it is: `DeploymentList`, `DeploymentStatus`.
-    fn from_name(&self, name: &str) -> Option<String> {
+    fn made_of_name(&self, name: &str) -> Option<String> {
         let of = |ending: &str, text: &str| {
             let owner = name.strip_suffix(ending).filter(|owner| !owner.is_empty())?;
             self.get(owner, "").map(|_| text.replace("{}", owner))

@@ -22,6 +22,9 @@
 //! `Ending` is a decision, not an observation: it is in the memory, it is durable before the first container is stopped, and
 //! after it nothing of the pod is created or started, whatever is seen later.
 
+use std::collections::BTreeSet;
+
+use crate::backoff::Step;
 use crate::ending::{self, needs_stop};
 use crate::memory::{Admission, Memory, PostStart};
 use crate::plan::{Action, Next, Plan, Stage};
@@ -39,6 +42,7 @@ pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
     let mut memory = memory.clone();
     memory.accept(now);
     memory.observe(want, seen, now);
+    forget_past(want, seen, &mut memory);
     ending::decide(want, seen, &mut memory, now.boot);
     let stage = stage(want, seen, &memory);
     let mut next = Next { want, seen, now: now.boot, actions: Vec::new(), wake_at: None };
@@ -60,6 +64,22 @@ pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
     let probes = probes(want, seen, &memory, stage);
     let status = status::status(want, seen, &mut memory, stage, now);
     Plan { stage, status, actions, probes, wake_at, memory }
+}
+
+/// Drops what is remembered of sandboxes and images that the pod has no more: it may go through any number of them. A sandbox that is
+/// not there needs no stop, and its attempt is not used again.
+fn forget_past(want: &PodWant, seen: &PodSeen, memory: &mut Memory) {
+    if !memory.sandboxes_stopped.is_empty() {
+        let there: BTreeSet<u32> = seen.sandboxes.iter().map(|s| s.attempt).collect();
+        memory.sandboxes_stopped.retain(|attempt| there.contains(attempt));
+    }
+    if memory.troubles.iter().any(|trouble| matches!(trouble.step, Step::Image(_))) {
+        let wanted: BTreeSet<&str> = want.all().map(|c| c.image.as_str()).collect();
+        memory.troubles.retain(|trouble| match &trouble.step {
+            Step::Image(image) => wanted.contains(image.as_str()),
+            _ => true,
+        });
+    }
 }
 
 /// What is started by us has its hook run by us.

@@ -364,24 +364,6 @@ impl Memory {
             memory.observe(container, seen, now);
         }
         self.observe_init(want, seen);
-        self.forget_past(want, seen);
-    }
-
-    /// Drops what is about sandboxes and images that the pod has no more: it may go through any number of them. A sandbox that is not
-    /// there needs no stop, and its attempt is not used again.
-    fn forget_past(&mut self, want: &PodWant, seen: &PodSeen) {
-        if !self.sandboxes_stopped.is_empty() {
-            let there: BTreeSet<u32> = seen.sandboxes.iter().map(|s| s.attempt).collect();
-            self.sandboxes_stopped.retain(|attempt| there.contains(attempt));
-        }
-        let is_image = |trouble: &Trouble| matches!(trouble.step, Step::Image(_));
-        if self.troubles.iter().any(is_image) {
-            let wanted: BTreeSet<&str> = want.all().map(|c| c.image.as_str()).collect();
-            self.troubles.retain(|trouble| match &trouble.step {
-                Step::Image(image) => wanted.contains(image.as_str()),
-                _ => true,
-            });
-        }
     }
 
     /// Notes when the pod was accepted, once.

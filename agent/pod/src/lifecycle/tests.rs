@@ -10,7 +10,7 @@ mod sidecars;
 mod taken_over;
 
 use super::*;
-use crate::backoff::{CRASH_DELAY_MAX, Step};
+use crate::backoff::CRASH_DELAY_MAX;
 use crate::memory::{Doom, Phase};
 use crate::plan::StopWhy;
 use crate::probe::Probes;

@@ -64,7 +64,8 @@ fn status_apart(object: &Object) -> bool {
 /// The object to store when `request` updates `old` through `subresource`. Both have their defaults; neither is changed;
 /// `resourceVersion` is the request's.
 ///
-/// Server-owned metadata comes from `old`. `generation` grows by one when anything outside metadata and status changes.
+/// Server-owned metadata comes from `old`. `generation` grows by one when anything outside metadata and status changes, and with the annotations
+/// of a Deployment, which its replica sets are given.
 /// Deleting, finalizers and versions are the server's matter.
 pub fn merge_for_update(old: &Object, request: &Object, subresource: Subresource) -> Object {
     let mut new = match subresource {
@@ -75,7 +76,10 @@ pub fn merge_for_update(old: &Object, request: &Object, subresource: Subresource
         Subresource::Approval => approval_update(old, request),
     };
     keep_server_metadata(old, request, &mut new);
-    if counts_generations(old) && desired_changed(old, &new) {
+    let annotated = old.kind.is("apps", "Deployment")
+        && subresource == Subresource::Main
+        && annotations(old) != annotations(&new);
+    if counts_generations(old) && (annotated || desired_changed(old, &new)) {
         new.set_generation(old.generation().saturating_add(1));
     }
     new
@@ -212,6 +216,10 @@ fn copy(from: &Map, to: &mut Map, field: &str) {
         Some(value) => drop(to.insert(field.to_owned(), value.clone())),
         None => drop(to.remove(field)),
     }
+}
+
+fn annotations(object: &Object) -> Option<&Value> {
+    object.metadata()?.get("annotations")
 }
 
 fn desired_changed(old: &Object, new: &Object) -> bool {

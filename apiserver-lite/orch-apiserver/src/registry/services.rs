@@ -403,6 +403,16 @@ pub fn carry_over(service: &mut Object, old: &Object) {
                     .into_iter()
                     .for_each(|value| drop(spec.insert(field, value)));
             }
+        } else if spec.list("clusterIPs") == before.list("clusterIPs")
+            && !matches!(spec.str("clusterIP"), "" | "None")
+            && spec.str("clusterIP") != before.str("clusterIP")
+        {
+            // A client that knows only the one address means that of the list as well.
+            let mut addresses = spec.list("clusterIPs").to_vec();
+            if let Some(first) = addresses.first_mut() {
+                *first = Value::from(spec.str("clusterIP"));
+                spec.insert("clusterIPs", addresses);
+            }
         } else if spec.list("clusterIPs").is_empty()
             && spec.str("clusterIP") == before.str("clusterIP")
         {

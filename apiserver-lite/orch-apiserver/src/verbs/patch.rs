@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use apiserver_schema::update::Subresource;
-use apiserver_schema::{PatchError, PatchType};
+use apiserver_schema::{DecodeError, PatchError, PatchType};
 use bytes::Bytes;
 
 use super::change::{CONFLICT_TRIES, Intent, Tried, commit_update, object_error, strictness};
@@ -30,7 +30,7 @@ pub async fn patch(
         let shown = old.shown_as(&call.shown);
         let patched = call.server.engine.patch(shown.object(), kind, &body, strictness);
         let patched = patched.map_err(|error| patch_error(call, &error))?;
-        let mut patched = patched.map_err(|error| object_error(&error))?;
+        let mut patched = patched.map_err(|error| patched_error(call, &error))?;
         if !Arc::ptr_eq(&call.shown, &call.kind) {
             patched.object = versions::convert(&patched.object, &call.kind);
         }
@@ -67,10 +67,19 @@ fn patch_error(call: &Call<'_>, error: &PatchError) -> ApiError {
         PatchError::TooManyOperations(_) => {
             ApiError::new(413, "RequestEntityTooLarge", error.to_string())
         }
-        PatchError::Inapplicable(text) => {
-            let about =
-                About { group: &call.kind.group, kind: call.kind.kind, name: &call.request.name };
-            ApiError::invalid(about, &[FieldProblem::invalid("patch", "the patch", text)])
-        }
+        PatchError::Inapplicable(text) => unprocessable(call, text),
     }
+}
+
+/// What the patch made is not an object of the kind.
+fn patched_error(call: &Call<'_>, error: &DecodeError) -> ApiError {
+    match error {
+        DecodeError::Type { .. } => unprocessable(call, &error.to_string()),
+        _ => object_error(error),
+    }
+}
+
+fn unprocessable(call: &Call<'_>, text: &str) -> ApiError {
+    let about = About { group: &call.kind.group, kind: call.kind.kind, name: &call.request.name };
+    ApiError::invalid(about, &[FieldProblem::invalid("patch", "the patch", text)])
 }

@@ -71,7 +71,8 @@ pub(super) fn share(
     let share = Share::of(value);
     match share {
         None => {
-            let detail = "must be an integer or percentage (e.g '5%%')";
+            let detail = "a valid percent string must be a numeric string followed by an ending '%' \
+                          (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
             errors.invalid(&path.field(field), value.clone(), detail);
         }
         Some(Share::Count(number)) if number < 0 => {

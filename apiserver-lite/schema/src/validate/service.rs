@@ -267,7 +267,9 @@ pub(super) fn check_update(old: &Object, new: &Object, errors: &mut FieldErrors)
     }
     let path = Path::ROOT;
     let spec = path.field("spec");
-    errors.invalid(&spec.field("clusterIP"), after, "field is immutable");
+    let addresses = vec![Value::from(after)];
+    let first = spec.field("clusterIPs");
+    errors.invalid(&first.index(0), addresses, "may not change once set");
 }
 
 pub(super) fn check_endpoints(object: &Object, errors: &mut FieldErrors) {

@@ -90,7 +90,8 @@ impl Revision {
         Some(Write::Patch {
             kind: ObjectKind::Deployment,
             key: ObjectKey::of(metadata),
-            part: Part::Main,
+            // Through the status: by another path it would be a new generation.
+            part: Part::Status,
             patch: json!({ "metadata": { "annotations": annotations } }),
         })
     }

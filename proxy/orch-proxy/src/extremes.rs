@@ -74,7 +74,7 @@ fn slice() -> Value {
     json!({
         "metadata": {
             "namespace": "ns", "name": "web-1", "generation": 1, "deletionGracePeriodSeconds": 1,
-            "labels": {"kubernetes.io/service-name": "web"},
+            "labels": {(names().label("service-name")): "web"},
         },
         "addressType": "IPv4",
         "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],

@@ -175,7 +175,9 @@ impl Keeper {
         self.collected.stale.extend(flows);
         let surplus = self.collected.stale.len().saturating_sub(COLLECTED_MAX);
         if surplus > 0 {
-            (0..surplus).for_each(|_| drop(self.collected.stale.pop_last()));
+            for _ in 0..surplus {
+                self.collected.stale.pop_last();
+            }
             tracing::warn!(
                 surplus,
                 "too many stale flows at once; some are left to their timeouts"

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use proxy_netfilter::nft::{Family, TableRules, Value};
 
-use crate::claims::{Claim, Claims, Rank};
-use crate::compile::{Compiled, Entry, compile};
+use crate::claims::{Claim, Claims};
+use crate::compile::{Compiled, Entry};
 use crate::hash::FastMap;
-use crate::health::{HealthCheck, HealthChecks, local_endpoints};
+use crate::health::HealthChecks;
 use crate::layout::{Class, Layout, Map};
 use crate::model::{
     Choice, LocalService, LocalSlice, LocalTraffic, Protocol, Removed, ServiceId, Topology,
@@ -22,8 +22,9 @@ use crate::model::{
 use crate::node_ports::{NodePortService, NodePorts};
 use crate::stale::{StaleFlows, connections};
 use crate::steps;
-use crate::transaction::{Entries, Load, Transaction};
+use crate::transaction::{Load, Transaction};
 
+mod recompile;
 mod slices;
 use slices::Slices;
 
@@ -424,188 +425,6 @@ impl Dataplane {
     fn cannot_remember(&self, (family, class): &(Family, Class)) -> bool {
         let room = self.fill.get(&(*family, Map::Affinity)).map_or(0, |fill| fill.room);
         is_sticky(class) && room < CLIENTS_MAX
-    }
-
-    /// The elements of all services, as compiled last.
-    fn entries(&self) -> Entries {
-        let mut entries = Entries::default();
-        for (id, record) in &self.services {
-            record.compiled.entries(id, &self.claims, &mut entries);
-        }
-        entries.sort();
-        entries
-    }
-
-    /// Compiles what is marked; the elements of all services.
-    fn compile_all(&mut self) -> Entries {
-        let marked = std::mem::take(&mut self.marked);
-        // At the first load each service is walked once, in the order in which it lies in memory.
-        let first = marked.len() == self.services.len();
-        self.claims.reserve(marked.len() * 2);
-        let mut entries = Entries::default();
-        for id in &marked {
-            let Some(new) = self.compiled(id) else { continue };
-            if first {
-                new.entries(id, &self.claims, &mut entries);
-            }
-            self.install(id, new);
-        }
-        // Elements made before somebody else's claim was known may be another's.
-        if !first || self.claims.contested() > 0 {
-            return self.entries();
-        }
-        entries.sort();
-        entries
-    }
-
-    /// Compiles what is marked; what changes by it.
-    fn compile_marked(&mut self) -> Transaction {
-        let mut transaction = Transaction::default();
-        let mut claimants = Vec::new();
-        let (mut before, mut after) = (Vec::new(), Vec::new());
-        for id in std::mem::take(&mut self.marked) {
-            let Some(new) = self.compiled(&id) else { continue };
-            let Some(record) = self.services.get(&id) else { continue };
-            if !record.compiled.claims().eq(new.claims()) {
-                claimants.push((id, new));
-                continue;
-            }
-            // Nobody else is touched. The usual case, so without a map of everybody's elements.
-            record.compiled.entries(&id, &self.claims, &mut before);
-            new.entries(&id, &self.claims, &mut after);
-            transaction.add_difference(&mut before, &mut after);
-            self.install(&id, new);
-        }
-        if !claimants.is_empty() {
-            let mut difference = Difference::new();
-            let removed = transaction.removed.drain(..).map(|entry| (entry, 0));
-            for (entry, side) in removed.chain(transaction.added.drain(..).map(|entry| (entry, 1)))
-            {
-                let pair = difference.entry(entry.place()).or_insert((None, None));
-                *(if side == 0 { &mut pair.0 } else { &mut pair.1 }) = Some(entry);
-            }
-            self.reclaim(claimants, &mut difference);
-            for (before, after) in
-                difference.into_values().filter(|(before, after)| before != after)
-            {
-                transaction.removed.extend(before);
-                transaction.added.extend(after);
-            }
-        }
-        transaction.removed.sort_unstable();
-        transaction.added.sort_unstable();
-        transaction.classes = self.new_classes(&transaction.added);
-        transaction.prefixes = self.new_prefixes(&transaction.added);
-        transaction
-    }
-
-    /// Installs services whose claims are others than before; the elements of all services that this touches
-    /// go into `difference`.
-    fn reclaim(&mut self, claimants: Vec<(ServiceId, Compiled)>, difference: &mut Difference) {
-        let touched = self.touched(&claimants);
-        for entry in self.entries_of(&touched) {
-            let place = entry.place();
-            difference.entry(place).or_insert_with(|| (Some(entry), None)).1 = None;
-        }
-        for (id, new) in claimants {
-            self.install(&id, new);
-        }
-        for entry in self.entries_of(&touched) {
-            let pair = difference.entry(entry.place()).or_insert((None, None));
-            pair.1 = Some(entry);
-        }
-    }
-
-    /// These services, and those that lose or win something by their new claims: whoever has a claim that comes or goes,
-    /// and the next in line for each that may go.
-    fn touched(&self, claimants: &[(ServiceId, Compiled)]) -> BTreeSet<ServiceId> {
-        let mut changes: BTreeMap<Claim, usize> = BTreeMap::new();
-        for (id, new) in claimants {
-            let compiled = self.services.get(id).map(|record| &record.compiled);
-            let had: BTreeSet<(Claim, Rank)> =
-                compiled.into_iter().flat_map(Compiled::claims).collect();
-            let has: BTreeSet<(Claim, Rank)> = new.claims().collect();
-            for (claim, _) in had.symmetric_difference(&has) {
-                *changes.entry(*claim).or_default() += 1;
-            }
-        }
-        let mut touched: BTreeSet<ServiceId> = claimants.iter().map(|(id, _)| id.clone()).collect();
-        for (claim, count) in changes {
-            let contenders = self.claims.contenders(&claim).take(count + 1);
-            touched.extend(contenders.inspect(|_| steps::count(1)).cloned());
-        }
-        touched
-    }
-
-    /// A marked service as it compiles now; it is marked no longer.
-    fn compiled(&mut self, id: &ServiceId) -> Option<Compiled> {
-        let record = self.services.get_mut(id)?;
-        record.marked = false;
-        let port = record.service.as_ref().and_then(|service| service.health_check_port);
-        let port = port.filter(|port| !self.layout.settings.keeps(*port, Protocol::Tcp));
-        let was = match port {
-            Some(port) => {
-                let slices = record.slices.iter();
-                let check = HealthCheck { port, local_endpoints: local_endpoints(slices) };
-                let was = self.health_checks.insert(id.clone(), check);
-                (was != Some(check)).then_some(())
-            }
-            None => self.health_checks.remove(id).map(drop),
-        };
-        self.health_checks_changed |= was.is_some();
-        self.node_ports.compiled(id, record.service.as_deref());
-        let Some(service) = &record.service else { return Some(Compiled::default()) };
-        let (zone, mut made) = (self.zone.as_deref(), None);
-        let whole = (self.isolate)(&mut || {
-            let slices = record.slices.iter();
-            made = Some(compile(service, slices, &self.layout, &record.compiled, zone));
-        });
-        Some(made.filter(|_| whole).unwrap_or_else(Compiled::failed))
-    }
-
-    fn install(&mut self, id: &ServiceId, new: Compiled) {
-        let Some(record) = self.services.get_mut(id) else { return };
-        let old = std::mem::replace(&mut record.compiled, new);
-        let (before, now) =
-            (old.without_local_endpoints(), record.compiled.without_local_endpoints());
-        match (old.is_cut(), record.compiled.is_cut()) {
-            (false, true) => drop(self.cut.insert(id.clone())),
-            (true, false) => drop(self.cut.remove(id)),
-            _ => {}
-        }
-        for ((sum, before), now) in self.without_local_endpoints.iter_mut().zip(before).zip(now) {
-            *sum = *sum + now - before;
-        }
-        if !old.claims().eq(record.compiled.claims()) {
-            old.claims().for_each(|(claim, rank)| self.claims.remove(&claim, rank, id));
-            record.compiled.claims().for_each(|(claim, rank)| self.claims.add(claim, rank, id));
-        }
-        if record.service.is_none() && record.slices.is_empty() {
-            self.services.remove(id);
-        }
-    }
-
-    fn entries_of(&self, ids: &BTreeSet<ServiceId>) -> Vec<Entry> {
-        let mut entries = Vec::new();
-        for (id, record) in ids.iter().filter_map(|id| Some((id, self.services.get(id)?))) {
-            record.compiled.entries(id, &self.claims, &mut entries);
-        }
-        entries
-    }
-
-    /// Classes that these elements lead to and that have no chain yet.
-    fn new_classes(&self, added: &[Entry]) -> Vec<(Family, Class)> {
-        let classes = added.iter().filter_map(|e| Some((e.family, e.class()?)));
-        let balances = classes.filter(|(_, class)| matches!(class, Class::Balance(..)));
-        let new: BTreeSet<_> = balances.filter(|class| !self.classes.contains(class)).collect();
-        new.into_iter().collect()
-    }
-
-    /// Lengths of prefix among these elements that have no rule yet.
-    fn new_prefixes(&self, added: &[Entry]) -> Vec<(Family, u8)> {
-        let prefixes = added.iter().filter_map(|e| Some((e.family, e.prefix()?)));
-        let new: BTreeSet<_> = prefixes.filter(|prefix| !self.prefixes.contains(prefix)).collect();
-        new.into_iter().collect()
     }
 }
 

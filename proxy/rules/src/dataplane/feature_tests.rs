@@ -4,6 +4,7 @@ use super::tests::{
     CLIENT, NODE, POD_HERE, ask, follow, ip, layout, node, sent, service, slice, with_node_port,
 };
 use super::*;
+use crate::health::HealthCheck;
 use crate::layout::FAMILIES;
 use crate::model::{EndpointState, InterfaceName, LocalTraffic, Place, Policy, Protocol};
 use crate::trace::{Fate, Learned, Origin, Packet, Sender, fates, trace};

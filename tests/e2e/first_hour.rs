@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use cluster::down;
 use cluster::progress::Progress;
 use cluster::spec::Spec;
+use orch_tests::hour;
 use tokio::process::Command;
 use tokio::time::timeout;
 
@@ -91,6 +92,15 @@ async fn refused_requests(spec: &Spec, bin_dir: &Path) -> Result<()> {
         let got = code(user, url.clone()).await?;
         ensure!(got == expected, "{url} as {user:?}: {got}, expected {expected}");
     }
+    Ok(())
+}
+
+/// Everyday commands of kubectl, answered as Kubernetes' own programs answered them, or otherwise for a reason that is written down.
+pub async fn everyday_commands_are_answered_as_kubernetes_answers(c: &Context) -> Result<()> {
+    let scratch = tempfile::tempdir()?;
+    let report = hour::check(&c.spec.client_config("admin"), scratch.path()).await?;
+    ensure!(report.findings.is_empty(), "{}", report.findings.join("\n"));
+    ensure!(report.equal >= 100, "{} of {}", report.equal, report.equal + report.explained);
     Ok(())
 }
 

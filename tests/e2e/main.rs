@@ -117,6 +117,7 @@ fn machine_cases() -> Vec<Case<Context>> {
         case!(clock::a_clock_that_is_set_starts_and_ends_nothing),
         case!(lost_nodes::volumes_leave_nodes_that_are_lost),
         case!(first_hour::a_cluster_comes_up_in_a_pipe_and_is_closed_to_others),
+        case!(first_hour::everyday_commands_are_answered_as_kubernetes_answers),
         case!(deletion::dependents_and_evictions_end_as_asked),
         case!(returning::pods_of_a_node_that_returns_serve_again),
     ]

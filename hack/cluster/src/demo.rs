@@ -165,10 +165,11 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
             false => ("default", "service/kubernetes"),
         };
         lines.push(format!("kubectl -n {namespace} describe {target}"));
-        lines.push(format!(
-            "kubectl run hello --image={} --restart=Never --attach --rm --command -- echo hello",
-            images::BUSYBOX_IMAGE
-        ));
+        // Without the demo the nodes have no image yet.
+        lines.extend(has_demo.then(|| {
+            let image = images::BUSYBOX_IMAGE;
+            format!("kubectl run shell --image={image} --restart=Never -it --rm --command -- sh")
+        }));
     } else {
         lines.push("# kubectl does not speak these names: `hack/up --naming kubernetes --dir ANOTHER` for one that it does".to_owned());
     }

@@ -13,8 +13,8 @@ use crate::report::Report;
 
 /// How long the cluster is left alone.
 const IDLE: Duration = Duration::from_secs(30);
-/// Between two looks at what is resident meanwhile: code comes and goes.
-const LOOK: Duration = Duration::from_secs(1);
+/// Between two samples meanwhile.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The programs of a cluster of ours with their process ids; containerd is not ours.
 pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
@@ -27,8 +27,8 @@ pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
 
 /// One row a program, and their sum.
 pub async fn measure(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
-    let (held, share) = rows(programs, report).await?;
-    report.text("idle: all on one node", row(&held, share));
+    let (used, share) = rows(programs, report).await?;
+    report.text("idle: all on one node", row(&used, share));
     Ok(())
 }
 
@@ -37,71 +37,75 @@ pub async fn each(programs: &[(String, i32)], report: &mut Report) -> Result<()>
     rows(programs, report).await.map(drop)
 }
 
-async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(Vec<Resident>, f64)> {
+async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(Vec<Memory>, f64)> {
     let began = Instant::now();
     let before: Vec<Duration> = programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
-    let mut looks: Vec<Vec<Resident>> = Vec::new();
+    let mut samples: Vec<Vec<Memory>> = Vec::new();
     while began.elapsed() < IDLE {
-        tokio::time::sleep(LOOK).await;
-        looks.push(programs.iter().map(|(_, pid)| Resident::of(*pid)).collect::<Result<_>>()?);
+        tokio::time::sleep(SAMPLE_INTERVAL).await;
+        samples.push(programs.iter().map(|(_, pid)| Memory::of(*pid)).collect::<Result<_>>()?);
     }
     let took = began.elapsed();
     let mut all_cpu = 0.0;
     for (at, ((name, pid), before)) in programs.iter().zip(before).enumerate() {
-        let held: Vec<Resident> = looks.iter().map(|look| look[at]).collect();
+        let used: Vec<Memory> = samples.iter().map(|sample| sample[at]).collect();
         let share = cpu(*pid)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64() * 100.0;
         all_cpu += share;
-        report.text(&format!("idle: {name}"), row(&held, share));
+        report.text(&format!("idle: {name}"), row(&used, share));
     }
-    let all = looks.iter().map(|look| look.iter().copied().sum()).collect();
+    let all = samples.iter().map(|sample| sample.iter().copied().sum()).collect();
     Ok((all, all_cpu))
 }
 
-/// What was resident, look by look: the mean and the most.
-fn row(held: &[Resident], share: f64) -> String {
-    let all: Resident = held.iter().copied().sum();
-    let count = u64::try_from(held.len().max(1)).unwrap_or(1);
-    let mean = Resident { kb: all.kb / count, own_kb: all.own_kb / count };
-    let most = held.iter().map(|look| look.kb).max().unwrap_or_default();
-    format!("RSS {mean}, at most {:.1} MB   CPU {share:5.2} % of a core", mb(most))
+/// The mean over all samples, and the largest share of memory in one of them.
+fn row(samples: &[Memory], share: f64) -> String {
+    let all: Memory = samples.iter().copied().sum();
+    let count = u64::try_from(samples.len().max(1)).unwrap_or(1);
+    let mean =
+        Memory { pss_kb: all.pss_kb / count, private_dirty_kb: all.private_dirty_kb / count };
+    let most = samples.iter().map(|sample| sample.pss_kb).max().unwrap_or_default();
+    format!("{mean}, at most {:.1} MB   CPU {share:5.2} % of a core", mb(most))
 }
 
 fn mb(kb: u64) -> f64 {
     kb as f64 / 1000.0
 }
 
-/// Resident memory.
+/// Memory of a process, see proc_pid_smaps(5).
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Resident {
-    kb: u64,
-    /// What is not a page of a file: heap and stacks.
-    own_kb: u64,
+pub struct Memory {
+    /// Proportional set size: pages that n processes share count a n-th each.
+    pss_kb: u64,
+    /// Pages that only this process has and that no file holds.
+    private_dirty_kb: u64,
 }
 
-impl Resident {
+impl Memory {
     /// Of a process.
-    pub fn of(pid: i32) -> Result<Resident> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    pub fn of(pid: i32) -> Result<Memory> {
+        let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
         let field = |name: &str| -> Result<u64> {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let line = rollup.lines().find_map(|line| line.strip_prefix(name));
             let value = line.and_then(|rest| rest.split_whitespace().next());
             value.with_context(|| format!("no {name}"))?.parse().context("a number")
         };
-        Ok(Resident { kb: field("VmRSS:")?, own_kb: field("RssAnon:")? })
+        Ok(Memory { pss_kb: field("Pss:")?, private_dirty_kb: field("Private_Dirty:")? })
     }
 }
 
-impl Sum for Resident {
-    fn sum<I: Iterator<Item = Resident>>(all: I) -> Resident {
-        let add =
-            |a: Resident, b: Resident| Resident { kb: a.kb + b.kb, own_kb: a.own_kb + b.own_kb };
-        all.fold(Resident::default(), add)
+impl Sum for Memory {
+    fn sum<I: Iterator<Item = Memory>>(all: I) -> Memory {
+        all.fold(Memory::default(), |a, b| Memory {
+            pss_kb: a.pss_kb + b.pss_kb,
+            private_dirty_kb: a.private_dirty_kb + b.private_dirty_kb,
+        })
     }
 }
 
-impl fmt::Display for Resident {
+impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:6.1} MB ({:.1} of them not code)", mb(self.kb), mb(self.own_kb))
+        let (pss, dirty) = (mb(self.pss_kb), mb(self.private_dirty_kb));
+        write!(f, "PSS {pss:6.1} MB, private dirty {dirty:.1} MB")
     }
 }
 

@@ -54,10 +54,10 @@ pub async fn measure(spec: &Spec, client: &Client, report: &mut Report) -> Resul
     let took = began.elapsed().as_secs_f64();
     let rate = (asked.load(Ordering::Relaxed) - before) as f64 / took;
     let share = footprint::cpu(pid)?.saturating_sub(cpu).as_secs_f64() / took * 100.0;
-    let resident = footprint::Resident::of(pid)?;
+    let memory = footprint::Memory::of(pid)?;
     server.abort();
     let row = format!(
-        "{rate:.0} a second   CPU {share:.1} % of a core, {:.0} us each   RSS {resident}",
+        "{rate:.0} a second   CPU {share:.1} % of a core, {:.0} us each   {memory}",
         share * 1e4 / rate
     );
     report.text(&format!("http probes, {PODS} pods of {CONTAINERS} containers"), row);

@@ -27,7 +27,6 @@ pub mod private_files;
 pub mod rate;
 pub mod ready;
 pub mod reconcile;
-pub mod resident;
 pub mod runtime;
 pub mod statusz;
 pub mod tls;

@@ -1,14 +1,12 @@
-//! What is kept resident: the C library's allocator settings and advice on mapped code, which have no safe wrapper.
-#![allow(unsafe_code, reason = "mallopt, malloc_trim and madvise are plain C functions")]
-
-use std::ops::Range;
+//! Settings of the C library's allocator, which have no safe wrapper.
+#![allow(unsafe_code, reason = "mallopt and malloc_trim are plain C functions")]
 
 use nix::libc;
 
 /// Keeps the allocator to `arenas` arenas (each further one costs a few MB of resident memory after
 /// a burst) and lets it give back large pieces at once, and the end of the heap when a megabyte of it
-/// is free: with less it goes back and forth with each pod of a burst. What is kept by that is given
-/// back later, see [`crate::runtime::run`]. Takes effect for allocations after the call. Does nothing
+/// is free: with less it goes back and forth with each pod of a burst. What that keeps is returned
+/// later, see [`crate::runtime::run`]. Takes effect for allocations after the call. Does nothing
 /// where the C library is not glibc.
 pub(crate) fn limit_malloc_arenas(arenas: i32) {
     #[cfg(target_env = "gnu")]
@@ -30,16 +28,5 @@ pub(crate) fn trim_heap() {
     // free lists.
     unsafe {
         libc::malloc_trim(0);
-    }
-}
-
-/// Unmaps what the kernel has mapped of a range; what is touched again comes back from its file. The range has to be one that
-/// [`crate::resident::droppable`] found in this process.
-pub(crate) fn unmap_clean(range: &Range<usize>) {
-    let start = std::ptr::with_exposed_provenance_mut::<libc::c_void>(range.start);
-    // SAFETY: the range is a private mapping of a file that is not writable and of which no page was ever written: MADV_DONTNEED drops
-    // page table entries only, and every later read or jump finds the same bytes again. A failure changes nothing.
-    unsafe {
-        libc::madvise(start, range.len(), libc::MADV_DONTNEED);
     }
 }

@@ -38,7 +38,7 @@ pub async fn a_part_of_a_config_map_follows_where_its_pod_asks(c: &Context) -> R
         reads(c, &follows, text).await.context("after the agent's restart")?;
     }
     ensure!(containers(c, &ns).await? == before, "a container was restarted");
-    // The ecosystem's own way, for who asked for nothing.
+    // Kubernetes' own way, for who asked for nothing.
     let old = c.in_container(&stays, &["/bin/cat", "/etc/key"]).await?;
     ensure!(old == "first", "{old}");
 

@@ -26,7 +26,7 @@ pub enum DurationError {
     /// A number without a unit after it.
     #[error("{0:?} lacks a unit (ns, us, ms, s, m or h)")]
     NoUnit(String),
-    /// Longer than 2^63 nanoseconds (about 292 years), the longest that the ecosystem's clients can
+    /// Longer than 2^63 nanoseconds (about 292 years), the longest that Kubernetes' clients can
     /// read.
     #[error("{0:?} is too long a duration")]
     TooLong(String),
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_and_writes_the_ecosystem_s_forms() {
+    fn reads_and_writes_kubernetes_forms() {
         let check = |text: &str, nanos: u64, canonical: &str| {
             assert_eq!(parse(text), Ok(Duration::from_nanos(nanos)), "{text}");
             assert_eq!(format(Duration::from_nanos(nanos)), canonical);

@@ -16,7 +16,7 @@ pub enum Profile {
         /// The domain of API groups, labels, annotations and taints, for example `orch.io`.
         domain: String,
     },
-    /// The names of the ecosystem, for its clients, operators, test suites, agents and proxies.
+    /// Kubernetes' own names, for its clients, operators, test suites, agents and proxies.
     Kubernetes,
 }
 

@@ -1,5 +1,5 @@
 //! Errors as the API reports them: a [`Status`] for each reason, with the code and the words that
-//! clients of this ecosystem match on.
+//! clients of Kubernetes match on.
 //!
 //! Groups are full names here (`coordination.orch.io`), as they appear in messages.
 

@@ -1,4 +1,4 @@
-//! YAML as this ecosystem reads and writes it: JSON in another notation.
+//! YAML as Kubernetes reads and writes it: JSON in another notation.
 //!
 //! Reading goes to a JSON value first, by the rules of YAML 1.1 that people's manifests rely on:
 //! `yes`, `no`, `on`, `off`, `y` and `n` are booleans unless quoted, `0644` is octal, `<<` merges.

@@ -23,8 +23,8 @@ use crate::content::{Encoding, Form};
 use crate::error::{ClientError, DecodeError};
 use crate::metrics::RequestMetrics;
 use crate::params::{DeleteParams, ListParams};
+use crate::reloading_file::ReloadingFile;
 use crate::request::{self, Collection};
-use crate::rotating::Rotating;
 use crate::transport::{self, Pings, TlsError, Transport};
 
 /// A complete answer within this, unless the client is told otherwise.
@@ -56,7 +56,7 @@ struct Shared {
 enum Authorization {
     None,
     Fixed(HeaderValue),
-    File(Rotating),
+    File(ReloadingFile),
 }
 
 /// A complete answer that is no error.
@@ -95,7 +95,7 @@ impl Client {
         let authorization = match &config.credential {
             Credential::None => Authorization::None,
             Credential::Token(token) => secret_header(&format!("Bearer {}", token.trim())),
-            Credential::TokenFile(path) => Authorization::File(Rotating::file(path.clone())),
+            Credential::TokenFile(path) => Authorization::File(ReloadingFile::file(path.clone())),
             Credential::Basic { username, password } => {
                 let pair = format!("{username}:{password}");
                 let encoded = base64::engine::general_purpose::STANDARD.encode(pair);

@@ -1,4 +1,4 @@
-//! Requests as the ecosystem's dashboards count them: `rest_client_requests_total` and
+//! Requests as Kubernetes' dashboards count them: `rest_client_requests_total` and
 //! `rest_client_request_duration_seconds`.
 
 use std::time::Duration;

@@ -22,7 +22,7 @@ pub trait Configuration: DeserializeOwned + Serialize + Default {
 }
 
 /// The `apiVersion` and `kind` that a file must carry. Programs accept their own and, under the
-/// ecosystem's naming, the ecosystem's.
+/// naming profile `kubernetes`, Kubernetes'.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileType {
     /// For example `orchlet.config.orch.io/v1beta1`.

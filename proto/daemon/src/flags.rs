@@ -1,4 +1,4 @@
-//! Flags that every program takes, spelled as the ecosystem spells them.
+//! Flags that every program takes, spelled as Kubernetes spells them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub struct CommonFlags {
 pub enum Naming {
     /// The project's own names.
     Orch,
-    /// The names that existing clients of this ecosystem use.
+    /// The names that existing clients use.
     Kubernetes,
 }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn verbosity_has_the_ecosystem_s_spellings_and_bounds() {
+    fn verbosity_has_kubernetes_spellings_and_bounds() {
         for args in [&["-v4"][..], &["-v", "4"], &["--v=4"], &["-v=4"]] {
             assert_eq!(parse(args).expect("valid").verbosity, 4, "{args:?}");
         }

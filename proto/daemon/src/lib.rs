@@ -1,8 +1,6 @@
-//! io: what every program of the project shares with every other: how it is started (flags,
-//! configuration file, exit codes), how it tells what it does (tracing, metrics, `/healthz`,
-//! `/livez`, `/readyz`, `/statusz`), how it stops (drain), the two shapes in which it repeats work (the
-//! reconcile loop and the keyed work queue), how its small writes go together (gathering), and what of
-//! the host needs care (private files, the table of mounts).
+//! io: what every program shares: its start (flags, configuration file, exit codes), what it reports (logs, metrics, `/healthz`, `/livez`, `/readyz`,
+//! `/statusz`), its stop (drain), the keyed work queue, write coalescing, connection limits, and what of the host needs care (private files, the table
+//! of mounts).
 //!
 //! A program's `main` is three lines: parse the flags with [`exit::parse_flags`], hand an async
 //! function to [`runtime::run`], and return what [`exit::conclude`] makes of its result.
@@ -26,7 +24,6 @@ pub mod panics;
 pub mod private_files;
 pub mod rate;
 pub mod ready;
-pub mod reconcile;
 pub mod runtime;
 pub mod statusz;
 pub mod tls;

@@ -1,4 +1,4 @@
-//! The client configuration file of this ecosystem: named clusters, users and contexts.
+//! The client configuration file (kubeconfig): named clusters, users and contexts.
 
 use std::path::{Path, PathBuf};
 

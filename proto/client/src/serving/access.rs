@@ -72,7 +72,7 @@ pub enum Authorization {
 }
 
 impl Authorization {
-    /// The webhook with the ecosystem's times: 5 minutes and 30 seconds.
+    /// The webhook with Kubernetes' times: 5 minutes and 30 seconds.
     pub const WEBHOOK: Self = Self::Webhook {
         allowed_for: Duration::from_secs(300),
         denied_for: Duration::from_secs(30),
@@ -80,7 +80,7 @@ impl Authorization {
 }
 
 impl Tokens {
-    /// Reviewed, remembered for the ecosystem's 2 minutes.
+    /// Reviewed, remembered for Kubernetes' 2 minutes.
     pub const REVIEWED: Self = Self::Reviewed(Duration::from_secs(120));
 }
 

@@ -10,7 +10,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::{ServerConfig, SupportedCipherSuite, SupportedProtocolVersion};
 use tokio::time::Instant;
 
-use crate::rotating::{Changed, Rotating};
+use crate::reloading_file::{Changed, ReloadingFile};
 
 /// Where the certificate comes from and whose clients are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum Serving {
 pub struct Terms {
     /// The oldest version (`--tls-min-version`), as `VersionTLS12`; empty for the usual.
     pub min_version: String,
-    /// Cipher suites (`--tls-cipher-suites`); empty for all good ones. They bind TLS 1.2 only, as everywhere in this ecosystem.
+    /// Cipher suites (`--tls-cipher-suites`); empty for all good ones. They bind TLS 1.2 only, as everywhere in Kubernetes.
     pub suites: Vec<String>,
 }
 
@@ -128,13 +128,13 @@ pub struct ServerTls(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    identity: Option<(Rotating, Rotating)>,
+    identity: Option<(ReloadingFile, ReloadingFile)>,
     /// Chain and key of a certificate signed by itself, for as long as there is no other.
     own: (Vec<u8>, Vec<u8>),
     /// Whether the files may come later.
     awaited: bool,
     uses_own: bool,
-    authority: Option<Rotating>,
+    authority: Option<ReloadingFile>,
     terms: Terms,
     made: Option<Arc<Agreed>>,
 }
@@ -145,7 +145,7 @@ impl ServerTls {
         let made = rcgen::generate_simple_self_signed(names.to_vec()).map_err(TlsError::Make)?;
         let own = (made.cert.pem().into_bytes(), made.signing_key.serialize_pem().into_bytes());
         let files_of = |chain: &PathBuf, key: &PathBuf| {
-            Some((Rotating::file(chain.clone()), Rotating::file(key.clone())))
+            Some((ReloadingFile::file(chain.clone()), ReloadingFile::file(key.clone())))
         };
         let identity = match &files.identity {
             Serving::SelfSigned => None,
@@ -153,7 +153,7 @@ impl ServerTls {
             Serving::AskedFor(pair) => files_of(pair, pair),
         };
         let awaited = matches!(files.identity, Serving::AskedFor(_));
-        let authority = files.client_authority.clone().map(Rotating::file);
+        let authority = files.client_authority.clone().map(ReloadingFile::file);
         let tls = Self(Mutex::new(State {
             identity,
             own,
@@ -198,7 +198,7 @@ impl State {
     /// New settings when a file has changed since the last call.
     fn remake(&mut self, now: Instant) -> Result<Option<Arc<Agreed>>, TlsError> {
         let mut any = Changed::No;
-        let mut read = |what, file: &mut Rotating| {
+        let mut read = |what, file: &mut ReloadingFile| {
             let (content, changed) =
                 file.current(now).map_err(|cause| FileFault::Read { what, cause })?;
             if changed == Changed::Yes {
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_and_suites_have_the_ecosystem_s_names() {
+    fn versions_and_suites_have_kubernetes_names() {
         assert_eq!(versions("VersionTLS13").map(<[_]>::len), Ok(1));
         assert_eq!(versions("").map(<[_]>::len), Ok(2));
         assert!(versions("1.3").is_err());

@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 
 use super::dial::Offer;
 use crate::config::{TlsSettings, Verification};
-use crate::rotating::{Changed, Rotating};
+use crate::reloading_file::{Changed, ReloadingFile};
 
 /// Where Debian and its like keep the authorities of the system.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
@@ -41,8 +41,8 @@ pub(crate) struct TlsSource {
 
 #[derive(Debug)]
 struct State {
-    authority: Option<Rotating>,
-    identity: Option<(Rotating, Rotating)>,
+    authority: Option<ReloadingFile>,
+    identity: Option<(ReloadingFile, ReloadingFile)>,
     made: Option<Made>,
 }
 
@@ -62,9 +62,9 @@ impl TlsSource {
             name: ServerName::try_from(name.clone()).map_err(|_| TlsError::Name(name))?,
             verification: settings.verification,
             state: Mutex::new(State {
-                authority: settings.authority.as_ref().map(Rotating::pem),
+                authority: settings.authority.as_ref().map(ReloadingFile::pem),
                 identity: identity
-                    .map(|id| (Rotating::pem(&id.certificate), Rotating::pem(&id.key))),
+                    .map(|id| (ReloadingFile::pem(&id.certificate), ReloadingFile::pem(&id.key))),
                 made: None,
             }),
         })
@@ -153,7 +153,7 @@ struct Files {
 impl State {
     fn files(&mut self, now: Instant) -> Result<(Files, Changed), FileFault> {
         let mut changed = Changed::No;
-        let mut read = |what, file: &mut Rotating| {
+        let mut read = |what, file: &mut ReloadingFile| {
             let (content, new) =
                 file.current(now).map_err(|cause| FileFault::Read { what, cause })?;
             if new == Changed::Yes {

@@ -1,4 +1,4 @@
-//! The gates that programs of this ecosystem share, as of release 1.25: one setting is often given to all of them.
+//! The gates that programs of Kubernetes share, as of release 1.25: one setting is often given to all of them.
 
 use super::Gate;
 use super::Stage::{Alpha, Beta, BetaOff, Stable};

@@ -18,7 +18,7 @@ const LEN_MAX: u64 = 1 << 20;
 
 /// One file, or a text that never changes.
 #[derive(Debug)]
-pub struct Rotating {
+pub struct ReloadingFile {
     path: Option<PathBuf>,
     seen: Option<Fingerprint>,
     looked: Option<Instant>,
@@ -48,7 +48,7 @@ impl Fingerprint {
     }
 }
 
-impl Rotating {
+impl ReloadingFile {
     /// A file that may not be there yet.
     pub fn file(path: PathBuf) -> Self {
         Self { path: Some(path), seen: None, looked: None, content: Arc::default() }
@@ -128,7 +128,7 @@ mod tests {
     fn a_renewed_file_is_noticed_within_a_second_and_a_lost_one_keeps_its_content() {
         let directory = tempfile::tempdir().expect("tempdir");
         let path = directory.path().join("token");
-        let mut token = Rotating::file(path.clone());
+        let mut token = ReloadingFile::file(path.clone());
         let start = Instant::now();
         assert!(token.current(start).is_err());
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn data_is_new_once() {
-        let mut pem = Rotating::pem(&Pem::Data(b"x".to_vec()));
+        let mut pem = ReloadingFile::pem(&Pem::Data(b"x".to_vec()));
         assert_eq!(pem.current(Instant::now()).expect("data").1, Changed::Yes);
         assert_eq!(pem.current(Instant::now()).expect("data").1, Changed::No);
     }

@@ -1,0 +1,67 @@
+//! Every decoder on bytes that nobody should send, led by coverage (`hack/fuzz`).
+//!
+//! A target is a function of bytes. It lets a decoder read them and then asks more than that nothing panics: what was
+//! read is written and read back alike, and is not larger than the bytes allow. [`TARGETS`] is all of them, each with
+//! the seeds that its search begins with, which the encoders make; `cargo test` lets every target read its own seeds.
+
+pub mod agent;
+pub mod api;
+pub mod dns;
+pub mod netfilter;
+pub mod programs;
+pub mod schema;
+
+/// One decoder or a few that read the same bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name: that of the program in `fuzz_targets`, too.
+    pub name: &'static str,
+    /// Lets the decoder read; panics where something is wrong with the decoder.
+    pub check: fn(&[u8]),
+    /// Whole inputs to begin with.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+}
+
+macro_rules! targets {
+    ($($module:ident: $($name:ident),+;)+) => {
+        /// All targets.
+        pub const TARGETS: &[Target] = &[$($(Target {
+            name: stringify!($name),
+            check: $module::$name::check,
+            seeds: $module::$name::seeds,
+        },)+)+];
+    };
+}
+
+targets! {
+    netfilter: netlink, nft, conntrack, nflog;
+    dns: dns_request, dns_answer, resolv_conf;
+    api: api_scalars, selectors, api_json, api_protobuf, yaml;
+    schema: schema_document, schema_protobuf, schema_patch;
+    agent: cri_log, journal, node_texts, dbus;
+    programs: proxy_config, store_log;
+}
+
+/// Texts as inputs.
+fn texts(all: &[&str]) -> Vec<Vec<u8>> {
+    all.iter().map(|text| text.as_bytes().to_vec()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_a_program_and_reads_its_seeds() {
+        for Target { name, check, seeds } in TARGETS {
+            let program = format!("{}/fuzz_targets/{name}.rs", env!("CARGO_MANIFEST_DIR"));
+            assert!(std::fs::exists(&program).unwrap(), "{program}");
+            let seeds = seeds();
+            assert!(!seeds.is_empty(), "{name}");
+            let len: usize = seeds.iter().map(Vec::len).sum();
+            assert!(len < 64 << 10, "{name}: {len} bytes of seeds");
+            seeds.iter().for_each(|seed| check(seed));
+            check(b"");
+        }
+    }
+}

@@ -1,4 +1,0 @@
-//! The target `api_scalars` as a program.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| orch_fuzz::api::api_scalars::check(bytes));

@@ -1,4 +1,0 @@
-//! The target `conntrack` as a program.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| orch_fuzz::netfilter::conntrack::check(bytes));

@@ -6,8 +6,8 @@
 mod transport;
 pub use transport::{FakeTransport, OpenError, Socket, Transport};
 
-mod abilities;
-pub use abilities::Abilities;
+mod kernel_features;
+pub use kernel_features::KernelFeatures;
 
 mod session;
 pub use session::{CommitError, QueryError, Session};
@@ -15,7 +15,7 @@ pub use session::{CommitError, QueryError, Session};
 mod packet_log;
 pub use packet_log::{LogError, PacketLog};
 
-mod notices;
-pub use notices::Notices;
+mod nft_monitor;
+pub use nft_monitor::NftMonitor;
 
 pub mod sysctl;

@@ -306,7 +306,7 @@ fn commands() -> impl Strategy<Value = Vec<Command>> {
     };
     let immediate = move |to: &str| Expr::from(Immediate { dreg: Target::Verdict, data: jump(to) });
     let load = Expr::from(Meta { dreg: Some(reg(0)), key: MetaKey::MARK, sreg: None });
-    let look = |set: &str, dreg| {
+    let lookup = |set: &str, dreg| {
         Expr::from(Lookup { set: set.into(), sreg: reg(0), dreg, flags: LookupFlags::PRESENT })
     };
     let plain = set("s", SetFlags(0), &[Type::Mark], None);
@@ -318,8 +318,9 @@ fn commands() -> impl Strategy<Value = Vec<Command>> {
         chain().prop_map(|c| Command::DelChain(Chain::regular(TABLE, c))),
         (chain(), chain()).prop_map(move |(c, to)| Command::NewRule(rule(c, vec![immediate(to)]))),
         (chain(), any::<bool>()).prop_map(move |(c, verdict)| {
-            let look = if verdict { look("v", Some(Target::Verdict)) } else { look("s", None) };
-            Command::NewRule(rule(c, vec![load.clone(), look]))
+            let lookup =
+                if verdict { lookup("v", Some(Target::Verdict)) } else { lookup("s", None) };
+            Command::NewRule(rule(c, vec![load.clone(), lookup]))
         }),
         chain()
             .prop_map(|c| Command::DelRule(Rule { userdata: Vec::new(), ..rule(c, Vec::new()) })),

@@ -17,7 +17,7 @@ use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proxy_dns::ZoneError;
-use proxy_kernel::{Abilities, CommitError, Notices, OpenError, Socket};
+use proxy_kernel::{CommitError, KernelFeatures, NftMonitor, OpenError, Socket};
 use proxy_nameserver::NameMetrics;
 use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::numbers::TableFlags;
@@ -71,7 +71,7 @@ pub enum BuildError {
     Kernel(#[from] OpenError),
     /// The kernel lets us change nothing.
     #[error("ask the kernel what it can do")]
-    Abilities(#[source] CommitError),
+    KernelFeatures(#[source] CommitError),
     /// The metrics contradict each other.
     #[error("register metrics")]
     Metrics(#[from] prometheus::Error),
@@ -128,8 +128,8 @@ pub async fn build(config: Config, kernel: Kernel) -> Result<Bound, BuildError> 
     let registry = Metrics::new(&prefix, BUILD)?;
     let metrics = ProxyMetrics::register(&registry, &prefix)?;
     let client = client.with_metrics(RequestMetrics::register(&registry)?);
-    let Kernel { session, abilities } = kernel;
-    let layout = layout(&abilities, &config);
+    let Kernel { session, features } = kernel;
+    let layout = layout(&features, &config);
     let trap = trap(&layout);
     let desired = Arc::new(Desired::new(Dataplane::new(layout)));
     let sweeps = sweeper::start(metrics.clone(), Some(trap), sweeper::SETTLE, sweeper::REST)
@@ -143,13 +143,13 @@ pub async fn build(config: Config, kernel: Kernel) -> Result<Bound, BuildError> 
         readiness.guard("forwarding"),
         Pace { read_back: config.sync_period, between: config.min_sync_period },
     );
-    match Notices::open() {
-        Ok(notices) => driver.be_told(notices),
+    match NftMonitor::open() {
+        Ok(nft_monitor) => driver.use_nft_monitor(nft_monitor),
         Err(error) => tracing::debug!(error = %chain(&error), "others' changes are not told"),
     }
-    let freshness = driver.freshness();
+    let sync_health = driver.sync_health();
     let health =
-        Health::new(readiness).with("forwarding-current", Scope::Live, move || freshness.check());
+        Health::new(readiness).with("forwarding-current", Scope::Live, move || sync_health.check());
     let forwards = desired.clone();
     let nameserver = nameserver(&config, forwards, &registry, &prefix, &status)?;
     let pages = AdminPages { health, metrics: registry, status };
@@ -259,14 +259,14 @@ pub(crate) async fn with_node_blocks(
 }
 
 /// The layout of the tables, as far as this kernel can have it.
-pub fn layout(abilities: &Abilities, config: &Config) -> Layout {
-    if abilities.families.len() < FAMILIES.len() || abilities.owner_flags == TableFlags::NONE {
-        tracing::info!(?abilities, "this kernel cannot do all that we could use");
+pub fn layout(features: &KernelFeatures, config: &Config) -> Layout {
+    if features.families.len() < FAMILIES.len() || features.owner_flags == TableFlags::NONE {
+        tracing::info!(?features, "this kernel cannot do all that we could use");
     }
     Layout {
         table: config.table.clone(),
-        flags: abilities.owner_flags,
-        families: abilities.families.clone(),
+        flags: features.owner_flags,
+        families: features.families.clone(),
         settings: config.settings.clone(),
     }
 }
@@ -320,10 +320,10 @@ impl Bound {
         sources::start(&self.client, &self.config, &listeners, &drain);
         let node = own_node::follow(&self.client, &self.config.node_name, &drain);
         if let Some(server) = self.health_server.take() {
-            let (pages, freshness) = (self.pages.clone(), self.driver.freshness());
+            let (pages, sync_health) = (self.pages.clone(), self.driver.sync_health());
             let page = HealthPage {
                 pages,
-                freshness,
+                sync_health,
                 node: node.clone(),
                 counts: self.health_counts.clone(),
             };
@@ -332,9 +332,9 @@ impl Bound {
         let detect = self.config.detect_local;
         tokio::spawn(own_node::tell(node, detect, self.desired.clone(), drain.clone()));
         let checks = self.desired.health_checks();
-        let (freshness, status) =
-            (self.driver.freshness(), self.pages.status.task("health checks"));
-        health_check::start(&self.client, &self.config, checks, freshness, status, &drain);
+        let (sync_health, status) =
+            (self.driver.sync_health(), self.pages.status.task("health checks"));
+        health_check::start(&self.client, &self.config, checks, sync_health, status, &drain);
         if self.config.settings.counting == Counting::On {
             self.start_counters(&drain);
         }

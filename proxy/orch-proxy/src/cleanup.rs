@@ -2,8 +2,8 @@
 
 use proxy_kernel::CommitError;
 use proxy_netfilter::ack::errno;
+use proxy_rules::table_swap;
 use proxy_rules::transaction::clear_table;
-use proxy_rules::turn;
 
 use crate::app::{self, BuildError};
 use crate::config::Config;
@@ -25,10 +25,10 @@ pub enum CleanupError {
 
 /// Deletes the tables of both families, whether they are there or not.
 pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
-    let Kernel { mut session, abilities } = Kernel::open(config)?;
-    let layout = app::layout(&abilities, config);
+    let Kernel { mut session, features } = Kernel::open(config)?;
+    let layout = app::layout(&features, config);
     let mut batch = session.batch(None);
-    for table in turn::names(&layout.table) {
+    for table in table_swap::table_names(&layout.table) {
         layout.families.iter().for_each(|family| clear_table(&table, *family, &mut batch));
     }
     app::trap(&layout).close(&mut batch);

@@ -18,29 +18,29 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::ready::ReadyGuard;
 use proto_daemon::statusz::TaskStatus;
-use proxy_kernel::{CommitError, Notices, QueryError, Session, Transport};
+use proxy_kernel::{CommitError, NftMonitor, QueryError, Session, Transport};
 use proxy_netfilter::nft::command::{Command, Existing};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::{Batch, Family, Table};
 use proxy_rules::layout::{Layout, Map};
 use proxy_rules::model::ServiceId;
 use proxy_rules::stale::{Allowed, stale_flows};
+use proxy_rules::table_swap::{self as swap, TableState};
 use proxy_rules::transaction::{Entries, Load, Run, clear_table};
-use proxy_rules::turn::{self, Standing};
 use proxy_rules::{Pass, Transaction};
 
 use crate::metrics::ProxyMetrics;
 use crate::sources::{Desired, Heard};
 use crate::sweeper::{Sweep, Sweeps};
-use crate::turns::{self, Found};
+use crate::table_swap::{self, NamedTables};
 
-mod freshness;
-mod look;
+mod ruleset_monitor;
+mod sync_health;
 mod sys;
-mod vigil;
-pub use freshness::Freshness;
-use look::ReadBack;
-use vigil::Vigil;
+mod verify_ruleset;
+use ruleset_monitor::RulesetMonitor;
+pub use sync_health::SyncHealth;
+use verify_ruleset::ReadBack;
 
 /// Waits between attempts after a failure.
 const RETRY: Backoff =
@@ -48,7 +48,7 @@ const RETRY: Backoff =
 /// Attempts to commit against others who commit at the same time.
 const CONFLICTS_MAX: u32 = 16;
 /// A packet has left a table after this time: it passes without being interrupted, in microseconds.
-const LEAVE: Duration = Duration::from_millis(10);
+const DETACH_DELAY: Duration = Duration::from_millis(10);
 /// Elements of a transaction when the kernel does not take all at once.
 const CHUNK_LEN: usize = 1000;
 
@@ -87,14 +87,14 @@ pub struct Driver<T> {
     metrics: ProxyMetrics,
     status: TaskStatus,
     ready: Option<ReadyGuard>,
-    freshness: Freshness,
+    sync_health: SyncHealth,
     pace: Pace,
     /// Name of the tables; they have this one and another in turn.
     name: String,
     /// What no pass has taken along yet.
     heard: Heard,
     /// What the kernel tells of others.
-    notices: Option<Notices>,
+    nft_monitor: Option<NftMonitor>,
     /// Services of which something is left out, as was said last.
     cut: BTreeSet<ServiceId>,
 }
@@ -132,26 +132,26 @@ impl<T: Transport> Driver<T> {
             metrics,
             status,
             ready: Some(ready),
-            freshness: Freshness::default(),
+            sync_health: SyncHealth::default(),
             pace,
             name: layout.table.clone(),
             heard: Heard::default(),
-            notices: None,
+            nft_monitor: None,
             cut: BTreeSet::new(),
         }
     }
 
     /// Has others' changes told by the kernel, where others can make any. A driver that is not told looks for them
     /// twice a second.
-    pub fn be_told(&mut self, notices: Notices) {
+    pub fn use_nft_monitor(&mut self, nft_monitor: NftMonitor) {
         if self.ownership != Ownership::Ours {
-            self.notices = Some(notices);
+            self.nft_monitor = Some(nft_monitor);
         }
     }
 
     /// Whether what is marked reaches the kernel.
-    pub fn freshness(&self) -> Freshness {
-        self.freshness.clone()
+    pub fn sync_health(&self) -> SyncHealth {
+        self.sync_health.clone()
     }
 
     /// The conversation with the kernel, for tests.
@@ -172,20 +172,22 @@ impl<T: Transport> Driver<T> {
         let mut read_back = ReadBack::new(self.pace.read_back);
         self.status.started("everything has been heard");
         let mut result = self.pass();
-        let mut vigil = Vigil::new(self.notices.take());
+        let mut ruleset_monitor = RulesetMonitor::new(self.nft_monitor.take());
         loop {
             let earliest = Instant::now() + self.pace.between;
             failures = self.publish(result, failures);
             let pause = match (failures, self.ownership) {
                 (0, Ownership::Ours) => read_back.pause(),
-                (0, Ownership::Anybodys { .. }) => read_back.pause().min(vigil.glance()),
+                (0, Ownership::Anybodys { .. }) => {
+                    read_back.pause().min(ruleset_monitor.poll_interval())
+                }
                 _ => RETRY.delay(failures, 1.0),
             };
             // All arms are cancel safe. After a failure changes wait for the retry, which takes them along.
             tokio::select! {
                 () = drain.asked() => return,
                 () = desired.changed(), if failures == 0 => {
-                    vigil.rest();
+                    ruleset_monitor.unsubscribe();
                     self.note_queued();
                     let rest = earliest.saturating_duration_since(Instant::now());
                     if !rest.is_zero() {
@@ -194,11 +196,11 @@ impl<T: Transport> Driver<T> {
                     self.status.started("services or endpoints changed");
                     result = self.pass();
                 }
-                () = vigil.keep(pause, || self.was_changed()) => {
-                    vigil.rest();
+                () = ruleset_monitor.wait_for_change(pause, || self.was_changed()) => {
+                    ruleset_monitor.unsubscribe();
                     self.status.started(if failures > 0 { "trying again" } else { "periodic" });
-                    result = self.pass().and_then(|()| self.look(&mut read_back));
-                    vigil.looked();
+                    result = self.pass().and_then(|()| self.verify_ruleset(&mut read_back));
+                    ruleset_monitor.mark_verified();
                 }
             }
         }
@@ -217,12 +219,12 @@ impl<T: Transport> Driver<T> {
         services.set(i64::try_from(self.heard.services).unwrap_or(i64::MAX));
         slices.set(i64::try_from(self.heard.slices).unwrap_or(i64::MAX));
         self.commit_marked()?;
-        self.took_along();
+        self.record_committed();
         Ok(())
     }
 
     /// What was heard is in the kernel.
-    fn took_along(&mut self) {
+    fn record_committed(&mut self) {
         let heard = std::mem::take(&mut self.heard);
         for (total, count) in self.metrics.changes.iter().zip([heard.services, heard.slices]) {
             total.inc_by(count);
@@ -275,31 +277,31 @@ impl<T: Transport> Driver<T> {
 
     /// Makes the tables anew beside those that packets pass, then takes these away.
     fn load(&mut self) -> Result<(), SyncError> {
-        let loaded = self.load_beside();
+        let loaded = self.load_alongside();
         if loaded.is_err() {
             self.desired.plane().invalidate();
         }
         loaded
     }
 
-    fn load_beside(&mut self) -> Result<(), SyncError> {
+    fn load_alongside(&mut self) -> Result<(), SyncError> {
         let families = self.desired.plane().layout().families.clone();
-        let mut found =
-            turns::find(&mut self.session, &self.name, &families).map_err(SyncError::ReadBack)?;
-        let next = turn::next(found.each_ref().map(Found::standing));
+        let mut found = table_swap::find_tables(&mut self.session, &self.name, &families)
+            .map_err(SyncError::ReadBack)?;
+        let next = swap::next_table(found.each_ref().map(NamedTables::state));
         if next == 1 {
             found.swap(0, 1);
         }
         let [new, old] = found;
-        self.make_room(&new, &old).map_err(SyncError::Load)?;
+        self.detach_unused(&new, &old).map_err(SyncError::Load)?;
         let (mut load, layout) = {
             let mut plane = self.desired.plane();
             plane.rename(&new.table);
             (plane.load(), plane.layout().clone())
         };
-        self.remember_clients(&mut load, &old);
+        self.copy_affinity(&mut load, &old);
         self.commit_load(&load, &layout).map_err(SyncError::Load)?;
-        self.put_to_rest(&old).map_err(SyncError::Load)?;
+        self.detach_tables(&old).map_err(SyncError::Load)?;
         self.commit(|batch| {
             old.shapes.iter().for_each(|(family, _)| clear_table(&old.table, *family, batch));
         })
@@ -313,7 +315,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Takes over what packets wrote into the tables that are there, so that clients keep their endpoints.
-    fn remember_clients(&mut self, load: &mut Load, old: &Found) {
+    fn copy_affinity(&mut self, load: &mut Load, old: &NamedTables) {
         let families = load.remembering();
         let there = |family: &Family| old.shapes.iter().any(|(f, _)| f == family);
         for family in families.into_iter().filter(there) {
@@ -329,9 +331,9 @@ impl<T: Transport> Driver<T> {
 
     /// Sees to it that no packet passes a table that is to be replaced; fails when somebody else owns the one
     /// that serves.
-    fn make_room(&mut self, new: &Found, old: &Found) -> Result<(), CommitError> {
+    fn detach_unused(&mut self, new: &NamedTables, old: &NamedTables) -> Result<(), CommitError> {
         if self.ownership != Ownership::Ours {
-            return self.put_to_rest(new);
+            return self.detach_tables(new);
         }
         // Changes nothing, and is refused all the same.
         self.commit(|batch| {
@@ -339,20 +341,20 @@ impl<T: Transport> Driver<T> {
                 batch.push(*family, &Command::NewTable(Table::named(&old.table), Existing::Keep));
             }
         })?;
-        self.put_to_rest(new)
+        self.detach_tables(new)
     }
 
     /// Takes the rules away by which packets enter, and waits until those inside have left.
-    fn put_to_rest(&mut self, tables: &Found) -> Result<(), CommitError> {
-        if tables.standing() != Standing::Serving {
+    fn detach_tables(&mut self, tables: &NamedTables) -> Result<(), CommitError> {
+        if tables.state() != TableState::Serving {
             return Ok(());
         }
         self.commit(|batch| {
             for (family, shape) in &tables.shapes {
-                turn::rest(*family, &tables.table, shape, batch);
+                swap::delete_entry_rules(*family, &tables.table, shape, batch);
             }
         })?;
-        std::thread::sleep(LEAVE);
+        std::thread::sleep(DETACH_DELAY);
         Ok(())
     }
 
@@ -369,8 +371,8 @@ impl<T: Transport> Driver<T> {
             .tables
             .iter()
             .map(|(family, table)| {
-                let (asleep, rules) = turn::asleep(table);
-                ((*family, asleep), (*family, rules))
+                let (closed, rules) = swap::split_entry_rules(table);
+                ((*family, closed), (*family, rules))
             })
             .unzip();
         let empty = Load { tables, entries: Entries::default() };
@@ -421,7 +423,7 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Says of which services something is left out, when others are than before.
-    fn tell_cut(&mut self) {
+    fn log_over_budget(&mut self) {
         let cut = self.desired.plane().cut().clone();
         if let Some(first) = cut.difference(&self.cut).next() {
             tracing::warn!(
@@ -435,9 +437,9 @@ impl<T: Transport> Driver<T> {
 
     /// Says how a pass went; returns the number of failures in a row.
     fn publish(&mut self, result: Result<(), SyncError>, failures: u32) -> u32 {
-        self.freshness.set(result.is_ok());
+        self.sync_health.record_pass(result.is_ok());
         self.desired.publish();
-        self.tell_cut();
+        self.log_over_budget();
         match result {
             Ok(()) => {
                 let services = self.desired.plane().services_len();

@@ -25,7 +25,7 @@ use crate::app::{self, BuildError};
 use crate::config::{Config, LoopbackNodePorts};
 use crate::flags::Question;
 use crate::mode::Kernel;
-use crate::turns;
+use crate::table_swap;
 use model::{Model, ModelError};
 
 /// Draws that are tried: endpoints beyond so many are not told one by one.
@@ -52,7 +52,7 @@ pub enum ExplainError {
     NoTable(String),
     /// The kernel does not say what it can do.
     #[error("ask the kernel what it can do")]
-    Abilities(#[source] Box<BuildError>),
+    KernelFeatures(#[source] Box<BuildError>),
     /// The API server does not say what should be.
     #[error("ask what should be forwarded")]
     Model(#[from] ModelError),
@@ -78,7 +78,8 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
     let mut session = Session::new(Socket::open()?);
     let family = family_of(question.address);
     let unread = |error| ExplainError::Read(config.table.clone(), error);
-    let serving = turns::serving(&mut session, &config.table, &[family]).map_err(unread)?;
+    let serving =
+        table_swap::serving_table(&mut session, &config.table, &[family]).map_err(unread)?;
     let table = session
         .read_table(family, &serving)
         .map_err(unread)?
@@ -127,12 +128,13 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
 pub async fn diff(config: &Config) -> Result<(), ExplainError> {
     let model = Model::fetch(config).await?;
     let kernel = Kernel::open(&model.config);
-    let Kernel { mut session, abilities } =
-        kernel.map_err(|error| ExplainError::Abilities(Box::new(error)))?;
-    let mut layout = app::layout(&abilities, &model.config);
+    let Kernel { mut session, features } =
+        kernel.map_err(|error| ExplainError::KernelFeatures(Box::new(error)))?;
+    let mut layout = app::layout(&features, &model.config);
     let unread = |error| ExplainError::Read(config.table.clone(), error);
     let families = layout.families.clone();
-    layout.table = turns::serving(&mut session, &config.table, &families).map_err(unread)?;
+    layout.table =
+        table_swap::serving_table(&mut session, &config.table, &families).map_err(unread)?;
     let serving = layout.table.clone();
     let plane = model.plane(layout);
     let mut out = Vec::new();

@@ -22,7 +22,7 @@ use proxy_rules::model::{Cidr, ServiceId};
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::driver::Freshness;
+use crate::driver::SyncHealth;
 
 /// Tells how many endpoints there are, for balancers that weigh nodes.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
@@ -39,7 +39,7 @@ pub struct HealthCheckServers {
     /// What to answer.
     pub checks: watch::Receiver<Arc<HealthChecks>>,
     /// Whether forwarding follows; where it does not, no balancer should count on this node.
-    pub freshness: Freshness,
+    pub sync_health: SyncHealth,
     /// Blocks of node addresses to listen at; none for all addresses.
     pub blocks: Vec<Cidr>,
     /// This node's name, for events.
@@ -57,7 +57,7 @@ pub fn start(
     client: &Client,
     config: &Config,
     checks: watch::Receiver<Arc<HealthChecks>>,
-    freshness: Freshness,
+    sync_health: SyncHealth,
     status: TaskStatus,
     drain: &DrainWatch,
 ) {
@@ -65,8 +65,15 @@ pub fn start(
     let (recorder, writer) = events::recorder(client.clone(), &component, &node_name);
     tokio::spawn(writer.run(drain.clone()));
     let blocks = config.settings.node_port_cidrs.clone();
-    let servers =
-        HealthCheckServers { checks, freshness, blocks, node_name, recorder, status, retry: RETRY };
+    let servers = HealthCheckServers {
+        checks,
+        sync_health,
+        blocks,
+        node_name,
+        recorder,
+        status,
+        retry: RETRY,
+    };
     tokio::spawn(servers.run(drain.clone()));
 }
 
@@ -149,11 +156,11 @@ impl HealthCheckServers {
             servers.push(bind(address, port).await?);
         }
         for server in servers {
-            let (checks, freshness) = (self.checks.clone(), self.freshness.clone());
+            let (checks, sync_health) = (self.checks.clone(), self.sync_health.clone());
             let service = service.clone();
             let answer = move |_: &_| {
                 let check = checks.borrow().get(&service).copied();
-                answer(&service, check, freshness.check().is_ok())
+                answer(&service, check, sync_health.check().is_ok())
             };
             tokio::spawn(server.serve(answer, drain.watch()));
         }

@@ -10,7 +10,7 @@ use proto_api::Time;
 use proto_daemon::admin::{AdminPages, page_of};
 use tokio::sync::watch;
 
-use crate::driver::Freshness;
+use crate::driver::SyncHealth;
 use crate::metrics::HealthMetrics;
 use crate::own_node::OwnNode;
 
@@ -20,7 +20,7 @@ pub struct HealthPage {
     /// All other pages.
     pub pages: AdminPages,
     /// Whether passes succeed.
-    pub freshness: Freshness,
+    pub sync_health: SyncHealth,
     /// The node that this is about.
     pub node: watch::Receiver<Option<Arc<OwnNode>>>,
     /// Counts of answers.
@@ -43,7 +43,7 @@ impl HealthPage {
     fn page<B>(&self, request: &Request<B>) -> Response<Full<Bytes>> {
         if request.uri().path() == "/healthz" {
             let leaving = self.node.borrow().as_ref().is_some_and(|node| node.is_leaving);
-            let (last, fresh) = (self.freshness.last(), self.freshness.check().is_ok());
+            let (last, fresh) = (self.sync_health.last_success(), self.sync_health.check().is_ok());
             let (status, body) = answer(SystemTime::now(), last, fresh, leaving);
             return page_of(status, "application/json", body);
         }

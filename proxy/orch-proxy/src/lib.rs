@@ -53,7 +53,7 @@ pub mod sweeper;
 
 pub mod userspace;
 
-pub mod turns;
+pub mod table_swap;
 
 #[cfg(test)]
 mod extremes;

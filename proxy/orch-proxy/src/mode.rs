@@ -2,7 +2,7 @@
 
 use clap::Args;
 use proto_daemon::go_duration;
-use proxy_kernel::{Abilities, OpenError, Session, Socket};
+use proxy_kernel::{KernelFeatures, OpenError, Session, Socket};
 use proxy_rules::layout::FAMILIES;
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Mode {
         let kernel = match (self, Kernel::open(config)) {
             (Self::Kernel | Self::Userspace, opened) => Some(opened?),
             (Self::Find, Ok(kernel)) => {
-                Some(kernel).filter(|kernel| !kernel.abilities.families.is_empty())
+                Some(kernel).filter(|kernel| !kernel.features.families.is_empty())
             }
             (Self::Find, Err(BuildError::Kernel(error))) if is_absent(&error) => None,
             (Self::Find, Err(error)) => return Err(error),
@@ -90,7 +90,7 @@ pub struct Kernel {
     /// The conversation.
     pub session: Session<Socket>,
     /// What it can do.
-    pub abilities: Abilities,
+    pub features: KernelFeatures,
 }
 
 impl Kernel {
@@ -98,8 +98,8 @@ impl Kernel {
     pub fn open(config: &Config) -> Result<Self, BuildError> {
         let mut session = Session::new(Socket::open()?);
         let probe = format!("{}-probe", config.table);
-        let found = Abilities::find(&mut session, &probe, &FAMILIES);
-        Ok(Self { session, abilities: found.map_err(BuildError::Abilities)? })
+        let found = KernelFeatures::probe(&mut session, &probe, &FAMILIES);
+        Ok(Self { session, features: found.map_err(BuildError::KernelFeatures)? })
     }
 }
 

@@ -19,7 +19,7 @@ use proxy_userspace::{AddressError, ForwardMetrics, Forwarder, Limits, Options, 
 use crate::app::{self, BuildError};
 use crate::config::{Config, PodRoutes};
 use crate::dns::{self, Nameserver};
-use crate::driver::Freshness;
+use crate::driver::SyncHealth;
 use crate::health_page::HealthPage;
 use crate::metrics::HealthMetrics;
 use crate::metrics_page::MetricsPage;
@@ -49,7 +49,7 @@ pub struct Bound {
     config: Config,
     forwarder: Arc<Forwarder>,
     options: Options,
-    freshness: Freshness,
+    sync_health: SyncHealth,
     ready: ReadyGuard,
     nameserver: Option<Nameserver>,
     pages: AdminPages,
@@ -80,8 +80,8 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     };
     let forwarder = Arc::new(Forwarder::new(config.settings.clone()));
     let ready = readiness.guard("forwarding");
-    let freshness = Freshness::default();
-    let fresh = freshness.clone();
+    let sync_health = SyncHealth::default();
+    let fresh = sync_health.clone();
     let health =
         Health::new(readiness).with("forwarding-current", Scope::Live, move || fresh.check());
     let nameserver = app::nameserver(&config, forwarder.clone(), &registry, &prefix, &status)?;
@@ -94,7 +94,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         config,
         forwarder,
         options,
-        freshness,
+        sync_health,
         ready,
         nameserver,
         pages,
@@ -134,12 +134,12 @@ impl Bound {
         let mut node = own_node::follow(&self.client, &self.config.node_name, &drain);
         let (checks, status) =
             (self.forwarder.health_checks(), self.pages.status.task("health checks"));
-        let freshness = self.freshness.clone();
-        health_check::start(&self.client, &self.config, checks, freshness, status, &drain);
+        let sync_health = self.sync_health.clone();
+        health_check::start(&self.client, &self.config, checks, sync_health, status, &drain);
         if let Some(server) = self.health_server {
-            let (pages, freshness) = (self.pages.clone(), self.freshness.clone());
+            let (pages, sync_health) = (self.pages.clone(), self.sync_health.clone());
             let page =
-                HealthPage { pages, freshness, node: node.clone(), counts: self.health_counts };
+                HealthPage { pages, sync_health, node: node.clone(), counts: self.health_counts };
             tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
         }
         if self.config.pod_routes == PodRoutes::Keep {
@@ -155,10 +155,10 @@ impl Bound {
                 told.zone_changed(zone.as_deref());
             }
         });
-        let (mut ready, freshness) = (Some(self.ready), self.freshness);
+        let (mut ready, sync_health) = (Some(self.ready), self.sync_health);
         let passed = move || {
             drop(ready.take());
-            freshness.set(true);
+            sync_health.record_pass(true);
         };
         self.forwarder.run(self.options, passed, drain).await;
     }

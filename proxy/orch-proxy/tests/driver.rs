@@ -16,7 +16,7 @@ use proto_daemon::drain::Drain;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
-use proxy_kernel::{Abilities, Notices, Session, Socket};
+use proxy_kernel::{KernelFeatures, NftMonitor, Session, Socket};
 use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::diff::{Difference, diff};
@@ -116,9 +116,9 @@ fn generation() -> u32 {
 fn the_kernel_tells_what_it_can_and_keeps_nothing_of_the_question() {
     in_namespace("the_kernel_tells_what_it_can_and_keeps_nothing_of_the_question", || {
         let mut session = Session::new(Socket::open().unwrap());
-        let abilities = Abilities::find(&mut session, "probe", &FAMILIES).unwrap();
-        assert_eq!(abilities.families, FAMILIES);
-        let none = Abilities::find(&mut session, "probe", &[]).unwrap();
+        let features = KernelFeatures::probe(&mut session, "probe", &FAMILIES).unwrap();
+        assert_eq!(features.families, FAMILIES);
+        let none = KernelFeatures::probe(&mut session, "probe", &[]).unwrap();
         assert_eq!((none.families.len(), none.owner_flags), (0, TableFlags::NONE));
         assert_eq!(run(&["nft", "list", "tables"]), "");
     });
@@ -128,8 +128,8 @@ fn the_kernel_tells_what_it_can_and_keeps_nothing_of_the_question() {
 fn a_restart_takes_the_tables_over() {
     in_namespace("a_restart_takes_the_tables_over", || {
         let mut session = Session::new(Socket::open().unwrap());
-        let abilities = Abilities::find(&mut session, "probe", &FAMILIES).unwrap();
-        if abilities.owner_flags == TableFlags::NONE {
+        let features = KernelFeatures::probe(&mut session, "probe", &FAMILIES).unwrap();
+        if features.owner_flags == TableFlags::NONE {
             println!(
                 "SKIPPED a_restart_takes_the_tables_over: this kernel's tables have no owners"
             );
@@ -224,7 +224,7 @@ fn a_running_proxy_repairs_what_others_flush_and_edit() {
 fn a_proxy_that_is_told_repairs_what_others_flush_and_edit() {
     in_namespace("a_proxy_that_is_told_repairs_what_others_flush_and_edit", || {
         let (desired, mut driver) = node(50, TableFlags::NONE);
-        driver.be_told(Notices::open().unwrap());
+        driver.use_nft_monitor(NftMonitor::open().unwrap());
         repairs(&desired, driver);
     });
 }

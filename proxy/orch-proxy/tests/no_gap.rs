@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use api::Api;
 use net::{Net, inside};
-use orch_proxy::turns;
+use orch_proxy::table_swap;
 use proto_api::core::v1::{Service, ServicePort};
 use proto_api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use proto_api::names::{Names, Profile};
@@ -144,7 +144,7 @@ fn is_used(address: IpAddr) -> bool {
 /// Addresses that the kernel sends connections to; none when they change while they are read.
 fn endpoints() -> Option<Vec<IpAddr>> {
     let mut session = Session::new(Socket::open().unwrap());
-    let table = turns::serving(&mut session, TABLE, &[Family::Ip]).ok()?;
+    let table = table_swap::serving_table(&mut session, TABLE, &[Family::Ip]).ok()?;
     let table = session.read_table(Family::Ip, &table).ok()??;
     let elements = table.sets.get("endpoints").into_iter().flat_map(|set| set.elements.values());
     let address = |data: &proxy_netfilter::nft::Data| match data {

@@ -23,7 +23,7 @@ use orch_proxy::sweeper;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
-use proxy_kernel::{Abilities, PacketLog, Session, Socket};
+use proxy_kernel::{KernelFeatures, PacketLog, Session, Socket};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
@@ -68,10 +68,10 @@ impl Node {
         net.serve("pod1", TARGET);
         net.serve("pod2", TARGET);
         let mut session = Session::new(Socket::open().unwrap());
-        let abilities = Abilities::find(&mut session, "probe", &FAMILIES).unwrap();
+        let features = KernelFeatures::probe(&mut session, "probe", &FAMILIES).unwrap();
         let layout = Layout {
             table: "orch-proxy".into(),
-            flags: abilities.owner_flags,
+            flags: features.owner_flags,
             families: FAMILIES.into(),
             settings: Settings { removed, ..Settings::default() },
         };

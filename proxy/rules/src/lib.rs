@@ -45,6 +45,6 @@ pub mod stale;
 
 pub mod trap;
 
-pub mod turn;
+pub mod table_swap;
 
 pub mod trace;

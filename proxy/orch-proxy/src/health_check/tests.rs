@@ -68,7 +68,7 @@ impl Running {
         let (board, drain) = (StatusBoard::default(), Drain::default());
         let servers = HealthCheckServers {
             checks: receiver,
-            freshness: Freshness::default(),
+            sync_health: SyncHealth::default(),
             blocks: vec!["127.0.0.0/8".parse().unwrap()],
             node_name: "node".into(),
             recorder,

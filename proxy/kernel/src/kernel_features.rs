@@ -10,17 +10,17 @@ use crate::transport::Transport;
 
 /// What this kernel can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Abilities {
+pub struct KernelFeatures {
     /// Families of which it has nat chains.
     pub families: Vec<Family>,
     /// Flags by which a table belongs to our socket and outlives it; none where it has no such tables.
     pub owner_flags: TableFlags,
 }
 
-impl Abilities {
+impl KernelFeatures {
     /// Asks about `families`. `table` is the name of a table that nobody has; nothing of it stays. Fails when
     /// the kernel may not be asked.
-    pub fn find<T: Transport>(
+    pub fn probe<T: Transport>(
         session: &mut Session<T>,
         table: &str,
         families: &[Family],

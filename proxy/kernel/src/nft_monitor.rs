@@ -15,57 +15,57 @@ const GROUP: u32 = 7;
 const READ_MAX: usize = 4096;
 
 /// A socket that hears of changes of the ruleset while it listens.
-pub struct Notices {
+pub struct NftMonitor {
     socket: Socket,
-    listening: bool,
+    subscribed: bool,
 }
 
-impl Notices {
+impl NftMonitor {
     /// A socket that does not listen yet, in the network namespace of the calling thread.
     pub fn open() -> Result<Self, OpenError> {
-        Ok(Self { socket: Socket::open()?, listening: false })
+        Ok(Self { socket: Socket::open()?, subscribed: false })
     }
 
     /// Begins to listen; what happened before is not told.
-    pub fn listen(&mut self) -> io::Result<()> {
-        if !self.listening {
+    pub fn subscribe(&mut self) -> io::Result<()> {
+        if !self.subscribed {
             self.socket.join(GROUP)?;
-            self.listening = true;
+            self.subscribed = true;
         }
         Ok(())
     }
 
     /// Stops listening; what was told and not taken is forgotten.
-    pub fn rest(&mut self) {
-        if std::mem::take(&mut self.listening) {
+    pub fn unsubscribe(&mut self) {
+        if std::mem::take(&mut self.subscribed) {
             // Where leaving fails we go on to hear of our own transactions, which costs time and nothing else.
-            self.listening = self.socket.leave(GROUP).is_err();
-            self.take();
+            self.subscribed = self.socket.leave(GROUP).is_err();
+            self.take_changed();
         }
     }
 
     /// Whether anybody has changed something since this was asked last: notices that were lost because too many came
     /// (`ENOBUFS`) say so as well.
-    pub fn take(&mut self) -> bool {
-        let mut told = false;
+    pub fn take_changed(&mut self) -> bool {
+        let mut changed = false;
         for _ in 0..READ_MAX {
             match self.socket.receive() {
-                Ok(_) => told = true,
+                Ok(_) => changed = true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => told = true,
+                Err(_) => changed = true,
             }
         }
-        told
+        changed
     }
 }
 
-impl AsFd for Notices {
+impl AsFd for NftMonitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl AsRawFd for Notices {
+impl AsRawFd for NftMonitor {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_fd().as_raw_fd()
     }

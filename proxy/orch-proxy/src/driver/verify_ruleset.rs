@@ -52,7 +52,7 @@ impl ReadBack {
 
 impl<T: Transport> Driver<T> {
     /// Looks whether the tables are still as they should be, as closely as it is time for.
-    pub(super) fn look(&mut self, read_back: &mut ReadBack) -> Result<(), SyncError> {
+    pub(super) fn verify_ruleset(&mut self, read_back: &mut ReadBack) -> Result<(), SyncError> {
         let changed = self.was_changed();
         if read_back.is_due(changed) {
             let started = Instant::now();

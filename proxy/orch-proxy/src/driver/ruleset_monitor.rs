@@ -14,115 +14,115 @@
 use std::future::pending;
 use std::time::{Duration, Instant};
 
-use proxy_kernel::Notices;
+use proxy_kernel::NftMonitor;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep_until;
 
 use super::sys;
 
 /// How often the generation is compared, a question of microseconds, where nobody tells of changes.
-const GLANCE: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// And where the kernel does.
-const BACK_STOP: Duration = Duration::from_secs(30);
+const FALLBACK_POLL_INTERVAL: Duration = Duration::from_secs(30);
 /// So long there has to be nothing to commit before listening is worth its calls.
-const QUIET: Duration = Duration::from_millis(20);
+const SUBSCRIBE_DELAY: Duration = Duration::from_millis(20);
 /// Shortest time between two looks: others may change tables of their own all the time.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+const VERIFY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Finds out what others do to the ruleset.
-pub struct Vigil {
-    notices: Option<AsyncFd<Notices>>,
-    listens: bool,
-    looked: Option<Instant>,
-    look_at: Option<Instant>,
+pub struct RulesetMonitor {
+    nft_monitor: Option<AsyncFd<NftMonitor>>,
+    subscribed: bool,
+    verified_at: Option<Instant>,
+    verify_at: Option<Instant>,
 }
 
-impl Vigil {
+impl RulesetMonitor {
     /// With the notices of the kernel, or without.
-    pub fn new(notices: Option<Notices>) -> Self {
-        let registered = notices.map(sys::readiness);
-        let notices = registered.transpose().unwrap_or_else(|error| {
+    pub fn new(nft_monitor: Option<NftMonitor>) -> Self {
+        let registered = nft_monitor.map(sys::register);
+        let nft_monitor = registered.transpose().unwrap_or_else(|error| {
             tracing::warn!(%error, "others' changes are not told; looking for them");
             None
         });
-        Self { notices, listens: false, looked: None, look_at: None }
+        Self { nft_monitor, subscribed: false, verified_at: None, verify_at: None }
     }
 
     /// How often to compare the generation.
-    pub fn glance(&self) -> Duration {
-        if self.notices.is_some() { BACK_STOP } else { GLANCE }
+    pub fn poll_interval(&self) -> Duration {
+        if self.nft_monitor.is_some() { FALLBACK_POLL_INTERVAL } else { POLL_INTERVAL }
     }
 
     /// Before a transaction: it is told to nobody.
-    pub fn rest(&mut self) {
-        if std::mem::take(&mut self.listens)
-            && let Some(notices) = &mut self.notices
+    pub fn unsubscribe(&mut self) {
+        if std::mem::take(&mut self.subscribed)
+            && let Some(nft_monitor) = &mut self.nft_monitor
         {
-            notices.get_mut().rest();
+            nft_monitor.get_mut().unsubscribe();
         }
     }
 
     /// The tables were looked at.
-    pub fn looked(&mut self) {
-        self.looked = Some(Instant::now());
-        self.look_at = None;
+    pub fn mark_verified(&mut self) {
+        self.verified_at = Some(Instant::now());
+        self.verify_at = None;
     }
 
     /// Returns when `pause` is over, or as soon as somebody seems to have changed something; `changed` compares the
     /// generation. Cancel safe: what was noticed stays noticed.
-    pub async fn keep(&mut self, pause: Duration, mut changed: impl FnMut() -> bool) {
+    pub async fn wait_for_change(&mut self, pause: Duration, mut changed: impl FnMut() -> bool) {
         let until = Instant::now().checked_add(pause);
-        while self.notices.is_some() {
-            if let Some(at) = self.look_at {
+        while self.nft_monitor.is_some() {
+            if let Some(at) = self.verify_at {
                 return wait(Some(until.map_or(at, |until| until.min(at)))).await;
             }
-            if self.listens {
+            if self.subscribed {
                 // Both arms are cancel safe.
                 tokio::select! {
-                    () = self.noticed() => {}
+                    () = self.wait_for_notification() => {}
                     () = wait(until) => return,
                 }
-                self.suspect();
+                self.schedule_verify();
                 continue;
             }
-            let quiet = Instant::now() + QUIET;
+            let quiet = Instant::now() + SUBSCRIBE_DELAY;
             if until.is_some_and(|until| until <= quiet) {
                 break;
             }
             wait(Some(quiet)).await;
-            self.listen();
+            self.subscribe();
             if changed() {
-                self.suspect();
+                self.schedule_verify();
             }
         }
         wait(until).await;
     }
 
-    fn listen(&mut self) {
-        let Some(notices) = &mut self.notices else { return };
-        match notices.get_mut().listen() {
-            Ok(()) => self.listens = true,
+    fn subscribe(&mut self) {
+        let Some(nft_monitor) = &mut self.nft_monitor else { return };
+        match nft_monitor.get_mut().subscribe() {
+            Ok(()) => self.subscribed = true,
             Err(error) => {
                 tracing::warn!(%error, "others' changes are not told; looking for them");
-                self.notices = None;
+                self.nft_monitor = None;
             }
         }
     }
 
-    fn suspect(&mut self) {
+    fn schedule_verify(&mut self) {
         let now = Instant::now();
-        let at = self.looked.map_or(now, |looked| now.max(looked + BETWEEN_LOOKS));
-        self.look_at = Some(at);
+        let at = self.verified_at.map_or(now, |verified| now.max(verified + VERIFY_INTERVAL_MIN));
+        self.verify_at = Some(at);
     }
 
     /// Returns once there was a notice. Cancel safe.
-    async fn noticed(&mut self) {
-        let Some(notices) = &mut self.notices else { return pending().await };
+    async fn wait_for_notification(&mut self) {
+        let Some(nft_monitor) = &mut self.nft_monitor else { return pending().await };
         loop {
-            let Ok(mut ready) = notices.readable_mut().await else { return pending().await };
-            let told = ready.get_inner_mut().take();
+            let Ok(mut ready) = nft_monitor.readable_mut().await else { return pending().await };
+            let changed = ready.get_inner_mut().take_changed();
             ready.clear_ready();
-            if told {
+            if changed {
                 return;
             }
         }

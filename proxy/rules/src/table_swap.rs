@@ -17,56 +17,56 @@ use proxy_netfilter::nft::command::Command;
 use proxy_netfilter::nft::{Batch, Family, Rule, TableRules};
 
 /// The two names of the tables called `name`.
-pub fn names(name: &str) -> [String; 2] {
+pub fn table_names(name: &str) -> [String; 2] {
     [name.to_owned(), format!("{name}-b")]
 }
 
 /// What a table does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum TableState {
     /// It is not there.
     Absent,
     /// No packet enters it.
-    Resting,
+    Detached,
     /// Packets pass it.
     Serving,
 }
 
-impl Standing {
+impl TableState {
     /// What a table does, read without the elements of its sets.
-    pub fn of(shape: Option<&TableRules>) -> Self {
-        let Some(shape) = shape else { return Self::Absent };
-        let mut chains = shape.chains.values();
+    pub fn from_rules(rules: Option<&TableRules>) -> Self {
+        let Some(rules) = rules else { return Self::Absent };
+        let mut chains = rules.chains.values();
         match chains.any(|chain| chain.chain.hook.is_some() && !chain.rules.is_empty()) {
             true => Self::Serving,
-            false => Self::Resting,
+            false => Self::Detached,
         }
     }
 
     /// What tables of one name and several families do: the most that one of them does.
-    pub fn most(self, other: Self) -> Self {
+    pub fn max(self, other: Self) -> Self {
         match (self, other) {
             (Self::Serving, _) | (_, Self::Serving) => Self::Serving,
-            (Self::Resting, _) | (_, Self::Resting) => Self::Resting,
+            (Self::Detached, _) | (_, Self::Detached) => Self::Detached,
             (Self::Absent, Self::Absent) => Self::Absent,
         }
     }
 }
 
-/// Which of the two names is loaded next, as an index of [`names`], where they stand like this: never one that
+/// Which of the two names is loaded next, as an index of [`table_names`], where they stand like this: never one that
 /// packets need.
-pub fn next(standing: [Standing; 2]) -> usize {
-    match standing {
-        [Standing::Absent, _] => 0,
-        [_, Standing::Absent] => 1,
-        [Standing::Resting, _] => 0,
+pub fn next_table(states: [TableState; 2]) -> usize {
+    match states {
+        [TableState::Absent, _] => 0,
+        [_, TableState::Absent] => 1,
+        [TableState::Detached, _] => 0,
         // Of two that serve either will do: the other one serves.
-        [Standing::Serving, _] => 1,
+        [TableState::Serving, _] => 1,
     }
 }
 
 /// Appends the commands after which no packet enters a table of this shape any more.
-pub fn rest(family: Family, table: &str, shape: &TableRules, batch: &mut Batch) {
+pub fn delete_entry_rules(family: Family, table: &str, shape: &TableRules, batch: &mut Batch) {
     let entrances = shape.chains.values().filter(|chain| chain.chain.hook.is_some());
     for chain in entrances.filter(|chain| !chain.rules.is_empty()) {
         let rules = Rule {
@@ -81,37 +81,37 @@ pub fn rest(family: Family, table: &str, shape: &TableRules, batch: &mut Batch) 
 }
 
 /// A table without the rules by which packets enter, and these rules.
-pub fn asleep(table: &TableRules) -> (TableRules, Vec<Rule>) {
-    let mut asleep = table.clone();
-    let entrances = asleep.chains.values_mut().filter(|chain| chain.chain.hook.is_some());
+pub fn split_entry_rules(table: &TableRules) -> (TableRules, Vec<Rule>) {
+    let mut closed = table.clone();
+    let entrances = closed.chains.values_mut().filter(|chain| chain.chain.hook.is_some());
     let rules = entrances.flat_map(|chain| std::mem::take(&mut chain.rules)).collect();
-    (asleep, rules)
+    (closed, rules)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Standing::{Absent, Resting, Serving};
+    use super::TableState::{Absent, Detached, Serving};
     use super::*;
 
     #[test]
     fn the_next_table_is_never_one_that_packets_need() {
-        let all = [Absent, Resting, Serving];
+        let all = [Absent, Detached, Serving];
         for a in all {
             for b in all {
-                let chosen = next([a, b]);
+                let chosen = next_table([a, b]);
                 let (it, other) = if chosen == 0 { (a, b) } else { (b, a) };
                 assert!(it != Serving || other == Serving, "{a:?} {b:?}");
                 assert!(it == Absent || other != Absent, "{a:?} {b:?}");
             }
         }
-        assert_eq!(next([Absent, Absent]), 0);
-        assert_eq!((next([Serving, Absent]), next([Absent, Serving])), (1, 0));
+        assert_eq!(next_table([Absent, Absent]), 0);
+        assert_eq!((next_table([Serving, Absent]), next_table([Absent, Serving])), (1, 0));
     }
 
     #[test]
     fn families_stand_together() {
-        assert_eq!(Absent.most(Resting), Resting);
-        assert_eq!(Serving.most(Absent), Serving);
-        assert_eq!(Absent.most(Absent), Absent);
+        assert_eq!(Absent.max(Detached), Detached);
+        assert_eq!(Serving.max(Absent), Serving);
+        assert_eq!(Absent.max(Absent), Absent);
     }
 }

@@ -2,32 +2,32 @@
 
 use proxy_kernel::{QueryError, Session, Transport};
 use proxy_netfilter::nft::{Family, TableRules};
-use proxy_rules::turn::{self, Standing};
+use proxy_rules::table_swap::{self as swap, TableState};
 
 /// The tables of one name as they are, without elements.
 #[derive(Debug)]
-pub struct Found {
+pub struct NamedTables {
     /// The name.
     pub table: String,
     /// Those that are there.
     pub shapes: Vec<(Family, TableRules)>,
 }
 
-impl Found {
+impl NamedTables {
     /// What they do.
-    pub fn standing(&self) -> Standing {
-        let each = self.shapes.iter().map(|(_, shape)| Standing::of(Some(shape)));
-        each.fold(Standing::Absent, Standing::most)
+    pub fn state(&self) -> TableState {
+        let each = self.shapes.iter().map(|(_, shape)| TableState::from_rules(Some(shape)));
+        each.fold(TableState::Absent, TableState::max)
     }
 }
 
 /// The tables of both names of `name`.
-pub fn find<T: Transport>(
+pub fn find_tables<T: Transport>(
     session: &mut Session<T>,
     name: &str,
     families: &[Family],
-) -> Result<[Found; 2], QueryError> {
-    let mut found = turn::names(name).map(|table| Found { table, shapes: Vec::new() });
+) -> Result<[NamedTables; 2], QueryError> {
+    let mut found = swap::table_names(name).map(|table| NamedTables { table, shapes: Vec::new() });
     for one in &mut found {
         for family in families {
             let shape = session.read_shape(*family, &one.table)?;
@@ -38,12 +38,12 @@ pub fn find<T: Transport>(
 }
 
 /// The name of the tables that packets pass; `name` itself where there are none.
-pub fn serving<T: Transport>(
+pub fn serving_table<T: Transport>(
     session: &mut Session<T>,
     name: &str,
     families: &[Family],
 ) -> Result<String, QueryError> {
-    let found = find(session, name, families)?;
-    let serving = found.into_iter().find(|one| one.standing() == Standing::Serving);
+    let found = find_tables(session, name, families)?;
+    let serving = found.into_iter().find(|one| one.state() == TableState::Serving);
     Ok(serving.map_or_else(|| name.to_owned(), |one| one.table))
 }

@@ -8,20 +8,20 @@ const STALE_AFTER: Duration = Duration::from_secs(60);
 
 /// Says whether what is marked reaches the kernel, for `/healthz`.
 #[derive(Clone, Debug, Default)]
-pub struct Freshness(Arc<Mutex<Reached>>);
+pub struct SyncHealth(Arc<Mutex<LastSync>>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Reached {
+struct LastSync {
     /// Since when passes have been failing.
     failing_since: Option<Instant>,
     /// When the last one succeeded.
-    last: Option<SystemTime>,
+    last_success: Option<SystemTime>,
 }
 
-impl Freshness {
+impl SyncHealth {
     /// An error when passes have been failing for long.
     pub fn check(&self) -> Result<(), String> {
-        match self.reached().failing_since.map(|since| since.elapsed()) {
+        match self.last_sync().failing_since.map(|since| since.elapsed()) {
             Some(failing) if failing > STALE_AFTER => {
                 Err(format!("forwarding has not followed for {} s", failing.as_secs()))
             }
@@ -30,22 +30,22 @@ impl Freshness {
     }
 
     /// When a pass last succeeded.
-    pub fn last(&self) -> Option<SystemTime> {
-        self.reached().last
+    pub fn last_success(&self) -> Option<SystemTime> {
+        self.last_sync().last_success
     }
 
-    fn reached(&self) -> Reached {
+    fn last_sync(&self) -> LastSync {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes how a pass ended.
-    pub(crate) fn set(&self, ok: bool) {
-        let mut reached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *reached = match ok {
-            true => Reached { failing_since: None, last: Some(SystemTime::now()) },
-            false => Reached {
-                failing_since: reached.failing_since.or_else(|| Some(Instant::now())),
-                ..*reached
+    pub(crate) fn record_pass(&self, ok: bool) {
+        let mut last_sync = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *last_sync = match ok {
+            true => LastSync { failing_since: None, last_success: Some(SystemTime::now()) },
+            false => LastSync {
+                failing_since: last_sync.failing_since.or_else(|| Some(Instant::now())),
+                ..*last_sync
             },
         };
     }

@@ -21,7 +21,7 @@ const ANSWER_LEN_MAX: usize = 4096;
 
 /// A question, as far as answers to it are alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct CacheKey {
     /// The name, in lower case.
     pub name: Name,
     /// The type of the records.
@@ -34,7 +34,7 @@ pub struct Key {
 
 /// How much is kept, and how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct CacheLimits {
     /// Answers.
     pub entries: usize,
     /// Bytes of all answers together, as messages.
@@ -45,7 +45,7 @@ pub struct Limits {
     pub missing: Duration,
 }
 
-impl Default for Limits {
+impl Default for CacheLimits {
     /// What the ecosystem's resolver on nodes is usually set to.
     fn default() -> Self {
         Self {
@@ -60,11 +60,11 @@ impl Default for Limits {
 /// The answers.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
-    limits: Limits,
-    young: HashMap<Key, Entry>,
+    limits: CacheLimits,
+    young: HashMap<CacheKey, Entry>,
     /// Bytes of the answers in there.
     young_len: usize,
-    old: HashMap<Key, Entry>,
+    old: HashMap<CacheKey, Entry>,
 }
 
 #[derive(Clone, Debug)]
@@ -78,7 +78,7 @@ struct Entry {
 
 impl Cache {
     /// An empty one.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: CacheLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
@@ -93,7 +93,7 @@ impl Cache {
     }
 
     /// The answer to a question at `now`; its records say how much longer they may be kept.
-    pub fn get(&mut self, key: &Key, now: Instant) -> Option<Message> {
+    pub fn get(&mut self, key: &CacheKey, now: Instant) -> Option<Message> {
         let entry = match self.young.get(key) {
             Some(entry) => entry.clone(),
             None => {
@@ -117,7 +117,7 @@ impl Cache {
     }
 
     /// Keeps an answer that was heard at `now`, if it is one to keep.
-    pub fn put(&mut self, key: Key, mut message: Message, now: Instant) {
+    pub fn put(&mut self, key: CacheKey, mut message: Message, now: Instant) {
         let Some(time) = lifetime(&message, &self.limits) else { return };
         // A name that is asked for every second should not keep its other records longer than itself.
         message.additionals.clear();
@@ -128,7 +128,7 @@ impl Cache {
         }
     }
 
-    fn insert(&mut self, key: Key, entry: Entry) {
+    fn insert(&mut self, key: CacheKey, entry: Entry) {
         let is_full = self.young.len() >= self.limits.entries / 2
             || self.young_len.saturating_add(entry.len) > self.limits.bytes / 2;
         if is_full && !self.young.contains_key(&key) {
@@ -143,7 +143,7 @@ impl Cache {
 }
 
 /// How long an answer is kept; none for those that say nothing lasting (RFC 2308).
-fn lifetime(message: &Message, limits: &Limits) -> Option<Duration> {
+fn lifetime(message: &Message, limits: &CacheLimits) -> Option<Duration> {
     if message.metadata.truncation
         || message.answers.len().saturating_add(message.authorities.len()) > RECORDS_MAX
     {
@@ -172,9 +172,9 @@ mod tests {
     use hickory_proto::rr::rdata::SOA;
     use std::net::Ipv4Addr;
 
-    fn key(n: usize) -> Key {
+    fn key(n: usize) -> CacheKey {
         let name = Name::from_ascii(format!("n{n}.example.")).unwrap();
-        Key { name, kind: RecordType::A, dnssec_ok: false, checking_disabled: false }
+        CacheKey { name, kind: RecordType::A, dnssec_ok: false, checking_disabled: false }
     }
 
     fn found(ttl: u32) -> Message {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn answers_age_and_end() {
-        let mut cache = Cache::new(Limits::default());
+        let mut cache = Cache::new(CacheLimits::default());
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         cache.put(key(0), found(20), start);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_depends_on_the_answer() {
-        let limits = Limits::default();
+        let limits = CacheLimits::default();
         let secs = |message: &Message| lifetime(message, &limits).map(|time| time.as_secs());
         assert_eq!(secs(&found(3)), Some(3));
         assert_eq!(secs(&found(0)), None);
@@ -240,7 +240,7 @@ mod tests {
             message.answers = vec![Record::from_rdata(key(0).name, 60, data)];
             message
         };
-        let mut cache = Cache::new(Limits::default());
+        let mut cache = Cache::new(CacheLimits::default());
         let now = Instant::now();
         cache.put(key(0), text(60_000), now);
         assert!(cache.is_empty());
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn it_holds_so_many_and_forgets_what_nobody_asks_for() {
-        let mut cache = Cache::new(Limits { entries: 100, ..Limits::default() });
+        let mut cache = Cache::new(CacheLimits { entries: 100, ..CacheLimits::default() });
         let now = Instant::now();
         for n in 0..1000 {
             cache.put(key(n), found(60), now);

@@ -13,7 +13,7 @@ pub mod model;
 
 pub mod resolv_conf;
 
-mod holders;
+mod address_owners;
 mod steps;
 mod zone;
 pub use zone::{Outcome, Reply, Zone, ZoneError};

@@ -12,14 +12,14 @@ use proto_api::names::Names;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedService {
     /// What its name leads to.
-    pub leads: Leads,
+    pub leads: ServiceTarget,
     /// Its ports.
     pub ports: Box<[NamedPort]>,
 }
 
 /// What the name of a service leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Leads {
+pub enum ServiceTarget {
     /// To its cluster addresses.
     ToItself(Box<[IpAddr]>),
     /// To its endpoints: it is headless.
@@ -66,14 +66,14 @@ pub fn name_service(service: &Service) -> Option<NamedService> {
     let spec = &service.spec;
     let leads = if spec.type_ == "ExternalName" {
         let name = spec.external_name.trim_end_matches('.');
-        (!name.is_empty()).then(|| Leads::ToName(name.into()))?
+        (!name.is_empty()).then(|| ServiceTarget::ToName(name.into()))?
     } else if spec.cluster_ip == "None" {
-        Leads::ToEndpoints
+        ServiceTarget::ToEndpoints
     } else {
         let single = std::slice::from_ref(&spec.cluster_ip);
         let listed = if spec.cluster_ips.is_empty() { single } else { &spec.cluster_ips };
         let addresses: Box<[IpAddr]> = listed.iter().filter_map(|ip| ip.parse().ok()).collect();
-        (!addresses.is_empty()).then_some(Leads::ToItself(addresses))?
+        (!addresses.is_empty()).then_some(ServiceTarget::ToItself(addresses))?
     };
     Some(NamedService { leads, ports: spec.ports.iter().filter_map(service_port).collect() })
 }
@@ -163,12 +163,12 @@ mod tests {
             service.spec.external_name = external.into();
             name_service(&service).map(|named| named.leads)
         };
-        let itself = Leads::ToItself(["10.96.0.1".parse().unwrap()].into());
+        let itself = ServiceTarget::ToItself(["10.96.0.1".parse().unwrap()].into());
         assert_eq!(leads("ClusterIP", "10.96.0.1", ""), Some(itself));
-        assert_eq!(leads("ClusterIP", "None", ""), Some(Leads::ToEndpoints));
+        assert_eq!(leads("ClusterIP", "None", ""), Some(ServiceTarget::ToEndpoints));
         assert_eq!(
             leads("ExternalName", "", "a.example."),
-            Some(Leads::ToName("a.example".into()))
+            Some(ServiceTarget::ToName("a.example".into()))
         );
         assert_eq!(leads("ExternalName", "", ""), None);
         assert_eq!(leads("ClusterIP", "", ""), None);

@@ -22,8 +22,8 @@ use hickory_proto::op::{Query, ResponseCode};
 use hickory_proto::rr::rdata::{CNAME, NS, PTR, SOA, SRV, TXT};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
-use crate::holders::{Holders, Key};
-use crate::model::{Leads, NamedEndpoint, NamedPort, NamedService, NamedSlice, undashed};
+use crate::address_owners::{AddressOwners, ServiceKey};
+use crate::model::{NamedEndpoint, NamedPort, NamedService, NamedSlice, ServiceTarget, undashed};
 use crate::steps;
 
 /// Version of the naming rules.
@@ -76,23 +76,23 @@ pub struct Reply {
 pub struct Zone {
     domain: Name,
     /// Services and endpoints by namespace, then by name.
-    namespaces: HashMap<Arc<str>, HashMap<Arc<str>, Entry>>,
+    namespaces: HashMap<Arc<str>, HashMap<Arc<str>, ServiceRecords>>,
     /// Which services an address belongs to.
-    addresses: HashMap<IpAddr, Holders>,
+    addresses: HashMap<IpAddr, AddressOwners>,
     /// The service at whose addresses we are asked.
-    own: Key,
+    own: ServiceKey,
     /// Counts changes.
     serial: u32,
 }
 
 /// What is known of a service.
 #[derive(Clone, Debug, Default)]
-struct Entry {
+struct ServiceRecords {
     service: Option<Arc<NamedService>>,
     slices: BTreeMap<Box<str>, Arc<NamedSlice>>,
 }
 
-impl Entry {
+impl ServiceRecords {
     /// Endpoints with the ports that they listen on, each once.
     fn endpoints(&self) -> impl Iterator<Item = (&NamedEndpoint, &[NamedPort])> {
         let headless = self.is_headless();
@@ -102,13 +102,13 @@ impl Entry {
     }
 
     fn is_headless(&self) -> bool {
-        self.service.as_ref().is_some_and(|service| service.leads == Leads::ToEndpoints)
+        self.service.as_ref().is_some_and(|service| service.leads == ServiceTarget::ToEndpoints)
     }
 
     /// The addresses by which it is found.
     fn addresses(&self) -> Vec<IpAddr> {
         match self.service.as_ref().map(|service| &service.leads) {
-            Some(Leads::ToItself(addresses)) => addresses.to_vec(),
+            Some(ServiceTarget::ToItself(addresses)) => addresses.to_vec(),
             _ => self.endpoints().map(|(endpoint, _)| endpoint.address).collect(),
         }
     }
@@ -139,12 +139,12 @@ impl Zone {
 
     /// The addresses at which pods ask.
     pub fn own_addresses(&self) -> Vec<IpAddr> {
-        self.entry(&self.own.0, &self.own.1).map(Entry::addresses).unwrap_or_default()
+        self.entry(&self.own.0, &self.own.1).map(ServiceRecords::addresses).unwrap_or_default()
     }
 
     /// Number of services with a name.
     pub fn services_len(&self) -> usize {
-        let named = |entries: &HashMap<_, Entry>| {
+        let named = |entries: &HashMap<_, ServiceRecords>| {
             entries.values().filter(|entry| entry.service.is_some()).count()
         };
         self.namespaces.values().map(named).sum()
@@ -201,7 +201,7 @@ impl Zone {
     }
 
     /// A service that is about to change, known or not.
-    fn touch(&mut self, namespace: &str, name: &str) -> (Key, &mut Entry) {
+    fn touch(&mut self, namespace: &str, name: &str) -> (ServiceKey, &mut ServiceRecords) {
         self.serial = self.serial.wrapping_add(1).max(1);
         let namespace = kept(&self.namespaces, namespace);
         let entries = self.namespaces.entry(namespace.clone()).or_default();
@@ -210,23 +210,25 @@ impl Zone {
     }
 
     /// Notes which addresses have become a service's and which no longer are, and forgets one of which nothing is left.
-    fn settle(&mut self, key: Key, before: Vec<IpAddr>, after: Vec<IpAddr>) {
+    fn settle(&mut self, key: ServiceKey, before: Vec<IpAddr>, after: Vec<IpAddr>) {
         for address in before {
-            let holders = self.addresses.remove(&address);
-            if let Some(left) = holders.and_then(|holders| holders.without(&key)) {
+            let address_owners = self.addresses.remove(&address);
+            if let Some(left) =
+                address_owners.and_then(|address_owners| address_owners.without(&key))
+            {
                 self.addresses.insert(address, left);
             }
         }
         for address in after {
-            let holders = match self.addresses.remove(&address) {
-                Some(holders) => holders.with(key.clone()),
-                None => Holders::One(key.clone(), 1),
+            let address_owners = match self.addresses.remove(&address) {
+                Some(address_owners) => address_owners.with(key.clone()),
+                None => AddressOwners::One(key.clone(), 1),
             };
-            self.addresses.insert(address, holders);
+            self.addresses.insert(address, address_owners);
         }
         let (namespace, name) = key;
         let Some(entries) = self.namespaces.get_mut(&namespace) else { return };
-        let is_gone = |entry: &Entry| entry.service.is_none() && entry.slices.is_empty();
+        let is_gone = |entry: &ServiceRecords| entry.service.is_none() && entry.slices.is_empty();
         if entries.get(&name).is_some_and(is_gone) {
             entries.remove(&name);
         }
@@ -246,7 +248,7 @@ impl Zone {
         let mut name = query.name.clone();
         for _ in 0..ALIASES_MAX {
             match self.look_up(&name, query.query_type, turn) {
-                Found::Alias(target) => {
+                NameLookup::Alias(target) => {
                     let data = RData::CNAME(CNAME(target.clone()));
                     records.push(Record::from_rdata(name, TTL_SECS, data));
                     // Who asks for the alias itself wants nothing else.
@@ -256,9 +258,9 @@ impl Zone {
                     }
                     name = target;
                 }
-                Found::Elsewhere if records.is_empty() => return Outcome::Elsewhere,
-                Found::Elsewhere => return Outcome::Continues { records, target: name },
-                Found::Reply(mut reply) => {
+                NameLookup::Elsewhere if records.is_empty() => return Outcome::Elsewhere,
+                NameLookup::Elsewhere => return Outcome::Continues { records, target: name },
+                NameLookup::Reply(mut reply) => {
                     records.append(&mut reply.answers);
                     return Outcome::Answered(Reply { answers: records, ..reply });
                 }
@@ -268,7 +270,7 @@ impl Zone {
         Outcome::Answered(Reply { code, answers: records, ..Reply::refused() })
     }
 
-    fn look_up(&self, name: &Name, kind: RecordType, turn: usize) -> Found {
+    fn look_up(&self, name: &Name, kind: RecordType, turn: usize) -> NameLookup {
         if self.domain.zone_of(name) {
             return self.look_up_inside(name, kind, turn);
         }
@@ -281,25 +283,25 @@ impl Zone {
             Some("localhost") => {
                 let addresses =
                     [IpAddr::from([127, 0, 0, 1]), "::1".parse().unwrap_or([0; 16].into())];
-                Found::Reply(self.existing(addressed(name, &addresses, kind, turn)))
+                NameLookup::Reply(self.existing(addressed(name, &addresses, kind, turn)))
             }
-            Some("invalid") => Found::Reply(self.missing()),
-            _ => Found::Elsewhere,
+            Some("invalid") => NameLookup::Reply(self.missing()),
+            _ => NameLookup::Elsewhere,
         }
     }
 
     /// A name below our domain, label by label from the right.
-    fn look_up_inside(&self, name: &Name, kind: RecordType, turn: usize) -> Found {
+    fn look_up_inside(&self, name: &Name, kind: RecordType, turn: usize) -> NameLookup {
         let all = labels(name);
         let inside: Vec<&str> =
             all.iter().skip(usize::from(self.domain.num_labels())).map(String::as_str).collect();
-        let nothing = || Found::Reply(self.existing(Vec::new()));
+        let nothing = || NameLookup::Reply(self.existing(Vec::new()));
         match inside.as_slice() {
             [] => self.apex(name, kind),
             ["dns-version"] => self.version(name, kind),
             ["dns", "ns"] => {
                 let addresses = self.own_addresses();
-                Found::Reply(self.existing(addressed(name, &addresses, kind, turn)))
+                NameLookup::Reply(self.existing(addressed(name, &addresses, kind, turn)))
             }
             ["dns"] | ["svc"] | ["pod"] | ["pod", _] => nothing(),
             ["svc", namespace] if self.namespaces.contains_key(*namespace) => nothing(),
@@ -307,20 +309,20 @@ impl Zone {
                 let entry = self.entry(namespace, service).filter(|e| e.service.is_some());
                 match entry {
                     Some(entry) => self.below_service(name, entry, rest, kind, turn),
-                    None => Found::Reply(self.missing()),
+                    None => NameLookup::Reply(self.missing()),
                 }
             }
             ["pod", _, address] => match undashed(address) {
                 Some(address) => {
-                    Found::Reply(self.existing(addressed(name, &[address], kind, turn)))
+                    NameLookup::Reply(self.existing(addressed(name, &[address], kind, turn)))
                 }
-                None => Found::Reply(self.missing()),
+                None => NameLookup::Reply(self.missing()),
             },
-            _ => Found::Reply(self.missing()),
+            _ => NameLookup::Reply(self.missing()),
         }
     }
 
-    fn entry(&self, namespace: &str, name: &str) -> Option<&Entry> {
+    fn entry(&self, namespace: &str, name: &str) -> Option<&ServiceRecords> {
         self.namespaces.get(namespace)?.get(name)
     }
 
@@ -328,16 +330,16 @@ impl Zone {
     fn below_service(
         &self,
         name: &Name,
-        entry: &Entry,
+        entry: &ServiceRecords,
         rest: &[&str],
         kind: RecordType,
         turn: usize,
-    ) -> Found {
-        let Some(service) = &entry.service else { return Found::Reply(self.missing()) };
-        if let Leads::ToName(target) = &service.leads {
+    ) -> NameLookup {
+        let Some(service) = &entry.service else { return NameLookup::Reply(self.missing()) };
+        if let ServiceTarget::ToName(target) = &service.leads {
             return match Name::from_ascii(format!("{target}.")) {
-                Ok(target) if rest.is_empty() => Found::Alias(target),
-                _ => Found::Reply(self.missing()),
+                Ok(target) if rest.is_empty() => NameLookup::Alias(target),
+                _ => NameLookup::Reply(self.missing()),
             };
         }
         match rest {
@@ -346,50 +348,52 @@ impl Zone {
             [host] if host.starts_with('_') => {
                 let protocol = host.trim_start_matches('_');
                 match ports_of(entry).any(|(_, port)| port.protocol == protocol) {
-                    true => Found::Reply(self.existing(Vec::new())),
-                    false => Found::Reply(self.missing()),
+                    true => NameLookup::Reply(self.existing(Vec::new())),
+                    false => NameLookup::Reply(self.missing()),
                 }
             }
             [host] => {
                 let mine = entry.endpoints().filter(|(e, _)| *e.hostname == **host);
                 let addresses: Vec<IpAddr> = mine.map(|(e, _)| e.address).collect();
                 match addresses.is_empty() {
-                    true => Found::Reply(self.missing()),
-                    false => Found::Reply(self.existing(addressed(name, &addresses, kind, turn))),
+                    true => NameLookup::Reply(self.missing()),
+                    false => {
+                        NameLookup::Reply(self.existing(addressed(name, &addresses, kind, turn)))
+                    }
                 }
             }
             [protocol, port] => {
                 let (Some(protocol), Some(port)) =
                     (protocol.strip_prefix('_'), port.strip_prefix('_'))
                 else {
-                    return Found::Reply(self.missing());
+                    return NameLookup::Reply(self.missing());
                 };
                 let service = name.base_name().base_name();
                 if kind == RecordType::SRV {
                     return self.ports(name, &service, entry, Some((protocol, port)), turn);
                 }
                 match ports_of(entry).any(|(_, p)| p.protocol == protocol && *p.name == *port) {
-                    true => Found::Reply(self.existing(Vec::new())),
-                    false => Found::Reply(self.missing()),
+                    true => NameLookup::Reply(self.existing(Vec::new())),
+                    false => NameLookup::Reply(self.missing()),
                 }
             }
-            _ => Found::Reply(self.missing()),
+            _ => NameLookup::Reply(self.missing()),
         }
     }
 
     fn service_addresses(
         &self,
         name: &Name,
-        entry: &Entry,
+        entry: &ServiceRecords,
         kind: RecordType,
         turn: usize,
-    ) -> Found {
+    ) -> NameLookup {
         let addresses = entry.addresses();
         // As the specification has it, a headless service nobody stands behind is no name.
         if addresses.is_empty() {
-            return Found::Reply(self.missing());
+            return NameLookup::Reply(self.missing());
         }
-        Found::Reply(self.existing(addressed(name, &addresses, kind, turn)))
+        NameLookup::Reply(self.existing(addressed(name, &addresses, kind, turn)))
     }
 
     /// SRV records of the ports that match, and the addresses that they lead to.
@@ -397,10 +401,10 @@ impl Zone {
         &self,
         name: &Name,
         service: &Name,
-        entry: &Entry,
+        entry: &ServiceRecords,
         only: Option<(&str, &str)>,
         turn: usize,
-    ) -> Found {
+    ) -> NameLookup {
         let is_asked = |port: &NamedPort| {
             only.is_none_or(|(protocol, name)| port.protocol == protocol && *port.name == *name)
         };
@@ -422,7 +426,7 @@ impl Zone {
             }
         }
         if targets.is_empty() {
-            return Found::Reply(self.missing());
+            return NameLookup::Reply(self.missing());
         }
         rotate(&mut targets, turn);
         let weight = u16::try_from(100 / targets.len().clamp(1, 100)).unwrap_or(1);
@@ -440,11 +444,11 @@ impl Zone {
                 }
             }
         }
-        Found::Reply(reply)
+        NameLookup::Reply(reply)
     }
 
-    fn look_up_address(&self, name: &Name, kind: RecordType, address: IpAddr) -> Found {
-        let Some(keys) = self.addresses.get(&address) else { return Found::Elsewhere };
+    fn look_up_address(&self, name: &Name, kind: RecordType, address: IpAddr) -> NameLookup {
+        let Some(keys) = self.addresses.get(&address) else { return NameLookup::Elsewhere };
         let mut targets: BTreeSet<Name> = BTreeSet::new();
         let asked = matches!(kind, RecordType::PTR | RecordType::ANY);
         for (namespace, service) in keys.all().filter(|_| asked) {
@@ -464,24 +468,24 @@ impl Zone {
             }
         }
         let record = |target| Record::from_rdata(name.clone(), TTL_SECS, RData::PTR(PTR(target)));
-        Found::Reply(self.existing(targets.into_iter().map(record).collect()))
+        NameLookup::Reply(self.existing(targets.into_iter().map(record).collect()))
     }
 
-    fn apex(&self, name: &Name, kind: RecordType) -> Found {
+    fn apex(&self, name: &Name, kind: RecordType) -> NameLookup {
         let data = match kind {
             RecordType::SOA => Some(self.authority().data),
             RecordType::NS => Some(RData::NS(NS(self.server()))),
             _ => None,
         };
         let records = data.map(|data| Record::from_rdata(name.clone(), TTL_SECS, data));
-        Found::Reply(self.existing(records.into_iter().collect()))
+        NameLookup::Reply(self.existing(records.into_iter().collect()))
     }
 
-    fn version(&self, name: &Name, kind: RecordType) -> Found {
+    fn version(&self, name: &Name, kind: RecordType) -> NameLookup {
         let text = RData::TXT(TXT::new(vec![SPECIFICATION.to_owned()]));
         let asked = matches!(kind, RecordType::TXT | RecordType::ANY);
         let record = asked.then(|| Record::from_rdata(name.clone(), TTL_SECS, text));
-        Found::Reply(self.existing(record.into_iter().collect()))
+        NameLookup::Reply(self.existing(record.into_iter().collect()))
     }
 
     /// A name that exists, with these records of the type that was asked for.
@@ -518,15 +522,15 @@ impl Reply {
 }
 
 /// What a name leads to.
-enum Found {
+enum NameLookup {
     Reply(Reply),
     Alias(Name),
     Elsewhere,
 }
 
 /// Ports of the service itself, or of each of its endpoints.
-fn ports_of(entry: &Entry) -> impl Iterator<Item = (Option<&NamedEndpoint>, &NamedPort)> {
-    let service = entry.service.as_ref().filter(|s| matches!(s.leads, Leads::ToItself(_)));
+fn ports_of(entry: &ServiceRecords) -> impl Iterator<Item = (Option<&NamedEndpoint>, &NamedPort)> {
+    let service = entry.service.as_ref().filter(|s| matches!(s.leads, ServiceTarget::ToItself(_)));
     let own = service.into_iter().flat_map(|s| s.ports.iter().map(|port| (None, port)));
     let theirs = entry.endpoints().flat_map(|(e, ports)| ports.iter().map(move |p| (Some(e), p)));
     own.chain(theirs).take(PORTS_MAX)

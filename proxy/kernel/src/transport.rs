@@ -118,7 +118,7 @@ fn retry_interrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T
 }
 
 /// What another program does to the ruleset.
-pub type Deed = fn(&mut Ruleset);
+pub type RulesetMutation = fn(&mut Ruleset);
 
 /// The fake kernel as a transport.
 #[derive(Debug, Default)]
@@ -128,7 +128,7 @@ pub struct FakeTransport {
     /// Longest datagram that is taken, as of a socket without the right to more; none for no limit.
     pub datagram_len_max: Option<usize>,
     /// What another program does to the ruleset, and how many datagrams it lets pass before.
-    pub others: Option<(usize, Deed)>,
+    pub others: Option<(usize, RulesetMutation)>,
     answers: VecDeque<Vec<u8>>,
     current: Vec<u8>,
 }

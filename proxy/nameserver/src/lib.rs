@@ -13,7 +13,7 @@
 //! Everything has a bound: datagrams that wait for other servers, streams in all and for each asker, questions to
 //! other servers, what is kept. Beyond a bound the answer is a failure at once, never a queue.
 
-mod guests;
+mod client_limiter;
 mod metrics;
 mod resolver;
 mod server;

@@ -9,7 +9,7 @@ use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, Record};
 use proto_daemon::exit::chain;
 use proxy_dns::Outcome;
-use proxy_dns::cache::{Cache, Key, Limits};
+use proxy_dns::cache::{Cache, CacheKey, CacheLimits};
 use proxy_dns::message::{Request, answer, dnssec_ok, foreign_answer, own_answer, question};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -21,7 +21,7 @@ use crate::upstream::Upstreams;
 /// How long a question waits for the zone to be complete: a little less than askers wait.
 const START_PATIENCE: Duration = Duration::from_secs(4);
 /// Questions to other servers that are on the way at once.
-const FLIGHTS_MAX: usize = 1024;
+const IN_FLIGHT_MAX: usize = 1024;
 
 /// Answers questions.
 #[derive(Debug)]
@@ -29,14 +29,14 @@ pub struct Resolver {
     zone: Arc<SharedZone>,
     upstreams: RwLock<Arc<Upstreams>>,
     cache: Mutex<Cache>,
-    flights: Mutex<HashMap<Key, watch::Receiver<Landed>>>,
+    in_flight: Mutex<HashMap<CacheKey, watch::Receiver<QueryResult>>>,
     /// Counts answers, so that each begins with another address.
     turn: AtomicUsize,
     metrics: NameMetrics,
 }
 
 /// What a question to other servers came to: nothing yet, an answer, or none.
-type Landed = Option<Option<Arc<Message>>>;
+type QueryResult = Option<Option<Arc<Message>>>;
 
 impl Resolver {
     /// A resolver for a zone and for what `upstreams` know.
@@ -44,8 +44,8 @@ impl Resolver {
         Self {
             zone,
             upstreams: RwLock::new(Arc::new(upstreams)),
-            cache: Mutex::new(Cache::new(Limits::default())),
-            flights: Mutex::default(),
+            cache: Mutex::new(Cache::new(CacheLimits::default())),
+            in_flight: Mutex::default(),
             turn: AtomicUsize::new(0),
             metrics,
         }
@@ -66,20 +66,22 @@ impl Resolver {
     }
 
     /// The answer to a question, if it can be given without waiting.
-    pub fn at_once(&self, request: &Request) -> Option<Message> {
+    pub fn answer_now(&self, request: &Request) -> Option<Message> {
         if !self.zone.is_complete() {
             return None;
         }
         let outcome = self.outcome(request);
         match outcome {
             Outcome::Answered(reply) => Some(own_answer(&request.message, reply)),
-            Outcome::Elsewhere => self.kept(request, &request.query.name, Vec::new()),
-            Outcome::Continues { records, target } => self.kept(request, &target, records),
+            Outcome::Elsewhere => self.answer_from_cache(request, &request.query.name, Vec::new()),
+            Outcome::Continues { records, target } => {
+                self.answer_from_cache(request, &target, records)
+            }
         }
     }
 
     /// The answer to a question, whatever it takes; bounded in time.
-    pub async fn in_time(&self, request: &Request) -> Message {
+    pub async fn answer_within_limits(&self, request: &Request) -> Message {
         if timeout(START_PATIENCE, self.zone.complete()).await.is_err() {
             // Saying that a name does not exist would be believed.
             return answer(&request.message, ResponseCode::ServFail);
@@ -97,18 +99,23 @@ impl Resolver {
     }
 
     /// The answer of others, if it is kept.
-    fn kept(&self, request: &Request, name: &Name, first: Vec<Record>) -> Option<Message> {
-        let kept = self.cache().get(&key(request, name), Instant::now())?;
+    fn answer_from_cache(
+        &self,
+        request: &Request,
+        name: &Name,
+        first: Vec<Record>,
+    ) -> Option<Message> {
+        let answer_from_cache = self.cache().get(&key(request, name), Instant::now())?;
         self.metrics.cache_hits.inc();
-        Some(foreign_answer(&request.message, first, &kept))
+        Some(foreign_answer(&request.message, first, &answer_from_cache))
     }
 
     async fn forward(&self, request: &Request, name: &Name, first: Vec<Record>) -> Message {
-        if let Some(message) = self.kept(request, name, first.clone()) {
+        if let Some(message) = self.answer_from_cache(request, name, first.clone()) {
             return message;
         }
         self.metrics.cache_misses.inc();
-        match self.ask_others(request, name).await {
+        match self.query_upstreams(request, name).await {
             Some(theirs) => foreign_answer(&request.message, first, &theirs),
             None => {
                 let mut failed = answer(&request.message, ResponseCode::ServFail);
@@ -119,29 +126,29 @@ impl Resolver {
     }
 
     /// Asks other servers, once for all who ask the same at the same time.
-    async fn ask_others(&self, request: &Request, name: &Name) -> Option<Arc<Message>> {
+    async fn query_upstreams(&self, request: &Request, name: &Name) -> Option<Arc<Message>> {
         let key = key(request, name);
-        let flight = {
-            let mut flights = self.flights();
-            match flights.get(&key) {
-                Some(landed) => Err(landed.clone()),
-                None if flights.len() >= FLIGHTS_MAX => {
+        let in_flight = {
+            let mut in_flight = self.in_flight();
+            match in_flight.get(&key) {
+                Some(result) => Err(result.clone()),
+                None if in_flight.len() >= IN_FLIGHT_MAX => {
                     self.metrics.turned_away.with_label_values(&["busy"]).inc();
                     return None;
                 }
                 None => {
-                    let (land, landed) = watch::channel(None);
-                    flights.insert(key.clone(), landed);
-                    Ok(Flight { resolver: self, key, land })
+                    let (result_sender, result) = watch::channel(None);
+                    in_flight.insert(key.clone(), result);
+                    Ok(InFlightQuery { resolver: self, key, result_sender })
                 }
             }
         };
-        match flight {
-            Ok(flight) => flight.fly(request, name).await,
-            Err(mut landed) => {
+        match in_flight {
+            Ok(in_flight) => in_flight.send_and_publish(request, name).await,
+            Err(mut result) => {
                 // Whoever flies may be called off; then there is no answer for anybody.
-                let landed = landed.wait_for(Option::is_some).await.ok()?;
-                landed.clone().flatten()
+                let result = result.wait_for(Option::is_some).await.ok()?;
+                result.clone().flatten()
             }
         }
     }
@@ -154,20 +161,20 @@ impl Resolver {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn flights(&self) -> MutexGuard<'_, HashMap<Key, watch::Receiver<Landed>>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    fn in_flight(&self) -> MutexGuard<'_, HashMap<CacheKey, watch::Receiver<QueryResult>>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A question to other servers on the way; off the list when it ends, however it ends.
-struct Flight<'a> {
+struct InFlightQuery<'a> {
     resolver: &'a Resolver,
-    key: Key,
-    land: watch::Sender<Landed>,
+    key: CacheKey,
+    result_sender: watch::Sender<QueryResult>,
 }
 
-impl Flight<'_> {
-    async fn fly(self, request: &Request, name: &Name) -> Option<Arc<Message>> {
+impl InFlightQuery<'_> {
+    async fn send_and_publish(self, request: &Request, name: &Name) -> Option<Arc<Message>> {
         let upstreams = self.resolver.upstreams();
         let answer = match upstreams.ask(|id| question(id, name, request)).await {
             Ok(message) => {
@@ -181,19 +188,19 @@ impl Flight<'_> {
                 None
             }
         };
-        self.land.send_replace(Some(answer.clone()));
+        self.result_sender.send_replace(Some(answer.clone()));
         answer
     }
 }
 
-impl Drop for Flight<'_> {
+impl Drop for InFlightQuery<'_> {
     fn drop(&mut self) {
-        self.resolver.flights().remove(&self.key);
+        self.resolver.in_flight().remove(&self.key);
     }
 }
 
-fn key(request: &Request, name: &Name) -> Key {
-    Key {
+fn key(request: &Request, name: &Name) -> CacheKey {
+    CacheKey {
         name: name.to_lowercase(),
         kind: request.query.query_type,
         dnssec_ok: dnssec_ok(&request.message),

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use crate::guests::Guests;
+use crate::client_limiter::ClientLimiter;
 use crate::resolver::Resolver;
 
 /// Datagrams that wait for an answer.
@@ -78,7 +78,7 @@ impl Listener {
 }
 
 async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: Admission) {
-    let guests = Guests::new(WAITING_MAX, WAITING_EACH_MAX);
+    let limiter = ClientLimiter::new(WAITING_MAX, WAITING_EACH_MAX);
     let mut tasks = tokio::task::JoinSet::new();
     let mut buffer = vec![0; QUESTION_LEN];
     loop {
@@ -109,18 +109,18 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: A
             }
         };
         let limit = datagram_limit(&request.message);
-        if let Some(message) = resolver.at_once(&request) {
+        if let Some(message) = resolver.answer_now(&request) {
             send(&socket, from, &resolver, message, limit, started).await;
             continue;
         }
-        let Some(guest) = guests.admit(from.ip()) else {
+        let Some(guest) = limiter.admit(from.ip()) else {
             // No answer: the asker comes again, which is what it would do after a failure too.
             resolver.metrics().turned_away.with_label_values(&["busy"]).inc();
             continue;
         };
         let (socket, resolver) = (socket.clone(), resolver.clone());
         tasks.spawn(async move {
-            let message = resolver.in_time(&request).await;
+            let message = resolver.answer_within_limits(&request).await;
             send(&socket, from, &resolver, message, limit, started).await;
             drop(guest);
         });
@@ -160,7 +160,7 @@ fn count(resolver: &Resolver, message: &Message, started: Instant) {
 }
 
 async fn streams(listener: TcpListener, resolver: Arc<Resolver>, admission: Admission) {
-    let guests = Guests::new(STREAMS_MAX, STREAMS_EACH_MAX);
+    let limiter = ClientLimiter::new(STREAMS_MAX, STREAMS_EACH_MAX);
     let mut tasks = tokio::task::JoinSet::new();
     loop {
         while tasks.try_join_next().is_some() {}
@@ -176,7 +176,7 @@ async fn streams(listener: TcpListener, resolver: Arc<Resolver>, admission: Admi
             resolver.metrics().turned_away.with_label_values(&["source"]).inc();
             continue;
         }
-        let Some(guest) = guests.admit(from.ip()) else {
+        let Some(guest) = limiter.admit(from.ip()) else {
             resolver.metrics().turned_away.with_label_values(&["busy"]).inc();
             continue;
         };
@@ -215,9 +215,9 @@ async fn serve(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()
 }
 
 async fn respond(resolver: &Resolver, request: &Request) -> Message {
-    match resolver.at_once(request) {
+    match resolver.answer_now(request) {
         Some(message) => message,
-        None => resolver.in_time(request).await,
+        None => resolver.answer_within_limits(request).await,
     }
 }
 

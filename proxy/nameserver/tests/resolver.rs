@@ -11,7 +11,7 @@ use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode}
 use hickory_proto::rr::{Name, Record, RecordType};
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proxy_dns::Zone;
-use proxy_dns::model::{Leads, NamedEndpoint, NamedPort, NamedService, NamedSlice};
+use proxy_dns::model::{NamedEndpoint, NamedPort, NamedService, NamedSlice, ServiceTarget};
 use proxy_nameserver::{Listener, NameMetrics, Resolver, SharedZone, Upstreams};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -31,9 +31,11 @@ struct Node {
 /// A resolver that listens, with `db` behind `endpoints_len` endpoints.
 async fn node(upstreams: Vec<SocketAddr>, endpoints_len: u32) -> Node {
     let mut zone = Zone::new("cluster.local", ("system", "dns")).unwrap();
-    let headless = NamedService { leads: Leads::ToEndpoints, ports: Box::default() };
-    let external =
-        NamedService { leads: Leads::ToName("www.example.com".into()), ports: Box::default() };
+    let headless = NamedService { leads: ServiceTarget::ToEndpoints, ports: Box::default() };
+    let external = NamedService {
+        leads: ServiceTarget::ToName("www.example.com".into()),
+        ports: Box::default(),
+    };
     zone.service_changed("demo", "db", Some(Arc::new(headless)));
     zone.service_changed("demo", "out", Some(Arc::new(external)));
     let endpoint = |n: u32| NamedEndpoint {
@@ -204,7 +206,7 @@ async fn nothing_is_denied_before_everything_is_known() {
         tokio::task::yield_now().await;
     }
     let service = NamedService {
-        leads: Leads::ToItself([IpAddr::from([10, 96, 0, 9])].into()),
+        leads: ServiceTarget::ToItself([IpAddr::from([10, 96, 0, 9])].into()),
         ports: Box::default(),
     };
     node.zone.change(|zone| zone.service_changed("demo", "later", Some(Arc::new(service))));

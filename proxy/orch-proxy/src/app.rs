@@ -24,28 +24,28 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::Counting;
-use proxy_rules::trap::Trap;
+use proxy_rules::stale_flow_log::StaleFlowLog;
 use proxy_userspace::ForwardMetrics;
 
 use crate::addresses;
 use crate::config::{BindFailure, Config, DetectLocal, LoopbackNodePorts, PodRoutes};
+use crate::conntrack_cleanup;
 use crate::counters::ServiceCounters;
 use crate::dns::{self, Nameserver};
-use crate::driver::{Driver, Pace};
+use crate::driver::{Driver, SyncIntervals};
 use crate::health_check;
 use crate::health_page::HealthPage;
 use crate::host;
+use crate::local_node;
 use crate::loopback;
 use crate::metrics::{HealthMetrics, ProxyMetrics};
 use crate::metrics_page::MetricsPage;
 use crate::mode::Kernel;
-use crate::own_node;
 use crate::router;
-use crate::sources::{self, Desired, Follower, Listeners};
-use crate::sweeper;
+use crate::sources::{self, ChangeHandler, ChangeHandlers, Desired};
 
 /// Group of the packet log that the trap reports to: high, where nobody counts to.
-const TRAP_GROUP: u16 = 0x4f50;
+const STALE_FLOW_GROUP: u16 = 0x4f50;
 
 /// How often the node is asked for while it has no pod addresses, and how long.
 const NODE_POLL: Duration = Duration::from_secs(1);
@@ -85,8 +85,8 @@ pub enum BuildError {
     #[error("node {0} has no blocks of pod addresses")]
     NodeBlocks(String),
     /// The thread for flows could not be started.
-    #[error("start the sweeper")]
-    Sweeper(#[source] std::io::Error),
+    #[error("start the conntrack cleanup thread")]
+    ConntrackCleanup(#[source] std::io::Error),
 }
 
 /// What this program is.
@@ -99,7 +99,7 @@ pub(crate) const BUILD: BuildInfo = BuildInfo {
 };
 
 /// Everything, ready to run.
-pub struct Bound {
+pub struct NftablesProxy {
     client: Client,
     config: Config,
     desired: Arc<Desired>,
@@ -113,7 +113,7 @@ pub struct Bound {
 
 /// Makes everything that the proxy consists of. Settings of the host are put right on the way, as far as the
 /// host lets us.
-pub async fn build(config: Config, kernel: Kernel) -> Result<Bound, BuildError> {
+pub async fn build(config: Config, kernel: Kernel) -> Result<NftablesProxy, BuildError> {
     let client = client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     host::prepare(&config.conntrack);
@@ -130,18 +130,23 @@ pub async fn build(config: Config, kernel: Kernel) -> Result<Bound, BuildError> 
     let client = client.with_metrics(RequestMetrics::register(&registry)?);
     let Kernel { session, features } = kernel;
     let layout = layout(&features, &config);
-    let trap = trap(&layout);
+    let stale_flow_log = stale_flow_log(&layout);
     let desired = Arc::new(Desired::new(Dataplane::new(layout)));
-    let sweeps = sweeper::start(metrics.clone(), Some(trap), sweeper::SETTLE, sweeper::REST)
-        .map_err(BuildError::Sweeper)?;
+    let cleanup_queue = conntrack_cleanup::start(
+        metrics.clone(),
+        Some(stale_flow_log),
+        conntrack_cleanup::SETTLE_DELAY,
+        conntrack_cleanup::UNREPLIED_DELAY,
+    )
+    .map_err(BuildError::ConntrackCleanup)?;
     let mut driver = Driver::new(
         desired.clone(),
         session,
-        sweeps,
+        cleanup_queue,
         metrics,
         status.task("forwarding"),
         readiness.guard("forwarding"),
-        Pace { read_back: config.sync_period, between: config.min_sync_period },
+        SyncIntervals { read_back: config.sync_period, between: config.min_sync_period },
     );
     match NftMonitor::open() {
         Ok(nft_monitor) => driver.use_nft_monitor(nft_monitor),
@@ -156,7 +161,7 @@ pub async fn build(config: Config, kernel: Kernel) -> Result<Bound, BuildError> 
     let health_counts = HealthMetrics::register(&pages.metrics, &prefix)?;
     let health_server = bind(config.health_address, &config).await?;
     let metrics_server = bind(config.metrics_address, &config).await?;
-    Ok(Bound {
+    Ok(NftablesProxy {
         client,
         config,
         desired,
@@ -187,7 +192,7 @@ pub(crate) async fn bind(
 /// The resolver, where there should be one.
 pub(crate) fn nameserver(
     config: &Config,
-    forwards: Arc<dyn Follower>,
+    forwards: Arc<dyn ChangeHandler>,
     registry: &Metrics,
     prefix: &str,
     status: &StatusBoard,
@@ -240,7 +245,7 @@ pub(crate) async fn with_node_blocks(
         loop {
             match nodes.find(&config.node_name).await {
                 Ok(Some(node)) => {
-                    let blocks = own_node::pod_blocks(&node);
+                    let blocks = local_node::pod_blocks(&node);
                     if !blocks.is_empty() {
                         return blocks;
                     }
@@ -254,7 +259,7 @@ pub(crate) async fn with_node_blocks(
     };
     let blocks = tokio::time::timeout(NODE_PATIENCE, blocks).await;
     let blocks = blocks.map_err(|_| BuildError::NodeBlocks(config.node_name.clone()))?;
-    config.settings.local_traffic = own_node::local_traffic(&blocks);
+    config.settings.local_traffic = local_node::local_traffic(&blocks);
     Ok(config)
 }
 
@@ -272,8 +277,8 @@ pub fn layout(features: &KernelFeatures, config: &Config) -> Layout {
 }
 
 /// The trap for stale flows of tables with this layout.
-pub fn trap(layout: &Layout) -> Trap {
-    Trap::new(&layout.table, layout.flags, &layout.families, TRAP_GROUP)
+pub fn stale_flow_log(layout: &Layout) -> StaleFlowLog {
+    StaleFlowLog::new(&layout.table, layout.flags, &layout.families, STALE_FLOW_GROUP)
 }
 
 pub(crate) fn client(config: &Config) -> Result<Client, BuildError> {
@@ -296,7 +301,7 @@ pub(crate) fn client(config: &Config) -> Result<Client, BuildError> {
     Client::new(&client, config.names, agent).map_err(|error| BuildError::Client(error.into()))
 }
 
-impl Bound {
+impl NftablesProxy {
     /// Addresses of the health and metrics servers.
     pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
         let servers = self.health_server.iter().chain(&self.metrics_server);
@@ -315,10 +320,10 @@ impl Bound {
         {
             tracing::error!(%error, "names are not answered: no thread for it");
         }
-        let listeners = Listeners { forwards: self.desired.clone(), names };
+        let listeners = ChangeHandlers { forwards: self.desired.clone(), names };
         self.start_loopback(&drain);
         sources::start(&self.client, &self.config, &listeners, &drain);
-        let node = own_node::follow(&self.client, &self.config.node_name, &drain);
+        let node = local_node::follow(&self.client, &self.config.node_name, &drain);
         if let Some(server) = self.health_server.take() {
             let (pages, sync_health) = (self.pages.clone(), self.driver.sync_health());
             let page = HealthPage {
@@ -330,7 +335,7 @@ impl Bound {
             tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
         }
         let detect = self.config.detect_local;
-        tokio::spawn(own_node::tell(node, detect, self.desired.clone(), drain.clone()));
+        tokio::spawn(local_node::tell(node, detect, self.desired.clone(), drain.clone()));
         let checks = self.desired.health_checks();
         let (sync_health, status) =
             (self.driver.sync_health(), self.pages.status.task("health checks"));

@@ -31,7 +31,7 @@ pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
     for table in table_swap::table_names(&layout.table) {
         layout.families.iter().for_each(|family| clear_table(&table, *family, &mut batch));
     }
-    app::trap(&layout).close(&mut batch);
+    app::stale_flow_log(&layout).close(&mut batch);
     session.commit(batch).map_err(|error| match error.errno() {
         Some(errno::EPERM) => CleanupError::InUse(config.table.clone()),
         _ => CleanupError::Delete(config.table.clone(), error),

@@ -161,7 +161,7 @@ pub fn load(flags: &Flags, names: &'static Names) -> Result<Config, LoadError> {
     settled(load_file(flags, names)?, flags, names)
 }
 
-/// Takes the configuration that a running proxy tells ([`crate::running`]), with its names, and puts the flags over it.
+/// Takes the configuration that a running proxy tells ([`crate::configz_client`]), with its names, and puts the flags over it.
 pub fn load_running(flags: &Flags, told: &str) -> Result<Config, LoadError> {
     let names = names_of(told).unwrap_or_else(|| flags.common.names());
     let told = proto_daemon::config::parse(Path::new("/configz"), told, &[file_type(names)])?;

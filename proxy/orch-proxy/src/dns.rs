@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 
 use crate::addresses;
 use crate::config::Config;
-use crate::sources::Follower;
+use crate::sources::ChangeHandler;
 pub use settings::{DnsFile, DnsFlags, DnsSettings};
 
 /// How often the node's addresses and its resolver configuration are looked at.
@@ -68,7 +68,7 @@ pub struct Nameserver {
     /// The names that it answers for.
     pub zone: Arc<SharedZone>,
     /// Who sends questions here.
-    pub forwards: Arc<dyn Follower>,
+    pub forwards: Arc<dyn ChangeHandler>,
     /// What it counts.
     pub metrics: NameMetrics,
     /// What it does.

@@ -26,12 +26,12 @@ use proxy_rules::layout::{Layout, Map};
 use proxy_rules::model::ServiceId;
 use proxy_rules::stale::{Allowed, stale_flows};
 use proxy_rules::table_swap::{self as swap, TableState};
-use proxy_rules::transaction::{Entries, Load, Run, clear_table};
+use proxy_rules::transaction::{ElementsByMap, Load, Run, clear_table};
 use proxy_rules::{Pass, Transaction};
 
+use crate::conntrack_cleanup::{CleanupQueue, CleanupRequest};
 use crate::metrics::ProxyMetrics;
-use crate::sources::{Desired, Heard};
-use crate::sweeper::{Sweep, Sweeps};
+use crate::sources::{Desired, PendingChanges};
 use crate::table_swap::{self, NamedTables};
 
 mod ruleset_monitor;
@@ -83,16 +83,16 @@ pub struct Driver<T> {
     desired: Arc<Desired>,
     session: Session<T>,
     ownership: Ownership,
-    sweeps: Sweeps,
+    cleanup_queue: CleanupQueue,
     metrics: ProxyMetrics,
     status: TaskStatus,
     ready: Option<ReadyGuard>,
     sync_health: SyncHealth,
-    pace: Pace,
+    pace: SyncIntervals,
     /// Name of the tables; they have this one and another in turn.
     name: String,
     /// What no pass has taken along yet.
-    heard: Heard,
+    heard: PendingChanges,
     /// What the kernel tells of others.
     nft_monitor: Option<NftMonitor>,
     /// Services of which something is left out, as was said last.
@@ -101,7 +101,7 @@ pub struct Driver<T> {
 
 /// How often the driver does what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct SyncIntervals {
     /// All elements are read back after this time though nothing seems to have happened.
     pub read_back: Duration,
     /// Shortest time between two passes; zero for none.
@@ -113,11 +113,11 @@ impl<T: Transport> Driver<T> {
     pub fn new(
         desired: Arc<Desired>,
         session: Session<T>,
-        sweeps: Sweeps,
+        cleanup_queue: CleanupQueue,
         metrics: ProxyMetrics,
         status: TaskStatus,
         ready: ReadyGuard,
-        pace: Pace,
+        pace: SyncIntervals,
     ) -> Self {
         let layout = desired.plane().layout().clone();
         let ownership = match layout.flags {
@@ -128,14 +128,14 @@ impl<T: Transport> Driver<T> {
             desired,
             session,
             ownership,
-            sweeps,
+            cleanup_queue,
             metrics,
             status,
             ready: Some(ready),
             sync_health: SyncHealth::default(),
             pace,
             name: layout.table.clone(),
-            heard: Heard::default(),
+            heard: PendingChanges::default(),
             nft_monitor: None,
             cut: BTreeSet::new(),
         }
@@ -214,7 +214,7 @@ impl<T: Transport> Driver<T> {
     /// Commits what is marked.
     pub fn pass(&mut self) -> Result<(), SyncError> {
         let desired = self.desired.clone();
-        self.heard.add(desired.take_heard());
+        self.heard.add(desired.take_pending());
         let [services, slices] = &self.metrics.pending;
         services.set(i64::try_from(self.heard.services).unwrap_or(i64::MAX));
         slices.set(i64::try_from(self.heard.slices).unwrap_or(i64::MAX));
@@ -270,7 +270,7 @@ impl<T: Transport> Driver<T> {
         let changed = transaction.added.len() + transaction.removed.len();
         self.metrics.elements_changed.inc_by(changed as u64);
         if !stale.is_empty() {
-            self.sweeps.send(Sweep::Stale(stale));
+            self.cleanup_queue.send(CleanupRequest::Stale(stale));
         }
         Ok(())
     }
@@ -308,7 +308,7 @@ impl<T: Transport> Driver<T> {
         .inspect_err(|_| self.metrics.cleanup_failures.inc())
         .map_err(SyncError::Load)?;
         tracing::info!(elements = load.entries.len(), table = layout.table, "loaded the tables");
-        self.sweeps.send(Sweep::Except(Allowed::of(load.entries.iter())));
+        self.cleanup_queue.send(CleanupRequest::Except(Allowed::of(load.entries.iter())));
         drop(load);
         proto_daemon::runtime::trim_heap();
         Ok(())
@@ -375,7 +375,7 @@ impl<T: Transport> Driver<T> {
                 ((*family, closed), (*family, rules))
             })
             .unzip();
-        let empty = Load { tables, entries: Entries::default() };
+        let empty = Load { tables, entries: ElementsByMap::default() };
         self.commit(|batch| empty.encode(layout, batch))?;
         for run in load.entries.runs() {
             for entries in run.entries.chunks(CHUNK_LEN) {

@@ -18,7 +18,7 @@ use proxy_rules::compare::{Comparison, compare};
 use proxy_rules::counters::Counted;
 use proxy_rules::layout::Map;
 use proxy_rules::model::{Protocol, family_of};
-use proxy_rules::trace::{self, Fate, Origin, Packet, Sender, Trace, text};
+use proxy_rules::trace::{self, Origin, Packet, PacketOutcome, Sender, Trace, text};
 
 use crate::addresses;
 use crate::app::{self, BuildError};
@@ -114,8 +114,8 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
         }));
     }
     out.extend(counted(family, &table, &one).into_iter().map(|line| format!("  {line}")));
-    let fates = trace::fates(&table, &packet, &is_local, DRAWS_MAX);
-    out.extend(fates.iter().map(|fate| format!("=> {}", fate_text(fate))));
+    let possible_outcomes = trace::possible_outcomes(&table, &packet, &is_local, DRAWS_MAX);
+    out.extend(possible_outcomes.iter().map(|outcome| format!("=> {}", outcome_text(outcome))));
     out.push("connections that are known".to_owned());
     match flows(&mut session, protocol, to) {
         Ok(flows) => out.extend(indented(flows_text(&flows, name))),
@@ -175,17 +175,17 @@ async fn packet(question: &Question, protocol: Protocol, local: &BTreeSet<IpAddr
     }
 }
 
-fn fate_text(fate: &Fate) -> String {
-    match fate {
-        Fate::Untouched => "goes on untouched".to_owned(),
-        Fate::Sent { to, port, from: Sender::Itself } => format!("to {to} port {port}"),
-        Fate::Sent { to, port, from: Sender::Masqueraded } => {
+fn outcome_text(outcome: &PacketOutcome) -> String {
+    match outcome {
+        PacketOutcome::Untouched => "goes on untouched".to_owned(),
+        PacketOutcome::Sent { to, port, from: Sender::Itself } => format!("to {to} port {port}"),
+        PacketOutcome::Sent { to, port, from: Sender::Masqueraded } => {
             format!("to {to} port {port}, masqueraded")
         }
-        Fate::Reset => "refused with a TCP reset".to_owned(),
-        Fate::Unreachable => "refused with an ICMP error".to_owned(),
-        Fate::Dropped => "dropped".to_owned(),
-        Fate::Unknown(what) => format!("not known: {what}"),
+        PacketOutcome::Reset => "refused with a TCP reset".to_owned(),
+        PacketOutcome::Unreachable => "refused with an ICMP error".to_owned(),
+        PacketOutcome::Dropped => "dropped".to_owned(),
+        PacketOutcome::Unknown(what) => format!("not known: {what}"),
     }
 }
 

@@ -220,7 +220,7 @@ fn no_number_of_a_node_panics() {
         let made = std::panic::catch_unwind(|| {
             let _ = crate::routes::wanted([&node], "n1", &cluster);
             let _ = crate::routes::wanted([&node], &node.metadata.name, &cluster);
-            let _ = crate::own_node::local_traffic(&crate::own_node::pod_blocks(&node));
+            let _ = crate::local_node::local_traffic(&crate::local_node::pod_blocks(&node));
         });
         assert!(made.is_ok(), "{text}");
     }

@@ -11,8 +11,8 @@ use proto_daemon::admin::{AdminPages, page_of};
 use tokio::sync::watch;
 
 use crate::driver::SyncHealth;
+use crate::local_node::LocalNode;
 use crate::metrics::HealthMetrics;
-use crate::own_node::OwnNode;
 
 /// What the health server serves.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub struct HealthPage {
     /// Whether passes succeed.
     pub sync_health: SyncHealth,
     /// The node that this is about.
-    pub node: watch::Receiver<Option<Arc<OwnNode>>>,
+    pub node: watch::Receiver<Option<Arc<LocalNode>>>,
     /// Counts of answers.
     pub counts: HealthMetrics,
 }

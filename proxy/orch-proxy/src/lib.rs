@@ -3,7 +3,7 @@
 //!
 //! [`app::build`] makes everything that can fail at the start, [`app::Bound::run`] runs until it is asked to
 //! stop. Between them: [`sources`] hears of changes and marks them in the shared [`proxy_rules::Dataplane`];
-//! [`driver`] commits what is marked, as soon as there is something; [`sweeper`] lets go of stale flows,
+//! [`driver`] commits what is marked, as soon as there is something; [`conntrack_cleanup`] lets go of stale flows,
 //! away from the path of updates. [`router`], where asked for, keeps routes to the pods of other nodes, and [`dns`]
 //! answers their questions for names.
 
@@ -39,17 +39,17 @@ pub mod metrics_page;
 
 pub mod mode;
 
-pub mod own_node;
+pub mod local_node;
 
 pub mod router;
 
 pub mod routes;
 
-pub mod running;
+pub mod configz_client;
 
 pub mod sources;
 
-pub mod sweeper;
+pub mod conntrack_cleanup;
 
 pub mod userspace;
 

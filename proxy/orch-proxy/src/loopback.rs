@@ -8,7 +8,7 @@ use std::sync::Arc;
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::statusz::TaskStatus;
 use proxy_rules::model::Settings;
-use proxy_userspace::{ForwardMetrics, Forwarder, Limits, Options};
+use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options};
 
 use crate::userspace::connections;
 
@@ -25,10 +25,10 @@ pub fn start(
     drain: DrainWatch,
 ) -> Arc<Forwarder> {
     let forwarder = Arc::new(Forwarder::of_node_ports(settings));
-    let limits = Limits {
+    let limits = ForwarderLimits {
         frontends: FRONTENDS_MAX,
         connections: connections().min(CONNECTIONS_MAX),
-        ..Limits::default()
+        ..ForwarderLimits::default()
     };
     let told = forwarder.clone();
     tokio::spawn(async move {

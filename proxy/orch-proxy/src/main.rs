@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use orch_proxy::flags::{Act, Flags};
-use orch_proxy::mode::Way;
-use orch_proxy::{app, cleanup, config, explain, host, running, userspace};
+use orch_proxy::mode::ForwardingPath;
+use orch_proxy::{app, cleanup, config, configz_client, explain, host, userspace};
 use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
@@ -49,7 +49,7 @@ fn config_for(flags: &Flags) -> Result<config::Config, Failure> {
     if !explains || flags.common.config.is_some() {
         return Ok(told);
     }
-    match running::ask(told.metrics_address) {
+    match configz_client::ask(told.metrics_address) {
         Ok(running) => config::load_running(flags, &running).map_err(Failure::usage),
         Err(error) => {
             tracing::warn!(error = %exit::chain(&error), "only the flags tell how the proxy is configured");
@@ -76,11 +76,11 @@ fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure
 async fn forward(config: config::Config) -> Result<(), Failure> {
     let drain = Drain::default();
     let (running, deadline) = match config.mode.settle(&config).map_err(Failure::run)? {
-        Way::Sockets => {
+        ForwardingPath::Sockets => {
             let bound = userspace::build(config).await.map_err(Failure::run)?;
             (tokio::spawn(bound.run(drain.watch())), USERSPACE_DRAIN_DEADLINE)
         }
-        Way::Kernel(kernel) => {
+        ForwardingPath::Kernel(kernel) => {
             remove_addresses(&config).await;
             let bound = app::build(config, kernel).await.map_err(Failure::run)?;
             (tokio::spawn(bound.run(drain.watch())), DRAIN_DEADLINE)

@@ -52,9 +52,9 @@ impl Mode {
 
     /// The way that this host allows: asks the kernel where that is not told. Fails where the kernel could and we may
     /// not: that has to be said, not worked around.
-    pub fn settle(self, config: &Config) -> Result<Way, BuildError> {
+    pub fn settle(self, config: &Config) -> Result<ForwardingPath, BuildError> {
         if self == Self::Userspace {
-            return Ok(Way::Sockets);
+            return Ok(ForwardingPath::Sockets);
         }
         let kernel = match (self, Kernel::open(config)) {
             (Self::Kernel | Self::Userspace, opened) => Some(opened?),
@@ -69,15 +69,15 @@ impl Mode {
                 tracing::warn!(
                     "this kernel has no nf_tables: every connection passes through this process, and ends with it"
                 );
-                Way::Sockets
+                ForwardingPath::Sockets
             },
-            Way::Kernel,
+            ForwardingPath::Kernel,
         ))
     }
 }
 
 /// How this host forwards.
-pub enum Way {
+pub enum ForwardingPath {
     /// By its kernel.
     Kernel(Kernel),
     /// By sockets of this process.

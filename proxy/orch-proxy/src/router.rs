@@ -13,7 +13,7 @@ use proto_daemon::statusz::TaskStatus;
 use proxy_rules::model::Cidr;
 use tokio::sync::watch;
 
-use crate::routes::{Kernel, RouteError, Routes, plan, wanted};
+use crate::routes::{RouteError, RouteTable, Routes, plan, wanted};
 
 /// How often the kernel's routes are compared though nothing was heard.
 const COMPARE_EVERY: Duration = Duration::from_secs(60);
@@ -93,7 +93,7 @@ async fn keep(
 
 /// Puts the kernel's routes right; returns how many there are.
 async fn compare(wanted: &Routes) -> Result<usize, RouteError> {
-    let kernel = Kernel::open()?;
+    let kernel = RouteTable::open()?;
     let changes = plan(&kernel.current().await?, wanted);
     kernel.apply(&changes).await?;
     Ok(wanted.len())

@@ -16,7 +16,7 @@ use proxy_rules::localise::is_forwardable;
 use proxy_rules::model::Cidr;
 use rtnetlink::{Handle, RouteMessageBuilder};
 
-use crate::own_node;
+use crate::local_node;
 
 /// Marks our routes: a value that rtnetlink(7) leaves to users and that no routing daemon has registered.
 const OURS: RouteProtocol = RouteProtocol::Other(78);
@@ -26,7 +26,7 @@ pub type Routes = BTreeMap<Cidr, IpAddr>;
 
 /// What Node objects ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredRoutes {
     /// The routes to have.
     pub routes: Routes,
     /// Nodes with a range that gets no route, because it is not the cluster's or overlaps this node's own.
@@ -35,7 +35,7 @@ pub struct Wanted {
 
 /// What has to change; removals come first, so that a range that moved is never refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct RouteChanges {
     /// Routes to take away.
     pub withdraw: Vec<(Cidr, IpAddr)>,
     /// Routes to make.
@@ -50,12 +50,12 @@ pub fn wanted<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
     own: &str,
     cluster: &[Cidr],
-) -> Wanted {
+) -> DesiredRoutes {
     let (own, mut others): (Vec<_>, Vec<_>) =
         nodes.into_iter().partition(|node| node.metadata.name == own);
     others.sort_unstable_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     let own: Vec<Cidr> = own.into_iter().flat_map(ranges).collect();
-    let mut wanted = Wanted::default();
+    let mut wanted = DesiredRoutes::default();
     for node in others {
         for range in ranges(node) {
             let is_pods = cluster.iter().any(|block| block.covers(&range));
@@ -75,7 +75,7 @@ pub fn wanted<'a>(
 
 /// The pod ranges that a node object names, at most one a family as Kubernetes has it.
 fn ranges(node: &Node) -> impl Iterator<Item = Cidr> {
-    let listed = own_node::pod_blocks(node).into_iter().take(2);
+    let listed = local_node::pod_blocks(node).into_iter().take(2);
     listed.filter_map(|range| range.parse().ok())
 }
 
@@ -87,12 +87,12 @@ fn internal_address(node: &Node, v4: bool) -> Option<IpAddr> {
 }
 
 /// What turns `current` into `wanted`.
-pub fn plan(current: &Routes, wanted: &Routes) -> Changes {
+pub fn plan(current: &Routes, wanted: &Routes) -> RouteChanges {
     let missing_in = |from: &Routes, other: &Routes| {
         let differs = |(range, hop): &(&Cidr, &IpAddr)| other.get(range) != Some(hop);
         from.iter().filter(differs).map(|(range, hop)| (*range, *hop)).collect()
     };
-    Changes { withdraw: missing_in(current, wanted), announce: missing_in(wanted, current) }
+    RouteChanges { withdraw: missing_in(current, wanted), announce: missing_in(wanted, current) }
 }
 
 /// Why the routes are not as they should be.
@@ -129,16 +129,16 @@ pub enum RouteError {
 
 /// The kernel's routes.
 #[derive(Debug)]
-pub struct Kernel {
+pub struct RouteTable {
     handle: Handle,
 }
 
-impl Kernel {
+impl RouteTable {
     /// Opens route netlink; its driver runs as a task until this is dropped.
-    pub fn open() -> Result<Kernel, RouteError> {
+    pub fn open() -> Result<RouteTable, RouteError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(RouteError::Open)?;
         tokio::spawn(connection);
-        Ok(Kernel { handle })
+        Ok(RouteTable { handle })
     }
 
     /// Our routes as the kernel has them.
@@ -157,7 +157,7 @@ impl Kernel {
 
     /// Makes every change that can be made; the first error of those that cannot. A route that somebody else has is
     /// left alone, and is such an error.
-    pub async fn apply(&self, changes: &Changes) -> Result<(), RouteError> {
+    pub async fn apply(&self, changes: &RouteChanges) -> Result<(), RouteError> {
         let mut outcome = Ok(());
         for (range, hop) in &changes.withdraw {
             let Some(message) = message(*range, *hop) else { continue };
@@ -286,7 +286,7 @@ mod tests {
             changes.announce,
             [route("10.1.0.0/24", "3.3.3.3"), route("10.3.0.0/24", "2.2.2.2")]
         );
-        assert_eq!(plan(&new, &new), Changes::default());
+        assert_eq!(plan(&new, &new), RouteChanges::default());
     }
 
     #[test]

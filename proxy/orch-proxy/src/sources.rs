@@ -27,7 +27,7 @@ use crate::dns;
 pub struct Desired {
     plane: Mutex<Dataplane>,
     changed: Notify,
-    heard: Mutex<Heard>,
+    heard: Mutex<PendingChanges>,
     /// How many of the two sources have been heard completely.
     complete: watch::Sender<usize>,
     /// What load balancers are told.
@@ -41,7 +41,7 @@ const TRIGGERS_MAX: usize = 10_000;
 
 /// What was heard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct PendingChanges {
     /// Changes of services.
     pub services: u64,
     /// Changes of slices.
@@ -50,7 +50,7 @@ pub struct Heard {
     pub triggers: Vec<SystemTime>,
 }
 
-impl Heard {
+impl PendingChanges {
     /// Takes in what was heard later.
     pub fn add(&mut self, later: Self) {
         self.services = self.services.saturating_add(later.services);
@@ -113,11 +113,11 @@ impl Desired {
     }
 
     /// What was heard since this was asked last.
-    pub fn take_heard(&self) -> Heard {
+    pub fn take_pending(&self) -> PendingChanges {
         std::mem::take(&mut *self.heard())
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
+    fn heard(&self) -> MutexGuard<'_, PendingChanges> {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -138,21 +138,21 @@ impl Desired {
     }
 }
 
-impl Follower for Desired {
+impl ChangeHandler for Desired {
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         self.plane().service_changed(id, service);
-        self.heard().add(Heard { services: 1, ..Heard::default() });
+        self.heard().add(PendingChanges { services: 1, ..PendingChanges::default() });
         self.notify();
     }
 
     fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>) {
         self.plane().slice_changed(name, old, new);
-        self.heard().add(Heard { slices: 1, ..Heard::default() });
+        self.heard().add(PendingChanges { slices: 1, ..PendingChanges::default() });
         self.notify();
     }
 
-    fn known(&self, id: ServiceId) -> ServiceId {
-        self.plane().known(&id)
+    fn intern_service_id(&self, id: ServiceId) -> ServiceId {
+        self.plane().intern_service_id(&id)
     }
 
     /// Of the first list nothing is noted: that is as old as it is.
@@ -169,7 +169,7 @@ impl Follower for Desired {
 }
 
 /// Follows what this node forwards, told of each change in order. Must not block.
-pub trait Follower: Send + Sync {
+pub trait ChangeHandler: Send + Sync {
     /// A service as it is now, or that there is none.
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>);
 
@@ -177,7 +177,7 @@ pub trait Follower: Send + Sync {
     fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>);
 
     /// The same name as it is kept already, so that it is kept once.
-    fn known(&self, id: ServiceId) -> ServiceId {
+    fn intern_service_id(&self, id: ServiceId) -> ServiceId {
         id
     }
 
@@ -190,9 +190,9 @@ pub trait Follower: Send + Sync {
 
 /// Who is told of services and slices.
 #[derive(Clone)]
-pub struct Listeners {
+pub struct ChangeHandlers {
     /// What this node forwards.
-    pub forwards: Arc<dyn Follower>,
+    pub forwards: Arc<dyn ChangeHandler>,
     /// What names lead to, where names are answered.
     pub names: Option<Arc<SharedZone>>,
 }
@@ -212,7 +212,7 @@ impl<L, N> Default for Kept<L, N> {
 
 /// Follows services and slices until drained. What this node neither forwards nor names is dropped as soon as
 /// it has been read.
-pub fn start(client: &Client, config: &Config, listeners: &Listeners, drain: &DrainWatch) {
+pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain: &DrainWatch) {
     let (names, node_name) = (config.names, config.node_name.clone());
     // Names are also those of services that others forward, or nobody.
     let naming = listeners.names.is_some();
@@ -240,7 +240,7 @@ pub fn start(client: &Client, config: &Config, listeners: &Listeners, drain: &Dr
         let local = local.filter(|local| Some(&local.service) != answered_here.as_ref());
         let named = naming.then(|| name_slice(&slice, names)).flatten().map(Arc::new);
         let local = local.map(|slice| {
-            let service = forwards.known(slice.service);
+            let service = forwards.intern_service_id(slice.service);
             Arc::new(LocalSlice { service, ..slice })
         });
         Kept { forwarded: local, named }
@@ -265,7 +265,7 @@ fn system_time(text: &str) -> Option<SystemTime> {
     UNIX_EPOCH.checked_add(Duration::from_micros(u64::try_from(micros).ok()?))
 }
 
-impl Listeners {
+impl ChangeHandlers {
     fn hear_service(&self, change: Change<Kept<LocalService, NamedService>>) {
         let (key, new) = match change {
             Change::Applied { key, new, .. } => (key, new),
@@ -297,10 +297,10 @@ impl Listeners {
 }
 
 /// Says once that a source is complete.
-struct Once(Option<Listeners>);
+struct Once(Option<ChangeHandlers>);
 
 impl Once {
-    fn new(listeners: &Listeners) -> Self {
+    fn new(listeners: &ChangeHandlers) -> Self {
         Self(Some(listeners.clone()))
     }
 

@@ -14,7 +14,9 @@ use proto_daemon::metrics::Metrics;
 use proto_daemon::ready::{Readiness, ReadyGuard};
 use proto_daemon::statusz::StatusBoard;
 use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
-use proxy_userspace::{AddressError, ForwardMetrics, Forwarder, Limits, Options, ServiceAddresses};
+use proxy_userspace::{
+    AddressError, ForwardMetrics, Forwarder, ForwarderLimits, Options, ServiceAddresses,
+};
 
 use crate::app::{self, BuildError};
 use crate::config::{Config, PodRoutes};
@@ -23,13 +25,13 @@ use crate::driver::SyncHealth;
 use crate::health_page::HealthPage;
 use crate::metrics::HealthMetrics;
 use crate::metrics_page::MetricsPage;
-use crate::sources::{self, Follower, Listeners};
-use crate::{cleanup, health_check, own_node, router};
+use crate::sources::{self, ChangeHandler, ChangeHandlers};
+use crate::{cleanup, health_check, local_node, router};
 
 /// Open files beside those of connections.
 const FILES_BESIDE: u64 = 1024;
 
-impl Follower for Forwarder {
+impl ChangeHandler for Forwarder {
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         Forwarder::service_changed(self, id, service);
     }
@@ -44,7 +46,7 @@ impl Follower for Forwarder {
 }
 
 /// Everything, ready to run.
-pub struct Bound {
+pub struct UserspaceProxy {
     client: Client,
     config: Config,
     forwarder: Arc<Forwarder>,
@@ -59,7 +61,7 @@ pub struct Bound {
 }
 
 /// Makes everything that the proxy consists of. Tables that an earlier process left would forward too: they go.
-pub async fn build(config: Config) -> Result<Bound, BuildError> {
+pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     let client = app::client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let config = app::with_protected(&client, app::with_node_blocks(&client, config).await?);
@@ -70,7 +72,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let prefix = config.names.metric_prefix("proxy");
     let registry = Metrics::new(&prefix, app::BUILD)?;
     let client = client.with_metrics(RequestMetrics::register(&registry)?);
-    let mut limits = Limits { connections: connections(), ..Limits::default() };
+    let mut limits = ForwarderLimits { connections: connections(), ..ForwarderLimits::default() };
     limits.idle = config.udp_timeout.unwrap_or(limits.idle);
     let options = Options {
         limits,
@@ -89,7 +91,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     let health_counts = HealthMetrics::register(&pages.metrics, &prefix)?;
     let health_server = app::bind(config.health_address, &config).await?;
     let metrics_server = app::bind(config.metrics_address, &config).await?;
-    Ok(Bound {
+    Ok(UserspaceProxy {
         client,
         config,
         forwarder,
@@ -106,7 +108,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
 
 /// Connections for which there are files: as many as the host lets us have, within our own bound.
 pub(crate) fn connections() -> usize {
-    let most = Limits::default().connections;
+    let most = ForwarderLimits::default().connections;
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
     if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
         tracing::debug!(%error, "the limit of open files stays");
@@ -116,7 +118,7 @@ pub(crate) fn connections() -> usize {
     most.min(fit.max(1))
 }
 
-impl Bound {
+impl UserspaceProxy {
     /// Forwards until drained. Connections end with the process.
     pub async fn run(self, drain: DrainWatch) {
         if let Some(server) = self.metrics_server {
@@ -129,9 +131,9 @@ impl Bound {
         {
             tracing::error!(%error, "names are not answered: no thread for it");
         }
-        let listeners = Listeners { forwards: self.forwarder.clone(), names };
+        let listeners = ChangeHandlers { forwards: self.forwarder.clone(), names };
         sources::start(&self.client, &self.config, &listeners, &drain);
-        let mut node = own_node::follow(&self.client, &self.config.node_name, &drain);
+        let mut node = local_node::follow(&self.client, &self.config.node_name, &drain);
         let (checks, status) =
             (self.forwarder.health_checks(), self.pages.status.task("health checks"));
         let sync_health = self.sync_health.clone();

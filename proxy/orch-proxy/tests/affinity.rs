@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::{Net, Reply};
-use orch_proxy::driver::{Driver, Pace};
+use orch_proxy::driver::{Driver, SyncIntervals};
 use orch_proxy::metrics::ProxyMetrics;
 use orch_proxy::sources::Desired;
 use proto_daemon::metrics::{BuildInfo, Metrics};
@@ -100,11 +100,12 @@ fn start(seconds: u32, pods: &[usize]) -> (Arc<Desired>, Driver<Socket>) {
     let mut driver = Driver::new(
         desired.clone(),
         Session::new(Socket::open().unwrap()),
-        orch_proxy::sweeper::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO).unwrap(),
+        orch_proxy::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
+            .unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),
-        Pace { read_back: Duration::from_secs(900), between: Duration::ZERO },
+        SyncIntervals { read_back: Duration::from_secs(900), between: Duration::ZERO },
     );
     driver.pass().unwrap();
     (desired, driver)

@@ -26,7 +26,7 @@ use proxy_kernel::{Session, Socket};
 use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::ruleset::TableRules;
 use proxy_rules::model::{Choice, Protocol, family_of};
-use proxy_rules::trace::{Fate, Sender, fates};
+use proxy_rules::trace::{PacketOutcome, Sender, possible_outcomes};
 use sctp::Associations;
 use sys::{in_namespace, run};
 use tokio::io::AsyncReadExt;
@@ -80,13 +80,16 @@ impl Node {
         &mut self,
         tables: &[(Family, TableRules)],
         question: &Question,
-    ) -> (Reply, BTreeSet<Fate>) {
+    ) -> (Reply, BTreeSet<PacketOutcome>) {
         self.next_port = 20_000 + (self.next_port - 19_999) % 10_000;
         let port = self.next_port;
         let table = &tables.iter().find(|(f, _)| *f == family_of(question.to)).unwrap().1;
         let local = [NODE[0], NODE[1], "127.0.0.1", "::1"].map(ip);
-        let traced = fates(table, &question.packet(port), &|a| local.contains(&a), 1024);
-        let silent = traced.iter().all(|fate| matches!(fate, Fate::Dropped | Fate::Untouched));
+        let traced =
+            possible_outcomes(table, &question.packet(port), &|a| local.contains(&a), 1024);
+        let silent = traced
+            .iter()
+            .all(|outcome| matches!(outcome, PacketOutcome::Dropped | PacketOutcome::Untouched));
         let patience = if silent { SILENCE } else { PATIENCE };
         let from = match question.from {
             Asker::Node => "node",
@@ -103,7 +106,8 @@ impl Node {
                 self.associations.call((from, port), (question.to, question.port), patience)
             }
         };
-        self.served.0 += u32::from(traced.iter().any(|fate| matches!(fate, Fate::Sent { .. })));
+        self.served.0 +=
+            u32::from(traced.iter().any(|outcome| matches!(outcome, PacketOutcome::Sent { .. })));
         self.served.1 += 1;
         (reply, traced)
     }
@@ -137,26 +141,26 @@ fn call_udp(source: SocketAddr, to: SocketAddr, patience: Duration) -> Reply {
 }
 
 /// Whether what became of a connection is among what can become of it.
-fn agrees(reply: &Reply, traced: &BTreeSet<Fate>, question: &Question) -> bool {
+fn agrees(reply: &Reply, traced: &BTreeSet<PacketOutcome>, question: &Question) -> bool {
     let is_host = question.from == Asker::Node;
-    traced.iter().any(|fate| match (fate, reply) {
-        (Fate::Sent { to, port, from }, Reply::Answer { server, port: at, peer }) => {
+    traced.iter().any(|outcome| match (outcome, reply) {
+        (PacketOutcome::Sent { to, port, from }, Reply::Answer { server, port: at, peer }) => {
             let masqueraded = *peer != question.source();
             // What this machine sends carries its address, masqueraded or not.
             let seen = is_host || (*from == Sender::Masqueraded) == masqueraded;
             (to, port) == (server, at) && seen
         }
-        (Fate::Reset, Reply::Refused) => question.protocol == Protocol::Tcp,
-        (Fate::Unreachable, Reply::Refused) => question.protocol != Protocol::Tcp,
-        (Fate::Dropped, Reply::Silence) => true,
+        (PacketOutcome::Reset, Reply::Refused) => question.protocol == Protocol::Tcp,
+        (PacketOutcome::Unreachable, Reply::Refused) => question.protocol != Protocol::Tcp,
+        (PacketOutcome::Dropped, Reply::Silence) => true,
         // A process hears at once that its datagram was not permitted.
-        (Fate::Dropped, Reply::Refused) => is_host,
+        (PacketOutcome::Dropped, Reply::Refused) => is_host,
         // Whoever it was sent to has it,
-        (Fate::Untouched, Reply::Answer { server, port, .. }) => {
+        (PacketOutcome::Untouched, Reply::Answer { server, port, .. }) => {
             (*server, *port) == (question.to, question.port)
         }
         // or nobody is there, or somebody who says that the port is closed.
-        (Fate::Untouched, Reply::Silence | Reply::Refused) => true,
+        (PacketOutcome::Untouched, Reply::Silence | Reply::Refused) => true,
         _ => false,
     })
 }

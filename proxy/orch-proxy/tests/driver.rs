@@ -9,9 +9,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use orch_proxy::driver::{Driver, Pace};
+use orch_proxy::driver::{Driver, SyncIntervals};
 use orch_proxy::metrics::ProxyMetrics;
-use orch_proxy::sources::{Desired, Follower};
+use orch_proxy::sources::{ChangeHandler, Desired};
 use proto_daemon::drain::Drain;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
@@ -59,11 +59,12 @@ fn node_of(
     let driver = Driver::new(
         desired.clone(),
         Session::new(Socket::open().unwrap()),
-        orch_proxy::sweeper::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO).unwrap(),
+        orch_proxy::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
+            .unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),
-        Pace { read_back: Duration::from_secs(900), between: Duration::ZERO },
+        SyncIntervals { read_back: Duration::from_secs(900), between: Duration::ZERO },
     );
     (desired, driver)
 }

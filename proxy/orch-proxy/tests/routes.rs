@@ -7,7 +7,7 @@ mod sys;
 
 use std::net::IpAddr;
 
-use orch_proxy::routes::{Kernel, RouteError, Routes, plan, wanted};
+use orch_proxy::routes::{RouteError, RouteTable, Routes, plan, wanted};
 use proto_api::core::v1::{Node, NodeAddress};
 use proxy_rules::model::Cidr;
 use sys::{in_namespace, run};
@@ -27,7 +27,7 @@ fn routes_are_made_moved_and_withdrawn() {
         run(&["ip", "route", "add", "10.9.0.0/24", "via", "172.30.0.9"]);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let kernel = Kernel::open().unwrap();
+            let kernel = RouteTable::open().unwrap();
             assert_eq!(kernel.current().await.unwrap(), Routes::new());
             let first =
                 Routes::from([route("10.1.0.0/24", "172.30.0.2"), route("fd02::/64", "fd01::2")]);
@@ -65,7 +65,7 @@ fn routes_follow_the_nodes() {
         let table = || run(&["ip", "-4", "route", "show", "proto", "78"]);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let kernel = Kernel::open().unwrap();
+            let kernel = RouteTable::open().unwrap();
             let follow = async |nodes: &[Node]| {
                 let wanted = wanted(nodes, "a", &["10.1.0.0/16".parse().unwrap()]).routes;
                 kernel.apply(&plan(&kernel.current().await.unwrap(), &wanted)).await

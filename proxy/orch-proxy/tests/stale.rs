@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use net::{Net, Reply, ask_udp};
 use orch_proxy::app;
-use orch_proxy::driver::{Driver, Pace};
+use orch_proxy::conntrack_cleanup;
+use orch_proxy::driver::{Driver, SyncIntervals};
 use orch_proxy::metrics::ProxyMetrics;
 use orch_proxy::sources::Desired;
-use orch_proxy::sweeper;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -59,7 +59,7 @@ struct Node {
 
 impl Node {
     fn start(settle: Duration, with_trap: bool) -> Self {
-        Self::start_with((settle, sweeper::REST), with_trap, Removed::Left)
+        Self::start_with((settle, conntrack_cleanup::UNREPLIED_DELAY), with_trap, Removed::Left)
     }
 
     fn start_with(pauses: (Duration, Duration), with_trap: bool, removed: Removed) -> Self {
@@ -75,18 +75,18 @@ impl Node {
             families: FAMILIES.into(),
             settings: Settings { removed, ..Settings::default() },
         };
-        let trap = with_trap.then(|| app::trap(&layout));
+        let stale_flow_log = with_trap.then(|| app::stale_flow_log(&layout));
         let desired = Arc::new(Desired::new(Dataplane::new(layout)));
         let registry = Metrics::new("x", BuildInfo { version: "0", commit: "0" }).unwrap();
         let metrics = ProxyMetrics::register(&registry, "x").unwrap();
         let driver = Driver::new(
             desired.clone(),
             session,
-            sweeper::start(metrics.clone(), trap, pauses.0, pauses.1).unwrap(),
+            conntrack_cleanup::start(metrics.clone(), stale_flow_log, pauses.0, pauses.1).unwrap(),
             metrics.clone(),
             StatusBoard::default().task("forwarding"),
             Readiness::default().guard("forwarding"),
-            Pace { read_back: NEVER, between: Duration::ZERO },
+            SyncIntervals { read_back: NEVER, between: Duration::ZERO },
         );
         let mut node = Self { net, desired, driver, metrics };
         let port = LocalPort {
@@ -238,7 +238,7 @@ fn an_association_is_led_to_another_pod_at_its_second_packet() {
 
 /// Lets go of idle flows.
 fn walk(with_trap: bool) {
-    let mut node = Node::start(sweeper::SETTLE, with_trap);
+    let mut node = Node::start(conntrack_cleanup::SETTLE_DELAY, with_trap);
     let sockets = node.sockets();
     for (family, socket) in &sockets {
         assert_eq!(served_by(socket).0, ip(PODS[0][*family]));
@@ -293,7 +293,7 @@ fn where_the_packet_log_s_group_is_another_s_the_walk_lets_go_of_all() {
             families: FAMILIES.into(),
             settings: Settings::default(),
         };
-        let group = app::trap(&layout).group;
+        let group = app::stale_flow_log(&layout).group;
         let _theirs = PacketLog::open(group).unwrap();
         assert!(PacketLog::open(group).is_err(), "a group has one listener");
         walk(true);
@@ -302,7 +302,11 @@ fn where_the_packet_log_s_group_is_another_s_the_walk_lets_go_of_all() {
 
 /// Connections through the service to a pod that goes: reset where that is wanted, else left alone.
 fn long_lived(removed: Removed) -> std::io::Result<usize> {
-    let mut node = Node::start_with((sweeper::SETTLE, sweeper::REST), true, removed);
+    let mut node = Node::start_with(
+        (conntrack_cleanup::SETTLE_DELAY, conntrack_cleanup::UNREPLIED_DELAY),
+        true,
+        removed,
+    );
     let listener = net::inside("pod1", || TcpListener::bind((PODS[0][0], TARGET + 1)).unwrap());
     let mut client = net::inside("client", || TcpStream::connect((SERVICE[0], PORT)).unwrap());
     let (mut server, _) = listener.accept().unwrap();

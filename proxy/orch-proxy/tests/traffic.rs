@@ -25,7 +25,7 @@ use proxy_rules::model::{
     Policy, Protocol, ServiceId, Settings, SlicePort, family_of,
 };
 use proxy_rules::stale::stale_flows;
-use proxy_rules::trace::{Fate, Origin, Packet, Sender, fates};
+use proxy_rules::trace::{Origin, Packet, PacketOutcome, Sender, possible_outcomes};
 use proxy_rules::{Dataplane, Pass};
 use sys::{in_namespace, run};
 
@@ -104,7 +104,7 @@ impl Node {
     }
 
     /// Asks tracer and kernel what becomes of connections, and wants both to say `expected`.
-    fn ask(&self, protocol: Protocol, from: &str, to: &str, port: u16, expected: &[Fate]) {
+    fn ask(&self, protocol: Protocol, from: &str, to: &str, port: u16, expected: &[PacketOutcome]) {
         let family = usize::from(ip(to).is_ipv6());
         let (origin, src) = match from {
             "node" => (Origin::Host, NODE[family]),
@@ -117,22 +117,22 @@ impl Node {
         let tables = self.plane.tables();
         let table = &tables.iter().find(|(f, _)| *f == family_of(ip(to))).unwrap().1;
         let local = [NODE[0], NODE[1], "127.0.0.1", "::1"].map(ip);
-        let traced = fates(table, &packet, &|address| local.contains(&address), 16);
-        let wanted: BTreeSet<Fate> = expected.iter().cloned().collect();
+        let traced = possible_outcomes(table, &packet, &|address| local.contains(&address), 16);
+        let wanted: BTreeSet<PacketOutcome> = expected.iter().cloned().collect();
         let question = format!("{protocol:?} {from} -> {to}:{port}");
         assert_eq!(traced, wanted, "tracer: {question}");
         // With two endpoints, 24 connections miss one of them once in 8 million runs.
         let tries = if wanted.len() > 1 { 24 } else { 2 };
-        let real: BTreeSet<Fate> = (0..tries)
+        let real: BTreeSet<PacketOutcome> = (0..tries)
             .map(|_| match self.net.call(from, protocol, ip(to), port) {
-                Reply::Answer { server, port, peer } => Fate::Sent {
+                Reply::Answer { server, port, peer } => PacketOutcome::Sent {
                     to: server,
                     port,
                     from: if peer == ip(src) { Sender::Itself } else { Sender::Masqueraded },
                 },
-                Reply::Refused if protocol == Protocol::Tcp => Fate::Reset,
-                Reply::Refused => Fate::Unreachable,
-                Reply::Silence => Fate::Dropped,
+                Reply::Refused if protocol == Protocol::Tcp => PacketOutcome::Reset,
+                Reply::Refused => PacketOutcome::Unreachable,
+                Reply::Silence => PacketOutcome::Dropped,
             })
             .collect();
         assert_eq!(real, wanted, "kernel: {question}");
@@ -169,8 +169,8 @@ fn service(last: u8, protocol: Protocol) -> LocalService {
     }
 }
 
-fn sent(pods: &[&str], from: Sender) -> Vec<Fate> {
-    pods.iter().map(|pod| Fate::Sent { to: ip(pod), port: PORT, from }).collect()
+fn sent(pods: &[&str], from: Sender) -> Vec<PacketOutcome> {
+    pods.iter().map(|pod| PacketOutcome::Sent { to: ip(pod), port: PORT, from }).collect()
 }
 
 use Sender::{Itself, Masqueraded};
@@ -192,9 +192,10 @@ fn cluster_addresses() {
             node.expose(&format!("far{n}"), local, &[(1, Place::Elsewhere)]);
         }
         node.pass();
-        for (n, protocol, refused) in
-            [(1, Protocol::Tcp, Fate::Reset), (2, Protocol::Udp, Fate::Unreachable)]
-        {
+        for (n, protocol, refused) in [
+            (1, Protocol::Tcp, PacketOutcome::Reset),
+            (2, Protocol::Udp, PacketOutcome::Unreachable),
+        ] {
             for family in [0, 1] {
                 let to = |n: u8| service(n, protocol).cluster_ips[family].to_string();
                 let pods = pods(family);
@@ -206,7 +207,7 @@ fn cluster_addresses() {
                 node.ask(protocol, "pod1", &to(n), 81, std::slice::from_ref(&refused));
                 node.ask(protocol, "pod1", &to(n + 10), 80, std::slice::from_ref(&refused));
                 node.ask(protocol, "node", &to(n + 10), 80, std::slice::from_ref(&refused));
-                node.ask(protocol, "pod1", &to(n + 20), 80, &[Fate::Dropped]);
+                node.ask(protocol, "pod1", &to(n + 20), 80, &[PacketOutcome::Dropped]);
             }
         }
     });

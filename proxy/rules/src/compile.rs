@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use proxy_netfilter::nft::{Data, Element, Family, Value};
 
 use crate::budget::Budget;
-use crate::choose::{Backend, ByPort, choose, consistent, reslot};
-use crate::claims::{Claim, Claims, Rank};
+use crate::endpoint_selection::{Backend, SlicesByPort, consistent, reslot, select_endpoints};
+use crate::frontend_owners::{Claim, FrontendOwners, Rank};
 use crate::layout::{
-    BACKENDS_MAX, Class, Draw, Layout, Map, address_value, backend_value, live_key, node_port_key,
-    service_key, slot_key, source_range_key,
+    BACKENDS_MAX, Class, EndpointPool, Layout, Map, address_value, backend_value, live_key,
+    node_port_key, service_key, slot_key, source_range_key,
 };
 use crate::model::{
     Choice, Cidr, Counting, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol,
@@ -21,7 +21,7 @@ use crate::steps;
 
 /// One element of one of our maps.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
+pub struct SetElement {
     /// The table.
     pub family: Family,
     /// The map.
@@ -32,7 +32,7 @@ pub struct Entry {
     pub data: Option<Value>,
 }
 
-impl Entry {
+impl SetElement {
     /// Where it is: table, map and key.
     pub fn place(&self) -> (Family, Map, Value) {
         (self.family, self.map, self.key.clone())
@@ -68,11 +68,11 @@ impl Entry {
 /// Where elements go as they are made.
 pub trait Sink {
     /// Takes one.
-    fn push(&mut self, entry: Entry);
+    fn push(&mut self, entry: SetElement);
 }
 
-impl Sink for Vec<Entry> {
-    fn push(&mut self, entry: Entry) {
+impl Sink for Vec<SetElement> {
+    fn push(&mut self, entry: SetElement) {
         Self::push(self, entry);
     }
 }
@@ -125,7 +125,7 @@ pub fn compile<'a>(
         service,
         settings: &layout.settings,
         zone: zone.filter(|_| service.topology == Topology::Hints),
-        slices: ByPort::new(slices),
+        slices: SlicesByPort::new(slices),
         before: Before::of(old),
         taken: BTreeSet::new(),
         budget: Budget::default(),
@@ -158,7 +158,7 @@ struct Work<'a> {
     service: &'a LocalService,
     settings: &'a Settings,
     zone: Option<&'a str>,
-    slices: ByPort<'a>,
+    slices: SlicesByPort<'a>,
     before: Before<'a>,
     /// A frontend that two ports of the service ask for, which the API forbids, is the first one's.
     taken: BTreeSet<Claim>,
@@ -174,18 +174,19 @@ impl Work<'_> {
         addresses: &Addresses,
     ) -> Option<CompiledPort> {
         let choice = self.service.choice;
-        self.budget.take(self.slices.candidates(port).saturating_add(1))?;
-        let mut chosen = choose(&self.slices, family, port, self.zone);
+        self.budget.take(self.slices.endpoints_len(port).saturating_add(1))?;
+        let mut chosen = select_endpoints(&self.slices, family, port, self.zone);
         chosen.all.truncate(BACKENDS_MAX);
         chosen.here.truncate(BACKENDS_MAX);
         if choice == Choice::Consistent {
-            let slots = consistent::size(chosen.all.len()) + consistent::size(chosen.here.len());
+            let slots =
+                consistent::table_len(chosen.all.len()) + consistent::table_len(chosen.here.len());
             self.budget.take(slots)?;
         }
         let before = self.before.port(family, port);
         let before = before.filter(|before| before.choice != Choice::Consistent);
         let slots = |old: Option<&Packed<Backend>>, wanted: &[Backend]| match choice {
-            Choice::Consistent => consistent::table(wanted).into(),
+            Choice::Consistent => consistent::build_table(wanted).into(),
             _ => reslot(old.into_iter().flat_map(Packed::iter), wanted).into(),
         };
         let mut compiled = CompiledPort {
@@ -316,15 +317,15 @@ impl Compiled {
     }
 
     /// Puts the elements of what it claims and owns into `entries`.
-    pub fn entries(&self, id: &ServiceId, claims: &Claims, entries: &mut impl Sink) {
+    pub fn entries(&self, id: &ServiceId, claims: &FrontendOwners, entries: &mut impl Sink) {
         for ip in self.cluster_ips.iter().filter(|ip| claims.owns(&Claim::ClusterIp(**ip), id)) {
             let (family, map) = (family_of(*ip), Map::ClusterIps);
-            entries.push(Entry { family, map, key: address_value(ip), data: None });
+            entries.push(SetElement { family, map, key: address_value(ip), data: None });
         }
         for ip in self.hairpin.iter().filter(|ip| claims.owns(&Claim::Hairpin(**ip), id)) {
             let address = address_value(ip);
             let key = Value::concat(&[address.bytes(), address.bytes()]);
-            entries.push(Entry { family: family_of(*ip), map: Map::Hairpin, key, data: None });
+            entries.push(SetElement { family: family_of(*ip), map: Map::Hairpin, key, data: None });
         }
         for port in &self.ports {
             for (frontend, policy) in &port.frontends {
@@ -392,7 +393,7 @@ impl CompiledPort {
     fn frontend_entries(&self, frontend: Frontend, policy: Policy, out: &mut impl Sink) {
         let mut push = |map, key: &Value, data| {
             steps::count(1);
-            out.push(Entry { family: self.family, map, key: key.clone(), data });
+            out.push(SetElement { family: self.family, map, key: key.clone(), data });
         };
         let (address_maps, node_port_maps) = (
             [Map::Services, Map::ServicesExternal, Map::Masquerade, Map::Endpoints],
@@ -406,11 +407,11 @@ impl CompiledPort {
         let (key, [inside, outside, masquerade, endpoints], draw_all, draw_here) = match frontend {
             Frontend::NodePort(port) => {
                 let key = node_port_key(self.protocol, port);
-                (key, node_port_maps, Draw::NodePort, Draw::NodePortHere)
+                (key, node_port_maps, EndpointPool::NodePort, EndpointPool::NodePortHere)
             }
             Frontend::ClusterIp(ip) | Frontend::External(ip) | Frontend::LoadBalancer(ip) => {
                 let key = service_key(&ip, self.protocol, self.number);
-                (key, address_maps, Draw::Service, Draw::ServiceHere)
+                (key, address_maps, EndpointPool::Service, EndpointPool::ServiceHere)
             }
         };
         let is_cluster_ip = matches!(frontend, Frontend::ClusterIp(_));
@@ -442,14 +443,14 @@ impl CompiledPort {
         }
     }
 
-    fn counter(&self, frontend: Frontend) -> Entry {
+    fn counter(&self, frontend: Frontend) -> SetElement {
         let (map, key) = match frontend {
             Frontend::NodePort(port) => (Map::NodePortCounted, node_port_key(self.protocol, port)),
             Frontend::ClusterIp(ip) | Frontend::External(ip) | Frontend::LoadBalancer(ip) => {
                 (Map::Counted, service_key(&ip, self.protocol, self.number))
             }
         };
-        Entry { family: self.family, map, key, data: None }
+        SetElement { family: self.family, map, key, data: None }
     }
 
     fn live_key(&self, frontend: Frontend, backend: &Backend) -> Value {
@@ -475,11 +476,11 @@ impl CompiledPort {
         keys.sort_unstable();
         keys.dedup();
         if !keys.is_empty() {
-            out.push(Entry { family, map: Map::Gated, key, data: None });
+            out.push(SetElement { family, map: Map::Gated, key, data: None });
         }
         steps::count(keys.len());
         for key in keys {
-            out.push(Entry { family, map: Map::SourceRanges, key, data: None });
+            out.push(SetElement { family, map: Map::SourceRanges, key, data: None });
         }
     }
 }

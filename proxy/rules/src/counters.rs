@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use proxy_netfilter::nft::{Element, Expr, Family};
 
 use crate::Dataplane;
-use crate::claims::Claim;
+use crate::frontend_owners::Claim;
 use crate::layout::Map;
 use crate::model::{Protocol, ServiceId};
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use proxy_netfilter::nft::{Family, TableRules, Value};
 
-use crate::claims::{Claim, Claims};
-use crate::compile::{Compiled, Entry};
+use crate::compile::{Compiled, SetElement};
+use crate::frontend_owners::{Claim, FrontendOwners};
 use crate::hash::FastMap;
 use crate::health::HealthChecks;
 use crate::layout::{Class, Layout, Map};
@@ -52,7 +52,7 @@ pub struct Dataplane {
     marked: Vec<ServiceId>,
     /// Endpoints that went, and the services that they were of.
     gone: Vec<(ServiceId, Gone)>,
-    claims: Claims,
+    claims: FrontendOwners,
     classes: BTreeSet<(Family, Class)>,
     /// Classes from which on the tables are made anew.
     classes_max: usize,
@@ -121,7 +121,7 @@ pub enum Pass {
 pub type Isolate = fn(&mut dyn FnMut()) -> bool;
 
 /// Data of an element before and after; none where it is not there.
-type Difference = BTreeMap<(Family, Map, Value), (Option<Entry>, Option<Entry>)>;
+type Difference = BTreeMap<(Family, Map, Value), (Option<SetElement>, Option<SetElement>)>;
 
 impl Dataplane {
     /// A node without services.
@@ -132,7 +132,7 @@ impl Dataplane {
             services_len: 0,
             marked: Vec::new(),
             gone: Vec::new(),
-            claims: Claims::default(),
+            claims: FrontendOwners::default(),
             classes: BTreeSet::new(),
             classes_max: CLASSES_SPARE,
             asked: BTreeSet::new(),
@@ -180,7 +180,7 @@ impl Dataplane {
             return;
         }
         self.services_len += usize::from(service.is_some());
-        let id = self.known(id);
+        let id = self.intern_service_id(id);
         let record = self.services.entry(id.clone()).or_default();
         self.services_len -= usize::from(record.service.is_some());
         record.service = service;
@@ -188,7 +188,7 @@ impl Dataplane {
     }
 
     /// The same name as it is kept here, so that it is kept once.
-    pub fn known(&self, id: &ServiceId) -> ServiceId {
+    pub fn intern_service_id(&self, id: &ServiceId) -> ServiceId {
         self.services.get_key_value(id).map_or(id, |(known, _)| known).clone()
     }
 
@@ -211,7 +211,7 @@ impl Dataplane {
             record.mark(&old.service, &mut self.marked);
         }
         if let Some(new) = new {
-            let id = self.known(&new.service);
+            let id = self.intern_service_id(&new.service);
             let record = self.services.entry(id.clone()).or_default();
             record.slices.set(name, Some(new));
             record.mark(&id, &mut self.marked);
@@ -351,8 +351,9 @@ impl Dataplane {
             }
         }
         let no_room = self.fill.values().any(|fill| fill.elements > fill.room);
-        let is_new =
-            |e: &Entry| Map::SELDOM.contains(&e.map) && !self.asked.contains(&(e.family, e.map));
+        let is_new = |e: &SetElement| {
+            Map::SELDOM.contains(&e.map) && !self.asked.contains(&(e.family, e.map))
+        };
         let nobody_asks = transaction.added.iter().any(is_new);
         let too_many = self.classes.len() + transaction.classes.len() > self.classes_max;
         if no_room

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_netfilter::nft::{Data, Element, Family, TableRules, Value};
 
-use crate::compile::Entry;
+use crate::compile::SetElement;
 use crate::layout::Map;
 use crate::transaction::Transaction;
 
@@ -68,10 +68,10 @@ fn same(a: &BTreeMap<Value, Element>, b: &BTreeMap<Value, Element>) -> bool {
     a.len() == b.len() && a.iter().all(|(key, e)| b.get(key).is_some_and(|o| o.data == e.data))
 }
 
-fn entry(family: Family, map: Map, element: &Element) -> Entry {
+fn entry(family: Family, map: Map, element: &Element) -> SetElement {
     let data = match &element.data {
         Some(Data::Value(value)) => Some(value.clone()),
         Some(Data::Verdict(_)) | None => None,
     };
-    Entry { family, map, key: element.key.clone(), data }
+    SetElement { family, map, key: element.key.clone(), data }
 }

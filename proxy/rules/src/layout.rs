@@ -23,11 +23,11 @@ pub use map::Map;
 pub(crate) use rules::{SOURCE_RANGES, source_range};
 
 mod class;
-pub use class::{Class, Draw};
+pub use class::{Class, EndpointPool};
 
 mod rules;
 
-pub(crate) mod words;
+pub(crate) mod expr_builders;
 
 /// First slot of the endpoints on this node, in the map that also holds all of them.
 pub const HERE_FIRST_SLOT: u32 = 1 << 15;

@@ -17,13 +17,13 @@ pub mod packed;
 
 pub mod localise;
 
-pub mod choose;
+pub mod endpoint_selection;
 
 pub mod layout;
 
 pub mod compile;
 
-pub mod claims;
+pub mod frontend_owners;
 
 pub mod transaction;
 
@@ -43,7 +43,7 @@ pub mod node_ports;
 
 pub mod stale;
 
-pub mod trap;
+pub mod stale_flow_log;
 
 pub mod table_swap;
 

@@ -128,6 +128,9 @@ mod tests {
     #[test]
     fn an_ipv4_endpoint_takes_six_bytes() {
         assert_eq!(size_of::<(Ipv4Addr, <LocalEndpoint as Addressed>::Rest)>(), 6);
-        assert_eq!(size_of::<(Ipv4Addr, <crate::choose::Backend as Addressed>::Rest)>(), 8);
+        assert_eq!(
+            size_of::<(Ipv4Addr, <crate::endpoint_selection::Backend as Addressed>::Rest)>(),
+            8
+        );
     }
 }

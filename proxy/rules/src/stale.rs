@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proxy_netfilter::ct::{AddressFamily, Flow, FlowFilter, STATUS_DNAT, TupleFilter};
 use proxy_netfilter::nft::Family;
 
-use crate::compile::Entry;
+use crate::compile::SetElement;
 use crate::hash::FastMap;
 use crate::layout::{Class, Map};
 use crate::model::Protocol;
@@ -30,8 +30,8 @@ pub fn stale_flows(transaction: &Transaction) -> Vec<StaleFlows> {
     let come: BTreeSet<Pair> = transaction.added.iter().filter_map(Pair::of).collect();
     let lost = gone.difference(&come).map(Pair::flows);
     // Both lists are sorted by place.
-    let is_new = |entry: &Entry| {
-        let place = |e: &Entry| {
+    let is_new = |entry: &SetElement| {
+        let place = |e: &SetElement| {
             (e.family, e.map).cmp(&(entry.family, entry.map)).then_with(|| e.key.cmp(&entry.key))
         };
         transaction.removed.binary_search_by(place).is_err()
@@ -110,7 +110,7 @@ pub struct Allowed {
 
 impl Allowed {
     /// The frontends of these elements.
-    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Self {
+    pub fn of<'a>(entries: impl IntoIterator<Item = &'a SetElement>) -> Self {
         let mut frontends: HashMap<Frontend, HashSet<(IpAddr, u16)>> = HashMap::new();
         for entry in entries {
             if let Some(pair) = Pair::of(entry) {
@@ -165,7 +165,7 @@ struct Frontend {
 
 impl Pair {
     /// Reads an element of an endpoint map, of a protocol that needs this.
-    fn of(entry: &Entry) -> Option<Self> {
+    fn of(entry: &SetElement) -> Option<Self> {
         if !matches!(entry.map, Map::Endpoints | Map::NodePortEndpoints) {
             return None;
         }
@@ -194,7 +194,7 @@ impl Pair {
 
 impl Frontend {
     /// Reads the beginning of a key.
-    fn read(entry: &Entry) -> Option<Self> {
+    fn read(entry: &SetElement) -> Option<Self> {
         let family = match entry.family {
             Family::Ip6 => AddressFamily::V6,
             Family::Ip | Family::Inet => AddressFamily::V4,
@@ -256,7 +256,7 @@ fn split_address(family: AddressFamily, bytes: &[u8]) -> Option<(IpAddr, &[u8])>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Draw, backend_value, node_port_key, service_key, slot_key};
+    use crate::layout::{EndpointPool, backend_value, node_port_key, service_key, slot_key};
     use crate::model::Choice;
     use proxy_netfilter::nft::Value;
 
@@ -264,11 +264,11 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    fn entry(map: Map, key: Value, data: Value) -> Entry {
-        Entry { family: Family::Ip, map, key, data: Some(data) }
+    fn entry(map: Map, key: Value, data: Value) -> SetElement {
+        SetElement { family: Family::Ip, map, key, data: Some(data) }
     }
 
-    fn slot(protocol: Protocol, slot: u32, endpoint: u8) -> Entry {
+    fn slot(protocol: Protocol, slot: u32, endpoint: u8) -> SetElement {
         let key = slot_key(&service_key(&ip(1), protocol, 53), slot);
         entry(Map::Endpoints, key, backend_value(&ip(endpoint), 5353))
     }
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn flows_that_were_there_before_their_service_pass_it_by() {
-        let class = Class::Balance(Draw::NodePort, Choice::Random, 1).data();
+        let class = Class::Balance(EndpointPool::NodePort, Choice::Random, 1).data();
         let added = vec![
             entry(Map::NodePorts, node_port_key(Protocol::Udp, 30053), class.clone()),
             entry(Map::NodePorts, node_port_key(Protocol::Tcp, 30053), class),

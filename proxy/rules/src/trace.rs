@@ -2,7 +2,7 @@
 //! explain a connection to people.
 //!
 //! It runs the rules themselves, expression by expression, so it knows nothing of services. It knows the
-//! expressions that our rules use; any other ends the trace as [`Fate::Unknown`].
+//! expressions that our rules use; any other ends the trace as [`PacketOutcome::Unknown`].
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ mod jhash;
 pub mod text;
 
 mod machine;
-use machine::{Connection, Machine, Stop};
+use machine::{Connection, HookVerdict, Machine};
 
 /// The first packet of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub enum Origin {
 
 /// What becomes of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
+pub enum PacketOutcome {
     /// No rule concerns it.
     Untouched,
     /// It goes to an endpoint.
@@ -88,12 +88,12 @@ pub struct Step {
     /// Its comment.
     pub rule: String,
     /// Elements that its lookups found, in order.
-    pub found: Vec<Looked>,
+    pub found: Vec<MatchedElement>,
 }
 
 /// An element that a lookup found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Looked {
+pub struct MatchedElement {
     /// The set.
     pub set: String,
     /// The key.
@@ -108,14 +108,14 @@ pub struct Trace {
     /// Rules whose conditions all held, in order.
     pub steps: Vec<Step>,
     /// What became of it.
-    pub fate: Fate,
+    pub outcome: PacketOutcome,
     /// What it wrote into maps, in order.
-    pub learned: Vec<Learned>,
+    pub learned: Vec<SetUpdate>,
 }
 
 /// What a packet writes into a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Learned {
+pub struct SetUpdate {
     /// The map.
     pub set: String,
     /// The key.
@@ -124,7 +124,7 @@ pub struct Learned {
     pub data: Option<Value>,
 }
 
-impl Learned {
+impl SetUpdate {
     /// Writes it into a table, as the kernel does before the next packet.
     pub fn apply(&self, table: &mut TableRules) {
         let Some(set) = table.sets.get_mut(&self.set) else { return };
@@ -154,39 +154,43 @@ pub fn trace(
     };
     let original = Connection { original: *packet, dnat: false };
     let (to, port) = match machine.run(entry, packet, &original) {
-        Stop::Dnat(bytes, port) => match address_from(&bytes) {
+        HookVerdict::Dnat(bytes, port) => match address_from(&bytes) {
             Some(address) => (address, port),
-            None => return machine.end(Fate::Unknown("destination of another family".into())),
+            None => {
+                return machine.end(PacketOutcome::Unknown("destination of another family".into()));
+            }
         },
-        Stop::Accept => return machine.end(Fate::Untouched),
-        Stop::Masquerade => {
-            return machine.end(Fate::Unknown("masquerade before routing".into()));
+        HookVerdict::Accept => return machine.end(PacketOutcome::Untouched),
+        HookVerdict::Masquerade => {
+            return machine.end(PacketOutcome::Unknown("masquerade before routing".into()));
         }
-        Stop::Fate(fate) => return machine.end(fate),
+        HookVerdict::Final(outcome) => return machine.end(outcome),
     };
     // What comes in for this machine is delivered; only what leaves it passes postrouting.
     if packet.origin != Origin::Host && is_local(to) {
-        return machine.end(Fate::Sent { to, port, from: Sender::Itself });
+        return machine.end(PacketOutcome::Sent { to, port, from: Sender::Itself });
     }
     let rewritten = Packet { dst: to, dst_port: port, ..*packet };
     let connection = Connection { dnat: true, ..original };
     let from = match machine.run(HookPoint::POSTROUTING, &rewritten, &connection) {
-        Stop::Masquerade => Sender::Masqueraded,
-        Stop::Accept => Sender::Itself,
-        Stop::Dnat(..) => return machine.end(Fate::Unknown("destination after routing".into())),
-        Stop::Fate(fate) => return machine.end(fate),
+        HookVerdict::Masquerade => Sender::Masqueraded,
+        HookVerdict::Accept => Sender::Itself,
+        HookVerdict::Dnat(..) => {
+            return machine.end(PacketOutcome::Unknown("destination after routing".into()));
+        }
+        HookVerdict::Final(outcome) => return machine.end(outcome),
     };
-    machine.end(Fate::Sent { to, port, from })
+    machine.end(PacketOutcome::Sent { to, port, from })
 }
 
 /// All that can become of a packet, whatever is drawn; each draw is tried up to `draws_max` values.
-pub fn fates(
+pub fn possible_outcomes(
     table: &TableRules,
     packet: &Packet,
     is_local: &dyn Fn(IpAddr) -> bool,
     draws_max: u32,
-) -> std::collections::BTreeSet<Fate> {
-    let mut fates = std::collections::BTreeSet::new();
+) -> std::collections::BTreeSet<PacketOutcome> {
+    let mut possible_outcomes = std::collections::BTreeSet::new();
     let mut tries = 1;
     let mut turn = 0;
     while turn < tries {
@@ -194,10 +198,10 @@ pub fn fates(
             tries = tries.max(count.min(draws_max));
             turn.min(count.saturating_sub(1))
         };
-        fates.insert(trace(table, packet, is_local, &mut draw).fate);
+        possible_outcomes.insert(trace(table, packet, is_local, &mut draw).outcome);
         turn += 1;
     }
-    fates
+    possible_outcomes
 }
 
 fn address_from(bytes: &[u8]) -> Option<IpAddr> {

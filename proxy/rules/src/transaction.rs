@@ -5,7 +5,7 @@ use proxy_netfilter::nft::object::Elements;
 use proxy_netfilter::nft::ruleset::SetElements;
 use proxy_netfilter::nft::{Batch, Data, Element, Family, TableRules, Value};
 
-use crate::compile::{Entry, Sink};
+use crate::compile::{SetElement, Sink};
 use crate::layout::{Class, Layout, Map};
 use crate::stale::StaleFlows;
 
@@ -20,9 +20,9 @@ pub struct Transaction {
     /// Lengths of prefix that have no rule yet.
     pub prefixes: Vec<(Family, u8)>,
     /// Elements that go, with the data that they have; sorted.
-    pub removed: Vec<Entry>,
+    pub removed: Vec<SetElement>,
     /// Elements that come; sorted. A key whose data change is removed and added.
-    pub added: Vec<Entry>,
+    pub added: Vec<SetElement>,
     /// Connections of protocols with a handshake that end with it all the same.
     pub resets: Vec<StaleFlows>,
 }
@@ -38,15 +38,15 @@ impl Transaction {
     }
 
     /// Takes in what turns `before`, the elements of a service, into `after`. Empties both.
-    pub fn add_difference(&mut self, before: &mut Vec<Entry>, after: &mut Vec<Entry>) {
+    pub fn add_difference(&mut self, before: &mut Vec<SetElement>, after: &mut Vec<SetElement>) {
         // Both are in the same order, and mostly equal.
-        let same = |(a, b): &(&Entry, &Entry)| a == b;
+        let same = |(a, b): &(&SetElement, &SetElement)| a == b;
         let head = before.iter().zip(&*after).take_while(same).count();
         let tails = before.iter().skip(head).rev().zip(after.iter().skip(head).rev());
         let tail = tails.take_while(same).count();
-        let strip = |entries: &mut Vec<Entry>| {
+        let strip = |entries: &mut Vec<SetElement>| {
             entries.truncate(entries.len() - tail);
-            let mut middle: Vec<Entry> = entries.drain(head..).collect();
+            let mut middle: Vec<SetElement> = entries.drain(head..).collect();
             entries.clear();
             middle.sort_unstable();
             middle
@@ -118,7 +118,7 @@ pub struct Run<'a> {
     /// The map.
     pub map: Map,
     /// At least one.
-    pub entries: &'a [Entry],
+    pub entries: &'a [SetElement],
 }
 
 impl Run<'_> {
@@ -131,12 +131,12 @@ impl Run<'_> {
 
 /// Many elements, each map's by themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entries {
-    groups: Vec<((Family, Map), Vec<Entry>)>,
+pub struct ElementsByMap {
+    groups: Vec<((Family, Map), Vec<SetElement>)>,
 }
 
-impl Sink for Entries {
-    fn push(&mut self, entry: Entry) {
+impl Sink for ElementsByMap {
+    fn push(&mut self, entry: SetElement) {
         let place = (entry.family, entry.map);
         match self.groups.iter_mut().find(|(other, _)| *other == place) {
             Some((_, group)) => group.push(entry),
@@ -145,7 +145,7 @@ impl Sink for Entries {
     }
 }
 
-impl Entries {
+impl ElementsByMap {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.groups.iter().map(|(_, group)| group.len()).sum()
@@ -157,7 +157,7 @@ impl Entries {
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub fn iter(&self) -> impl Iterator<Item = &SetElement> {
         self.groups.iter().flat_map(|(_, group)| group)
     }
 
@@ -176,8 +176,8 @@ impl Entries {
     }
 }
 
-fn runs(entries: &[Entry]) -> impl Iterator<Item = Run<'_>> {
-    let same = |a: &Entry, b: &Entry| (a.family, a.map) == (b.family, b.map);
+fn runs(entries: &[SetElement]) -> impl Iterator<Item = Run<'_>> {
+    let same = |a: &SetElement, b: &SetElement| (a.family, a.map) == (b.family, b.map);
     entries.chunk_by(same).filter_map(|entries| {
         let first = entries.first()?;
         Some(Run { family: first.family, map: first.map, entries })
@@ -190,7 +190,7 @@ pub struct Load {
     /// The tables without the services' elements.
     pub tables: Vec<(Family, TableRules)>,
     /// The services' elements.
-    pub entries: Entries,
+    pub entries: ElementsByMap,
 }
 
 impl Load {

@@ -7,7 +7,7 @@ mod world;
 
 use proptest::prelude::*;
 use proxy_rules::model::family_of;
-use proxy_rules::trace::fates;
+use proxy_rules::trace::possible_outcomes;
 use world::{NODE, Question, World, cases, expected, ip, questions, worlds};
 
 fn worlds_with_questions() -> impl Strategy<Value = (World, Vec<Question>)> {
@@ -28,7 +28,7 @@ proptest! {
         let local = [NODE[0], NODE[1], "127.0.0.1", "::1"].map(ip);
         for question in questions.into_iter().filter(|question| world.can_send(question.from)) {
             let table = &tables.iter().find(|(f, _)| *f == family_of(question.to)).unwrap().1;
-            let traced = fates(table, &question.packet(40_000), &|a| local.contains(&a), 64);
+            let traced = possible_outcomes(table, &question.packet(40_000), &|a| local.contains(&a), 64);
             let expected = expected(&world, &question);
             prop_assert!(expected.admits(&traced), "{:?}: {:?}, not {:?}", question, traced, expected);
         }

@@ -46,14 +46,14 @@ pub enum AddressError {
 
 /// This machine's addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct LinkAddresses {
     /// Those on the link.
     pub services: BTreeSet<IpAddr>,
     /// All others.
     pub node: BTreeSet<IpAddr>,
 }
 
-impl Found {
+impl LinkAddresses {
     /// Addresses that the link lacks. One that is this machine's already is left alone.
     pub fn missing(&self, wanted: &BTreeSet<IpAddr>) -> Vec<IpAddr> {
         let absent = |a: &&IpAddr| !self.services.contains(a) && !self.node.contains(a);
@@ -83,9 +83,9 @@ impl ServiceAddresses {
     }
 
     /// All addresses of this machine.
-    pub async fn find(&self) -> Result<Found, AddressError> {
+    pub async fn find(&self) -> Result<LinkAddresses, AddressError> {
         let index = self.index().await?;
-        let mut found = Found::default();
+        let mut found = LinkAddresses::default();
         let mut messages = self.handle.address().get().execute();
         while let Some(message) = messages.try_next().await.map_err(listing)? {
             let list = match Some(message.header.index) == index {
@@ -231,7 +231,8 @@ mod tests {
         let set = |list: &[&str]| -> BTreeSet<IpAddr> {
             list.iter().map(|ip| ip.parse().unwrap()).collect()
         };
-        let found = Found { services: set(&["10.96.0.1", "10.96.0.2"]), node: set(&["192.0.2.1"]) };
+        let found =
+            LinkAddresses { services: set(&["10.96.0.1", "10.96.0.2"]), node: set(&["192.0.2.1"]) };
         let wanted = set(&["10.96.0.2", "10.96.0.3", "192.0.2.1"]);
         assert_eq!(found.missing(&wanted), ["10.96.0.3".parse::<IpAddr>().unwrap()]);
         assert_eq!(found.surplus(&wanted), ["10.96.0.1".parse::<IpAddr>().unwrap()]);

@@ -14,8 +14,8 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
-use crate::places::Place;
-use crate::ports::{Lead, Shared};
+use crate::connection_limiter::ConnectionPermit;
+use crate::ports::{BackendPicker, Shared};
 
 /// The largest datagram.
 const DATAGRAM_LEN: usize = 65_535;
@@ -74,7 +74,11 @@ struct Sessions {
 }
 
 /// Takes datagrams and hands them on. Ends only when aborted, and its sessions with it.
-pub async fn forward(socket: Arc<UdpSocket>, mut lead: watch::Receiver<Lead>, shared: Arc<Shared>) {
+pub async fn forward(
+    socket: Arc<UdpSocket>,
+    mut picker: watch::Receiver<BackendPicker>,
+    shared: Arc<Shared>,
+) {
     let mut sessions = Sessions {
         near: socket.clone(),
         shared,
@@ -87,8 +91,8 @@ pub async fn forward(socket: Arc<UdpSocket>, mut lead: watch::Receiver<Lead>, sh
         // All arms are cancel safe.
         tokio::select! {
             ready = socket.readable() => {
-                let lead = lead.borrow().clone();
-                match ready.and_then(|()| sessions.take_one(&lead)) {
+                let picker = picker.borrow().clone();
+                match ready.and_then(|()| sessions.take_one(&picker)) {
                     // Nothing was there after all, or an earlier answer came back as unreachable.
                     Err(error)
                         if matches!(
@@ -102,10 +106,10 @@ pub async fn forward(socket: Arc<UdpSocket>, mut lead: watch::Receiver<Lead>, sh
                     Ok(()) => {}
                 }
             },
-            changed = lead.changed() => match changed {
+            changed = picker.changed() => match changed {
                 Ok(()) => {
-                    let lead = lead.borrow_and_update().clone();
-                    sessions.end_removed(&lead);
+                    let picker = picker.borrow_and_update().clone();
+                    sessions.end_removed(&picker);
                 }
                 Err(_) => return,
             },
@@ -121,15 +125,15 @@ pub async fn forward(socket: Arc<UdpSocket>, mut lead: watch::Receiver<Lead>, sh
 impl Sessions {
     /// Takes a datagram from the socket and hands it on; fails when none can be taken. The buffer is on the stack, so
     /// that thousands of silent frontends hold none.
-    fn take_one(&mut self, lead: &Lead) -> std::io::Result<()> {
+    fn take_one(&mut self, picker: &BackendPicker) -> std::io::Result<()> {
         let mut buffer = [0; DATAGRAM_LEN];
         let (len, client) = self.near.try_recv_from(&mut buffer)?;
-        self.hand_on(buffer.get(..len).unwrap_or_default(), client, lead);
+        self.hand_on(buffer.get(..len).unwrap_or_default(), client, picker);
         Ok(())
     }
 
-    fn hand_on(&mut self, datagram: &[u8], client: SocketAddr, lead: &Lead) {
-        if !self.open.contains_key(&client) && !self.begin(client, lead) {
+    fn hand_on(&mut self, datagram: &[u8], client: SocketAddr, picker: &BackendPicker) {
+        if !self.open.contains_key(&client) && !self.begin(client, picker) {
             return;
         }
         let Some(session) = self.open.get(&client) else { return };
@@ -145,8 +149,8 @@ impl Sessions {
     }
 
     /// Begins a session; says whether there is one.
-    fn begin(&mut self, client: SocketAddr, lead: &Lead) -> bool {
-        let Some(backend) = lead.pick(&self.shared, client.ip(), &[]) else {
+    fn begin(&mut self, client: SocketAddr, picker: &BackendPicker) -> bool {
+        let Some(backend) = picker.pick(&self.shared, client.ip(), &[]) else {
             return self.refused("none");
         };
         if self.open.len() >= self.shared.limits.sessions {
@@ -190,8 +194,8 @@ impl Sessions {
     }
 
     /// Ends sessions whose endpoint is no longer one; the next datagram of the client gets another.
-    fn end_removed(&mut self, lead: &Lead) {
-        let gone = self.open.iter().filter(|(_, session)| !lead.target.has(&session.backend));
+    fn end_removed(&mut self, picker: &BackendPicker) {
+        let gone = self.open.iter().filter(|(_, session)| !picker.target.has(&session.backend));
         let gone: Vec<(SocketAddr, u64)> = gone.map(|(client, s)| (*client, s.number)).collect();
         for (client, number) in gone {
             self.end(client, number);
@@ -245,7 +249,7 @@ struct Answers {
     client: SocketAddr,
     shared: Arc<Shared>,
     last: LastWord,
-    _place: Place,
+    _place: ConnectionPermit,
 }
 
 impl Answers {

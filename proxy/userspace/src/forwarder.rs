@@ -13,9 +13,9 @@ use proxy_rules::model::{LocalService, LocalSlice, ServiceId, Settings};
 use proxy_rules::node_ports::NodePortService;
 use tokio::sync::{Notify, watch};
 
-use crate::addresses::{Found, ServiceAddresses};
+use crate::addresses::{LinkAddresses, ServiceAddresses};
 use crate::metrics::ForwardMetrics;
-use crate::plan::{Changes, Frontend, Plan, Target};
+use crate::plan::{Frontend, FrontendBackends, ListenerChanges, Plan};
 use crate::ports::{Ports, Shared};
 use crate::sockets;
 
@@ -29,7 +29,7 @@ const RETRY: Backoff =
 
 /// Bounds and times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ForwarderLimits {
     /// Addresses and ports that are listened at.
     pub frontends: usize,
     /// Connections and sessions, of all frontends together. A connection takes two open files, a session one.
@@ -44,7 +44,7 @@ pub struct Limits {
     pub idle: Duration,
 }
 
-impl Default for Limits {
+impl Default for ForwarderLimits {
     fn default() -> Self {
         Self {
             frontends: 65_536,
@@ -62,7 +62,7 @@ impl Default for Limits {
 #[derive(Debug)]
 pub struct Options {
     /// Bounds and times.
-    pub limits: Limits,
+    pub limits: ForwarderLimits,
     /// Name of the link that gets the services' addresses, at most 13 bytes; none where no address is needed.
     pub link: Option<String>,
     /// What is counted.
@@ -206,7 +206,7 @@ struct Work {
     shared: Arc<Shared>,
     addresses: Option<ServiceAddresses>,
     /// Frontends that could not be opened, and where they should lead.
-    failed: BTreeMap<Frontend, Arc<Target>>,
+    failed: BTreeMap<Frontend, Arc<FrontendBackends>>,
     /// Ports for whose protocol this host has no sockets.
     unserved: usize,
     /// What could not be done the last time.
@@ -277,17 +277,17 @@ impl Work {
         self.unserved = unserved;
     }
 
-    async fn find(&self) -> Found {
-        let Some(addresses) = &self.addresses else { return Found::default() };
+    async fn find(&self) -> LinkAddresses {
+        let Some(addresses) = &self.addresses else { return LinkAddresses::default() };
         let found = addresses.find().await;
         found.unwrap_or_else(|error| {
             tracing::warn!(error = %chain(&error), "this node's addresses are not known");
-            Found::default()
+            LinkAddresses::default()
         })
     }
 
     /// Opens and closes listeners, those that failed before among them; what could not be opened, in words.
-    fn apply(&mut self, mut changes: Changes) -> Option<String> {
+    fn apply(&mut self, mut changes: ListenerChanges) -> Option<String> {
         for frontend in &changes.close {
             self.failed.remove(frontend);
         }
@@ -296,7 +296,7 @@ impl Work {
         changes.open.extend(again.filter(|(frontend, _)| !told.contains(frontend)));
         let mut problem = None;
         for (frontend, target, error) in self.ports.apply(changes) {
-            let (service, at) = (&target.stem.service, frontend.at);
+            let (service, at) = (&target.service_port.service, frontend.at);
             problem = Some(format!("{service}: listen at {at}: {error}"));
             self.failed.insert(frontend, target);
         }

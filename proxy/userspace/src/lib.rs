@@ -20,10 +20,10 @@
 
 mod addresses;
 mod balance;
+mod connection_limiter;
 mod datagrams;
 mod forwarder;
 mod metrics;
-mod places;
 mod plan;
 mod ports;
 mod sockets;
@@ -31,7 +31,7 @@ mod streams;
 
 pub use addresses::{AddressError, ServiceAddresses};
 pub use balance::Balance;
-pub use forwarder::{Forwarder, Limits, Options};
+pub use forwarder::{Forwarder, ForwarderLimits, Options};
 pub use metrics::ForwardMetrics;
-pub use plan::{Frontend, Plan, Sctp, Target};
+pub use plan::{Frontend, FrontendBackends, Plan, Sctp};
 pub use ports::Ports;

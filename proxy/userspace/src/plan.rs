@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proxy_netfilter::nft::Family;
 use proxy_rules::budget::{Budget, WORK_MAX};
-use proxy_rules::choose::{Backend, ByPort, choose};
+use proxy_rules::endpoint_selection::{Backend, SlicesByPort, select_endpoints};
 use proxy_rules::health::{HealthCheck, HealthChecks, local_endpoints};
 use proxy_rules::model::{
     Choice, Cidr, LocalPort, LocalService, LocalSlice, Policy, Protocol, ServiceId, Settings,
@@ -28,7 +28,7 @@ pub struct Frontend {
 
 /// A port of a service in one family: all its frontends share what is remembered of clients.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Stem {
+pub struct ServicePort {
     /// The service.
     pub service: ServiceId,
     /// Name of its port.
@@ -41,9 +41,9 @@ pub struct Stem {
 
 /// Where a frontend leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct FrontendBackends {
     /// The port of the service.
-    pub stem: Stem,
+    pub service_port: ServicePort,
     /// Endpoints for clients inside the cluster.
     pub inside: Arc<[SocketAddr]>,
     /// Endpoints for clients outside.
@@ -54,7 +54,7 @@ pub struct Target {
     pub only: Arc<[Cidr]>,
 }
 
-impl Target {
+impl FrontendBackends {
     /// The endpoints that a client may reach.
     pub fn backends(&self, client: IpAddr, is_inside: bool) -> &[SocketAddr] {
         if !is_inside && !self.admits(client) {
@@ -82,12 +82,12 @@ impl Target {
 
 /// Clients that are part of the cluster: pods, and this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Inside {
+pub struct ClusterRange {
     pods: Vec<Cidr>,
     addresses: BTreeSet<IpAddr>,
 }
 
-impl Inside {
+impl ClusterRange {
     /// Whether the client is one of them.
     pub fn contains(&self, client: IpAddr) -> bool {
         let is_pod = || self.pods.iter().any(|block| block.contains(client));
@@ -104,16 +104,16 @@ enum Rank {
 
 /// What has to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct ListenerChanges {
     /// Frontends that lead nowhere any more.
     pub close: Vec<Frontend>,
     /// Frontends that are new or lead elsewhere.
-    pub open: Vec<(Frontend, Arc<Target>)>,
+    pub open: Vec<(Frontend, Arc<FrontendBackends>)>,
 }
 
-impl Changes {
+impl ListenerChanges {
     /// Takes later changes along: of each frontend the last word counts.
-    pub fn merge(&mut self, later: Changes) {
+    pub fn merge(&mut self, later: ListenerChanges) {
         let closed: HashSet<Frontend> = later.close.iter().copied().collect();
         let opened: HashSet<Frontend> = later.open.iter().map(|(frontend, _)| *frontend).collect();
         let kept = |frontend: &Frontend| !closed.contains(frontend) && !opened.contains(frontend);
@@ -149,7 +149,7 @@ pub struct Plan {
     zone: Option<Box<str>>,
     services: HashMap<ServiceId, Record>,
     marked: HashSet<ServiceId>,
-    claims: HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<Target>>>,
+    claims: HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<FrontendBackends>>>,
     /// How many services have an address.
     addresses: BTreeMap<IpAddr, usize>,
     health_checks: HealthChecks,
@@ -237,9 +237,9 @@ impl Plan {
     }
 
     /// Who is part of the cluster.
-    pub fn inside(&self) -> Inside {
+    pub fn inside(&self) -> ClusterRange {
         let own = self.node.iter().chain(self.addresses.keys()).copied();
-        Inside { pods: self.settings.local_blocks().to_vec(), addresses: own.collect() }
+        ClusterRange { pods: self.settings.local_blocks().to_vec(), addresses: own.collect() }
     }
 
     /// Notes the zone that this node is in.
@@ -301,13 +301,13 @@ impl Plan {
     }
 
     /// Plans what is marked and says what has to change.
-    pub fn pass(&mut self) -> Changes {
-        let mut touched: BTreeMap<Frontend, Option<Arc<Target>>> = BTreeMap::new();
+    pub fn pass(&mut self) -> ListenerChanges {
+        let mut touched: BTreeMap<Frontend, Option<Arc<FrontendBackends>>> = BTreeMap::new();
         for id in std::mem::take(&mut self.marked) {
             self.check_health(&id);
             self.replan(&id, &mut touched);
         }
-        let mut changes = Changes::default();
+        let mut changes = ListenerChanges::default();
         for (frontend, before) in touched {
             let now = self.winner(&frontend);
             match now {
@@ -336,7 +336,11 @@ impl Plan {
         };
     }
 
-    fn replan(&mut self, id: &ServiceId, touched: &mut BTreeMap<Frontend, Option<Arc<Target>>>) {
+    fn replan(
+        &mut self,
+        id: &ServiceId,
+        touched: &mut BTreeMap<Frontend, Option<Arc<FrontendBackends>>>,
+    ) {
         let Some(record) = self.services.get(id) else { return };
         let wanted = match &record.service {
             Some(service) => self.targets(id, service, &record.slices),
@@ -388,38 +392,39 @@ impl Plan {
         id: &ServiceId,
         service: &LocalService,
         slices: &BTreeMap<Box<str>, Arc<LocalSlice>>,
-    ) -> Vec<(Frontend, Rank, Arc<Target>)> {
+    ) -> Vec<(Frontend, Rank, Arc<FrontendBackends>)> {
         let mut found = Vec::new();
         // Hints count only for services that ask for them.
         let zone = self.zone.as_deref().filter(|_| service.topology == Topology::Hints);
-        let slices = ByPort::new(slices.values().map(|slice| &**slice));
+        let slices = SlicesByPort::new(slices.values().map(|slice| &**slice));
         let mut budget = Budget::default();
         let families = [Family::Ip, Family::Ip6].into_iter();
         let has = |family: &Family| service.cluster_ips.iter().any(|ip| family_of(*ip) == *family);
         for family in families.filter(has) {
             for port in service.ports.iter().filter(|port| self.serves(port.protocol)) {
-                if budget.take(slices.candidates(port).saturating_add(1)).is_none() {
+                if budget.take(slices.endpoints_len(port).saturating_add(1)).is_none() {
                     return found;
                 }
-                let chosen = choose(&slices, family, port, zone);
+                let chosen = select_endpoints(&slices, family, port, zone);
                 let endpoints =
                     Endpoints { all: sockets(&chosen.all), here: sockets(&chosen.here) };
-                let stem = Stem {
+                let service_port = ServicePort {
                     service: id.clone(),
                     port: port.name.clone(),
                     protocol: port.protocol,
                     is_v4: family == Family::Ip,
                 };
-                let internal = endpoints.internal(&stem, service);
-                let external = endpoints.external(&stem, service, &[]);
-                let balanced = endpoints.external(&stem, service, &service.source_ranges);
-                let mut add = |address: IpAddr, number: u16, rank, target: &Arc<Target>| {
-                    if family_of(address) == family && budget.take(FRONTEND_WORK).is_some() {
-                        let at = SocketAddr::new(address, number);
-                        let frontend = Frontend { protocol: port.protocol, at };
-                        found.push((frontend, rank, target.clone()));
-                    }
-                };
+                let internal = endpoints.internal(&service_port, service);
+                let external = endpoints.external(&service_port, service, &[]);
+                let balanced = endpoints.external(&service_port, service, &service.source_ranges);
+                let mut add =
+                    |address: IpAddr, number: u16, rank, target: &Arc<FrontendBackends>| {
+                        if family_of(address) == family && budget.take(FRONTEND_WORK).is_some() {
+                            let at = SocketAddr::new(address, number);
+                            let frontend = Frontend { protocol: port.protocol, at };
+                            found.push((frontend, rank, target.clone()));
+                        }
+                    };
                 let lists = [
                     (&service.cluster_ips, Rank::Cluster, &internal),
                     (&service.external_ips, Rank::External, &external),
@@ -443,16 +448,16 @@ impl Plan {
         found
     }
 
-    fn winner(&self, frontend: &Frontend) -> Option<Arc<Target>> {
+    fn winner(&self, frontend: &Frontend) -> Option<Arc<FrontendBackends>> {
         winner(&self.claims, frontend)
     }
 }
 
 /// Who has a frontend that several claim; one that leads nowhere is like none, so that clients are refused.
 fn winner(
-    claims: &HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<Target>>>,
+    claims: &HashMap<Frontend, BTreeMap<(Rank, ServiceId), Arc<FrontendBackends>>>,
     frontend: &Frontend,
-) -> Option<Arc<Target>> {
+) -> Option<Arc<FrontendBackends>> {
     let (_, target) = claims.get(frontend)?.first_key_value()?;
     (!target.is_empty()).then(|| target.clone())
 }
@@ -491,33 +496,42 @@ struct Endpoints {
 }
 
 impl Endpoints {
-    fn internal(&self, stem: &Stem, service: &LocalService) -> Arc<Target> {
+    fn internal(
+        &self,
+        service_port: &ServicePort,
+        service: &LocalService,
+    ) -> Arc<FrontendBackends> {
         let backends = match service.internal {
             Policy::Cluster => &self.all,
             Policy::Local => &self.here,
         };
-        self.target(stem, service, backends, backends, &[])
+        self.target(service_port, service, backends, backends, &[])
     }
 
     /// Clients of the cluster itself may reach all endpoints: they would, without the detour over the outside.
-    fn external(&self, stem: &Stem, service: &LocalService, only: &[Cidr]) -> Arc<Target> {
+    fn external(
+        &self,
+        service_port: &ServicePort,
+        service: &LocalService,
+        only: &[Cidr],
+    ) -> Arc<FrontendBackends> {
         let outside = match service.external {
             Policy::Cluster => &self.all,
             Policy::Local => &self.here,
         };
-        self.target(stem, service, &self.all, outside, only)
+        self.target(service_port, service, &self.all, outside, only)
     }
 
     fn target(
         &self,
-        stem: &Stem,
+        service_port: &ServicePort,
         service: &LocalService,
         inside: &Arc<[SocketAddr]>,
         outside: &Arc<[SocketAddr]>,
         only: &[Cidr],
-    ) -> Arc<Target> {
-        Arc::new(Target {
-            stem: stem.clone(),
+    ) -> Arc<FrontendBackends> {
+        Arc::new(FrontendBackends {
+            service_port: service_port.clone(),
             inside: inside.clone(),
             outside: outside.clone(),
             choice: service.choice,

@@ -12,38 +12,38 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::balance::Balance;
+use crate::connection_limiter::ConnectionLimiter;
 use crate::datagrams;
-use crate::forwarder::Limits;
+use crate::forwarder::ForwarderLimits;
 use crate::metrics::ForwardMetrics;
-use crate::places::Places;
-use crate::plan::{Changes, Frontend, Inside, Stem, Target};
+use crate::plan::{ClusterRange, Frontend, FrontendBackends, ListenerChanges, ServicePort};
 use crate::{sockets, streams};
 
 /// What all listeners share.
 #[derive(Debug)]
 pub struct Shared {
     /// Bounds and times.
-    pub limits: Limits,
+    pub limits: ForwarderLimits,
     /// Room for connections and sessions, of all frontends together.
-    pub room: Places,
+    pub room: ConnectionLimiter,
     /// What is counted.
     pub metrics: ForwardMetrics,
     /// Held by each connection: the program waits for them for a while when it ends.
     pub drain: DrainWatch,
-    inside: RwLock<Arc<Inside>>,
+    inside: RwLock<Arc<ClusterRange>>,
 }
 
 impl Shared {
     /// Nothing is known of who is inside the cluster yet.
-    pub fn new(limits: Limits, metrics: ForwardMetrics, drain: DrainWatch) -> Self {
+    pub fn new(limits: ForwarderLimits, metrics: ForwardMetrics, drain: DrainWatch) -> Self {
         // Few files, few places: a client's part shrinks with them.
         let each = limits.each.min(limits.connections.div_ceil(4));
-        let room = Places::new(limits.connections, each);
+        let room = ConnectionLimiter::new(limits.connections, each);
         Self { limits, room, metrics, drain, inside: RwLock::default() }
     }
 
     /// From now on these are inside.
-    pub fn set_inside(&self, inside: Inside) {
+    pub fn set_inside(&self, inside: ClusterRange) {
         *self.inside.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(inside);
     }
 
@@ -55,13 +55,13 @@ impl Shared {
 
 /// Where a listener leads.
 #[derive(Clone, Debug)]
-pub struct Lead {
+pub struct BackendPicker {
     /// The endpoints.
-    pub target: Arc<Target>,
+    pub target: Arc<FrontendBackends>,
     balance: Arc<Mutex<Balance>>,
 }
 
-impl Lead {
+impl BackendPicker {
     /// An endpoint for a client; `tried` are those that did not answer it.
     pub fn pick(
         &self,
@@ -81,13 +81,13 @@ impl Lead {
 pub struct Ports {
     shared: Arc<Shared>,
     open: HashMap<Frontend, Port>,
-    balances: HashMap<Stem, Weak<Mutex<Balance>>>,
+    balances: HashMap<ServicePort, Weak<Mutex<Balance>>>,
 }
 
 /// One listener; closed when dropped. Its connections go on, its sessions end.
 #[derive(Debug)]
 struct Port {
-    lead: watch::Sender<Lead>,
+    picker: watch::Sender<BackendPicker>,
     task: AbortHandle,
 }
 
@@ -114,15 +114,21 @@ impl Ports {
     }
 
     /// Makes every change that can be made; returns those that cannot, with the reason.
-    pub fn apply(&mut self, changes: Changes) -> Vec<(Frontend, Arc<Target>, std::io::Error)> {
+    pub fn apply(
+        &mut self,
+        changes: ListenerChanges,
+    ) -> Vec<(Frontend, Arc<FrontendBackends>, std::io::Error)> {
         for frontend in &changes.close {
             self.open.remove(frontend);
         }
         let mut failed = Vec::new();
         for (frontend, target) in changes.open {
-            let lead = Lead { balance: self.balance(&target.stem), target: target.clone() };
+            let picker = BackendPicker {
+                balance: self.balance(&target.service_port),
+                target: target.clone(),
+            };
             if let Some(port) = self.open.get(&frontend) {
-                port.lead.send_replace(lead);
+                port.picker.send_replace(picker);
                 continue;
             }
             if self.open.len() >= self.shared.limits.frontends {
@@ -130,7 +136,7 @@ impl Ports {
                 failed.push((frontend, target, std::io::Error::other(bound)));
                 continue;
             }
-            match self.listen(frontend, lead) {
+            match self.listen(frontend, picker) {
                 Ok(port) => drop(self.open.insert(frontend, port)),
                 Err(error) => failed.push((frontend, target, error)),
             }
@@ -139,17 +145,17 @@ impl Ports {
         failed
     }
 
-    fn balance(&mut self, stem: &Stem) -> Arc<Mutex<Balance>> {
-        let known = self.balances.get(stem).and_then(Weak::upgrade);
+    fn balance(&mut self, service_port: &ServicePort) -> Arc<Mutex<Balance>> {
+        let known = self.balances.get(service_port).and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
             let new = Arc::new(Mutex::new(Balance::default()));
-            self.balances.insert(stem.clone(), Arc::downgrade(&new));
+            self.balances.insert(service_port.clone(), Arc::downgrade(&new));
             new
         })
     }
 
-    fn listen(&self, frontend: Frontend, lead: Lead) -> std::io::Result<Port> {
-        let (lead, receiver) = watch::channel(lead);
+    fn listen(&self, frontend: Frontend, picker: BackendPicker) -> std::io::Result<Port> {
+        let (picker, receiver) = watch::channel(picker);
         let shared = self.shared.clone();
         let Frontend { protocol, at } = frontend;
         let task = match protocol {
@@ -162,6 +168,6 @@ impl Ports {
                 tokio::spawn(datagrams::forward(socket, receiver, shared))
             }
         };
-        Ok(Port { lead, task: task.abort_handle() })
+        Ok(Port { picker, task: task.abort_handle() })
     }
 }

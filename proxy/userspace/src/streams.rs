@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::ports::{Lead, Shared};
+use crate::ports::{BackendPicker, Shared};
 use crate::sockets;
 
 /// Endpoints that are tried for one connection.
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub async fn forward(
     listener: TcpListener,
     protocol: Protocol,
-    lead: watch::Receiver<Lead>,
+    picker: watch::Receiver<BackendPicker>,
     shared: Arc<Shared>,
 ) {
     loop {
@@ -48,10 +48,10 @@ pub async fn forward(
             let _ = stream.set_zero_linger();
             continue;
         };
-        let lead = lead.borrow().clone();
+        let picker = picker.borrow().clone();
         let shared = shared.clone();
         tokio::spawn(async move {
-            connection(stream, client, protocol, &lead, &shared).await;
+            connection(stream, client, protocol, &picker, &shared).await;
             drop(place);
         });
     }
@@ -61,11 +61,11 @@ async fn connection(
     mut near: TcpStream,
     client: SocketAddr,
     protocol: Protocol,
-    lead: &Lead,
+    picker: &BackendPicker,
     shared: &Shared,
 ) {
     let _drain = shared.drain.clone();
-    let Some(mut far) = dial(client, protocol, lead, shared).await else {
+    let Some(mut far) = dial(client, protocol, picker, shared).await else {
         // Closed with a reset: the client sees a failure, not an empty answer.
         let _ = near.set_zero_linger();
         return;
@@ -132,12 +132,12 @@ async fn carry_one_way(from: &TcpStream, to: &TcpStream) -> std::io::Result<()> 
 async fn dial(
     client: SocketAddr,
     protocol: Protocol,
-    lead: &Lead,
+    picker: &BackendPicker,
     shared: &Shared,
 ) -> Option<TcpStream> {
     let mut tried = Vec::new();
     while tried.len() < TRIES_MAX {
-        let Some(backend) = lead.pick(shared, client.ip(), &tried) else { break };
+        let Some(backend) = picker.pick(shared, client.ip(), &tried) else { break };
         match timeout(shared.limits.dial, sockets::connect(protocol, backend)).await {
             Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => tracing::debug!(%backend, %error, "an endpoint does not answer"),

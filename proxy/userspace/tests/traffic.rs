@@ -17,7 +17,7 @@ use proxy_rules::model::{
     Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol,
     ServiceId, Settings, SlicePort,
 };
-use proxy_userspace::{ForwardMetrics, Forwarder, Limits, Options};
+use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options};
 use sys::{in_namespace, run};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -157,7 +157,7 @@ fn with_forwarder<F: Future<Output = ()>>(test: &str, body: impl FnOnce(Arc<Forw
             }
             let metrics = Metrics::new("test", BuildInfo { version: "0", commit: "0" }).unwrap();
             let options = Options {
-                limits: Limits::default(),
+                limits: ForwarderLimits::default(),
                 link: Some(LINK.into()),
                 metrics: ForwardMetrics::register(&metrics, "test").unwrap(),
                 status: StatusBoard::default().task("forwarding"),

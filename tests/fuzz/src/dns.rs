@@ -99,7 +99,7 @@ pub mod dns_request {
 
 /// What another server answers, kept and passed on.
 pub mod dns_answer {
-    use proxy_dns::cache::{Cache, Key, Limits};
+    use proxy_dns::cache::{Cache, CacheKey, CacheLimits};
 
     use super::*;
 
@@ -116,9 +116,9 @@ pub mod dns_answer {
             return;
         }
         said(message::foreign_answer(&request, Vec::new(), &answer), 1232);
-        let mut cache = Cache::new(Limits { entries: 4, ..Limits::default() });
+        let mut cache = Cache::new(CacheLimits { entries: 4, ..CacheLimits::default() });
         let (name, now) = (Name::root(), Instant::now());
-        let key = Key { name, kind: RecordType::A, dnssec_ok: false, checking_disabled: false };
+        let key = CacheKey { name, kind: RecordType::A, dnssec_ok: false, checking_disabled: false };
         cache.put(key.clone(), answer, now);
         let _ = cache.get(&key, now);
         assert!(cache.get(&key, now + Duration::from_secs(31)).is_none(), "kept for too long");

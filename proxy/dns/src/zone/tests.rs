@@ -12,7 +12,7 @@ fn ports(list: &[(&str, &'static str, u16)]) -> Box<[NamedPort]> {
     list.iter().map(port).collect()
 }
 
-fn service(leads: Leads, list: &[(&str, &'static str, u16)]) -> Option<Arc<NamedService>> {
+fn service(leads: ServiceTarget, list: &[(&str, &'static str, u16)]) -> Option<Arc<NamedService>> {
     Some(Arc::new(NamedService { leads, ports: ports(list) }))
 }
 
@@ -35,19 +35,33 @@ fn slice(
 
 fn zone() -> Zone {
     let mut zone = Zone::new("Cluster.Local", ("system", "dns")).unwrap();
-    let itself =
-        |list: &[&str]| Leads::ToItself(list.iter().map(|ip| ip.parse().unwrap()).collect());
+    let itself = |list: &[&str]| {
+        ServiceTarget::ToItself(list.iter().map(|ip| ip.parse().unwrap()).collect())
+    };
     let own = service(itself(&["10.96.0.10"]), &[("dns", "udp", 53), ("dns-tcp", "tcp", 53)]);
     zone.service_changed("system", "dns", own);
     let web = service(itself(&["10.96.0.20", "fd96::20"]), &[("http", "tcp", 80), ("", "udp", 9)]);
     zone.service_changed("demo", "web", web);
-    zone.service_changed("demo", "db", service(Leads::ToEndpoints, &[("sql", "tcp", 5432)]));
-    zone.service_changed("demo", "idle", service(Leads::ToEndpoints, &[("sql", "tcp", 5432)]));
-    zone.service_changed("demo", "out", service(Leads::ToName("www.example.com".into()), &[]));
-    let alias = Leads::ToName("web.demo.svc.cluster.local".into());
+    zone.service_changed(
+        "demo",
+        "db",
+        service(ServiceTarget::ToEndpoints, &[("sql", "tcp", 5432)]),
+    );
+    zone.service_changed(
+        "demo",
+        "idle",
+        service(ServiceTarget::ToEndpoints, &[("sql", "tcp", 5432)]),
+    );
+    zone.service_changed(
+        "demo",
+        "out",
+        service(ServiceTarget::ToName("www.example.com".into()), &[]),
+    );
+    let alias = ServiceTarget::ToName("web.demo.svc.cluster.local".into());
     zone.service_changed("demo", "alias", service(alias, &[]));
-    let ring =
-        |to: &str| service(Leads::ToName(format!("{to}.demo.svc.cluster.local").into()), &[]);
+    let ring = |to: &str| {
+        service(ServiceTarget::ToName(format!("{to}.demo.svc.cluster.local").into()), &[])
+    };
     zone.service_changed("demo", "ring-a", ring("ring-b"));
     zone.service_changed("demo", "ring-b", ring("ring-a"));
     let sql = [("sql", "tcp", 15_432)];
@@ -280,9 +294,9 @@ proptest! {
             if act == 0 {
                 let leads = match what {
                     0 => None,
-                    1 => Some(Leads::ToItself([IpAddr::from([10, 0, 0, 1])].into())),
-                    2 => Some(Leads::ToEndpoints),
-                    _ => Some(Leads::ToName("x.example".into())),
+                    1 => Some(ServiceTarget::ToItself([IpAddr::from([10, 0, 0, 1])].into())),
+                    2 => Some(ServiceTarget::ToEndpoints),
+                    _ => Some(ServiceTarget::ToName("x.example".into())),
                 };
                 let new = leads.and_then(|leads| service(leads, &[("p", "tcp", 1)]));
                 zone.service_changed("demo", names[which], new.clone());
@@ -390,8 +404,8 @@ fn an_address_is_a_services_as_long_as_one_of_its_slices_has_it() {
     // Its service goes and comes.
     zone.service_changed("demo", "db", None);
     assert!(!known(&zone));
-    zone.service_changed("demo", "db", service(Leads::ToEndpoints, &[]));
-    zone.service_changed("demo", "db", service(Leads::ToEndpoints, &[("sql", "tcp", 1)]));
+    zone.service_changed("demo", "db", service(ServiceTarget::ToEndpoints, &[]));
+    zone.service_changed("demo", "db", service(ServiceTarget::ToEndpoints, &[("sql", "tcp", 1)]));
     assert!(known(&zone));
     zone.slice_changed("two", Some(&slice()), None);
     assert!(!known(&zone));

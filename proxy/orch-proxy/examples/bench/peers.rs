@@ -17,7 +17,7 @@ const ROUNDS: u32 = 20;
 /// Endpoints of each service.
 const ENDPOINTS: u32 = 3;
 /// A pause before each load, in which the kernel takes the tables of before apart.
-const REST: Duration = Duration::from_secs(2);
+const UNREPLIED_DELAY: Duration = Duration::from_secs(2);
 
 /// How services lie in the tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Peer {
     }
 
     fn measure(self, services: u32, roads: &Roads) {
-        std::thread::sleep(REST);
+        std::thread::sleep(UNREPLIED_DELAY);
         let load = nft(&self.tables(services));
         let changes = (0..ROUNDS).map(|round| {
             let n = crate::plane::scatter(round, services);

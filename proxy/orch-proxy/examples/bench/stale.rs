@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::Instant;
 
-use orch_proxy::sweeper::{Which, Work, sweep};
+use orch_proxy::conntrack_cleanup::{FlowSelection, WalkTargets, delete_stale_flows};
 use proxy_kernel::{Session, Socket};
 use proxy_netfilter::ct::{AddressFamily, FlowFilter, TupleFilter};
 use proxy_rules::stale::StaleFlows;
@@ -52,8 +52,8 @@ pub fn measure() {
         let wrong = (0..filters).map(|n| flows(5400 + u16::try_from(n).unwrap()));
         let stale = wrong.chain([flows(5353)]).collect();
         let started = Instant::now();
-        let work = Work { stale, allowed: None };
-        let deleted = sweep(&mut session, &work, Which::All).unwrap().deleted;
+        let work = WalkTargets { stale, allowed: None };
+        let deleted = delete_stale_flows(&mut session, &work, FlowSelection::All).unwrap().deleted;
         let took = started.elapsed().as_secs_f64() * 1e3;
         println!("  {what:<44} {took:8.1} ms, {deleted} let go");
         drop(clients);

@@ -27,11 +27,12 @@ fn driver() -> Driver<FakeTransport> {
     Driver::new(
         Arc::new(Desired::new(Dataplane::new(layout))),
         Session::new(FakeTransport::default()),
-        crate::sweeper::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO).unwrap(),
+        crate::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
+            .unwrap(),
         metrics,
         StatusBoard::default().task("forwarding"),
         Readiness::default().guard("forwarding"),
-        Pace { read_back: Duration::from_secs(900), between: Duration::ZERO },
+        SyncIntervals { read_back: Duration::from_secs(900), between: Duration::ZERO },
     )
 }
 

@@ -13,7 +13,7 @@ use proxy_rules::model::{LocalService, LocalSlice, Place, Protocol, ServiceId};
 
 use crate::app::{self, BuildError};
 use crate::config::Config;
-use crate::{dns, own_node};
+use crate::{dns, local_node};
 
 /// How long the API server has for each list.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -68,7 +68,7 @@ impl Model {
         });
         let (services, mut slices) = (services.collect(), slices.collect::<Vec<_>>());
         slices.extend(dns::own_slices(&config));
-        let zone = node.and_then(|node| own_node::zone(&node, names));
+        let zone = node.and_then(|node| local_node::zone(&node, names));
         Ok(Self { zone, services, slices, config })
     }
 

@@ -7,7 +7,7 @@ use super::*;
 use crate::health::HealthCheck;
 use crate::layout::FAMILIES;
 use crate::model::{EndpointState, InterfaceName, LocalTraffic, Place, Policy, Protocol};
-use crate::trace::{Fate, Learned, Origin, Packet, Sender, fates, trace};
+use crate::trace::{Origin, Packet, PacketOutcome, Sender, SetUpdate, possible_outcomes, trace};
 use Origin::{Host, Network};
 use Place::{Elsewhere, Here};
 use Sender::{Itself, Masqueraded};
@@ -21,11 +21,17 @@ fn sticky(service: LocalService) -> LocalService {
 }
 
 /// The kernel's tables, as far as packets change them, beside a node.
-struct Memory(Vec<Learned>);
+struct Memory(Vec<SetUpdate>);
 
 impl Memory {
     /// What becomes of a connection when the number `drawn` is drawn; it is remembered.
-    fn connect(&mut self, node: &Dataplane, from: &str, to: (&str, u16), drawn: u32) -> Fate {
+    fn connect(
+        &mut self,
+        node: &Dataplane,
+        from: &str,
+        to: (&str, u16),
+        drawn: u32,
+    ) -> PacketOutcome {
         let (src, dst) = (ip(from), ip(to.0));
         let origin = if from == NODE { Host } else { Network };
         let protocol = Protocol::Tcp;
@@ -36,13 +42,13 @@ impl Memory {
         let local = |address: IpAddr| address == ip(NODE);
         let traced = trace(&table, &packet, &local, &mut |count| drawn.min(count - 1));
         self.0.extend(traced.learned);
-        traced.fate
+        traced.outcome
     }
 }
 
-fn endpoint(fate: &Fate) -> String {
-    match fate {
-        Fate::Sent { to, .. } => to.to_string(),
+fn endpoint(outcome: &PacketOutcome) -> String {
+    match outcome {
+        PacketOutcome::Sent { to, .. } => to.to_string(),
         other => panic!("{other:?}"),
     }
 }
@@ -118,8 +124,9 @@ fn a_client_that_cannot_be_remembered_is_served_all_the_same() {
         origin: Network,
     };
     let all: Vec<&str> = ENDPOINTS.iter().map(|(address, _)| *address).collect();
-    let fates: Vec<Fate> = fates(&table, &packet, &|_| false, 64).into_iter().collect();
-    assert_eq!(fates, sent(&all, Itself));
+    let possible_outcomes: Vec<PacketOutcome> =
+        possible_outcomes(&table, &packet, &|_| false, 64).into_iter().collect();
+    assert_eq!(possible_outcomes, sent(&all, Itself));
 }
 
 #[test]
@@ -153,18 +160,18 @@ fn source_ranges_guard_the_balancers_address_and_nothing_else() {
     let served = sent(&["10.244.2.6"], Masqueraded);
     let guarded = |from: &str| ask(&node, Network, from, "198.51.100.9", 80);
     assert_eq!(guarded("203.0.113.7"), served);
-    assert_eq!(guarded("203.0.113.16"), [Fate::Dropped]);
+    assert_eq!(guarded("203.0.113.16"), [PacketOutcome::Dropped]);
     assert_eq!(guarded(POD_HERE), served);
-    assert_eq!(guarded("10.244.1.6"), [Fate::Dropped]);
+    assert_eq!(guarded("10.244.1.6"), [PacketOutcome::Dropped]);
     // 10.0.0.0 with 32 bits is in nobody's list, though its first 30 are.
     assert_eq!(guarded("10.0.0.0"), served);
-    assert_eq!(guarded("10.0.0.4"), [Fate::Dropped]);
-    assert_eq!(ask(&node, Host, NODE, "198.51.100.9", 80), [Fate::Dropped]);
+    assert_eq!(guarded("10.0.0.4"), [PacketOutcome::Dropped]);
+    assert_eq!(ask(&node, Host, NODE, "198.51.100.9", 80), [PacketOutcome::Dropped]);
     // Other ways to the same service are open to all, and so is an address of a family without ranges.
     for (to, port) in [("198.51.100.1", 80), (NODE, 30080)] {
         assert_eq!(ask(&node, Network, "192.0.2.1", to, port), served, "{to}");
     }
-    assert_eq!(ask(&node, Network, "192.0.2.1", "198.51.100.9", 81), [Fate::Untouched]);
+    assert_eq!(ask(&node, Network, "192.0.2.1", "198.51.100.9", 81), [PacketOutcome::Untouched]);
 }
 
 #[test]
@@ -202,9 +209,9 @@ fn the_consistent_choice_depends_on_the_client_alone() {
     let mut seen = BTreeSet::new();
     for n in 0..40u8 {
         let from = format!("10.244.7.{n}");
-        let choose = |node: &Dataplane| ask(node, Network, &from, "10.96.0.1", 80);
-        let chosen = choose(&one);
-        assert_eq!((chosen.len(), &chosen), (1, &choose(&other)));
+        let select_endpoints = |node: &Dataplane| ask(node, Network, &from, "10.96.0.1", 80);
+        let chosen = select_endpoints(&one);
+        assert_eq!((chosen.len(), &chosen), (1, &select_endpoints(&other)));
         seen.extend(chosen);
     }
     assert_eq!(seen.len(), 3);
@@ -279,7 +286,7 @@ fn an_external_address_takes_no_socket_that_the_node_needs() {
     node.service_changed(&id, Some(Arc::new(service)));
     node.slice_changed("web-1", None, Some(Arc::new(slice(&id, &ENDPOINTS[..1]))));
     node.load();
-    assert_eq!(ask(&node, Network, CLIENT, NODE, 80), [Fate::Untouched]);
+    assert_eq!(ask(&node, Network, CLIENT, NODE, 80), [PacketOutcome::Untouched]);
     // The address alone is not what is protected.
     assert_eq!(ask(&node, Network, CLIENT, "198.51.100.1", 80), sent(&["10.244.1.6"], Masqueraded));
 }
@@ -295,7 +302,7 @@ fn loopback_serves_no_node_ports_whatever_the_blocks() {
     node.load();
     let served = sent(&["10.244.1.6"], Masqueraded);
     assert_eq!(ask(&node, Network, CLIENT, NODE, 30080), served);
-    assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [Fate::Untouched]);
+    assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [PacketOutcome::Untouched]);
 }
 
 #[test]
@@ -332,7 +339,7 @@ fn every_family_has_every_feature() {
     assert_eq!(endpoint(&first), "fd00:10:244::7");
     assert_eq!(memory.connect(&node, "fd00:1::7", ("fd00:51::1", 80), 0), first);
     let outside = memory.connect(&node, "fd00:2::7", ("fd00:51::1", 80), 0);
-    assert_eq!(outside, Fate::Dropped);
+    assert_eq!(outside, PacketOutcome::Dropped);
     assert_eq!(FAMILIES.len(), 2);
 }
 

@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use proxy_netfilter::nft::Family;
 
 use super::{Dataplane, Difference};
-use crate::claims::{Claim, Rank};
-use crate::compile::{Compiled, Entry, compile};
+use crate::compile::{Compiled, SetElement, compile};
+use crate::frontend_owners::{Claim, Rank};
 use crate::health::{HealthCheck, local_endpoints};
 use crate::layout::Class;
 use crate::model::{Protocol, ServiceId};
 use crate::steps;
-use crate::transaction::{Entries, Transaction};
+use crate::transaction::{ElementsByMap, Transaction};
 
 impl Dataplane {
     /// The elements of all services, as compiled last.
-    pub(super) fn entries(&self) -> Entries {
-        let mut entries = Entries::default();
+    pub(super) fn entries(&self) -> ElementsByMap {
+        let mut entries = ElementsByMap::default();
         for (id, record) in &self.services {
             record.compiled.entries(id, &self.claims, &mut entries);
         }
@@ -25,12 +25,12 @@ impl Dataplane {
     }
 
     /// Compiles what is marked; the elements of all services.
-    pub(super) fn compile_all(&mut self) -> Entries {
+    pub(super) fn compile_all(&mut self) -> ElementsByMap {
         let marked = std::mem::take(&mut self.marked);
         // At the first load each service is walked once, in the order in which it lies in memory.
         let first = marked.len() == self.services.len();
         self.claims.reserve(marked.len() * 2);
-        let mut entries = Entries::default();
+        let mut entries = ElementsByMap::default();
         for id in &marked {
             let Some(new) = self.compiled(id) else { continue };
             if first {
@@ -173,7 +173,7 @@ impl Dataplane {
         }
     }
 
-    fn entries_of(&self, ids: &BTreeSet<ServiceId>) -> Vec<Entry> {
+    fn entries_of(&self, ids: &BTreeSet<ServiceId>) -> Vec<SetElement> {
         let mut entries = Vec::new();
         for (id, record) in ids.iter().filter_map(|id| Some((id, self.services.get(id)?))) {
             record.compiled.entries(id, &self.claims, &mut entries);
@@ -182,7 +182,7 @@ impl Dataplane {
     }
 
     /// Classes that these elements lead to and that have no chain yet.
-    fn new_classes(&self, added: &[Entry]) -> Vec<(Family, Class)> {
+    fn new_classes(&self, added: &[SetElement]) -> Vec<(Family, Class)> {
         let classes = added.iter().filter_map(|e| Some((e.family, e.class()?)));
         let balances = classes.filter(|(_, class)| matches!(class, Class::Balance(..)));
         let new: BTreeSet<_> = balances.filter(|class| !self.classes.contains(class)).collect();
@@ -190,7 +190,7 @@ impl Dataplane {
     }
 
     /// Lengths of prefix among these elements that have no rule yet.
-    fn new_prefixes(&self, added: &[Entry]) -> Vec<(Family, u8)> {
+    fn new_prefixes(&self, added: &[SetElement]) -> Vec<(Family, u8)> {
         let prefixes = added.iter().filter_map(|e| Some((e.family, e.prefix()?)));
         let new: BTreeSet<_> = prefixes.filter(|prefix| !self.prefixes.contains(prefix)).collect();
         new.into_iter().collect()

@@ -4,7 +4,7 @@ use crate::layout::FAMILIES;
 use crate::model::{
     EndpointState, Leaving, LocalEndpoint, LocalPort, Place, Policy, Protocol, Settings, SlicePort,
 };
-use crate::trace::{Fate, Origin, Packet, Sender, fates};
+use crate::trace::{Origin, Packet, PacketOutcome, Sender, possible_outcomes};
 use proptest::prelude::*;
 use proxy_netfilter::fake::Kernel;
 use proxy_netfilter::nft::Batch;
@@ -73,18 +73,26 @@ pub(super) fn node(service: LocalService, endpoints: &[(&str, Place)]) -> Datapl
 }
 
 /// What can become of a TCP connection, by the tables' own rules.
-pub(super) fn ask(node: &Dataplane, origin: Origin, from: &str, to: &str, port: u16) -> Vec<Fate> {
+pub(super) fn ask(
+    node: &Dataplane,
+    origin: Origin,
+    from: &str,
+    to: &str,
+    port: u16,
+) -> Vec<PacketOutcome> {
     let (src, dst) = (ip(from), ip(to));
     let packet =
         Packet { src, src_port: 40000, dst, dst_port: port, protocol: Protocol::Tcp, origin };
     let family = crate::model::family_of(dst);
     let table = node.tables().into_iter().find(|(f, _)| *f == family).unwrap().1;
     let local = [NODE, "127.0.0.1", "fd00::10", "::1"].map(ip);
-    fates(&table, &packet, &|address| local.contains(&address), 64).into_iter().collect()
+    possible_outcomes(&table, &packet, &|address| local.contains(&address), 64)
+        .into_iter()
+        .collect()
 }
 
-pub(super) fn sent(to: &[&str], from: Sender) -> Vec<Fate> {
-    to.iter().map(|to| Fate::Sent { to: ip(to), port: 8080, from }).collect()
+pub(super) fn sent(to: &[&str], from: Sender) -> Vec<PacketOutcome> {
+    to.iter().map(|to| PacketOutcome::Sent { to: ip(to), port: 8080, from }).collect()
 }
 
 use Origin::{Host, Network};
@@ -105,8 +113,8 @@ fn a_cluster_address_leads_to_each_endpoint() {
     assert_eq!(ask(&node, Host, NODE, "10.96.0.1", 80), sent(&both, Masqueraded));
     assert_eq!(ask(&node, Network, CLIENT, "10.96.0.1", 80), sent(&both, Masqueraded));
     // Another port of a live address, and an address that is nobody's.
-    assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.1", 81), [Fate::Reset]);
-    assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.2", 80), [Fate::Untouched]);
+    assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.1", 81), [PacketOutcome::Reset]);
+    assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.2", 80), [PacketOutcome::Untouched]);
 }
 
 #[test]
@@ -118,8 +126,8 @@ fn an_endpoint_that_reaches_itself_is_masqueraded() {
 #[test]
 fn without_endpoints_a_connection_is_refused() {
     let node = node(service(&["10.96.0.1"]), &[]);
-    assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.1", 80), [Fate::Reset]);
-    assert_eq!(ask(&node, Host, NODE, "10.96.0.1", 80), [Fate::Reset]);
+    assert_eq!(ask(&node, Network, POD_HERE, "10.96.0.1", 80), [PacketOutcome::Reset]);
+    assert_eq!(ask(&node, Host, NODE, "10.96.0.1", 80), [PacketOutcome::Reset]);
 }
 
 #[test]
@@ -129,8 +137,8 @@ fn the_internal_policy_local_keeps_to_this_node() {
         ask(&node(service, endpoints), Network, "10.244.1.9", "10.96.0.1", 80)
     };
     assert_eq!(local(&[(POD_HERE, Here), ("10.244.2.6", Elsewhere)]), sent(&[POD_HERE], Itself));
-    assert_eq!(local(&[("10.244.2.6", Elsewhere)]), [Fate::Dropped]);
-    assert_eq!(local(&[]), [Fate::Reset]);
+    assert_eq!(local(&[("10.244.2.6", Elsewhere)]), [PacketOutcome::Dropped]);
+    assert_eq!(local(&[]), [PacketOutcome::Reset]);
 }
 
 pub(super) fn with_node_port(external: Policy) -> LocalService {
@@ -150,10 +158,10 @@ fn external_frontends_reach_all_endpoints_masqueraded() {
         assert_eq!(ask(&node, Network, CLIENT, to, port), expected, "{to}");
         assert_eq!(ask(&node, Host, NODE, to, port), expected, "{to}");
     }
-    assert_eq!(ask(&node, Network, CLIENT, NODE, 80), [Fate::Untouched]);
+    assert_eq!(ask(&node, Network, CLIENT, NODE, 80), [PacketOutcome::Untouched]);
     // Node ports are not served on loopback, and not on other machines' addresses.
-    assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [Fate::Untouched]);
-    assert_eq!(ask(&node, Network, POD_HERE, "192.168.1.11", 30080), [Fate::Untouched]);
+    assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [PacketOutcome::Untouched]);
+    assert_eq!(ask(&node, Network, POD_HERE, "192.168.1.11", 30080), [PacketOutcome::Untouched]);
 }
 
 #[test]
@@ -167,8 +175,8 @@ fn the_external_policy_local_keeps_the_sender() {
         assert_eq!(ask(&node_with_one, Network, POD_HERE, to, port), all);
     }
     let none_here = node(with_node_port(Policy::Local), &[("10.244.2.6", Elsewhere)]);
-    assert_eq!(ask(&none_here, Network, CLIENT, NODE, 30080), [Fate::Dropped]);
-    assert_eq!(ask(&none_here, Network, CLIENT, "198.51.100.1", 80), [Fate::Dropped]);
+    assert_eq!(ask(&none_here, Network, CLIENT, NODE, 30080), [PacketOutcome::Dropped]);
+    assert_eq!(ask(&none_here, Network, CLIENT, "198.51.100.1", 80), [PacketOutcome::Dropped]);
     assert_eq!(
         ask(&none_here, Network, POD_HERE, "198.51.100.1", 80),
         sent(&["10.244.2.6"], Itself)
@@ -185,7 +193,7 @@ fn node_ports_can_be_limited_to_blocks() {
     node.slice_changed("web-1", None, Some(Arc::new(slice(&id, &[(POD_HERE, Here)]))));
     node.load();
     assert_eq!(ask(&node, Network, CLIENT, NODE, 30080), sent(&[POD_HERE], Masqueraded));
-    assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [Fate::Untouched]);
+    assert_eq!(ask(&node, Host, "127.0.0.1", "127.0.0.1", 30080), [PacketOutcome::Untouched]);
 }
 
 /// Does what a pass asks for.

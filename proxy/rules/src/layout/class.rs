@@ -9,7 +9,7 @@ use crate::model::Choice;
 
 /// From which endpoints of which key a class draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Draw {
+pub enum EndpointPool {
     /// From all of a frontend with an address.
     Service,
     /// From those on this node, of a frontend with an address.
@@ -20,7 +20,7 @@ pub enum Draw {
     NodePortHere,
 }
 
-impl Draw {
+impl EndpointPool {
     const ALL: [Self; 4] = [Self::Service, Self::ServiceHere, Self::NodePort, Self::NodePortHere];
 
     /// The first slot that it draws from.
@@ -62,7 +62,7 @@ impl Draw {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// It goes to one of so many slots, from 1 to [`BACKENDS_MAX`].
-    Balance(Draw, Choice, u32),
+    Balance(EndpointPool, Choice, u32),
     /// It is answered with an error: there are no endpoints.
     Reject,
     /// It is forgotten: there are endpoints, but none that the policy allows.
@@ -71,7 +71,7 @@ pub enum Class {
 
 impl Class {
     /// The class by which `count` slots are drawn from, or what `otherwise` says when there are none.
-    pub fn of(draw: Draw, choice: Choice, count: usize, otherwise: Self) -> Self {
+    pub fn of(draw: EndpointPool, choice: Choice, count: usize, otherwise: Self) -> Self {
         match u32::try_from(count.min(BACKENDS_MAX)) {
             Ok(0) | Err(_) => otherwise,
             Ok(count) => Self::Balance(draw, choice, count),
@@ -96,7 +96,7 @@ impl Class {
             0xffff_0001 => Some(Self::Reject),
             0xffff_0002 => Some(Self::Drop),
             _ => {
-                let draw = *Draw::ALL.get(usize::try_from(word >> 30).ok()?)?;
+                let draw = *EndpointPool::ALL.get(usize::try_from(word >> 30).ok()?)?;
                 let choice = Choice::from_code(word >> 15 & 0x7fff)?;
                 Some(Self::Balance(draw, choice, (word & 0x7fff) + 1))
             }

@@ -152,7 +152,7 @@ impl Map {
 
     /// The set as it is declared, with room for `size` elements; the class map grows as it needs.
     pub(super) fn declare(self, family: Family, table: &str, size: u32) -> Set {
-        let (key, data) = self.types(super::words::address_type(family));
+        let (key, data) = self.types(super::expr_builders::address_type(family));
         let is_map = !data.is_empty();
         let data_type = match data.as_slice() {
             [Type::Verdict] => DATA_TYPE_VERDICT,

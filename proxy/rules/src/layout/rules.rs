@@ -3,12 +3,12 @@
 use proxy_netfilter::nft::numbers::{CmpOp, HookPoint};
 use proxy_netfilter::nft::{Chain, Expr, Family, Reg, Verdict};
 
-use super::words::{
+use super::expr_builders::{
     self, End, address, address_words, by_interface, constant, decide, decide_class, dnat, draw,
     find, forget, hash, in_block, is_dnat, is_in, is_local, is_not_dnat, is_protocol, mask,
     masquerade, original_address, original_port, port, protocol, remember,
 };
-use super::{Draw, Map, address_value};
+use super::{EndpointPool, Map, address_value};
 use crate::model::{Choice, Cidr, Counting, Leaving, LocalTraffic, Masquerade, Protocol, Settings};
 
 /// Chain that answers with an error.
@@ -195,10 +195,10 @@ fn node_addresses(family: Family, settings: &Settings) -> Vec<Vec<Expr>> {
 }
 
 fn reject(family: Family) -> Vec<Commented> {
-    let tcp = vec![protocol(KEY), is_protocol(KEY, Protocol::Tcp.number()), words::reset()];
+    let tcp = vec![protocol(KEY), is_protocol(KEY, Protocol::Tcp.number()), expr_builders::reset()];
     vec![
         rule("reset the connection", [tcp]),
-        rule("the port is closed", [vec![words::port_unreachable(family)]]),
+        rule("the port is closed", [vec![expr_builders::port_unreachable(family)]]),
     ]
 }
 
@@ -262,7 +262,7 @@ fn leaving(family: Family, settings: &Settings) -> Vec<Commented> {
 }
 
 /// Rules of the chain that chooses one of `count` slots.
-pub fn balance(family: Family, from: Draw, choice: Choice, count: u32) -> Vec<Commented> {
+pub fn balance(family: Family, from: EndpointPool, choice: Choice, count: u32) -> Vec<Commented> {
     let (key, map, words) = match from.has_address() {
         true => (service_key(family, KEY), Map::Endpoints, address_words(family) + 2),
         false => (node_port_key(KEY), Map::NodePortEndpoints, 2),
@@ -293,7 +293,7 @@ pub fn balance(family: Family, from: Draw, choice: Choice, count: u32) -> Vec<Co
 ///
 /// The registers hold padding, endpoint, frontend and client, in this order: endpoint and frontend together are
 /// a key, and so are frontend and client. A slot takes the place of the client for a while.
-fn sticky(family: Family, from: Draw, seconds: u32, count: u32) -> Vec<Commented> {
+fn sticky(family: Family, from: EndpointPool, seconds: u32, count: u32) -> Vec<Commented> {
     let words = address_words(family);
     let padding = KEY;
     let endpoint = padding.plus(1);

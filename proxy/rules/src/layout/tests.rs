@@ -5,11 +5,11 @@ use proxy_netfilter::nft::Data;
 #[test]
 fn classes_come_back_from_their_words() {
     let classes = [
-        Class::Balance(Draw::Service, Choice::Random, 1),
-        Class::Balance(Draw::ServiceHere, Choice::Consistent, 7),
-        Class::Balance(Draw::NodePort, Choice::sticky(10_800), HERE_FIRST_SLOT),
-        Class::Balance(Draw::NodePortHere, Choice::sticky(u32::MAX), 3),
-        Class::Balance(Draw::NodePortHere, Choice::sticky(u32::MAX), HERE_FIRST_SLOT),
+        Class::Balance(EndpointPool::Service, Choice::Random, 1),
+        Class::Balance(EndpointPool::ServiceHere, Choice::Consistent, 7),
+        Class::Balance(EndpointPool::NodePort, Choice::sticky(10_800), HERE_FIRST_SLOT),
+        Class::Balance(EndpointPool::NodePortHere, Choice::sticky(u32::MAX), 3),
+        Class::Balance(EndpointPool::NodePortHere, Choice::sticky(u32::MAX), HERE_FIRST_SLOT),
         Class::Reject,
         Class::Drop,
     ];
@@ -18,9 +18,9 @@ fn classes_come_back_from_their_words() {
         assert_eq!(Class::from_data(class.data().bytes()), Some(class));
     }
     assert_eq!((Class::from_word(0x7fff << 15), Class::from_word(0xffff_0003)), (None, None));
-    let of = |count| Class::of(Draw::Service, Choice::Random, count, Class::Drop);
+    let of = |count| Class::of(EndpointPool::Service, Choice::Random, count, Class::Drop);
     assert_eq!(of(0), Class::Drop);
-    let most = Class::Balance(Draw::Service, Choice::Random, HERE_FIRST_SLOT);
+    let most = Class::Balance(EndpointPool::Service, Choice::Random, HERE_FIRST_SLOT);
     assert_eq!(of(100_000), most);
 }
 
@@ -70,7 +70,7 @@ fn rules_use_only_sets_and_chains_that_are_there() {
     for family in FAMILIES {
         let mut table = layout.skeleton(family, |_| 16, |_| true);
         for choice in [Choice::Random, Choice::Consistent, Choice::sticky(10)] {
-            for draw in [Draw::Service, Draw::NodePortHere] {
+            for draw in [EndpointPool::Service, EndpointPool::NodePortHere] {
                 layout.add_class(family, &mut table, Class::Balance(draw, choice, 2));
             }
         }

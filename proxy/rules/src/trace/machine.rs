@@ -12,7 +12,7 @@ use proxy_netfilter::nft::numbers::{
 use proxy_netfilter::nft::{Data, Reg, Rule, TableRules, Value, Verdict};
 
 use super::jhash::{jhash, scale};
-use super::{Fate, Learned, Looked, Origin, Packet, Step, Trace, headers};
+use super::{MatchedElement, Origin, Packet, PacketOutcome, SetUpdate, Step, Trace, headers};
 use crate::layout::address_value;
 use crate::model::InterfaceName;
 
@@ -30,7 +30,7 @@ pub struct Connection {
 
 /// How a hook's chains end.
 #[derive(Clone, Debug)]
-pub enum Stop {
+pub enum HookVerdict {
     /// The packet goes on as it is.
     Accept,
     /// The packet goes to another address and port.
@@ -38,7 +38,7 @@ pub enum Stop {
     /// The packet gets our address.
     Masquerade,
     /// The packet goes nowhere.
-    Fate(Fate),
+    Final(PacketOutcome),
 }
 
 /// How a rule ends.
@@ -48,7 +48,7 @@ enum Flow {
     /// With the rule after the one that jumped here.
     Return,
     /// For good.
-    Stop(Stop),
+    HookVerdict(HookVerdict),
 }
 
 /// Runs chains of one table.
@@ -57,7 +57,7 @@ pub struct Machine<'a> {
     is_local: &'a dyn Fn(IpAddr) -> bool,
     draw: &'a mut dyn FnMut(u32) -> u32,
     steps: Vec<Step>,
-    learned: Vec<Learned>,
+    learned: Vec<SetUpdate>,
 }
 
 /// One packet at one hook.
@@ -68,11 +68,11 @@ struct At<'a> {
     transport: Vec<u8>,
     registers: [u8; Reg::COUNT * 4],
     /// What the lookups of the present rule found.
-    found: Vec<Looked>,
+    found: Vec<MatchedElement>,
 }
 
 /// A condition that does not hold ends the rule; what is not known ends the trace.
-enum Miss {
+enum NoMatch {
     Break,
     Unknown(String),
 }
@@ -88,12 +88,17 @@ impl<'a> Machine<'a> {
     }
 
     /// Ends the trace.
-    pub fn end(self, fate: Fate) -> Trace {
-        Trace { steps: self.steps, fate, learned: self.learned }
+    pub fn end(self, outcome: PacketOutcome) -> Trace {
+        Trace { steps: self.steps, outcome, learned: self.learned }
     }
 
     /// Runs the base chains of a hook.
-    pub fn run(&mut self, point: HookPoint, packet: &Packet, connection: &Connection) -> Stop {
+    pub fn run(
+        &mut self,
+        point: HookPoint,
+        packet: &Packet,
+        connection: &Connection,
+    ) -> HookVerdict {
         let hooked = |chain: &proxy_netfilter::nft::Chain| {
             chain.hook.as_ref().is_some_and(|hook| hook.point == point)
         };
@@ -106,11 +111,11 @@ impl<'a> Machine<'a> {
             let found = Vec::new();
             let mut at = At { packet, connection, network, transport, registers, found };
             match self.chain(&base.chain.name, &mut at, 0) {
-                Flow::Stop(Stop::Accept) | Flow::Next | Flow::Return => {}
-                Flow::Stop(stop) => return stop,
+                Flow::HookVerdict(HookVerdict::Accept) | Flow::Next | Flow::Return => {}
+                Flow::HookVerdict(stop) => return stop,
             }
         }
-        Stop::Accept
+        HookVerdict::Accept
     }
 
     /// Runs a chain; `Next` at its end means that the caller goes on.
@@ -143,11 +148,11 @@ impl<'a> Machine<'a> {
             match done {
                 Ok(None) => {}
                 Ok(Some(flow)) => return flow,
-                Err(Miss::Break) => {
+                Err(NoMatch::Break) => {
                     self.steps.truncate(position);
                     return Flow::Next;
                 }
-                Err(Miss::Unknown(what)) => return unknown(what),
+                Err(NoMatch::Unknown(what)) => return unknown(what),
             }
             if let Some(verdict) = verdict_of(expr, at, self.table) {
                 return self.verdict(verdict, at, depth);
@@ -158,8 +163,8 @@ impl<'a> Machine<'a> {
 
     fn verdict(&mut self, verdict: Verdict, at: &mut At<'_>, depth: usize) -> Flow {
         match verdict {
-            Verdict::Accept => Flow::Stop(Stop::Accept),
-            Verdict::Drop => Flow::Stop(Stop::Fate(Fate::Dropped)),
+            Verdict::Accept => Flow::HookVerdict(HookVerdict::Accept),
+            Verdict::Drop => Flow::HookVerdict(HookVerdict::Final(PacketOutcome::Dropped)),
             Verdict::Continue | Verdict::Break => Flow::Next,
             Verdict::Return => Flow::Return,
             Verdict::Jump(chain) => self.chain(&chain, at, depth + 1),
@@ -171,7 +176,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Runs one expression: goes on, or ends the packet's way.
-    fn expr(&mut self, expr: &Expr, at: &mut At<'_>) -> Result<Option<Flow>, Miss> {
+    fn expr(&mut self, expr: &Expr, at: &mut At<'_>) -> Result<Option<Flow>, NoMatch> {
         match expr {
             Expr::Meta(meta) if meta.key == MetaKey::L4PROTO => {
                 at.load(meta.dreg, &[at.packet.protocol.number()])?;
@@ -210,46 +215,48 @@ impl<'a> Machine<'a> {
             Expr::Cmp(cmp) => at.compare(cmp)?,
             Expr::Lookup(lookup) => at.lookup(lookup, self.table)?,
             Expr::Nat(nat) => return at.nat(nat).map(Some),
-            Expr::Masq(_) => return Ok(Some(Flow::Stop(Stop::Masquerade))),
-            Expr::Reject(reject) => return Ok(Some(Flow::Stop(Stop::Fate(rejected(reject))))),
+            Expr::Masq(_) => return Ok(Some(Flow::HookVerdict(HookVerdict::Masquerade))),
+            Expr::Reject(reject) => {
+                return Ok(Some(Flow::HookVerdict(HookVerdict::Final(rejected(reject)))));
+            }
             Expr::Counter(_) => {}
-            other => return Err(Miss::Unknown(other.name().to_owned())),
+            other => return Err(NoMatch::Unknown(other.name().to_owned())),
         }
         Ok(None)
     }
 }
 
 impl At<'_> {
-    fn read(&self, reg: Reg, len: usize) -> Result<&[u8], Miss> {
+    fn read(&self, reg: Reg, len: usize) -> Result<&[u8], NoMatch> {
         let start = reg.index() * 4;
-        let out = || Miss::Unknown("register out of range".into());
+        let out = || NoMatch::Unknown("register out of range".into());
         self.registers.get(start..start + len).ok_or_else(out)
     }
 
     /// Loads bytes; the rest of the last word becomes zero.
-    fn load(&mut self, reg: Option<Reg>, bytes: &[u8]) -> Result<(), Miss> {
-        let reg = reg.ok_or_else(|| Miss::Unknown("setting a property".into()))?;
+    fn load(&mut self, reg: Option<Reg>, bytes: &[u8]) -> Result<(), NoMatch> {
+        let reg = reg.ok_or_else(|| NoMatch::Unknown("setting a property".into()))?;
         let start = reg.index() * 4;
         let words = bytes.len().div_ceil(4) * 4;
-        let out = || Miss::Unknown("register out of range".into());
+        let out = || NoMatch::Unknown("register out of range".into());
         let slot = self.registers.get_mut(start..start + words).ok_or_else(out)?;
         slot.fill(0);
         slot.iter_mut().zip(bytes).for_each(|(slot, byte)| *slot = *byte);
         Ok(())
     }
 
-    fn load_payload(&mut self, payload: &Payload) -> Result<(), Miss> {
+    fn load_payload(&mut self, payload: &Payload) -> Result<(), NoMatch> {
         let header = match payload.base {
             PayloadBase::NETWORK => &self.network,
             PayloadBase::TRANSPORT => &self.transport,
-            _ => return Err(Miss::Unknown("payload of another header".into())),
+            _ => return Err(NoMatch::Unknown("payload of another header".into())),
         };
         let (start, len) = (payload.offset as usize, payload.len as usize);
-        let bytes = header.get(start..start + len).ok_or(Miss::Break)?.to_vec();
+        let bytes = header.get(start..start + len).ok_or(NoMatch::Break)?.to_vec();
         self.load(Some(payload.dreg), &bytes)
     }
 
-    fn load_connection(&mut self, ct: &Ct) -> Result<(), Miss> {
+    fn load_connection(&mut self, ct: &Ct) -> Result<(), NoMatch> {
         let original = self.connection.original;
         let bytes = match (ct.key, ct.direction) {
             (CtKey::STATUS, None) => {
@@ -260,19 +267,19 @@ impl At<'_> {
                 address_value(&original.dst).bytes().to_vec()
             }
             (CtKey::PROTO_DST, Some(0)) => original.dst_port.to_be_bytes().to_vec(),
-            _ => return Err(Miss::Unknown("ct".into())),
+            _ => return Err(NoMatch::Unknown("ct".into())),
         };
         self.load(ct.dreg, &bytes)
     }
 
-    fn mask(&mut self, bitwise: &Bitwise) -> Result<(), Miss> {
+    fn mask(&mut self, bitwise: &Bitwise) -> Result<(), NoMatch> {
         let bytes = self.read(bitwise.sreg, bitwise.len as usize)?;
         let pairs = bytes.iter().zip(bitwise.mask.bytes()).zip(bitwise.xor.bytes());
         let masked: Vec<u8> = pairs.map(|((byte, mask), xor)| (byte & mask) ^ xor).collect();
         self.load(Some(bitwise.dreg), &masked)
     }
 
-    fn compare(&self, cmp: &Cmp) -> Result<(), Miss> {
+    fn compare(&self, cmp: &Cmp) -> Result<(), NoMatch> {
         let (left, right) = (self.read(cmp.sreg, cmp.data.bytes().len())?, cmp.data.bytes());
         let holds = match cmp.op {
             CmpOp::EQ => left == right,
@@ -281,20 +288,24 @@ impl At<'_> {
             CmpOp::LTE => left <= right,
             CmpOp::GT => left > right,
             CmpOp::GTE => left >= right,
-            _ => return Err(Miss::Unknown("comparison".into())),
+            _ => return Err(NoMatch::Unknown("comparison".into())),
         };
-        if holds { Ok(()) } else { Err(Miss::Break) }
+        if holds { Ok(()) } else { Err(NoMatch::Break) }
     }
 
     /// Data of the element that a lookup finds.
-    fn find<'t>(&self, lookup: &Lookup, table: &'t TableRules) -> Result<Option<&'t Data>, Miss> {
-        let none = || Miss::Unknown(format!("no set {}", lookup.set));
+    fn find<'t>(
+        &self,
+        lookup: &Lookup,
+        table: &'t TableRules,
+    ) -> Result<Option<&'t Data>, NoMatch> {
+        let none = || NoMatch::Unknown(format!("no set {}", lookup.set));
         let set = table.sets.get(&lookup.set).ok_or_else(none)?;
         let key = self.read(lookup.sreg, set.set.key_len as usize)?;
         match (set.elements.get(key), lookup.flags) {
             (Some(element), LookupFlags::PRESENT) => Ok(element.data.as_ref()),
             (None, LookupFlags::ABSENT) => Ok(None),
-            _ => Err(Miss::Break),
+            _ => Err(NoMatch::Break),
         }
     }
 
@@ -303,14 +314,14 @@ impl At<'_> {
         lookup: &Lookup,
         data: Option<&Data>,
         table: &TableRules,
-    ) -> Result<(), Miss> {
+    ) -> Result<(), NoMatch> {
         let len = table.sets.get(&lookup.set).map_or(0, |set| set.set.key_len as usize);
         let key = Value::new(self.read(lookup.sreg, len)?);
-        self.found.push(Looked { set: lookup.set.clone(), key, data: data.cloned() });
+        self.found.push(MatchedElement { set: lookup.set.clone(), key, data: data.cloned() });
         Ok(())
     }
 
-    fn lookup(&mut self, lookup: &Lookup, table: &TableRules) -> Result<(), Miss> {
+    fn lookup(&mut self, lookup: &Lookup, table: &TableRules) -> Result<(), NoMatch> {
         let data = self.find(lookup, table)?;
         if lookup.flags == LookupFlags::PRESENT {
             self.note(lookup, data, table)?;
@@ -320,23 +331,23 @@ impl At<'_> {
                 self.load(Some(dreg), value.bytes())
             }
             (Some(Data::Verdict(_)), Some(Target::Verdict)) | (_, None) => Ok(()),
-            _ => Err(Miss::Unknown(format!("data of {}", lookup.set))),
+            _ => Err(NoMatch::Unknown(format!("data of {}", lookup.set))),
         }
     }
 
-    fn hash(&mut self, hash: &Hash) -> Result<(), Miss> {
+    fn hash(&mut self, hash: &Hash) -> Result<(), NoMatch> {
         let (Some(sreg), Some(len), HashKind::JENKINS) = (hash.sreg, hash.len, hash.kind) else {
-            return Err(Miss::Unknown("hash of another kind".into()));
+            return Err(NoMatch::Unknown("hash of another kind".into()));
         };
-        let seed = hash.seed.ok_or_else(|| Miss::Unknown("hash with a secret seed".into()))?;
+        let seed = hash.seed.ok_or_else(|| NoMatch::Unknown("hash with a secret seed".into()))?;
         let hashed = jhash(self.read(sreg, len as usize)?, seed);
         let number = hash.offset.unwrap_or(0).wrapping_add(scale(hashed, hash.modulus));
         self.load(Some(hash.dreg), &number.to_ne_bytes())
     }
 
     /// What a packet writes into a map; leaves the rule where the map is full.
-    fn learn(&self, dynset: &Dynset, table: &TableRules) -> Result<Learned, Miss> {
-        let none = || Miss::Unknown(format!("no set {}", dynset.set));
+    fn learn(&self, dynset: &Dynset, table: &TableRules) -> Result<SetUpdate, NoMatch> {
+        let none = || NoMatch::Unknown(format!("no set {}", dynset.set));
         let set = table.sets.get(&dynset.set).ok_or_else(none)?;
         let key = Value::new(self.read(dynset.key, set.set.key_len as usize)?);
         let data = match (dynset.op, dynset.data) {
@@ -345,23 +356,23 @@ impl At<'_> {
                 let len = set.set.data_len.unwrap_or_default();
                 Some(Value::new(self.read(reg, len as usize)?))
             }
-            (_, None) => return Err(Miss::Unknown("a set that packets write".into())),
+            (_, None) => return Err(NoMatch::Unknown("a set that packets write".into())),
         };
         let full = set.set.size.0.is_some_and(|size| set.elements.len() >= size as usize);
         if data.is_some() && full && !set.elements.contains_key(&key) {
-            return Err(Miss::Break);
+            return Err(NoMatch::Break);
         }
-        Ok(Learned { set: dynset.set.clone(), key, data })
+        Ok(SetUpdate { set: dynset.set.clone(), key, data })
     }
 
-    fn nat(&self, nat: &Nat) -> Result<Flow, Miss> {
+    fn nat(&self, nat: &Nat) -> Result<Flow, NoMatch> {
         let len = address_value(&self.packet.dst).bytes().len();
         let (Some(address), Some(port)) = (nat.addr_min, nat.proto_min) else {
-            return Err(Miss::Unknown("nat without address or port".into()));
+            return Err(NoMatch::Unknown("nat without address or port".into()));
         };
         let address = self.read(address, len)?.to_vec();
         let port = self.read(port, 2)?.first_chunk().copied().map_or(0, u16::from_be_bytes);
-        Ok(Flow::Stop(Stop::Dnat(address, port)))
+        Ok(Flow::HookVerdict(HookVerdict::Dnat(address, port)))
     }
 }
 
@@ -381,10 +392,14 @@ fn verdict_of(expr: &Expr, at: &At<'_>, table: &TableRules) -> Option<Verdict> {
     }
 }
 
-fn rejected(reject: &Reject) -> Fate {
-    if reject.kind == RejectKind::TCP_RESET { Fate::Reset } else { Fate::Unreachable }
+fn rejected(reject: &Reject) -> PacketOutcome {
+    if reject.kind == RejectKind::TCP_RESET {
+        PacketOutcome::Reset
+    } else {
+        PacketOutcome::Unreachable
+    }
 }
 
 fn unknown(what: String) -> Flow {
-    Flow::Stop(Stop::Fate(Fate::Unknown(what)))
+    Flow::HookVerdict(HookVerdict::Final(PacketOutcome::Unknown(what)))
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use proxy_netfilter::nft::{Data, Family, Type, Value};
 
-use crate::layout::words::address_type;
+use crate::layout::expr_builders::address_type;
 use crate::layout::{Class, Map};
 
 /// An element of the set `name`: `services: 10.96.0.1 . tcp . 80 -> one of 3 endpoints`.
@@ -77,13 +77,13 @@ fn field(kind: Type, bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Draw, backend_value, service_key, slot_key};
+    use crate::layout::{EndpointPool, backend_value, service_key, slot_key};
     use crate::model::{Choice, Protocol};
 
     #[test]
     fn elements_read_like_what_they_mean() {
         let key = service_key(&"10.96.0.1".parse().unwrap(), Protocol::Tcp, 80);
-        let class = Data::Value(Class::Balance(Draw::Service, Choice::Random, 3).data());
+        let class = Data::Value(Class::Balance(EndpointPool::Service, Choice::Random, 3).data());
         assert_eq!(
             element(Family::Ip, "services", &key, Some(&class)),
             "services: 10.96.0.1 . tcp . 80 -> 3 endpoints of Service, random"

@@ -16,7 +16,7 @@ use proxy_rules::model::{
     Choice, Cidr, EndpointState, InterfaceName, LocalEndpoint, LocalPort, LocalService, LocalSlice,
     LocalTraffic, Place, Policy, Protocol, ServiceId, Settings, SlicePort, Topology, family_of,
 };
-use proxy_rules::trace::{Fate, Origin, Packet, Sender};
+use proxy_rules::trace::{Origin, Packet, PacketOutcome, Sender};
 
 pub const NODE: [&str; 2] = ["192.168.1.10", "fd00:1::10"];
 pub const CLIENT: [&str; 2] = ["192.168.1.100", "fd00:1::100"];
@@ -157,16 +157,18 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// Each of these can, nothing else.
-    Each(BTreeSet<Fate>),
+    Each(BTreeSet<PacketOutcome>),
     /// One of these, always the same.
-    OneOf(BTreeSet<Fate>),
+    OneOf(BTreeSet<PacketOutcome>),
 }
 
 impl Expected {
-    pub fn admits(&self, fates: &BTreeSet<Fate>) -> bool {
+    pub fn admits(&self, possible_outcomes: &BTreeSet<PacketOutcome>) -> bool {
         match self {
-            Self::Each(expected) => fates == expected,
-            Self::OneOf(expected) => fates.len() == 1 && fates.is_subset(expected),
+            Self::Each(expected) => possible_outcomes == expected,
+            Self::OneOf(expected) => {
+                possible_outcomes.len() == 1 && possible_outcomes.is_subset(expected)
+            }
         }
     }
 }
@@ -181,15 +183,19 @@ pub fn choice_of(world: &World, question: &Question) -> Option<Choice> {
 
 /// What should become of a connection.
 pub fn expected(world: &World, question: &Question) -> Expected {
-    let each = |fate: Fate| Expected::Each(BTreeSet::from([fate]));
-    let refused = if question.protocol == Protocol::Tcp { Fate::Reset } else { Fate::Unreachable };
+    let each = |outcome: PacketOutcome| Expected::Each(BTreeSet::from([outcome]));
+    let refused = if question.protocol == Protocol::Tcp {
+        PacketOutcome::Reset
+    } else {
+        PacketOutcome::Unreachable
+    };
     let is_node = NODE.map(ip).contains(&question.to);
     let owner = owner(world, question, false)
         .or_else(|| is_node.then(|| owner(world, question, true)).flatten());
     let has = |(s, _): &(LocalService, _)| s.cluster_ips.contains(&question.to);
     let is_cluster_ip = world.services.iter().any(has);
     let Some((n, port, kind)) = owner else {
-        return each(if is_cluster_ip { refused } else { Fate::Untouched });
+        return each(if is_cluster_ip { refused } else { PacketOutcome::Untouched });
     };
     let (service, slices) = &world.services[n];
     let family = family_of(question.to);
@@ -198,7 +204,7 @@ pub fn expected(world: &World, question: &Question) -> Expected {
         service.source_ranges.iter().filter(|block| block.family() == family).collect();
     let may = ranges.is_empty() || ranges.iter().any(|block| block.contains(source));
     if kind == Kind::LoadBalancer && !may {
-        return each(Fate::Dropped);
+        return each(PacketOutcome::Dropped);
     }
     let from_pod = is_from_pod(world, question);
     let inside = question.from == Asker::Node || from_pod;
@@ -209,7 +215,7 @@ pub fn expected(world: &World, question: &Question) -> Expected {
     let (all, here) = endpoints(service, slices, family, &port);
     let list = if only_here { &here } else { &all };
     if list.is_empty() {
-        return each(if all.is_empty() { refused } else { Fate::Dropped });
+        return each(if all.is_empty() { refused } else { PacketOutcome::Dropped });
     }
     // An external address that is somebody's cluster address is masqueraded as one, whatever the port.
     let masqueraded = |to: IpAddr| {
@@ -220,13 +226,13 @@ pub fn expected(world: &World, question: &Question) -> Expected {
                 _ => service.external == Policy::Cluster || question.from == Asker::Node,
             }
     };
-    let fates = list.iter().map(|(to, port)| {
+    let possible_outcomes = list.iter().map(|(to, port)| {
         let from = if masqueraded(*to) { Sender::Masqueraded } else { Sender::Itself };
-        Fate::Sent { to: *to, port: *port, from }
+        PacketOutcome::Sent { to: *to, port: *port, from }
     });
     match service.choice {
-        Choice::Consistent => Expected::OneOf(fates.collect()),
-        Choice::Random | Choice::Sticky(_) => Expected::Each(fates.collect()),
+        Choice::Consistent => Expected::OneOf(possible_outcomes.collect()),
+        Choice::Random | Choice::Sticky(_) => Expected::Each(possible_outcomes.collect()),
     }
 }
 

@@ -51,8 +51,8 @@ fn plan() -> Plan {
 }
 
 /// Each frontend with its endpoints for clients inside and outside.
-fn opened(changes: &Changes) -> Vec<String> {
-    let text = |(frontend, target): &(Frontend, Arc<Target>)| {
+fn opened(changes: &ListenerChanges) -> Vec<String> {
+    let text = |(frontend, target): &(Frontend, Arc<FrontendBackends>)| {
         format!(
             "{:?} {} -> {:?} {:?}",
             frontend.protocol, frontend.at, target.inside, target.outside
@@ -142,7 +142,7 @@ fn node_ports_follow_the_nodes_addresses() {
     plan.settings.node_port_cidrs = vec!["192.0.2.0/24".parse().unwrap()];
     plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service())));
     plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Place::Here)])));
-    let at = |changes: &Changes| {
+    let at = |changes: &ListenerChanges| {
         let node_port = |(f, _): &&(Frontend, _)| f.at.port() == 30_080;
         changes.open.iter().filter(node_port).map(|(f, _)| f.at.ip()).collect::<Vec<_>>()
     };
@@ -167,7 +167,7 @@ fn a_cluster_address_is_not_for_the_taking() {
     plan.slice_changed("b", None, Some(Arc::new(stolen)));
     plan.service_changed(&ServiceId::new("a", "thief"), Some(Arc::new(thief)));
     plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service())));
-    let leads = |changes: &Changes| {
+    let leads = |changes: &ListenerChanges| {
         let at: SocketAddr = "10.96.0.1:80".parse().unwrap();
         let found = changes.open.iter().find(|(f, _)| f.at == at);
         found.map(|(_, target)| target.inside[0].ip().to_string())
@@ -184,7 +184,7 @@ proptest! {
     #[test]
     fn changes_add_up(steps in prop::collection::vec((0..3usize, 0..3usize, 0..4u8, any::<bool>()), 0..30)) {
         let mut plan = plan();
-        let mut open: HashMap<Frontend, Arc<Target>> = HashMap::new();
+        let mut open: HashMap<Frontend, Arc<FrontendBackends>> = HashMap::new();
         let mut services: HashMap<usize, Arc<LocalService>> = HashMap::new();
         let mut slices: HashMap<usize, Arc<LocalSlice>> = HashMap::new();
         let id = |n: usize| ServiceId::new("ns", ["a", "b", "c"][n]);

@@ -11,7 +11,7 @@ use proxy_netfilter::nft::Family;
 pub mod consistent;
 
 mod by_port;
-pub use by_port::ByPort;
+pub use by_port::SlicesByPort;
 
 /// Where a connection may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ impl Addressed for Backend {
 
 /// The endpoints of one port and family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chosen {
+pub struct SelectedEndpoints {
     /// For traffic under the policy Cluster, sorted.
     pub all: Vec<Backend>,
     /// For traffic under the policy Local, sorted.
@@ -48,13 +48,18 @@ pub struct Chosen {
 /// Chooses among the endpoints of `slices`. Of an endpoint that appears twice the better state counts;
 /// draining ones are used where there is no ready one, for each policy by itself. Under the policy Cluster those
 /// hinted for `zone` are preferred, if a zone is given.
-pub fn choose(slices: &ByPort<'_>, family: Family, port: &LocalPort, zone: Option<&str>) -> Chosen {
-    let mut found: Vec<Found> = Vec::new();
+pub fn select_endpoints(
+    slices: &SlicesByPort<'_>,
+    family: Family,
+    port: &LocalPort,
+    zone: Option<&str>,
+) -> SelectedEndpoints {
+    let mut candidates: Vec<Candidate> = Vec::new();
     for (slice, number) in slices.slices(port) {
         steps::count(slice.endpoints.len());
         let endpoints = slice.endpoints.iter().enumerate();
         let endpoints = endpoints.filter(|(_, e)| family_of(e.address) == family);
-        found.extend(endpoints.map(|(at, e)| Found {
+        candidates.extend(endpoints.map(|(at, e)| Candidate {
             backend: Backend { address: e.address, port: number, place: e.place },
             state: e.state,
             hint: zone.map_or(Hint::None, |zone| {
@@ -63,20 +68,20 @@ pub fn choose(slices: &ByPort<'_>, family: Family, port: &LocalPort, zone: Optio
         }));
     }
     // Of the same address and port the best comes first, and stays.
-    found.sort_unstable_by_key(|f| {
+    candidates.sort_unstable_by_key(|f| {
         (f.backend.address, f.backend.port, Reverse((f.state, f.backend.place)))
     });
-    found.dedup_by_key(|f| (f.backend.address, f.backend.port));
-    let pick = |place: Place, state: EndpointState| -> Vec<Backend> {
-        let matching = found.iter().filter(|f| f.state == state && f.backend.place >= place);
+    candidates.dedup_by_key(|f| (f.backend.address, f.backend.port));
+    let matching_backends = |place: Place, state: EndpointState| -> Vec<Backend> {
+        let matching = candidates.iter().filter(|f| f.state == state && f.backend.place >= place);
         matching.map(|f| f.backend).collect()
     };
-    let ready_or_draining = |place: Place| match pick(place, EndpointState::Ready) {
-        ready if ready.is_empty() => pick(place, EndpointState::Draining),
+    let ready_or_draining = |place: Place| match matching_backends(place, EndpointState::Ready) {
+        ready if ready.is_empty() => matching_backends(place, EndpointState::Draining),
         ready => ready,
     };
-    let near = zone.and_then(|_| hinted(&found));
-    Chosen {
+    let near = zone.and_then(|_| hinted(&candidates));
+    SelectedEndpoints {
         all: near.unwrap_or_else(|| ready_or_draining(Place::Elsewhere)),
         here: ready_or_draining(Place::Here),
     }
@@ -84,7 +89,7 @@ pub fn choose(slices: &ByPort<'_>, family: Family, port: &LocalPort, zone: Optio
 
 /// An endpoint that might be used.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct Candidate {
     backend: Backend,
     state: EndpointState,
     hint: Hint,
@@ -112,8 +117,8 @@ impl Hint {
 }
 
 /// The ready endpoints for our zone; nothing unless every ready one has hints and one of them is for it.
-fn hinted(found: &[Found]) -> Option<Vec<Backend>> {
-    let ready = || found.iter().filter(|f| f.state == EndpointState::Ready);
+fn hinted(candidates: &[Candidate]) -> Option<Vec<Backend>> {
+    let ready = || candidates.iter().filter(|f| f.state == EndpointState::Ready);
     let near: Vec<Backend> =
         ready().filter(|f| f.hint == Hint::OurZone).map(|f| f.backend).collect();
     (!near.is_empty() && ready().all(|f| f.hint != Hint::None)).then_some(near)

@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A service by namespace and name, each kept once.
-pub(crate) type Key = (Arc<str>, Arc<str>);
+pub(crate) type ServiceKey = (Arc<str>, Arc<str>);
 
 /// Nearly always one, and there are as many as services. Each with how often it has the address: several of its slices may
 /// name the same endpoint.
 #[derive(Clone, Debug)]
-pub(crate) enum Holders {
-    One(Key, usize),
-    Several(BTreeMap<Key, usize>),
+pub(crate) enum AddressOwners {
+    One(ServiceKey, usize),
+    Several(BTreeMap<ServiceKey, usize>),
 }
 
-impl Holders {
+impl AddressOwners {
     /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Key> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &ServiceKey> {
         let (one, several) = match self {
             Self::One(key, _) => (Some(key), None),
             Self::Several(keys) => (None, Some(keys.keys())),
@@ -27,7 +27,7 @@ impl Holders {
     }
 
     /// With one more, or once more.
-    pub(crate) fn with(self, key: Key) -> Self {
+    pub(crate) fn with(self, key: ServiceKey) -> Self {
         match self {
             Self::One(one, count) if one == key => Self::One(one, count.saturating_add(1)),
             Self::One(one, count) => Self::Several([(one, count), (key, 1)].into()),
@@ -40,7 +40,7 @@ impl Holders {
     }
 
     /// Without one, once; none when nobody is left.
-    pub(crate) fn without(self, key: &Key) -> Option<Self> {
+    pub(crate) fn without(self, key: &ServiceKey) -> Option<Self> {
         match self {
             Self::One(one, count) if one == *key => {
                 (count > 1).then(|| Self::One(one, count.saturating_sub(1)))
@@ -68,9 +68,10 @@ mod tests {
 
     #[test]
     fn services_come_and_go_as_often_as_they_have_it() {
-        let [a, b, c] = ["a", "b", "c"].map(|name| -> Key { ("ns".into(), name.into()) });
-        let all = |holders: &Holders| holders.all().cloned().collect::<Vec<_>>();
-        let one = Holders::One(a.clone(), 1).with(a.clone());
+        let [a, b, c] = ["a", "b", "c"].map(|name| -> ServiceKey { ("ns".into(), name.into()) });
+        let all =
+            |address_owners: &AddressOwners| address_owners.all().cloned().collect::<Vec<_>>();
+        let one = AddressOwners::One(a.clone(), 1).with(a.clone());
         assert_eq!(all(&one), std::slice::from_ref(&a));
         let three = one.with(b.clone()).with(c.clone()).with(b.clone());
         assert_eq!(all(&three), [a.clone(), b.clone(), c.clone()]);

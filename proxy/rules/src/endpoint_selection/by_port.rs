@@ -8,52 +8,52 @@ use crate::steps;
 
 /// Slices by name and protocol of their ports.
 #[derive(Clone, Debug, Default)]
-pub struct ByPort<'a> {
+pub struct SlicesByPort<'a> {
     /// Sorted by name and protocol.
-    all: Vec<Found<'a>>,
+    all: Vec<PortOfSlice<'a>>,
 }
 
 /// A port of a slice.
 #[derive(Clone, Copy, Debug)]
-struct Found<'a> {
+struct PortOfSlice<'a> {
     name: &'a str,
     protocol: Protocol,
     number: u16,
     slice: &'a LocalSlice,
 }
 
-impl<'a> ByPort<'a> {
+impl<'a> SlicesByPort<'a> {
     /// Of these slices.
     pub fn new(slices: impl Iterator<Item = &'a LocalSlice>) -> Self {
         let ports = slices.flat_map(|slice| {
-            slice.ports.iter().map(move |port| Found {
+            slice.ports.iter().map(move |port| PortOfSlice {
                 name: &port.name,
                 protocol: port.protocol,
                 number: port.port,
                 slice,
             })
         });
-        let mut all: Vec<Found<'_>> = ports.collect();
+        let mut all: Vec<PortOfSlice<'_>> = ports.collect();
         steps::count(all.len());
         all.sort_by(|a, b| (a.name, a.protocol).cmp(&(b.name, b.protocol)));
         Self { all }
     }
 
-    fn found(&self, port: &LocalPort) -> &[Found<'a>] {
+    fn matching_ports(&self, port: &LocalPort) -> &[PortOfSlice<'a>] {
         let wanted = (&*port.name, port.protocol);
-        let begin = self.all.partition_point(|found| (found.name, found.protocol) < wanted);
+        let begin = self.all.partition_point(|port| (port.name, port.protocol) < wanted);
         let rest = self.all.get(begin..).unwrap_or_default();
-        let len = rest.partition_point(|found| (found.name, found.protocol) == wanted);
+        let len = rest.partition_point(|port| (port.name, port.protocol) == wanted);
         rest.get(..len).unwrap_or_default()
     }
 
     /// Slices that serve a port of the service, each with the number at which it does.
     pub(super) fn slices(&self, port: &LocalPort) -> impl Iterator<Item = (&'a LocalSlice, u16)> {
-        self.found(port).iter().map(|found| (found.slice, found.number))
+        self.matching_ports(port).iter().map(|port| (port.slice, port.number))
     }
 
     /// Endpoints to look at for a port of the service.
-    pub fn candidates(&self, port: &LocalPort) -> usize {
+    pub fn endpoints_len(&self, port: &LocalPort) -> usize {
         let lens = self.slices(port).map(|(slice, _)| slice.endpoints.len());
         lens.fold(0, |sum, len| sum.saturating_add(len.max(1)))
     }

@@ -10,7 +10,7 @@ use proto_daemon::exit::chain;
 use proxy_kernel::{CommitError, PacketLog, Session, Socket};
 use proxy_netfilter::nft::Batch;
 use proxy_netfilter::nft::numbers::TableFlags;
-use proxy_rules::trap::{TRAP_LEN, Trap, TrapKey};
+use proxy_rules::stale_flow_log::{STALE_FLOWS_MAX, StaleFlowKey, StaleFlowLog};
 
 use super::{open, thread};
 use crate::metrics::ProxyMetrics;
@@ -19,14 +19,14 @@ use crate::metrics::ProxyMetrics;
 const LISTEN: Duration = Duration::from_secs(60);
 
 /// Keeps the trap as large as it has to be, and away when it is empty.
-pub(super) struct TrapKeeper {
+pub(super) struct StaleFlowLogKeeper {
     /// None once it turned out that there can be no trap here.
-    trap: Option<Trap>,
+    stale_flow_log: Option<StaleFlowLog>,
     metrics: ProxyMetrics,
     session: Option<Session<Socket>>,
     listening: Option<Listening>,
     /// Keys in the trap, and how many walks are to come for each.
-    keys: BTreeMap<TrapKey, u32>,
+    keys: BTreeMap<StaleFlowKey, u32>,
 }
 
 /// Tells the listener to end when it is dropped.
@@ -38,34 +38,39 @@ impl Drop for Listening {
     }
 }
 
-impl TrapKeeper {
-    pub(super) fn new(trap: Option<Trap>, metrics: ProxyMetrics) -> Self {
+impl StaleFlowLogKeeper {
+    pub(super) fn new(stale_flow_log: Option<StaleFlowLog>, metrics: ProxyMetrics) -> Self {
         let keys = BTreeMap::new();
-        let mut keeper = Self { trap, metrics, session: None, listening: None, keys };
+        let mut keeper = Self { stale_flow_log, metrics, session: None, listening: None, keys };
         // Where tables have owners a predecessor's went with it; elsewhere it may still report to nobody.
-        if keeper.trap.as_ref().is_some_and(|trap| trap.flags == TableFlags::NONE) {
-            keeper.commit(Trap::close);
+        if keeper
+            .stale_flow_log
+            .as_ref()
+            .is_some_and(|stale_flow_log| stale_flow_log.flags == TableFlags::NONE)
+        {
+            keeper.commit(StaleFlowLog::close);
         }
         keeper
     }
 
     /// Catches flows with these keys from now on. A key that is caught already stays for the walks of both.
-    pub(super) fn catch(&mut self, wanted: &BTreeSet<TrapKey>) {
-        if self.trap.is_none() {
+    pub(super) fn catch(&mut self, wanted: &BTreeSet<StaleFlowKey>) {
+        if self.stale_flow_log.is_none() {
             return;
         }
-        let room = TRAP_LEN.saturating_sub(self.keys.len());
-        let is_new = |key: &&TrapKey| !self.keys.contains_key(*key);
-        let new: BTreeSet<TrapKey> = wanted.iter().filter(is_new).take(room).cloned().collect();
+        let room = STALE_FLOWS_MAX.saturating_sub(self.keys.len());
+        let is_new = |key: &&StaleFlowKey| !self.keys.contains_key(*key);
+        let new: BTreeSet<StaleFlowKey> =
+            wanted.iter().filter(is_new).take(room).cloned().collect();
         if new.is_empty() || !self.listen() {
             return;
         }
         let is_set = !self.keys.is_empty();
-        let done = self.commit(|trap, batch| {
+        let done = self.commit(|stale_flow_log, batch| {
             if !is_set {
-                trap.open(batch);
+                stale_flow_log.open(batch);
             }
-            trap.add(&new, batch);
+            stale_flow_log.add(&new, batch);
         });
         if done {
             self.keys.extend(new.into_iter().map(|key| (key, 0)));
@@ -73,14 +78,14 @@ impl TrapKeeper {
     }
 
     /// A walk for these keys begins.
-    pub(super) fn walk_begins(&mut self, keys: &BTreeSet<TrapKey>) {
+    pub(super) fn count_walk(&mut self, keys: &BTreeSet<StaleFlowKey>) {
         for key in keys {
             self.keys.entry(key.clone()).and_modify(|walks| *walks += 1);
         }
     }
 
     /// The walk for these keys is over: flows to them are gone.
-    pub(super) fn release(&mut self, keys: &BTreeSet<TrapKey>) {
+    pub(super) fn release(&mut self, keys: &BTreeSet<StaleFlowKey>) {
         let mut over = BTreeSet::new();
         for key in keys {
             let Some(walks) = self.keys.get_mut(key) else { continue };
@@ -94,28 +99,31 @@ impl TrapKeeper {
             return;
         }
         let is_empty = self.keys.is_empty();
-        self.commit(
-            |trap, batch| if is_empty { trap.close(batch) } else { trap.remove(&over, batch) },
-        );
+        self.commit(|stale_flow_log, batch| {
+            if is_empty { stale_flow_log.close(batch) } else { stale_flow_log.remove(&over, batch) }
+        });
     }
 
     /// Commits what `write` appends. After a failure there is no trap until the next keys come.
-    fn commit(&mut self, write: impl FnOnce(&Trap, &mut Batch)) -> bool {
+    fn commit(&mut self, write: impl FnOnce(&StaleFlowLog, &mut Batch)) -> bool {
         if self.session.is_none() {
             self.session = open();
         }
-        let (Some(trap), Some(session)) = (&self.trap, &mut self.session) else { return false };
+        let (Some(stale_flow_log), Some(session)) = (&self.stale_flow_log, &mut self.session)
+        else {
+            return false;
+        };
         let mut batch = session.batch(None);
-        write(trap, &mut batch);
+        write(stale_flow_log, &mut batch);
         let Err(error) = session.commit(batch) else { return true };
         tracing::warn!(error = %chain(&error), "stale flows are not caught at their next packet");
         self.keys.clear();
         let mut batch = session.batch(None);
-        trap.close(&mut batch);
+        stale_flow_log.close(&mut batch);
         // Best effort: what is left reports to nobody, and is replaced by the next.
         let _ = session.commit(batch);
         if matches!(error, CommitError::Refused { .. }) {
-            self.trap = None;
+            self.stale_flow_log = None;
         }
         false
     }
@@ -125,12 +133,12 @@ impl TrapKeeper {
         if self.listening.is_some() {
             return true;
         }
-        let Some(trap) = &self.trap else { return false };
-        let (log, session) = match (PacketLog::open(trap.group), open()) {
+        let Some(stale_flow_log) = &self.stale_flow_log else { return false };
+        let (log, session) = match (PacketLog::open(stale_flow_log.group), open()) {
             (Ok(log), Some(session)) => (log, session),
             (Err(error), _) => {
                 tracing::info!(error = %chain(&error), "stale flows are found by walks alone");
-                self.trap = None;
+                self.stale_flow_log = None;
                 return false;
             }
             (_, None) => return false,
@@ -138,7 +146,7 @@ impl TrapKeeper {
         let wanted = Arc::new(AtomicBool::new(true));
         let (metrics, still) = (self.metrics.clone(), wanted.clone());
         let listener = move || listen(log, session, &metrics, &still);
-        if thread("trap", listener).is_err() {
+        if thread("stale-flow-log", listener).is_err() {
             return false;
         }
         self.listening = Some(Listening(wanted));

@@ -9,43 +9,45 @@ use std::time::{Duration, Instant};
 
 use proto_daemon::exit::chain;
 use proxy_kernel::{Session, Socket};
-use proxy_rules::trap::TrapKey;
+use proxy_rules::stale_flow_log::StaleFlowKey;
 
-use super::{Heard, Swept, Walk, Which, Work, open, sweep};
+use super::{
+    CleanupCount, CleanupEvent, FlowSelection, WalkRequest, WalkTargets, delete_stale_flows, open,
+};
 use crate::metrics::ProxyMetrics;
 
 /// Walks that wait, at most; the eldest comes early when there are more.
-const LATE_MAX: usize = 64;
+const DELAYED_WALKS_MAX: usize = 64;
 
 /// A walk for flows that were left.
-struct Late {
+struct DelayedWalk {
     due: Instant,
-    work: Work,
-    keys: BTreeSet<TrapKey>,
+    work: WalkTargets,
+    keys: BTreeSet<StaleFlowKey>,
 }
 
 /// Walks, and says what it has done.
-pub(super) struct Walker {
+pub(super) struct ConntrackWalker {
     metrics: ProxyMetrics,
     settle: Duration,
     rest: Duration,
-    back: SyncSender<Heard>,
+    back: SyncSender<CleanupEvent>,
     session: Option<Session<Socket>>,
-    late: VecDeque<Late>,
+    late: VecDeque<DelayedWalk>,
 }
 
-impl Walker {
+impl ConntrackWalker {
     /// Pauses as of [`super::start`]; `back` hears what is done.
     pub(super) fn new(
         metrics: ProxyMetrics,
         (settle, rest): (Duration, Duration),
-        back: SyncSender<Heard>,
+        back: SyncSender<CleanupEvent>,
     ) -> Self {
         Self { metrics, settle, rest, back, session: None, late: VecDeque::new() }
     }
 
     /// Walks until nobody asks any more.
-    pub(super) fn run(mut self, walks: &Receiver<Walk>) {
+    pub(super) fn run(mut self, walks: &Receiver<WalkRequest>) {
         loop {
             let next = match self.late.front() {
                 Some(late) => {
@@ -55,7 +57,7 @@ impl Walker {
             };
             let heard = match next {
                 Ok((work, keys)) => self.walk(work, keys),
-                Err(RecvTimeoutError::Timeout) => self.walk_late(),
+                Err(RecvTimeoutError::Timeout) => self.walk_delayed(),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             if heard.into_iter().any(|heard| self.back.send(heard).is_err()) {
@@ -64,30 +66,30 @@ impl Walker {
         }
     }
 
-    fn walk(&mut self, work: Work, keys: BTreeSet<TrapKey>) -> Vec<Heard> {
+    fn walk(&mut self, work: WalkTargets, keys: BTreeSet<StaleFlowKey>) -> Vec<CleanupEvent> {
         std::thread::sleep(self.settle);
-        if self.sweep(&work, Which::Answered).left == 0 {
-            return vec![Heard::Walked, Heard::Gone(keys)];
+        if self.delete_stale_flows(&work, FlowSelection::Answered).left == 0 {
+            return vec![CleanupEvent::Walked, CleanupEvent::Deleted(keys)];
         }
-        let early = (self.late.len() >= LATE_MAX).then(|| self.walk_late());
+        let early = (self.late.len() >= DELAYED_WALKS_MAX).then(|| self.walk_delayed());
         let due = Instant::now().checked_add(self.rest).unwrap_or_else(Instant::now);
-        self.late.push_back(Late { due, work, keys });
-        [vec![Heard::Walked], early.unwrap_or_default()].concat()
+        self.late.push_back(DelayedWalk { due, work, keys });
+        [vec![CleanupEvent::Walked], early.unwrap_or_default()].concat()
     }
 
-    fn walk_late(&mut self) -> Vec<Heard> {
+    fn walk_delayed(&mut self) -> Vec<CleanupEvent> {
         let Some(late) = self.late.pop_front() else { return Vec::new() };
-        self.sweep(&late.work, Which::All);
-        vec![Heard::Gone(late.keys)]
+        self.delete_stale_flows(&late.work, FlowSelection::All);
+        vec![CleanupEvent::Deleted(late.keys)]
     }
 
-    fn sweep(&mut self, work: &Work, which: Which) -> Swept {
+    fn delete_stale_flows(&mut self, work: &WalkTargets, which: FlowSelection) -> CleanupCount {
         if self.session.is_none() {
             self.session = open();
         }
-        let Some(session) = &mut self.session else { return Swept::default() };
+        let Some(session) = &mut self.session else { return CleanupCount::default() };
         let started = Instant::now();
-        let swept = sweep(session, work, which);
+        let swept = delete_stale_flows(session, work, which);
         self.metrics.sweep_seconds.observe(started.elapsed().as_secs_f64());
         swept
             .inspect(|swept| {
@@ -98,7 +100,7 @@ impl Walker {
             })
             .unwrap_or_else(|error| {
                 tracing::warn!(error = %chain(&error), "cannot let go of flows");
-                Swept::default()
+                CleanupCount::default()
             })
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A walk through the kernel's table of connections takes tens of milliseconds; flows in use cannot wait for it.
-//! So the keeper first sets a trap ([`proxy_rules::trap`]), and whatever flow sends a packet meanwhile is deleted
+//! So the keeper first sets a trap ([`proxy_rules::stale_flow_log`]), and whatever flow sends a packet meanwhile is deleted
 //! at once. A walk lets go of flows that were answered; a question that was under way when its endpoint went may still
 //! be answered by an endpoint that drains, so the walk for those comes a second later ([`late`]). While a walk is on,
 //! further flows are collected for the next one. Without a packet log, or without
@@ -24,15 +24,15 @@ use proto_daemon::exit::chain;
 use proxy_kernel::{QueryError, Session, Socket};
 use proxy_netfilter::ct::{Flow, STATUS_SEEN_REPLY};
 use proxy_rules::stale::{Allowed, StaleFlows, StaleSet};
-use proxy_rules::trap::{Trap, TrapKey};
+use proxy_rules::stale_flow_log::{StaleFlowKey, StaleFlowLog};
 
 use crate::metrics::ProxyMetrics;
 
-mod late;
-use late::Walker;
+mod delayed_walk;
+use delayed_walk::ConntrackWalker;
 
-mod trap;
-use trap::TrapKeeper;
+mod stale_flow_log;
+use stale_flow_log::StaleFlowLogKeeper;
 
 /// Requests that wait, at most. Each is the work of a whole pass.
 const WAITING_MAX: usize = 256;
@@ -42,15 +42,15 @@ const COLLECTED_MAX: usize = 1 << 18;
 const EXACT_WALKS_MAX: usize = 4;
 /// How long a walk waits at first: a packet that looked its endpoint up just before it went becomes a flow within
 /// this time.
-pub const SETTLE: Duration = Duration::from_millis(2);
+pub const SETTLE_DELAY: Duration = Duration::from_millis(2);
 /// How long a question that was under way is left to be answered.
-pub const REST: Duration = Duration::from_secs(1);
+pub const UNREPLIED_DELAY: Duration = Duration::from_secs(1);
 /// The threads do little and call nothing deep.
 const STACK_LEN: usize = 256 << 10;
 
-/// Work for the sweeper.
+/// Work for the conntrack cleanup.
 #[derive(Clone, Debug)]
-pub enum Sweep {
+pub enum CleanupRequest {
     /// Let go of these.
     Stale(Vec<StaleFlows>),
     /// Let go of all that lead elsewhere than these.
@@ -59,64 +59,66 @@ pub enum Sweep {
 
 /// What the keeper hears.
 #[derive(Clone)]
-enum Heard {
-    Sweep(Sweep),
+enum CleanupEvent {
+    CleanupRequest(CleanupRequest),
     /// The walk is done; another may begin.
     Walked,
     /// Flows with these keys are gone.
-    Gone(BTreeSet<TrapKey>),
+    Deleted(BTreeSet<StaleFlowKey>),
     /// Nobody will send work any more.
     End,
 }
 
-/// Hands work to the sweeper. The threads end with the last clone.
+/// Hands work to the conntrack cleanup. The threads end with the last clone.
 #[derive(Clone, Debug)]
-pub struct Sweeps(Arc<Sender>);
+pub struct CleanupQueue(Arc<Sender>);
 
 #[derive(Debug)]
-struct Sender(SyncSender<Heard>);
+struct Sender(SyncSender<CleanupEvent>);
 
 impl Drop for Sender {
     fn drop(&mut self) {
         // When so much waits that this does not fit, the threads stay behind, idle.
-        let _ = self.0.try_send(Heard::End);
+        let _ = self.0.try_send(CleanupEvent::End);
     }
 }
 
-impl Sweeps {
+impl CleanupQueue {
     /// Hands over work without waiting. When too much waits already the work is not done, which is said in
     /// the log: such flows end by their own timeouts.
-    pub fn send(&self, sweep: Sweep) {
-        if let Err(TrySendError::Full(_)) = self.0.0.try_send(Heard::Sweep(sweep)) {
+    pub fn send(&self, delete_stale_flows: CleanupRequest) {
+        if let Err(TrySendError::Full(_)) =
+            self.0.0.try_send(CleanupEvent::CleanupRequest(delete_stale_flows))
+        {
             tracing::warn!("too many stale flows at once; some are left to their timeouts");
         }
     }
 }
 
-/// Starts the keeper; the others start with the first work. `trap` says how to make the trap; none for walks
-/// alone. Each walk begins after `settle`, usually [`SETTLE`]; that for flows without an answer `rest` later, usually
-/// [`REST`].
+/// Starts the keeper; the others start with the first work. `stale_flow_log` says how to make the trap; none for walks
+/// alone. Each walk begins after `settle`, usually [`SETTLE_DELAY`]; that for flows without an answer `rest` later, usually
+/// [`UNREPLIED_DELAY`].
 pub fn start(
     metrics: ProxyMetrics,
-    trap: Option<Trap>,
+    stale_flow_log: Option<StaleFlowLog>,
     settle: Duration,
     rest: Duration,
-) -> std::io::Result<Sweeps> {
+) -> std::io::Result<CleanupQueue> {
     let (sender, receiver) = sync_channel(WAITING_MAX);
-    let sweeps = Sweeps(Arc::new(Sender(sender.clone())));
+    let cleanup_queue = CleanupQueue(Arc::new(Sender(sender.clone())));
     let work = move || {
-        let mut keeper = Keeper {
-            trap: TrapKeeper::new(trap, metrics.clone()),
+        let mut keeper = Coordinator {
+            stale_flow_log: StaleFlowLogKeeper::new(stale_flow_log, metrics.clone()),
             metrics,
             pauses: (settle, rest),
             walker: None,
             walking: false,
-            collected: Work::default(),
+            collected: WalkTargets::default(),
         };
         keeper.run(&receiver, &sender);
     };
-    thread("sweeper", work)?;
-    Ok(sweeps)
+    thread("conntrack-clean", work)?;
+    Ok(cleanup_queue)
 }
 
 fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -125,46 +127,50 @@ fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<(
 
 /// What one walk looks for.
 #[derive(Clone, Debug, Default)]
-pub struct Work {
+pub struct WalkTargets {
     /// These flows.
     pub stale: BTreeSet<StaleFlows>,
     /// All that are none of these.
     pub allowed: Option<Allowed>,
 }
 
-impl Work {
+impl WalkTargets {
     fn is_empty(&self) -> bool {
         self.stale.is_empty() && self.allowed.as_ref().is_none_or(Allowed::is_empty)
     }
 }
 
 /// A walk to do: what for, and the trap's keys that it makes needless.
-type Walk = (Work, BTreeSet<TrapKey>);
+type WalkRequest = (WalkTargets, BTreeSet<StaleFlowKey>);
 
-struct Keeper {
-    trap: TrapKeeper,
+struct Coordinator {
+    stale_flow_log: StaleFlowLogKeeper,
     metrics: ProxyMetrics,
     /// Before a walk, and before that for flows without an answer.
     pauses: (Duration, Duration),
-    walker: Option<SyncSender<Walk>>,
+    walker: Option<SyncSender<WalkRequest>>,
     walking: bool,
-    collected: Work,
+    collected: WalkTargets,
 }
 
-impl Keeper {
-    fn run(&mut self, heard: &Receiver<Heard>, back: &SyncSender<Heard>) {
+impl Coordinator {
+    fn run(&mut self, heard: &Receiver<CleanupEvent>, back: &SyncSender<CleanupEvent>) {
         while let Ok(first) = heard.recv() {
             for one in std::iter::once(first).chain(heard.try_iter()) {
                 match one {
-                    Heard::Sweep(Sweep::Stale(flows)) => self.collect(flows),
-                    Heard::Sweep(Sweep::Except(allowed)) => self.collected.allowed = Some(allowed),
-                    Heard::Walked => self.walking = false,
-                    Heard::Gone(keys) => self.trap.release(&keys),
-                    Heard::End => return,
+                    CleanupEvent::CleanupRequest(CleanupRequest::Stale(flows)) => {
+                        self.collect(flows)
+                    }
+                    CleanupEvent::CleanupRequest(CleanupRequest::Except(allowed)) => {
+                        self.collected.allowed = Some(allowed)
+                    }
+                    CleanupEvent::Walked => self.walking = false,
+                    CleanupEvent::Deleted(keys) => self.stale_flow_log.release(&keys),
+                    CleanupEvent::End => return,
                 }
             }
-            let keys = self.collected.stale.iter().filter_map(TrapKey::of).collect();
-            self.trap.catch(&keys);
+            let keys = self.collected.stale.iter().filter_map(StaleFlowKey::of).collect();
+            self.stale_flow_log.catch(&keys);
             if !self.walking && !self.collected.is_empty() {
                 self.walk(keys, back);
             }
@@ -185,16 +191,16 @@ impl Keeper {
         }
     }
 
-    fn walk(&mut self, keys: BTreeSet<TrapKey>, back: &SyncSender<Heard>) {
+    fn walk(&mut self, keys: BTreeSet<StaleFlowKey>, back: &SyncSender<CleanupEvent>) {
         if self.walker.is_none() {
             let (sender, walks) = sync_channel(1);
-            let walker = Walker::new(self.metrics.clone(), self.pauses, back.clone());
-            let started = thread("walker", move || walker.run(&walks));
+            let walker = ConntrackWalker::new(self.metrics.clone(), self.pauses, back.clone());
+            let started = thread("conntrack-walk", move || walker.run(&walks));
             self.walker = started.map(|()| sender).ok();
         }
         let Some(walker) = &self.walker else { return };
         let work = std::mem::take(&mut self.collected);
-        self.trap.walk_begins(&keys);
+        self.stale_flow_log.count_walk(&keys);
         self.walking = walker.try_send((work, keys)).is_ok();
     }
 }
@@ -208,7 +214,7 @@ fn open() -> Option<Session<Socket>> {
 
 /// Which flows to let go of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Which {
+pub enum FlowSelection {
     /// Those that were answered.
     Answered,
     /// All.
@@ -217,7 +223,7 @@ pub enum Which {
 
 /// What a walk did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Swept {
+pub struct CleanupCount {
     /// Flows that were let go of.
     pub deleted: u64,
     /// Flows that were left because they wait for an answer.
@@ -225,11 +231,11 @@ pub struct Swept {
 }
 
 /// Lets go of the flows that `work` is about.
-pub fn sweep(
+pub fn delete_stale_flows(
     session: &mut Session<Socket>,
-    work: &Work,
-    which: Which,
-) -> Result<Swept, QueryError> {
+    work: &WalkTargets,
+    which: FlowSelection,
+) -> Result<CleanupCount, QueryError> {
     let mut found: Vec<Flow> = Vec::new();
     if work.stale.len() <= EXACT_WALKS_MAX {
         for StaleFlows { family, filter } in &work.stale {
@@ -255,9 +261,9 @@ pub fn sweep(
         }
     }
     let all = found.len();
-    if which == Which::Answered {
+    if which == FlowSelection::Answered {
         found.retain(|flow| flow.status & STATUS_SEEN_REPLY != 0);
     }
     let left = all.saturating_sub(found.len()) as u64;
-    Ok(Swept { deleted: session.delete_flows(&found)?, left })
+    Ok(CleanupCount { deleted: session.delete_flows(&found)?, left })
 }

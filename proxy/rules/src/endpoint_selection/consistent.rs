@@ -13,17 +13,18 @@ const SIZES: [usize; 5] = [251, 1021, 4093, 16_381, 32_749];
 const SLOTS_EACH: usize = 4;
 
 /// Slots of the table for so many endpoints.
-pub fn size(backends: usize) -> usize {
+pub fn table_len(backends: usize) -> usize {
     let len = backends.saturating_mul(SLOTS_EACH);
     SIZES.into_iter().find(|size| *size >= len).unwrap_or(SIZES[SIZES.len() - 1])
 }
 
 /// The endpoint of each slot. `backends` are sorted by address and port; of more than fit the first are used.
-pub fn table(backends: &[Backend]) -> Vec<Backend> {
-    let size = size(backends.len());
+pub fn build_table(backends: &[Backend]) -> Vec<Backend> {
+    let size = table_len(backends.len());
     debug_assert!(size <= BACKENDS_MAX);
     let mut slots: Vec<Option<Backend>> = vec![None; size];
-    let mut turns: Vec<Turn> = backends.iter().take(size).map(|b| Turn::of(b, size)).collect();
+    let mut turns: Vec<Permutation> =
+        backends.iter().take(size).map(|b| Permutation::of(b, size)).collect();
     if turns.is_empty() {
         return Vec::new();
     }
@@ -48,13 +49,13 @@ pub fn table(backends: &[Backend]) -> Vec<Backend> {
 }
 
 /// Where an endpoint looks for its next slot.
-struct Turn {
+struct Permutation {
     backend: Backend,
     next: usize,
     step: usize,
 }
 
-impl Turn {
+impl Permutation {
     fn of(backend: &Backend, size: usize) -> Self {
         let mut bytes = address_value(&backend.address).bytes().to_vec();
         bytes.extend_from_slice(&backend.port.to_be_bytes());
@@ -100,9 +101,9 @@ mod tests {
 
     #[test]
     fn every_endpoint_has_its_share() {
-        assert_eq!(table(&[]), []);
+        assert_eq!(build_table(&[]), []);
         for count in [1, 2, 3, 60, 62, 63, 200, 1000] {
-            let table = table(&backends(count));
+            let table = build_table(&backends(count));
             let mut shares: HashMap<Backend, usize> = HashMap::new();
             table.iter().for_each(|b| *shares.entry(*b).or_default() += 1);
             let (least, most) = (shares.values().min().unwrap(), shares.values().max().unwrap());
@@ -114,19 +115,19 @@ mod tests {
     #[test]
     fn where_an_endpoint_runs_makes_no_difference() {
         let here = |b: Backend| Backend { place: Place::Here, ..b };
-        let there = table(&backends(5));
-        let moved = table(&backends(5).into_iter().map(here).collect::<Vec<_>>());
+        let there = build_table(&backends(5));
+        let moved = build_table(&backends(5).into_iter().map(here).collect::<Vec<_>>());
         assert!(there.iter().map(|b| b.address).eq(moved.iter().map(|b| b.address)));
     }
 
     #[test]
     fn the_slots_of_those_that_stay_mostly_stay() {
         let all = backends(10);
-        let before = table(&all);
+        let before = build_table(&all);
         for gone in 0..all.len() {
             let mut rest = all.clone();
             let gone = rest.remove(gone);
-            let after = table(&rest);
+            let after = build_table(&rest);
             let moved = before.iter().zip(&after).filter(|(a, b)| a != b && **a != gone).count();
             assert!(moved * 4 < before.len(), "{moved} of {} moved", before.len());
         }

@@ -9,33 +9,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All places.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct ConnectionLimiter {
     all: usize,
     each: usize,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<ConnectionCounts>>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct ConnectionCounts {
     sum: usize,
     by_client: HashMap<IpAddr, usize>,
 }
 
 /// One place; free again when dropped.
 #[derive(Debug)]
-pub struct Place {
-    places: Places,
+pub struct ConnectionPermit {
+    limiter: ConnectionLimiter,
     client: IpAddr,
 }
 
-impl Places {
+impl ConnectionLimiter {
     /// So many, and so many for each client.
     pub fn new(all: usize, each: usize) -> Self {
         Self { all, each, held: Arc::default() }
     }
 
     /// A place for a client, if there is one. Processes of this machine share their address: for them only the sum counts.
-    pub fn take(&self, client: IpAddr) -> Option<Place> {
+    pub fn take(&self, client: IpAddr) -> Option<ConnectionPermit> {
         let client = client.to_canonical();
         let mut held = self.held();
         let own = held.by_client.get(&client).copied().unwrap_or_default();
@@ -44,17 +44,17 @@ impl Places {
         }
         held.sum = held.sum.saturating_add(1);
         held.by_client.insert(client, own.saturating_add(1));
-        Some(Place { places: self.clone(), client })
+        Some(ConnectionPermit { limiter: self.clone(), client })
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, ConnectionCounts> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut held = self.places.held();
+        let mut held = self.limiter.held();
         held.sum = held.sum.saturating_sub(1);
         if let Some(count) = held.by_client.get_mut(&self.client) {
             *count = count.saturating_sub(1);
@@ -71,18 +71,18 @@ mod tests {
 
     #[test]
     fn a_client_that_takes_all_it_may_leaves_room_for_others() {
-        let places = Places::new(10, 4);
+        let limiter = ConnectionLimiter::new(10, 4);
         let [greedy, mapped, other, itself] =
             ["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2", "127.0.0.1"].map(|ip| ip.parse().unwrap());
-        let mut held: Vec<Place> = (0..9).filter_map(|_| places.take(greedy)).collect();
-        assert_eq!((held.len(), places.take(mapped).is_none()), (4, true));
-        held.extend(places.take(other));
+        let mut held: Vec<ConnectionPermit> = (0..9).filter_map(|_| limiter.take(greedy)).collect();
+        assert_eq!((held.len(), limiter.take(mapped).is_none()), (4, true));
+        held.extend(limiter.take(other));
         assert_eq!(held.len(), 5);
-        held.extend((0..9).filter_map(|_| places.take(itself)));
-        assert_eq!((held.len(), places.take(other).is_none()), (10, true));
+        held.extend((0..9).filter_map(|_| limiter.take(itself)));
+        assert_eq!((held.len(), limiter.take(other).is_none()), (10, true));
         held.remove(0);
-        assert!(places.take(greedy).is_some());
+        assert!(limiter.take(greedy).is_some());
         drop(held);
-        assert!(places.held().by_client.is_empty() && places.held().sum == 0);
+        assert!(limiter.held().by_client.is_empty() && limiter.held().sum == 0);
     }
 }

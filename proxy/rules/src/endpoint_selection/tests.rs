@@ -24,7 +24,8 @@ fn port(name: &str) -> LocalPort {
 
 /// Last bytes of the addresses that are chosen, for both policies.
 fn check(slices: &[LocalSlice], all: &[u8], here: &[u8]) {
-    let chosen = choose(&ByPort::new(slices.iter()), Family::Ip, &port("http"), None);
+    let chosen =
+        select_endpoints(&SlicesByPort::new(slices.iter()), Family::Ip, &port("http"), None);
     let last = |backends: &[Backend]| -> Vec<u8> {
         backends
             .iter()
@@ -55,15 +56,18 @@ fn ready_ones_are_used_and_draining_ones_when_there_is_none() {
 fn ports_are_matched_by_name_and_protocol_and_endpoints_by_family() {
     let slices = [slice(&[(1, EndpointState::Ready, Place::Here)])];
     assert_eq!(
-        choose(&ByPort::new(slices.iter()), Family::Ip, &port("other"), None),
-        Chosen::default()
+        select_endpoints(&SlicesByPort::new(slices.iter()), Family::Ip, &port("other"), None),
+        SelectedEndpoints::default()
     );
     assert_eq!(
-        choose(&ByPort::new(slices.iter()), Family::Ip6, &port("http"), None),
-        Chosen::default()
+        select_endpoints(&SlicesByPort::new(slices.iter()), Family::Ip6, &port("http"), None),
+        SelectedEndpoints::default()
     );
     let udp = LocalPort { protocol: Protocol::Udp, ..port("http") };
-    assert_eq!(choose(&ByPort::new(slices.iter()), Family::Ip, &udp, None), Chosen::default());
+    assert_eq!(
+        select_endpoints(&SlicesByPort::new(slices.iter()), Family::Ip, &udp, None),
+        SelectedEndpoints::default()
+    );
 }
 
 /// Last bytes of the addresses that are chosen in zone `a`, of endpoints that are hinted for these zones.
@@ -72,7 +76,8 @@ fn near(zone: Option<&str>, endpoints: &[(u8, EndpointState, &[&str])]) -> Vec<u
         endpoints.iter().map(|(n, state, _)| (*n, *state, Place::Elsewhere)).collect();
     let hints = endpoints.iter().map(|(.., zones)| zones.iter().map(|z| (*z).into()).collect());
     let slices = [LocalSlice { hints: hints.collect(), ..slice(&plain) }];
-    let chosen = choose(&ByPort::new(slices.iter()), Family::Ip, &port("http"), zone);
+    let chosen =
+        select_endpoints(&SlicesByPort::new(slices.iter()), Family::Ip, &port("http"), zone);
     let last = |b: &Backend| b.address.to_string().rsplit('.').next().unwrap().parse().unwrap();
     chosen.all.iter().map(last).collect()
 }

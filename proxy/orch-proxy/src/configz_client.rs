@@ -14,7 +14,7 @@ const ANSWER_LEN_MAX: u64 = 1 << 20;
 
 /// Nobody says what the configuration is.
 #[derive(Debug, thiserror::Error)]
-pub enum AskError {
+pub enum ConfigzError {
     /// Nobody answers there.
     #[error("ask the proxy at {0}")]
     Ask(SocketAddr, #[source] std::io::Error),
@@ -24,14 +24,14 @@ pub enum AskError {
 }
 
 /// The document that the proxy with metrics at this address serves as `/configz`, without its outer object.
-pub fn ask(metrics: SocketAddr) -> Result<String, AskError> {
+pub fn ask(metrics: SocketAddr) -> Result<String, ConfigzError> {
     let at = reachable(metrics);
-    let text = get(at, "/configz").map_err(|error| AskError::Ask(at, error))?;
-    let (head, body) = text.split_once("\r\n\r\n").ok_or(AskError::Answer(at))?;
+    let text = get(at, "/configz").map_err(|error| ConfigzError::Ask(at, error))?;
+    let (head, body) = text.split_once("\r\n\r\n").ok_or(ConfigzError::Answer(at))?;
     let is_found = head.split(' ').nth(1) == Some("200");
     let document = serde_json::from_str::<Value>(body).ok().filter(|_| is_found);
     let inner = document.and_then(|document| document.as_object()?.values().next().cloned());
-    inner.filter(Value::is_object).map(|inner| inner.to_string()).ok_or(AskError::Answer(at))
+    inner.filter(Value::is_object).map(|inner| inner.to_string()).ok_or(ConfigzError::Answer(at))
 }
 
 /// Who listens everywhere is asked at loopback.
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    fn answered(text: &'static str) -> Result<String, AskError> {
+    fn answered(text: &'static str) -> Result<String, ConfigzError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = std::thread::spawn(move || {
@@ -90,7 +90,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\n\r\n{}",
             "",
         ] {
-            assert!(matches!(answered(text), Err(AskError::Answer(_))), "{text}");
+            assert!(matches!(answered(text), Err(ConfigzError::Answer(_))), "{text}");
         }
     }
 }

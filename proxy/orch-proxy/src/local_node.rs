@@ -17,7 +17,7 @@ const ABOUT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// What the proxy needs to know of its node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwnNode {
+pub struct LocalNode {
     /// The zone that it is in.
     pub zone: Option<Box<str>>,
     /// The blocks that its pods' addresses are from.
@@ -26,7 +26,7 @@ pub struct OwnNode {
     pub is_leaving: bool,
 }
 
-impl OwnNode {
+impl LocalNode {
     /// What a node object says.
     fn of(node: &Node, names: &Names) -> Self {
         let zone = zone(node, names);
@@ -58,11 +58,11 @@ pub fn follow(
     client: &Client,
     name: &str,
     drain: &DrainWatch,
-) -> watch::Receiver<Option<Arc<OwnNode>>> {
+) -> watch::Receiver<Option<Arc<LocalNode>>> {
     let names = client.names();
     let params = ListParams::name(name);
     let node =
-        Reflector::projected(client.all::<Node>(), params, move |node| OwnNode::of(&node, names));
+        Reflector::projected(client.all::<Node>(), params, move |node| LocalNode::of(&node, names));
     let (known, receiver) = watch::channel(None);
     tokio::spawn(node.run(drain.clone(), move |change| {
         let now = match change {
@@ -87,7 +87,7 @@ pub fn local_traffic(blocks: &[String]) -> LocalTraffic {
 
 /// Tells the dataplane which zone it is in and, where they tell the traffic of pods, the node's blocks; until drained.
 pub async fn tell(
-    mut node: watch::Receiver<Option<Arc<OwnNode>>>,
+    mut node: watch::Receiver<Option<Arc<LocalNode>>>,
     detect: DetectLocal,
     desired: Arc<Desired>,
     drain: DrainWatch,
@@ -125,16 +125,16 @@ mod tests {
     fn a_node_says_where_it_is_and_whether_it_leaves() {
         let names = Names::new(Profile::Kubernetes);
         let mut node = Node::default();
-        assert_eq!(OwnNode::of(&node, names), OwnNode::default());
+        assert_eq!(LocalNode::of(&node, names), LocalNode::default());
         let label = "topology.kubernetes.io/zone".to_owned();
         node.metadata.labels.insert(label, "east".to_owned());
         node.spec.pod_cidr = "10.1.0.0/24".to_owned();
-        let own = OwnNode::of(&node, names);
+        let own = LocalNode::of(&node, names);
         assert_eq!((own.zone.as_deref(), own.is_leaving), (Some("east"), false));
         assert_eq!(*own.pod_cidrs, ["10.1.0.0/24".to_owned()]);
         node.spec.pod_cidrs = vec!["10.1.0.0/24".to_owned(), "fd00:1::/64".to_owned()];
         node.spec.taints = vec![Taint { key: ABOUT_TO_BE_DELETED.to_owned(), ..Taint::default() }];
-        let own = OwnNode::of(&node, names);
+        let own = LocalNode::of(&node, names);
         assert_eq!((own.pod_cidrs.len(), own.is_leaving), (2, true));
     }
 }

@@ -24,7 +24,7 @@ use proxy_netfilter::nft::userdata::{self, ByteOrder};
 use proxy_netfilter::nft::{Batch, Chain, Expr, Family, Reg, Rule, Set, Table, Type, Value};
 
 use crate::layout::address_value;
-use crate::layout::words::{
+use crate::layout::expr_builders::{
     address_type, address_words, compare_byte, is_dnat, is_in_set, original_address, original_port,
     protocol,
 };
@@ -32,7 +32,7 @@ use crate::model::Protocol;
 use crate::stale::StaleFlows;
 
 /// Keys that fit at once; flows beyond are left to the walk.
-pub const TRAP_LEN: usize = 65_536;
+pub const STALE_FLOWS_MAX: usize = 65_536;
 /// Between conntrack (-200), which tells the flow, and nat (-100), which changes the packet's addresses.
 const PRIORITY: i32 = -150;
 /// Direction of a flow's answers.
@@ -43,14 +43,14 @@ const SCRATCH: Reg = Reg::word(12);
 
 /// A set of the trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum Caught {
+enum StaleFlowSet {
     /// Flows to an address.
     Addresses,
     /// Flows to a port of the node.
     NodePorts,
 }
 
-impl Caught {
+impl StaleFlowSet {
     const ALL: [Self; 2] = [Self::Addresses, Self::NodePorts];
 
     fn name(self) -> &'static str {
@@ -63,13 +63,13 @@ impl Caught {
 
 /// Flows between a frontend and an endpoint that it led to, as a key of the trap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TrapKey {
+pub struct StaleFlowKey {
     family: Family,
-    set: Caught,
+    set: StaleFlowSet,
     key: Value,
 }
 
-impl TrapKey {
+impl StaleFlowKey {
     /// The key of these flows; none when they were not sent to an endpoint by us.
     pub fn of(flows: &StaleFlows) -> Option<Self> {
         let (orig, reply) = (&flows.filter.orig, &flows.filter.reply);
@@ -83,9 +83,9 @@ impl TrapKey {
             Some(to) => {
                 let to = address_value(to);
                 let parts = [to.bytes(), &proto, &to_port, tail[0], tail[1]];
-                (Caught::Addresses, Value::concat(&parts))
+                (StaleFlowSet::Addresses, Value::concat(&parts))
             }
-            None => (Caught::NodePorts, Value::concat(&[&proto, &to_port, tail[0], tail[1]])),
+            None => (StaleFlowSet::NodePorts, Value::concat(&[&proto, &to_port, tail[0], tail[1]])),
         };
         Some(Self { family, set, key })
     }
@@ -93,7 +93,7 @@ impl TrapKey {
 
 /// How the trap is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trap {
+pub struct StaleFlowLog {
     /// Name of its tables; no other table's.
     pub table: String,
     /// Whether the kernel knows owners.
@@ -104,7 +104,7 @@ pub struct Trap {
     pub group: u16,
 }
 
-impl Trap {
+impl StaleFlowLog {
     /// The trap of the proxy whose tables have this name, on a kernel that gives them `flags`.
     pub fn new(table: &str, flags: TableFlags, families: &[Family], group: u16) -> Self {
         let owned = flags.0 & TableFlags::OWNER.0;
@@ -126,7 +126,7 @@ impl Trap {
         for family in &self.families {
             let table = Table { flags: Some(self.flags), ..Table::named(&self.table) };
             batch.push(*family, &Command::NewTable(table, Existing::Keep));
-            for (set, id) in Caught::ALL.into_iter().zip(1..) {
+            for (set, id) in StaleFlowSet::ALL.into_iter().zip(1..) {
                 batch.push(*family, &Command::NewSet(self.set(*family, set, id), Existing::Fail));
             }
             for (name, point) in
@@ -147,7 +147,7 @@ impl Trap {
     }
 
     /// Appends the commands that add keys that are not there.
-    pub fn add(&self, keys: &BTreeSet<TrapKey>, batch: &mut Batch) {
+    pub fn add(&self, keys: &BTreeSet<StaleFlowKey>, batch: &mut Batch) {
         for (family, set, run) in self.runs(keys) {
             let members = run.iter().map(|key| (&key.key, None));
             batch.add_pairs(family, &self.table, set.name(), members);
@@ -155,15 +155,18 @@ impl Trap {
     }
 
     /// Appends the commands that remove keys that are there.
-    pub fn remove(&self, keys: &BTreeSet<TrapKey>, batch: &mut Batch) {
+    pub fn remove(&self, keys: &BTreeSet<StaleFlowKey>, batch: &mut Batch) {
         for (family, set, run) in self.runs(keys) {
             batch.del_keys(family, &self.table, set.name(), run.iter().map(|key| &key.key));
         }
     }
 
     /// The keys of each set.
-    fn runs<'a>(&self, keys: &'a BTreeSet<TrapKey>) -> Vec<(Family, Caught, Vec<&'a TrapKey>)> {
-        let mut runs: Vec<(Family, Caught, Vec<&TrapKey>)> = Vec::new();
+    fn runs<'a>(
+        &self,
+        keys: &'a BTreeSet<StaleFlowKey>,
+    ) -> Vec<(Family, StaleFlowSet, Vec<&'a StaleFlowKey>)> {
+        let mut runs: Vec<(Family, StaleFlowSet, Vec<&StaleFlowKey>)> = Vec::new();
         for key in keys.iter().filter(|key| self.families.contains(&key.family)) {
             match runs.last_mut() {
                 Some((family, set, run)) if (*family, *set) == (key.family, key.set) => {
@@ -175,12 +178,12 @@ impl Trap {
         runs
     }
 
-    fn set(&self, family: Family, set: Caught, id: u32) -> Set {
+    fn set(&self, family: Family, set: StaleFlowSet, id: u32) -> Set {
         let address = address_type(family);
         let from = [address, Type::Port];
         let to: &[Type] = match set {
-            Caught::Addresses => &[address, Type::Proto, Type::Port],
-            Caught::NodePorts => &[Type::Proto, Type::Port],
+            StaleFlowSet::Addresses => &[address, Type::Proto, Type::Port],
+            StaleFlowSet::NodePorts => &[Type::Proto, Type::Port],
         };
         let key = [to, &from].concat();
         Set {
@@ -203,7 +206,7 @@ impl Trap {
 
     fn rules(&self, family: Family, chain: &str) -> Vec<Rule> {
         let cases = [Protocol::Udp, Protocol::Sctp, Protocol::Tcp]
-            .map(|protocol| Caught::ALL.map(|set| (protocol, set)));
+            .map(|protocol| StaleFlowSet::ALL.map(|set| (protocol, set)));
         let cases = cases.into_iter().flatten();
         let rule = |(protocol, set)| Rule {
             table: self.table.clone(),
@@ -216,14 +219,14 @@ impl Trap {
     }
 
     /// Reports packets of a protocol that go to a removed endpoint; the cheap questions first.
-    fn catch(&self, family: Family, of: Protocol, set: Caught) -> Vec<Expr> {
+    fn catch(&self, family: Family, of: Protocol, set: StaleFlowSet) -> Vec<Expr> {
         let after = address_words(family);
         let ct =
             |key, direction, dreg| Expr::from(Ct { dreg: Some(dreg), key, direction, sreg: None });
         let source = if family == Family::Ip6 { CtKey::SRC_IP6 } else { CtKey::SRC_IP };
         let (to, from) = match set {
-            Caught::Addresses => (Some(original_address(family, KEY)), KEY.plus(after)),
-            Caught::NodePorts => (None, KEY),
+            StaleFlowSet::Addresses => (Some(original_address(family, KEY)), KEY.plus(after)),
+            StaleFlowSet::NodePorts => (None, KEY),
         };
         let mut exprs = vec![protocol(SCRATCH), compare_byte(SCRATCH, CmpOp::EQ, of.number())];
         exprs.extend(is_dnat(SCRATCH));
@@ -266,17 +269,17 @@ mod tests {
 
     #[test]
     fn keys_hold_frontend_and_endpoint_in_the_order_of_the_registers() {
-        let key = TrapKey::of(&flows(Some([10, 96, 0, 1]))).unwrap();
+        let key = StaleFlowKey::of(&flows(Some([10, 96, 0, 1]))).unwrap();
         let expected = [10, 96, 0, 1, 17, 0, 0, 0, 0, 53, 0, 0, 10, 0, 0, 7, 0x14, 0xe9, 0, 0];
-        assert_eq!((key.set, key.key.bytes()), (Caught::Addresses, &expected[..]));
-        let key = TrapKey::of(&flows(None)).unwrap();
-        assert_eq!((key.set, key.key.bytes()), (Caught::NodePorts, &expected[4..]));
+        assert_eq!((key.set, key.key.bytes()), (StaleFlowSet::Addresses, &expected[..]));
+        let key = StaleFlowKey::of(&flows(None)).unwrap();
+        assert_eq!((key.set, key.key.bytes()), (StaleFlowSet::NodePorts, &expected[4..]));
     }
 
     #[test]
     fn flows_that_pass_a_service_by_are_not_caught() {
         let mut bypassed = flows(Some([10, 96, 0, 1]));
         bypassed.filter.reply = TupleFilter::default();
-        assert_eq!(TrapKey::of(&bypassed), None);
+        assert_eq!(StaleFlowKey::of(&bypassed), None);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// All askers.
 #[derive(Clone, Debug)]
-pub struct Guests {
+pub struct ClientLimiter {
     all: usize,
     each: usize,
     counts: Arc<Mutex<Counts>>,
@@ -23,19 +23,19 @@ struct Counts {
 
 /// One place; free again when dropped.
 #[derive(Debug)]
-pub struct Guest {
-    guests: Guests,
+pub struct ClientPermit {
+    limiter: ClientLimiter,
     address: IpAddr,
 }
 
-impl Guests {
+impl ClientLimiter {
     /// So many, and so many of each asker.
     pub fn new(all: usize, each: usize) -> Self {
         Self { all, each, counts: Arc::default() }
     }
 
     /// A place for an asker, if there is one.
-    pub fn admit(&self, address: IpAddr) -> Option<Guest> {
+    pub fn admit(&self, address: IpAddr) -> Option<ClientPermit> {
         let address = address.to_canonical();
         let mut counts = self.counts();
         let own = counts.by_asker.get(&address).copied().unwrap_or_default();
@@ -44,7 +44,7 @@ impl Guests {
         }
         counts.sum = counts.sum.saturating_add(1);
         counts.by_asker.insert(address, own.saturating_add(1));
-        Some(Guest { guests: self.clone(), address })
+        Some(ClientPermit { limiter: self.clone(), address })
     }
 
     fn counts(&self) -> MutexGuard<'_, Counts> {
@@ -52,9 +52,9 @@ impl Guests {
     }
 }
 
-impl Drop for Guest {
+impl Drop for ClientPermit {
     fn drop(&mut self) {
-        let mut counts = self.guests.counts();
+        let mut counts = self.limiter.counts();
         counts.sum = counts.sum.saturating_sub(1);
         if let Some(count) = counts.by_asker.get_mut(&self.address) {
             *count = count.saturating_sub(1);

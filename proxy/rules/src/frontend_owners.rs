@@ -50,10 +50,10 @@ pub enum Rank {
 
 /// The claims of all services.
 #[derive(Clone, Debug, Default)]
-pub struct Claims {
+pub struct FrontendOwners {
     /// Those that fit a word: there are hundreds of thousands, and a map keeps room for more than it has.
-    small: FastMap<u64, Holders>,
-    others: FastMap<Claim, Holders>,
+    small: FastMap<u64, Claimants>,
+    others: FastMap<Claim, Claimants>,
     /// Number of claims with several holders.
     contested: usize,
 }
@@ -84,25 +84,25 @@ impl Claim {
 /// Nearly every claim has one holder.
 #[derive(Clone, Debug)]
 #[expect(clippy::box_collection, reason = "the rare case must not make the usual one larger")]
-enum Holders {
+enum Claimants {
     One(Rank, ServiceId),
     Several(Box<BTreeSet<(Rank, ServiceId)>>),
 }
 
-impl Claims {
+impl FrontendOwners {
     /// Makes room for so many more IPv4 claims at once.
     pub fn reserve(&mut self, additional: usize) {
         self.small.reserve(additional);
     }
 
-    fn holders(&self, claim: &Claim) -> Option<&Holders> {
+    fn claimants(&self, claim: &Claim) -> Option<&Claimants> {
         match claim.word() {
             Some(word) => self.small.get(&word),
             None => self.others.get(claim),
         }
     }
 
-    fn holders_mut(&mut self, claim: &Claim) -> Option<&mut Holders> {
+    fn claimants_mut(&mut self, claim: &Claim) -> Option<&mut Claimants> {
         match claim.word() {
             Some(word) => self.small.get_mut(&word),
             None => self.others.get_mut(claim),
@@ -110,11 +110,11 @@ impl Claims {
     }
 
     /// Notes who holds a claim, or that nobody does.
-    fn set(&mut self, claim: &Claim, holders: Option<Holders>) {
-        match (claim.word(), holders) {
-            (Some(word), Some(holders)) => drop(self.small.insert(word, holders)),
+    fn set(&mut self, claim: &Claim, claimants: Option<Claimants>) {
+        match (claim.word(), claimants) {
+            (Some(word), Some(claimants)) => drop(self.small.insert(word, claimants)),
             (Some(word), None) => drop(self.small.remove(&word)),
-            (None, Some(holders)) => drop(self.others.insert(*claim, holders)),
+            (None, Some(claimants)) => drop(self.others.insert(*claim, claimants)),
             (None, None) => drop(self.others.remove(claim)),
         }
     }
@@ -126,16 +126,16 @@ impl Claims {
 
     /// Notes that a service claims something.
     pub fn add(&mut self, claim: Claim, rank: Rank, id: &ServiceId) {
-        match self.holders_mut(&claim) {
-            None => self.set(&claim, Some(Holders::One(rank, id.clone()))),
-            Some(Holders::One(r, holder)) if *r == rank && holder == id => {}
-            Some(Holders::Several(all)) => drop(all.insert((rank, id.clone()))),
-            Some(single @ Holders::One(..)) => {
+        match self.claimants_mut(&claim) {
+            None => self.set(&claim, Some(Claimants::One(rank, id.clone()))),
+            Some(Claimants::One(r, claimant)) if *r == rank && claimant == id => {}
+            Some(Claimants::Several(all)) => drop(all.insert((rank, id.clone()))),
+            Some(single @ Claimants::One(..)) => {
                 let mut all = BTreeSet::from([(rank, id.clone())]);
-                if let Holders::One(rank, holder) = single {
-                    all.insert((*rank, holder.clone()));
+                if let Claimants::One(rank, claimant) = single {
+                    all.insert((*rank, claimant.clone()));
                 }
-                *single = Holders::Several(Box::new(all));
+                *single = Claimants::Several(Box::new(all));
                 self.contested += 1;
             }
         }
@@ -143,12 +143,12 @@ impl Claims {
 
     /// Takes a claim back.
     pub fn remove(&mut self, claim: &Claim, rank: Rank, id: &ServiceId) {
-        let left = match self.holders_mut(claim) {
-            Some(Holders::One(r, holder)) if *r == rank && holder == id => None,
-            Some(Holders::Several(all)) => {
+        let left = match self.claimants_mut(claim) {
+            Some(Claimants::One(r, claimant)) if *r == rank && claimant == id => None,
+            Some(Claimants::Several(all)) => {
                 all.remove(&(rank, id.clone()));
                 let left = match (all.len(), all.first()) {
-                    (1, Some((rank, holder))) => Some(Holders::One(*rank, holder.clone())),
+                    (1, Some((rank, claimant))) => Some(Claimants::One(*rank, claimant.clone())),
                     (0, _) | (_, None) => None,
                     _ => return,
                 };
@@ -162,9 +162,9 @@ impl Claims {
 
     /// The service that has it.
     pub fn owner(&self, claim: &Claim) -> Option<&ServiceId> {
-        match self.holders(claim)? {
-            Holders::One(_, id) => Some(id),
-            Holders::Several(all) => all.first().map(|(_, id)| id),
+        match self.claimants(claim)? {
+            Claimants::One(_, id) => Some(id),
+            Claimants::Several(all) => all.first().map(|(_, id)| id),
         }
     }
 
@@ -175,9 +175,9 @@ impl Claims {
 
     /// Every service that claims it; the one that has it comes first, and whoever is next would have it after that one.
     pub fn contenders(&self, claim: &Claim) -> impl Iterator<Item = &ServiceId> {
-        let (one, several) = match self.holders(claim) {
-            Some(Holders::One(_, id)) => (Some(id), None),
-            Some(Holders::Several(all)) => (None, Some(all.iter())),
+        let (one, several) = match self.claimants(claim) {
+            Some(Claimants::One(_, id)) => (Some(id), None),
+            Some(Claimants::Several(all)) => (None, Some(all.iter())),
             None => (None, None),
         };
         one.into_iter().chain(several.into_iter().flatten().map(|(_, id)| id))
@@ -219,7 +219,7 @@ mod tests {
 
     fn better_claim_wins(claim: Claim) {
         let [a, b, c] = ["a", "b", "c"].map(|name| ServiceId::new("ns", name));
-        let mut claims = Claims::default();
+        let mut claims = FrontendOwners::default();
         claims.add(claim, Rank::External, &b);
         claims.add(claim, Rank::External, &b);
         assert_eq!((claims.owner(&claim), claims.contenders(&claim).count()), (Some(&b), 1));

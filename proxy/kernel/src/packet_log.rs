@@ -17,7 +17,7 @@ use crate::transport::{OpenError, Socket, Transport};
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// There is no socket.
-    #[error("open a socket for logged packets")]
+    #[error("open a netlink socket for the packet log")]
     Open(#[from] OpenError),
     /// A fault of ours.
     #[error("encode the request for group {0} of the packet log")]
@@ -29,7 +29,7 @@ pub enum LogError {
     #[error("read the answer about group {0} of the packet log")]
     Answer(u16, #[source] WireError),
     /// The kernel has no packet log, or the group is another's.
-    #[error("group {group} of the packet log: error {errno}")]
+    #[error("the kernel refused group {group} of the packet log: errno {errno}")]
     Refused {
         /// The group.
         group: u16,

@@ -28,10 +28,10 @@ const SEQ_MAX: u32 = u32::MAX / 2;
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
     /// An attribute of the batch does not fit; a fault of the caller.
-    #[error("encode the transaction")]
+    #[error("encode an nftables transaction")]
     Encode(#[source] TooLong),
     /// The datagram was not taken. `EMSGSIZE` says that it is larger than the send buffer may be.
-    #[error("send a transaction of {len} bytes")]
+    #[error("send an nftables transaction of {len} bytes")]
     Send {
         /// Its length in bytes.
         len: usize,
@@ -40,7 +40,7 @@ pub enum CommitError {
         source: io::Error,
     },
     /// Someone committed since the generation that the batch was decided on. Nothing was changed.
-    #[error("the ruleset changed since it was read")]
+    #[error("the ruleset changed since its generation was read")]
     Conflict,
     /// The kernel refused a message. Nothing was changed.
     #[error("{about}: error {errno}{}", text.as_ref().map(|t| format!(", {t}")).unwrap_or_default())]
@@ -53,10 +53,10 @@ pub enum CommitError {
         text: Option<String>,
     },
     /// The answer was lost. The transaction may have been committed.
-    #[error("the answer to a transaction was lost")]
+    #[error("the kernel's reply to a transaction was lost")]
     Lost(#[source] io::Error),
     /// The answer makes no sense. The transaction may have been committed.
-    #[error("read the answer to a transaction")]
+    #[error("read the kernel's reply to a transaction")]
     Answer(#[source] WireError),
 }
 
@@ -74,19 +74,19 @@ impl CommitError {
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// A name does not fit; a fault of the caller.
-    #[error("encode a query")]
+    #[error("encode a netlink query")]
     Encode(#[source] TooLong),
     /// The request was not taken.
-    #[error("send a query")]
+    #[error("send a netlink query")]
     Send(#[source] io::Error),
     /// The answer, or a part of it, was lost.
-    #[error("the answer to a query was lost")]
+    #[error("the kernel's reply to a query was lost")]
     Lost(#[source] io::Error),
     /// The answer makes no sense.
-    #[error("read the answer to a query")]
+    #[error("read the kernel's reply to a query")]
     Answer(#[source] WireError),
     /// The kernel refused.
-    #[error("query refused: error {errno}")]
+    #[error("the kernel refused a query: errno {errno}")]
     Refused {
         /// The error's number.
         errno: i32,

@@ -14,7 +14,7 @@ pub enum SysctlError {
     #[error("read {0}")]
     Read(&'static str, #[source] io::Error),
     /// It is not a whole number.
-    #[error("{0} is {1:?}, not a number")]
+    #[error("expected a number in {0}, found {1:?}")]
     Number(&'static str, String),
     /// It could not be written.
     #[error("set {0} to {1}")]

@@ -60,7 +60,7 @@ impl Resolver {
     pub fn use_upstreams(&self, upstreams: Upstreams) {
         let mut current = self.upstreams.write().unwrap_or_else(PoisonError::into_inner);
         if current.addresses() != upstreams.addresses() {
-            tracing::info!(servers = ?upstreams.addresses(), "other names are asked for there");
+            tracing::info!(servers = ?upstreams.addresses(), "upstream DNS servers changed");
             *current = Arc::new(upstreams);
         }
     }
@@ -184,7 +184,11 @@ impl InFlightQuery<'_> {
             }
             Err(error) => {
                 self.resolver.metrics.forward_failures.inc();
-                tracing::debug!(%name, error = %chain(&error), "nobody answers");
+                tracing::debug!(
+                    %name,
+                    error = %chain(&error),
+                    "no upstream DNS server answered; the client gets SERVFAIL"
+                );
                 None
             }
         };

@@ -88,7 +88,7 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: A
             // An earlier answer came back as unreachable; the socket is as good as before.
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
             Err(error) => {
-                tracing::warn!(%error, "cannot read datagrams");
+                tracing::warn!(%error, "cannot receive DNS datagrams; the socket is read again");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -139,7 +139,7 @@ async fn send(
     if let Some(bytes) = encode(message, limit)
         && let Err(error) = socket.send_to(&bytes, to).await
     {
-        tracing::debug!(%error, %to, "an answer cannot be sent");
+        tracing::debug!(%error, %to, "cannot send a reply to the client; it is dropped");
     }
 }
 
@@ -167,7 +167,7 @@ async fn streams(listener: TcpListener, resolver: Arc<Resolver>, admission: Admi
         let (stream, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(%error, "cannot take a stream");
+                tracing::debug!(%error, "cannot accept a TCP connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -183,7 +183,7 @@ async fn streams(listener: TcpListener, resolver: Arc<Resolver>, admission: Admi
         let resolver = resolver.clone();
         tasks.spawn(async move {
             if let Err(error) = serve(stream, &resolver).await {
-                tracing::debug!(%error, %from, "a stream ended early");
+                tracing::debug!(%error, %from, "TCP connection of a DNS client ended early");
             }
             drop(guest);
         });

@@ -27,16 +27,16 @@ const WRONG_MAX: usize = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// There are none.
-    #[error("no other server is known")]
+    #[error("no upstream DNS server is configured")]
     None,
     /// They have not answered for a while, and were tried just now.
-    #[error("all other servers are down")]
+    #[error("all upstream DNS servers are marked as failed")]
     Down,
     /// The question has no bytes.
-    #[error("write the question")]
+    #[error("encode a DNS query")]
     Encode(#[source] hickory_proto::ProtoError),
     /// A socket does not do its work.
-    #[error("ask {server}")]
+    #[error("query DNS server {server}")]
     Socket {
         /// Whom.
         server: SocketAddr,
@@ -45,10 +45,10 @@ pub enum UpstreamError {
         source: std::io::Error,
     },
     /// No answer came in time.
-    #[error("no answer from {0} in time")]
+    #[error("DNS server {0} did not answer in time")]
     Late(SocketAddr),
     /// What came is no answer.
-    #[error("{0} answers something else")]
+    #[error("DNS server {0} sent a reply that does not answer the query")]
     Wrong(SocketAddr),
 }
 

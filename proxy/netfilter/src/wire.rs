@@ -46,7 +46,7 @@ pub const NLMSG_DONE: u16 = 3;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A length points past the end of what was received, or is smaller than its own header.
-    #[error("{what} is cut short: {have} bytes where {need} are needed")]
+    #[error("{what} is truncated: expected {need} bytes, found {have}")]
     Truncated {
         /// What was being read.
         what: &'static str,
@@ -64,7 +64,7 @@ pub enum WireError {
         attribute: &'static str,
     },
     /// An attribute has a length or a value that its type does not allow.
-    #[error("{what} has an impossible value")]
+    #[error("{what} has a value out of range")]
     Value {
         /// What was being read.
         what: &'static str,

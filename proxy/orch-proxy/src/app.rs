@@ -55,34 +55,34 @@ const NODE_PATIENCE: Duration = Duration::from_secs(300);
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// There is no client configuration.
-    #[error("no client configuration: give --kubeconfig")]
+    #[error("no client configuration found: give --kubeconfig")]
     NoClientConfig,
     /// The client configuration cannot be used.
     #[error("load the client configuration")]
     ClientConfig(#[source] proto_client::config::ConfigError),
     /// The address of the API server is none.
-    #[error("--master {0:?} is no address")]
+    #[error("--master {0:?} is not a URL")]
     Master(String),
     /// The certificates cannot be used.
-    #[error("prepare the client")]
+    #[error("create the API client")]
     Client(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// There is no way to the kernel.
-    #[error("reach the kernel's netfilter")]
+    #[error("open a netlink socket to netfilter")]
     Kernel(#[from] OpenError),
     /// The kernel lets us change nothing.
-    #[error("ask the kernel what it can do")]
+    #[error("probe the kernel's nf_tables features")]
     KernelFeatures(#[source] CommitError),
     /// The metrics contradict each other.
     #[error("register metrics")]
     Metrics(#[from] prometheus::Error),
     /// The domain of the cluster is none.
-    #[error("prepare to answer for names")]
+    #[error("prepare the DNS zone")]
     Names(#[from] ZoneError),
     /// An address is taken, and the process is told to end then.
     #[error("listen at {0}")]
     Bind(SocketAddr, #[source] std::io::Error),
     /// Traffic of pods is told by the node's blocks, and it has none.
-    #[error("node {0} has no blocks of pod addresses")]
+    #[error("node {0} has no spec.podCIDRs")]
     NodeBlocks(String),
     /// The thread for flows could not be started.
     #[error("start the conntrack cleanup thread")]
@@ -150,7 +150,12 @@ pub async fn build(config: Config, kernel: Kernel) -> Result<NftablesProxy, Buil
     );
     match NftMonitor::open() {
         Ok(nft_monitor) => driver.use_nft_monitor(nft_monitor),
-        Err(error) => tracing::debug!(error = %chain(&error), "others' changes are not told"),
+        Err(error) => {
+            tracing::debug!(
+                error = %chain(&error),
+                "cannot open a socket for nftables notifications; polling the ruleset generation instead"
+            )
+        }
     }
     let sync_health = driver.sync_health();
     let health =
@@ -220,7 +225,10 @@ pub(crate) fn with_protected(client: &Client, mut config: Config) -> Config {
     let port = server.port_u16().unwrap_or(443);
     let api_server = host.parse().ok().map(|address: IpAddr| SocketAddr::new(address, port));
     let node = addresses::local().unwrap_or_else(|error| {
-        tracing::warn!(%error, "cannot list the node's addresses: services may take its own ports");
+        tracing::warn!(
+            %error,
+            "cannot list the node's addresses; external addresses of services may take ports of the node"
+        );
         BTreeSet::new()
     });
     let ports = [KUBELET_PORT, config.health_address.port(), config.metrics_address.port()];
@@ -249,10 +257,21 @@ pub(crate) async fn with_node_blocks(
                     if !blocks.is_empty() {
                         return blocks;
                     }
-                    tracing::info!(node = config.node_name, "waiting for the node's pod blocks");
+                    tracing::info!(
+                        node = config.node_name,
+                        "waiting for spec.podCIDRs of this node"
+                    );
                 }
-                Ok(None) => tracing::info!(node = config.node_name, "waiting for the node"),
-                Err(error) => tracing::warn!(error = %chain(&error), "ask for the node"),
+                Ok(None) => tracing::info!(
+                    node = config.node_name,
+                    "waiting for the Node object of this node"
+                ),
+                Err(error) => {
+                    tracing::warn!(
+                        error = %chain(&error),
+                        "cannot get the Node object of this node; trying again"
+                    )
+                }
             }
             tokio::time::sleep(NODE_POLL).await;
         }
@@ -266,7 +285,10 @@ pub(crate) async fn with_node_blocks(
 /// The layout of the tables, as far as this kernel can have it.
 pub fn layout(features: &KernelFeatures, config: &Config) -> Layout {
     if features.families.len() < FAMILIES.len() || features.owner_flags == TableFlags::NONE {
-        tracing::info!(?features, "this kernel cannot do all that we could use");
+        tracing::info!(
+            ?features,
+            "this kernel lacks an address family or table ownership; forwarding without it"
+        );
     }
     Layout {
         table: config.table.clone(),
@@ -318,7 +340,7 @@ impl NftablesProxy {
         if let Some(nameserver) = self.nameserver.take()
             && let Err(error) = dns::start(nameserver, drain.clone())
         {
-            tracing::error!(%error, "names are not answered: no thread for it");
+            tracing::error!(%error, "cannot start the DNS thread; DNS is not served");
         }
         let listeners = ChangeHandlers { forwards: self.desired.clone(), names };
         self.start_loopback(&drain);

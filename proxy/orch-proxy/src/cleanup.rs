@@ -13,7 +13,7 @@ use crate::mode::Kernel;
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
     /// The kernel lets us change nothing.
-    #[error("prepare to clean up")]
+    #[error("prepare the cleanup")]
     Prepare(#[from] BuildError),
     /// A running proxy owns them.
     #[error("table {0} belongs to a running proxy; stop it first")]

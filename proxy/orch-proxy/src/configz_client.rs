@@ -16,10 +16,10 @@ const ANSWER_LEN_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigzError {
     /// Nobody answers there.
-    #[error("ask the proxy at {0}")]
+    #[error("get /configz from the proxy at {0}")]
     Ask(SocketAddr, #[source] std::io::Error),
     /// Whoever answers there is no proxy, or one that does not say.
-    #[error("{0} does not tell a configuration")]
+    #[error("expected a configuration object at http://{0}/configz")]
     Answer(SocketAddr),
 }
 

@@ -90,7 +90,9 @@ impl CleanupQueue {
         if let Err(TrySendError::Full(_)) =
             self.0.0.try_send(CleanupEvent::CleanupRequest(delete_stale_flows))
         {
-            tracing::warn!("too many stale flows at once; some are left to their timeouts");
+            tracing::warn!(
+                "too many stale flows are queued; the surplus ends by conntrack timeouts"
+            );
         }
     }
 }
@@ -186,7 +188,7 @@ impl Coordinator {
             }
             tracing::warn!(
                 surplus,
-                "too many stale flows at once; some are left to their timeouts"
+                "too many stale flows are queued; the surplus ends by conntrack timeouts"
             );
         }
     }
@@ -207,8 +209,9 @@ impl Coordinator {
 
 fn open() -> Option<Session<Socket>> {
     let opened = Socket::open();
-    let opened =
-        opened.inspect_err(|error| tracing::warn!(error = %chain(error), "cannot let go of flows"));
+    let opened = opened.inspect_err(
+        |error| tracing::warn!(error = %chain(error), "cannot delete stale conntrack entries"),
+    );
     opened.ok().map(Session::new)
 }
 

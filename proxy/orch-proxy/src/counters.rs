@@ -29,7 +29,7 @@ pub struct ServiceCounters {
 /// The counters could not be read.
 #[derive(Debug, thiserror::Error)]
 enum ReadError {
-    #[error("reach the kernel's netfilter")]
+    #[error("open a netlink socket to netfilter")]
     Open(#[from] proxy_kernel::OpenError),
     #[error("read the counters")]
     Query(#[from] QueryError),

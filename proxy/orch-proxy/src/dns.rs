@@ -128,7 +128,7 @@ impl Nameserver {
                     }
                     Err(error) => {
                         failures += 1;
-                        tracing::warn!(error = %chain(&error), "names are not answered");
+                        tracing::warn!(error = %chain(&error), "cannot serve DNS; trying again");
                         self.status.failed(chain(&error));
                     }
                 }
@@ -143,7 +143,7 @@ impl Nameserver {
             let wanted = self.addresses(&now);
             *local.write().unwrap_or_else(PoisonError::into_inner) = now;
             if wanted != at && !wanted.is_empty() {
-                tracing::info!(?at, ?wanted, "this node has other addresses");
+                tracing::info!(?at, ?wanted, "node addresses changed; the DNS server binds again");
                 listening = JoinSet::new();
                 at = wanted;
                 slices = self.lead_to(&slices, &at);
@@ -179,7 +179,7 @@ impl Nameserver {
             Ok(text) => text,
             Err(error) => {
                 let path = self.settings.resolv_conf.display();
-                tracing::debug!(%path, %error, "no servers for other names");
+                tracing::debug!(%path, %error, "cannot read resolv.conf: no upstream DNS servers");
                 return Vec::new();
             }
         };

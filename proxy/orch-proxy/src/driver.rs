@@ -56,13 +56,13 @@ const CHUNK_LEN: usize = 1000;
 #[derive(Debug, thiserror::Error)]
 pub enum SyncError {
     /// The tables could not be made.
-    #[error("load the tables")]
+    #[error("load the nftables tables")]
     Load(#[source] CommitError),
     /// A change could not be made; the tables will be made anew.
-    #[error("change the tables")]
+    #[error("change the nftables tables")]
     Change(#[source] CommitError),
     /// The tables could not be read back.
-    #[error("read the tables back")]
+    #[error("read the nftables tables back")]
     ReadBack(#[source] QueryError),
 }
 
@@ -307,7 +307,11 @@ impl<T: Transport> Driver<T> {
         })
         .inspect_err(|_| self.metrics.cleanup_failures.inc())
         .map_err(SyncError::Load)?;
-        tracing::info!(elements = load.entries.len(), table = layout.table, "loaded the tables");
+        tracing::info!(
+            elements = load.entries.len(),
+            table = layout.table,
+            "loaded the nftables tables"
+        );
         self.cleanup_queue.send(CleanupRequest::Except(Allowed::of(load.entries.iter())));
         drop(load);
         proto_daemon::runtime::trim_heap();
@@ -323,7 +327,10 @@ impl<T: Transport> Driver<T> {
                 Ok(clients) => load.remember(family, clients),
                 Err(error) => {
                     let error = chain(&error);
-                    tracing::warn!(error, "clients may be sent to other endpoints than before");
+                    tracing::warn!(
+                        error,
+                        "cannot read session affinity from the old table; clients may reach other endpoints than before"
+                    );
                 }
             }
         }
@@ -364,7 +371,7 @@ impl<T: Transport> Driver<T> {
             other => return other,
         }
         tracing::warn!(
-            "the kernel takes no such large transaction from us; loading piece by piece"
+            "the kernel rejects a netlink message of this size; loading the tables in chunks"
         );
         // No packet enters before all is there.
         let (tables, entrances): (Vec<_>, Vec<_>) = load
@@ -429,7 +436,7 @@ impl<T: Transport> Driver<T> {
             tracing::warn!(
                 service = %first,
                 services = cut.len(),
-                "ports and addresses of services are not forwarded: they ask for too many elements"
+                "services exceed their budget of set elements; the remaining ports and addresses of these services are not forwarded"
             );
         }
         self.cut = cut;
@@ -457,7 +464,10 @@ impl<T: Transport> Driver<T> {
             }
             Err(error) => {
                 self.metrics.failures.inc();
-                tracing::warn!(error = %chain(&error), "forwarding does not follow; trying again");
+                tracing::warn!(
+                    error = %chain(&error),
+                    "cannot sync the nftables ruleset; trying again"
+                );
                 self.status.failed(chain(&error));
                 failures.saturating_add(1)
             }

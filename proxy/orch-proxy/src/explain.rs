@@ -39,28 +39,28 @@ const FLOWS_MAX: usize = 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ExplainError {
     /// The protocol is none that is forwarded.
-    #[error("{0:?} is not tcp, udp or sctp")]
+    #[error("expected tcp, udp or sctp, found {0:?}")]
     Protocol(String),
     /// There is no way to the kernel.
-    #[error("reach the kernel's netfilter")]
+    #[error("open a netlink socket to netfilter")]
     Kernel(#[from] OpenError),
     /// The tables cannot be read.
     #[error("read table {0}")]
     Read(String, #[source] QueryError),
     /// There are no tables.
-    #[error("there is no table {0}: the proxy has not run here")]
+    #[error("expected table {0}, which does not exist: the proxy has not run here")]
     NoTable(String),
     /// The kernel does not say what it can do.
-    #[error("ask the kernel what it can do")]
+    #[error("probe the kernel's nf_tables features")]
     KernelFeatures(#[source] Box<BuildError>),
     /// The API server does not say what should be.
-    #[error("ask what should be forwarded")]
+    #[error("list the objects to forward")]
     Model(#[from] ModelError),
     /// This machine's addresses cannot be read.
-    #[error("list this machine's addresses")]
+    #[error("list the addresses of this node")]
     Addresses(#[source] nix::Error),
     /// The kernel has other tables than it should: `diff` ends with 1.
-    #[error("the tables are not as they should be")]
+    #[error("the kernel's tables differ from the desired ones")]
     Differs,
     /// Nobody reads the answer.
     #[error("print the answer")]

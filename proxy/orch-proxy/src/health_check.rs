@@ -80,9 +80,9 @@ pub fn start(
 /// A port could not be taken.
 #[derive(Debug, thiserror::Error)]
 enum ListenError {
-    #[error("list this machine's addresses")]
+    #[error("list the addresses of this node")]
     Addresses(#[source] nix::Error),
-    #[error("this machine has no address in the blocks of node port addresses")]
+    #[error("no address of this node is within --nodeport-addresses")]
     NoAddress,
     #[error("listen at {0}")]
     Listen(SocketAddr, #[source] std::io::Error),
@@ -171,7 +171,12 @@ impl HealthCheckServers {
         let node = &self.node_name;
         let message =
             format!("node {node} failed to start healthcheck \"{service}\" on port {port}: {why}");
-        tracing::warn!(%service, port, error = why, "cannot serve the health check of a service");
+        tracing::warn!(
+            %service,
+            port,
+            error = why,
+            "cannot serve the health check node port of a service"
+        );
         let about = ObjectReference {
             kind: "Service".to_owned(),
             api_version: "v1".to_owned(),

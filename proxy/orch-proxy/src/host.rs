@@ -59,13 +59,21 @@ pub fn prepare(conntrack: &Conntrack) {
         match sysctl.ensure(value) {
             Ok(Ensured::Unchanged) => {}
             Ok(Ensured::Changed(before)) => {
-                tracing::info!(setting = sysctl.0, before, value, "changed a setting of the host");
+                tracing::info!(setting = sysctl.0, before, value, "changed a sysctl");
             }
             Err(SysctlError::Read(_, cause)) if cause.kind() == ErrorKind::NotFound => {
-                tracing::debug!(setting = sysctl.0, "this kernel has no such setting");
+                tracing::debug!(
+                    setting = sysctl.0,
+                    "sysctl does not exist on this kernel; skipped"
+                );
             }
             Err(error) => {
-                tracing::warn!(setting = sysctl.0, value, error = %chain(&error), "left as it is");
+                tracing::warn!(
+                    setting = sysctl.0,
+                    value,
+                    error = %chain(&error),
+                    "cannot set a sysctl; it keeps its value"
+                );
             }
         }
     }
@@ -88,19 +96,23 @@ pub fn forward_ipv6() {
         if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == "1")
             && let Err(error) = std::fs::write(&path, "2")
         {
-            tracing::warn!(path = %path.display(), %error, "routes from advertisements will end");
+            tracing::warn!(
+                path = %path.display(),
+                %error,
+                "cannot set accept_ra; routes from router advertisements will expire"
+            );
         }
     }
     match FORWARDING.ensure(1) {
-        Ok(_) => tracing::info!("this machine forwards IPv6 from now on"),
-        Err(error) => tracing::warn!(error = %chain(&error), "IPv6 is not forwarded"),
+        Ok(_) => tracing::info!("enabled IPv6 forwarding"),
+        Err(error) => tracing::warn!(error = %chain(&error), "cannot enable IPv6 forwarding"),
     }
 }
 
 /// Asks the kernel to kill others first. Best effort: it takes rights that a container may lack.
 pub fn protect_from_oom(score: i32) {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", score.to_string()) {
-        tracing::info!(score, %error, "cannot change who is killed when memory runs out");
+        tracing::info!(score, %error, "cannot set oom_score_adj");
     }
 }
 
@@ -110,7 +122,7 @@ fn widen_buckets(path: &Path, buckets: u64) {
     if now.is_some_and(|now| now < buckets)
         && let Err(error) = std::fs::write(path, buckets.to_string())
     {
-        tracing::warn!(%error, buckets, "the table of connections keeps its buckets");
+        tracing::warn!(%error, buckets, "cannot set the number of conntrack hash buckets");
     }
 }
 

@@ -39,7 +39,10 @@ pub fn start(
         }
         let options = Options { limits, link: None, metrics, status };
         if let Err(error) = thread(told, options, drain) {
-            tracing::error!(%error, "node ports do not answer at loopback addresses: no thread");
+            tracing::error!(
+                %error,
+                "cannot start the loopback thread; node ports are not served at loopback addresses"
+            );
         }
     });
     forwarder

@@ -52,7 +52,10 @@ fn config_for(flags: &Flags) -> Result<config::Config, Failure> {
     match configz_client::ask(told.metrics_address) {
         Ok(running) => config::load_running(flags, &running).map_err(Failure::usage),
         Err(error) => {
-            tracing::warn!(error = %exit::chain(&error), "only the flags tell how the proxy is configured");
+            tracing::warn!(
+                error = %exit::chain(&error),
+                "cannot read /configz of the running proxy; using the flags alone"
+            );
             Ok(told)
         }
     }
@@ -87,7 +90,7 @@ async fn forward(config: config::Config) -> Result<(), Failure> {
         }
     };
     let signal = drain::stop_signal().await.map_err(Failure::run)?;
-    tracing::info!(signal, "stopping; what the kernel does stays as it is");
+    tracing::info!(signal, "stopping; the kernel keeps the ruleset");
     drain.drain(deadline).await;
     running.abort();
     Ok(())
@@ -96,8 +99,13 @@ async fn forward(config: config::Config) -> Result<(), Failure> {
 /// Takes away what the mode userspace may have left: best effort, as it harms nobody.
 async fn remove_addresses(config: &config::Config) {
     match userspace::remove_addresses(config).await {
-        Ok(true) => tracing::info!("removed the link of the mode userspace"),
+        Ok(true) => tracing::info!("removed the link of userspace mode"),
         Ok(false) => {}
-        Err(error) => tracing::debug!(error = %exit::chain(&error), "left the link of services"),
+        Err(error) => {
+            tracing::debug!(
+                error = %exit::chain(&error),
+                "cannot remove the link of userspace mode"
+            )
+        }
     }
 }

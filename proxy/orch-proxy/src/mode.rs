@@ -67,7 +67,7 @@ impl Mode {
         Ok(kernel.map_or_else(
             || {
                 tracing::warn!(
-                    "this kernel has no nf_tables: every connection passes through this process, and ends with it"
+                    "this kernel has no nf_tables; forwarding in user space: connections end when this process ends"
                 );
                 ForwardingPath::Sockets
             },

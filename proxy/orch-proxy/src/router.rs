@@ -72,7 +72,7 @@ async fn keep(
             }
             Err(error) => {
                 failures = failures.saturating_add(1);
-                tracing::warn!(error = %chain(&error), "pod routes are not as they should be");
+                tracing::warn!(error = %chain(&error), "cannot sync pod routes; trying again");
                 status.failed(chain(&error));
             }
         }
@@ -105,7 +105,7 @@ fn warn_of_refused(known: &mut BTreeSet<(String, Cidr)>, now: BTreeSet<(String, 
         tracing::warn!(
             node,
             %range,
-            "no route to the pod range: it is outside of --cluster-cidr or overlaps this node's own"
+            "pod CIDR of a node is not routed: it is outside --cluster-cidr or overlaps this node's pod CIDR"
         );
     }
     *known = now;

@@ -118,7 +118,7 @@ pub enum RouteError {
         source: rtnetlink::Error,
     },
     /// Somebody else has a route to the range. It stays, and pods there are reached as it says.
-    #[error("another program's route to {range} stands in the way of the one by {hop}")]
+    #[error("a route of another program to {range} conflicts with the one by {hop}")]
     Foreign {
         /// The pod range.
         range: Cidr,

@@ -66,7 +66,10 @@ pub async fn build(config: Config) -> Result<UserspaceProxy, BuildError> {
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let config = app::with_protected(&client, app::with_node_blocks(&client, config).await?);
     if let Err(error) = cleanup::clean_up(&config) {
-        tracing::debug!(error = %chain(&error), "tables of an earlier process, if any, stay");
+        tracing::debug!(
+            error = %chain(&error),
+            "cannot delete nftables tables of an earlier process"
+        );
     }
     let (readiness, status) = (Readiness::default(), StatusBoard::default());
     let prefix = config.names.metric_prefix("proxy");
@@ -111,7 +114,7 @@ pub(crate) fn connections() -> usize {
     let most = ForwarderLimits::default().connections;
     let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return most };
     if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
-        tracing::debug!(%error, "the limit of open files stays");
+        tracing::debug!(%error, "cannot raise the limit of open files");
     }
     let (files, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((hard, hard));
     let fit = usize::try_from(files.saturating_sub(FILES_BESIDE) / 2).unwrap_or(most);
@@ -129,7 +132,7 @@ impl UserspaceProxy {
         if let Some(nameserver) = self.nameserver
             && let Err(error) = dns::start(nameserver, drain.clone())
         {
-            tracing::error!(%error, "names are not answered: no thread for it");
+            tracing::error!(%error, "cannot start the DNS thread; DNS is not served");
         }
         let listeners = ChangeHandlers { forwards: self.forwarder.clone(), names };
         sources::start(&self.client, &self.config, &listeners, &drain);

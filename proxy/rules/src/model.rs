@@ -266,7 +266,7 @@ pub struct Cidr {
 
 /// Text that is no block of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not an address with a prefix length, such as 10.0.0.0/8")]
+#[error("expected an address with a prefix length such as 10.0.0.0/8, found {0:?}")]
 pub struct CidrError(String);
 
 impl Cidr {

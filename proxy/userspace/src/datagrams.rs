@@ -100,7 +100,10 @@ pub async fn forward(
                             ErrorKind::WouldBlock | ErrorKind::ConnectionRefused
                         ) => {}
                     Err(error) => {
-                        tracing::debug!(%error, "cannot read datagrams");
+                        tracing::debug!(
+                            %error,
+                            "cannot receive DNS datagrams; the socket is read again"
+                        );
                         tokio::time::sleep(PAUSE).await;
                     }
                     Ok(()) => {}
@@ -141,7 +144,11 @@ impl Sessions {
         // The runtime does not know yet that a new socket can be written to.
         let sent = send(session.socket.as_raw_fd(), datagram, MsgFlags::MSG_DONTWAIT);
         if let Err(error) = sent {
-            tracing::debug!(backend = %session.backend, %error, "an endpoint takes no datagram");
+            tracing::debug!(
+                backend = %session.backend,
+                %error,
+                "cannot send a datagram to an endpoint"
+            );
             let number = session.number;
             // The next datagram gets the next endpoint.
             self.end(client, number);
@@ -162,7 +169,7 @@ impl Sessions {
         let socket = match connected(backend) {
             Ok(socket) => Arc::new(socket),
             Err(error) => {
-                tracing::debug!(%backend, %error, "no way to an endpoint");
+                tracing::debug!(%backend, %error, "cannot connect a UDP socket to an endpoint");
                 self.shared.metrics.unanswered.inc();
                 return self.refused("none");
             }
@@ -267,7 +274,7 @@ impl Answers {
                 Err(_) => continue,
             }
             if let Err(error) = self.carry_one() {
-                tracing::debug!(client = %self.client, %error, "an endpoint refuses");
+                tracing::debug!(client = %self.client, %error, "an endpoint refused a datagram");
                 self.shared.metrics.unanswered.inc();
                 return;
             }
@@ -285,7 +292,11 @@ impl Answers {
         self.last.said();
         let answer = buffer.get(..len).unwrap_or_default();
         if let Err(error) = self.near.try_send_to(answer, self.client) {
-            tracing::debug!(client = %self.client, %error, "an answer cannot be sent");
+            tracing::debug!(
+                client = %self.client,
+                %error,
+                "cannot send a reply to the client; it is dropped"
+            );
         }
         Ok(())
     }

@@ -176,7 +176,12 @@ impl Forwarder {
             shared,
             addresses: options.link.as_deref().and_then(|link| {
                 ServiceAddresses::open(link)
-                    .inspect_err(|error| tracing::warn!(error = %chain(error), "no addresses"))
+                    .inspect_err(|error| {
+                        tracing::warn!(
+                            error = %chain(error),
+                            "cannot open netlink; service addresses are not assigned"
+                        )
+                    })
                     .ok()
             }),
             failed: BTreeMap::new(),
@@ -261,7 +266,11 @@ impl Work {
             Some(problem) => {
                 // Who holds a port may hold it for long: said once, not at each attempt.
                 if self.problem.as_ref() != Some(problem) {
-                    tracing::warn!(problem, waiting = self.failed.len(), "not all is forwarded");
+                    tracing::warn!(
+                        problem,
+                        waiting = self.failed.len(),
+                        "cannot listen for some frontends; trying again"
+                    );
                 }
                 self.status.failed(problem.clone());
             }
@@ -272,7 +281,10 @@ impl Work {
 
     fn note_unserved(&mut self, unserved: usize) {
         if unserved > self.unserved {
-            tracing::warn!(unserved, "this host has no sockets for SCTP: such ports are refused");
+            tracing::warn!(
+                unserved,
+                "this kernel has no SCTP sockets; SCTP ports of services are refused"
+            );
         }
         self.unserved = unserved;
     }
@@ -281,7 +293,10 @@ impl Work {
         let Some(addresses) = &self.addresses else { return LinkAddresses::default() };
         let found = addresses.find().await;
         found.unwrap_or_else(|error| {
-            tracing::warn!(error = %chain(&error), "this node's addresses are not known");
+            tracing::warn!(
+                error = %chain(&error),
+                "cannot list the addresses of the link; treating it as empty"
+            );
             LinkAddresses::default()
         })
     }

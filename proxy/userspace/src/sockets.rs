@@ -21,7 +21,7 @@ pub fn find_sctp() -> Sctp {
     match sctp_socket(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)) {
         Ok(_) => Sctp::Present,
         Err(error) => {
-            tracing::debug!(%error, "no sockets for SCTP");
+            tracing::debug!(%error, "cannot open an SCTP socket");
             Sctp::Absent
         }
     }

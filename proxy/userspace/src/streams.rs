@@ -38,7 +38,7 @@ pub async fn forward(
         let (stream, client) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::debug!(%error, "cannot take a connection");
+                tracing::debug!(%error, "cannot accept a connection");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -85,7 +85,7 @@ async fn connection(
         Protocol::Tcp | Protocol::Udp => copy_bidirectional(&mut near, &mut far).await.map(drop),
     };
     if let Err(error) = carried {
-        tracing::debug!(%client, %error, "a connection broke");
+        tracing::debug!(%client, %error, "a forwarded connection ended with an error");
         // Each side learns from a reset that it did not get everything.
         let _ = near.set_zero_linger();
         let _ = far.set_zero_linger();
@@ -140,8 +140,12 @@ async fn dial(
         let Some(backend) = picker.pick(shared, client.ip(), &tried) else { break };
         match timeout(shared.limits.dial, sockets::connect(protocol, backend)).await {
             Ok(Ok(stream)) => return Some(stream),
-            Ok(Err(error)) => tracing::debug!(%backend, %error, "an endpoint does not answer"),
-            Err(_) => tracing::debug!(%backend, "an endpoint does not answer in time"),
+            Ok(Err(error)) => {
+                tracing::debug!(%backend, %error, "cannot connect to an endpoint; trying the next")
+            }
+            Err(_) => {
+                tracing::debug!(%backend, "timed out connecting to an endpoint; trying the next")
+            }
         }
         shared.metrics.unanswered.inc();
         tried.push(backend);

@@ -95,11 +95,11 @@ impl ConntrackWalker {
             .inspect(|swept| {
                 if swept.deleted > 0 {
                     self.metrics.flows_deleted.inc_by(swept.deleted);
-                    tracing::info!(deleted = swept.deleted, "let go of stale flows");
+                    tracing::info!(deleted = swept.deleted, "deleted stale conntrack entries");
                 }
             })
             .unwrap_or_else(|error| {
-                tracing::warn!(error = %chain(&error), "cannot let go of flows");
+                tracing::warn!(error = %chain(&error), "cannot delete stale conntrack entries");
                 CleanupCount::default()
             })
     }

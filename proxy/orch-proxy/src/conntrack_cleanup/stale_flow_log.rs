@@ -116,7 +116,10 @@ impl StaleFlowLogKeeper {
         let mut batch = session.batch(None);
         write(stale_flow_log, &mut batch);
         let Err(error) = session.commit(batch) else { return true };
-        tracing::warn!(error = %chain(&error), "stale flows are not caught at their next packet");
+        tracing::warn!(
+            error = %chain(&error),
+            "cannot update the stale flow table; stale flows end only when a conntrack walk finds them"
+        );
         self.keys.clear();
         let mut batch = session.batch(None);
         stale_flow_log.close(&mut batch);
@@ -137,7 +140,10 @@ impl StaleFlowLogKeeper {
         let (log, session) = match (PacketLog::open(stale_flow_log.group), open()) {
             (Ok(log), Some(session)) => (log, session),
             (Err(error), _) => {
-                tracing::info!(error = %chain(&error), "stale flows are found by walks alone");
+                tracing::info!(
+                    error = %chain(&error),
+                    "the packet log is not available; stale flows end only when a conntrack walk finds them"
+                );
                 self.stale_flow_log = None;
                 return false;
             }
@@ -166,11 +172,16 @@ fn listen(
             // Several packets of a flow may be under way: all but the first find it gone.
             match session.delete_tuple(&tuple) {
                 Ok(deleted) => metrics.flows_deleted.inc_by(u64::from(deleted)),
-                Err(error) => tracing::warn!(error = %chain(&error), "cannot let go of a flow"),
+                Err(error) => {
+                    tracing::warn!(error = %chain(&error), "cannot delete a stale conntrack entry")
+                }
             }
         });
         if let Err(error) = heard {
-            tracing::warn!(%error, "cannot listen for stale flows; walks find them");
+            tracing::warn!(
+                %error,
+                "cannot read the packet log; stale flows end only when a conntrack walk finds them"
+            );
             return;
         }
     }

@@ -42,7 +42,10 @@ impl RulesetMonitor {
     pub fn new(nft_monitor: Option<NftMonitor>) -> Self {
         let registered = nft_monitor.map(sys::register);
         let nft_monitor = registered.transpose().unwrap_or_else(|error| {
-            tracing::warn!(%error, "others' changes are not told; looking for them");
+            tracing::warn!(
+                %error,
+                "cannot subscribe to nftables notifications; polling the ruleset generation instead"
+            );
             None
         });
         Self { nft_monitor, subscribed: false, verified_at: None, verify_at: None }
@@ -103,7 +106,10 @@ impl RulesetMonitor {
         match nft_monitor.get_mut().subscribe() {
             Ok(()) => self.subscribed = true,
             Err(error) => {
-                tracing::warn!(%error, "others' changes are not told; looking for them");
+                tracing::warn!(
+                    %error,
+                    "cannot subscribe to nftables notifications; polling the ruleset generation instead"
+                );
                 self.nft_monitor = None;
             }
         }

@@ -89,13 +89,17 @@ impl<T: Transport> Driver<T> {
                         family = family.name(),
                         missing = transaction.added.len(),
                         extra = transaction.removed.len(),
-                        "somebody changed our elements; repairing"
+                        "another program changed elements of the proxy's sets; repairing"
                     );
                     self.change(&layout, &transaction)?;
                 }
                 Difference::Shape(why) => {
                     self.metrics.repairs.inc();
-                    tracing::warn!(family = family.name(), why, "our tables were changed; loading");
+                    tracing::warn!(
+                        family = family.name(),
+                        why,
+                        "another program changed the proxy's tables; loading them again"
+                    );
                     return self.load();
                 }
             }
@@ -113,7 +117,11 @@ impl<T: Transport> Driver<T> {
             let is = self.session.read_shape(family, &layout.table).map_err(SyncError::ReadBack)?;
             if let Some(why) = differs_in_shape(is.as_ref(), &should) {
                 self.metrics.repairs.inc();
-                tracing::warn!(family = family.name(), why, "our tables were changed; loading");
+                tracing::warn!(
+                    family = family.name(),
+                    why,
+                    "another program changed the proxy's tables; loading them again"
+                );
                 return self.load();
             }
         }

@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// There is no way to the API server.
-    #[error("prepare to ask the API server")]
+    #[error("create a client of the API server")]
     Client(#[source] Box<BuildError>),
     /// It does not answer.
     #[error("list {0}")]
     List(&'static str, #[source] Box<ClientError>),
     /// It does not answer in time.
-    #[error("list {0}: no answer in time")]
+    #[error("list {0}: the API server did not answer in time")]
     Late(&'static str),
 }
 

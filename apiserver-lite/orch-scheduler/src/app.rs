@@ -25,12 +25,13 @@ use proto_daemon::runtime::trim_heap;
 use proto_daemon::statusz::StatusBoard;
 use tokio::sync::watch;
 
-use crate::facts::{NodeFacts, PodFacts};
+use crate::backoff_queue::BackoffQueue;
 use crate::metrics::Counters;
-use crate::pass::{Scheduler, Signal};
+use crate::node_info::NodeInfo;
+use crate::pod_info::PodInfo;
+use crate::scheduling_cycle::{Scheduler, Signal};
 use crate::stores::Stores;
 use crate::volumes::Marks;
-use crate::waiting::Waiting;
 
 /// Gives every pod a node.
 #[derive(Parser, Debug)]
@@ -148,10 +149,10 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     let names = client.names();
     let signal = Signal::default();
     let pods = Reflector::projected(client.all(), ListParams::default(), move |pod| {
-        PodFacts::of(names, &pod)
+        PodInfo::of(names, &pod)
     });
     let nodes = Reflector::projected(client.all(), ListParams::default(), move |node| {
-        NodeFacts::of(names, &node)
+        NodeInfo::of(names, &node)
     });
     let namespaces = client.all::<Namespace>();
     let namespaces = Reflector::projected(namespaces, ListParams::default(), |namespace| {
@@ -160,14 +161,15 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     let (pods_store, nodes_store) = (pods.store(), nodes.store());
     let namespaces_store = namespaces.store();
     let namespaces = tokio::spawn(namespaces.run(drain.clone(), |_| ()));
-    let told = signal.clone();
-    let pods = tokio::spawn(pods.run(drain.clone(), move |change| told.pod(&change)));
-    let told = signal.clone();
-    let nodes = tokio::spawn(nodes.run(drain.clone(), move |change| told.node(&change)));
+    let on_change = signal.clone();
+    let pods = tokio::spawn(pods.run(drain.clone(), move |change| on_change.pod_changed(&change)));
+    let on_change = signal.clone();
+    let nodes =
+        tokio::spawn(nodes.run(drain.clone(), move |change| on_change.node_changed(&change)));
     let (stores, mut storage) = Stores::keep(&client, &signal, &drain);
     let (events, writer) = recorder(client.clone(), &name, "");
-    let told = signal.clone();
-    let writer = writer.yielding(Box::new(move || told.many_begin()));
+    let on_change = signal.clone();
+    let writer = writer.yielding(Box::new(move || on_change.many_starting()));
     let writer = tokio::spawn(writer.run(drain.clone()));
     // Without all pods and nodes, room that is taken would look free.
     tokio::select! {
@@ -199,7 +201,7 @@ async fn schedule(parts: Parts, readiness: Readiness, drain: DrainWatch) {
         status: board.task("schedule"),
         assumed: BTreeMap::new(),
         held: BTreeMap::new(),
-        waiting: Waiting::default(),
+        backoff: BackoffQueue::default(),
     };
     scheduler.run(signal, drain).await;
     storage.extend([pods, nodes, namespaces, writer]);

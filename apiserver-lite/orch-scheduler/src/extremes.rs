@@ -9,11 +9,12 @@ use proto_api::core::v1::{Container, Node, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::company::{NamespaceLabels, Neighbours};
-use crate::facts::examples::{names, node};
-use crate::facts::{CPU, MEMORY, NodeFacts, PodFacts};
 use crate::filter::check;
+use crate::node_info::NodeInfo;
 use crate::nodes::NodeLoad;
+use crate::pod_affinity::{InterPodState, NamespaceLabels};
+use crate::pod_info::examples::{names, node};
+use crate::pod_info::{CPU, MEMORY, PodInfo};
 use crate::score::best;
 use values::variants;
 
@@ -30,8 +31,8 @@ fn each<T: DeserializeOwned>(document: &Value, mut drive: impl FnMut(&T)) {
 }
 
 /// Looks for a node among those with residents, and puts the pod there whatever the answer.
-fn pass(pod: &PodFacts, loads: &mut [NodeLoad]) {
-    drop(Neighbours::of(pod, loads, &NamespaceLabels::new()));
+fn pass(pod: &PodInfo, loads: &mut [NodeLoad]) {
+    drop(InterPodState::of(pod, loads, &NamespaceLabels::new()));
     for load in loads.iter() {
         let _ = check(pod, load);
     }
@@ -66,7 +67,7 @@ fn pods_at_their_extremes() {
     spread["topologyKey"] = json!("zone");
     spread["labelSelector"] = json!({"matchLabels": {"app": "web"}});
     each::<Pod>(&document, |pod| {
-        let facts = PodFacts::of(names(), pod);
+        let facts = PodInfo::of(names(), pod);
         let mut loads = ["a", "b"].map(|name| NodeLoad::empty(Arc::new(node(name))));
         (0..3).for_each(|_| pass(&facts, &mut loads));
     });
@@ -74,9 +75,9 @@ fn pods_at_their_extremes() {
 
 #[test]
 fn nodes_at_their_extremes() {
-    let pod = crate::facts::examples::pod("p", i64::MAX, i64::MAX);
+    let pod = crate::pod_info::examples::pod("p", i64::MAX, i64::MAX);
     each::<Node>(&example(include_str!("../../../proto/api/testdata/core.v1.Node.json")), |node| {
-        let node = Arc::new(NodeFacts::of(names(), node));
+        let node = Arc::new(NodeInfo::of(names(), node));
         let mut loads = [NodeLoad::empty(node.clone()), NodeLoad::empty(node)];
         (0..3).for_each(|_| pass(&pod, &mut loads));
     });
@@ -94,7 +95,7 @@ fn requests_that_overflow_fit_nowhere() {
         }
         pod.spec.containers.push(container);
     }
-    let facts = PodFacts::of(names(), &pod);
+    let facts = PodInfo::of(names(), &pod);
     assert_eq!(facts.requests[CPU], i64::MAX);
     assert!(check(&facts, &NodeLoad::empty(Arc::new(node("a")))).is_err());
 }

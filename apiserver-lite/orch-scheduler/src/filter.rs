@@ -5,8 +5,9 @@ use std::fmt;
 
 use proto_api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 
-use crate::facts::{Admission, CPU, MEMORY, NodeFacts, PODS, PodFacts, add};
+use crate::node_info::{Admission, NodeInfo};
 use crate::nodes::NodeLoad;
+use crate::pod_info::{CPU, MEMORY, PODS, PodInfo, add};
 
 /// Why a node is none for a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,11 +96,11 @@ impl fmt::Display for Refusal {
 }
 
 /// Checks a node; what is cheap and says most comes first, and only room can give several reasons. Other pods'
-/// wishes come last: see [`crate::company`].
+/// wishes come last: see [`crate::pod_affinity`].
 ///
 /// # Errors
 /// Why the pod cannot run there.
-pub fn check(pod: &PodFacts, load: &NodeLoad) -> Result<(), Vec<Refusal>> {
+pub fn check(pod: &PodInfo, load: &NodeLoad) -> Result<(), Vec<Refusal>> {
     let node = &load.node;
     if node.admission == Admission::Cordoned && !tolerates_cordon(pod, node) {
         return Err(vec![Refusal::Unschedulable]);
@@ -138,7 +139,7 @@ pub fn summary(nodes: usize, refusals: impl IntoIterator<Item = Vec<Refusal>>) -
 // === Taints ===
 
 /// A pod that tolerates the taint for closed nodes may go there.
-fn tolerates_cordon(pod: &PodFacts, node: &NodeFacts) -> bool {
+fn tolerates_cordon(pod: &PodInfo, node: &NodeInfo) -> bool {
     // Another program puts the taint there; its key tells how it is named here.
     let cordon = node.taints.iter().find(|taint| taint.key.ends_with("/unschedulable"));
     cordon
@@ -162,7 +163,7 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
 // === Labels ===
 
 /// Whether the node's labels are what the pod asks for.
-pub fn matches_selector(pod: &PodFacts, node: &NodeFacts) -> bool {
+pub fn matches_selector(pod: &PodInfo, node: &NodeInfo) -> bool {
     let has = |(key, value): (&String, &String)| node.labels.get(key) == Some(value);
     let required = pod.required.as_ref();
     pod.node_selector.iter().all(has)
@@ -172,7 +173,7 @@ pub fn matches_selector(pod: &PodFacts, node: &NodeFacts) -> bool {
 }
 
 /// Whether the node meets all requirements of a term; a term without any matches nothing.
-pub fn matches_term(term: &NodeSelectorTerm, node: &NodeFacts) -> bool {
+pub fn matches_term(term: &NodeSelectorTerm, node: &NodeInfo) -> bool {
     let empty = term.match_expressions.is_empty() && term.match_fields.is_empty();
     let label = |key: &str| node.labels.get(key).map(String::as_str);
     let field = |key: &str| (key == "metadata.name").then_some(node.name.as_str());
@@ -204,7 +205,7 @@ fn meets(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 
 // === Room ===
 
-fn lacking(pod: &PodFacts, load: &NodeLoad) -> Vec<Refusal> {
+fn lacking(pod: &PodInfo, load: &NodeLoad) -> Vec<Refusal> {
     let allocatable = |resource: &str| load.node.allocatable.get(resource).copied().unwrap_or(0);
     let mut refusals = Vec::new();
     if load.pods >= allocatable(PODS) {

@@ -1,8 +1,8 @@
 //! bin: gives every pod a node. What fits is decided in [`filter`], what fits best in [`score`], when to try again
-//! in [`waiting`]; all pure. [`pass`] takes the pods that have no node through them, and binds.
+//! in [`backoff_queue`]; all pure. [`scheduling_cycle`] takes the pods that have no node through them, and binds.
 //!
 //! ```text
-//!   watches ──▶ pods, nodes ──▶ pass: for each pending pod  filter ─▶ score ─▶ bind
+//!   watches ──▶ pods, nodes ──▶ scheduling cycle: for each pending pod  filter ─▶ score ─▶ bind
 //!                  ▲                     │ nothing fits: event, condition, wait
 //!                  └── bindings ◀────────┘
 //! ```
@@ -11,20 +11,21 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 mod app;
-mod company;
+mod backoff_queue;
 mod config;
 #[cfg(test)]
 mod extremes;
-mod facts;
 mod filter;
 mod metrics;
+mod node_info;
 mod nodes;
-mod pass;
+mod pod_affinity;
+mod pod_info;
 mod ports;
+mod scheduling_cycle;
 mod score;
 mod stores;
 mod volumes;
-mod waiting;
 
 use std::process::ExitCode;
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::facts::{Amounts, Life, NodeFacts, PodFacts, add};
+use crate::node_info::NodeInfo;
+use crate::pod_info::{Amounts, PodInfo, PodPhase, add};
 use crate::ports::Ports;
 use crate::volumes::disks::Disks;
 
@@ -11,7 +12,7 @@ use crate::volumes::disks::Disks;
 #[derive(Clone, Debug)]
 pub struct NodeLoad {
     /// The node.
-    pub node: Arc<NodeFacts>,
+    pub node: Arc<NodeInfo>,
     /// What its pods ask for together.
     pub requested: Amounts,
     /// How many pods it has.
@@ -23,18 +24,18 @@ pub struct NodeLoad {
     /// Disks that its pods name.
     pub disks: Disks,
     /// Its pods.
-    pub residents: Vec<Arc<PodFacts>>,
+    pub residents: Vec<Arc<PodInfo>>,
     /// Pods by the uid of what controls them.
     pub by_controller: BTreeMap<String, i64>,
 }
 
 /// All nodes with their loads.
-pub fn load(nodes: Vec<Arc<NodeFacts>>, pods: &[Arc<PodFacts>]) -> Vec<NodeLoad> {
+pub fn load(nodes: Vec<Arc<NodeInfo>>, pods: &[Arc<PodInfo>]) -> Vec<NodeLoad> {
     let mut loads: BTreeMap<String, NodeLoad> = BTreeMap::new();
     for node in nodes {
         loads.insert(node.name.clone(), NodeLoad::empty(node));
     }
-    for pod in pods.iter().filter(|pod| pod.life != Life::Ended) {
+    for pod in pods.iter().filter(|pod| pod.phase != PodPhase::Ended) {
         if let Some(load) = loads.get_mut(&pod.node) {
             load.add(pod.clone());
         }
@@ -44,7 +45,7 @@ pub fn load(nodes: Vec<Arc<NodeFacts>>, pods: &[Arc<PodFacts>]) -> Vec<NodeLoad>
 
 impl NodeLoad {
     /// Without pods.
-    pub fn empty(node: Arc<NodeFacts>) -> Self {
+    pub fn empty(node: Arc<NodeInfo>) -> Self {
         Self {
             node,
             requested: Amounts::new(),
@@ -58,8 +59,8 @@ impl NodeLoad {
     }
 
     /// With one pod more.
-    pub fn add(&mut self, pod: impl Into<Arc<PodFacts>>) {
-        let pod: Arc<PodFacts> = pod.into();
+    pub fn add(&mut self, pod: impl Into<Arc<PodInfo>>) {
+        let pod: Arc<PodInfo> = pod.into();
         for (resource, amount) in &pod.requests {
             add(self.requested.entry(resource.clone()).or_default(), *amount);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::facts::HostPort;
+use crate::pod_info::HostPort;
 
 /// Addresses by number and protocol; the empty one stands for all addresses.
 #[derive(Clone, Debug, Default)]

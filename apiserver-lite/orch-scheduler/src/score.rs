@@ -3,14 +3,14 @@
 
 use std::cmp::Reverse;
 
-use crate::facts::{CPU, MEMORY, PodFacts};
 use crate::filter::{matches_term, tolerates};
 use crate::nodes::NodeLoad;
+use crate::pod_info::{CPU, MEMORY, PodInfo};
 
 const MOST: i64 = 100;
 
 /// The best node, by its place in `fitting`; none if that is empty.
-pub fn best(pod: &PodFacts, fitting: &[&NodeLoad]) -> Option<usize> {
+pub fn best(pod: &PodInfo, fitting: &[&NodeLoad]) -> Option<usize> {
     let preferred = scaled(fitting.iter().map(|load| preference(pod, load)).collect());
     let minded = inverted(fitting.iter().map(|load| objections(pod, load)).collect());
     let siblings = inverted(fitting.iter().map(|load| siblings(pod, load)).collect());
@@ -34,7 +34,7 @@ pub fn best(pod: &PodFacts, fitting: &[&NodeLoad]) -> Option<usize> {
 }
 
 /// The parts of processor time and memory that would be used with the pod.
-fn used(pod: &PodFacts, load: &NodeLoad) -> [f64; 2] {
+fn used(pod: &PodInfo, load: &NodeLoad) -> [f64; 2] {
     let part = |resource: &str, used: i64| {
         let whole = load.node.allocatable.get(resource).copied().unwrap_or(0);
         if whole <= 0 { 1.0 } else { (used as f64 / whole as f64).min(1.0) }
@@ -51,32 +51,32 @@ fn points(part: f64) -> i64 {
 }
 
 /// More for a node that has more left.
-fn idle(pod: &PodFacts, load: &NodeLoad) -> i64 {
+fn idle(pod: &PodInfo, load: &NodeLoad) -> i64 {
     let [cpu, memory] = used(pod, load);
     i64::midpoint(points(1.0 - cpu), points(1.0 - memory))
 }
 
 /// More for a node of which processor time and memory would be used alike.
-fn even(pod: &PodFacts, load: &NodeLoad) -> i64 {
+fn even(pod: &PodInfo, load: &NodeLoad) -> i64 {
     let [cpu, memory] = used(pod, load);
     points(1.0 - (cpu - memory).abs() / 2.0)
 }
 
 /// The weights of the preferences that the node meets.
-fn preference(pod: &PodFacts, load: &NodeLoad) -> i64 {
+fn preference(pod: &PodInfo, load: &NodeLoad) -> i64 {
     let met = pod.preferred.iter().filter(|term| matches_term(&term.preference, &load.node));
     met.map(|term| i64::from(term.weight)).fold(0, i64::saturating_add)
 }
 
 /// Taints that would rather not have the pod.
-fn objections(pod: &PodFacts, load: &NodeLoad) -> i64 {
+fn objections(pod: &PodInfo, load: &NodeLoad) -> i64 {
     let mild = load.node.taints.iter().filter(|taint| taint.effect == "PreferNoSchedule");
     let minds = mild.filter(|taint| !pod.tolerations.iter().any(|t| tolerates(t, taint)));
     i64::try_from(minds.count()).unwrap_or(MOST)
 }
 
 /// Pods of the same controller on the node.
-fn siblings(pod: &PodFacts, load: &NodeLoad) -> i64 {
+fn siblings(pod: &PodInfo, load: &NodeLoad) -> i64 {
     let controller = pod.controller.as_ref();
     controller.and_then(|uid| load.by_controller.get(uid)).copied().unwrap_or(0)
 }
@@ -103,13 +103,13 @@ mod tests {
     };
 
     use super::*;
-    use crate::facts::examples::{node, pod};
+    use crate::pod_info::examples::{node, pod};
 
     fn loads(names: &[&str]) -> Vec<NodeLoad> {
         names.iter().map(|name| NodeLoad::empty(Arc::new(node(name)))).collect()
     }
 
-    fn chosen(pod: &PodFacts, loads: &[NodeLoad]) -> String {
+    fn chosen(pod: &PodInfo, loads: &[NodeLoad]) -> String {
         let fitting: Vec<&NodeLoad> = loads.iter().collect();
         best(pod, &fitting).map_or_else(String::new, |nth| loads[nth].node.name.clone())
     }

@@ -9,7 +9,7 @@ use proto_client::{Change, Client, ListParams, Reflector, Store};
 use proto_daemon::drain::DrainWatch;
 use tokio::task::JoinHandle;
 
-use crate::pass::Signal;
+use crate::scheduling_cycle::Signal;
 use crate::volumes::{Storage, limits};
 
 /// The maps. Cheap to clone.
@@ -99,7 +99,7 @@ where
     tokio::spawn(reflector.run(drain.clone(), move |change: Change<U>| match &change {
         Change::Applied { new, old: Some(old), .. } if new == old => {}
         Change::Synced => {}
-        _ => signal.helpful(),
+        _ => signal.retry_pending(),
     }))
 }
 

@@ -26,9 +26,10 @@ use proto_client::ObjectKey;
 use proto_client::events::reference;
 use serde_json::{Value, json};
 
-use crate::facts::{NodeFacts, PodFacts};
 use crate::filter::{Refusal, matches_term};
+use crate::node_info::NodeInfo;
 use crate::nodes::NodeLoad;
+use crate::pod_info::PodInfo;
 use limits::Limits;
 
 /// A claim that a pod uses.
@@ -147,7 +148,7 @@ impl Needs {
     ///
     /// # Errors
     /// Why no node will do, whichever it is.
-    pub fn of(pod: &PodFacts, storage: &Storage, marks: &Marks) -> Result<Self, Refusal> {
+    pub fn of(pod: &PodInfo, storage: &Storage, marks: &Marks) -> Result<Self, Refusal> {
         let mut needs = Self::default();
         for used in &pod.claims {
             let key = ObjectKey::new(&pod.key.namespace, &used.name);
@@ -183,7 +184,7 @@ impl Needs {
     /// Why the node will not do.
     pub fn check(
         &self,
-        pod: &PodFacts,
+        pod: &PodInfo,
         load: &NodeLoad,
         storage: &Storage,
         marks: &Marks,
@@ -227,8 +228,8 @@ impl Needs {
     }
 
     /// Whether a claim that is to be used by one pod only is used by another, on any node.
-    pub fn is_shared(&self, pod: &PodFacts, loads: &[NodeLoad]) -> bool {
-        let uses = |other: &PodFacts| {
+    pub fn is_shared(&self, pod: &PodInfo, loads: &[NodeLoad]) -> bool {
+        let uses = |other: &PodInfo| {
             other.uid != pod.uid
                 && other.key.namespace == pod.key.namespace
                 && other.claims.iter().any(|claim| self.alone.contains(&claim.name))
@@ -240,7 +241,7 @@ impl Needs {
 
 /// The claim, if it is there, the pod's to use, and not about to go.
 fn usable<'a>(
-    pod: &PodFacts,
+    pod: &PodInfo,
     used: &ClaimUse,
     found: Option<&'a Arc<PersistentVolumeClaim>>,
 ) -> Result<&'a Arc<PersistentVolumeClaim>, Refusal> {
@@ -274,7 +275,7 @@ fn usable<'a>(
 
 // === Where a volume is ===
 
-fn is_reachable(volume: &PersistentVolume, node: &NodeFacts) -> bool {
+fn is_reachable(volume: &PersistentVolume, node: &NodeInfo) -> bool {
     let affinity = volume.spec.node_affinity.as_ref().and_then(|a| a.required.as_ref());
     affinity.is_none_or(|required| {
         required.node_selector_terms.iter().any(|term| matches_term(term, node))
@@ -282,7 +283,7 @@ fn is_reachable(volume: &PersistentVolume, node: &NodeFacts) -> bool {
 }
 
 /// Labels of zones on a volume hold for nodes that have such labels; one may name several zones.
-fn is_in_zone(volume: &PersistentVolume, node: &NodeFacts, marks: &Marks) -> bool {
+fn is_in_zone(volume: &PersistentVolume, node: &NodeInfo, marks: &Marks) -> bool {
     let known: Vec<&String> =
         marks.zones.iter().filter(|key| node.labels.contains_key(*key)).collect();
     known.is_empty()
@@ -306,7 +307,7 @@ fn is_promised(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool
 /// The smallest free volume that fits the claim and that the node reaches; one that is promised to it before all others.
 fn find<'a>(
     claim: &PersistentVolumeClaim,
-    node: &NodeFacts,
+    node: &NodeInfo,
     storage: &'a Storage,
     marks: &Marks,
     free: impl Fn(&PersistentVolume) -> bool,
@@ -346,7 +347,7 @@ fn size(resources: &BTreeMap<String, Quantity>) -> Quantity {
 /// Whether the class's provisioner can make a volume for the node.
 fn can_make(
     claim: &PersistentVolumeClaim,
-    node: &NodeFacts,
+    node: &NodeInfo,
     storage: &Storage,
     marks: &Marks,
 ) -> Result<(), Refusal> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use proto_api::core::v1::NodeSelector;
 
 use super::*;
-use crate::facts::HostPort;
-use crate::facts::examples::{node, pod};
+use crate::pod_info::HostPort;
+use crate::pod_info::examples::{node, pod};
 
-fn refusals(pod: &PodFacts, node: NodeFacts) -> String {
+fn refusals(pod: &PodInfo, node: NodeInfo) -> String {
     let load = NodeLoad::empty(Arc::new(node));
     check(pod, &load).err().map_or_else(String::new, |all| summary(1, [all]))
 }
@@ -17,7 +17,7 @@ fn refusals(pod: &PodFacts, node: NodeFacts) -> String {
 fn room() {
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     load.add(pod("first", 3000, 1 << 30));
-    let said = |pod: &PodFacts, load: &NodeLoad| {
+    let said = |pod: &PodInfo, load: &NodeLoad| {
         check(pod, load)
             .err()
             .map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))

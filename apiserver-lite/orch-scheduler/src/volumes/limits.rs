@@ -6,8 +6,8 @@ use proto_api::storage::v1::CSINode;
 use proto_client::ObjectKey;
 
 use super::{Marks, Storage};
-use crate::facts::PodFacts;
 use crate::nodes::NodeLoad;
+use crate::pod_info::PodInfo;
 
 /// By node and driver; what is not here has no limit.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -33,7 +33,7 @@ impl Limits {
     /// Whether a node cannot have the volumes of one pod more.
     pub(super) fn is_exceeded(
         &self,
-        pod: &PodFacts,
+        pod: &PodInfo,
         load: &NodeLoad,
         storage: &Storage,
         marks: &Marks,
@@ -57,7 +57,7 @@ impl Limits {
 
 /// The driver and the name of each of a pod's volumes; a claim without a volume counts for the one that it will have.
 fn volumes<'a>(
-    pod: &'a PodFacts,
+    pod: &'a PodInfo,
     storage: &'a Storage,
     marks: &'a Marks,
 ) -> impl Iterator<Item = (String, String)> + 'a {

@@ -8,10 +8,10 @@ use proto_api::core::v1::{
 use proto_api::meta::v1::LabelSelector;
 
 use super::*;
-use crate::facts::examples::{names, node, pod};
+use crate::pod_info::examples::{names, node, pod};
 
 /// A pod that uses claims.
-fn user(name: &str, claims: &[&str]) -> PodFacts {
+fn user(name: &str, claims: &[&str]) -> PodInfo {
     let mut pod = pod(name, 0, 0);
     let claim = |name: &&str| ClaimUse { name: (*name).to_owned(), own: false };
     pod.claims = claims.iter().map(claim).collect();
@@ -86,7 +86,7 @@ fn storage(claims: Vec<PersistentVolumeClaim>, volumes: Vec<PersistentVolume>) -
 }
 
 /// What is said of a node, or what is chosen there.
-fn at(place: &str, pod: &PodFacts, storage: &Storage) -> String {
+fn at(place: &str, pod: &PodInfo, storage: &Storage) -> String {
     let marks = Marks::new(names());
     let load = NodeLoad::empty(Arc::new(node(place)));
     let checked =
@@ -257,7 +257,7 @@ fn a_node_has_so_many_volumes_of_a_driver() {
     let marks = Marks::new(names());
     let mut load = NodeLoad::empty(Arc::new(node("a")));
     load.add(user("first", &["c"]));
-    let said = |pod: PodFacts| {
+    let said = |pod: PodInfo| {
         let needs = Needs::of(&pod, &storage, &marks).unwrap();
         needs.check(&pod, &load, &storage, &marks).err().map(|refusal| refusal.to_string())
     };

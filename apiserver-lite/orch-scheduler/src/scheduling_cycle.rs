@@ -1,5 +1,5 @@
-//! A pass: every pod that waits for a node, most important first, is given the best node that it fits on, or is
-//! told why there is none.
+//! A scheduling cycle: every pod that waits for a node, most important first, is given the best node that it
+//! fits on, or an event that says why there is none.
 
 mod volumes;
 
@@ -20,15 +20,16 @@ use proto_daemon::statusz::TaskStatus;
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::company::{NamespaceLabels, Neighbours};
-use crate::facts::{Life, NodeFacts, PodFacts, add};
+use crate::backoff_queue::{BackoffQueue, Due, Failure};
 use crate::filter::{Refusal, check, summary};
 use crate::metrics::{Attempt, Counters};
+use crate::node_info::NodeInfo;
 use crate::nodes::{NodeLoad, load};
+use crate::pod_affinity::{InterPodState, NamespaceLabels};
+use crate::pod_info::{PodInfo, PodPhase, add};
 use crate::score::best;
 use crate::stores::Stores;
 use crate::volumes::{Choice, Marks, Needs, Storage};
-use crate::waiting::{Due, Failure, Waiting};
 
 /// How long a binding counts before the watch has shown it. Longer means that it was undone.
 const ASSUMED: Duration = Duration::from_secs(30);
@@ -38,7 +39,7 @@ const ASSUMED_UNSEEN: Duration = Duration::from_secs(15 * 60);
 /// When more pods than that have a node and are yet to run, their nodes have better to do than to store what nobody worries about.
 const MANY_BEGIN: usize = 8;
 
-/// Tells the loop that a pass may have something to do. Cheap to clone.
+/// Tells the loop that a scheduling cycle may have something to do. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Signal(Arc<SignalState>);
 
@@ -50,44 +51,46 @@ struct SignalState {
     /// A pod came to a node.
     arrived: AtomicBool,
     /// Pods that fitted nowhere and that such a pod may help.
-    want_company: AtomicUsize,
+    affinity_waits: AtomicUsize,
     /// Pods that have a node and are yet to run.
     beginning: AtomicUsize,
 }
 
 impl Signal {
     /// A pod is new, has changed or is gone.
-    pub fn pod(&self, change: &Change<PodFacts>) {
+    pub fn pod_changed(&self, change: &Change<PodInfo>) {
         self.count(change);
         match change {
             Change::Applied { new, old, .. } => {
-                let frees = new.life == Life::Ended && !new.node.is_empty();
-                let ended_now = frees && old.as_ref().is_none_or(|old| old.life != Life::Ended);
+                let frees = new.phase == PodPhase::Ended && !new.node.is_empty();
+                let ended_now =
+                    frees && old.as_ref().is_none_or(|old| old.phase != PodPhase::Ended);
                 let was = old.as_ref().filter(|old| !old.node.is_empty());
-                let stays = new.life == Life::Active && !new.node.is_empty();
+                let stays = new.phase == PodPhase::Active && !new.node.is_empty();
                 if ended_now || stays && was.is_some_and(|was| was.labels != new.labels) {
-                    self.helpful();
+                    self.retry_pending();
                 } else if stays && was.is_none() {
-                    self.arrived();
-                } else if new.node.is_empty() && old.as_ref().is_none_or(|old| asks_anew(old, new))
+                    self.pod_assigned();
+                } else if new.node.is_empty()
+                    && old.as_ref().is_none_or(|old| changed_beyond_status(old, new))
                 {
                     self.0.poked.notify_one();
                 }
             }
-            Change::Deleted { old, .. } if !old.node.is_empty() => self.helpful(),
+            Change::Deleted { old, .. } if !old.node.is_empty() => self.retry_pending(),
             Change::Deleted { .. } => {}
             Change::Synced => self.0.poked.notify_one(),
         }
     }
 
-    fn count(&self, change: &Change<PodFacts>) {
+    fn count(&self, change: &Change<PodInfo>) {
         let (old, new) = match change {
             Change::Applied { new, old, .. } => (old.as_ref(), Some(new)),
             Change::Deleted { old, .. } => (Some(old), None),
             Change::Synced => return,
         };
-        let begins = |pod: Option<&Arc<PodFacts>>| pod.is_some_and(|pod| pod.begins());
-        match (begins(old), begins(new)) {
+        let is_starting = |pod: Option<&Arc<PodInfo>>| pod.is_some_and(|pod| pod.is_starting());
+        match (is_starting(old), is_starting(new)) {
             (false, true) => drop(self.0.beginning.fetch_add(1, Ordering::Relaxed)),
             (true, false) => drop(self.0.beginning.fetch_sub(1, Ordering::Relaxed)),
             _ => {}
@@ -95,30 +98,30 @@ impl Signal {
     }
 
     /// Whether many pods begin on their nodes now.
-    pub fn many_begin(&self) -> bool {
+    pub fn many_starting(&self) -> bool {
         self.0.beginning.load(Ordering::Relaxed) > MANY_BEGIN
     }
 
     /// A node is new, has changed or is gone.
-    pub fn node(&self, change: &Change<NodeFacts>) {
+    pub fn node_changed(&self, change: &Change<NodeInfo>) {
         match change {
             // Most changes of a node are reports that nothing here looks at.
             Change::Applied { new, old: Some(old), .. } if new == old => {}
-            _ => self.helpful(),
+            _ => self.retry_pending(),
         }
     }
 
-    /// A pod came to a node. Most bindings are our own, and a pass for each would be for nothing.
-    fn arrived(&self) {
+    /// A pod came to a node. Most bindings are our own, and a cycle for each would be for nothing.
+    fn pod_assigned(&self) {
         self.0.arrived.store(true, Ordering::SeqCst);
-        if self.0.want_company.load(Ordering::SeqCst) > 0 {
+        if self.0.affinity_waits.load(Ordering::SeqCst) > 0 {
             self.0.poked.notify_one();
         }
     }
 
     /// Says how many pods wait for others to come.
-    fn want_company(&self, count: usize) {
-        self.0.want_company.store(count, Ordering::SeqCst);
+    fn set_affinity_waits(&self, count: usize) {
+        self.0.affinity_waits.store(count, Ordering::SeqCst);
         // Who came during the pass was not told.
         if count > 0 && self.0.arrived.load(Ordering::SeqCst) {
             self.0.poked.notify_one();
@@ -126,15 +129,15 @@ impl Signal {
     }
 
     /// Something has changed that could help a pod that waits.
-    pub fn helpful(&self) {
+    pub fn retry_pending(&self) {
         self.0.helpful.store(true, Ordering::Relaxed);
         self.0.poked.notify_one();
     }
 }
 
 /// Whether a pod has changed in more than what we ourselves have written about it.
-fn asks_anew(old: &PodFacts, new: &PodFacts) -> bool {
-    let ours = |pod: &PodFacts| {
+fn changed_beyond_status(old: &PodInfo, new: &PodInfo) -> bool {
+    let ours = |pod: &PodInfo| {
         let mut pod = pod.clone();
         pod.unscheduled = None;
         pod.reference = ObjectReference::default();
@@ -152,9 +155,9 @@ pub struct Scheduler {
     /// The annotations of claims.
     pub marks: Marks,
     /// All pods.
-    pub pods: Store<PodFacts>,
+    pub pods: Store<PodInfo>,
     /// All nodes.
-    pub nodes: Store<NodeFacts>,
+    pub nodes: Store<NodeInfo>,
     /// The labels of all namespaces.
     pub namespaces: Store<BTreeMap<String, String>>,
     /// Tells people.
@@ -166,24 +169,24 @@ pub struct Scheduler {
     /// Where the loop shows what it does.
     pub status: TaskStatus,
     /// By uid, pods bound by us that the watch does not show with their node yet.
-    pub assumed: BTreeMap<String, (Arc<PodFacts>, Instant)>,
+    pub assumed: BTreeMap<String, (Arc<PodInfo>, Instant)>,
     /// By uid, pods whose node is chosen and whose volumes are not bound yet: their place is kept.
-    pub held: BTreeMap<String, Held>,
+    pub held: BTreeMap<String, Reservation>,
     /// Pods that have failed.
-    pub waiting: Waiting,
+    pub backoff: BackoffQueue,
 }
 
 /// A pod that keeps a place.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct Reservation {
     /// The pod, on its node.
-    pod: Arc<PodFacts>,
+    pod: Arc<PodInfo>,
     /// Since when.
     since: Instant,
 }
 
 impl Scheduler {
-    /// Makes a pass whenever there may be something to do, until drained.
+    /// Runs a scheduling cycle whenever there may be something to do, until drained.
     pub async fn run(mut self, signal: Signal, drain: DrainWatch) {
         let mut next: Option<Instant> = None;
         loop {
@@ -201,18 +204,18 @@ impl Scheduler {
                 () = due => {}
             }
             if signal.0.helpful.swap(false, Ordering::Relaxed) {
-                self.waiting.something_changed();
+                self.backoff.note_cluster_change();
             }
             if signal.0.arrived.swap(false, Ordering::SeqCst) {
-                self.waiting.somebody_came();
+                self.backoff.note_assigned_pod();
             }
-            next = self.pass().await;
-            signal.want_company(self.waiting.want_company());
+            next = self.run_cycle().await;
+            signal.set_affinity_waits(self.backoff.count_affinity_waits());
         }
     }
 
-    /// One pass; when the next is due if nothing changes.
-    async fn pass(&mut self) -> Option<Instant> {
+    /// One scheduling cycle; when the next is due if nothing changes.
+    async fn run_cycle(&mut self) -> Option<Instant> {
         let pods = self.observe();
         let nodes = self.nodes.list().into_iter().map(|(_, node)| node).collect();
         let mut loads = load(nodes, &pods);
@@ -223,7 +226,7 @@ impl Scheduler {
         let (mut bound, mut failed) = (0, 0);
         let mut due = Vec::new();
         for pod in self.pending(&pods) {
-            match self.waiting.due(&pod.key, &pod.uid, Instant::now()) {
+            match self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
                 Due::Now => due.push(pod),
                 Due::At(at) => {
                     next = Some(next.map_or(at, |earlier| earlier.min(at)));
@@ -243,7 +246,7 @@ impl Scheduler {
             let outcome = self.schedule(&pod, &mut loads, &namespaces, &mut storage).await;
             let attempt = match outcome {
                 Ok(()) => Attempt::Scheduled,
-                Err(Failure::Unschedulable | Failure::Company | Failure::Volumes) => {
+                Err(Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes) => {
                     Attempt::Unschedulable
                 }
                 Err(Failure::Error) => Attempt::Error,
@@ -253,14 +256,14 @@ impl Scheduler {
                 Ok(()) => add(&mut bound, 1),
                 Err(failure) => {
                     add(&mut failed, 1);
-                    self.waiting.failed(&pod.key, &pod.uid, failure, Instant::now());
-                    if let Due::At(at) = self.waiting.due(&pod.key, &pod.uid, Instant::now()) {
+                    self.backoff.note_failure(&pod.key, &pod.uid, failure, Instant::now());
+                    if let Due::At(at) = self.backoff.due(&pod.key, &pod.uid, Instant::now()) {
                         next = Some(next.map_or(at, |earlier| earlier.min(at)));
                     }
                 }
             }
         }
-        self.counters.pending(self.waiting.len());
+        self.counters.pending(self.backoff.len());
         if (bound, failed) != (0, 0) {
             self.status.done(format!("{bound} bound, {failed} waiting"));
         }
@@ -268,7 +271,7 @@ impl Scheduler {
     }
 
     /// All pods, those that we have bound on their node.
-    fn observe(&mut self) -> Vec<Arc<PodFacts>> {
+    fn observe(&mut self) -> Vec<Arc<PodInfo>> {
         let shown = self.pods.list();
         let now = Instant::now();
         self.assumed.retain(|_, (pod, since)| {
@@ -279,10 +282,10 @@ impl Scheduler {
             let found = self.pods.get(&held.pod.key);
             found.is_some_and(|found| found.uid == *uid && found.node.is_empty())
         });
-        self.waiting.retain(|key, uid| {
+        self.backoff.retain(|key, uid| {
             self.pods.get(key).is_some_and(|pod| pod.uid == uid && pod.node.is_empty())
         });
-        let assumed = |pod: Arc<PodFacts>| match self.assumed.get(&pod.uid) {
+        let assumed = |pod: Arc<PodInfo>| match self.assumed.get(&pod.uid) {
             Some((assumed, _)) => assumed.clone(),
             None => pod,
         };
@@ -290,11 +293,11 @@ impl Scheduler {
     }
 
     /// The pods that wait for us, most important and then oldest first.
-    fn pending(&self, pods: &[Arc<PodFacts>]) -> Vec<Arc<PodFacts>> {
-        let ours = |pod: &&Arc<PodFacts>| {
-            pod.node.is_empty() && pod.life == Life::Active && pod.scheduler == self.name
+    fn pending(&self, pods: &[Arc<PodInfo>]) -> Vec<Arc<PodInfo>> {
+        let ours = |pod: &&Arc<PodInfo>| {
+            pod.node.is_empty() && pod.phase == PodPhase::Active && pod.scheduler == self.name
         };
-        let mut pending: Vec<Arc<PodFacts>> = pods.iter().filter(ours).cloned().collect();
+        let mut pending: Vec<Arc<PodInfo>> = pods.iter().filter(ours).cloned().collect();
         pending.sort_by(|a, b| {
             let by_priority = b.priority.cmp(&a.priority);
             by_priority.then_with(|| (a.created, &a.key).cmp(&(b.created, &b.key)))
@@ -304,21 +307,21 @@ impl Scheduler {
 
     async fn schedule(
         &mut self,
-        pod: &Arc<PodFacts>,
+        pod: &Arc<PodInfo>,
         loads: &mut [NodeLoad],
         namespaces: &NamespaceLabels,
         storage: &mut Storage,
     ) -> Result<(), Failure> {
-        let shelves = Shelves { storage, marks: &self.marks };
-        let placed = alone(pod, || place(pod, loads, namespaces, shelves));
-        let Place { nth, choices } = match placed {
+        let storage_view = StorageView { storage, marks: &self.marks };
+        let placed = isolate_pod(pod, || choose_node(pod, loads, namespaces, storage_view));
+        let NodeChoice { nth, choices } = match placed {
             Ok(place) => place,
             Err(why) => {
                 self.held.remove(&pod.uid);
                 let Some(why) = why else { return Err(Failure::Error) };
                 self.tell(pod, &why).await;
-                let company = pod.company.is_wanted();
-                return Err(if company { Failure::Company } else { Failure::Unschedulable });
+                let has_affinity = pod.constraints.is_wanted();
+                return Err(if has_affinity { Failure::PodAffinity } else { Failure::Unschedulable });
             }
         };
         let Some(load) = loads.get_mut(nth) else { return Err(Failure::Error) };
@@ -335,17 +338,17 @@ impl Scheduler {
             tracing::warn!(pod = %pod.key, node, error = chain(&error), "not bound");
             return Err(Failure::Error);
         }
-        let placed = Arc::new(PodFacts { node: node.clone(), ..(**pod).clone() });
+        let placed = Arc::new(PodInfo { node: node.clone(), ..(**pod).clone() });
         load.add(placed.clone());
         self.assumed.insert(pod.uid.clone(), (placed, Instant::now()));
-        self.waiting.succeeded(&pod.key);
+        self.backoff.remove(&pod.key);
         let message = format!("Successfully assigned {} to {node}", pod.key);
         self.events.event(&pod.reference, EventKind::Normal, "Scheduled", message);
         tracing::info!(pod = %pod.key, node, "bound");
         Ok(())
     }
 
-    async fn bind(&self, pod: &PodFacts, node: &str) -> Result<(), ClientError> {
+    async fn bind(&self, pod: &PodInfo, node: &str) -> Result<(), ClientError> {
         let ObjectKey { namespace, name } = &pod.key;
         let metadata = ObjectMeta {
             name: name.clone(),
@@ -363,7 +366,7 @@ impl Scheduler {
     }
 
     /// Says that a pod fits nowhere: as an event, and as a condition if it does not say so already.
-    async fn tell(&self, pod: &PodFacts, why: &str) {
+    async fn tell(&self, pod: &PodInfo, why: &str) {
         self.events.event(&pod.reference, EventKind::Warning, "FailedScheduling", why);
         let told = pod.unscheduled.as_ref();
         if told.is_some_and(|told| told.reason == "Unschedulable" && told.message == why) {
@@ -390,18 +393,21 @@ impl Scheduler {
 }
 
 /// Whether a pod that was bound `age` ago counts as bound although it is shown without a node.
-fn is_assumed(bound: &PodFacts, shown: &PodFacts, age: Duration) -> bool {
+fn is_assumed(bound: &PodInfo, shown: &PodInfo, age: Duration) -> bool {
     let unseen = shown.reference.resource_version == bound.reference.resource_version;
     let limit = if unseen { ASSUMED_UNSEEN } else { ASSUMED };
     shown.uid == bound.uid && shown.node.is_empty() && age < limit
 }
 
 /// Looks for a place with a boundary around the pod: a panic is its own failure, without a reason that people are told.
-fn alone<T>(pod: &PodFacts, look: impl FnOnce() -> Result<T, String>) -> Result<T, Option<String>> {
+fn isolate_pod<T>(
+    pod: &PodInfo,
+    look: impl FnOnce() -> Result<T, String>,
+) -> Result<T, Option<String>> {
     match isolate_sync(look) {
         Ok(found) => found.map_err(Some),
         Err(panicked) => {
-            tracing::error!(pod = %pod.key, %panicked, "no place looked for, retried after its back-off");
+            tracing::error!(pod = %pod.key, %panicked, "scheduling the pod panicked, retried after its back-off");
             Err(None)
         }
     }
@@ -409,7 +415,7 @@ fn alone<T>(pod: &PodFacts, look: impl FnOnce() -> Result<T, String>) -> Result<
 
 /// A node for a pod.
 #[derive(Clone, Debug, PartialEq)]
-struct Place {
+struct NodeChoice {
     /// Which, by its place among the loads.
     nth: usize,
     /// How the claims that wait for the node get their volumes; empty when none waits.
@@ -418,19 +424,19 @@ struct Place {
 
 /// The volumes that there are.
 #[derive(Clone, Copy)]
-struct Shelves<'a> {
+struct StorageView<'a> {
     storage: &'a Storage,
     marks: &'a Marks,
 }
 
 /// The best node for the pod, or why there is none.
-fn place(
-    pod: &PodFacts,
+fn choose_node(
+    pod: &PodInfo,
     loads: &[NodeLoad],
     namespaces: &NamespaceLabels,
-    shelves: Shelves<'_>,
-) -> Result<Place, String> {
-    let Shelves { storage, marks } = shelves;
+    storage_view: StorageView<'_>,
+) -> Result<NodeChoice, String> {
+    let StorageView { storage, marks } = storage_view;
     let nowhere =
         |refusal: Refusal| summary(loads.len(), loads.iter().map(|_| vec![refusal.clone()]));
     let needs = Needs::of(pod, storage, marks).map_err(nowhere)?;
@@ -438,16 +444,16 @@ fn place(
         let why = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode";
         return Err(nowhere(Refusal::Claims(why.to_owned())));
     }
-    let neighbours = Neighbours::of(pod, loads, namespaces);
-    let mut fitting: Vec<(Place, &NodeLoad)> = Vec::new();
+    let inter_pod = InterPodState::of(pod, loads, namespaces);
+    let mut fitting: Vec<(NodeChoice, &NodeLoad)> = Vec::new();
     let mut refusals: Vec<Vec<Refusal>> = Vec::new();
     for (nth, load) in loads.iter().enumerate() {
         let checked = check(pod, load).and_then(|()| {
             let choices = needs.check(pod, load, storage, marks).map_err(|r| vec![r])?;
-            neighbours.refusal(&load.node).map_or(Ok(choices), |r| Err(vec![r]))
+            inter_pod.refusal(&load.node).map_or(Ok(choices), |r| Err(vec![r]))
         });
         match checked {
-            Ok(choices) => fitting.push((Place { nth, choices }, load)),
+            Ok(choices) => fitting.push((NodeChoice { nth, choices }, load)),
             Err(refusal) => refusals.push(refusal),
         }
     }
@@ -468,18 +474,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::facts::examples::{node, pod};
-    use crate::facts::{CPU, MEMORY, PODS};
+    use crate::pod_info::examples::{node, pod};
+    use crate::pod_info::{CPU, MEMORY, PODS};
 
     fn none() -> NamespaceLabels {
         NamespaceLabels::new()
     }
 
     /// Where a pod without claims is put.
-    fn put(pod: &PodFacts, loads: &[NodeLoad]) -> Result<usize, String> {
-        let marks = Marks::new(crate::facts::examples::names());
-        let shelves = Shelves { storage: &Storage::default(), marks: &marks };
-        place(pod, loads, &none(), shelves).map(|place| place.nth)
+    fn put(pod: &PodInfo, loads: &[NodeLoad]) -> Result<usize, String> {
+        let marks = Marks::new(crate::pod_info::examples::names());
+        let storage_view = StorageView { storage: &Storage::default(), marks: &marks };
+        choose_node(pod, loads, &none(), storage_view).map(|place| place.nth)
     }
 
     fn loads(count: usize) -> Vec<NodeLoad> {
@@ -501,9 +507,9 @@ mod tests {
     #[test]
     fn a_pod_whose_handling_panics_fails_alone() {
         let poor = pod("p", 1, 1);
-        assert_eq!(alone(&poor, || -> Result<(), String> { panic!("hostile") }), Err(None));
-        assert_eq!(alone(&poor, || Ok(1)), Ok(1));
-        assert_eq!(alone(&poor, || Err::<(), _>("no".into())), Err(Some("no".into())));
+        assert_eq!(isolate_pod(&poor, || -> Result<(), String> { panic!("hostile") }), Err(None));
+        assert_eq!(isolate_pod(&poor, || Ok(1)), Ok(1));
+        assert_eq!(isolate_pod(&poor, || Err::<(), _>("no".into())), Err(Some("no".into())));
     }
 
     #[test]
@@ -512,31 +518,31 @@ mod tests {
         bound.reference.resource_version = "5".into();
         let shown = bound.clone();
         bound.node = "n".into();
-        let counts = |shown: &PodFacts, secs| is_assumed(&bound, shown, Duration::from_secs(secs));
+        let counts = |shown: &PodInfo, secs| is_assumed(&bound, shown, Duration::from_secs(secs));
         assert!(counts(&shown, 1) && counts(&shown, 600) && !counts(&shown, 900));
         let mut newer = shown.clone();
         newer.reference.resource_version = "9".into();
         assert!(counts(&newer, 29) && !counts(&newer, 30), "it was undone");
-        assert!(!counts(&PodFacts { uid: "another".into(), ..shown }, 1));
+        assert!(!counts(&PodInfo { uid: "another".into(), ..shown }, 1));
         assert!(!counts(&bound.clone(), 1), "it is shown");
     }
 
     #[test]
-    fn pods_that_come_to_nodes_wake_those_that_want_company() {
+    fn assigned_pods_wake_pods_with_affinity() {
         let pokes = |signal: &Signal| {
             let poked = signal.0.poked.notified();
             tokio::pin!(poked);
             poked.enable()
         };
-        let come = |signal: &Signal, old: Option<PodFacts>, new: PodFacts| {
+        let come = |signal: &Signal, old: Option<PodInfo>, new: PodInfo| {
             let (key, new) = (new.key.clone(), Arc::new(new));
-            signal.pod(&Change::Applied { key, new, old: old.map(Arc::new) });
+            signal.pod_changed(&Change::Applied { key, new, old: old.map(Arc::new) });
         };
-        let there = || PodFacts { node: "n".into(), ..pod("db", 1, 1) };
+        let there = || PodInfo { node: "n".into(), ..pod("db", 1, 1) };
         let signal = Signal::default();
         come(&signal, Some(pod("db", 1, 1)), there());
         assert!(!pokes(&signal), "nobody cares");
-        signal.want_company(1);
+        signal.set_affinity_waits(1);
         assert!(pokes(&signal), "it came while the pass was under way");
         signal.0.arrived.store(false, Ordering::SeqCst);
         come(&signal, Some(there()), there());
@@ -552,10 +558,10 @@ mod tests {
     #[test]
     fn many_begin_while_more_than_a_few_have_a_node_and_do_not_run() {
         let signal = Signal::default();
-        let bound = |nth: usize| PodFacts { node: "n".into(), ..pod(&format!("p{nth}"), 1, 1) };
-        let key = |pod: &PodFacts| pod.key.clone();
-        let apply = |old: Option<PodFacts>, new: PodFacts| {
-            signal.pod(&Change::Applied {
+        let bound = |nth: usize| PodInfo { node: "n".into(), ..pod(&format!("p{nth}"), 1, 1) };
+        let key = |pod: &PodInfo| pod.key.clone();
+        let apply = |old: Option<PodInfo>, new: PodInfo| {
+            signal.pod_changed(&Change::Applied {
                 key: key(&new),
                 new: Arc::new(new),
                 old: old.map(Arc::new),
@@ -565,23 +571,23 @@ mod tests {
         for nth in 0..=MANY_BEGIN {
             apply(None, pod(&format!("p{nth}"), 1, 1));
         }
-        assert!(!signal.many_begin());
+        assert!(!signal.many_starting());
         for nth in 0..=MANY_BEGIN {
-            assert!(!signal.many_begin(), "{nth}");
+            assert!(!signal.many_starting(), "{nth}");
             apply(Some(pod(&format!("p{nth}"), 1, 1)), bound(nth));
         }
-        assert!(signal.many_begin());
+        assert!(signal.many_starting());
         // A report that changes nothing of it; one that runs; one that goes without.
         apply(Some(bound(0)), bound(0));
-        assert!(signal.many_begin());
-        let runs = PodFacts { has_begun: true, ..bound(0) };
+        assert!(signal.many_starting());
+        let runs = PodInfo { has_begun: true, ..bound(0) };
         apply(Some(bound(0)), runs.clone());
-        assert!(!signal.many_begin());
-        signal.pod(&Change::Deleted { key: key(&runs), old: Arc::new(runs) });
+        assert!(!signal.many_starting());
+        signal.pod_changed(&Change::Deleted { key: key(&runs), old: Arc::new(runs) });
         apply(None, bound(0));
-        assert!(signal.many_begin());
-        signal.pod(&Change::Deleted { key: key(&bound(1)), old: Arc::new(bound(1)) });
-        assert!(!signal.many_begin());
+        assert!(signal.many_starting());
+        signal.pod_changed(&Change::Deleted { key: key(&bound(1)), old: Arc::new(bound(1)) });
+        assert!(!signal.many_starting());
     }
 
     #[test]
@@ -590,9 +596,9 @@ mod tests {
         let mut told = quiet.clone();
         told.unscheduled = Some(Default::default());
         told.reference.resource_version = "9".into();
-        assert!(!asks_anew(&quiet, &told));
+        assert!(!changed_beyond_status(&quiet, &told));
         told.tolerations.push(Default::default());
-        assert!(asks_anew(&quiet, &told));
+        assert!(changed_beyond_status(&quiet, &told));
     }
 
     proptest! {

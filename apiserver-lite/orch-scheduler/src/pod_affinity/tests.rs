@@ -6,7 +6,7 @@ use proto_api::core::v1::{Affinity, PodAffinity, PodAntiAffinity};
 use proto_api::meta::v1::LabelSelector;
 
 use super::*;
-use crate::facts::examples::{names, node};
+use crate::pod_info::examples::{names, node};
 
 fn loads() -> Vec<NodeLoad> {
     [("n1", "a"), ("n2", "a"), ("n3", "b")]
@@ -29,12 +29,12 @@ fn term(of: &str, place: &str) -> PodAffinityTerm {
     PodAffinityTerm { label_selector, topology_key, ..PodAffinityTerm::default() }
 }
 
-fn pod(app: &str, change: impl FnOnce(&mut Pod)) -> PodFacts {
+fn pod(app: &str, change: impl FnOnce(&mut Pod)) -> PodInfo {
     let mut pod = Pod::default();
     pod.metadata.namespace = "ns".into();
     pod.metadata.labels.insert("app".into(), app.into());
     change(&mut pod);
-    PodFacts::of(names(), &pod)
+    PodInfo::of(names(), &pod)
 }
 
 fn near(pod: &mut Pod, term: PodAffinityTerm) {
@@ -54,11 +54,11 @@ fn apart(pod: &mut Pod, term: PodAffinityTerm) {
 }
 
 /// For each node: `.` if the pod may go there, else why not in two words.
-fn map(pod: &PodFacts, loads: &[NodeLoad]) -> String {
+fn map(pod: &PodInfo, loads: &[NodeLoad]) -> String {
     let namespaces =
         NamespaceLabels::from([("other".into(), BTreeMap::from([("team".into(), "x".into())]))]);
-    let neighbours = Neighbours::of(pod, loads, &namespaces);
-    let mark = |load: &NodeLoad| match neighbours.refusal(&load.node) {
+    let inter_pod = InterPodState::of(pod, loads, &namespaces);
+    let mark = |load: &NodeLoad| match inter_pod.refusal(&load.node) {
         None => ".",
         Some(Refusal::NotApart) => "apart",
         Some(Refusal::OthersKeepApart) => "closed",
@@ -189,7 +189,7 @@ fn spread_over_zones() {
     assert_eq!(map(&spread("zone", 1), &loads), ". . .");
     assert_eq!(map(&spread("rack", 1), &loads), "no place no place no place");
     let mut gone = pod("web", |_| {});
-    gone.life = Life::Terminating;
+    gone.phase = PodPhase::Terminating;
     loads[1].add(gone);
     assert_eq!(map(&spread("zone", 1), &loads), ". . .", "who leaves does not count");
 }

@@ -15,7 +15,7 @@ const UNASKED: Duration = Duration::from_secs(60);
 
 /// The pods that wait.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub struct BackoffQueue {
     pods: BTreeMap<ObjectKey, Wait>,
     /// Counts changes that could help a pod.
     changes: u64,
@@ -39,31 +39,31 @@ pub enum Failure {
     /// It fits nowhere.
     Unschedulable,
     /// It fits nowhere, and where other pods are has a say in it.
-    Company,
+    PodAffinity,
     /// It could not be bound.
     Error,
     /// Its node is chosen; its volumes are not bound yet.
     Volumes,
 }
 
-impl Waiting {
+impl BackoffQueue {
     /// A node or a pod has changed so that a pod that did not fit may fit now.
-    pub fn something_changed(&mut self) {
+    pub fn note_cluster_change(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
 
     /// A pod has come to a node.
-    pub fn somebody_came(&mut self) {
+    pub fn note_assigned_pod(&mut self) {
         self.arrivals = self.arrivals.wrapping_add(1);
     }
 
     /// How many pods may be helped by others that come.
-    pub fn want_company(&self) -> usize {
-        self.pods.values().filter(|wait| wait.why == Failure::Company).count()
+    pub fn count_affinity_waits(&self) -> usize {
+        self.pods.values().filter(|wait| wait.why == Failure::PodAffinity).count()
     }
 
     /// A pod has failed.
-    pub fn failed(&mut self, key: &ObjectKey, uid: &str, failure: Failure, now: Instant) {
+    pub fn note_failure(&mut self, key: &ObjectKey, uid: &str, failure: Failure, now: Instant) {
         let failures = match self.pods.get(key) {
             Some(wait) if wait.uid == uid => wait.failures.saturating_add(1),
             _ => 1,
@@ -74,7 +74,7 @@ impl Waiting {
     }
 
     /// A pod has a node.
-    pub fn succeeded(&mut self, key: &ObjectKey) {
+    pub fn remove(&mut self, key: &ObjectKey) {
         self.pods.remove(key);
     }
 
@@ -96,10 +96,10 @@ impl Waiting {
         let pause = match wait.why {
             Failure::Error => backoff(wait.failures),
             Failure::Unschedulable if changed => backoff(wait.failures),
-            Failure::Company if changed || came => backoff(wait.failures),
+            Failure::PodAffinity if changed || came => backoff(wait.failures),
             // What it waits for is not in its own hands: nothing is gained by waiting longer.
             Failure::Volumes if changed => Duration::ZERO,
-            Failure::Unschedulable | Failure::Company | Failure::Volumes => UNASKED,
+            Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => UNASKED,
         };
         // At most a minute.
         let at = wait.since.checked_add(pause).unwrap_or(wait.since);
@@ -130,58 +130,58 @@ mod tests {
         let start = Instant::now();
         let at = |secs| start + Duration::from_secs(secs);
         let key = ObjectKey::new("ns", "a");
-        let mut waiting = Waiting::default();
-        assert_eq!(waiting.due(&key, "u", at(0)), Due::Now);
-        waiting.failed(&key, "u", Failure::Unschedulable, at(0));
-        assert_eq!(waiting.due(&key, "u", at(5)), Due::At(at(60)));
-        assert_eq!(waiting.due(&key, "u", at(60)), Due::Now);
-        assert_eq!(waiting.due(&key, "another", at(0)), Due::Now, "a new pod of the same name");
-        waiting.something_changed();
-        assert_eq!(waiting.due(&key, "u", at(0)), Due::At(at(1)));
-        assert_eq!(waiting.due(&key, "u", at(1)), Due::Now);
+        let mut backoff = BackoffQueue::default();
+        assert_eq!(backoff.due(&key, "u", at(0)), Due::Now);
+        backoff.note_failure(&key, "u", Failure::Unschedulable, at(0));
+        assert_eq!(backoff.due(&key, "u", at(5)), Due::At(at(60)));
+        assert_eq!(backoff.due(&key, "u", at(60)), Due::Now);
+        assert_eq!(backoff.due(&key, "another", at(0)), Due::Now, "a new pod of the same name");
+        backoff.note_cluster_change();
+        assert_eq!(backoff.due(&key, "u", at(0)), Due::At(at(1)));
+        assert_eq!(backoff.due(&key, "u", at(1)), Due::Now);
         for second in 1..5 {
-            waiting.failed(&key, "u", Failure::Unschedulable, at(second));
+            backoff.note_failure(&key, "u", Failure::Unschedulable, at(second));
         }
-        waiting.something_changed();
-        assert_eq!(waiting.due(&key, "u", at(4)), Due::At(at(14)), "1, 2, 4, 8, then 10");
+        backoff.note_cluster_change();
+        assert_eq!(backoff.due(&key, "u", at(4)), Due::At(at(14)), "1, 2, 4, 8, then 10");
     }
 
     #[test]
-    fn who_wants_company_is_looked_at_when_somebody_comes() {
+    fn pods_with_affinity_are_retried_when_a_pod_is_assigned() {
         let (start, one, other) =
             (Instant::now(), ObjectKey::new("ns", "a"), ObjectKey::new("ns", "b"));
-        let mut waiting = Waiting::default();
-        waiting.failed(&one, "u", Failure::Company, start);
-        waiting.failed(&other, "u", Failure::Unschedulable, start);
-        assert_eq!(waiting.want_company(), 1);
-        assert_eq!(waiting.due(&one, "u", start), Due::At(start + UNASKED));
-        waiting.somebody_came();
-        assert_eq!(waiting.due(&one, "u", start), Due::At(start + FIRST));
-        assert_eq!(waiting.due(&other, "u", start), Due::At(start + UNASKED));
-        waiting.something_changed();
-        assert_eq!(waiting.due(&other, "u", start), Due::At(start + FIRST));
+        let mut backoff = BackoffQueue::default();
+        backoff.note_failure(&one, "u", Failure::PodAffinity, start);
+        backoff.note_failure(&other, "u", Failure::Unschedulable, start);
+        assert_eq!(backoff.count_affinity_waits(), 1);
+        assert_eq!(backoff.due(&one, "u", start), Due::At(start + UNASKED));
+        backoff.note_assigned_pod();
+        assert_eq!(backoff.due(&one, "u", start), Due::At(start + FIRST));
+        assert_eq!(backoff.due(&other, "u", start), Due::At(start + UNASKED));
+        backoff.note_cluster_change();
+        assert_eq!(backoff.due(&other, "u", start), Due::At(start + FIRST));
     }
 
     #[test]
     fn volumes_that_are_bound_are_seen_at_once() {
         let (start, key) = (Instant::now(), ObjectKey::new("ns", "a"));
-        let mut waiting = Waiting::default();
+        let mut backoff = BackoffQueue::default();
         for _ in 0..5 {
-            waiting.failed(&key, "u", Failure::Volumes, start);
+            backoff.note_failure(&key, "u", Failure::Volumes, start);
         }
-        assert_eq!(waiting.due(&key, "u", start), Due::At(start + UNASKED));
-        waiting.something_changed();
-        assert_eq!(waiting.due(&key, "u", start), Due::Now);
+        assert_eq!(backoff.due(&key, "u", start), Due::At(start + UNASKED));
+        backoff.note_cluster_change();
+        assert_eq!(backoff.due(&key, "u", start), Due::Now);
     }
 
     #[test]
     fn an_error_needs_no_change() {
         let start = Instant::now();
         let key = ObjectKey::new("ns", "a");
-        let mut waiting = Waiting::default();
-        waiting.failed(&key, "u", Failure::Error, start);
-        assert_eq!(waiting.due(&key, "u", start), Due::At(start + FIRST));
-        waiting.retain(|_, uid| uid != "u");
-        assert_eq!(waiting.due(&key, "u", start), Due::Now);
+        let mut backoff = BackoffQueue::default();
+        backoff.note_failure(&key, "u", Failure::Error, start);
+        assert_eq!(backoff.due(&key, "u", start), Due::At(start + FIRST));
+        backoff.retain(|_, uid| uid != "u");
+        assert_eq!(backoff.due(&key, "u", start), Due::Now);
     }
 }

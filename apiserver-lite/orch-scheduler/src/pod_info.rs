@@ -1,16 +1,16 @@
-//! What scheduling needs to know of pods and nodes, taken from the API's objects once, when they arrive.
+//! The fields of a pod that scheduling reads, taken from the API object once when it arrives.
 
 use std::collections::BTreeMap;
 
 use proto_api::core::v1::{
-    Container, Node, NodeSelector, ObjectReference, Pod, PodCondition, PreferredSchedulingTerm,
-    Taint, Toleration,
+    Container, NodeSelector, ObjectReference, Pod, PodCondition, PreferredSchedulingTerm,
+    Toleration,
 };
 use proto_api::names::Names;
 use proto_api::{Quantity, Resource as _};
 use proto_client::ObjectKey;
 
-use crate::company::Company;
+use crate::pod_affinity::PlacementConstraints;
 use crate::volumes::disks::{self, Disk};
 use crate::volumes::{ClaimUse, claims_of};
 
@@ -31,7 +31,7 @@ const LEAST_MEMORY: i64 = 200 << 20;
 
 /// A pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PodFacts {
+pub struct PodInfo {
     /// Namespace and name.
     pub key: ObjectKey,
     /// Its uid.
@@ -41,7 +41,7 @@ pub struct PodFacts {
     /// Its node; empty for none.
     pub node: String,
     /// Where it is in its life.
-    pub life: Life,
+    pub phase: PodPhase,
     /// Whether it has begun to run.
     pub has_begun: bool,
     /// Who is to schedule it.
@@ -67,7 +67,7 @@ pub struct PodFacts {
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// What it says about other pods.
-    pub company: Company,
+    pub constraints: PlacementConstraints,
     /// The claims that it uses.
     pub claims: Vec<ClaimUse>,
     /// The disks that it names itself.
@@ -80,7 +80,7 @@ pub struct PodFacts {
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Life {
+pub enum PodPhase {
     /// It is to run.
     Active,
     /// It is being deleted; it still takes room.
@@ -100,7 +100,7 @@ pub struct HostPort {
     pub ip: String,
 }
 
-impl PodFacts {
+impl PodInfo {
     /// From the API's object.
     pub fn of(names: &Names, pod: &Pod) -> Self {
         let (spec, status) = (&pod.spec, &pod.status);
@@ -115,7 +115,7 @@ impl PodFacts {
             uid: metadata.uid.clone(),
             reference: proto_client::events::reference(pod, names),
             node: spec.node_name.clone(),
-            life: life(pod),
+            phase: phase(pod),
             has_begun: !matches!(status.phase.as_str(), "" | "Pending"),
             scheduler: spec.scheduler_name.clone(),
             priority: spec.priority.unwrap_or(0),
@@ -132,7 +132,7 @@ impl PodFacts {
             }),
             tolerations: spec.tolerations.clone(),
             labels: metadata.labels.clone(),
-            company: Company::of(pod),
+            constraints: PlacementConstraints::of(pod),
             claims: claims_of(pod),
             disks: disks::of_pod(pod),
             controller: controller.map(|owner| owner.uid.clone()),
@@ -141,23 +141,23 @@ impl PodFacts {
     }
 
     /// Whether it has a node, and is yet to run there.
-    pub fn begins(&self) -> bool {
-        !self.node.is_empty() && self.life == Life::Active && !self.has_begun
+    pub fn is_starting(&self) -> bool {
+        !self.node.is_empty() && self.phase == PodPhase::Active && !self.has_begun
     }
 }
 
-fn life(pod: &Pod) -> Life {
+fn phase(pod: &Pod) -> PodPhase {
     if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
-        Life::Ended
+        PodPhase::Ended
     } else if pod.metadata.deletion_timestamp.is_some() {
-        Life::Terminating
+        PodPhase::Terminating
     } else {
-        Life::Active
+        PodPhase::Active
     }
 }
 
 /// The amount of a resource in its unit; less than nothing, which validation keeps out, is nothing.
-fn amount(resource: &str, quantity: &Quantity) -> i64 {
+pub(crate) fn amount(resource: &str, quantity: &Quantity) -> i64 {
     let amount = if resource == CPU { quantity.as_milli() } else { quantity.value() };
     amount.max(0)
 }
@@ -210,62 +210,15 @@ fn host_ports(pod: &Pod) -> Vec<HostPort> {
     ports.filter(|port| port.host_port > 0).map(port).collect()
 }
 
-/// A node.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeFacts {
-    /// Its name.
-    pub name: String,
-    /// Its labels.
-    pub labels: BTreeMap<String, String>,
-    /// Its taints; one for not being ready is among them as long as it is not.
-    pub taints: Vec<Taint>,
-    /// Whether it takes new pods at all.
-    pub admission: Admission,
-    /// What pods may have of it.
-    pub allocatable: Amounts,
-}
-
-/// Whether a node takes new pods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Admission {
-    /// It does.
-    #[default]
-    Open,
-    /// Its user has closed it (`spec.unschedulable`).
-    Cordoned,
-}
-
-impl NodeFacts {
-    /// From the API's object.
-    pub fn of(names: &Names, node: &Node) -> Self {
-        let is_ready =
-            node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
-        let mut taints = node.spec.taints.clone();
-        let not_ready = names.sub_label("node", "not-ready");
-        // The taint itself comes a moment later, from another program.
-        if !is_ready && !taints.iter().any(|taint| taint.key == not_ready) {
-            let effect = "NoSchedule".to_owned();
-            taints.push(Taint { key: not_ready, effect, ..Taint::default() });
-        }
-        let allocatable = &node.status.allocatable;
-        Self {
-            name: node.metadata.name.clone(),
-            labels: node.metadata.labels.clone(),
-            taints,
-            admission: if node.spec.unschedulable { Admission::Cordoned } else { Admission::Open },
-            allocatable: allocatable.iter().map(|(r, q)| (r.clone(), amount(r, q))).collect(),
-        }
-    }
-}
-
 #[cfg(test)]
 pub mod examples {
     //! Pods and nodes for tests.
 
     use super::*;
+    use crate::node_info::NodeInfo;
 
     /// A pending pod that asks for `cpu` thousandths and `memory` bytes.
-    pub fn pod(name: &str, cpu: i64, memory: i64) -> PodFacts {
+    pub fn pod(name: &str, cpu: i64, memory: i64) -> PodInfo {
         let mut pod = Pod::default();
         pod.metadata.name = name.into();
         pod.metadata.namespace = "ns".into();
@@ -276,21 +229,21 @@ pub mod examples {
         requests.insert(CPU.into(), Quantity::from_milli(cpu));
         requests.insert(MEMORY.into(), Quantity::from_bytes(memory));
         pod.spec.containers.push(container);
-        PodFacts::of(names(), &pod)
+        PodInfo::of(names(), &pod)
     }
 
     /// An empty node of 4 processors, 8 GiB and 110 pods.
-    pub fn node(name: &str) -> NodeFacts {
+    pub fn node(name: &str) -> NodeInfo {
         let allocatable = [(CPU, 4000), (MEMORY, 8 << 30), (PODS, 110)];
-        NodeFacts {
+        NodeInfo {
             name: name.into(),
             labels: BTreeMap::from([("zone".into(), format!("zone-{name}"))]),
             allocatable: allocatable.into_iter().map(|(r, amount)| (r.into(), amount)).collect(),
-            ..NodeFacts::default()
+            ..NodeInfo::default()
         }
     }
 
-    /// The names of the ecosystem.
+    /// The names of Kubernetes.
     pub fn names() -> &'static Names {
         Names::new(proto_api::names::Profile::Kubernetes)
     }
@@ -316,18 +269,5 @@ mod tests {
         pod.spec.overhead.insert(CPU.into(), "50m".parse().unwrap());
         assert_eq!(requests(&pod)[CPU], 750);
         assert_eq!(weight(&pod), (500, 400 << 20));
-    }
-
-    #[test]
-    fn a_node_that_is_not_ready_counts_as_tainted() {
-        let mut node = Node::default();
-        let tainted = |node: &Node| !NodeFacts::of(examples::names(), node).taints.is_empty();
-        assert!(tainted(&node));
-        node.status.conditions.push(proto_api::core::v1::NodeCondition {
-            type_: "Ready".into(),
-            status: "True".into(),
-            ..Default::default()
-        });
-        assert!(!tainted(&node));
     }
 }

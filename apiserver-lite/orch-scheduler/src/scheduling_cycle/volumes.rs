@@ -8,9 +8,9 @@ use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use proto_client::{ClientError, Patch, WriteParams};
 use proto_daemon::exit::chain;
 
-use super::{Held, Scheduler};
-use crate::facts::PodFacts;
+use super::{Reservation, Scheduler};
 use crate::nodes::NodeLoad;
+use crate::pod_info::PodInfo;
 use crate::volumes::{Choice, Storage, Write};
 
 /// How long volumes may take to be bound before people are told; the pod goes on waiting.
@@ -18,7 +18,7 @@ const BINDING: Duration = Duration::from_secs(600);
 
 impl Scheduler {
     /// Keeps the place of a pod that is not looked at in this pass.
-    pub(super) fn keep_place(&self, pod: &PodFacts, loads: &mut [NodeLoad]) {
+    pub(super) fn keep_place(&self, pod: &PodInfo, loads: &mut [NodeLoad]) {
         let Some(held) = self.held.get(&pod.uid) else { return };
         if let Some(load) = loads.iter_mut().find(|load| load.node.name == held.pod.node) {
             load.add(held.pod.clone());
@@ -29,11 +29,11 @@ impl Scheduler {
     /// keeps from now on; none when a write has failed, so that the pod has to choose anew.
     pub(super) async fn bind_volumes(
         &mut self,
-        pod: &Arc<PodFacts>,
+        pod: &Arc<PodInfo>,
         node: &str,
         choices: &[Choice],
         storage: &mut Storage,
-    ) -> Option<Arc<PodFacts>> {
+    ) -> Option<Arc<PodInfo>> {
         for choice in choices {
             storage.taken.extend(choice.taken().map(str::to_owned));
             let Some(write) = choice.write(self.client.names(), &self.marks, node) else {
@@ -45,11 +45,11 @@ impl Scheduler {
                 return None;
             }
         }
-        let placed = Arc::new(PodFacts { node: node.to_owned(), ..(**pod).clone() });
+        let placed = Arc::new(PodInfo { node: node.to_owned(), ..(**pod).clone() });
         let since = self.held.get(&pod.uid).map_or_else(Instant::now, |held| held.since);
         let late = since.elapsed() >= BINDING;
         let since = if late { Instant::now() } else { since };
-        self.held.insert(pod.uid.clone(), Held { pod: placed.clone(), since });
+        self.held.insert(pod.uid.clone(), Reservation { pod: placed.clone(), since });
         if late {
             let why = "running PreBind plugin \"VolumeBinding\": binding volumes: timed out waiting for the condition";
             self.tell(pod, why).await;

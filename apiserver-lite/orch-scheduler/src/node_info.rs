@@ -1,0 +1,75 @@
+//! The fields of a node that scheduling reads, taken from the API object once when it arrives.
+
+use std::collections::BTreeMap;
+
+use proto_api::core::v1::{Node, Taint};
+use proto_api::names::Names;
+
+use crate::pod_info::{Amounts, amount};
+
+/// A node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its taints; one for not being ready is among them as long as it is not.
+    pub taints: Vec<Taint>,
+    /// Whether it takes new pods at all.
+    pub admission: Admission,
+    /// What pods may have of it.
+    pub allocatable: Amounts,
+}
+
+/// Whether a node takes new pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admission {
+    /// It does.
+    #[default]
+    Open,
+    /// Its user has closed it (`spec.unschedulable`).
+    Cordoned,
+}
+
+impl NodeInfo {
+    /// From the API's object.
+    pub fn of(names: &Names, node: &Node) -> Self {
+        let is_ready =
+            node.status.conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
+        let mut taints = node.spec.taints.clone();
+        let not_ready = names.sub_label("node", "not-ready");
+        // The taint itself comes a moment later, from another program.
+        if !is_ready && !taints.iter().any(|taint| taint.key == not_ready) {
+            let effect = "NoSchedule".to_owned();
+            taints.push(Taint { key: not_ready, effect, ..Taint::default() });
+        }
+        let allocatable = &node.status.allocatable;
+        Self {
+            name: node.metadata.name.clone(),
+            labels: node.metadata.labels.clone(),
+            taints,
+            admission: if node.spec.unschedulable { Admission::Cordoned } else { Admission::Open },
+            allocatable: allocatable.iter().map(|(r, q)| (r.clone(), amount(r, q))).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pod_info::examples;
+
+    #[test]
+    fn a_node_that_is_not_ready_counts_as_tainted() {
+        let mut node = Node::default();
+        let tainted = |node: &Node| !NodeInfo::of(examples::names(), node).taints.is_empty();
+        assert!(tainted(&node));
+        node.status.conditions.push(proto_api::core::v1::NodeCondition {
+            type_: "Ready".into(),
+            status: "True".into(),
+            ..Default::default()
+        });
+        assert!(!tainted(&node));
+    }
+}

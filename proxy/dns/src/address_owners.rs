@@ -18,7 +18,7 @@ pub(crate) enum AddressOwners {
 
 impl AddressOwners {
     /// All of them.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &ServiceKey> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &ServiceKey> {
         let (one, several) = match self {
             Self::One(key, _) => (Some(key), None),
             Self::Several(keys) => (None, Some(keys.keys())),
@@ -27,7 +27,7 @@ impl AddressOwners {
     }
 
     /// With one more, or once more.
-    pub(crate) fn with(self, key: ServiceKey) -> Self {
+    pub(crate) fn with_key(self, key: ServiceKey) -> Self {
         match self {
             Self::One(one, count) if one == key => Self::One(one, count.saturating_add(1)),
             Self::One(one, count) => Self::Several([(one, count), (key, 1)].into()),
@@ -40,7 +40,7 @@ impl AddressOwners {
     }
 
     /// Without one, once; none when nobody is left.
-    pub(crate) fn without(self, key: &ServiceKey) -> Option<Self> {
+    pub(crate) fn without_key(self, key: &ServiceKey) -> Option<Self> {
         match self {
             Self::One(one, count) if one == *key => {
                 (count > 1).then(|| Self::One(one, count.saturating_sub(1)))
@@ -70,18 +70,18 @@ mod tests {
     fn services_come_and_go_as_often_as_they_have_it() {
         let [a, b, c] = ["a", "b", "c"].map(|name| -> ServiceKey { ("ns".into(), name.into()) });
         let all =
-            |address_owners: &AddressOwners| address_owners.all().cloned().collect::<Vec<_>>();
-        let one = AddressOwners::One(a.clone(), 1).with(a.clone());
+            |address_owners: &AddressOwners| address_owners.keys().cloned().collect::<Vec<_>>();
+        let one = AddressOwners::One(a.clone(), 1).with_key(a.clone());
         assert_eq!(all(&one), std::slice::from_ref(&a));
-        let three = one.with(b.clone()).with(c.clone()).with(b.clone());
+        let three = one.with_key(b.clone()).with_key(c.clone()).with_key(b.clone());
         assert_eq!(all(&three), [a.clone(), b.clone(), c.clone()]);
-        let three = three.without(&b).unwrap();
+        let three = three.without_key(&b).unwrap();
         assert_eq!(all(&three).len(), 3);
-        let two = three.without(&b).unwrap();
+        let two = three.without_key(&b).unwrap();
         assert_eq!(all(&two), [a.clone(), c.clone()]);
-        let two = two.without(&a).unwrap();
-        let one = two.without(&a).unwrap().without(&b).unwrap();
+        let two = two.without_key(&a).unwrap();
+        let one = two.without_key(&a).unwrap().without_key(&b).unwrap();
         assert_eq!(all(&one), std::slice::from_ref(&c));
-        assert!(one.without(&c).is_none());
+        assert!(one.without_key(&c).is_none());
     }
 }

@@ -15,7 +15,7 @@ const EDNS_VERSION: u8 = 0;
 
 /// Why a request gets no answer from names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum RequestError {
     /// It is none: nothing is said, or two machines could talk to each other for ever.
     Ignore,
     /// It is answered with this.
@@ -32,14 +32,14 @@ pub struct Request {
 }
 
 /// Reads a request.
-pub fn read(bytes: &[u8]) -> Result<Request, Fault> {
+pub fn read(bytes: &[u8]) -> Result<Request, RequestError> {
     let Ok(message) = Message::from_vec(bytes) else {
         return Err(broken(bytes));
     };
     if message.metadata.message_type != MessageType::Query {
-        return Err(Fault::Ignore);
+        return Err(RequestError::Ignore);
     }
-    let say = |code| Err(Fault::Answer(Box::new(answer(&message, code))));
+    let say = |code| Err(RequestError::Answer(Box::new(answer(&message, code))));
     if message.metadata.op_code != OpCode::Query {
         return say(ResponseCode::NotImp);
     }
@@ -53,13 +53,17 @@ pub fn read(bytes: &[u8]) -> Result<Request, Fault> {
 }
 
 /// What is said to bytes that are no message: their first twelve are enough to answer.
-fn broken(bytes: &[u8]) -> Fault {
+fn broken(bytes: &[u8]) -> RequestError {
     match bytes {
         [high, low, flags, ..] if bytes.len() >= 12 && flags & 0x80 == 0 => {
             let id = u16::from_be_bytes([*high, *low]);
-            Fault::Answer(Box::new(Message::error_msg(id, OpCode::Query, ResponseCode::FormErr)))
+            RequestError::Answer(Box::new(Message::error_msg(
+                id,
+                OpCode::Query,
+                ResponseCode::FormErr,
+            )))
         }
-        _ => Fault::Ignore,
+        _ => RequestError::Ignore,
     }
 }
 
@@ -225,8 +229,8 @@ mod tests {
     fn what_is_no_question_is_answered_or_ignored() {
         let code = |bytes: &[u8]| match read(bytes) {
             Ok(_) => panic!("a question"),
-            Err(Fault::Ignore) => None,
-            Err(Fault::Answer(message)) => {
+            Err(RequestError::Ignore) => None,
+            Err(RequestError::Answer(message)) => {
                 Some((message.metadata.id, message.metadata.response_code))
             }
         };

@@ -214,14 +214,14 @@ impl Zone {
         for address in before {
             let address_owners = self.addresses.remove(&address);
             if let Some(left) =
-                address_owners.and_then(|address_owners| address_owners.without(&key))
+                address_owners.and_then(|address_owners| address_owners.without_key(&key))
             {
                 self.addresses.insert(address, left);
             }
         }
         for address in after {
             let address_owners = match self.addresses.remove(&address) {
-                Some(address_owners) => address_owners.with(key.clone()),
+                Some(address_owners) => address_owners.with_key(key.clone()),
                 None => AddressOwners::One(key.clone(), 1),
             };
             self.addresses.insert(address, address_owners);
@@ -451,7 +451,7 @@ impl Zone {
         let Some(keys) = self.addresses.get(&address) else { return NameLookup::Elsewhere };
         let mut targets: BTreeSet<Name> = BTreeSet::new();
         let asked = matches!(kind, RecordType::PTR | RecordType::ANY);
-        for (namespace, service) in keys.all().filter(|_| asked) {
+        for (namespace, service) in keys.keys().filter(|_| asked) {
             let Some(entry) = self.entry(namespace, service) else { continue };
             let itself = || Name::from_ascii(format!("{service}.{namespace}.svc.{}", self.domain));
             let Ok(itself) = itself() else { continue };

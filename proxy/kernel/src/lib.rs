@@ -1,7 +1,7 @@
 //! Io: the kernel's netfilter, spoken to over one netlink socket per purpose; and its settings in `/proc/sys`.
 //!
 //! [`Session`] is the protocol: one transaction or one dump at a time, answers matched to messages.
-//! [`Transport`] is what carries it: [`Socket`] in programs, [`proxy_netfilter::fake::Kernel`] in tests.
+//! [`Transport`] is what carries it: [`Socket`] in programs, [`proxy_netfilter::fake::FakeKernel`] in tests.
 
 mod transport;
 pub use transport::{FakeTransport, OpenError, Socket, Transport};

@@ -124,7 +124,7 @@ pub type RulesetMutation = fn(&mut Ruleset);
 #[derive(Debug, Default)]
 pub struct FakeTransport {
     /// The kernel behind it.
-    pub kernel: fake::Kernel,
+    pub kernel: fake::FakeKernel,
     /// Longest datagram that is taken, as of a socket without the right to more; none for no limit.
     pub datagram_len_max: Option<usize>,
     /// What another program does to the ruleset, and how many datagrams it lets pass before.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hickory_proto::op::Message;
-use proxy_dns::message::{Fault, Request, datagram_limit, encode, read};
+use proxy_dns::message::{Request, RequestError, datagram_limit, encode, read};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
@@ -101,8 +101,8 @@ async fn datagrams(socket: Arc<UdpSocket>, resolver: Arc<Resolver>, admission: A
         resolver.metrics().requests.with_label_values(&["udp"]).inc();
         let request = match read(buffer.get(..len).unwrap_or_default()) {
             Ok(request) => request,
-            Err(Fault::Ignore) => continue,
-            Err(Fault::Answer(message)) => {
+            Err(RequestError::Ignore) => continue,
+            Err(RequestError::Answer(message)) => {
                 let limit = datagram_limit(&message);
                 send(&socket, from, &resolver, *message, limit, started).await;
                 continue;
@@ -201,8 +201,8 @@ async fn serve(mut stream: TcpStream, resolver: &Resolver) -> std::io::Result<()
         resolver.metrics().requests.with_label_values(&["tcp"]).inc();
         let message = match read(&bytes) {
             Ok(request) => respond(resolver, &request).await,
-            Err(Fault::Ignore) => return Ok(()),
-            Err(Fault::Answer(message)) => *message,
+            Err(RequestError::Ignore) => return Ok(()),
+            Err(RequestError::Answer(message)) => *message,
         };
         count(resolver, &message, started);
         let Some(bytes) = encode(message, STREAM_ANSWER_LEN) else { return Ok(()) };

@@ -13,13 +13,13 @@ const SOURCES: usize = 2;
 pub struct SharedZone {
     zone: RwLock<Zone>,
     /// How many of the sources have been heard completely.
-    heard: watch::Sender<usize>,
+    complete_sources: watch::Sender<usize>,
 }
 
 impl SharedZone {
     /// With nothing heard yet.
     pub fn new(zone: Zone) -> Self {
-        Self { zone: RwLock::new(zone), heard: watch::Sender::new(0) }
+        Self { zone: RwLock::new(zone), complete_sources: watch::Sender::new(0) }
     }
 
     /// The zone, for a moment.
@@ -34,17 +34,17 @@ impl SharedZone {
 
     /// One more source has been heard completely.
     pub fn source_complete(&self) {
-        self.heard.send_modify(|heard| *heard += 1);
+        self.complete_sources.send_modify(|sources| *sources += 1);
     }
 
     /// Whether everything has been heard of.
     pub fn is_complete(&self) -> bool {
-        *self.heard.borrow() >= SOURCES
+        *self.complete_sources.borrow() >= SOURCES
     }
 
     /// Returns once everything has been heard of. Cancel safe.
     pub async fn complete(&self) {
         // The sender lives in self: the channel cannot close.
-        let _ = self.heard.subscribe().wait_for(|heard| *heard >= SOURCES).await;
+        let _ = self.complete_sources.subscribe().wait_for(|sources| *sources >= SOURCES).await;
     }
 }

@@ -112,7 +112,7 @@ pub enum AddressFamily {
 
 impl AddressFamily {
     /// The family of an address.
-    pub fn of(address: IpAddr) -> Self {
+    pub fn from_address(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
@@ -240,7 +240,7 @@ pub fn delete_all(seq: u32, flows: &[Flow]) -> Result<Vec<u8>, TooLong> {
 }
 
 fn write_delete(writer: &mut Writer, ack: u16, seq: u32, orig: &Tuple, id: Option<u32>) {
-    let family = AddressFamily::of(orig.src).number();
+    let family = AddressFamily::from_address(orig.src).number();
     writer.message(header(DELETE, flags::REQUEST | ack, seq, family), |w| {
         w.nest(CTA_TUPLE_ORIG, |w| {
             w.nest(1, |w| write_addresses(w, Some(orig.src), Some(orig.dst)));

@@ -20,7 +20,7 @@ const PART_LEN: usize = 8192;
 
 /// The fake kernel, seen through one socket.
 #[derive(Clone, Debug, Default)]
-pub struct Kernel {
+pub struct FakeKernel {
     ruleset: Ruleset,
     generation: u32,
     foreign: Vec<(Family, String)>,
@@ -29,7 +29,7 @@ pub struct Kernel {
 /// Number of an error.
 type Errno = i32;
 
-impl Kernel {
+impl FakeKernel {
     /// The ruleset as it is.
     pub fn ruleset(&self) -> &Ruleset {
         &self.ruleset

@@ -9,7 +9,7 @@ mod samples;
 use proptest::prelude::*;
 use proxy_netfilter::ack::Ack;
 use proxy_netfilter::ct;
-use proxy_netfilter::fake::Kernel;
+use proxy_netfilter::fake::FakeKernel;
 use proxy_netfilter::nflog;
 use proxy_netfilter::nft::batch::Answer;
 use proxy_netfilter::nft::command::Command;
@@ -123,7 +123,7 @@ fn decode(bytes: &[u8]) {
     }
     let elements: usize = rules.tables.values().map(|table| table.elements_len()).sum();
     assert!(elements * 4 <= bytes.len());
-    let mut kernel = Kernel::default();
+    let mut kernel = FakeKernel::default();
     let answered: usize = kernel.send(bytes).iter().map(Vec::len).sum();
     // An acknowledgement for each message, or one dump of an empty ruleset.
     assert!(answered <= bytes.len() * 4 + 4096, "{answered} bytes of answer to {}", bytes.len());

@@ -40,7 +40,7 @@ use crate::local_node;
 use crate::loopback;
 use crate::metrics::{HealthMetrics, ProxyMetrics};
 use crate::metrics_page::MetricsPage;
-use crate::mode::Kernel;
+use crate::mode::NetfilterHandle;
 use crate::router;
 use crate::sources::{self, ChangeHandler, ChangeHandlers, Desired};
 
@@ -113,7 +113,7 @@ pub struct NftablesProxy {
 
 /// Makes everything that the proxy consists of. Settings of the host are put right on the way, as far as the
 /// host lets us.
-pub async fn build(config: Config, kernel: Kernel) -> Result<NftablesProxy, BuildError> {
+pub async fn build(config: Config, kernel: NetfilterHandle) -> Result<NftablesProxy, BuildError> {
     let client = client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     host::prepare(&config.conntrack);
@@ -128,7 +128,7 @@ pub async fn build(config: Config, kernel: Kernel) -> Result<NftablesProxy, Buil
     let registry = Metrics::new(&prefix, BUILD)?;
     let metrics = ProxyMetrics::register(&registry, &prefix)?;
     let client = client.with_metrics(RequestMetrics::register(&registry)?);
-    let Kernel { session, features } = kernel;
+    let NetfilterHandle { session, features } = kernel;
     let layout = layout(&features, &config);
     let stale_flow_log = stale_flow_log(&layout);
     let desired = Arc::new(Desired::new(Dataplane::new(layout)));
@@ -345,7 +345,7 @@ impl NftablesProxy {
         let listeners = ChangeHandlers { forwards: self.desired.clone(), names };
         self.start_loopback(&drain);
         sources::start(&self.client, &self.config, &listeners, &drain);
-        let node = local_node::follow(&self.client, &self.config.node_name, &drain);
+        let node = local_node::watch_node(&self.client, &self.config.node_name, &drain);
         if let Some(server) = self.health_server.take() {
             let (pages, sync_health) = (self.pages.clone(), self.driver.sync_health());
             let page = HealthPage {
@@ -357,7 +357,12 @@ impl NftablesProxy {
             tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
         }
         let detect = self.config.detect_local;
-        tokio::spawn(local_node::tell(node, detect, self.desired.clone(), drain.clone()));
+        tokio::spawn(local_node::update_dataplane(
+            node,
+            detect,
+            self.desired.clone(),
+            drain.clone(),
+        ));
         let checks = self.desired.health_checks();
         let (sync_health, status) =
             (self.driver.sync_health(), self.pages.status.task("health checks"));

@@ -7,7 +7,7 @@ use proxy_rules::transaction::clear_table;
 
 use crate::app::{self, BuildError};
 use crate::config::Config;
-use crate::mode::Kernel;
+use crate::mode::NetfilterHandle;
 
 /// The tables are still there.
 #[derive(Debug, thiserror::Error)]
@@ -25,13 +25,13 @@ pub enum CleanupError {
 
 /// Deletes the tables of both families, whether they are there or not.
 pub fn clean_up(config: &Config) -> Result<(), CleanupError> {
-    let Kernel { mut session, features } = Kernel::open(config)?;
+    let NetfilterHandle { mut session, features } = NetfilterHandle::open(config)?;
     let layout = app::layout(&features, config);
     let mut batch = session.batch(None);
     for table in table_swap::table_names(&layout.table) {
         layout.families.iter().for_each(|family| clear_table(&table, *family, &mut batch));
     }
-    app::stale_flow_log(&layout).close(&mut batch);
+    app::stale_flow_log(&layout).delete_table(&mut batch);
     session.commit(batch).map_err(|error| match error.errno() {
         Some(errno::EPERM) => CleanupError::InUse(config.table.clone()),
         _ => CleanupError::Delete(config.table.clone(), error),

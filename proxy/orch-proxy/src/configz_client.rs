@@ -24,7 +24,7 @@ pub enum ConfigzError {
 }
 
 /// The document that the proxy with metrics at this address serves as `/configz`, without its outer object.
-pub fn ask(metrics: SocketAddr) -> Result<String, ConfigzError> {
+pub fn fetch_config(metrics: SocketAddr) -> Result<String, ConfigzError> {
     let at = reachable(metrics);
     let text = get(at, "/configz").map_err(|error| ConfigzError::Ask(at, error))?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or(ConfigzError::Answer(at))?;
@@ -74,7 +74,7 @@ mod tests {
             stream.write_all(text.as_bytes()).unwrap();
             String::from_utf8_lossy(&request).into_owned()
         });
-        let answer = ask(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
+        let answer = fetch_config(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port));
         assert!(server.join().unwrap().starts_with("GET /configz HTTP/1.1\r\n"));
         answer
     }

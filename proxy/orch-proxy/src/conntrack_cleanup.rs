@@ -156,9 +156,9 @@ struct Coordinator {
 }
 
 impl Coordinator {
-    fn run(&mut self, heard: &Receiver<CleanupEvent>, back: &SyncSender<CleanupEvent>) {
-        while let Ok(first) = heard.recv() {
-            for one in std::iter::once(first).chain(heard.try_iter()) {
+    fn run(&mut self, events: &Receiver<CleanupEvent>, back: &SyncSender<CleanupEvent>) {
+        while let Ok(first) = events.recv() {
+            for one in std::iter::once(first).chain(events.try_iter()) {
                 match one {
                     CleanupEvent::CleanupRequest(CleanupRequest::Stale(flows)) => {
                         self.collect(flows)
@@ -171,7 +171,7 @@ impl Coordinator {
                     CleanupEvent::End => return,
                 }
             }
-            let keys = self.collected.stale.iter().filter_map(StaleFlowKey::of).collect();
+            let keys = self.collected.stale.iter().filter_map(StaleFlowKey::from_flows).collect();
             self.stale_flow_log.catch(&keys);
             if !self.walking && !self.collected.is_empty() {
                 self.walk(keys, back);
@@ -245,7 +245,7 @@ pub fn delete_stale_flows(
             session.flows(*family, filter, |flow| found.push(flow))?;
         }
     } else {
-        let set = StaleSet::of(&work.stale);
+        let set = StaleSet::from_flows(&work.stale);
         for StaleFlows { family, filter } in set.walks() {
             session.flows(family, &filter, |flow| {
                 if set.contains(&flow) {

@@ -23,7 +23,7 @@ use proxy_nameserver::{
     Admission, BindError, Listener, NameMetrics, Resolver, SharedZone, Upstreams,
 };
 use proxy_rules::model::{
-    Cidr, EndpointState, LocalEndpoint, LocalSlice, Place, Protocol, ServiceId, SlicePort,
+    Cidr, EndpointState, LocalEndpoint, LocalSlice, Locality, Protocol, ServiceId, SlicePort,
 };
 use tokio::task::JoinSet;
 
@@ -214,7 +214,7 @@ fn slices(names: &Names, at: &[IpAddr], port: u16) -> Slices {
         endpoints: [LocalEndpoint {
             address: *address,
             state: EndpointState::Ready,
-            place: Place::Here,
+            place: Locality::Here,
         }]
         .into(),
         hints: Box::default(),

@@ -92,7 +92,7 @@ pub struct Driver<T> {
     /// Name of the tables; they have this one and another in turn.
     name: String,
     /// What no pass has taken along yet.
-    heard: PendingChanges,
+    pending: PendingChanges,
     /// What the kernel tells of others.
     nft_monitor: Option<NftMonitor>,
     /// Services of which something is left out, as was said last.
@@ -135,7 +135,7 @@ impl<T: Transport> Driver<T> {
             sync_health: SyncHealth::default(),
             pace,
             name: layout.table.clone(),
-            heard: PendingChanges::default(),
+            pending: PendingChanges::default(),
             nft_monitor: None,
             cut: BTreeSet::new(),
         }
@@ -170,7 +170,7 @@ impl<T: Transport> Driver<T> {
         }
         let mut failures = 0;
         let mut read_back = ReadBack::new(self.pace.read_back);
-        self.status.started("everything has been heard");
+        self.status.started("services and endpoints are synced");
         let mut result = self.pass();
         let mut ruleset_monitor = RulesetMonitor::new(self.nft_monitor.take());
         loop {
@@ -214,10 +214,10 @@ impl<T: Transport> Driver<T> {
     /// Commits what is marked.
     pub fn pass(&mut self) -> Result<(), SyncError> {
         let desired = self.desired.clone();
-        self.heard.add(desired.take_pending());
+        self.pending.add(desired.take_pending_changes());
         let [services, slices] = &self.metrics.pending;
-        services.set(i64::try_from(self.heard.services).unwrap_or(i64::MAX));
-        slices.set(i64::try_from(self.heard.slices).unwrap_or(i64::MAX));
+        services.set(i64::try_from(self.pending.services).unwrap_or(i64::MAX));
+        slices.set(i64::try_from(self.pending.slices).unwrap_or(i64::MAX));
         self.commit_marked()?;
         self.record_committed();
         Ok(())
@@ -225,14 +225,14 @@ impl<T: Transport> Driver<T> {
 
     /// What was heard is in the kernel.
     fn record_committed(&mut self) {
-        let heard = std::mem::take(&mut self.heard);
-        for (total, count) in self.metrics.changes.iter().zip([heard.services, heard.slices]) {
+        let pending = std::mem::take(&mut self.pending);
+        for (total, count) in self.metrics.changes.iter().zip([pending.services, pending.slices]) {
             total.inc_by(count);
         }
         self.metrics.pending.iter().for_each(|pending| pending.set(0));
         let now = SystemTime::now();
         // A trigger after now is of another clock and says nothing.
-        for took in heard.triggers.iter().filter_map(|at| now.duration_since(*at).ok()) {
+        for took in pending.triggers.iter().filter_map(|at| now.duration_since(*at).ok()) {
             self.metrics.programming_seconds.observe(took.as_secs_f64());
         }
     }
@@ -312,7 +312,8 @@ impl<T: Transport> Driver<T> {
             table = layout.table,
             "loaded the nftables tables"
         );
-        self.cleanup_queue.send(CleanupRequest::Except(Allowed::of(load.entries.iter())));
+        self.cleanup_queue
+            .send(CleanupRequest::Except(Allowed::from_elements(load.entries.iter())));
         drop(load);
         proto_daemon::runtime::trim_heap();
         Ok(())

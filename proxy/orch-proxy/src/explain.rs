@@ -24,7 +24,7 @@ use crate::addresses;
 use crate::app::{self, BuildError};
 use crate::config::{Config, LoopbackNodePorts};
 use crate::flags::Question;
-use crate::mode::Kernel;
+use crate::mode::NetfilterHandle;
 use crate::table_swap;
 use model::{Model, ModelError};
 
@@ -127,8 +127,8 @@ pub async fn trace(config: &Config, question: &Question) -> Result<(), ExplainEr
 /// Prints what the kernel has that it should not, and the reverse.
 pub async fn diff(config: &Config) -> Result<(), ExplainError> {
     let model = Model::fetch(config).await?;
-    let kernel = Kernel::open(&model.config);
-    let Kernel { mut session, features } =
+    let kernel = NetfilterHandle::open(&model.config);
+    let NetfilterHandle { mut session, features } =
         kernel.map_err(|error| ExplainError::KernelFeatures(Box::new(error)))?;
     let mut layout = app::layout(&features, &model.config);
     let unread = |error| ExplainError::Read(config.table.clone(), error);
@@ -215,7 +215,7 @@ fn flows(
     };
     let filter = FlowFilter { orig, ..FlowFilter::default() };
     let mut found = Vec::new();
-    let family = AddressFamily::of(to.ip());
+    let family = AddressFamily::from_address(to.ip());
     session.flow_states(family, &filter, |flow, state| found.push((flow, state)))?;
     Ok(found)
 }

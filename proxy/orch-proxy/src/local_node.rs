@@ -28,7 +28,7 @@ pub struct LocalNode {
 
 impl LocalNode {
     /// What a node object says.
-    fn of(node: &Node, names: &Names) -> Self {
+    fn from_node(node: &Node, names: &Names) -> Self {
         let zone = zone(node, names);
         let pod_cidrs = pod_blocks(node);
         let is_leaving = node.metadata.deletion_timestamp.is_some()
@@ -54,15 +54,16 @@ pub fn zone(node: &Node, names: &Names) -> Option<Box<str>> {
 
 /// Follows the node called `name` until drained. Nothing is known of it before it has been heard of, and once it
 /// is gone.
-pub fn follow(
+pub fn watch_node(
     client: &Client,
     name: &str,
     drain: &DrainWatch,
 ) -> watch::Receiver<Option<Arc<LocalNode>>> {
     let names = client.names();
     let params = ListParams::name(name);
-    let node =
-        Reflector::projected(client.all::<Node>(), params, move |node| LocalNode::of(&node, names));
+    let node = Reflector::projected(client.all::<Node>(), params, move |node| {
+        LocalNode::from_node(&node, names)
+    });
     let (known, receiver) = watch::channel(None);
     tokio::spawn(node.run(drain.clone(), move |change| {
         let now = match change {
@@ -86,7 +87,7 @@ pub fn local_traffic(blocks: &[String]) -> LocalTraffic {
 }
 
 /// Tells the dataplane which zone it is in and, where they tell the traffic of pods, the node's blocks; until drained.
-pub async fn tell(
+pub async fn update_dataplane(
     mut node: watch::Receiver<Option<Arc<LocalNode>>>,
     detect: DetectLocal,
     desired: Arc<Desired>,
@@ -125,16 +126,16 @@ mod tests {
     fn a_node_says_where_it_is_and_whether_it_leaves() {
         let names = Names::new(Profile::Kubernetes);
         let mut node = Node::default();
-        assert_eq!(LocalNode::of(&node, names), LocalNode::default());
+        assert_eq!(LocalNode::from_node(&node, names), LocalNode::default());
         let label = "topology.kubernetes.io/zone".to_owned();
         node.metadata.labels.insert(label, "east".to_owned());
         node.spec.pod_cidr = "10.1.0.0/24".to_owned();
-        let own = LocalNode::of(&node, names);
+        let own = LocalNode::from_node(&node, names);
         assert_eq!((own.zone.as_deref(), own.is_leaving), (Some("east"), false));
         assert_eq!(*own.pod_cidrs, ["10.1.0.0/24".to_owned()]);
         node.spec.pod_cidrs = vec!["10.1.0.0/24".to_owned(), "fd00:1::/64".to_owned()];
         node.spec.taints = vec![Taint { key: ABOUT_TO_BE_DELETED.to_owned(), ..Taint::default() }];
-        let own = LocalNode::of(&node, names);
+        let own = LocalNode::from_node(&node, names);
         assert_eq!((own.pod_cidrs.len(), own.is_leaving), (2, true));
     }
 }

@@ -49,7 +49,7 @@ fn config_for(flags: &Flags) -> Result<config::Config, Failure> {
     if !explains || flags.common.config.is_some() {
         return Ok(told);
     }
-    match configz_client::ask(told.metrics_address) {
+    match configz_client::fetch_config(told.metrics_address) {
         Ok(running) => config::load_running(flags, &running).map_err(Failure::usage),
         Err(error) => {
             tracing::warn!(
@@ -78,7 +78,7 @@ fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure
 
 async fn forward(config: config::Config) -> Result<(), Failure> {
     let drain = Drain::default();
-    let (running, deadline) = match config.mode.settle(&config).map_err(Failure::run)? {
+    let (running, deadline) = match config.mode.select_path(&config).map_err(Failure::run)? {
         ForwardingPath::Sockets => {
             let bound = userspace::build(config).await.map_err(Failure::run)?;
             (tokio::spawn(bound.run(drain.watch())), USERSPACE_DRAIN_DEADLINE)

@@ -52,11 +52,11 @@ impl Mode {
 
     /// The way that this host allows: asks the kernel where that is not told. Fails where the kernel could and we may
     /// not: that has to be said, not worked around.
-    pub fn settle(self, config: &Config) -> Result<ForwardingPath, BuildError> {
+    pub fn select_path(self, config: &Config) -> Result<ForwardingPath, BuildError> {
         if self == Self::Userspace {
             return Ok(ForwardingPath::Sockets);
         }
-        let kernel = match (self, Kernel::open(config)) {
+        let kernel = match (self, NetfilterHandle::open(config)) {
             (Self::Kernel | Self::Userspace, opened) => Some(opened?),
             (Self::Find, Ok(kernel)) => {
                 Some(kernel).filter(|kernel| !kernel.features.families.is_empty())
@@ -79,21 +79,21 @@ impl Mode {
 /// How this host forwards.
 pub enum ForwardingPath {
     /// By its kernel.
-    Kernel(Kernel),
+    Kernel(NetfilterHandle),
     /// By sockets of this process.
     Sockets,
 }
 
 /// The kernel, asked what it can do. One conversation for all: where tables were deleted over a socket, closing it waits
 /// until the kernel has let go of them, tens of milliseconds.
-pub struct Kernel {
+pub struct NetfilterHandle {
     /// The conversation.
     pub session: Session<Socket>,
     /// What it can do.
     pub features: KernelFeatures,
 }
 
-impl Kernel {
+impl NetfilterHandle {
     /// Opens a conversation and asks.
     pub fn open(config: &Config) -> Result<Self, BuildError> {
         let mut session = Session::new(Socket::open()?);

@@ -81,8 +81,8 @@ async fn keep(
         // after a failure they wait for the retry.
         tokio::select! {
             () = drain.asked() => return,
-            heard = changes.changed(), if failures == 0 => {
-                if heard.is_err() {
+            changed = changes.changed(), if failures == 0 => {
+                if changed.is_err() {
                     return;
                 }
             }

@@ -162,14 +162,17 @@ impl RouteTable {
         for (range, hop) in &changes.withdraw {
             let Some(message) = message(*range, *hop) else { continue };
             let done = self.handle.route().del(message).execute().await;
-            outcome = outcome.and(told("remove", *range, *hop, done, nix::libc::ESRCH));
+            outcome = outcome.and(describe_failure("remove", *range, *hop, done, nix::libc::ESRCH));
         }
         let mut taken = Vec::new();
         for (range, hop) in &changes.announce {
             let Some(message) = message(*range, *hop) else { continue };
             match self.handle.route().add(message).execute().await {
                 Err(error) if is(&error, nix::libc::EEXIST) => taken.push((*range, *hop)),
-                done => outcome = outcome.and(told("add", *range, *hop, done, nix::libc::EEXIST)),
+                done => {
+                    outcome =
+                        outcome.and(describe_failure("add", *range, *hop, done, nix::libc::EEXIST))
+                }
             }
         }
         if taken.is_empty() {
@@ -186,7 +189,7 @@ fn is(error: &rtnetlink::Error, errno: i32) -> bool {
 }
 
 /// `harmless` is the answer that means that it was so already.
-fn told(
+fn describe_failure(
     what: &'static str,
     range: Cidr,
     hop: IpAddr,

@@ -27,7 +27,7 @@ use crate::dns;
 pub struct Desired {
     plane: Mutex<Dataplane>,
     changed: Notify,
-    heard: Mutex<PendingChanges>,
+    pending: Mutex<PendingChanges>,
     /// How many of the two sources have been heard completely.
     complete: watch::Sender<usize>,
     /// What load balancers are told.
@@ -70,7 +70,7 @@ impl Desired {
         Self {
             plane: Mutex::new(plane),
             changed: Notify::new(),
-            heard: Mutex::default(),
+            pending: Mutex::default(),
             complete: watch::Sender::new(0),
             health_checks: watch::Sender::new(Arc::default()),
             loopback: OnceLock::new(),
@@ -79,7 +79,7 @@ impl Desired {
 
     /// Has node ports served at loopback addresses too; asked for before anything has been heard.
     pub fn serve_loopback(&self, forwarder: Arc<Forwarder>) {
-        self.plane().follow_node_ports();
+        self.plane().track_node_ports();
         // Told once: a second one would have nothing to tell.
         let _ = self.loopback.set(forwarder);
     }
@@ -113,12 +113,12 @@ impl Desired {
     }
 
     /// What was heard since this was asked last.
-    pub fn take_pending(&self) -> PendingChanges {
-        std::mem::take(&mut *self.heard())
+    pub fn take_pending_changes(&self) -> PendingChanges {
+        std::mem::take(&mut *self.pending())
     }
 
-    fn heard(&self) -> MutexGuard<'_, PendingChanges> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, PendingChanges> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says that something is marked.
@@ -141,13 +141,13 @@ impl Desired {
 impl ChangeHandler for Desired {
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
         self.plane().service_changed(id, service);
-        self.heard().add(PendingChanges { services: 1, ..PendingChanges::default() });
+        self.pending().add(PendingChanges { services: 1, ..PendingChanges::default() });
         self.notify();
     }
 
     fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>) {
         self.plane().slice_changed(name, old, new);
-        self.heard().add(PendingChanges { slices: 1, ..PendingChanges::default() });
+        self.pending().add(PendingChanges { slices: 1, ..PendingChanges::default() });
         self.notify();
     }
 
@@ -157,9 +157,9 @@ impl ChangeHandler for Desired {
 
     /// Of the first list nothing is noted: that is as old as it is.
     fn slice_triggered(&self, at: SystemTime) {
-        let mut heard = self.heard();
-        if *self.complete.borrow() >= SOURCES && heard.triggers.len() < TRIGGERS_MAX {
-            heard.triggers.push(at);
+        let mut pending = self.pending();
+        if *self.complete.borrow() >= SOURCES && pending.triggers.len() < TRIGGERS_MAX {
+            pending.triggers.push(at);
         }
     }
 
@@ -199,12 +199,12 @@ pub struct ChangeHandlers {
 
 /// What is kept of an object: what this node forwards of it, and what names lead to it.
 #[derive(Debug)]
-struct Kept<L, N> {
+struct Projected<L, N> {
     forwarded: Option<Arc<L>>,
     named: Option<Arc<N>>,
 }
 
-impl<L, N> Default for Kept<L, N> {
+impl<L, N> Default for Projected<L, N> {
     fn default() -> Self {
         Self { forwarded: None, named: None }
     }
@@ -224,7 +224,7 @@ pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain
         let ours = is_forwarded(&service.metadata, names);
         let forwarded = ours.then(|| localise_service(&service, names)).flatten().map(Arc::new);
         let named = naming.then(|| name_service(&service)).flatten().map(Arc::new);
-        Kept { forwarded, named }
+        Projected { forwarded, named }
     });
     let answered_here = naming.then(|| dns::service_id(names));
     let trigger = names.sub_label("endpoints", "last-change-trigger-time");
@@ -243,19 +243,19 @@ pub fn start(client: &Client, config: &Config, listeners: &ChangeHandlers, drain
             let service = forwards.intern_service_id(slice.service);
             Arc::new(LocalSlice { service, ..slice })
         });
-        Kept { forwarded: local, named }
+        Projected { forwarded: local, named }
     });
-    let hearer = listeners.clone();
+    let handlers = listeners.clone();
     let mut once = Once::new(listeners);
     tokio::spawn(services.run(drain.clone(), move |change| {
-        once.hear(&change);
-        hearer.hear_service(change);
+        once.report_sync(&change);
+        handlers.dispatch_service(change);
     }));
-    let hearer = listeners.clone();
+    let handlers = listeners.clone();
     let mut once = Once::new(listeners);
     tokio::spawn(slices.run(drain.clone(), move |change| {
-        once.hear(&change);
-        hearer.hear_slice(change);
+        once.report_sync(&change);
+        handlers.dispatch_slice(change);
     }));
 }
 
@@ -266,7 +266,7 @@ fn system_time(text: &str) -> Option<SystemTime> {
 }
 
 impl ChangeHandlers {
-    fn hear_service(&self, change: Change<Kept<LocalService, NamedService>>) {
+    fn dispatch_service(&self, change: Change<Projected<LocalService, NamedService>>) {
         let (key, new) = match change {
             Change::Applied { key, new, .. } => (key, new),
             Change::Deleted { key, .. } => (key, Arc::default()),
@@ -280,7 +280,7 @@ impl ChangeHandlers {
         }
     }
 
-    fn hear_slice(&self, change: Change<Kept<LocalSlice, NamedSlice>>) {
+    fn dispatch_slice(&self, change: Change<Projected<LocalSlice, NamedSlice>>) {
         let (ObjectKey { name, .. }, old, new) = match change {
             Change::Applied { key, new, old } => (key, old.unwrap_or_default(), new),
             Change::Deleted { key, old } => (key, old, Arc::default()),
@@ -304,7 +304,7 @@ impl Once {
         Self(Some(listeners.clone()))
     }
 
-    fn hear<U>(&mut self, change: &Change<U>) {
+    fn report_sync<U>(&mut self, change: &Change<U>) {
         if matches!(change, Change::Synced)
             && let Some(listeners) = self.0.take()
         {

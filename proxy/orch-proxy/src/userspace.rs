@@ -136,7 +136,7 @@ impl UserspaceProxy {
         }
         let listeners = ChangeHandlers { forwards: self.forwarder.clone(), names };
         sources::start(&self.client, &self.config, &listeners, &drain);
-        let mut node = local_node::follow(&self.client, &self.config.node_name, &drain);
+        let mut node = local_node::watch_node(&self.client, &self.config.node_name, &drain);
         let (checks, status) =
             (self.forwarder.health_checks(), self.pages.status.task("health checks"));
         let sync_health = self.sync_health.clone();

@@ -27,7 +27,7 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol,
+    Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
     ServiceId, Settings, SlicePort,
 };
 use sys::in_namespace;
@@ -73,7 +73,7 @@ fn slice(pods: &[usize]) -> LocalSlice {
     let endpoint = |address: &str| LocalEndpoint {
         address: ip(address),
         state: EndpointState::Ready,
-        place: Place::Here,
+        place: Locality::Here,
     };
     LocalSlice {
         service: id(),

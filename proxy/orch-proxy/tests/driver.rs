@@ -22,8 +22,8 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::diff::{Difference, diff};
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,
-    Settings, SlicePort,
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
+    ServiceId, Settings, SlicePort,
 };
 use proxy_rules::{Dataplane, Transaction};
 use sys::{in_namespace, in_user_namespace, run};
@@ -83,7 +83,7 @@ fn slice(id: &ServiceId, n: u32) -> LocalSlice {
     let endpoint = |k: u32| LocalEndpoint {
         address: IpAddr::from((0x0b00_0000 + n * 4 + k).to_be_bytes()),
         state: EndpointState::Ready,
-        place: Place::Elsewhere,
+        place: Locality::Elsewhere,
     };
     LocalSlice {
         service: id.clone(),

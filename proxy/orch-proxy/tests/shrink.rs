@@ -22,8 +22,8 @@ use proxy_kernel::{Session, Socket};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,
-    Settings, SlicePort,
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
+    ServiceId, Settings, SlicePort,
 };
 use proxy_rules::{Dataplane, Pass};
 use sys::{in_namespace, run};
@@ -68,7 +68,7 @@ fn slice(pods: &[[&str; 2]]) -> LocalSlice {
     let endpoint = |pod: &[&str; 2]| LocalEndpoint {
         address: pod[0].parse::<IpAddr>().unwrap(),
         state: EndpointState::Ready,
-        place: Place::Here,
+        place: Locality::Here,
     };
     LocalSlice {
         service: id(),

@@ -28,7 +28,7 @@ use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, Removed,
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol, Removed,
     ServiceId, Settings, SlicePort,
 };
 use sys::{in_namespace, run};
@@ -142,7 +142,7 @@ fn slice(pod: usize, family: usize) -> LocalSlice {
     let endpoint = LocalEndpoint {
         address: ip(PODS[pod][family]),
         state: EndpointState::Ready,
-        place: Place::Here,
+        place: Locality::Here,
     };
     LocalSlice {
         service: id(),

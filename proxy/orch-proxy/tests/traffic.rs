@@ -21,7 +21,7 @@ use proxy_rules::counters::Counted;
 use proxy_rules::diff::{Difference, diff};
 use proxy_rules::layout::{FAMILIES, Layout, Map};
 use proxy_rules::model::{
-    Choice, Counting, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place,
+    Choice, Counting, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality,
     Policy, Protocol, ServiceId, Settings, SlicePort, family_of,
 };
 use proxy_rules::stale::stale_flows;
@@ -97,7 +97,7 @@ impl Node {
         }
     }
 
-    fn expose(&mut self, name: &str, service: LocalService, pods: &[(usize, Place)]) {
+    fn expose(&mut self, name: &str, service: LocalService, pods: &[(usize, Locality)]) {
         let id = ServiceId::new("ns", name);
         self.plane.service_changed(&id, Some(Arc::new(service)));
         self.plane.slice_changed(name, None, Some(Arc::new(slice(&id, pods))));
@@ -139,7 +139,7 @@ impl Node {
     }
 }
 
-fn slice(id: &ServiceId, pods: &[(usize, Place)]) -> LocalSlice {
+fn slice(id: &ServiceId, pods: &[(usize, Locality)]) -> LocalSlice {
     let ports = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].map(|protocol| SlicePort {
         name: "".into(),
         protocol,
@@ -184,12 +184,12 @@ fn pods(family: usize) -> [&'static str; 2] {
 fn cluster_addresses() {
     in_namespace("cluster_addresses", || {
         let mut node = Node::start();
-        let both = [(0, Place::Here), (1, Place::Here)];
+        let both = [(0, Locality::Here), (1, Locality::Here)];
         for (n, protocol) in [(1, Protocol::Tcp), (2, Protocol::Udp)] {
             node.expose(&format!("both{n}"), service(n, protocol), &both);
             node.expose(&format!("none{n}"), service(n + 10, protocol), &[]);
             let local = LocalService { internal: Policy::Local, ..service(n + 20, protocol) };
-            node.expose(&format!("far{n}"), local, &[(1, Place::Elsewhere)]);
+            node.expose(&format!("far{n}"), local, &[(1, Locality::Elsewhere)]);
         }
         node.pass();
         for (n, protocol, refused) in [
@@ -225,7 +225,7 @@ fn external_addresses_and_node_ports() {
                     [ip(&format!("198.51.100.{}", n + k)), ip(&format!("fd00:51::{:x}", n + k))]
                         .into();
                 exposed.ports[0].node_port = Some(30000 + u16::from(n + k));
-                let pods = [(0, Place::Here), (1, Place::Elsewhere)];
+                let pods = [(0, Locality::Here), (1, Locality::Elsewhere)];
                 node.expose(&format!("s{n}{k}"), exposed, &pods);
             }
         }
@@ -252,7 +252,7 @@ fn external_addresses_and_node_ports() {
 fn stale_udp_flows_are_let_go() {
     in_namespace("stale_udp_flows_are_let_go", || {
         let mut node = Node::start();
-        node.expose("dns", service(1, Protocol::Udp), &[(0, Place::Here)]);
+        node.expose("dns", service(1, Protocol::Udp), &[(0, Locality::Here)]);
         node.pass();
         let to = service(1, Protocol::Udp).cluster_ips;
         let sockets: Vec<_> = to.iter().map(|to| node.net.udp_socket("client", *to, 80)).collect();
@@ -266,7 +266,7 @@ fn stale_udp_flows_are_let_go() {
         };
         assert_served_by(0);
         let id = ServiceId::new("ns", "dns");
-        let (old, new) = (slice(&id, &[(0, Place::Here)]), slice(&id, &[(1, Place::Here)]));
+        let (old, new) = (slice(&id, &[(0, Locality::Here)]), slice(&id, &[(1, Locality::Here)]));
         node.plane.slice_changed("dns", Some(&old), Some(Arc::new(new)));
         node.pass();
         // The same sockets, so the same flows: they go to the new pod at once.
@@ -290,7 +290,7 @@ fn connections_to_each_frontend_are_counted_if_asked_for() {
         node.plane = Dataplane::new(layout);
         let mut exposed = service(1, Protocol::Udp);
         exposed.ports[0].node_port = Some(30053);
-        node.expose("dns", exposed, &[(0, Place::Here), (1, Place::Here)]);
+        node.expose("dns", exposed, &[(0, Locality::Here), (1, Locality::Here)]);
         node.expose("none", service(2, Protocol::Udp), &[]);
         node.pass();
         let frontends = [("10.96.0.1", 80, 3), ("fd00:96::1", 80, 2), (NODE[0], 30053, 4)];
@@ -302,8 +302,8 @@ fn connections_to_each_frontend_are_counted_if_asked_for() {
         node.net.call("client", Protocol::Udp, ip("10.96.0.2"), 80);
         // Endpoints come and go; what was counted stays.
         let id = ServiceId::new("ns", "dns");
-        let old = slice(&id, &[(0, Place::Here), (1, Place::Here)]);
-        let new = slice(&id, &[(1, Place::Here)]);
+        let old = slice(&id, &[(0, Locality::Here), (1, Locality::Here)]);
+        let new = slice(&id, &[(1, Locality::Here)]);
         node.plane.slice_changed("dns", Some(&old), Some(Arc::new(new)));
         node.pass();
         let mut counted = BTreeMap::new();
@@ -341,7 +341,7 @@ fn the_tables_can_be_listed_by_others() {
         exposed.external_ips = [ip("198.51.100.1")].into();
         exposed.external = Policy::Local;
         exposed.ports[0].node_port = Some(30080);
-        let both = [(0, Place::Here), (1, Place::Elsewhere)];
+        let both = [(0, Locality::Here), (1, Locality::Elsewhere)];
         node.expose("web", exposed.clone(), &both);
         for (n, choice) in [(2, Choice::sticky(10_800)), (3, Choice::Consistent)] {
             let mut other = LocalService { choice, ..service(n, Protocol::Tcp) };

@@ -24,7 +24,7 @@ impl Default for Budget {
 
 impl Budget {
     /// Takes so much; `None`, now and from now on, when there is not so much left.
-    pub fn take(&mut self, work: usize) -> Option<()> {
+    pub fn charge(&mut self, work: usize) -> Option<()> {
         match self.left.checked_sub(work) {
             Some(left) if !self.overdrawn => {
                 self.left = left;
@@ -50,9 +50,9 @@ mod tests {
     #[test]
     fn what_does_not_fit_ends_it() {
         let mut budget = Budget::default();
-        assert_eq!(budget.take(WORK_MAX - 1), Some(()));
-        assert_eq!((budget.take(2), budget.take(1), budget.take(0)), (None, None, None));
+        assert_eq!(budget.charge(WORK_MAX - 1), Some(()));
+        assert_eq!((budget.charge(2), budget.charge(1), budget.charge(0)), (None, None, None));
         assert!(budget.is_overdrawn() && !Budget::default().is_overdrawn());
-        assert_eq!(Budget::default().take(usize::MAX), None);
+        assert_eq!(Budget::default().charge(usize::MAX), None);
     }
 }

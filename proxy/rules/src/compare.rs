@@ -153,7 +153,7 @@ mod tests {
     use crate::Dataplane;
     use crate::layout::{FAMILIES, Layout};
     use crate::model::{
-        EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol,
+        EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
         ServiceId, Settings, SlicePort,
     };
     use std::sync::Arc;
@@ -162,7 +162,7 @@ mod tests {
         let endpoint = |n: &u8| LocalEndpoint {
             address: [10, 244, 0, *n].into(),
             state: EndpointState::Ready,
-            place: Place::Here,
+            place: Locality::Here,
         };
         let port = SlicePort { name: "".into(), protocol: Protocol::Tcp, port: 8080 };
         Arc::new(LocalSlice {

@@ -13,7 +13,7 @@ use crate::layout::{
     node_port_key, service_key, slot_key, source_range_key,
 };
 use crate::model::{
-    Choice, Cidr, Counting, LocalPort, LocalService, LocalSlice, Place, Policy, Protocol,
+    Choice, Cidr, Counting, LocalPort, LocalService, LocalSlice, Locality, Policy, Protocol,
     ServiceId, Settings, Topology, family_of,
 };
 use crate::packed::Packed;
@@ -174,14 +174,14 @@ impl Work<'_> {
         addresses: &Addresses,
     ) -> Option<CompiledPort> {
         let choice = self.service.choice;
-        self.budget.take(self.slices.endpoints_len(port).saturating_add(1))?;
+        self.budget.charge(self.slices.endpoints_len(port).saturating_add(1))?;
         let mut chosen = select_endpoints(&self.slices, family, port, self.zone);
         chosen.all.truncate(BACKENDS_MAX);
         chosen.here.truncate(BACKENDS_MAX);
         if choice == Choice::Consistent {
             let slots =
                 consistent::table_len(chosen.all.len()) + consistent::table_len(chosen.here.len());
-            self.budget.take(slots)?;
+            self.budget.charge(slots)?;
         }
         let before = self.before.port(family, port);
         let before = before.filter(|before| before.choice != Choice::Consistent);
@@ -222,7 +222,7 @@ impl Work<'_> {
         let mut taken = Vec::new();
         for (frontend, policy) in cluster.chain(balanced).chain(outside).chain(node_port) {
             let weight = compiled.weight(frontend, policy, addresses.blocks);
-            if self.budget.take(weight).is_none() {
+            if self.budget.charge(weight).is_none() {
                 break;
             }
             steps::count(1);
@@ -273,7 +273,7 @@ impl<'a> Before<'a> {
 
 fn hairpin(ports: &[CompiledPort]) -> Box<[IpAddr]> {
     let backends = ports.iter().flat_map(|port| port.all.iter().chain(port.here.iter()));
-    let here = backends.filter(|backend| backend.place == Place::Here);
+    let here = backends.filter(|backend| backend.place == Locality::Here);
     let mut addresses: Vec<IpAddr> = here.map(|backend| backend.address).collect();
     addresses.sort_unstable();
     addresses.dedup();
@@ -416,8 +416,8 @@ impl CompiledPort {
         };
         let is_cluster_ip = matches!(frontend, Frontend::ClusterIp(_));
         let none_here = if self.all.is_empty() { Class::Reject } else { Class::Drop };
-        let all = Class::of(draw_all, self.choice, self.all.len(), Class::Reject).data();
-        let here = Class::of(draw_here, self.choice, self.here.len(), none_here).data();
+        let all = Class::for_endpoints(draw_all, self.choice, self.all.len(), Class::Reject).data();
+        let here = Class::for_endpoints(draw_here, self.choice, self.here.len(), none_here).data();
         // Traffic of the cluster itself to an external frontend may reach all endpoints: it would, without
         // the detour over the outside.
         let (inside_class, uses_all, uses_here) = match (is_cluster_ip, policy) {

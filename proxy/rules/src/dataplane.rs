@@ -246,8 +246,8 @@ impl Dataplane {
     }
 
     /// From now on [`Dataplane::changed_node_ports`] has something to tell.
-    pub fn follow_node_ports(&mut self) {
-        self.node_ports.follow();
+    pub fn track_node_ports(&mut self) {
+        self.node_ports.enable_tracking();
     }
 
     /// Services with node ports that the passes since this was asked last have compiled, as they are now; those that
@@ -257,7 +257,7 @@ impl Dataplane {
         let now = |id: ServiceId| {
             let record = self.services.get(&id);
             let now = record.and_then(|record| {
-                NodePortService::of(record.service.as_ref()?, record.slices.named())
+                NodePortService::from_service(record.service.as_ref()?, record.slices.named())
             });
             (id, now)
         };

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
-use crate::model::{EndpointState, LocalPort, Place, family_of};
+use crate::model::{EndpointState, LocalPort, Locality, family_of};
 use crate::packed::Addressed;
 use crate::steps;
 use proxy_netfilter::nft::Family;
@@ -21,11 +21,11 @@ pub struct Backend {
     /// Port of the endpoint.
     pub port: u16,
     /// Where it runs.
-    pub place: Place,
+    pub place: Locality,
 }
 
 impl Addressed for Backend {
-    type Rest = (u16, Place);
+    type Rest = (u16, Locality);
 
     fn split(self) -> (IpAddr, Self::Rest) {
         (self.address, (self.port, self.place))
@@ -72,18 +72,18 @@ pub fn select_endpoints(
         (f.backend.address, f.backend.port, Reverse((f.state, f.backend.place)))
     });
     candidates.dedup_by_key(|f| (f.backend.address, f.backend.port));
-    let matching_backends = |place: Place, state: EndpointState| -> Vec<Backend> {
+    let matching_backends = |place: Locality, state: EndpointState| -> Vec<Backend> {
         let matching = candidates.iter().filter(|f| f.state == state && f.backend.place >= place);
         matching.map(|f| f.backend).collect()
     };
-    let ready_or_draining = |place: Place| match matching_backends(place, EndpointState::Ready) {
+    let ready_or_draining = |place: Locality| match matching_backends(place, EndpointState::Ready) {
         ready if ready.is_empty() => matching_backends(place, EndpointState::Draining),
         ready => ready,
     };
     let near = zone.and_then(|_| hinted(&candidates));
     SelectedEndpoints {
-        all: near.unwrap_or_else(|| ready_or_draining(Place::Elsewhere)),
-        here: ready_or_draining(Place::Here),
+        all: near.unwrap_or_else(|| ready_or_draining(Locality::Elsewhere)),
+        here: ready_or_draining(Locality::Here),
     }
 }
 

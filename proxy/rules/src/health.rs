@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::model::{EndpointState, LocalSlice, Place, ServiceId};
+use crate::model::{EndpointState, LocalSlice, Locality, ServiceId};
 
 /// The answers of one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub type HealthChecks = BTreeMap<ServiceId, HealthCheck>;
 /// How many of the endpoints are ready and on this node. An endpoint with two families counts once.
 pub fn local_endpoints<'a>(slices: impl Iterator<Item = &'a LocalSlice>) -> usize {
     let endpoints = slices.flat_map(|slice| slice.endpoints.iter());
-    let here = endpoints.filter(|e| (e.state, e.place) == (EndpointState::Ready, Place::Here));
+    let here = endpoints.filter(|e| (e.state, e.place) == (EndpointState::Ready, Locality::Here));
     let (v4, v6): (BTreeSet<IpAddr>, BTreeSet<IpAddr>) =
         here.map(|e| e.address).partition(IpAddr::is_ipv4);
     v4.len().max(v6.len())
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_counts_once_if_it_is_ready_and_here() {
-        let slice = |endpoints: &[(&str, EndpointState, Place)]| LocalSlice {
+        let slice = |endpoints: &[(&str, EndpointState, Locality)]| LocalSlice {
             endpoints: endpoints
                 .iter()
                 .map(|&(address, state, place)| LocalEndpoint {
@@ -48,11 +48,11 @@ mod tests {
         };
         use EndpointState::{Draining, Ready};
         let v4 = slice(&[
-            ("10.0.0.1", Ready, Place::Here),
-            ("10.0.0.2", Ready, Place::Elsewhere),
-            ("10.0.0.3", Draining, Place::Here),
+            ("10.0.0.1", Ready, Locality::Here),
+            ("10.0.0.2", Ready, Locality::Elsewhere),
+            ("10.0.0.3", Draining, Locality::Here),
         ]);
-        let v6 = slice(&[("fd00::1", Ready, Place::Here), ("fd00::4", Ready, Place::Here)]);
+        let v6 = slice(&[("fd00::1", Ready, Locality::Here), ("fd00::4", Ready, Locality::Here)]);
         assert_eq!(local_endpoints([&v4, &v4].into_iter()), 1);
         assert_eq!(local_endpoints([&v4, &v6].into_iter()), 2);
         assert_eq!(local_endpoints([].into_iter()), 0);

@@ -11,8 +11,8 @@ use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 
 use crate::model::{
-    Choice, Cidr, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Policy,
-    Protocol, ServiceId, SlicePort, Topology,
+    Choice, Cidr, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality,
+    Policy, Protocol, ServiceId, SlicePort, Topology,
 };
 
 /// Seconds that a client keeps its endpoint when the service does not say.
@@ -173,7 +173,7 @@ fn endpoint(endpoint: &Endpoint, node_name: &str) -> Option<LocalEndpoint> {
     Some(LocalEndpoint {
         address: endpoint.addresses.first()?.parse().ok().filter(|a| is_forwardable(*a))?,
         state,
-        place: if here { Place::Here } else { Place::Elsewhere },
+        place: if here { Locality::Here } else { Locality::Elsewhere },
     })
 }
 
@@ -309,7 +309,7 @@ mod tests {
             let local = localise_slice(&slice, names, "n1").unwrap();
             local.endpoints.iter().next().map(|e| (e.state, e.place))
         };
-        let used = |state| Some((state, Place::Here));
+        let used = |state| Some((state, Locality::Here));
         assert_eq!(state(None, None, None), used(EndpointState::Ready));
         assert_eq!(state(Some(true), Some(false), Some(true)), used(EndpointState::Ready));
         assert_eq!(state(Some(false), Some(true), Some(true)), used(EndpointState::Draining));

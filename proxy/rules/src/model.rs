@@ -222,11 +222,11 @@ pub struct LocalEndpoint {
     /// Whether to use it.
     pub state: EndpointState,
     /// Where it runs.
-    pub place: Place,
+    pub place: Locality,
 }
 
 impl Addressed for LocalEndpoint {
-    type Rest = (EndpointState, Place);
+    type Rest = (EndpointState, Locality);
 
     fn split(self) -> (IpAddr, Self::Rest) {
         (self.address, (self.state, self.place))
@@ -250,7 +250,7 @@ pub enum EndpointState {
 
 /// Where an endpoint runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum Locality {
     /// On another node.
     Elsewhere,
     /// On this node.

@@ -17,7 +17,7 @@ pub struct NodePortService {
 
 impl NodePortService {
     /// The service, if it has node ports.
-    pub fn of<'a>(
+    pub fn from_service<'a>(
         service: &Arc<LocalService>,
         slices: impl Iterator<Item = (&'a str, &'a Arc<LocalSlice>)>,
     ) -> Option<Self> {
@@ -34,20 +34,20 @@ fn has_some(service: &LocalService) -> bool {
 /// other services cost one look at their ports.
 #[derive(Clone, Debug, Default)]
 pub struct NodePorts {
-    followed: bool,
+    tracking: bool,
     known: HashSet<ServiceId>,
     changed: BTreeSet<ServiceId>,
 }
 
 impl NodePorts {
     /// From now on somebody asks.
-    pub fn follow(&mut self) {
-        self.followed = true;
+    pub fn enable_tracking(&mut self) {
+        self.tracking = true;
     }
 
     /// A service was compiled, and is this now.
-    pub fn compiled(&mut self, id: &ServiceId, service: Option<&LocalService>) {
-        if !self.followed {
+    pub fn record_compiled(&mut self, id: &ServiceId, service: Option<&LocalService>) {
+        if !self.tracking {
             return;
         }
         let changed = match service.is_some_and(has_some) {
@@ -82,13 +82,13 @@ mod tests {
         let id = ServiceId::new("ns", "web");
         let mut ports = NodePorts::default();
         let mut told = |service: Option<LocalService>| {
-            ports.compiled(&id, service.as_ref());
+            ports.record_compiled(&id, service.as_ref());
             ports.take_changed().len()
         };
         assert_eq!(told(Some(with(Some(30_000)))), 0, "nobody asks");
-        ports.follow();
+        ports.enable_tracking();
         let mut told = |service: Option<LocalService>| {
-            ports.compiled(&id, service.as_ref());
+            ports.record_compiled(&id, service.as_ref());
             ports.take_changed().len()
         };
         assert_eq!(told(Some(with(None))), 0);

@@ -104,7 +104,7 @@ impl<T: Addressed + fmt::Debug> fmt::Debug for Packed<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{EndpointState, LocalEndpoint, Place};
+    use crate::model::{EndpointState, LocalEndpoint, Locality};
     use proptest::prelude::*;
 
     proptest! {
@@ -114,7 +114,7 @@ mod tests {
             let endpoint = |&(v4, bits, ready): &(bool, u128, bool)| LocalEndpoint {
                 address: if v4 { IpAddr::V4((bits as u32).into()) } else { IpAddr::V6(bits.into()) },
                 state: if ready { EndpointState::Ready } else { EndpointState::Draining },
-                place: if ready { Place::Elsewhere } else { Place::Here },
+                place: if ready { Locality::Elsewhere } else { Locality::Here },
             };
             let all: Vec<LocalEndpoint> = addresses.iter().map(endpoint).collect();
             let packed: Packed<LocalEndpoint> = all.clone().into();

@@ -51,7 +51,7 @@ pub fn connections(
     protocol: Protocol,
     endpoint: (IpAddr, u16),
 ) -> StaleFlows {
-    let family = AddressFamily::of(endpoint.0);
+    let family = AddressFamily::from_address(endpoint.0);
     let frontend = Frontend { family, address, protocol, port };
     Pair { frontend, address: endpoint.0, port: endpoint.1 }.flows()
 }
@@ -67,7 +67,7 @@ pub struct StaleSet {
 
 impl StaleSet {
     /// A set of these flows, as [`stale_flows`] told them.
-    pub fn of<'a>(flows: impl IntoIterator<Item = &'a StaleFlows>) -> Self {
+    pub fn from_flows<'a>(flows: impl IntoIterator<Item = &'a StaleFlows>) -> Self {
         let mut set = Self::default();
         for stale in flows {
             let (orig, reply) = (&stale.filter.orig, &stale.filter.reply);
@@ -110,7 +110,7 @@ pub struct Allowed {
 
 impl Allowed {
     /// The frontends of these elements.
-    pub fn of<'a>(entries: impl IntoIterator<Item = &'a SetElement>) -> Self {
+    pub fn from_elements<'a>(entries: impl IntoIterator<Item = &'a SetElement>) -> Self {
         let mut frontends: HashMap<Frontend, HashSet<(IpAddr, u16)>> = HashMap::new();
         for entry in entries {
             if let Some(pair) = Pair::of(entry) {
@@ -212,7 +212,7 @@ impl Frontend {
     /// What a connection was opened to: an address, or else a node port.
     fn of(flow: &Flow) -> Option<[Self; 2]> {
         let protocol = Protocol::from_number(flow.orig.proto)?;
-        let (family, port) = (AddressFamily::of(flow.orig.dst), flow.orig.dst_port);
+        let (family, port) = (AddressFamily::from_address(flow.orig.dst), flow.orig.dst_port);
         let at = |address| Self { family, address, protocol, port };
         Some([at(Some(flow.orig.dst)), at(None)])
     }
@@ -305,7 +305,8 @@ mod tests {
 
     #[test]
     fn after_a_fresh_start_flows_to_what_is_no_endpoint_are_stale() {
-        let allowed = Allowed::of(&[slot(Protocol::Udp, 0, 7), slot(Protocol::Tcp, 0, 7)]);
+        let allowed =
+            Allowed::from_elements(&[slot(Protocol::Udp, 0, 7), slot(Protocol::Tcp, 0, 7)]);
         let flow = |endpoint: u8, proto: u8| {
             let tuple = |src, dst, src_port, dst_port| proxy_netfilter::ct::Tuple {
                 src: ip(src),

@@ -71,7 +71,7 @@ pub struct StaleFlowKey {
 
 impl StaleFlowKey {
     /// The key of these flows; none when they were not sent to an endpoint by us.
-    pub fn of(flows: &StaleFlows) -> Option<Self> {
+    pub fn from_flows(flows: &StaleFlows) -> Option<Self> {
         let (orig, reply) = (&flows.filter.orig, &flows.filter.reply);
         let proto = [orig.proto?];
         let (to_port, from_port) = (orig.dst_port?.to_be_bytes(), reply.src_port?.to_be_bytes());
@@ -113,7 +113,7 @@ impl StaleFlowLog {
     }
 
     /// Appends the commands that take it away, whether it is there or not.
-    pub fn close(&self, batch: &mut Batch) {
+    pub fn delete_table(&self, batch: &mut Batch) {
         for family in &self.families {
             batch.push(*family, &Command::NewTable(Table::named(&self.table), Existing::Keep));
             batch.push(*family, &Command::DelTable(Table::named(&self.table)));
@@ -121,8 +121,8 @@ impl StaleFlowLog {
     }
 
     /// Appends the commands that set it anew, empty.
-    pub fn open(&self, batch: &mut Batch) {
-        self.close(batch);
+    pub fn create_table(&self, batch: &mut Batch) {
+        self.delete_table(batch);
         for family in &self.families {
             let table = Table { flags: Some(self.flags), ..Table::named(&self.table) };
             batch.push(*family, &Command::NewTable(table, Existing::Keep));
@@ -147,7 +147,7 @@ impl StaleFlowLog {
     }
 
     /// Appends the commands that add keys that are not there.
-    pub fn add(&self, keys: &BTreeSet<StaleFlowKey>, batch: &mut Batch) {
+    pub fn add_keys(&self, keys: &BTreeSet<StaleFlowKey>, batch: &mut Batch) {
         for (family, set, run) in self.runs(keys) {
             let members = run.iter().map(|key| (&key.key, None));
             batch.add_pairs(family, &self.table, set.name(), members);
@@ -155,7 +155,7 @@ impl StaleFlowLog {
     }
 
     /// Appends the commands that remove keys that are there.
-    pub fn remove(&self, keys: &BTreeSet<StaleFlowKey>, batch: &mut Batch) {
+    pub fn remove_keys(&self, keys: &BTreeSet<StaleFlowKey>, batch: &mut Batch) {
         for (family, set, run) in self.runs(keys) {
             batch.del_keys(family, &self.table, set.name(), run.iter().map(|key| &key.key));
         }
@@ -269,10 +269,10 @@ mod tests {
 
     #[test]
     fn keys_hold_frontend_and_endpoint_in_the_order_of_the_registers() {
-        let key = StaleFlowKey::of(&flows(Some([10, 96, 0, 1]))).unwrap();
+        let key = StaleFlowKey::from_flows(&flows(Some([10, 96, 0, 1]))).unwrap();
         let expected = [10, 96, 0, 1, 17, 0, 0, 0, 0, 53, 0, 0, 10, 0, 0, 7, 0x14, 0xe9, 0, 0];
         assert_eq!((key.set, key.key.bytes()), (StaleFlowSet::Addresses, &expected[..]));
-        let key = StaleFlowKey::of(&flows(None)).unwrap();
+        let key = StaleFlowKey::from_flows(&flows(None)).unwrap();
         assert_eq!((key.set, key.key.bytes()), (StaleFlowSet::NodePorts, &expected[4..]));
     }
 
@@ -280,6 +280,6 @@ mod tests {
     fn flows_that_pass_a_service_by_are_not_caught() {
         let mut bypassed = flows(Some([10, 96, 0, 1]));
         bypassed.filter.reply = TupleFilter::default();
-        assert_eq!(StaleFlowKey::of(&bypassed), None);
+        assert_eq!(StaleFlowKey::from_flows(&bypassed), None);
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn count(_steps: usize) {}
 
 /// The steps that `work` takes on this thread.
 #[cfg(test)]
-pub(crate) fn of(work: impl FnOnce()) -> u64 {
+pub(crate) fn count_during(work: impl FnOnce()) -> u64 {
     STEPS.with(|all| all.set(0));
     work();
     STEPS.with(std::cell::Cell::get)

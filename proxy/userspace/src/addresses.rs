@@ -119,7 +119,7 @@ impl ServiceAddresses {
                 message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
             }
             let done = request.execute().await;
-            outcome = outcome.and(self.told("add", *address, done, libc::EEXIST));
+            outcome = outcome.and(self.describe_failure("add", *address, done, libc::EEXIST));
         }
         outcome
     }
@@ -137,7 +137,8 @@ impl ServiceAddresses {
                 continue;
             };
             let done = self.handle.address().del(message).execute().await;
-            outcome = outcome.and(self.told("remove", address, done, libc::EADDRNOTAVAIL));
+            outcome =
+                outcome.and(self.describe_failure("remove", address, done, libc::EADDRNOTAVAIL));
         }
         outcome
     }
@@ -182,7 +183,7 @@ impl ServiceAddresses {
     }
 
     /// `harmless` is the answer that means that it was so already.
-    fn told(
+    fn describe_failure(
         &self,
         what: &'static str,
         address: IpAddr,

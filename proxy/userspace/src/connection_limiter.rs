@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct ConnectionLimiter {
     all: usize,
     each: usize,
-    held: Arc<Mutex<ConnectionCounts>>,
+    counts: Arc<Mutex<ConnectionCounts>>,
 }
 
 #[derive(Debug, Default)]
@@ -31,13 +31,13 @@ pub struct ConnectionPermit {
 impl ConnectionLimiter {
     /// So many, and so many for each client.
     pub fn new(all: usize, each: usize) -> Self {
-        Self { all, each, held: Arc::default() }
+        Self { all, each, counts: Arc::default() }
     }
 
     /// A place for a client, if there is one. Processes of this machine share their address: for them only the sum counts.
-    pub fn take(&self, client: IpAddr) -> Option<ConnectionPermit> {
+    pub fn admit(&self, client: IpAddr) -> Option<ConnectionPermit> {
         let client = client.to_canonical();
-        let mut held = self.held();
+        let mut held = self.counts();
         let own = held.by_client.get(&client).copied().unwrap_or_default();
         if held.sum >= self.all || (own >= self.each && !client.is_loopback()) {
             return None;
@@ -47,14 +47,14 @@ impl ConnectionLimiter {
         Some(ConnectionPermit { limiter: self.clone(), client })
     }
 
-    fn held(&self) -> MutexGuard<'_, ConnectionCounts> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn counts(&self) -> MutexGuard<'_, ConnectionCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut held = self.limiter.held();
+        let mut held = self.limiter.counts();
         held.sum = held.sum.saturating_sub(1);
         if let Some(count) = held.by_client.get_mut(&self.client) {
             *count = count.saturating_sub(1);
@@ -74,15 +74,16 @@ mod tests {
         let limiter = ConnectionLimiter::new(10, 4);
         let [greedy, mapped, other, itself] =
             ["10.0.0.1", "::ffff:10.0.0.1", "10.0.0.2", "127.0.0.1"].map(|ip| ip.parse().unwrap());
-        let mut held: Vec<ConnectionPermit> = (0..9).filter_map(|_| limiter.take(greedy)).collect();
-        assert_eq!((held.len(), limiter.take(mapped).is_none()), (4, true));
-        held.extend(limiter.take(other));
+        let mut held: Vec<ConnectionPermit> =
+            (0..9).filter_map(|_| limiter.admit(greedy)).collect();
+        assert_eq!((held.len(), limiter.admit(mapped).is_none()), (4, true));
+        held.extend(limiter.admit(other));
         assert_eq!(held.len(), 5);
-        held.extend((0..9).filter_map(|_| limiter.take(itself)));
-        assert_eq!((held.len(), limiter.take(other).is_none()), (10, true));
+        held.extend((0..9).filter_map(|_| limiter.admit(itself)));
+        assert_eq!((held.len(), limiter.admit(other).is_none()), (10, true));
         held.remove(0);
-        assert!(limiter.take(greedy).is_some());
+        assert!(limiter.admit(greedy).is_some());
         drop(held);
-        assert!(limiter.held().by_client.is_empty() && limiter.held().sum == 0);
+        assert!(limiter.counts().by_client.is_empty() && limiter.counts().sum == 0);
     }
 }

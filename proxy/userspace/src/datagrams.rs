@@ -163,7 +163,7 @@ impl Sessions {
         if self.open.len() >= self.shared.limits.sessions {
             self.end_oldest();
         }
-        let Some(place) = self.shared.room.take(client.ip()) else {
+        let Some(place) = self.shared.room.admit(client.ip()) else {
             return self.refused("bound");
         };
         let socket = match connected(backend) {

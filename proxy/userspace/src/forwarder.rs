@@ -77,7 +77,7 @@ pub struct Forwarder {
     plan: Mutex<Plan>,
     changed: Notify,
     /// How many of the two sources have been heard completely.
-    heard: watch::Sender<usize>,
+    complete_sources: watch::Sender<usize>,
     /// What load balancers are told.
     health_checks: watch::Sender<Arc<HealthChecks>>,
 }
@@ -99,7 +99,7 @@ impl Forwarder {
         Self {
             plan: Mutex::new(plan),
             changed: Notify::new(),
-            heard: watch::Sender::new(0),
+            complete_sources: watch::Sender::new(0),
             health_checks: watch::Sender::new(Arc::default()),
         }
     }
@@ -121,14 +121,14 @@ impl Forwarder {
             plan.zone_changed(zone);
             changed.into_iter().for_each(|(id, now)| plan.service_replaced(&id, now));
         }
-        self.heard.send_replace(SOURCES);
+        self.complete_sources.send_replace(SOURCES);
         self.changed.notify_one();
     }
 
     /// Returns once everything has been heard. Cancel safe.
     pub async fn complete(&self) {
         // The sender lives in self: the channel cannot close.
-        let _ = self.heard.subscribe().wait_for(|heard| *heard >= SOURCES).await;
+        let _ = self.complete_sources.subscribe().wait_for(|sources| *sources >= SOURCES).await;
     }
 
     /// Notes a service as it is now, or that there is none.
@@ -156,7 +156,7 @@ impl Forwarder {
 
     /// One more of the two sources has been heard completely.
     pub fn source_complete(&self) {
-        self.heard.send_modify(|heard| *heard += 1);
+        self.complete_sources.send_modify(|sources| *sources += 1);
     }
 
     fn plan(&self) -> MutexGuard<'_, Plan> {

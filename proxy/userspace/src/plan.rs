@@ -402,7 +402,7 @@ impl Plan {
         let has = |family: &Family| service.cluster_ips.iter().any(|ip| family_of(*ip) == *family);
         for family in families.filter(has) {
             for port in service.ports.iter().filter(|port| self.serves(port.protocol)) {
-                if budget.take(slices.endpoints_len(port).saturating_add(1)).is_none() {
+                if budget.charge(slices.endpoints_len(port).saturating_add(1)).is_none() {
                     return found;
                 }
                 let chosen = select_endpoints(&slices, family, port, zone);
@@ -419,7 +419,7 @@ impl Plan {
                 let balanced = endpoints.external(&service_port, service, &service.source_ranges);
                 let mut add =
                     |address: IpAddr, number: u16, rank, target: &Arc<FrontendBackends>| {
-                        if family_of(address) == family && budget.take(FRONTEND_WORK).is_some() {
+                        if family_of(address) == family && budget.charge(FRONTEND_WORK).is_some() {
                             let at = SocketAddr::new(address, number);
                             let frontend = Frontend { protocol: port.protocol, at };
                             found.push((frontend, rank, target.clone()));

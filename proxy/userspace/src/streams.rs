@@ -43,7 +43,7 @@ pub async fn forward(
                 continue;
             }
         };
-        let Some(place) = shared.room.take(client.ip()) else {
+        let Some(place) = shared.room.admit(client.ip()) else {
             shared.metrics.refused.with_label_values(&["bound"]).inc();
             let _ = stream.set_zero_linger();
             continue;

@@ -14,7 +14,7 @@ use proto_daemon::drain::Drain;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::statusz::StatusBoard;
 use proxy_rules::model::{
-    Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol,
+    Choice, EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
     ServiceId, Settings, SlicePort,
 };
 use proxy_userspace::{ForwardMetrics, Forwarder, ForwarderLimits, Options};
@@ -75,7 +75,7 @@ fn slice(addresses: &[&str]) -> Arc<LocalSlice> {
     let endpoint = |address: &&str| LocalEndpoint {
         address: address.parse().unwrap(),
         state: EndpointState::Ready,
-        place: Place::Here,
+        place: Locality::Here,
     };
     let port = |name: &str, protocol| SlicePort { name: name.into(), protocol, port: PORT };
     Arc::new(LocalSlice {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
-use proxy_dns::message::{self, Fault};
+use proxy_dns::message::{self, RequestError};
 
 fn asked(name: &str, kind: RecordType) -> Message {
     let mut message = Message::new(7, MessageType::Query, OpCode::Query);
@@ -52,8 +52,8 @@ pub mod dns_request {
     pub fn check(bytes: &[u8]) {
         let request = match message::read(bytes) {
             Ok(request) => request,
-            Err(Fault::Ignore) => return,
-            Err(Fault::Answer(answer)) => return said(*answer, 512),
+            Err(RequestError::Ignore) => return,
+            Err(RequestError::Answer(answer)) => return said(*answer, 512),
         };
         let limit = message::datagram_limit(&request.message);
         let zone = zone().expect("a zone");

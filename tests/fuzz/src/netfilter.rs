@@ -54,7 +54,7 @@ fn messages(is_wanted: impl Fn(u16) -> bool) -> Vec<Vec<u8>> {
 /// Whole datagrams: framing, errors and ends of dumps, all decoders, and the fake kernel's answer.
 pub mod netlink {
     use proxy_netfilter::ack::Ack;
-    use proxy_netfilter::fake::Kernel;
+    use proxy_netfilter::fake::FakeKernel;
     use proxy_netfilter::nft::Ruleset;
     use proxy_netfilter::nft::batch::Answer;
 
@@ -77,7 +77,7 @@ pub mod netlink {
         }
         let elements: usize = rules.tables.values().map(|table| table.elements_len()).sum();
         assert!(elements * 4 <= bytes.len());
-        let mut kernel = Kernel::default();
+        let mut kernel = FakeKernel::default();
         let answered: usize = kernel.send(bytes).iter().map(Vec::len).sum();
         assert!(answered <= bytes.len() * 4 + 4096, "{answered} bytes of answer");
     }

@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use proxy_netfilter::ct::{self, AddressFamily, Flow, FlowFilter, Tuple, TupleFilter};
-use proxy_netfilter::fake::Kernel;
+use proxy_netfilter::fake::FakeKernel;
 use proxy_netfilter::nflog;
 use proxy_netfilter::nft::batch::Query;
 use proxy_netfilter::nft::command::{Command, Existing};
@@ -168,7 +168,7 @@ pub fn datagrams() -> Vec<Vec<u8>> {
     batch.extend(Family::Ip, &commands());
     let mut all = vec![batch.finish().unwrap().bytes];
     // What a kernel answers: acknowledgements, and dumps of all that is there.
-    let mut kernel = Kernel::default();
+    let mut kernel = FakeKernel::default();
     let mut batch = Batch::new(1, None);
     batch.extend(Family::Ip6, &commands()[..8]);
     all.extend(kernel.send(&batch.finish().unwrap().bytes));

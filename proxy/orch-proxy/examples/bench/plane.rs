@@ -9,8 +9,8 @@ use proxy_kernel::{Session, Socket};
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,
-    Settings, SlicePort,
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
+    ServiceId, Settings, SlicePort,
 };
 use proxy_rules::{Dataplane, Pass};
 
@@ -232,7 +232,7 @@ fn slice(n: u32, variant: u32, endpoints: u32) -> Arc<LocalSlice> {
     let endpoint = |k: u32| {
         let last = if k == 0 { variant * 7 } else { k };
         let address = IpAddr::from((0x0b00_0000 + n * 8 + last).to_be_bytes());
-        LocalEndpoint { address, state: EndpointState::Ready, place: Place::Elsewhere }
+        LocalEndpoint { address, state: EndpointState::Ready, place: Locality::Elsewhere }
     };
     Arc::new(LocalSlice {
         service: id(n),

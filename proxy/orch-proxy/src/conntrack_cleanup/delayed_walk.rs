@@ -55,12 +55,12 @@ impl ConntrackWalker {
                 }
                 None => walks.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
-            let heard = match next {
+            let events = match next {
                 Ok((work, keys)) => self.walk(work, keys),
                 Err(RecvTimeoutError::Timeout) => self.walk_delayed(),
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            if heard.into_iter().any(|heard| self.back.send(heard).is_err()) {
+            if events.into_iter().any(|event| self.back.send(event).is_err()) {
                 return;
             }
         }

@@ -48,7 +48,7 @@ impl StaleFlowLogKeeper {
             .as_ref()
             .is_some_and(|stale_flow_log| stale_flow_log.flags == TableFlags::NONE)
         {
-            keeper.commit(StaleFlowLog::close);
+            keeper.commit(StaleFlowLog::delete_table);
         }
         keeper
     }
@@ -68,9 +68,9 @@ impl StaleFlowLogKeeper {
         let is_set = !self.keys.is_empty();
         let done = self.commit(|stale_flow_log, batch| {
             if !is_set {
-                stale_flow_log.open(batch);
+                stale_flow_log.create_table(batch);
             }
-            stale_flow_log.add(&new, batch);
+            stale_flow_log.add_keys(&new, batch);
         });
         if done {
             self.keys.extend(new.into_iter().map(|key| (key, 0)));
@@ -100,7 +100,11 @@ impl StaleFlowLogKeeper {
         }
         let is_empty = self.keys.is_empty();
         self.commit(|stale_flow_log, batch| {
-            if is_empty { stale_flow_log.close(batch) } else { stale_flow_log.remove(&over, batch) }
+            if is_empty {
+                stale_flow_log.delete_table(batch)
+            } else {
+                stale_flow_log.remove_keys(&over, batch)
+            }
         });
     }
 
@@ -122,7 +126,7 @@ impl StaleFlowLogKeeper {
         );
         self.keys.clear();
         let mut batch = session.batch(None);
-        stale_flow_log.close(&mut batch);
+        stale_flow_log.delete_table(&mut batch);
         // Best effort: what is left reports to nobody, and is replaced by the next.
         let _ = session.commit(batch);
         if matches!(error, CommitError::Refused { .. }) {
@@ -168,7 +172,7 @@ fn listen(
     wanted: &AtomicBool,
 ) {
     while wanted.load(Ordering::Relaxed) {
-        let heard = log.wait(LISTEN, |tuple| {
+        let waited = log.wait(LISTEN, |tuple| {
             // Several packets of a flow may be under way: all but the first find it gone.
             match session.delete_tuple(&tuple) {
                 Ok(deleted) => metrics.flows_deleted.inc_by(u64::from(deleted)),
@@ -177,7 +181,7 @@ fn listen(
                 }
             }
         });
-        if let Err(error) = heard {
+        if let Err(error) = waited {
             tracing::warn!(
                 %error,
                 "cannot read the packet log; stale flows end only when a conntrack walk finds them"

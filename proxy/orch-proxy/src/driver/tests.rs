@@ -9,8 +9,8 @@ use proxy_rules::Dataplane;
 use proxy_rules::diff::{Difference, diff};
 use proxy_rules::layout::FAMILIES;
 use proxy_rules::model::{
-    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Place, Protocol, ServiceId,
-    Settings, SlicePort,
+    EndpointState, LocalEndpoint, LocalPort, LocalService, LocalSlice, Locality, Protocol,
+    ServiceId, Settings, SlicePort,
 };
 
 const TABLE: &str = "orch-proxy";
@@ -53,7 +53,7 @@ fn endpoints(lasts: &[u8]) -> LocalSlice {
     let endpoint = |last: &u8| LocalEndpoint {
         address: [10, 244, 0, *last].into(),
         state: EndpointState::Ready,
-        place: Place::Elsewhere,
+        place: Locality::Elsewhere,
     };
     LocalSlice {
         service: id(),

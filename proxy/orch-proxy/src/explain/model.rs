@@ -9,7 +9,7 @@ use proto_client::{Client, ClientError, ListParams};
 use proxy_rules::Dataplane;
 use proxy_rules::layout::Layout;
 use proxy_rules::localise::{is_forwarded, localise_service, localise_slice};
-use proxy_rules::model::{LocalService, LocalSlice, Place, Protocol, ServiceId};
+use proxy_rules::model::{LocalService, LocalSlice, Locality, Protocol, ServiceId};
 
 use crate::app::{self, BuildError};
 use crate::config::Config;
@@ -139,7 +139,7 @@ impl Model {
             let ports = slice.ports.iter().filter(|p| *p.name == *port && p.protocol == protocol);
             for number in ports.map(|port| port.port) {
                 lines.extend(slice.endpoints.iter().map(|endpoint| {
-                    let place = if endpoint.place == Place::Here { "here" } else { "elsewhere" };
+                    let place = if endpoint.place == Locality::Here { "here" } else { "elsewhere" };
                     let (address, state) = (endpoint.address, endpoint.state);
                     format!("  {address} port {number}: {state:?}, {place} ({name})")
                 }));

@@ -6,14 +6,14 @@ use super::tests::{
 use super::*;
 use crate::health::HealthCheck;
 use crate::layout::FAMILIES;
-use crate::model::{EndpointState, InterfaceName, LocalTraffic, Place, Policy, Protocol};
+use crate::model::{EndpointState, InterfaceName, LocalTraffic, Locality, Policy, Protocol};
 use crate::trace::{Origin, Packet, PacketOutcome, Sender, SetUpdate, possible_outcomes, trace};
+use Locality::{Elsewhere, Here};
 use Origin::{Host, Network};
-use Place::{Elsewhere, Here};
 use Sender::{Itself, Masqueraded};
 use std::net::IpAddr;
 
-const ENDPOINTS: [(&str, Place); 3] =
+const ENDPOINTS: [(&str, Locality); 3] =
     [("10.244.1.6", Here), ("10.244.2.6", Elsewhere), ("10.244.3.6", Elsewhere)];
 
 fn sticky(service: LocalService) -> LocalService {
@@ -56,8 +56,8 @@ fn endpoint(outcome: &PacketOutcome) -> String {
 /// Gives the service of [`node`] other endpoints.
 fn change_endpoints(
     node: &mut Dataplane,
-    from: &[(&str, Place)],
-    to: &[(&str, Place)],
+    from: &[(&str, Locality)],
+    to: &[(&str, Locality)],
 ) -> Transaction {
     let id = ServiceId::new("ns", "web");
     let (old, new) = (slice(&id, from), slice(&id, to));

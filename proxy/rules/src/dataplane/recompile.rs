@@ -141,7 +141,7 @@ impl Dataplane {
             None => self.health_checks.remove(id).map(drop),
         };
         self.health_checks_changed |= was.is_some();
-        self.node_ports.compiled(id, record.service.as_deref());
+        self.node_ports.record_compiled(id, record.service.as_deref());
         let Some(service) = &record.service else { return Some(Compiled::default()) };
         let (zone, mut made) = (self.zone.as_deref(), None);
         let whole = (self.isolate)(&mut || {

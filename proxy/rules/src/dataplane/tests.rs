@@ -2,11 +2,12 @@ use super::*;
 use crate::diff::{self, diff};
 use crate::layout::FAMILIES;
 use crate::model::{
-    EndpointState, Leaving, LocalEndpoint, LocalPort, Place, Policy, Protocol, Settings, SlicePort,
+    EndpointState, Leaving, LocalEndpoint, LocalPort, Locality, Policy, Protocol, Settings,
+    SlicePort,
 };
 use crate::trace::{Origin, Packet, PacketOutcome, Sender, possible_outcomes};
 use proptest::prelude::*;
-use proxy_netfilter::fake::Kernel;
+use proxy_netfilter::fake::FakeKernel;
 use proxy_netfilter::nft::Batch;
 use proxy_netfilter::nft::numbers::TableFlags;
 use std::collections::HashMap;
@@ -43,13 +44,13 @@ pub(super) fn service(cluster_ips: &[&str]) -> LocalService {
     }
 }
 
-pub(super) fn slice(id: &ServiceId, endpoints: &[(&str, Place)]) -> LocalSlice {
+pub(super) fn slice(id: &ServiceId, endpoints: &[(&str, Locality)]) -> LocalSlice {
     let ports = [Protocol::Tcp, Protocol::Udp].map(|protocol| SlicePort {
         name: "".into(),
         protocol,
         port: 8080,
     });
-    let endpoint = |&(address, place): &(&str, Place)| LocalEndpoint {
+    let endpoint = |&(address, place): &(&str, Locality)| LocalEndpoint {
         address: ip(address),
         state: EndpointState::Ready,
         place,
@@ -63,7 +64,7 @@ pub(super) fn slice(id: &ServiceId, endpoints: &[(&str, Place)]) -> LocalSlice {
 }
 
 /// A node with one service, loaded.
-pub(super) fn node(service: LocalService, endpoints: &[(&str, Place)]) -> Dataplane {
+pub(super) fn node(service: LocalService, endpoints: &[(&str, Locality)]) -> Dataplane {
     let id = ServiceId::new("ns", "web");
     let mut node = Dataplane::new(layout());
     node.service_changed(&id, Some(Arc::new(service)));
@@ -95,8 +96,8 @@ pub(super) fn sent(to: &[&str], from: Sender) -> Vec<PacketOutcome> {
     to.iter().map(|to| PacketOutcome::Sent { to: ip(to), port: 8080, from }).collect()
 }
 
+use Locality::{Elsewhere, Here};
 use Origin::{Host, Network};
-use Place::{Elsewhere, Here};
 use Sender::{Itself, Masqueraded};
 
 #[test]
@@ -132,7 +133,7 @@ fn without_endpoints_a_connection_is_refused() {
 
 #[test]
 fn the_internal_policy_local_keeps_to_this_node() {
-    let local = |endpoints: &[(&str, Place)]| {
+    let local = |endpoints: &[(&str, Locality)]| {
         let service = LocalService { internal: Policy::Local, ..service(&["10.96.0.1"]) };
         ask(&node(service, endpoints), Network, "10.244.1.9", "10.96.0.1", 80)
     };
@@ -253,7 +254,8 @@ fn a_cluster_address_beats_the_same_external_address() {
 #[test]
 fn one_endpoint_costs_two_elements() {
     let many: Vec<String> = (1..=100).map(|n| format!("10.244.2.{n}")).collect();
-    let mut endpoints: Vec<(&str, Place)> = many.iter().map(|a| (a.as_str(), Elsewhere)).collect();
+    let mut endpoints: Vec<(&str, Locality)> =
+        many.iter().map(|a| (a.as_str(), Elsewhere)).collect();
     let mut node = node(service(&["10.96.0.1"]), &endpoints);
     let id = ServiceId::new("ns", "web");
     endpoints[3].0 = "10.244.3.200";
@@ -287,7 +289,7 @@ fn a_service_on_the_number_of_a_node_port_is_not_masqueraded_for_it() {
 fn a_full_map_asks_for_a_reload_with_more_room() {
     let mut node = node(service(&["10.96.0.1"]), &[(POD_HERE, Here)]);
     let many: Vec<String> = (0..400).map(|n| format!("10.244.{}.{}", n / 200, n % 200)).collect();
-    let endpoints: Vec<(&str, Place)> = many.iter().map(|a| (a.as_str(), Elsewhere)).collect();
+    let endpoints: Vec<(&str, Locality)> = many.iter().map(|a| (a.as_str(), Elsewhere)).collect();
     let old = slice(&ServiceId::new("ns", "web"), &[]);
     let new = slice(&old.service, &endpoints);
     node.slice_changed("web-1", Some(&old), Some(Arc::new(new)));
@@ -444,7 +446,7 @@ fn canonical(node: &Dataplane) -> Vec<Canonical> {
     all
 }
 
-fn send(kernel: &mut Kernel, encode: impl FnOnce(&mut Batch)) {
+fn send(kernel: &mut FakeKernel, encode: impl FnOnce(&mut Batch)) {
     let mut batch = Batch::new(1, None);
     encode(&mut batch);
     if !batch.is_empty() {
@@ -458,7 +460,7 @@ fn send(kernel: &mut Kernel, encode: impl FnOnce(&mut Batch)) {
 proptest! {
     #[test]
     fn changes_lead_where_a_fresh_start_leads(history in proptest::collection::vec((events(), any::<bool>()), 1..40)) {
-        let (mut world, mut node, mut kernel) = (World::default(), Dataplane::new(layout()), Kernel::default());
+        let (mut world, mut node, mut kernel) = (World::default(), Dataplane::new(layout()), FakeKernel::default());
         let layout = layout();
         send(&mut kernel, |batch| node.load().encode(&layout, batch));
         for (event, pause) in history {

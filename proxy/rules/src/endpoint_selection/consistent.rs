@@ -88,13 +88,13 @@ fn mix(number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Place;
+    use crate::model::Locality;
     use std::collections::HashMap;
 
     fn backends(count: u16) -> Vec<Backend> {
         let backend = |n: u16| {
             let [high, low] = n.to_be_bytes();
-            Backend { address: [10, 0, high, low].into(), port: 80, place: Place::Elsewhere }
+            Backend { address: [10, 0, high, low].into(), port: 80, place: Locality::Elsewhere }
         };
         (0..count).map(backend).collect()
     }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn where_an_endpoint_runs_makes_no_difference() {
-        let here = |b: Backend| Backend { place: Place::Here, ..b };
+        let here = |b: Backend| Backend { place: Locality::Here, ..b };
         let there = build_table(&backends(5));
         let moved = build_table(&backends(5).into_iter().map(here).collect::<Vec<_>>());
         assert!(there.iter().map(|b| b.address).eq(moved.iter().map(|b| b.address)));

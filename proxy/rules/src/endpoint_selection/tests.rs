@@ -2,7 +2,7 @@ use super::*;
 use crate::model::{LocalEndpoint, LocalSlice, Protocol, ServiceId, SlicePort};
 use proptest::prelude::*;
 
-fn slice(endpoints: &[(u8, EndpointState, Place)]) -> LocalSlice {
+fn slice(endpoints: &[(u8, EndpointState, Locality)]) -> LocalSlice {
     LocalSlice {
         service: ServiceId::new("ns", "web"),
         ports: [SlicePort { name: "http".into(), protocol: Protocol::Tcp, port: 8080 }].into(),
@@ -41,7 +41,7 @@ fn check(slices: &[LocalSlice], all: &[u8], here: &[u8]) {
 #[test]
 fn ready_ones_are_used_and_draining_ones_when_there_is_none() {
     use EndpointState::{Down, Draining, Ready};
-    use Place::{Elsewhere, Here};
+    use Locality::{Elsewhere, Here};
     check(&[], &[], &[]);
     check(&[slice(&[(1, Ready, Here), (2, Draining, Here), (3, Ready, Elsewhere)])], &[1, 3], &[1]);
     // No ready one here: the draining one takes local traffic, and none of the other.
@@ -54,7 +54,7 @@ fn ready_ones_are_used_and_draining_ones_when_there_is_none() {
 
 #[test]
 fn ports_are_matched_by_name_and_protocol_and_endpoints_by_family() {
-    let slices = [slice(&[(1, EndpointState::Ready, Place::Here)])];
+    let slices = [slice(&[(1, EndpointState::Ready, Locality::Here)])];
     assert_eq!(
         select_endpoints(&SlicesByPort::new(slices.iter()), Family::Ip, &port("other"), None),
         SelectedEndpoints::default()
@@ -73,7 +73,7 @@ fn ports_are_matched_by_name_and_protocol_and_endpoints_by_family() {
 /// Last bytes of the addresses that are chosen in zone `a`, of endpoints that are hinted for these zones.
 fn near(zone: Option<&str>, endpoints: &[(u8, EndpointState, &[&str])]) -> Vec<u8> {
     let plain: Vec<_> =
-        endpoints.iter().map(|(n, state, _)| (*n, *state, Place::Elsewhere)).collect();
+        endpoints.iter().map(|(n, state, _)| (*n, *state, Locality::Elsewhere)).collect();
     let hints = endpoints.iter().map(|(.., zones)| zones.iter().map(|z| (*z).into()).collect());
     let slices = [LocalSlice { hints: hints.collect(), ..slice(&plain) }];
     let chosen =
@@ -100,7 +100,8 @@ fn hints_keep_traffic_in_the_zone_if_they_are_complete() {
 }
 
 fn backends() -> impl Strategy<Value = Vec<Backend>> {
-    let backend = |n: u8| Backend { address: [10, 0, 0, n].into(), port: 80, place: Place::Here };
+    let backend =
+        |n: u8| Backend { address: [10, 0, 0, n].into(), port: 80, place: Locality::Here };
     proptest::collection::btree_set(0u8..12, 0..10)
         .prop_map(move |set| set.into_iter().map(backend).collect())
 }

@@ -71,7 +71,12 @@ pub enum Class {
 
 impl Class {
     /// The class by which `count` slots are drawn from, or what `otherwise` says when there are none.
-    pub fn of(draw: EndpointPool, choice: Choice, count: usize, otherwise: Self) -> Self {
+    pub fn for_endpoints(
+        draw: EndpointPool,
+        choice: Choice,
+        count: usize,
+        otherwise: Self,
+    ) -> Self {
         match u32::try_from(count.min(BACKENDS_MAX)) {
             Ok(0) | Err(_) => otherwise,
             Ok(count) => Self::Balance(draw, choice, count),

@@ -18,7 +18,8 @@ fn classes_come_back_from_their_words() {
         assert_eq!(Class::from_data(class.data().bytes()), Some(class));
     }
     assert_eq!((Class::from_word(0x7fff << 15), Class::from_word(0xffff_0003)), (None, None));
-    let of = |count| Class::of(EndpointPool::Service, Choice::Random, count, Class::Drop);
+    let of =
+        |count| Class::for_endpoints(EndpointPool::Service, Choice::Random, count, Class::Drop);
     assert_eq!(of(0), Class::Drop);
     let most = Class::Balance(EndpointPool::Service, Choice::Random, HERE_FIRST_SLOT);
     assert_eq!(of(100_000), most);

@@ -14,7 +14,7 @@ use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
 use proxy_rules::model::{
     Choice, Cidr, EndpointState, InterfaceName, LocalEndpoint, LocalPort, LocalService, LocalSlice,
-    LocalTraffic, Place, Policy, Protocol, ServiceId, Settings, SlicePort, Topology, family_of,
+    LocalTraffic, Locality, Policy, Protocol, ServiceId, Settings, SlicePort, Topology, family_of,
 };
 use proxy_rules::trace::{Origin, Packet, PacketOutcome, Sender};
 
@@ -53,7 +53,7 @@ pub fn cases(slice: u32) -> u32 {
 pub struct World {
     pub services: Vec<(LocalService, Vec<LocalSlice>)>,
     /// Where each pod runs, as the API has it.
-    pub places: [Option<Place>; 2],
+    pub places: [Option<Locality>; 2],
     /// What tells the traffic of pods.
     pub local_traffic: LocalTraffic,
 }
@@ -124,7 +124,7 @@ impl World {
     /// Whether a packet can come from there: a pod of another node sends nothing here.
     pub fn can_send(&self, from: Asker) -> bool {
         match from {
-            Asker::Pod(n) => self.places[n] == Some(Place::Here),
+            Asker::Pod(n) => self.places[n] == Some(Locality::Here),
             Asker::Node | Asker::Client => true,
         }
     }
@@ -281,7 +281,7 @@ fn endpoints(
     family: Family,
     port: &LocalPort,
 ) -> (Backends, Backends) {
-    let mut best: BTreeMap<(IpAddr, u16), (EndpointState, Place)> = BTreeMap::new();
+    let mut best: BTreeMap<(IpAddr, u16), (EndpointState, Locality)> = BTreeMap::new();
     let mut zones: BTreeMap<(IpAddr, u16), Vec<String>> = BTreeMap::new();
     for slice in slices {
         for target in
@@ -303,20 +303,20 @@ fn endpoints(
     }
     let with = |state, place| -> Backends {
         let fits =
-            |(_, (s, p)): &(&(IpAddr, u16), &(EndpointState, Place))| *s == state && *p >= place;
+            |(_, (s, p)): &(&(IpAddr, u16), &(EndpointState, Locality))| *s == state && *p >= place;
         best.iter().filter(fits).map(|(key, _)| *key).collect()
     };
     let usable = |place| {
         let ready = with(EndpointState::Ready, place);
         if ready.is_empty() { with(EndpointState::Draining, place) } else { ready }
     };
-    let ready = with(EndpointState::Ready, Place::Elsewhere);
+    let ready = with(EndpointState::Ready, Locality::Elsewhere);
     let near: Backends =
         ready.iter().filter(|key| zones[key].iter().any(|zone| zone == ZONE)).copied().collect();
     let hinted =
         service.topology == Topology::Hints && ready.iter().all(|key| !zones[key].is_empty());
-    let all = if hinted && !near.is_empty() { near } else { usable(Place::Elsewhere) };
-    (all, usable(Place::Here))
+    let all = if hinted && !near.is_empty() { near } else { usable(Locality::Elsewhere) };
+    (all, usable(Locality::Here))
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -432,7 +432,7 @@ fn pieces() -> impl Strategy<Value = Pieces> {
     (pods, ports, prop_oneof![4 => Just(3u8), 1 => Just(1), 1 => Just(2)])
 }
 
-fn slice(of: usize, (pods, ports, _): &Pieces, places: [Place; 2], family: usize) -> LocalSlice {
+fn slice(of: usize, (pods, ports, _): &Pieces, places: [Locality; 2], family: usize) -> LocalSlice {
     let port = |&(name, protocol, target): &(usize, Protocol, usize)| SlicePort {
         name: ["", "b"][name].into(),
         protocol,
@@ -472,7 +472,7 @@ fn local_traffic() -> impl Strategy<Value = LocalTraffic> {
 /// Random services.
 pub fn worlds() -> impl Strategy<Value = World> {
     let one = (service(), proptest::collection::vec(pieces(), 0..5));
-    let place = || prop_oneof![3 => Just(Place::Here), 1 => Just(Place::Elsewhere)];
+    let place = || prop_oneof![3 => Just(Locality::Here), 1 => Just(Locality::Elsewhere)];
     let services = proptest::collection::vec(one, 1..5);
     (services, [place(), place()], local_traffic()).prop_map(|(services, places, local_traffic)| {
         let services = services.into_iter().enumerate().map(|(n, (service, pieces))| {

@@ -2,7 +2,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use proxy_rules::model::{EndpointState, LocalEndpoint, Place, SlicePort};
+use proxy_rules::model::{EndpointState, LocalEndpoint, Locality, SlicePort};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -27,8 +27,8 @@ fn service() -> LocalService {
     }
 }
 
-fn slice(endpoints: &[(&str, Place)]) -> Arc<LocalSlice> {
-    let endpoint = |(address, place): &(&str, Place)| LocalEndpoint {
+fn slice(endpoints: &[(&str, Locality)]) -> Arc<LocalSlice> {
+    let endpoint = |(address, place): &(&str, Locality)| LocalEndpoint {
         address: ip(address),
         state: EndpointState::Ready,
         place: *place,
@@ -69,7 +69,7 @@ fn every_frontend_of_a_service_leads_to_its_endpoints() {
     // Without endpoints nothing listens: clients are refused by the kernel.
     assert!(plan.pass().is_empty());
     assert_eq!(plan.addresses(), ["10.96.0.1", "fd96::1"].map(ip).into());
-    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Place::Here)])));
+    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Locality::Here)])));
     let all = "[10.244.0.5:8080] [10.244.0.5:8080]";
     assert_eq!(
         opened(&plan.pass()),
@@ -81,7 +81,7 @@ fn every_frontend_of_a_service_leads_to_its_endpoints() {
         ]
     );
     assert!(plan.pass().is_empty());
-    let two = slice(&[("10.244.0.5", Place::Here), ("10.244.1.5", Place::Elsewhere)]);
+    let two = slice(&[("10.244.0.5", Locality::Here), ("10.244.1.5", Locality::Elsewhere)]);
     plan.slice_changed("a", Some(&slice(&[])), Some(two.clone()));
     assert_eq!(plan.pass().open.len(), 4);
     plan.slice_changed("a", Some(&two), None);
@@ -99,7 +99,7 @@ fn policies_decide_who_gets_which_endpoint() {
     local.load_balancer_ips = [ip("203.0.113.1")].into();
     local.source_ranges = ["192.0.2.0/24".parse().unwrap()].into();
     plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(local)));
-    let two = slice(&[("10.244.0.5", Place::Here), ("10.244.1.5", Place::Elsewhere)]);
+    let two = slice(&[("10.244.0.5", Locality::Here), ("10.244.1.5", Locality::Elsewhere)]);
     plan.slice_changed("a", None, Some(two));
     let changes = plan.pass();
     let (one, both) = ("[10.244.0.5:8080]", "[10.244.0.5:8080, 10.244.1.5:8080]");
@@ -141,7 +141,7 @@ fn node_ports_follow_the_nodes_addresses() {
     let mut plan = plan();
     plan.settings.node_port_cidrs = vec!["192.0.2.0/24".parse().unwrap()];
     plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service())));
-    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Place::Here)])));
+    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Locality::Here)])));
     let at = |changes: &ListenerChanges| {
         let node_port = |(f, _): &&(Frontend, _)| f.at.port() == 30_080;
         changes.open.iter().filter(node_port).map(|(f, _)| f.at.ip()).collect::<Vec<_>>()
@@ -161,8 +161,8 @@ fn a_cluster_address_is_not_for_the_taking() {
         external_ips: [ip("10.96.0.1")].into(),
         ..service()
     };
-    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Place::Here)])));
-    let mut stolen = (*slice(&[("10.244.0.66", Place::Here)])).clone();
+    plan.slice_changed("a", None, Some(slice(&[("10.244.0.5", Locality::Here)])));
+    let mut stolen = (*slice(&[("10.244.0.66", Locality::Here)])).clone();
     stolen.service = ServiceId::new("a", "thief");
     plan.slice_changed("b", None, Some(Arc::new(stolen)));
     plan.service_changed(&ServiceId::new("a", "thief"), Some(Arc::new(thief)));
@@ -206,7 +206,7 @@ proptest! {
                 }
                 _ => {
                     let new = (act == 2).then(|| {
-                        let mut new = (*slice(&[("10.244.0.5", Place::Here)])).clone();
+                        let mut new = (*slice(&[("10.244.0.5", Locality::Here)])).clone();
                         new.service = id(what);
                         Arc::new(new)
                     });
@@ -242,11 +242,11 @@ fn beside_the_kernel_only_node_ports_are_served_and_only_where_asked() {
     let loopback = || ["127.0.0.1", "::1"].map(ip).into();
     let id = ServiceId::new("ns", "web");
     let service = Arc::new(LocalService { external: Policy::Local, ..service() });
-    let elsewhere = slice(&[("10.244.1.5", Place::Elsewhere)]);
-    let v6 = slice(&[("fd00::5", Place::Here)]);
+    let elsewhere = slice(&[("10.244.1.5", Locality::Elsewhere)]);
+    let v6 = slice(&[("fd00::5", Locality::Here)]);
     let told = || {
         let slices = [("a", &elsewhere), ("b", &v6)];
-        NodePortService::of(&service, slices.into_iter())
+        NodePortService::from_service(&service, slices.into_iter())
     };
     for (blocks, expected) in [
         (&[][..], &["127.0.0.1:30080", "[::1]:30080"][..]),
@@ -275,7 +275,7 @@ fn sctp_is_served_where_the_host_has_sockets_for_it() {
     for (sctp, unserved, count) in [(Sctp::Absent, 1, 0), (Sctp::Present, 0, 1)] {
         let mut plan = plan().with_sctp(sctp);
         plan.service_changed(&ServiceId::new("ns", "web"), Some(Arc::new(service())));
-        let mut all = (*slice(&[("10.244.0.5", Place::Here)])).clone();
+        let mut all = (*slice(&[("10.244.0.5", Locality::Here)])).clone();
         all.ports = [SlicePort { name: "sctp".into(), protocol: Protocol::Sctp, port: 9 }].into();
         plan.slice_changed("a", None, Some(Arc::new(all)));
         assert_eq!((plan.pass().open.len(), plan.unserved_len()), (count, unserved));
@@ -288,7 +288,7 @@ fn balancers_are_told_of_ready_endpoints_here() {
     let id = ServiceId::new("ns", "web");
     let asked = LocalService { health_check_port: Some(32_000), ..service() };
     plan.service_changed(&id, Some(Arc::new(asked)));
-    let two = slice(&[("10.244.0.5", Place::Here), ("10.244.1.5", Place::Elsewhere)]);
+    let two = slice(&[("10.244.0.5", Locality::Here), ("10.244.1.5", Locality::Elsewhere)]);
     plan.slice_changed("a", None, Some(two.clone()));
     plan.pass();
     let check = HealthCheck { port: 32_000, local_endpoints: 1 };

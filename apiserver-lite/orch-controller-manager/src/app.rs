@@ -24,11 +24,11 @@ use tokio::sync::watch;
 use crate::bootstrap::{self, Bootstrap};
 use crate::certificates::{Certificates, Duties};
 use crate::garbage::{self, Garbage};
+use crate::informers::{Informers, Reflectors, Sink};
 use crate::metrics::Counters;
 use crate::metrics::volumes::VolumeCounts;
+use crate::reconcile::{Observability, Reconciler};
 use crate::settings::{Flags, Settings};
-use crate::work::{Shown, Worker};
-use crate::world::{Keepers, Sink, World};
 
 /// How long tasks that have begun may take to end when the program is to stop.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
@@ -88,22 +88,22 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let plain = plain.map(|plain| tokio::spawn(plain.run(pages.clone(), drain.watch())));
     let secure = tokio::spawn(secure.run(pages, drain.watch()));
     let workers = usize::try_from(flags.concurrent_tasks).unwrap_or(1);
-    let mut voices = BTreeMap::new();
+    let mut recorders = BTreeMap::new();
     for (controller, component) in VOICES {
-        let (voice, writer) = recorder(client.clone(), component, "");
+        let (recorder, writer) = recorder(client.clone(), component, "");
         tokio::spawn(writer.run(drain.watch()));
-        voices.insert(controller, voice);
+        recorders.insert(controller, recorder);
     }
-    let shown = Shown { board, counters, voices };
+    let shown = Observability { board, counters, recorders };
     let (leading, led) = watch::channel(false);
     let page = shown.board.task("leader election");
     let lock = names.component("controller-manager");
     let mut candidate =
         election::candidate(&flags.leader, &client, &lock, page).map_err(Failure::usage)?;
-    let (world, keepers) = World::new(&client);
-    let counts = VolumeCounts::new(world.clone()).map_err(Failure::run)?;
+    let (informers, reflectors) = Informers::new(&client);
+    let counts = VolumeCounts::new(informers.clone()).map_err(Failure::run)?;
     metrics.register(counts).map_err(Failure::run)?;
-    let parts = Parts { client, settings, workers, shown, world, keepers, led };
+    let parts = Parts { client, settings, workers, shown, informers, reflectors, led };
     let control = tokio::spawn(control(parts, readiness, drain.watch()));
     // Cancel safe: what the election has begun is given back below or expires.
     let signal = tokio::select! {
@@ -127,28 +127,28 @@ struct Parts {
     client: Client,
     settings: Settings,
     workers: usize,
-    shown: Shown,
-    world: World,
-    keepers: Keepers,
+    shown: Observability,
+    informers: Informers,
+    reflectors: Reflectors,
     /// Whether this instance is to act.
     led: watch::Receiver<bool>,
 }
 
 async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
-    let Parts { client, settings, workers, shown, world, keepers, mut led } = parts;
+    let Parts { client, settings, workers, shown, informers, reflectors, mut led } = parts;
     let synced = readiness.guard("caches-synced");
     let queue = WorkQueue::default();
     let sink = Sink {
-        world: world.clone(),
+        informers: informers.clone(),
         queue: queue.clone(),
         enabled: settings.enabled.clone(),
         counters: shown.counters.clone(),
     };
-    let keeping = tokio::spawn(keepers.run(sink, drain.clone()));
+    let keeping = tokio::spawn(reflectors.run(sink, drain.clone()));
     // Planning before everything is known would delete what only seems to be without an owner.
     tokio::select! {
         () = drain.asked() => return,
-        () = world.synced() => {}
+        () = informers.synced() => {}
     }
     drop(synced);
     trim_heap();
@@ -185,7 +185,7 @@ async fn control(parts: Parts, readiness: Readiness, drain: DrainWatch) {
     };
     let garbage =
         settings.enabled.has(garbage::CONTROLLER).then(|| tokio::spawn(garbage.run(drain.clone())));
-    let worker = Arc::new(Worker::new(client, world, settings, shown));
+    let worker = Arc::new(Reconciler::new(client, informers, settings, shown));
     let work = move |task| {
         let worker = worker.clone();
         async move { worker.run(task).await }

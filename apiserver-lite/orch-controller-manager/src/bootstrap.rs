@@ -14,7 +14,7 @@ use proto_daemon::statusz::TaskStatus;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
 use serde_json::json;
 
-use crate::work::now;
+use crate::reconcile::now;
 use tokens::Token;
 
 /// The config map that is signed, in the namespace that everybody may read.

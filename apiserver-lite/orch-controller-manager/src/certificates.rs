@@ -1,13 +1,13 @@
 //! Certificate requests: those of node agents for themselves are approved, and approved ones are signed.
 //!
-//! What a request asks for is read once ([`request`]), checked by pure code ([`shape`]) and signed as it was read ([`authority`]); who asks
+//! What a request asks for is read once ([`request`]), checked by pure code ([`signer_policy`]) and signed as it was read ([`authority`]); who asks
 //! may, the API server says. Serving certificates are signed and never approved here: whether their names and addresses are the node's is
-//! not known here. What is settled or has waited too long is deleted ([`cleaning`]).
+//! not known here. What is settled or has waited too long is deleted ([`cleanup`]).
 
 pub mod authority;
-mod cleaning;
+mod cleanup;
 mod request;
-mod shape;
+mod signer_policy;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,9 +25,9 @@ use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 use proto_daemon::work_queue::{WorkQueue, run_workers};
 
-use crate::work::now;
+use crate::reconcile::now;
 use authority::{Authority, SignError};
-use shape::{Checked, Own, Shape};
+use signer_policy::{ApprovedRequest, Renewal, SignerKind};
 
 /// Whether the user may have an approval is asked again after this.
 const ASK_AGAIN: Duration = Duration::from_secs(600);
@@ -102,7 +102,7 @@ impl Certificates {
     ) -> Result<Option<Duration>, SettleError> {
         let mut again_in = None;
         if self.duties.cleans {
-            let left = cleaning::left(request, now());
+            let left = cleanup::time_left(request, now());
             if left.is_zero() {
                 self.remove(request).await?;
                 return Ok(None);
@@ -114,8 +114,8 @@ impl Certificates {
         if has("Denied") || has("Failed") || !status.certificate.is_empty() {
             return Ok(again_in);
         }
-        match (has("Approved"), shape::of(self.client.names(), request)) {
-            (false, Ok(Some(Checked { shape: Shape::NodeClient(own), .. })))
+        match (has("Approved"), signer_policy::check_request(self.client.names(), request)) {
+            (false, Ok(Some(ApprovedRequest { signer: SignerKind::NodeClient(own), .. })))
                 if self.duties.approves =>
             {
                 let approved = self.approve(request, own).await?;
@@ -145,12 +145,12 @@ impl Certificates {
     async fn approve(
         &self,
         request: &CertificateSigningRequest,
-        own: Own,
+        own: Renewal,
     ) -> Result<bool, SettleError> {
         let spec = &request.spec;
         let (subresource, whose) = match own {
-            Own::Yes => ("selfnodeclient", "self "),
-            Own::No => ("nodeclient", ""),
+            Renewal::Yes => ("selfnodeclient", "self "),
+            Renewal::No => ("nodeclient", ""),
         };
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
@@ -188,7 +188,7 @@ impl Certificates {
     async fn sign(
         &self,
         request: &CertificateSigningRequest,
-        checked: &Checked,
+        checked: &ApprovedRequest,
     ) -> Result<(), SettleError> {
         let Some(authority) = &self.authority else { return Ok(()) };
         let mut signed = request.clone();

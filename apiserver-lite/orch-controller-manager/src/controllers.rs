@@ -27,7 +27,7 @@ use proto_api::meta::v1::ObjectMeta;
 use proto_client::ObjectKey;
 use proto_client::events::correlate::Said;
 
-use crate::write::{ObjectKind, Write};
+use crate::api_writes::{ObjectKind, Write};
 use write_events::WriteEvent;
 
 /// What a controller wants done.

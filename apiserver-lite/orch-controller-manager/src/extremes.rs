@@ -16,10 +16,10 @@ use proto_api::names::{Names, Profile};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::controllers::endpoint_slices::Site;
-use crate::controllers::node_health::{self, Around, Clocks, Heard};
+use crate::controllers::endpoint_slices::SliceContext;
+use crate::controllers::node_health::{self, Clocks, ClusterHealth, Heard};
 use crate::controllers::pod_cleanup::{self, Place};
-use crate::controllers::volumes::{Marks, fit, growth};
+use crate::controllers::volumes::{Marks, expand, fit};
 use crate::controllers::{
     deployment, endpoint_slices, endpoints, mirror, node_cidr, replica_set, replication_controller,
 };
@@ -151,7 +151,7 @@ fn pods_wherever_they_are_read() {
     node.spec.taints[0].effect = "NoExecute".into();
     let set: ReplicaSet = of(&matching(example!("apps.v1.ReplicaSet")));
     let service: Service = of(&matching(example!("core.v1.Service")));
-    let site = Site { names: names(), zone: &|_| None, endpoints_max: 100 };
+    let context = SliceContext { names: names(), zone: &|_| None, endpoints_max: 100 };
     let slices: [Arc<EndpointSlice>; 0] = [];
     each::<Pod>(&pod, |pod, now| {
         for place in
@@ -163,7 +163,7 @@ fn pods_wherever_they_are_read() {
         drop(pod_cleanup::plan_ended(&pods, 0));
         drop(replica_set::plan(names(), &set, &pods, now));
         drop(endpoints::plan(names(), Some(&service), &pods, None));
-        drop(endpoint_slices::plan(&site, Some(&service), &pods, &slices));
+        drop(endpoint_slices::plan(&context, Some(&service), &pods, &slices));
     });
 }
 
@@ -180,8 +180,8 @@ fn nodes_and_leases() {
             let heard = Heard::update(None, node, Some(&lease), steady);
             let clocks = Clocks { steady, wall: now };
             for grace in [Duration::ZERO, Duration::MAX] {
-                for around in [Around::SomeReady, Around::NoneReady] {
-                    drop(node_health::plan(names(), node, &heard, grace, clocks, around));
+                for cluster in [ClusterHealth::SomeReady, ClusterHealth::NoneReady] {
+                    drop(node_health::plan(names(), node, &heard, grace, clocks, cluster));
                 }
             }
         }
@@ -193,12 +193,12 @@ fn nodes_and_leases() {
 fn services_and_their_addresses() {
     let pod: Pod = of(&matching(example!("core.v1.Pod")));
     let pods = [Arc::new(pod)];
-    let site = Site { names: names(), zone: &|_| None, endpoints_max: 100 };
+    let context = SliceContext { names: names(), zone: &|_| None, endpoints_max: 100 };
     let slices: [Arc<EndpointSlice>; 0] = [];
     let service = matching(example!("core.v1.Service"));
     each::<Service>(&service, |service, _| {
         drop(endpoints::plan(names(), Some(service), &pods, None));
-        drop(endpoint_slices::plan(&site, Some(service), &pods, &slices));
+        drop(endpoint_slices::plan(&context, Some(service), &pods, &slices));
     });
     let service: Service = of(&service);
     let mut document = matching(example!("core.v1.Endpoints"));
@@ -206,7 +206,7 @@ fn services_and_their_addresses() {
         {"port": 1}, {"port": 2}, {"port": 3}, {"port": 4}, {"port": 5}, {"port": 6}
     ]);
     each::<Endpoints>(&document, |endpoints, _| {
-        drop(mirror::plan(&site, Some(&service), Some(endpoints), &slices));
+        drop(mirror::plan(&context, Some(&service), Some(endpoints), &slices));
     });
 }
 
@@ -224,7 +224,7 @@ fn claims_and_volumes() {
         (of(&claim), of(&volume));
     each::<PersistentVolumeClaim>(&claim, |claim, _| {
         let _ = fit::best(&marks, claim, [&one_volume], fit::Choice::Any);
-        drop(growth::plan(names(), claim, None));
+        drop(expand::plan(names(), claim, None));
     });
     each::<PersistentVolume>(&volume, |volume, _| {
         let _ = fit::best(&marks, &one_claim, [volume], fit::Choice::Any);

@@ -7,8 +7,8 @@
 
 mod index;
 mod kinds;
-mod look;
 mod plan;
+mod process;
 mod server;
 
 use std::collections::BTreeMap;
@@ -28,8 +28,8 @@ use tokio::task::JoinSet;
 use crate::metrics::Counters;
 use index::{Index, Slim};
 use kinds::{Id, KindId, Kinds};
-use look::{Absent, Looker, Maps, lock};
-use server::Asker;
+use process::{Absent, Maps, Processor, lock};
+use server::ApiServer;
 
 /// The name that `--controllers` knows.
 pub const CONTROLLER: &str = "garbagecollector";
@@ -51,9 +51,9 @@ pub struct Garbage {
 }
 
 /// The maps of all kinds.
-struct Shown(BTreeMap<KindId, Store<Slim>>);
+struct InformerMaps(BTreeMap<KindId, Store<Slim>>);
 
-impl Maps for Shown {
+impl Maps for InformerMaps {
     fn get(&self, id: &Id) -> Option<Arc<Slim>> {
         self.0.get(&id.kind)?.get(&id.key)
     }
@@ -109,15 +109,16 @@ impl Garbage {
             _ = all_ready.recv() => {}
         }
         tracing::debug!(kinds = stores.len(), "the maps of all kinds are complete");
-        let server = Asker { client, kinds: kinds.clone() };
+        let server = ApiServer { client, kinds: kinds.clone() };
         let absent = Mutex::new(Absent::default());
-        let looker = Arc::new(Looker { server, maps: Shown(stores), kinds, index, absent });
+        let processor =
+            Arc::new(Processor { server, maps: InformerMaps(stores), kinds, index, absent });
         let work = {
             let queue = queue.clone();
             move |id: Id| {
-                let (looker, queue) = (looker.clone(), queue.clone());
+                let (processor, queue) = (processor.clone(), queue.clone());
                 let (counters, page) = (counters.clone(), page.clone());
-                async move { work(&looker, &queue, &counters, &page, id).await }
+                async move { work(&processor, &queue, &counters, &page, id).await }
             }
         };
         run_workers(queue, workers, drain, work).await;
@@ -126,16 +127,16 @@ impl Garbage {
 }
 
 async fn work(
-    looker: &Looker<Asker, Shown>,
+    processor: &Processor<ApiServer, InformerMaps>,
     queue: &WorkQueue<Id>,
     counters: &Counters,
     page: &TaskStatus,
     id: Id,
 ) -> Result<Option<Duration>, ClientError> {
-    let plural = looker.kinds.get(id.kind).map_or("", |kind| kind.plural);
+    let plural = processor.kinds.get(id.kind).map_or("", |kind| kind.plural);
     page.started(format!("{plural} {}", id.key));
     let begun = std::time::Instant::now();
-    let seen = looker.look(&id).await;
+    let seen = processor.process(&id).await;
     counters.worked(CONTROLLER, begun.elapsed());
     match seen {
         Ok(seen) => {

@@ -1,8 +1,8 @@
 //! bin: the cluster's control loops. Each controller is a pure function from what is to what is to be written
-//! ([`controllers`]); one queue of tasks ([`task`]) and one worker ([`work`]) drive them all.
+//! ([`controllers`]); one queue of tasks ([`keys`]) and one worker ([`reconcile`]) drive them all.
 //!
 //! ```text
-//!   watches ──▶ maps (world) ──▶ tasks ──▶ queue ──▶ plan ──▶ writes
+//!   watches ──▶ maps (informers) ──▶ tasks ──▶ queue ──▶ plan ──▶ writes
 //!                  ▲                                            │
 //!                  └───────────────── API server ◀──────────────┘
 //! ```
@@ -10,6 +10,7 @@
 // Numbers here come from objects that others write.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+mod api_writes;
 mod app;
 mod bootstrap;
 mod certificates;
@@ -17,13 +18,12 @@ mod controllers;
 #[cfg(test)]
 mod extremes;
 mod garbage;
+mod informers;
+mod keys;
 mod metrics;
-mod placed;
+mod pods_by_node;
+mod reconcile;
 mod settings;
-mod task;
-mod work;
-mod world;
-mod write;
 
 use std::process::ExitCode;
 

@@ -15,7 +15,7 @@ use proto_daemon::{feature_gates, go_duration};
 
 use crate::certificates::authority::{Authority, AuthorityError};
 use crate::controllers::node_cidr::{Cidr, NodeRange};
-use crate::task::{CONTROLLERS, ONLY_BY_NAME};
+use crate::keys::{CONTROLLERS, ONLY_BY_NAME};
 
 /// Runs the cluster's control loops.
 #[derive(Parser, Debug)]

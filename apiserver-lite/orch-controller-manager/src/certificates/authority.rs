@@ -8,7 +8,7 @@ use proto_api::certificates::v1::CertificateSigningRequestSpec;
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use time::OffsetDateTime;
 
-use super::shape::Checked;
+use super::signer_policy::ApprovedRequest;
 
 /// Clocks of nodes that are behind by this much take a new certificate.
 const BACKDATED: i64 = 300;
@@ -90,7 +90,7 @@ impl Authority {
     pub fn sign(
         &self,
         spec: &CertificateSigningRequestSpec,
-        checked: &Checked,
+        checked: &ApprovedRequest,
         now: Time,
     ) -> Result<Vec<u8>, SignError> {
         let asked = &checked.request.asked;
@@ -166,7 +166,7 @@ mod tests {
     use x509_parser::certification_request::X509CertificationRequest;
     use x509_parser::prelude::FromDer;
 
-    use super::super::shape;
+    use super::super::signer_policy;
     use super::*;
 
     fn authority(life_max: u64) -> Authority {
@@ -181,14 +181,15 @@ mod tests {
     #[test]
     fn a_certificate_says_what_was_asked_and_lasts_as_long_as_allowed() {
         let names = Names::new(Profile::default());
-        let mut request = shape::tests::request(
+        let mut request = signer_policy::tests::request(
             &names.node_serving_signer(),
             "system:nodes",
             "system:node:n1",
             &["n1"],
             "server auth",
         );
-        let checked = shape::of(names, &request).expect("allowed").expect("known");
+        let checked =
+            signer_policy::check_request(names, &request).expect("allowed").expect("known");
         let now = 1_800_000_000;
         for (asked, expected) in
             [(None, 86_400), (Some(7200), 7200), (Some(1), LIFE_MIN), (Some(i32::MAX), 86_400)]
@@ -221,10 +222,15 @@ mod tests {
     #[test]
     fn what_is_signed_is_what_was_checked() {
         let names = Names::new(Profile::Kubernetes);
-        let evil = shape::tests::pem("system:masters", "root", |_| {});
+        let evil = signer_policy::tests::pem("system:masters", "root", |_| {});
         let signer = names.node_client_signer();
-        let mut request =
-            shape::tests::request(&signer, "system:nodes", "system:node:n1", &[], "client auth");
+        let mut request = signer_policy::tests::request(
+            &signer,
+            "system:nodes",
+            "system:node:n1",
+            &[],
+            "client auth",
+        );
         let good = String::from_utf8(request.spec.request.clone()).expect("text");
         let attack = format!("x{evil}\n{good}");
         let (_, block) = x509_parser::pem::parse_x509_pem(attack.as_bytes()).expect("PEM");
@@ -239,17 +245,26 @@ mod tests {
             [attack, format!("x{good}\n{evil}"), format!("{good}{evil}"), format!("x{good}")]
         {
             request.spec.request = text.into_bytes();
-            assert!(shape::of(names, &request).is_err(), "two blocks, or text around one");
+            assert!(
+                signer_policy::check_request(names, &request).is_err(),
+                "two blocks, or text around one"
+            );
         }
     }
 
     #[test]
     fn usages_asked_for_are_those_given() {
         let names = Names::new(Profile::Kubernetes);
-        let mut request =
-            shape::tests::request(&names.client_signer(), "devs", "jane", &[], "client auth");
+        let mut request = signer_policy::tests::request(
+            &names.client_signer(),
+            "devs",
+            "jane",
+            &[],
+            "client auth",
+        );
         request.spec.usages = vec!["client auth".to_owned()];
-        let checked = shape::of(names, &request).expect("allowed").expect("known");
+        let checked =
+            signer_policy::check_request(names, &request).expect("allowed").expect("known");
         let now = Time::from_unix(1_800_000_000);
         let signed = authority(86_400).sign(&request.spec, &checked, now).expect("signed");
         let (_, block) = x509_parser::pem::parse_x509_pem(&signed).expect("PEM");

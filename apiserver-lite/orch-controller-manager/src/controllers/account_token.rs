@@ -14,7 +14,7 @@ use proto_client::ObjectKey;
 use serde_json::{Value, json};
 
 use super::Plan;
-use crate::write::{ObjectKind, Part, Write};
+use crate::api_writes::{ObjectKind, Part, Write};
 
 /// Keys of a token secret.
 const TOKEN: &str = "token";
@@ -22,7 +22,7 @@ const CA: &str = "ca.crt";
 const NAMESPACE: &str = "namespace";
 
 /// What tokens are made with.
-pub struct Mint<'a> {
+pub struct TokenSigner<'a> {
     /// The naming profile.
     pub names: &'a Names,
     /// Signs.
@@ -49,14 +49,14 @@ pub fn account_of(names: &Names, secret: &ObjectMeta) -> Option<ObjectKey> {
 /// # Errors
 /// The key does not sign.
 pub fn plan(
-    mint: &Mint<'_>,
+    signer: &TokenSigner<'_>,
     account: Option<&ServiceAccount>,
     secrets: &[Arc<Secret>],
 ) -> Result<Plan, KeyError> {
     let mut writes = Vec::new();
     let account = account.filter(|account| account.metadata.deletion_timestamp.is_none());
     let is_of = |secret: &Secret| {
-        let said = secret.metadata.annotations.get(&mint.names.label("service-account.uid"));
+        let said = secret.metadata.annotations.get(&signer.names.label("service-account.uid"));
         account.is_some_and(|account| said.is_none_or(|uid| *uid == account.metadata.uid))
     };
     let (kept, strays): (Vec<_>, Vec<_>) =
@@ -71,14 +71,14 @@ pub fn plan(
     }
     if let Some(account) = account {
         for secret in &kept {
-            writes.extend(mint.fill(account, secret)?);
+            writes.extend(signer.fill(account, secret)?);
         }
-        writes.extend(mint.refer(account, &kept)?);
+        writes.extend(signer.refer(account, &kept)?);
     }
     Ok(Plan::of(writes))
 }
 
-impl Mint<'_> {
+impl TokenSigner<'_> {
     /// Adds what a secret lacks, and nothing to a complete one.
     fn fill(&self, account: &ServiceAccount, secret: &Secret) -> Result<Option<Write>, KeyError> {
         let has = |key: &str| secret.data.contains_key(key);
@@ -200,7 +200,7 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::write::Object;
+    use crate::api_writes::Object;
 
     fn account() -> ServiceAccount {
         let mut account = ServiceAccount::default();
@@ -222,9 +222,9 @@ mod tests {
         let pem = rcgen::KeyPair::generate().unwrap().serialize_pem();
         let key = SigningKey::from_pem(pem.as_bytes()).unwrap();
         let names = Names::new(Profile::Kubernetes);
-        let mint = Mint { names, key: &key, ca: Some("pem"), makes_unasked };
+        let signer = TokenSigner { names, key: &key, ca: Some("pem"), makes_unasked };
         let secrets: Vec<_> = secrets.iter().cloned().map(Arc::new).collect();
-        plan(&mint, account, &secrets).unwrap().writes
+        plan(&signer, account, &secrets).unwrap().writes
     }
 
     /// The secret and the account's reference that a fresh account gets.

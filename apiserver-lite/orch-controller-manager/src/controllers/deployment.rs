@@ -20,7 +20,7 @@ use serde_json::json;
 use super::owners::{adopt, controlled_by, release};
 use super::write_events::{Act, WriteEvent};
 use super::{Adopter, Plan};
-use crate::write::{ObjectKind, Part, Write};
+use crate::api_writes::{ObjectKind, Part, Write};
 use revision::Revision;
 use rollout::{OldPods, Scale, Sizes};
 

@@ -16,7 +16,7 @@ use proto_client::events::{EventKind, reference};
 
 use super::Plan;
 use super::addresses::{is_ready, is_terminating};
-use crate::write::Write;
+use crate::api_writes::Write;
 
 /// How long an evicted pod has to be on its way out, in seconds.
 const DELETION_SECS: i64 = 120;

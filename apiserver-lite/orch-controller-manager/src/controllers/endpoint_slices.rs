@@ -18,10 +18,10 @@ use super::addresses::{
     families, has_ended, has_selector, hostname, ip, is_ready, is_terminating, last_trigger,
     protocol, selected, service_labels, target_port, target_ref, trigger_annotation,
 };
-use crate::write::{ObjectKind, Write};
+use crate::api_writes::{ObjectKind, Write};
 
 /// Where endpoints are and how many go into a slice.
-pub struct Site<'a> {
+pub struct SliceContext<'a> {
     /// The naming profile.
     pub names: &'a Names,
     /// The zone of a node, by its name.
@@ -33,7 +33,7 @@ pub struct Site<'a> {
 /// Makes the slices what the selector says. `pods` are those of the namespace, `existing` the slices of the
 /// service that are ours.
 pub fn plan<P: AsRef<Pod>, S: AsRef<EndpointSlice>>(
-    site: &Site<'_>,
+    context: &SliceContext<'_>,
     service: Option<&Service>,
     pods: &[P],
     existing: &[S],
@@ -44,14 +44,14 @@ pub fn plan<P: AsRef<Pod>, S: AsRef<EndpointSlice>>(
         return Plan::default();
     }
     let pods = selected(service, pods);
-    let groups = wanted(site, service, &pods);
+    let groups = wanted(context, service, &pods);
     let trigger = last_trigger(service, &pods).map(|time| time.to_string());
-    plan_groups(site, &template(site.names, service, trigger), groups, &existing)
+    plan_groups(context, &template(context.names, service, trigger), groups, &existing)
 }
 
 /// Makes slices of the groups: `template` is the metadata of new ones.
 pub(super) fn plan_groups(
-    site: &Site<'_>,
+    context: &SliceContext<'_>,
     template: &ObjectMeta,
     groups: BTreeMap<Group, Wanted>,
     existing: &[&EndpointSlice],
@@ -67,7 +67,7 @@ pub(super) fn plan_groups(
     for (group, wanted) in groups {
         let mut of_group = by_group.remove(&group).unwrap_or_default();
         of_group.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
-        writes.extend(plan_group(site, template, &group, wanted, &of_group));
+        writes.extend(plan_group(context, template, &group, wanted, &of_group));
     }
     Plan::of(writes)
 }
@@ -117,7 +117,7 @@ pub(super) fn identity(endpoint: &Endpoint) -> String {
     format!("{uid} {}", endpoint.addresses.first().map_or("", String::as_str))
 }
 
-fn wanted(site: &Site<'_>, service: &Service, pods: &[&Pod]) -> BTreeMap<Group, Wanted> {
+fn wanted(context: &SliceContext<'_>, service: &Service, pods: &[&Pod]) -> BTreeMap<Group, Wanted> {
     let mut groups: BTreeMap<Group, Wanted> = BTreeMap::new();
     for family in families(service) {
         for pod in pods {
@@ -126,7 +126,7 @@ fn wanted(site: &Site<'_>, service: &Service, pods: &[&Pod]) -> BTreeMap<Group, 
                 continue;
             }
             let group = (family.name().to_owned(), ports(service, pod));
-            let endpoint = endpoint(site, service, pod, ip);
+            let endpoint = endpoint(context, service, pod, ip);
             groups.entry(group).or_default().insert(identity(&endpoint), endpoint);
         }
         // A service without endpoints has an empty slice: readers can tell "none" from "not known yet".
@@ -149,7 +149,7 @@ fn ports(service: &Service, pod: &Pod) -> Vec<PortKey> {
     ports
 }
 
-fn endpoint(site: &Site<'_>, service: &Service, pod: &Pod, ip: &str) -> Endpoint {
+fn endpoint(context: &SliceContext<'_>, service: &Service, pod: &Pod, ip: &str) -> Endpoint {
     let (serving, terminating) = (is_ready(pod), is_terminating(pod));
     let ready = service.spec.publish_not_ready_addresses || serving && !terminating;
     let node = (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone());
@@ -162,7 +162,7 @@ fn endpoint(site: &Site<'_>, service: &Service, pod: &Pod, ip: &str) -> Endpoint
         },
         hostname: hostname(service, pod),
         target_ref: Some(target_ref(pod)),
-        zone: node.as_deref().and_then(site.zone),
+        zone: node.as_deref().and_then(context.zone),
         node_name: node,
         ..Endpoint::default()
     }
@@ -195,17 +195,17 @@ enum Origin {
 }
 
 fn plan_group(
-    site: &Site<'_>,
+    context: &SliceContext<'_>,
     template: &ObjectMeta,
     group: &Group,
     mut wanted: Wanted,
     existing: &[&EndpointSlice],
 ) -> Vec<Write> {
     let placeholder = wanted.is_empty();
-    let trigger = trigger_annotation(site.names);
+    let trigger = trigger_annotation(context.names);
     let mut drafts: Vec<Draft> =
         existing.iter().map(|slice| keep_wanted(slice, &mut wanted, template)).collect();
-    fill(&mut drafts, wanted, site.endpoints_max.max(1), |endpoints| {
+    fill(&mut drafts, wanted, context.endpoints_max.max(1), |endpoints| {
         let slice = EndpointSlice {
             metadata: template.clone(),
             address_type: group.0.clone(),

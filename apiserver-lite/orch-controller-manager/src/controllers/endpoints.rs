@@ -12,7 +12,7 @@ use super::addresses::{
     families, has_ended, has_selector, hostname, ip, is_ready, is_terminating, last_trigger,
     protocol, selected, service_labels, target_port, target_ref, trigger_annotation,
 };
-use crate::write::{ObjectKind, Write};
+use crate::api_writes::{ObjectKind, Write};
 
 /// Most addresses in one object; slices have no such bound.
 const ADDRESSES_MAX: usize = 1000;

@@ -10,31 +10,33 @@ use proto_api::names::Names;
 
 use super::Plan;
 use super::addresses::{Family, has_selector, protocol};
-use super::endpoint_slices::{Group, Manager, PortKey, Site, Wanted, identity, mark, plan_groups};
+use super::endpoint_slices::{
+    Group, Manager, PortKey, SliceContext, Wanted, identity, mark, plan_groups,
+};
 
 /// Most addresses taken from one subset.
 const ADDRESSES_MAX: usize = 1000;
 
 /// Makes the slices what the Endpoints say. `existing` are the slices of the service that mirror.
 pub fn plan<S: AsRef<EndpointSlice>>(
-    site: &Site<'_>,
+    context: &SliceContext<'_>,
     service: Option<&Service>,
     endpoints: Option<&Endpoints>,
     existing: &[S],
 ) -> Plan {
     let existing: Vec<&EndpointSlice> = existing.iter().map(AsRef::as_ref).collect();
-    let written = endpoints.filter(|endpoints| !is_skipped(site.names, endpoints));
+    let written = endpoints.filter(|endpoints| !is_skipped(context.names, endpoints));
     let (Some(endpoints), Some(service)) = (written, service) else {
-        return plan_groups(site, &ObjectMeta::default(), BTreeMap::new(), &existing);
+        return plan_groups(context, &ObjectMeta::default(), BTreeMap::new(), &existing);
     };
     if has_selector(service) {
-        return plan_groups(site, &ObjectMeta::default(), BTreeMap::new(), &existing);
+        return plan_groups(context, &ObjectMeta::default(), BTreeMap::new(), &existing);
     }
     let mut groups: BTreeMap<Group, Wanted> = BTreeMap::new();
     for subset in &endpoints.subsets {
         take(subset, &mut groups);
     }
-    plan_groups(site, &template(site.names, endpoints), groups, &existing)
+    plan_groups(context, &template(context.names, endpoints), groups, &existing)
 }
 
 fn is_skipped(names: &Names, endpoints: &Endpoints) -> bool {
@@ -96,8 +98,8 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
+    use crate::api_writes::{Object, ObjectKind, Write};
     use crate::controllers::addresses::examples::service;
-    use crate::write::{Object, ObjectKind, Write};
 
     fn manual() -> (Service, Endpoints) {
         let mut service = service();
@@ -119,8 +121,8 @@ mod tests {
         existing: &[Box<EndpointSlice>],
     ) -> Plan {
         let names = Names::new(Profile::Kubernetes);
-        let site = Site { names, zone: &|_| None, endpoints_max: 100 };
-        plan(&site, Some(service), endpoints, existing)
+        let context = SliceContext { names, zone: &|_| None, endpoints_max: 100 };
+        plan(&context, Some(service), endpoints, existing)
     }
 
     #[test]

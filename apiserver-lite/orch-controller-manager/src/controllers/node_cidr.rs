@@ -10,7 +10,7 @@ use proto_client::ObjectKey;
 use serde_json::{Value, json};
 
 use super::Plan;
-use crate::write::{ObjectKind, Part, Write};
+use crate::api_writes::{ObjectKind, Part, Write};
 
 /// A range of addresses: the first, and how many bits they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

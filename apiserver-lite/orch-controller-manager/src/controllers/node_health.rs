@@ -15,7 +15,7 @@ use proto_client::events::correlate::Said;
 use serde_json::{Value, json};
 
 use super::Plan;
-use crate::write::{ObjectKind, Part, Write};
+use crate::api_writes::{ObjectKind, Part, Write};
 
 /// Conditions that nobody but the agent knows.
 const AGENT_CONDITIONS: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
@@ -89,14 +89,14 @@ pub struct Clocks {
 
 /// What is known of all nodes together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Around {
+pub enum ClusterHealth {
     /// At least one is ready.
     SomeReady,
     /// None is: more likely they are not heard here than all gone at once, and their pods would have nowhere to go.
     NoneReady,
 }
 
-impl Around {
+impl ClusterHealth {
     /// From all nodes.
     pub fn of<'a>(mut nodes: impl Iterator<Item = &'a Node>) -> Self {
         if nodes.any(is_ready) { Self::SomeReady } else { Self::NoneReady }
@@ -116,16 +116,16 @@ pub fn plan(
     heard: &Heard,
     grace: Duration,
     now: Clocks,
-    around: Around,
+    cluster: ClusterHealth,
 ) -> Plan {
     let silent = now.steady.saturating_duration_since(heard.at);
     if silent >= grace {
         if let Some(write) = mark_unknown(names, node, now.wall) {
             return Plan::of([write]);
         }
-        return Plan::of(retaint(names, node, now.wall, around));
+        return Plan::of(retaint(names, node, now.wall, cluster));
     }
-    let mut plan = Plan::of(retaint(names, node, now.wall, around));
+    let mut plan = Plan::of(retaint(names, node, now.wall, cluster));
     plan.look_again_in(grace.saturating_sub(silent));
     plan
 }
@@ -176,7 +176,7 @@ fn capitalized(word: &str) -> String {
 }
 
 /// Taints as the conditions say; nothing if they are so.
-fn retaint(names: &Names, node: &Node, now: Time, around: Around) -> Option<Write> {
+fn retaint(names: &Names, node: &Node, now: Time, cluster: ClusterHealth) -> Option<Write> {
     let key = |name: &str| names.sub_label("node", name);
     let no_schedule = "NoSchedule";
     let (not_ready, unreachable) = match condition(node, "Ready") {
@@ -184,7 +184,7 @@ fn retaint(names: &Names, node: &Node, now: Time, around: Around) -> Option<Writ
         "Unknown" => (false, true),
         _ => (true, false),
     };
-    let drives = around == Around::SomeReady;
+    let drives = cluster == ClusterHealth::SomeReady;
     let is_true = |kind: &str| condition(node, kind) == "True";
     let rules = [
         (key("not-ready"), no_schedule, not_ready),

@@ -4,7 +4,7 @@ use proto_api::meta::v1::{ObjectMeta, OwnerReference};
 use proto_client::ObjectKey;
 use serde_json::json;
 
-use crate::write::{ObjectKind, Part, Write};
+use crate::api_writes::{ObjectKind, Part, Write};
 
 /// The owner that controls the object, if it is of this kind.
 pub fn controller<'a>(metadata: &'a ObjectMeta, kind: &str) -> Option<&'a OwnerReference> {

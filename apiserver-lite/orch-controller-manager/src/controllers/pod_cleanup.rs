@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::Plan;
 use super::addresses::{has_ended, is_ready, is_terminating};
-use crate::write::{ObjectKind, Part, Write};
+use crate::api_writes::{ObjectKind, Part, Write};
 
 /// How long a node may be missing before its pods go: it may only be registering anew.
 pub const QUARANTINE: Duration = Duration::from_secs(40);

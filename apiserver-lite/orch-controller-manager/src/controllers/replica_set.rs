@@ -8,7 +8,7 @@ use proto_api::{Kind, Time};
 
 use super::Plan;
 use super::replicas::{self, Asked};
-use crate::write::Write;
+use crate::api_writes::Write;
 
 /// Makes or removes pods, and reports. `pods` are those of the namespace.
 pub fn plan<P: AsRef<Pod>>(names: &Names, set: &ReplicaSet, pods: &[P], now: Time) -> Plan {

@@ -14,7 +14,7 @@ use super::addresses::{has_ended, is_terminating};
 use super::owners::{adopt, controlled_by, release};
 use super::write_events::{Act, WriteEvent};
 use super::{Adopter, Plan};
-use crate::write::{ObjectKind, Write};
+use crate::api_writes::{ObjectKind, Write};
 
 /// Most pods made or removed by one plan; what is missing then is for the next.
 const BURST_MAX: usize = 500;

@@ -9,7 +9,7 @@ use proto_api::{Kind, Time};
 
 use super::Plan;
 use super::replicas::{self, Asked};
-use crate::write::Write;
+use crate::api_writes::Write;
 
 /// Makes or removes pods, and reports. `pods` are those of the namespace.
 pub fn plan<P: AsRef<Pod>>(
@@ -58,7 +58,7 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::write::Object;
+    use crate::api_writes::Object;
 
     #[test]
     fn pods_are_made_and_belong_to_it() {

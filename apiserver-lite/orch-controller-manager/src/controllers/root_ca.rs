@@ -7,7 +7,7 @@ use proto_api::meta::v1::ObjectMeta;
 use proto_api::names::Names;
 
 use super::Plan;
-use crate::write::Write;
+use crate::api_writes::Write;
 
 /// Key of the certificates in the config map.
 pub const KEY: &str = "ca.crt";
@@ -47,7 +47,7 @@ mod tests {
     use proto_api::names::Profile;
 
     use super::*;
-    use crate::write::Object;
+    use crate::api_writes::Object;
 
     #[test]
     fn made_when_missing_and_restored_when_changed() {

@@ -4,7 +4,7 @@ use proto_api::core::v1::{Namespace, ServiceAccount};
 use proto_api::meta::v1::ObjectMeta;
 
 use super::Plan;
-use crate::write::Write;
+use crate::api_writes::Write;
 
 /// The account that pods get which name none.
 pub const NAME: &str = "default";
@@ -34,7 +34,7 @@ mod tests {
         let mut namespace = Namespace::default();
         namespace.metadata.name = "a".into();
         let plan_for = |namespace: &Namespace, existing| plan(namespace, existing).writes;
-        let [Write::Create(crate::write::Object::ServiceAccount(made))] =
+        let [Write::Create(crate::api_writes::Object::ServiceAccount(made))] =
             &plan_for(&namespace, None)[..]
         else {
             unreachable!("one account")

@@ -4,7 +4,7 @@
 //! ```text
 //!   pod ──ephemeral──▶ claim ◀──claim──▶ volume ──volume──▶ Available, Bound, Released, Failed
 //!                        │  ▲                │
-//!                  growth│  │protection      └──attach──▶ VolumeAttachment, node.status.volumesAttached
+//!                  expand│  │protection      └──attach──▶ VolumeAttachment, node.status.volumesAttached
 //!                        ▼  │
 //!                     pods that use it
 //! ```
@@ -16,8 +16,8 @@
 pub mod attach;
 pub mod claim;
 pub mod ephemeral;
+pub mod expand;
 pub mod fit;
-pub mod growth;
 #[cfg(test)]
 mod histories;
 pub mod protection;
@@ -32,7 +32,7 @@ use proto_client::ObjectKey;
 use proto_client::events::{EventKind, correlate::Said, reference};
 use serde_json::{Value, json};
 
-use crate::write::{ObjectKind, Part, Write};
+use crate::api_writes::{ObjectKind, Part, Write};
 
 /// The binding mode of a class that waits for the first pod.
 pub const WAIT: &str = "WaitForFirstConsumer";

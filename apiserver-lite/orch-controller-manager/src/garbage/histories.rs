@@ -16,8 +16,8 @@ use proto_client::ObjectKey;
 
 use super::index::{FOREGROUND, Index, ORPHAN, Slim, Stage};
 use super::kinds::{Id, KindId, Kinds};
-use super::look::{Absent, Done, Looker, Maps, Server, lock};
 use super::plan::Policy;
+use super::process::{Absent, Maps, Processor, Server, WriteResult, lock};
 
 /// Rounds within which everything has to come to rest.
 const ROUNDS_MAX: usize = 5_000;
@@ -337,11 +337,18 @@ impl Server for Shared {
         Ok(of_kind.map(|(_, object)| partial(object)).collect())
     }
 
-    async fn delete(&self, id: &Id, it: &ObjectMeta, policy: Policy) -> Result<Done, Failed> {
+    async fn delete(
+        &self,
+        id: &Id,
+        it: &ObjectMeta,
+        policy: Policy,
+    ) -> Result<WriteResult, Failed> {
         let mut cluster = self.open()?;
-        let Some(object) = cluster.objects.get(id).cloned() else { return Ok(Done::Yes) };
+        let Some(object) = cluster.objects.get(id).cloned() else {
+            return Ok(WriteResult::Applied);
+        };
         if object.resource_version != it.resource_version {
-            return Ok(Done::Overtaken);
+            return Ok(WriteResult::Conflict);
         }
         for owner in &object.owner_references {
             let stage = cluster.stage_of(&owner.uid);
@@ -360,7 +367,7 @@ impl Server for Shared {
             );
         }
         cluster.delete(id, policy);
-        Ok(Done::Yes)
+        Ok(WriteResult::Applied)
     }
 
     async fn set_finalizers(
@@ -368,42 +375,58 @@ impl Server for Shared {
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
-    ) -> Result<Done, Failed> {
+    ) -> Result<WriteResult, Failed> {
         let mut cluster = self.open()?;
-        let Some(mut object) = cluster.objects.get(id).cloned() else { return Ok(Done::Yes) };
+        let Some(mut object) = cluster.objects.get(id).cloned() else {
+            return Ok(WriteResult::Applied);
+        };
         if object.resource_version != it.resource_version {
-            return Ok(Done::Overtaken);
+            return Ok(WriteResult::Conflict);
         }
         object.finalizers = finalizers.to_vec();
         cluster.write(id, Some(object));
-        Ok(Done::Yes)
+        Ok(WriteResult::Applied)
     }
 
-    async fn drop_owners(&self, id: &Id, uid: &str, owners: &[String]) -> Result<Done, Failed> {
+    async fn drop_owners(
+        &self,
+        id: &Id,
+        uid: &str,
+        owners: &[String],
+    ) -> Result<WriteResult, Failed> {
         let mut cluster = self.open()?;
-        let Some(mut object) = cluster.objects.get(id).cloned() else { return Ok(Done::Yes) };
+        let Some(mut object) = cluster.objects.get(id).cloned() else {
+            return Ok(WriteResult::Applied);
+        };
         if object.uid != uid {
-            return Ok(Done::Overtaken);
+            return Ok(WriteResult::Conflict);
         }
         let before = object.owner_references.len();
         object.owner_references.retain(|owner| !owners.contains(&owner.uid));
         if object.owner_references.len() != before {
             cluster.write(id, Some(object));
         }
-        Ok(Done::Yes)
+        Ok(WriteResult::Applied)
     }
 
-    async fn unblock(&self, id: &Id, uid: &str, _: &[OwnerReference]) -> Result<Done, Failed> {
+    async fn unblock(
+        &self,
+        id: &Id,
+        uid: &str,
+        _: &[OwnerReference],
+    ) -> Result<WriteResult, Failed> {
         let mut cluster = self.open()?;
-        let Some(mut object) = cluster.objects.get(id).cloned() else { return Ok(Done::Yes) };
+        let Some(mut object) = cluster.objects.get(id).cloned() else {
+            return Ok(WriteResult::Applied);
+        };
         if object.uid != uid {
-            return Ok(Done::Overtaken);
+            return Ok(WriteResult::Conflict);
         }
         for owner in &mut object.owner_references {
             owner.block_owner_deletion = Some(false);
         }
         cluster.write(id, Some(object));
-        Ok(Done::Yes)
+        Ok(WriteResult::Applied)
     }
 }
 
@@ -412,7 +435,8 @@ async fn live(dice: Vec<u16>) {
     let (kinds, index) = (cluster.kinds.clone(), cluster.index.clone());
     let shared = Shared(Arc::new(Mutex::new(cluster)));
     let absent = Mutex::new(Absent::default());
-    let looker = Looker { server: shared.clone(), maps: shared.clone(), kinds, index, absent };
+    let processor =
+        Processor { server: shared.clone(), maps: shared.clone(), kinds, index, absent };
     for round in 0.. {
         let id = {
             let mut cluster = lock(&shared.0);
@@ -427,7 +451,7 @@ async fn live(dice: Vec<u16>) {
             }
         };
         assert!(round < ROUNDS_MAX, "it does not come to rest: {id:?}");
-        let again = match looker.look(&id).await {
+        let again = match processor.process(&id).await {
             Ok(seen) => {
                 lock(&shared.0).queue.extend(seen.look);
                 seen.again_in.is_some()

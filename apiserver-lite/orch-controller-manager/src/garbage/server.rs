@@ -7,36 +7,38 @@ use proto_client::{Api, Client, ClientError, DeleteParams, ListParams, Patch, Wr
 use serde_json::{Value, json};
 
 use super::kinds::{Id, KindId, Kinds};
-use super::look::{Done, Server};
 use super::plan::Policy;
+use super::process::{Server, WriteResult};
 
 /// Asks over the client.
-pub struct Asker {
+pub struct ApiServer {
     /// The client.
     pub client: Client,
     /// All kinds.
     pub kinds: Arc<Kinds>,
 }
 
-impl Asker {
+impl ApiServer {
     fn api(&self, kind: KindId, namespace: &str) -> Option<Api<PartialObjectMetadata>> {
         let namespace = (!namespace.is_empty()).then_some(namespace);
         let collection = self.kinds.collection(kind, namespace)?;
         Some(self.client.metadata(collection))
     }
 
-    async fn patch(&self, id: &Id, patch: Patch) -> Result<Done, ClientError> {
-        let Some(api) = self.api(id.kind, &id.key.namespace) else { return Ok(Done::Yes) };
+    async fn patch(&self, id: &Id, patch: Patch) -> Result<WriteResult, ClientError> {
+        let Some(api) = self.api(id.kind, &id.key.namespace) else {
+            return Ok(WriteResult::Applied);
+        };
         done(api.patch(&id.key.name, &patch, &WriteParams::default()).await)
     }
 }
 
 /// What is gone needs no write, what has changed another look.
-fn done<T>(written: Result<T, ClientError>) -> Result<Done, ClientError> {
+fn done<T>(written: Result<T, ClientError>) -> Result<WriteResult, ClientError> {
     match written {
-        Ok(_) => Ok(Done::Yes),
-        Err(error) if error.is_not_found() => Ok(Done::Yes),
-        Err(error) if error.is_conflict() => Ok(Done::Overtaken),
+        Ok(_) => Ok(WriteResult::Applied),
+        Err(error) if error.is_not_found() => Ok(WriteResult::Applied),
+        Err(error) if error.is_conflict() => Ok(WriteResult::Conflict),
         Err(error) => Err(error),
     }
 }
@@ -46,7 +48,7 @@ fn owners_patch(uid: &str, owners: Vec<Value>) -> Patch {
     Patch::Strategic(json!({ "metadata": { "uid": uid, "ownerReferences": owners } }))
 }
 
-impl Server for Asker {
+impl Server for ApiServer {
     type Error = ClientError;
 
     async fn find(&self, id: &Id) -> Result<Option<PartialObjectMetadata>, ClientError> {
@@ -68,8 +70,15 @@ impl Server for Asker {
         Ok(api.list(&ListParams::default()).await?.items)
     }
 
-    async fn delete(&self, id: &Id, it: &ObjectMeta, policy: Policy) -> Result<Done, ClientError> {
-        let Some(api) = self.api(id.kind, &id.key.namespace) else { return Ok(Done::Yes) };
+    async fn delete(
+        &self,
+        id: &Id,
+        it: &ObjectMeta,
+        policy: Policy,
+    ) -> Result<WriteResult, ClientError> {
+        let Some(api) = self.api(id.kind, &id.key.namespace) else {
+            return Ok(WriteResult::Applied);
+        };
         let params = DeleteParams {
             uid: Some(it.uid.clone()),
             resource_version: Some(it.resource_version.clone()),
@@ -84,7 +93,7 @@ impl Server for Asker {
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
-    ) -> Result<Done, ClientError> {
+    ) -> Result<WriteResult, ClientError> {
         let finalizers = if finalizers.is_empty() { Value::Null } else { json!(finalizers) };
         let metadata = json!({
             "uid": it.uid, "resourceVersion": it.resource_version, "finalizers": finalizers,
@@ -97,7 +106,7 @@ impl Server for Asker {
         id: &Id,
         uid: &str,
         owners: &[String],
-    ) -> Result<Done, ClientError> {
+    ) -> Result<WriteResult, ClientError> {
         let gone = owners.iter().map(|owner| json!({ "$patch": "delete", "uid": owner }));
         self.patch(id, owners_patch(uid, gone.collect())).await
     }
@@ -107,7 +116,7 @@ impl Server for Asker {
         id: &Id,
         uid: &str,
         owners: &[OwnerReference],
-    ) -> Result<Done, ClientError> {
+    ) -> Result<WriteResult, ClientError> {
         let blocking = owners.iter().filter(|owner| owner.block_owner_deletion == Some(true));
         let unblocked = blocking.map(|o| json!({ "uid": o.uid, "blockOwnerDeletion": false }));
         self.patch(id, owners_patch(uid, unblocked.collect())).await

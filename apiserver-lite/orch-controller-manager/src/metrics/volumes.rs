@@ -8,12 +8,12 @@ use prometheus::proto::MetricFamily;
 use prometheus::{IntGaugeVec, Opts};
 use proto_api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 
-use crate::world::World;
+use crate::informers::Informers;
 
 /// Counts the maps.
 #[derive(Clone)]
 pub struct VolumeCounts {
-    world: World,
+    informers: Informers,
     volumes: [IntGaugeVec; 2],
     claims: [IntGaugeVec; 2],
 }
@@ -29,12 +29,12 @@ impl VolumeCounts {
     ///
     /// # Errors
     /// None but those of the format's rules.
-    pub fn new(world: World) -> Result<Self, prometheus::Error> {
+    pub fn new(informers: Informers) -> Result<Self, prometheus::Error> {
         let gauge = |name: &str, help: &str, label: &str| {
             IntGaugeVec::new(Opts::new(format!("pv_collector_{name}"), help), &[label])
         };
         Ok(Self {
-            world,
+            informers,
             volumes: [
                 gauge("bound_pv_count", "Volumes that are bound.", "storage_class")?,
                 gauge("unbound_pv_count", "Volumes that are not bound.", "storage_class")?,
@@ -57,9 +57,9 @@ impl Collector for VolumeCounts {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
-        let volumes = self.world.volumes.list();
+        let volumes = self.informers.volumes.list();
         show(&self.volumes, count(volumes.iter().map(|(_, volume)| of_volume(volume))));
-        let claims = self.world.claims.list();
+        let claims = self.informers.claims.list();
         show(&self.claims, count(claims.iter().map(|(_, claim)| of_claim(claim))));
         self.all().flat_map(Collector::collect).collect()
     }

@@ -5,7 +5,7 @@ use rcgen::{
     SignatureAlgorithm,
 };
 
-use super::super::shape::tests::pem;
+use super::super::signer_policy::tests::pem;
 use super::*;
 
 fn node(name: &str) -> String {

@@ -9,7 +9,7 @@ use proto_api::names::Names;
 use proto_client::ObjectKey;
 use serde_json::{Map, Value, json};
 
-use crate::write::{ObjectKind, Part, Write};
+use crate::api_writes::{ObjectKind, Part, Write};
 
 /// The largest number, in Kubernetes a signed one. Stored annotations may have any text.
 const REVISION_MAX: u64 = i64::MAX as u64;

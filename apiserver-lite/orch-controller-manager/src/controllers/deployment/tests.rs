@@ -9,7 +9,7 @@ use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
 
 use super::*;
-use crate::write::Object;
+use crate::api_writes::Object;
 
 fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)

@@ -3,8 +3,8 @@ use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
 
 use super::*;
+use crate::api_writes::Object;
 use crate::controllers::addresses::examples;
-use crate::write::Object;
 
 const NOW: i64 = 10_000;
 

@@ -7,11 +7,15 @@ use proto_api::Time;
 use proto_api::names::Profile;
 
 use super::*;
+use crate::api_writes::Object;
 use crate::controllers::addresses::examples::{pod, pods, service, set_ready};
-use crate::write::Object;
 
-fn site(names: &Names, endpoints_max: usize) -> Site<'_> {
-    Site { names, zone: &|node| (node == "node").then(|| "zone-a".to_owned()), endpoints_max }
+fn context(names: &Names, endpoints_max: usize) -> SliceContext<'_> {
+    SliceContext {
+        names,
+        zone: &|node| (node == "node").then(|| "zone-a".to_owned()),
+        endpoints_max,
+    }
 }
 
 fn names() -> &'static Names {
@@ -28,10 +32,10 @@ struct Server {
 
 impl Server {
     fn run(&mut self, endpoints_max: usize, service: Option<&Service>, pods: &[Arc<Pod>]) {
-        let site = site(names(), endpoints_max);
+        let context = context(names(), endpoints_max);
         let existing: Vec<Arc<EndpointSlice>> =
             self.slices.values().cloned().map(Arc::new).collect();
-        let plan = plan(&site, service, pods, &existing);
+        let plan = plan(&context, service, pods, &existing);
         self.writes = plan.writes.len();
         for write in plan.writes {
             match write {

@@ -6,8 +6,8 @@ use proto_api::Time;
 use proto_api::names::Profile;
 
 use super::*;
+use crate::api_writes::Object;
 use crate::controllers::addresses::examples::{pod, pods, service, set_ready};
-use crate::write::Object;
 
 fn names() -> &'static Names {
     Names::new(Profile::Kubernetes)

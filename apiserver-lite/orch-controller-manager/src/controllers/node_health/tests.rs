@@ -61,8 +61,9 @@ fn silence_is_measured_from_what_was_last_new() {
     let heard = Heard::update(None, &node, Some(&lease(1)), at(0));
     let same = Heard::update(Some(&heard), &node, Some(&lease(1)), at(30));
     assert_eq!(heard, same);
-    let plan_at =
-        |heard: &Heard, secs| plan(names(), &node, heard, GRACE, clocks(secs), Around::SomeReady);
+    let plan_at = |heard: &Heard, secs| {
+        plan(names(), &node, heard, GRACE, clocks(secs), ClusterHealth::SomeReady)
+    };
     assert_eq!(plan_at(&same, 30).again_in, Some(Duration::from_secs(10)));
     assert!(plan_at(&same, 30).writes.is_empty());
     assert_eq!(
@@ -81,16 +82,17 @@ fn while_no_node_is_ready_pods_are_not_driven_away() {
     let unreachable = "node.kubernetes.io/unreachable";
     let mut silent = node("Unknown");
     let heard = Heard::update(None, &silent, None, now);
-    let taints = |node: &Node, around| patched(&plan(names(), node, &heard, GRACE, clocks, around));
-    assert_eq!(taints(&silent, Around::NoneReady), [format!("{unreachable}:NoSchedule")]);
+    let taints =
+        |node: &Node, cluster| patched(&plan(names(), node, &heard, GRACE, clocks, cluster));
+    assert_eq!(taints(&silent, ClusterHealth::NoneReady), [format!("{unreachable}:NoSchedule")]);
     for effect in ["NoSchedule", "NoExecute"] {
         let (key, effect) = (unreachable.to_owned(), effect.to_owned());
         silent.spec.taints.push(Taint { key, effect, ..Taint::default() });
     }
-    assert_eq!(taints(&silent, Around::NoneReady), [format!("{unreachable}:NoSchedule")]);
-    assert!(taints(&silent, Around::SomeReady).is_empty());
-    assert_eq!(Around::of([&silent, &node("True")].into_iter()), Around::SomeReady);
-    assert_eq!(Around::of([&silent, &node("False")].into_iter()), Around::NoneReady);
+    assert_eq!(taints(&silent, ClusterHealth::NoneReady), [format!("{unreachable}:NoSchedule")]);
+    assert!(taints(&silent, ClusterHealth::SomeReady).is_empty());
+    assert_eq!(ClusterHealth::of([&silent, &node("True")].into_iter()), ClusterHealth::SomeReady);
+    assert_eq!(ClusterHealth::of([&silent, &node("False")].into_iter()), ClusterHealth::NoneReady);
 }
 
 #[test]
@@ -127,8 +129,8 @@ fn messages_name_the_agent_of_the_profile() {
     let clocks = Clocks { steady: now + GRACE, wall: Time::from_unix(100) };
     let node = node("True");
     let heard = Heard::update(None, &node, None, now);
-    let around = Around::SomeReady;
-    let text = |names: &Names| format!("{:?}", plan(names, &node, &heard, GRACE, clocks, around));
+    let cluster = ClusterHealth::SomeReady;
+    let text = |names: &Names| format!("{:?}", plan(names, &node, &heard, GRACE, clocks, cluster));
     assert!(text(names()).contains("Kubelet stopped posting node status."));
     let own = Names::new(Profile::default());
     assert!(text(own).contains("Orchlet stopped posting node status."));
@@ -140,7 +142,7 @@ fn taints_follow_conditions() {
     let clocks = Clocks { steady: now, wall: Time::from_unix(100) };
     let taints = |node: &Node| {
         let heard = Heard::update(None, node, None, now);
-        patched(&plan(names(), node, &heard, GRACE, clocks, Around::SomeReady))
+        patched(&plan(names(), node, &heard, GRACE, clocks, ClusterHealth::SomeReady))
     };
     assert!(taints(&node("True")).is_empty());
     let not_ready = "node.kubernetes.io/not-ready";

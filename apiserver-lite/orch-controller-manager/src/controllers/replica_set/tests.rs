@@ -6,9 +6,9 @@ use proto_api::meta::v1::LabelSelector;
 use proto_api::names::Profile;
 
 use super::*;
+use crate::api_writes::Object;
 use crate::controllers::addresses::examples;
 use crate::controllers::owners::controlled_by;
-use crate::write::Object;
 use std::time::Duration;
 
 const NOW: i64 = 2000;

@@ -24,8 +24,8 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::say;
+use crate::api_writes::{ObjectKind, Part, Write};
 use crate::controllers::Plan;
-use crate::write::{ObjectKind, Part, Write};
 
 /// When to look again at a volume that another node is just being given.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -10,11 +10,11 @@ use serde_json::{Map, Value, json};
 
 use super::fit::{self, Choice};
 use super::{Marks, WAIT, change, has, is_promised, refer, say};
+use crate::api_writes::{ObjectKind, Part, Write};
 use crate::controllers::Plan;
-use crate::write::{ObjectKind, Part, Write};
 
 /// What a claim is looked at with. Asked only for what is needed.
-pub struct Around<'a> {
+pub struct ClaimContext<'a> {
     /// The naming profile.
     pub names: &'a Names,
     /// Its annotations.
@@ -32,66 +32,66 @@ pub struct Around<'a> {
 }
 
 /// The next step of a claim.
-pub fn plan(claim: &PersistentVolumeClaim, around: &Around<'_>) -> Plan {
-    if has(&claim.metadata, &around.marks.bind_completed) {
-        return keep(claim, around);
+pub fn plan(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
+    if has(&claim.metadata, &context.marks.bind_completed) {
+        return keep(claim, context);
     }
     if claim.metadata.deletion_timestamp.is_some() {
         return Plan::default();
     }
     match claim.spec.volume_name.as_str() {
-        "" => find(claim, around),
-        named => take(claim, named, around),
+        "" => find(claim, context),
+        named => take(claim, named, context),
     }
 }
 
 // === A claim that has no volume yet ===
 
-fn find(claim: &PersistentVolumeClaim, around: &Around<'_>) -> Plan {
-    let marks = around.marks;
+fn find(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
+    let marks = context.marks;
     let Some(class_name) = marks.class_of_claim(claim) else {
-        return match (around.default_class)() {
+        return match (context.default_class)() {
             Some(class) => Plan::of([change(
                 ObjectKind::PersistentVolumeClaim,
                 &claim.metadata,
                 Part::Main,
                 json!({"spec": {"storageClassName": class}}),
             )]),
-            None => choose(claim, "", None, around),
+            None => choose(claim, "", None, context),
         };
     };
-    let class = (around.class)(class_name);
-    choose(claim, class_name, class.as_deref(), around)
+    let class = (context.class)(class_name);
+    choose(claim, class_name, class.as_deref(), context)
 }
 
 fn choose(
     claim: &PersistentVolumeClaim,
     class_name: &str,
     class: Option<&StorageClass>,
-    around: &Around<'_>,
+    context: &ClaimContext<'_>,
 ) -> Plan {
     let waits = class.is_some_and(|class| class.volume_binding_mode.as_deref() == Some(WAIT));
     let choice = if waits { Choice::Scheduler } else { Choice::Any };
-    let volumes = (around.volumes)();
+    let volumes = (context.volumes)();
     let volumes = volumes.iter().map(Arc::as_ref);
-    if let Some(volume) = fit::best(around.marks, claim, volumes, choice) {
-        return bind(claim, volume, around);
+    if let Some(volume) = fit::best(context.marks, claim, volumes, choice) {
+        return bind(claim, volume, context);
     }
-    let selected = has(&claim.metadata, &around.marks.selected_node);
+    let selected = has(&claim.metadata, &context.marks.selected_node);
     let mut plan = match class {
-        _ if waits && !selected => tell_waiting(claim, around),
-        Some(class) => provision(claim, class, around),
+        _ if waits && !selected => tell_waiting(claim, context),
+        Some(class) => provision(claim, class, context),
         None if class_name.is_empty() => told(
-            around,
+            context,
             claim,
             EventKind::Normal,
             "FailedBinding",
             "no persistent volumes available for this claim and no storage class is set",
         ),
         None => {
-            let group = around.names.group("storage");
+            let group = context.names.group("storage");
             let message = format!("storageclass.{group} {class_name:?} not found");
-            told(around, claim, EventKind::Warning, "ProvisioningFailed", message)
+            told(context, claim, EventKind::Warning, "ProvisioningFailed", message)
         }
     };
     plan.writes.extend(pending(claim));
@@ -99,19 +99,19 @@ fn choose(
 }
 
 fn told(
-    around: &Around<'_>,
+    context: &ClaimContext<'_>,
     claim: &PersistentVolumeClaim,
     kind: EventKind,
     reason: &'static str,
     message: impl Into<String>,
 ) -> Plan {
-    let said = vec![say(around.names, claim, kind, reason, message)];
+    let said = vec![say(context.names, claim, kind, reason, message)];
     Plan { said, ..Plan::default() }
 }
 
 /// Whose turn it is: a first pod's, or the scheduler's.
-fn tell_waiting(claim: &PersistentVolumeClaim, around: &Around<'_>) -> Plan {
-    let pods = (around.pods)();
+fn tell_waiting(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
+    let pods = (context.pods)();
     let unplaced = pods.iter().filter(|pod| pod.spec.node_name.is_empty());
     let names: Vec<&str> = unplaced.map(|pod| pod.metadata.name.as_str()).collect();
     let (reason, message) = match names.as_slice() {
@@ -124,21 +124,25 @@ fn tell_waiting(claim: &PersistentVolumeClaim, around: &Around<'_>) -> Plan {
             ("WaitForPodScheduled", format!("waiting for pods {} to be scheduled", all.join(",")))
         }
     };
-    told(around, claim, EventKind::Normal, reason, message)
+    told(context, claim, EventKind::Normal, reason, message)
 }
 
 /// Asks the class's provisioner for a volume: it watches for claims that name it.
-fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, around: &Around<'_>) -> Plan {
+fn provision(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    context: &ClaimContext<'_>,
+) -> Plan {
     let provisioner = &class.provisioner;
-    if provisioner.starts_with(&around.names.label("")) {
+    if provisioner.starts_with(&context.names.label("")) {
         let message = format!("no volume plugin matched name: {provisioner}");
-        return told(around, claim, EventKind::Warning, "ProvisioningFailed", message);
+        return told(context, claim, EventKind::Warning, "ProvisioningFailed", message);
     }
     let message = format!(
         "waiting for a volume to be created, either by external provisioner {provisioner:?} or manually created by system administrator"
     );
-    let mut plan = told(around, claim, EventKind::Normal, "ExternalProvisioning", message);
-    let keys = &around.marks.provisioners;
+    let mut plan = told(context, claim, EventKind::Normal, "ExternalProvisioning", message);
+    let keys = &context.marks.provisioners;
     let asked = |key: &String| claim.metadata.annotations.get(key) == Some(provisioner);
     if !keys.iter().all(asked) {
         let annotations: Map<String, Value> =
@@ -155,10 +159,10 @@ fn provision(claim: &PersistentVolumeClaim, class: &StorageClass, around: &Aroun
 
 // === A claim that names its volume ===
 
-fn take(claim: &PersistentVolumeClaim, named: &str, around: &Around<'_>) -> Plan {
-    let Some(volume) = (around.volume)(named) else { return Plan::of(pending(claim)) };
+fn take(claim: &PersistentVolumeClaim, named: &str, context: &ClaimContext<'_>) -> Plan {
+    let Some(volume) = (context.volume)(named) else { return Plan::of(pending(claim)) };
     let refused = |reason, message: String| {
-        let mut plan = told(around, claim, EventKind::Warning, reason, message);
+        let mut plan = told(context, claim, EventKind::Warning, reason, message);
         plan.writes.extend(pending(claim));
         plan
     };
@@ -167,34 +171,38 @@ fn take(claim: &PersistentVolumeClaim, named: &str, around: &Around<'_>) -> Plan
         return refused("FailedBinding", message);
     }
     let unpromised = volume.spec.claim_ref.is_none();
-    match fit::fault(around.marks, &volume, claim) {
+    match fit::fault(context.marks, &volume, claim) {
         Some(why) if unpromised => {
             refused("VolumeMismatch", format!("Cannot bind to requested volume {named:?}: {why}"))
         }
-        _ => bind(claim, &volume, around),
+        _ => bind(claim, &volume, context),
     }
 }
 
 // === Binding ===
 
 /// The volume first: from then on nobody else gets it.
-fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume, around: &Around<'_>) -> Plan {
-    Plan::of(promise(claim, volume, around).into_iter().chain(complete(claim, volume, around)))
+fn bind(
+    claim: &PersistentVolumeClaim,
+    volume: &PersistentVolume,
+    context: &ClaimContext<'_>,
+) -> Plan {
+    Plan::of(promise(claim, volume, context).into_iter().chain(complete(claim, volume, context)))
 }
 
 /// Makes the volume refer to this very claim.
 fn promise(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
-    around: &Around<'_>,
+    context: &ClaimContext<'_>,
 ) -> Option<Write> {
     if volume.spec.claim_ref.as_ref().is_some_and(|of| of.uid == claim.metadata.uid) {
         return None;
     }
-    let of = refer(around.names, claim);
+    let of = refer(context.names, claim);
     let mut patch = json!({"spec": {"claimRef": of}});
     if !is_promised(volume, claim) {
-        let mark = &around.marks.bound_by_controller;
+        let mark = &context.marks.bound_by_controller;
         patch["metadata"] = json!({"annotations": {mark.as_str(): "yes"}});
     }
     Some(change(ObjectKind::PersistentVolume, &volume.metadata, Part::Main, patch))
@@ -204,9 +212,9 @@ fn promise(
 fn complete(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
-    around: &Around<'_>,
+    context: &ClaimContext<'_>,
 ) -> Option<Write> {
-    let marks = around.marks;
+    let marks = context.marks;
     if has(&claim.metadata, &marks.bind_completed) {
         return None;
     }
@@ -223,12 +231,12 @@ fn complete(
 // === A claim that was bound ===
 
 /// A bound claim keeps its volume; when that is gone, the claim is lost and never given another.
-fn keep(claim: &PersistentVolumeClaim, around: &Around<'_>) -> Plan {
+fn keep(claim: &PersistentVolumeClaim, context: &ClaimContext<'_>) -> Plan {
     let lost = |reason, message: &str| {
         if claim.status.phase == "Lost" {
             return Plan::default();
         }
-        let mut plan = told(around, claim, EventKind::Warning, reason, message);
+        let mut plan = told(context, claim, EventKind::Warning, reason, message);
         plan.writes.push(status(claim, json!({"phase": "Lost"})));
         plan
     };
@@ -237,14 +245,14 @@ fn keep(claim: &PersistentVolumeClaim, around: &Around<'_>) -> Plan {
             "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
         return lost("ClaimLost", message);
     }
-    let Some(volume) = (around.volume)(&claim.spec.volume_name) else {
+    let Some(volume) = (context.volume)(&claim.spec.volume_name) else {
         let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
         return lost("ClaimLost", message);
     };
     match &volume.spec.claim_ref {
         Some(of) if of.uid == claim.metadata.uid => Plan::of(show_bound(claim, &volume)),
-        None => Plan::of(promise(claim, &volume, around)),
-        Some(_) if is_promised(&volume, claim) => Plan::of(promise(claim, &volume, around)),
+        None => Plan::of(promise(claim, &volume, context)),
+        Some(_) if is_promised(&volume, claim) => Plan::of(promise(claim, &volume, context)),
         Some(_) => {
             let message = "Two claims are bound to the same volume, this one is bound incorrectly";
             lost("ClaimMisbound", message)

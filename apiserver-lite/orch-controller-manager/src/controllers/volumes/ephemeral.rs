@@ -9,9 +9,9 @@ use proto_api::names::Names;
 use proto_client::events::EventKind;
 
 use super::{is_own, own_claim, say};
+use crate::api_writes::Write;
 use crate::controllers::Plan;
 use crate::controllers::owners::controlled_by;
-use crate::write::Write;
 
 /// Whether a pod brings claims along.
 pub fn has_own(pod: &Pod) -> bool {
@@ -77,7 +77,7 @@ mod tests {
 
     use super::super::examples::*;
     use super::*;
-    use crate::write::Object;
+    use crate::api_writes::Object;
 
     fn owner() -> Pod {
         let mut pod = user("p", "shared", "");

@@ -14,7 +14,7 @@ use proto_api::storage::v1::StorageClass;
 use proto_api::{Resource, Time};
 use serde_json::Value;
 
-use super::claim::Around;
+use super::claim::ClaimContext;
 use super::examples::*;
 use super::*;
 use crate::controllers::Plan;
@@ -200,7 +200,7 @@ impl Cluster {
             let found = seen.volumes.get(name).or_else(|| self.now.volumes.get(name));
             found.cloned().map(Arc::new)
         };
-        let around = Around {
+        let context = ClaimContext {
             names: names(),
             marks: &self.marks,
             volume: &volume,
@@ -209,7 +209,7 @@ impl Cluster {
             default_class: &|| None,
             pods: &Vec::new,
         };
-        super::claim::plan(claim, &around)
+        super::claim::plan(claim, &context)
     }
 
     /// The claim behind a volume: the map's, or the server's if the map has none of that uid.

@@ -5,8 +5,8 @@ use proto_api::meta::v1::ObjectMeta;
 use serde_json::json;
 
 use super::{Marks, is_own, own_claim};
+use crate::api_writes::{ObjectKind, Part, Write};
 use crate::controllers::Plan;
-use crate::write::{ObjectKind, Part, Write};
 
 /// Puts the finalizer on a claim, or takes it off one that is to go and is not used.
 pub fn plan_claim(marks: &Marks, claim: &PersistentVolumeClaim, used: bool) -> Plan {

@@ -6,8 +6,8 @@ use proto_client::events::EventKind;
 use serde_json::{Value, json};
 
 use super::{Marks, change, fit, has, say};
+use crate::api_writes::{ObjectKind, Part, Write};
 use crate::controllers::Plan;
-use crate::write::{ObjectKind, Part, Write};
 
 /// The next step of a volume. `claim` is the object under the name that the volume refers to, if there is one.
 pub fn plan(

@@ -119,7 +119,8 @@ fn the_life_of_an_attachment() {
     assert_eq!(short(&cluster.plan()), [""; 0]);
     cluster.pods = vec![(user("p", "c", "n1"), "d")];
     let plan = cluster.plan();
-    let [Write::Create(crate::write::Object::VolumeAttachment(made))] = &plan.writes[..] else {
+    let [Write::Create(crate::api_writes::Object::VolumeAttachment(made))] = &plan.writes[..]
+    else {
         unreachable!("{plan:?}")
     };
     assert_eq!(made.metadata.name, attachment("d", "n1", false).metadata.name);

@@ -20,7 +20,7 @@ impl Cluster {
             let found = self.classes.iter().find(|class| class.metadata.name == name);
             found.cloned().map(Arc::new)
         };
-        let around = Around {
+        let context = ClaimContext {
             names: names(),
             marks: &marks,
             volume: &|name| volumes.iter().find(|v| v.metadata.name == name).cloned(),
@@ -29,7 +29,7 @@ impl Cluster {
             default_class: &|| self.default.clone(),
             pods: &|| self.pods.iter().cloned().map(Arc::new).collect(),
         };
-        plan(claim, &around)
+        plan(claim, &context)
     }
 
     fn with(volume: PersistentVolume) -> Self {

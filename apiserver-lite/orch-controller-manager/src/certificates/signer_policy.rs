@@ -7,9 +7,9 @@ use super::request::{Asked, Request, read};
 
 /// A request of one of the signers that are known here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum SignerKind {
     /// A node agent's, to show to the API server.
-    NodeClient(Own),
+    NodeClient(Renewal),
     /// A node agent's, to serve with.
     NodeServing,
     /// Anybody's, to show to the API server.
@@ -20,7 +20,7 @@ pub enum Shape {
 
 /// Whether who asks is whom the certificate is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Own {
+pub enum Renewal {
     /// A renewal.
     Yes,
     /// The first: the credential of another user is used, a bootstrap token's for example.
@@ -29,9 +29,9 @@ pub enum Own {
 
 /// A request that its signer may sign, as it was read: what is signed is what was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checked {
-    /// Its shape.
-    pub shape: Shape,
+pub struct ApprovedRequest {
+    /// Which signer.
+    pub signer: SignerKind,
     /// Names and key.
     pub request: Request,
 }
@@ -50,7 +50,10 @@ const SERVER: &str = "server auth";
 ///
 /// # Errors
 /// Why its signer must not sign it.
-pub fn of(names: &Names, request: &CertificateSigningRequest) -> Result<Option<Checked>, String> {
+pub fn check_request(
+    names: &Names,
+    request: &CertificateSigningRequest,
+) -> Result<Option<ApprovedRequest>, String> {
     let spec = &request.spec;
     let checks = [
         (names.node_client_signer(), node_client as Check),
@@ -63,33 +66,33 @@ pub fn of(names: &Names, request: &CertificateSigningRequest) -> Result<Option<C
         return Ok(None);
     };
     let read = read(&spec.request)?;
-    let shape = check(&read.asked, &spec.usages, &spec.username)?;
-    Ok(Some(Checked { shape, request: read }))
+    let signer = check(&read.asked, &spec.usages, &spec.username)?;
+    Ok(Some(ApprovedRequest { signer, request: read }))
 }
 
 /// What one signer asks of names, usages and the user who made the request.
-type Check = fn(&Asked, &[String], &str) -> Result<Shape, String>;
+type Check = fn(&Asked, &[String], &str) -> Result<SignerKind, String>;
 
-fn node_client(asked: &Asked, usages: &[String], user: &str) -> Result<Shape, String> {
+fn node_client(asked: &Asked, usages: &[String], user: &str) -> Result<SignerKind, String> {
     node(asked)?;
     refuse(!asked.dns.is_empty(), "DNS subjectAltNames are not allowed")?;
     refuse(!asked.addresses.is_empty(), "IP subjectAltNames are not allowed")?;
     only_hosts(asked)?;
     node_usages(usages, CLIENT)?;
-    Ok(Shape::NodeClient(if user == asked.common_name() { Own::Yes } else { Own::No }))
+    Ok(SignerKind::NodeClient(if user == asked.common_name() { Renewal::Yes } else { Renewal::No }))
 }
 
-fn node_serving(asked: &Asked, usages: &[String], user: &str) -> Result<Shape, String> {
+fn node_serving(asked: &Asked, usages: &[String], user: &str) -> Result<SignerKind, String> {
     node(asked)?;
     refuse(asked.common_name() != user, "subject common name is not the user of the request")?;
     let hosts = asked.dns.len().saturating_add(asked.addresses.len());
     refuse(hosts == 0, "DNS or IP subjectAltName is required")?;
     only_hosts(asked)?;
     node_usages(usages, SERVER)?;
-    Ok(Shape::NodeServing)
+    Ok(SignerKind::NodeServing)
 }
 
-fn client(asked: &Asked, usages: &[String], _: &str) -> Result<Shape, String> {
+fn client(asked: &Asked, usages: &[String], _: &str) -> Result<SignerKind, String> {
     refuse(asked.common_name().is_empty(), "subject common name is required")?;
     not_masters(asked)?;
     let allowed = [CLIENT, SIGNATURE, ENCIPHERMENT];
@@ -98,15 +101,15 @@ fn client(asked: &Asked, usages: &[String], _: &str) -> Result<Shape, String> {
     }
     let has_client = usages.iter().any(|usage| usage == CLIENT);
     refuse(!has_client, "missing required usage for client certificate: client auth")?;
-    Ok(Shape::Client)
+    Ok(SignerKind::Client)
 }
 
 /// It says nothing of names and usages, but the same authority signs what the API server believes.
-fn legacy(asked: &Asked, usages: &[String], _: &str) -> Result<Shape, String> {
+fn legacy(asked: &Asked, usages: &[String], _: &str) -> Result<SignerKind, String> {
     not_masters(asked)?;
     match usages.iter().find(|usage| super::authority::usage(usage).is_none()) {
         Some(unknown) => Err(format!("unrecognized usage: {unknown}")),
-        None => Ok(Shape::Legacy),
+        None => Ok(SignerKind::Legacy),
     }
 }
 
@@ -183,9 +186,9 @@ pub(super) mod tests {
         CertificateSigningRequest { spec, ..CertificateSigningRequest::default() }
     }
 
-    fn shape(request: &CertificateSigningRequest) -> Result<Option<Shape>, String> {
-        let checked = of(Names::new(Profile::Kubernetes), request)?;
-        Ok(checked.map(|checked| checked.shape))
+    fn check_signer(request: &CertificateSigningRequest) -> Result<Option<SignerKind>, String> {
+        let checked = check_request(Names::new(Profile::Kubernetes), request)?;
+        Ok(checked.map(|checked| checked.signer))
     }
 
     #[test]
@@ -198,15 +201,29 @@ pub(super) mod tests {
         assert_eq!(anybody, "kubernetes.io/kube-apiserver-client");
         assert_eq!(legacy, "kubernetes.io/legacy-unknown");
         let check = |signer: &str, organization: &str, name: &str, hosts: &[&str], auth: &str| {
-            shape(&request(signer, organization, name, hosts, auth))
+            check_signer(&request(signer, organization, name, hosts, auth))
         };
         for (signer, organization, name, hosts, auth, expect) in [
-            (&node_client, NODES, NODE_1, &[][..], CLIENT, Shape::NodeClient(Own::Yes)),
-            (&node_client, NODES, "system:node:n2", &[], CLIENT, Shape::NodeClient(Own::No)),
-            (&serving, NODES, NODE_1, &["n1", "10.0.0.1"], SERVER, Shape::NodeServing),
-            (&anybody, "devs", "jane", &[], CLIENT, Shape::Client),
-            (&anybody, "devs", "jane", &["jane.example.org", "fd00::1"], CLIENT, Shape::Client),
-            (&legacy, "devs", "", &["web"], SERVER, Shape::Legacy),
+            (&node_client, NODES, NODE_1, &[][..], CLIENT, SignerKind::NodeClient(Renewal::Yes)),
+            (
+                &node_client,
+                NODES,
+                "system:node:n2",
+                &[],
+                CLIENT,
+                SignerKind::NodeClient(Renewal::No),
+            ),
+            (&serving, NODES, NODE_1, &["n1", "10.0.0.1"], SERVER, SignerKind::NodeServing),
+            (&anybody, "devs", "jane", &[], CLIENT, SignerKind::Client),
+            (
+                &anybody,
+                "devs",
+                "jane",
+                &["jane.example.org", "fd00::1"],
+                CLIENT,
+                SignerKind::Client,
+            ),
+            (&legacy, "devs", "", &["web"], SERVER, SignerKind::Legacy),
         ] {
             assert_eq!(
                 check(signer, organization, name, hosts, auth),
@@ -241,7 +258,7 @@ pub(super) mod tests {
         let check = |signer: &str, hosts: &[&str], usages: &[&str], expect: bool| {
             let mut request = request(signer, NODES, NODE_1, hosts, CLIENT);
             request.spec.usages = usages.iter().map(|usage| (*usage).to_owned()).collect();
-            assert_eq!(shape(&request).is_ok(), expect, "{signer} {usages:?}");
+            assert_eq!(check_signer(&request).is_ok(), expect, "{signer} {usages:?}");
         };
         let (any, node) = (names.client_signer(), names.node_client_signer());
         check(&any, &[], &[CLIENT], true);

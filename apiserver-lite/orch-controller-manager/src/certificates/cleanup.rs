@@ -11,7 +11,7 @@ const SETTLED_SECS: i64 = 60 * 60;
 const PENDING_SECS: i64 = 24 * 60 * 60;
 
 /// How long until the request is to be deleted; nothing left once it is zero.
-pub fn left(request: &CertificateSigningRequest, now: Time) -> Duration {
+pub fn time_left(request: &CertificateSigningRequest, now: Time) -> Duration {
     let now = now.unix().unwrap_or(0);
     let left = ends(request).saturating_sub(now);
     Duration::from_secs(u64::try_from(left).unwrap_or(0))
@@ -60,7 +60,7 @@ mod tests {
     fn requests_stay_an_hour_after_an_answer_and_a_day_without() {
         let check = |conditions: &[(&str, i64)], issued: bool, secs: i64| {
             let request = request(conditions, issued);
-            let left = |at: i64| left(&request, Time::from_unix(at)).as_secs();
+            let left = |at: i64| time_left(&request, Time::from_unix(at)).as_secs();
             assert_eq!(left(MADE + secs), 0, "{conditions:?}");
             assert_eq!(left(MADE + secs - 1), 1, "{conditions:?}");
         };
@@ -72,7 +72,7 @@ mod tests {
         // What a client wrote there keeps nothing for ever.
         for when in [i64::MAX, i64::MIN, 0, MADE - 1] {
             let request = request(&[("Denied", when)], false);
-            let left = left(&request, Time::from_unix(MADE)).as_secs();
+            let left = time_left(&request, Time::from_unix(MADE)).as_secs();
             assert!(left <= u64::try_from(PENDING_SECS + SETTLED_SECS).unwrap(), "{when}");
         }
     }

@@ -27,13 +27,13 @@ use crate::controllers::node_cidr::has_ranges;
 use crate::controllers::node_health::is_ready;
 use crate::controllers::owners;
 use crate::controllers::service_account;
-use crate::world::World;
+use crate::informers::Informers;
 
 pub(crate) use volumes::users;
 
 /// One thing to look at.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Task {
+pub enum ReconcileKey {
     /// The account `default` of a namespace.
     ServiceAccount(String),
     /// The token secrets of an account.
@@ -77,10 +77,10 @@ pub enum Task {
     /// What is attached to a node.
     Attachments(String),
     /// A claim that asks for more than it has.
-    Growth(ObjectKey),
+    Expand(ObjectKey),
 }
 
-impl Task {
+impl ReconcileKey {
     /// The controller that does it, by the name that `--controllers` knows.
     pub fn controller(&self) -> &'static str {
         match self {
@@ -103,7 +103,7 @@ impl Task {
             Self::VolumeProtection(_) => "pv-protection",
             Self::OwnClaims(_) => "ephemeral-volume",
             Self::Attachments(_) => "attachdetach",
-            Self::Growth(_) => "persistentvolume-expander",
+            Self::Expand(_) => "persistentvolume-expander",
         }
     }
 
@@ -130,7 +130,7 @@ impl Task {
             | Self::ClaimProtection(key)
             | Self::Disruption(key)
             | Self::OwnClaims(key)
-            | Self::Growth(key) => Subject::OfNamespace(key),
+            | Self::Expand(key) => Subject::OfNamespace(key),
             Self::EndedPods => Subject::AllPods,
         }
     }
@@ -158,7 +158,7 @@ enum Subject<'a> {
 }
 
 /// Controller and object, as `endpointslice default/web`.
-impl fmt::Display for Task {
+impl fmt::Display for ReconcileKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.controller())?;
         match self.subject() {
@@ -170,7 +170,7 @@ impl fmt::Display for Task {
 }
 
 /// The same: it is what the queue logs.
-impl fmt::Debug for Task {
+impl fmt::Debug for ReconcileKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -215,7 +215,7 @@ const TOKEN_CLEANER: &str = "tokencleaner";
 /// A kind whose changes lead to tasks.
 pub trait Watched: Sized {
     /// The tasks that a change asks for; `world` already has the change.
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task>;
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey>;
 }
 
 /// Key, new and old state of a change; the end of a list asks for nothing.
@@ -230,69 +230,69 @@ fn parts<T>(change: &Change<T>) -> Option<Parts<'_, T>> {
 }
 
 impl Watched for Namespace {
-    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, Some(namespace), _)) = parts(change) else { return Vec::new() };
         let name = key.name.clone();
         if namespace.metadata.deletion_timestamp.is_some() {
-            return vec![Task::Namespace(name)];
+            return vec![ReconcileKey::Namespace(name)];
         }
-        vec![Task::ServiceAccount(name.clone()), Task::RootCa(name)]
+        vec![ReconcileKey::ServiceAccount(name.clone()), ReconcileKey::RootCa(name)]
     }
 }
 
 impl Watched for ServiceAccount {
-    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, ..)) = parts(change) else { return Vec::new() };
-        let token = Task::AccountToken(key.clone());
+        let token = ReconcileKey::AccountToken(key.clone());
         if key.name == service_account::NAME {
-            return vec![Task::ServiceAccount(key.namespace.clone()), token];
+            return vec![ReconcileKey::ServiceAccount(key.namespace.clone()), token];
         }
         vec![token]
     }
 }
 
 impl Watched for Secret {
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((_, new, old)) = parts(change) else { return Vec::new() };
         let accounts = [new, old].into_iter().flatten();
-        let accounts =
-            accounts.filter_map(|secret| account_token::account_of(world.names, &secret.metadata));
-        let mut tasks: Vec<Task> = accounts.map(Task::AccountToken).collect();
+        let accounts = accounts
+            .filter_map(|secret| account_token::account_of(informers.names, &secret.metadata));
+        let mut tasks: Vec<ReconcileKey> = accounts.map(ReconcileKey::AccountToken).collect();
         tasks.dedup();
         tasks
     }
 }
 
 impl Watched for ConfigMap {
-    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let key = parts(change).map(|(key, ..)| key);
-        key.map(|key| Task::RootCa(key.namespace.clone())).into_iter().collect()
+        key.map(|key| ReconcileKey::RootCa(key.namespace.clone())).into_iter().collect()
     }
 }
 
 impl Watched for Service {
-    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, ..)) = parts(change) else { return Vec::new() };
         let [endpoints, slices] = of_service(key);
-        vec![endpoints, slices, Task::Mirror(key.clone())]
+        vec![endpoints, slices, ReconcileKey::Mirror(key.clone())]
     }
 }
 
-fn of_service(key: &ObjectKey) -> [Task; 2] {
-    [Task::Endpoints(key.clone()), Task::Slices(key.clone())]
+fn of_service(key: &ObjectKey) -> [ReconcileKey; 2] {
+    [ReconcileKey::Endpoints(key.clone()), ReconcileKey::Slices(key.clone())]
 }
 
 impl Watched for Endpoints {
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, _)) = parts(change) else { return Vec::new() };
         // Endpoints without a service are a user's who makes the service next: only a service that goes
         // takes its endpoints with it.
-        let trigger = trigger_annotation(world.names);
+        let trigger = trigger_annotation(informers.names);
         let is_made = new.is_some_and(|found| found.metadata.annotations.contains_key(&trigger));
         // What this program has made says when it followed a change; its service may have gone while nobody looked.
-        let is_ours = new.is_none() || is_made || world.services.get(key).is_some();
+        let is_ours = new.is_none() || is_made || informers.services.get(key).is_some();
         if is_ours {
-            vec![Task::Endpoints(key.clone()), Task::Mirror(key.clone())]
+            vec![ReconcileKey::Endpoints(key.clone()), ReconcileKey::Mirror(key.clone())]
         } else {
             Vec::new()
         }
@@ -300,48 +300,50 @@ impl Watched for Endpoints {
 }
 
 impl Watched for EndpointSlice {
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((_, new, old)) = parts(change) else { return Vec::new() };
-        let origin = new.or(old).and_then(|slice| endpoint_slices::origin(world.names, slice));
+        let origin = new.or(old).and_then(|slice| endpoint_slices::origin(informers.names, slice));
         let task = origin.map(|(manager, service)| match manager {
-            Manager::Selector => Task::Slices(service),
-            Manager::Mirror => Task::Mirror(service),
+            Manager::Selector => ReconcileKey::Slices(service),
+            Manager::Mirror => ReconcileKey::Mirror(service),
         });
         task.into_iter().collect()
     }
 }
 
 impl Watched for Pod {
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        world.placed.apply(key, old.map(|pod| &**pod), new.map(|pod| &**pod));
-        let mut tasks = of_services(new, old, &world.services.within(&key.namespace));
+        informers.pods_by_node.apply(key, old.map(|pod| &**pod), new.map(|pod| &**pod));
+        let mut tasks = of_services(new, old, &informers.services.within(&key.namespace));
         if let Some(pod) = new {
-            tasks.push(Task::PodCleanup(key.clone()));
+            tasks.push(ReconcileKey::PodCleanup(key.clone()));
             if has_ended(pod) && !old.is_some_and(|old| has_ended(old)) {
-                tasks.push(Task::EndedPods);
+                tasks.push(ReconcileKey::EndedPods);
             }
-        } else if world.is_ending(&key.namespace) {
-            tasks.push(Task::Namespace(key.namespace.clone()));
+        } else if informers.is_ending(&key.namespace) {
+            tasks.push(ReconcileKey::Namespace(key.namespace.clone()));
         }
-        tasks.extend(volumes::of_pod(world, key, new, old));
-        tasks.extend(disruption::of_pod(world, key, new, old));
+        tasks.extend(volumes::of_pod(informers, key, new, old));
+        tasks.extend(disruption::of_pod(informers, key, new, old));
         for pod in [new, old].into_iter().flatten() {
             match pod.metadata.owner_references.iter().find(|o| o.controller == Some(true)) {
                 Some(owner) => {
                     let of = ObjectKey::new(&key.namespace, &owner.name);
                     match owner.kind.as_str() {
                         "ReplicaSet" => {
-                            tasks.extend(waiting_for(world, &of, new));
-                            tasks.push(Task::ReplicaSet(of));
+                            tasks.extend(waiting_for(informers, &of, new));
+                            tasks.push(ReconcileKey::ReplicaSet(of));
                         }
-                        "ReplicationController" => tasks.push(Task::ReplicationController(of)),
+                        "ReplicationController" => {
+                            tasks.push(ReconcileKey::ReplicationController(of))
+                        }
                         _ => {}
                     }
                 }
                 None if new.is_some() && pod.metadata.owner_references.is_empty() => {
                     // Nobody's pod: a replica set that selects it may adopt it.
-                    tasks.extend(adopters(world, pod));
+                    tasks.extend(adopters(informers, pod));
                 }
                 None => {}
             }
@@ -352,15 +354,19 @@ impl Watched for Pod {
 }
 
 /// The deployment of a pod's replica set, when it makes no new pods before the old ones are gone and this one is.
-fn waiting_for(world: &World, set: &ObjectKey, pod: Option<&Arc<Pod>>) -> Option<Task> {
+fn waiting_for(
+    informers: &Informers,
+    set: &ObjectKey,
+    pod: Option<&Arc<Pod>>,
+) -> Option<ReconcileKey> {
     if pod.is_some_and(|pod| !has_ended(pod)) {
         return None;
     }
-    let set = world.replica_sets.get(set)?;
+    let set = informers.replica_sets.get(set)?;
     let owner = owners::controller(&set.metadata, "Deployment")?;
     let key = ObjectKey::new(&set.metadata.namespace, &owner.name);
-    let waits = world.deployments.get(&key).is_some_and(|found| deployment::recreates(&found));
-    waits.then_some(Task::Deployment(key))
+    let waits = informers.deployments.get(&key).is_some_and(|found| deployment::recreates(&found));
+    waits.then_some(ReconcileKey::Deployment(key))
 }
 
 /// The tasks of those services, of the pod's namespace, that see a difference between two states of a pod.
@@ -368,7 +374,7 @@ fn of_services(
     new: Option<&Arc<Pod>>,
     old: Option<&Arc<Pod>>,
     services: &[Arc<Service>],
-) -> Vec<Task> {
+) -> Vec<ReconcileKey> {
     if let (Some(new), Some(old)) = (new, old)
         && seen_by_services(new) == seen_by_services(old)
     {
@@ -394,54 +400,54 @@ fn seen_by_services(pod: &Pod) -> impl PartialEq + '_ {
     (identity, &spec.node_name, &status.pod_ip, &status.pod_ips, &status.phase, ready)
 }
 
-fn adopters(world: &World, pod: &Pod) -> Vec<Task> {
+fn adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
     let mut tasks = Vec::new();
-    for controller in world.replication_controllers.within(&pod.metadata.namespace) {
+    for controller in informers.replication_controllers.within(&pod.metadata.namespace) {
         let selector = &controller.spec.selector;
         if !selector.is_empty() && Selector::from_map(selector).matches(&pod.metadata.labels) {
-            tasks.push(Task::ReplicationController(ObjectKey::of(&controller.metadata)));
+            tasks.push(ReconcileKey::ReplicationController(ObjectKey::of(&controller.metadata)));
         }
     }
-    for set in world.replica_sets.within(&pod.metadata.namespace) {
+    for set in informers.replica_sets.within(&pod.metadata.namespace) {
         let selects = set.spec.selector.as_ref().is_some_and(|selector| {
             let selector = Selector::from_label_selector(selector, "spec.selector");
             selector.is_ok_and(|selector| selector.matches(&pod.metadata.labels))
         });
         if selects {
-            tasks.push(Task::ReplicaSet(ObjectKey::of(&set.metadata)));
+            tasks.push(ReconcileKey::ReplicaSet(ObjectKey::of(&set.metadata)));
         }
     }
     tasks
 }
 
 impl Watched for Node {
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        let mut tasks = vec![Task::NodeHealth(key.name.clone())];
+        let mut tasks = vec![ReconcileKey::NodeHealth(key.name.clone())];
         if new.is_some_and(|node| !has_ranges(node)) {
-            tasks.push(Task::NodeCidr(key.name.clone()));
+            tasks.push(ReconcileKey::NodeCidr(key.name.clone()));
         }
         tasks.extend(volumes::of_changed_node(key, new, old));
         let readiness = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_ready(node));
         if readiness(new) != readiness(old) {
             // Whether any node is ready counts for the taints of all.
-            let all = world.nodes.list();
+            let all = informers.nodes.list();
             if !all.iter().any(|(other, node)| other != key && is_ready(node)) {
-                tasks.extend(all.into_iter().map(|(key, _)| Task::NodeHealth(key.name)));
+                tasks.extend(all.into_iter().map(|(key, _)| ReconcileKey::NodeHealth(key.name)));
             }
         }
         let by_pods = |node: Option<&Arc<Self>>| node.map(|node| seen_by_pods(node).clone());
-        let zone = world.names.sub_label("topology", "zone");
+        let zone = informers.names.sub_label("topology", "zone");
         let zone =
             |node: Option<&Arc<Self>>| node.and_then(|n| n.metadata.labels.get(&zone).cloned());
         let (stays, moved) = (by_pods(new) == by_pods(old), zone(new) != zone(old));
         if !stays || moved {
-            for pod in world.pods_on(&key.name) {
+            for pod in informers.pods_on(&key.name) {
                 if !stays {
-                    tasks.push(Task::PodCleanup(ObjectKey::of(&pod.metadata)));
+                    tasks.push(ReconcileKey::PodCleanup(ObjectKey::of(&pod.metadata)));
                 }
                 if moved {
-                    let services = world.services.within(&pod.metadata.namespace);
+                    let services = informers.services.within(&pod.metadata.namespace);
                     tasks.extend(of_services(Some(&pod), None, &services));
                 }
             }
@@ -458,44 +464,44 @@ fn seen_by_pods(node: &Node) -> (Vec<proto_api::core::v1::Taint>, bool) {
 }
 
 impl Watched for Lease {
-    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, Some(_), _)) = parts(change) else { return Vec::new() };
-        vec![Task::NodeHealth(key.name.clone())]
+        vec![ReconcileKey::NodeHealth(key.name.clone())]
     }
 }
 
 impl Watched for ReplicaSet {
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        let mut tasks = vec![Task::ReplicaSet(key.clone())];
+        let mut tasks = vec![ReconcileKey::ReplicaSet(key.clone())];
         let replicas = |set: Option<&Arc<Self>>| set.map(|set| set.spec.replicas);
-        tasks.extend(disruption::of_scale(world, &key.namespace, replicas(new), replicas(old)));
+        tasks.extend(disruption::of_scale(informers, &key.namespace, replicas(new), replicas(old)));
         for set in [new, old].into_iter().flatten() {
             let owner = owners::controller(&set.metadata, "Deployment");
-            tasks.extend(
-                owner.map(|owner| Task::Deployment(ObjectKey::new(&key.namespace, &owner.name))),
-            );
+            tasks.extend(owner.map(|owner| {
+                ReconcileKey::Deployment(ObjectKey::new(&key.namespace, &owner.name))
+            }));
         }
         tasks
     }
 }
 
 impl Watched for ReplicationController {
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
         let replicas = |found: Option<&Arc<Self>>| found.map(|found| found.spec.replicas);
-        let mut tasks = vec![Task::ReplicationController(key.clone())];
-        tasks.extend(disruption::of_scale(world, &key.namespace, replicas(new), replicas(old)));
+        let mut tasks = vec![ReconcileKey::ReplicationController(key.clone())];
+        tasks.extend(disruption::of_scale(informers, &key.namespace, replicas(new), replicas(old)));
         tasks
     }
 }
 
 impl Watched for Deployment {
-    fn tasks(change: &Change<Self>, world: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
         let replicas = |found: Option<&Arc<Self>>| found.map(|found| found.spec.replicas);
-        let mut tasks = vec![Task::Deployment(key.clone())];
-        tasks.extend(disruption::of_scale(world, &key.namespace, replicas(new), replicas(old)));
+        let mut tasks = vec![ReconcileKey::Deployment(key.clone())];
+        tasks.extend(disruption::of_scale(informers, &key.namespace, replicas(new), replicas(old)));
         tasks
     }
 }
@@ -536,17 +542,17 @@ mod tests {
     fn every_task_has_a_known_controller() {
         let key = ObjectKey::new("ns", "a");
         for task in [
-            Task::ServiceAccount("ns".into()),
-            Task::Endpoints(key.clone()),
-            Task::EndedPods,
-            Task::NodeHealth("n".into()),
-            Task::NodeCidr("n".into()),
-            Task::ReplicaSet(key),
+            ReconcileKey::ServiceAccount("ns".into()),
+            ReconcileKey::Endpoints(key.clone()),
+            ReconcileKey::EndedPods,
+            ReconcileKey::NodeHealth("n".into()),
+            ReconcileKey::NodeCidr("n".into()),
+            ReconcileKey::ReplicaSet(key),
         ] {
             assert!(CONTROLLERS.contains(&task.controller()), "{task:?}");
             assert!(task.to_string().starts_with(task.controller()));
         }
-        let slices = Task::Slices(ObjectKey::new("ns", "a"));
+        let slices = ReconcileKey::Slices(ObjectKey::new("ns", "a"));
         assert_eq!(slices.to_string(), "endpointslice ns/a");
     }
 }

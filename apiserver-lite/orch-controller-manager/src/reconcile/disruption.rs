@@ -10,23 +10,23 @@ use proto_api::{Kind, schema};
 use proto_client::request::Collection;
 use proto_client::{ClientError, ObjectKey, dynamic, request};
 
-use super::{WorkError, Worker, now};
+use super::{ReconcileError, Reconciler, now};
 use crate::controllers::disruption::{self, Scale};
 use crate::controllers::owners;
-use crate::task::Task;
+use crate::keys::ReconcileKey;
 
 /// When to ask again for a scale of a kind that is not watched.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 
-impl Worker {
+impl Reconciler {
     /// Brings the status of a disruption budget up to date.
     pub(super) async fn count_disruptions(
         &self,
-        task: &Task,
+        task: &ReconcileKey,
         key: &ObjectKey,
-    ) -> Result<Option<Duration>, WorkError> {
-        let Some(budget) = self.world.budgets.get(key) else { return Ok(None) };
-        let pods = disruption::covered(&budget, &self.world.pods.within(&key.namespace));
+    ) -> Result<Option<Duration>, ReconcileError> {
+        let Some(budget) = self.informers.budgets.get(key) else { return Ok(None) };
+        let pods = disruption::covered(&budget, &self.informers.pods.within(&key.namespace));
         let mut scales: BTreeMap<String, Option<Scale>> = BTreeMap::new();
         let mut asked = false;
         if disruption::needs_scale(&budget) {
@@ -43,7 +43,7 @@ impl Worker {
             }
         }
         let scale_of = |owner: &OwnerReference| scales.get(&owner.uid).cloned().flatten();
-        let mut plan = disruption::plan(self.world.names, &budget, &pods, scale_of, now());
+        let mut plan = disruption::plan(self.informers.names, &budget, &pods, scale_of, now());
         if asked {
             plan.look_again_in(ASK_AGAIN);
         }
@@ -53,7 +53,7 @@ impl Worker {
     /// The scale behind a controller that is watched. A replica set of a deployment has the deployment's: while that
     /// rolls, no set of its own has all pods.
     fn shown_scale(&self, owner: &OwnerReference, namespace: &str) -> Option<Scale> {
-        let world = &self.world;
+        let informers = &self.informers;
         let key = ObjectKey::new(namespace, &owner.name);
         let is_it =
             |api_version: String, uid: &str| owner.api_version == api_version && owner.uid == uid;
@@ -63,8 +63,8 @@ impl Worker {
         };
         match owner.kind.as_str() {
             ReplicaSet::KIND => {
-                let set = world.replica_sets.get(&key)?;
-                let version = world.names.api_version(ReplicaSet::GROUP, ReplicaSet::VERSION);
+                let set = informers.replica_sets.get(&key)?;
+                let version = informers.names.api_version(ReplicaSet::GROUP, ReplicaSet::VERSION);
                 if !is_it(version, &set.metadata.uid) {
                     return None;
                 }
@@ -72,7 +72,7 @@ impl Worker {
                     None => Some(scale(&set.metadata.uid, set.spec.replicas)),
                     Some(above) => {
                         let key = ObjectKey::new(namespace, &above.name);
-                        let deployment = world.deployments.get(&key)?;
+                        let deployment = informers.deployments.get(&key)?;
                         let metadata = &deployment.metadata;
                         (metadata.uid == above.uid)
                             .then(|| scale(&metadata.uid, deployment.spec.replicas))
@@ -80,8 +80,8 @@ impl Worker {
                 }
             }
             ReplicationController::KIND => {
-                let found = world.replication_controllers.get(&key)?;
-                let version = world
+                let found = informers.replication_controllers.get(&key)?;
+                let version = informers
                     .names
                     .api_version(ReplicationController::GROUP, ReplicationController::VERSION);
                 is_it(version, &found.metadata.uid)
@@ -99,7 +99,7 @@ impl Worker {
     ) -> Result<Option<Scale>, ClientError> {
         let (group, version) =
             owner.api_version.split_once('/').unwrap_or(("", &owner.api_version));
-        let names = self.world.names;
+        let names = self.informers.names;
         let fits = |r: &&schema::Resource| names.group(r.group) == group && r.kind == owner.kind;
         let resource = schema::resources().iter().find(fits);
         let Some(resource) = resource.filter(|r| r.subresource("scale").is_some()) else {

@@ -1,4 +1,4 @@
-//! Looking at one object: what is known of it and around it is gathered, [`plan`] decides, and the steps are taken.
+//! Processes one object: gathers its owners and dependents, [`plan`] decides, and the writes are made.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,33 +30,42 @@ pub trait Server {
         namespace: &str,
     ) -> Result<Vec<PartialObjectMetadata>, Self::Error>;
     /// Deletes the object, if it has this uid and version.
-    async fn delete(&self, id: &Id, it: &ObjectMeta, policy: Policy) -> Result<Done, Self::Error>;
+    async fn delete(
+        &self,
+        id: &Id,
+        it: &ObjectMeta,
+        policy: Policy,
+    ) -> Result<WriteResult, Self::Error>;
     /// Sets the finalizers, if the object has this uid and version.
     async fn set_finalizers(
         &self,
         id: &Id,
         it: &ObjectMeta,
         finalizers: &[String],
-    ) -> Result<Done, Self::Error>;
+    ) -> Result<WriteResult, Self::Error>;
     /// Takes owners off the object with this uid.
-    async fn drop_owners(&self, id: &Id, uid: &str, owners: &[String])
-    -> Result<Done, Self::Error>;
+    async fn drop_owners(
+        &self,
+        id: &Id,
+        uid: &str,
+        owners: &[String],
+    ) -> Result<WriteResult, Self::Error>;
     /// Lets the owners of the object with this uid go without waiting for it.
     async fn unblock(
         &self,
         id: &Id,
         uid: &str,
         owners: &[OwnerReference],
-    ) -> Result<Done, Self::Error>;
+    ) -> Result<WriteResult, Self::Error>;
 }
 
 /// What came of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum WriteResult {
     /// It took effect, or its object is gone.
-    Yes,
+    Applied,
     /// The object is another one now, or has another version.
-    Overtaken,
+    Conflict,
 }
 
 /// What the maps show.
@@ -67,8 +76,8 @@ pub trait Maps {
     fn serves(&self, kind: KindId) -> bool;
 }
 
-/// Looks at objects, one at a time for each.
-pub struct Looker<S, M> {
+/// Processes objects, one call at a time for each object.
+pub struct Processor<S, M> {
     /// Who answers.
     pub server: S,
     /// What is shown.
@@ -107,25 +116,25 @@ impl Absent {
 
 /// What looking at an object comes to.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct NextSteps {
     /// What has to be looked at because of it.
     pub look: Vec<Id>,
     /// When to look at it again, if no change brings it back before.
     pub again_in: Option<Duration>,
 }
 
-impl<S: Server, M: Maps> Looker<S, M> {
+impl<S: Server, M: Maps> Processor<S, M> {
     /// Looks at an object and does what is to be done.
     ///
     /// # Errors
     /// The first request that has no answer; what was done before it stays done.
-    pub async fn look(&self, id: &Id) -> Result<Seen, S::Error> {
-        let Some(shown) = self.maps.get(id) else { return Ok(Seen::default()) };
+    pub async fn process(&self, id: &Id) -> Result<NextSteps, S::Error> {
+        let Some(shown) = self.maps.get(id) else { return Ok(NextSteps::default()) };
         if self.is_settled(id, &shown) {
-            return Ok(Seen::default());
+            return Ok(NextSteps::default());
         }
         // The map may be behind in either direction.
-        let Some(live) = self.server.find(id).await? else { return Ok(Seen::default()) };
+        let Some(live) = self.server.find(id).await? else { return Ok(NextSteps::default()) };
         let metadata = live.metadata.clone();
         let state = Slim::of(live);
         let mut owners = Vec::new();
@@ -136,13 +145,14 @@ impl<S: Server, M: Maps> Looker<S, M> {
         }
         let (dependents, asked) = self.dependents(id, &state).await?;
         let item = Item { state: &state, finalizers: &metadata.finalizers };
-        let mut seen = Seen::default();
+        let mut seen = NextSteps::default();
         if asked && !dependents.is_empty() {
             // The server shows dependents that the maps do not show yet.
             seen.again_in = Some(CATCH_UP);
         }
         for act in plan(&item, &owners, &dependents) {
-            if self.act(id, &metadata, &dependents, act, &mut seen).await? == Done::Overtaken {
+            if self.act(id, &metadata, &dependents, act, &mut seen).await? == WriteResult::Conflict
+            {
                 seen.again_in = Some(CATCH_UP);
                 break;
             }
@@ -156,22 +166,22 @@ impl<S: Server, M: Maps> Looker<S, M> {
         it: &ObjectMeta,
         dependents: &[Dependent],
         act: Act,
-        seen: &mut Seen,
-    ) -> Result<Done, S::Error> {
+        seen: &mut NextSteps,
+    ) -> Result<WriteResult, S::Error> {
         match act {
             Act::Delete(policy) => self.server.delete(id, it, policy).await,
             Act::DropOwners(owners) => self.server.drop_owners(id, &it.uid, &owners).await,
             Act::Unblock => {
                 let done = self.server.unblock(id, &it.uid, &it.owner_references).await?;
                 // The version that a deletion would insist on is another one now.
-                Ok(if done == Done::Yes { Done::Overtaken } else { done })
+                Ok(if done == WriteResult::Applied { WriteResult::Conflict } else { done })
             }
             Act::Release(dependent) => {
                 let state = dependents.iter().find(|other| other.id == dependent);
                 let uid = state.map_or("", |dependent| &dependent.state.uid);
                 let owner = std::slice::from_ref(&it.uid);
                 // Another object under its name is no dependent.
-                self.server.drop_owners(&dependent, uid, owner).await.map(|_| Done::Yes)
+                self.server.drop_owners(&dependent, uid, owner).await.map(|_| WriteResult::Applied)
             }
             Act::Finish(finalizer) => {
                 let mut finalizers = it.finalizers.clone();
@@ -180,7 +190,7 @@ impl<S: Server, M: Maps> Looker<S, M> {
             }
             Act::Look(other) => {
                 seen.look.push(other);
-                Ok(Done::Yes)
+                Ok(WriteResult::Applied)
             }
         }
     }

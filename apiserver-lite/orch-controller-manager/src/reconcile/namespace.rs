@@ -11,19 +11,24 @@ use proto_client::request::Collection;
 use proto_client::{ClientError, DeleteParams, ListParams, ObjectKey, WriteParams};
 use serde_json::Value;
 
-use super::{WorkError, Worker, now};
+use super::{ReconcileError, Reconciler, now};
+use crate::api_writes::Write;
 use crate::controllers::namespace::{Remains, Step, plan};
-use crate::write::Write;
 
 /// How long to wait before counting again what is still there; pods that go bring the task back earlier.
 const RECOUNT: Duration = Duration::from_secs(1);
 
-impl Worker {
+impl Reconciler {
     /// One round of a namespace's end.
-    pub(super) async fn end_namespace(&self, name: &str) -> Result<Option<Duration>, WorkError> {
-        let world = &self.world;
-        let Some(cached) = world.namespaces.get(&ObjectKey::new("", name)) else { return Ok(None) };
-        let finalizer = world.names.api_service_name();
+    pub(super) async fn end_namespace(
+        &self,
+        name: &str,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        let informers = &self.informers;
+        let Some(cached) = informers.namespaces.get(&ObjectKey::new("", name)) else {
+            return Ok(None);
+        };
+        let finalizer = informers.names.api_service_name();
         let ours = cached.spec.finalizers.iter().any(|other| other == finalizer);
         if cached.metadata.deletion_timestamp.is_none() || !ours {
             return Ok(None);
@@ -70,7 +75,7 @@ impl Worker {
         resource: &schema::Resource,
         remains: &mut Remains,
     ) -> Result<(), ClientError> {
-        let group = self.world.names.group(resource.group);
+        let group = self.informers.names.group(resource.group);
         let collection = Collection {
             group: group.clone(),
             version: resource.version.to_owned(),
@@ -98,11 +103,11 @@ impl Worker {
         Ok(())
     }
 
-    async fn finalize(&self, namespace: &Namespace) -> Result<(), WorkError> {
-        let names = self.world.names;
+    async fn finalize(&self, namespace: &Namespace) -> Result<(), ReconcileError> {
+        let names = self.informers.names;
         let name = &namespace.metadata().name;
         let body = to_json_value(namespace, names)
-            .map_err(|error| WorkError::Encode(format!("namespace {name}"), error))?;
+            .map_err(|error| ReconcileError::Encode(format!("namespace {name}"), error))?;
         let objects = Dynamic::new(self.client.clone(), Collection::of::<Namespace>(names, None));
         match objects.update(name, Some("finalize"), &body, &WriteParams::default()).await {
             Err(error) if error.is_not_found() => Ok(()),

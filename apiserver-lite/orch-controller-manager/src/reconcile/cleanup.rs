@@ -6,10 +6,10 @@ use proto_api::Time;
 use proto_api::core::v1::{Node, Pod, Taint};
 use proto_client::ObjectKey;
 
-use super::{WorkError, Worker, lock, now};
+use super::{ReconcileError, Reconciler, lock, now};
 use crate::controllers::Plan;
 use crate::controllers::pod_cleanup::{self, Clocks, Place, QUARANTINE};
-use crate::task::Task;
+use crate::keys::ReconcileKey;
 
 /// How long it is remembered at least that a node is not there. Pods name any nodes they like.
 pub(super) const VANISHED: Duration = Duration::from_secs(3600);
@@ -34,19 +34,19 @@ impl Tainted {
     }
 }
 
-impl Worker {
+impl Reconciler {
     /// Removes a pod that nobody else will, or that may not stay.
     pub(super) async fn clean_up(
         &self,
-        task: &Task,
+        task: &ReconcileKey,
         key: &ObjectKey,
-    ) -> Result<Option<Duration>, WorkError> {
-        let Some(pod) = self.world.pods.get(key) else {
+    ) -> Result<Option<Duration>, ReconcileError> {
+        let Some(pod) = self.informers.pods.get(key) else {
             lock(&self.memory.tainted).remove(key);
             return Ok(None);
         };
         let name = &pod.spec.node_name;
-        let node = self.world.nodes.get(&ObjectKey::new("", name));
+        let node = self.informers.nodes.get(&ObjectKey::new("", name));
         let place = match &node {
             _ if name.is_empty() => Place::Unscheduled,
             Some(node) => {

@@ -7,26 +7,26 @@ use proto_api::policy::v1::PodDisruptionBudget;
 use proto_api::selectors::Selector;
 use proto_client::{Change, ObjectKey};
 
-use super::{Task, Watched, parts};
+use super::{ReconcileKey, Watched, parts};
 use crate::controllers::addresses::is_ready;
 use crate::controllers::disruption;
-use crate::world::World;
+use crate::informers::Informers;
 
 impl Watched for PodDisruptionBudget {
-    fn tasks(change: &Change<Self>, _: &World) -> Vec<Task> {
+    fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, Some(_), _)) = parts(change) else { return Vec::new() };
-        vec![Task::Disruption(key.clone())]
+        vec![ReconcileKey::Disruption(key.clone())]
     }
 }
 
 /// The budgets that see a difference between two states of a pod.
 pub(super) fn of_pod(
-    world: &World,
+    informers: &Informers,
     key: &ObjectKey,
     new: Option<&Arc<Pod>>,
     old: Option<&Arc<Pod>>,
-) -> Vec<Task> {
-    let budgets = world.budgets.within(&key.namespace);
+) -> Vec<ReconcileKey> {
+    let budgets = informers.budgets.within(&key.namespace);
     if budgets.is_empty() || new.map(|pod| seen(pod)) == old.map(|pod| seen(pod)) {
         return Vec::new();
     }
@@ -39,7 +39,7 @@ pub(super) fn of_pod(
         })
     };
     let budgets = budgets.into_iter().filter(|budget| covers(budget));
-    budgets.map(|budget| Task::Disruption(ObjectKey::of(&budget.metadata))).collect()
+    budgets.map(|budget| ReconcileKey::Disruption(ObjectKey::of(&budget.metadata))).collect()
 }
 
 /// What budgets count.
@@ -51,15 +51,15 @@ fn seen(pod: &Pod) -> impl PartialEq + use<> {
 
 /// The budgets of a namespace that ask for a share of what some workload there is to have, when that changes.
 pub(super) fn of_scale(
-    world: &World,
+    informers: &Informers,
     namespace: &str,
     new: Option<Option<i32>>,
     old: Option<Option<i32>>,
-) -> Vec<Task> {
+) -> Vec<ReconcileKey> {
     if new == old {
         return Vec::new();
     }
-    let budgets = world.budgets.within(namespace).into_iter();
+    let budgets = informers.budgets.within(namespace).into_iter();
     let budgets = budgets.filter(|budget| disruption::needs_scale(budget));
-    budgets.map(|budget| Task::Disruption(ObjectKey::of(&budget.metadata))).collect()
+    budgets.map(|budget| ReconcileKey::Disruption(ObjectKey::of(&budget.metadata))).collect()
 }

@@ -21,16 +21,16 @@ use proto_daemon::drain::DrainWatch;
 use proto_daemon::work_queue::WorkQueue;
 use tokio::task::JoinSet;
 
+use crate::api_writes::{Effect, EffectState, ObjectKind};
 use crate::controllers::account_token;
+use crate::keys::{ReconcileKey, Watched};
 use crate::metrics::Counters;
-use crate::placed::Placed;
+use crate::pods_by_node::PodsByNode;
 use crate::settings::Enabled;
-use crate::task::{Task, Watched};
-use crate::write::{Effect, EffectState, ObjectKind};
 
 /// The maps. Cheap to clone.
 #[derive(Clone)]
-pub struct World {
+pub struct Informers {
     /// The naming profile.
     pub names: &'static Names,
     /// All namespaces.
@@ -50,7 +50,7 @@ pub struct World {
     /// All pods, without what only their node needs.
     pub pods: Store<Pod>,
     /// Which of them are on which node.
-    pub placed: Placed,
+    pub pods_by_node: PodsByNode,
     /// All nodes, without sizes and images.
     pub nodes: Store<Node>,
     /// The nodes' leases.
@@ -76,7 +76,7 @@ pub struct World {
 }
 
 /// The tasks that keep the maps, ready to run.
-pub struct Keepers {
+pub struct Reflectors {
     namespaces: Reflector<Namespace, Namespace>,
     service_accounts: Reflector<ServiceAccount, ServiceAccount>,
     token_secrets: Reflector<Secret, Secret>,
@@ -98,14 +98,14 @@ pub struct Keepers {
     attachments: Reflector<VolumeAttachment, VolumeAttachment>,
 }
 
-impl World {
+impl Informers {
     /// Empty maps, and what will fill them.
-    pub fn new(client: &Client) -> (Self, Keepers) {
+    pub fn new(client: &Client) -> (Self, Reflectors) {
         let names = client.names();
         let all = ListParams::default;
         let field_selector = format!("type={}", account_token::secret_type(names));
         let tokens = ListParams { field_selector, ..all() };
-        let keepers = Keepers {
+        let reflectors = Reflectors {
             namespaces: Reflector::whole(client.all(), all()),
             service_accounts: Reflector::whole(client.all(), all()),
             token_secrets: Reflector::projected(client.all(), tokens, slim_secret),
@@ -126,30 +126,30 @@ impl World {
             drivers: Reflector::projected(client.all(), all(), slim),
             attachments: Reflector::projected(client.all(), all(), slim),
         };
-        let world = Self {
+        let informers = Self {
             names,
-            namespaces: keepers.namespaces.store(),
-            service_accounts: keepers.service_accounts.store(),
-            token_secrets: keepers.token_secrets.store(),
-            root_cas: keepers.root_cas.store(),
-            services: keepers.services.store(),
-            endpoints: keepers.endpoints.store(),
-            slices: keepers.slices.store(),
-            pods: keepers.pods.store(),
-            placed: Placed::default(),
-            nodes: keepers.nodes.store(),
-            leases: keepers.leases.store(),
-            replica_sets: keepers.replica_sets.store(),
-            replication_controllers: keepers.replication_controllers.store(),
-            deployments: keepers.deployments.store(),
-            budgets: keepers.budgets.store(),
-            claims: keepers.claims.store(),
-            volumes: keepers.volumes.store(),
-            classes: keepers.classes.store(),
-            drivers: keepers.drivers.store(),
-            attachments: keepers.attachments.store(),
+            namespaces: reflectors.namespaces.store(),
+            service_accounts: reflectors.service_accounts.store(),
+            token_secrets: reflectors.token_secrets.store(),
+            root_cas: reflectors.root_cas.store(),
+            services: reflectors.services.store(),
+            endpoints: reflectors.endpoints.store(),
+            slices: reflectors.slices.store(),
+            pods: reflectors.pods.store(),
+            pods_by_node: PodsByNode::default(),
+            nodes: reflectors.nodes.store(),
+            leases: reflectors.leases.store(),
+            replica_sets: reflectors.replica_sets.store(),
+            replication_controllers: reflectors.replication_controllers.store(),
+            deployments: reflectors.deployments.store(),
+            budgets: reflectors.budgets.store(),
+            claims: reflectors.claims.store(),
+            volumes: reflectors.volumes.store(),
+            classes: reflectors.classes.store(),
+            drivers: reflectors.drivers.store(),
+            attachments: reflectors.attachments.store(),
         };
-        (world, keepers)
+        (informers, reflectors)
     }
 
     /// Returns once every map has been complete.
@@ -202,7 +202,7 @@ impl World {
     /// The pods of a node.
     pub fn pods_on(&self, node: &str) -> Vec<Arc<Pod>> {
         let mut pods: Vec<Arc<Pod>> =
-            self.placed.on(node).iter().filter_map(|key| self.pods.get(key)).collect();
+            self.pods_by_node.on(node).iter().filter_map(|key| self.pods.get(key)).collect();
         pods.retain(|pod| pod.spec.node_name == node);
         pods
     }
@@ -240,7 +240,7 @@ fn metadata<T: Resource>(store: &Store<T>, key: &ObjectKey) -> Option<ObjectMeta
     })
 }
 
-impl Keepers {
+impl Reflectors {
     /// Keeps the maps until drained, and queues the tasks that their changes ask for.
     pub async fn run(self, sink: Sink, drain: DrainWatch) {
         let sink = Arc::new(sink);
@@ -280,9 +280,9 @@ impl Keepers {
 /// Where changes become tasks.
 pub struct Sink {
     /// The maps, which have a change before it is told.
-    pub world: World,
+    pub informers: Informers,
     /// Takes the tasks.
-    pub queue: WorkQueue<Task>,
+    pub queue: WorkQueue<ReconcileKey>,
     /// Whose tasks are taken.
     pub enabled: Enabled,
     /// Counts them.
@@ -291,7 +291,7 @@ pub struct Sink {
 
 impl Sink {
     fn take<T: Watched>(&self, change: proto_client::Change<T>) {
-        for task in T::tasks(&change, &self.world) {
+        for task in T::tasks(&change, &self.informers) {
             if self.enabled.has(task.controller()) {
                 self.counters.added(task.controller());
                 self.queue.add(task);

@@ -8,9 +8,9 @@ use proto_client::ObjectKey;
 
 /// Pods by node, from the changes of the map of pods. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Placed(Arc<Mutex<BTreeMap<String, BTreeSet<ObjectKey>>>>);
+pub struct PodsByNode(Arc<Mutex<BTreeMap<String, BTreeSet<ObjectKey>>>>);
 
-impl Placed {
+impl PodsByNode {
     /// Takes a change in.
     pub fn apply(&self, key: &ObjectKey, old: Option<&Pod>, new: Option<&Pod>) {
         let node = |pod: Option<&Pod>| {
@@ -55,7 +55,7 @@ mod tests {
             pod.spec.node_name = node.into();
             pod
         };
-        let (placed, key) = (Placed::default(), ObjectKey::new("ns", "a"));
+        let (placed, key) = (PodsByNode::default(), ObjectKey::new("ns", "a"));
         placed.apply(&key, None, Some(&pod("")));
         assert!(placed.lock().is_empty());
         placed.apply(&key, Some(&pod("")), Some(&pod("n1")));

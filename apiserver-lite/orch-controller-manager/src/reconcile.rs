@@ -3,8 +3,8 @@
 mod adoption;
 mod cleanup;
 mod disruption;
-mod ending;
-mod fading;
+mod expiring_map;
+mod namespace;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,24 +17,24 @@ use proto_client::events::Recorder;
 use proto_client::{Client, ClientError, ObjectKey};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
 
-use crate::controllers::account_token::Mint;
+use crate::api_writes::Effect;
+use crate::controllers::account_token::TokenSigner;
 use crate::controllers::addresses::has_ended;
 use crate::controllers::disruption::controller as owner_of;
-use crate::controllers::endpoint_slices::{Manager, Site};
+use crate::controllers::endpoint_slices::{Manager, SliceContext};
 use crate::controllers::node_cidr::{self, Cidr};
-use crate::controllers::node_health::{self, Around, Clocks, Heard};
+use crate::controllers::node_health::{self, Clocks, ClusterHealth, Heard};
 use crate::controllers::volumes::{Marks, attach};
 use crate::controllers::write_events::WriteEvent;
 use crate::controllers::{
     Plan, account_token, deployment, endpoint_slices, endpoints, mirror, pod_cleanup, replica_set,
     replication_controller, root_ca, service_account,
 };
+use crate::informers::Informers;
+use crate::keys::{CONTROLLERS, ReconcileKey};
 use crate::metrics::Counters;
 use crate::settings::Settings;
-use crate::task::{CONTROLLERS, Task};
-use crate::world::World;
-use crate::write::Effect;
-use fading::Fading;
+use expiring_map::ExpiringMap;
 
 /// How long a plan waits for the maps to show what the last one did. Longer means that somebody undid it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -42,38 +42,38 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const CATCH_UP: Duration = Duration::from_millis(50);
 
 /// Does tasks. One for the whole program.
-pub struct Worker {
+pub struct Reconciler {
     client: Client,
-    world: World,
+    informers: Informers,
     settings: Settings,
     marks: Marks,
     memory: Memory,
     status: BTreeMap<&'static str, TaskStatus>,
     counters: Counters,
-    voices: BTreeMap<&'static str, Recorder>,
+    recorders: BTreeMap<&'static str, Recorder>,
 }
 
 /// Where the work is shown.
 #[derive(Clone)]
-pub struct Shown {
+pub struct Observability {
     /// The last run of each controller.
     pub board: StatusBoard,
     /// All runs.
     pub counters: Counters,
     /// By controller, who tells people.
-    pub voices: BTreeMap<&'static str, Recorder>,
+    pub recorders: BTreeMap<&'static str, Recorder>,
 }
 
 /// What has to be remembered from one task to the next. Losing it costs time, never correctness.
 struct Memory {
     /// By task, what its last plan did and the maps do not show yet.
-    awaited: Mutex<Fading<Task, Vec<Effect>>>,
+    awaited: Mutex<ExpiringMap<ReconcileKey, Vec<Effect>>>,
     /// By node, the last that was heard.
     heard: Mutex<BTreeMap<String, Heard>>,
     /// What was known of all nodes together when one was last looked at.
-    around: Mutex<Option<Around>>,
+    cluster: Mutex<Option<ClusterHealth>>,
     /// By node that is not there, since when.
-    vanished: Mutex<Fading<String, ()>>,
+    vanished: Mutex<ExpiringMap<String, ()>>,
     /// By pod that may not stay for ever on its node, since when its taints are looked at.
     tainted: Mutex<BTreeMap<ObjectKey, cleanup::Tainted>>,
     /// By uid of a node, the ranges given to it; held while one is given, so that no two nodes get the same.
@@ -87,10 +87,10 @@ struct Memory {
 impl Default for Memory {
     fn default() -> Self {
         Self {
-            awaited: Mutex::new(Fading::new(PATIENCE)),
+            awaited: Mutex::new(ExpiringMap::new(PATIENCE)),
             heard: Mutex::default(),
-            around: Mutex::default(),
-            vanished: Mutex::new(Fading::new(cleanup::VANISHED)),
+            cluster: Mutex::default(),
+            vanished: Mutex::new(ExpiringMap::new(cleanup::VANISHED)),
             tainted: Mutex::default(),
             given: tokio::sync::Mutex::default(),
             attaching: Mutex::default(),
@@ -101,7 +101,7 @@ impl Default for Memory {
 
 /// Why a task is not done; it is tried again.
 #[derive(Debug, thiserror::Error)]
-pub enum WorkError {
+pub enum ReconcileError {
     /// The server did not do what was asked.
     #[error("write")]
     Client(#[from] ClientError),
@@ -116,17 +116,22 @@ pub enum WorkError {
     Encode(String, #[source] serde_json::Error),
 }
 
-impl Worker {
+impl Reconciler {
     /// A worker that knows nothing yet.
-    pub fn new(client: Client, world: World, settings: Settings, shown: Shown) -> Self {
-        let Shown { board, counters, voices } = shown;
+    pub fn new(
+        client: Client,
+        informers: Informers,
+        settings: Settings,
+        shown: Observability,
+    ) -> Self {
+        let Observability { board, counters, recorders } = shown;
         let status = CONTROLLERS.iter().map(|name| (*name, board.task(*name))).collect();
-        let (marks, memory) = (Marks::new(world.names), Memory::default());
-        Self { client, world, settings, marks, memory, status, counters, voices }
+        let (marks, memory) = (Marks::new(informers.names), Memory::default());
+        Self { client, informers, settings, marks, memory, status, counters, recorders }
     }
 
     /// Does the task and says when to look again, if nothing changes before.
-    pub async fn run(&self, task: Task) -> Result<Option<Duration>, WorkError> {
+    pub async fn run(&self, task: ReconcileKey) -> Result<Option<Duration>, ReconcileError> {
         if !self.has_caught_up(&task) {
             return Ok(Some(CATCH_UP));
         }
@@ -149,72 +154,77 @@ impl Worker {
         done
     }
 
-    async fn work(&self, task: &Task) -> Result<Option<Duration>, WorkError> {
+    async fn work(&self, task: &ReconcileKey) -> Result<Option<Duration>, ReconcileError> {
         match task {
-            Task::Namespace(name) => return self.end_namespace(name).await,
-            Task::PodCleanup(key) => return self.clean_up(task, key).await,
-            Task::Disruption(key) => return self.count_disruptions(task, key).await,
-            Task::NodeCidr(name) => return self.give_ranges(name).await,
-            Task::Claim(_)
-            | Task::Volume(_)
-            | Task::ClaimProtection(_)
-            | Task::VolumeProtection(_)
-            | Task::OwnClaims(_)
-            | Task::Attachments(_)
-            | Task::Growth(_) => return self.work_volumes(task).await,
+            ReconcileKey::Namespace(name) => return self.end_namespace(name).await,
+            ReconcileKey::PodCleanup(key) => return self.clean_up(task, key).await,
+            ReconcileKey::Disruption(key) => return self.count_disruptions(task, key).await,
+            ReconcileKey::NodeCidr(name) => return self.give_ranges(name).await,
+            ReconcileKey::Claim(_)
+            | ReconcileKey::Volume(_)
+            | ReconcileKey::ClaimProtection(_)
+            | ReconcileKey::VolumeProtection(_)
+            | ReconcileKey::OwnClaims(_)
+            | ReconcileKey::Attachments(_)
+            | ReconcileKey::Expand(_) => return self.work_volumes(task).await,
             _ => {}
         }
         let plan = match task {
-            Task::AccountToken(account) => self.plan_token(account)?,
+            ReconcileKey::AccountToken(account) => self.plan_token(account)?,
             _ => self.plan(task),
         };
         self.apply(task, plan).await
     }
 
-    fn plan(&self, task: &Task) -> Plan {
-        let World { names, .. } = self.world;
-        let world = &self.world;
+    fn plan(&self, task: &ReconcileKey) -> Plan {
+        let Informers { names, .. } = self.informers;
+        let informers = &self.informers;
         match task {
-            Task::ServiceAccount(namespace) => {
+            ReconcileKey::ServiceAccount(namespace) => {
                 self.within_namespace(namespace, |namespace, key| {
-                    let existing = world.service_accounts.get(&key(service_account::NAME));
+                    let existing = informers.service_accounts.get(&key(service_account::NAME));
                     service_account::plan(namespace, existing.as_deref())
                 })
             }
-            Task::RootCa(namespace) => self.within_namespace(namespace, |namespace, key| {
-                let Some(ca) = &self.settings.root_ca else { return Plan::default() };
-                let existing = world.root_cas.get(&key(names.root_ca_config_map()));
-                root_ca::plan(names, namespace, ca, existing.as_deref())
-            }),
-            Task::Endpoints(key) => {
-                let (service, pods) = (world.services.get(key), world.pods.within(&key.namespace));
-                let existing = world.endpoints.get(key);
+            ReconcileKey::RootCa(namespace) => {
+                self.within_namespace(namespace, |namespace, key| {
+                    let Some(ca) = &self.settings.root_ca else { return Plan::default() };
+                    let existing = informers.root_cas.get(&key(names.root_ca_config_map()));
+                    root_ca::plan(names, namespace, ca, existing.as_deref())
+                })
+            }
+            ReconcileKey::Endpoints(key) => {
+                let (service, pods) =
+                    (informers.services.get(key), informers.pods.within(&key.namespace));
+                let existing = informers.endpoints.get(key);
                 endpoints::plan(names, service.as_deref(), &pods, existing.as_deref())
             }
-            Task::Slices(key) => self.plan_slices(key, Manager::Selector),
-            Task::Mirror(key) => self.plan_slices(key, Manager::Mirror),
-            Task::EndedPods => {
-                pod_cleanup::plan_ended(&world.pods.objects(), self.settings.ended_pods_max)
+            ReconcileKey::Slices(key) => self.plan_slices(key, Manager::Selector),
+            ReconcileKey::Mirror(key) => self.plan_slices(key, Manager::Mirror),
+            ReconcileKey::EndedPods => {
+                pod_cleanup::plan_ended(&informers.pods.objects(), self.settings.ended_pods_max)
             }
-            Task::NodeHealth(name) => self.plan_health(name),
-            Task::ReplicaSet(key) => match world.replica_sets.get(key) {
+            ReconcileKey::NodeHealth(name) => self.plan_health(name),
+            ReconcileKey::ReplicaSet(key) => match informers.replica_sets.get(key) {
                 Some(set) => {
-                    replica_set::plan(names, &set, &world.pods.within(&key.namespace), now())
+                    replica_set::plan(names, &set, &informers.pods.within(&key.namespace), now())
                 }
                 None => Plan::default(),
             },
-            Task::ReplicationController(key) => match world.replication_controllers.get(key) {
-                Some(controller) => {
-                    let pods = world.pods.within(&key.namespace);
-                    replication_controller::plan(names, &controller, &pods, now())
+            ReconcileKey::ReplicationController(key) => {
+                match informers.replication_controllers.get(key) {
+                    Some(controller) => {
+                        let pods = informers.pods.within(&key.namespace);
+                        replication_controller::plan(names, &controller, &pods, now())
+                    }
+                    None => Plan::default(),
                 }
-                None => Plan::default(),
-            },
-            Task::Deployment(key) => match world.deployments.get(key) {
+            }
+            ReconcileKey::Deployment(key) => match informers.deployments.get(key) {
                 Some(deployment) => {
-                    let sets = world.replica_sets.within(&key.namespace);
+                    let sets = informers.replica_sets.within(&key.namespace);
                     let pods = match deployment::recreates(&deployment) {
-                        true => world.pods.within(&key.namespace),
+                        true => informers.pods.within(&key.namespace),
                         false => Vec::new(),
                     };
                     let running = pods.iter().filter(|pod| !has_ended(pod));
@@ -235,94 +245,105 @@ impl Worker {
         name: &str,
         plan: impl FnOnce(&Namespace, &dyn Fn(&str) -> ObjectKey) -> Plan,
     ) -> Plan {
-        let namespace = self.world.namespaces.get(&ObjectKey::new("", name));
+        let namespace = self.informers.namespaces.get(&ObjectKey::new("", name));
         namespace
             .map(|found| plan(&found, &|object| ObjectKey::new(name, object)))
             .unwrap_or_default()
     }
 
     /// Without a key to sign with nothing is planned.
-    fn plan_token(&self, account: &ObjectKey) -> Result<Plan, WorkError> {
-        let (world, names) = (&self.world, self.world.names);
+    fn plan_token(&self, account: &ObjectKey) -> Result<Plan, ReconcileError> {
+        let (informers, names) = (&self.informers, self.informers.names);
         let Some(key) = &self.settings.token_key else { return Ok(Plan::default()) };
-        if world.is_ending(&account.namespace) {
+        if informers.is_ending(&account.namespace) {
             return Ok(Plan::default());
         }
-        let mut secrets = world.token_secrets.within(&account.namespace);
+        let mut secrets = informers.token_secrets.within(&account.namespace);
         secrets.retain(|secret| {
             account_token::account_of(names, &secret.metadata).as_ref() == Some(account)
         });
-        let mint = Mint {
+        let signer = TokenSigner {
             names,
             key,
             ca: self.settings.root_ca.as_deref(),
             makes_unasked: self.settings.makes_tokens,
         };
-        let existing = world.service_accounts.get(account);
-        Ok(account_token::plan(&mint, existing.as_deref(), &secrets)?)
+        let existing = informers.service_accounts.get(account);
+        Ok(account_token::plan(&signer, existing.as_deref(), &secrets)?)
     }
 
     fn plan_slices(&self, key: &ObjectKey, manager: Manager) -> Plan {
-        let world = &self.world;
-        let label = world.names.sub_label("topology", "zone");
+        let informers = &self.informers;
+        let label = informers.names.sub_label("topology", "zone");
         let zone = |node: &str| {
-            let node = world.nodes.get(&ObjectKey::new("", node))?;
+            let node = informers.nodes.get(&ObjectKey::new("", node))?;
             node.metadata.labels.get(&label).cloned()
         };
-        let (names, endpoints_max) = (world.names, self.settings.endpoints_max);
-        let site = Site { names, zone: &zone, endpoints_max };
-        let mut slices = world.slices.within(&key.namespace);
+        let (names, endpoints_max) = (informers.names, self.settings.endpoints_max);
+        let context = SliceContext { names, zone: &zone, endpoints_max };
+        let mut slices = informers.slices.within(&key.namespace);
         slices.retain(|slice| {
             endpoint_slices::origin(names, slice)
                 .is_some_and(|origin| origin == (manager, key.clone()))
         });
-        let service = world.services.get(key);
+        let service = informers.services.get(key);
         match manager {
             Manager::Selector => {
-                let pods = world.pods.within(&key.namespace);
-                endpoint_slices::plan(&site, service.as_deref(), &pods, &slices)
+                let pods = informers.pods.within(&key.namespace);
+                endpoint_slices::plan(&context, service.as_deref(), &pods, &slices)
             }
             Manager::Mirror => {
-                let endpoints = world.endpoints.get(key);
-                mirror::plan(&site, service.as_deref(), endpoints.as_deref(), &slices)
+                let endpoints = informers.endpoints.get(key);
+                mirror::plan(&context, service.as_deref(), endpoints.as_deref(), &slices)
             }
         }
     }
 
     fn plan_health(&self, name: &str) -> Plan {
         let key = ObjectKey::new("", name);
-        let around = match self.world.nodes.get(&key) {
-            Some(node) if node_health::is_ready(&node) => Around::SomeReady,
-            _ => Around::of(self.world.nodes.objects().iter().map(|node| &**node)),
+        let cluster = match self.informers.nodes.get(&key) {
+            Some(node) if node_health::is_ready(&node) => ClusterHealth::SomeReady,
+            _ => ClusterHealth::of(self.informers.nodes.objects().iter().map(|node| &**node)),
         };
         let mut heard = lock(&self.memory.heard);
         let steady = Instant::now();
-        let before = lock(&self.memory.around).replace(around);
-        if (before, around) == (Some(Around::NoneReady), Around::SomeReady) {
+        let before = lock(&self.memory.cluster).replace(cluster);
+        if (before, cluster) == (Some(ClusterHealth::NoneReady), ClusterHealth::SomeReady) {
             // The others have had no chance to be heard either: their grace begins now, as in Kubernetes.
             heard.values_mut().for_each(|heard| heard.restart_grace(steady));
         }
-        let voice = self.voices.get("nodelifecycle");
+        let recorder = self.recorders.get("nodelifecycle");
         let record = |before: Option<&Heard>, after: Option<&Heard>| {
             let said = node_health::news(before, after);
-            voice.zip(said).into_iter().for_each(|(voice, said)| voice.record(said));
+            recorder.zip(said).into_iter().for_each(|(recorder, said)| recorder.record(said));
         };
-        let Some(node) = self.world.nodes.get(&key) else {
+        let Some(node) = self.informers.nodes.get(&key) else {
             record(heard.remove(name).as_ref(), None);
             return Plan::default();
         };
-        let lease = ObjectKey::new(self.world.names.node_lease_namespace(), name);
-        let lease = self.world.leases.get(&lease);
+        let lease = ObjectKey::new(self.informers.names.node_lease_namespace(), name);
+        let lease = self.informers.leases.get(&lease);
         let clocks = Clocks { steady, wall: now() };
         let latest = Heard::update(heard.get(name), &node, lease.as_deref(), clocks.steady);
         record(heard.get(name), Some(&latest));
         heard.insert(name.to_owned(), latest.clone());
-        node_health::plan(self.world.names, &node, &latest, self.settings.grace, clocks, around)
+        node_health::plan(
+            self.informers.names,
+            &node,
+            &latest,
+            self.settings.grace,
+            clocks,
+            cluster,
+        )
     }
 
     /// Makes the writes of a plan in their order, and remembers what the maps have to show before the next
     /// plan for the task. The first failure ends it: the rest is planned anew.
-    async fn apply(&self, task: &Task, plan: Plan) -> Result<Option<Duration>, WorkError> {
+    async fn apply(
+        &self,
+        task: &ReconcileKey,
+        plan: Plan,
+    ) -> Result<Option<Duration>, ReconcileError> {
         if let Some(adopter) = &plan.adopter
             && !self.may_adopt(adopter).await?
         {
@@ -348,9 +369,9 @@ impl Worker {
             lock(&self.memory.awaited).insert(task.clone(), effects, Instant::now());
         }
         if failure.is_none()
-            && let Some(voice) = self.voices.get(task.controller())
+            && let Some(recorder) = self.recorders.get(task.controller())
         {
-            plan.said.into_iter().for_each(|said| voice.record(said));
+            plan.said.into_iter().for_each(|said| recorder.record(said));
         }
         match failure {
             // Somebody was faster; the event of that change brings the task back.
@@ -362,8 +383,13 @@ impl Worker {
     }
 
     /// Records the event of one write.
-    fn record(&self, task: &Task, event: &WriteEvent, done: &Result<Option<Effect>, ClientError>) {
-        let Some(voice) = self.voices.get(task.controller()) else { return };
+    fn record(
+        &self,
+        task: &ReconcileKey,
+        event: &WriteEvent,
+        done: &Result<Option<Effect>, ClientError>,
+    ) {
+        let Some(recorder) = self.recorders.get(task.controller()) else { return };
         let said = match done {
             Ok(Some(effect)) => Some(event.done(&effect.key)),
             // It was there, or it was changed meanwhile: the event is another writer's.
@@ -371,20 +397,20 @@ impl Worker {
             Err(error) if error.is_conflict() || self.ends_with_namespace(task, error) => None,
             Err(error) => event.failed(&error.to_string()),
         };
-        said.into_iter().for_each(|said| voice.record(said));
+        said.into_iter().for_each(|said| recorder.record(said));
     }
 
     /// Nothing more is made in a namespace that ends.
-    fn ends_with_namespace(&self, task: &Task, error: &ClientError) -> bool {
-        let ends = |namespace| self.world.is_ending(namespace);
+    fn ends_with_namespace(&self, task: &ReconcileKey, error: &ClientError) -> bool {
+        let ends = |namespace| self.informers.is_ending(namespace);
         error.is_forbidden() && task.namespace().is_some_and(ends)
     }
 
     /// Whether the maps show what the task's last plan did.
-    fn has_caught_up(&self, task: &Task) -> bool {
+    fn has_caught_up(&self, task: &ReconcileKey) -> bool {
         let mut awaited = lock(&self.memory.awaited);
         let Some((since, effects)) = awaited.get_mut(task) else { return true };
-        effects.retain(|effect| !self.world.shows(effect));
+        effects.retain(|effect| !self.informers.shows(effect));
         if effects.is_empty() || since.elapsed() > PATIENCE {
             awaited.remove(task);
             return true;
@@ -392,14 +418,16 @@ impl Worker {
         false
     }
 
-    async fn give_ranges(&self, name: &str) -> Result<Option<Duration>, WorkError> {
-        let Some(node) = self.world.nodes.get(&ObjectKey::new("", name)) else { return Ok(None) };
+    async fn give_ranges(&self, name: &str) -> Result<Option<Duration>, ReconcileError> {
+        let Some(node) = self.informers.nodes.get(&ObjectKey::new("", name)) else {
+            return Ok(None);
+        };
         // Nodes report all the time, and have a range for good: all of them are only looked at for one that has none.
         if node_cidr::has_ranges(&node) {
             return Ok(None);
         }
         let mut given = self.memory.given.lock().await;
-        let nodes = self.world.nodes.objects();
+        let nodes = self.informers.nodes.objects();
         // By uid: a node that was deleted and made again has nothing.
         let uids: BTreeSet<&str> = nodes.iter().map(|node| node.metadata.uid.as_str()).collect();
         given.retain(|uid, _| uids.contains(uid.as_str()));

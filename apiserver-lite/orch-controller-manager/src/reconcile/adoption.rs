@@ -6,11 +6,11 @@ use proto_api::apps::v1::{Deployment, ReplicaSet};
 use proto_api::core::v1::ReplicationController;
 use proto_client::ClientError;
 
-use super::Worker;
+use super::Reconciler;
+use crate::api_writes::ObjectKind;
 use crate::controllers::Adopter;
-use crate::write::ObjectKind;
 
-impl Worker {
+impl Reconciler {
     /// Asks the server whether the adopter is there and stays.
     pub(super) async fn may_adopt(&self, adopter: &Adopter) -> Result<bool, ClientError> {
         match adopter.kind {

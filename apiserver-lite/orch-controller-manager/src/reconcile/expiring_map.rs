@@ -9,13 +9,13 @@ const SWEEP_MIN: usize = 1024;
 
 /// The map. Entries are at least kept for `life`.
 #[derive(Debug)]
-pub struct Fading<K, V> {
+pub struct ExpiringMap<K, V> {
     entries: BTreeMap<K, (Instant, V)>,
     life: Duration,
     sweep_len: usize,
 }
 
-impl<K: Ord, V> Fading<K, V> {
+impl<K: Ord, V> ExpiringMap<K, V> {
     /// An empty map.
     pub fn new(life: Duration) -> Self {
         Self { entries: BTreeMap::new(), life, sweep_len: SWEEP_MIN }
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn old_entries_go_and_young_ones_stay() {
         let (start, life) = (Instant::now(), Duration::from_secs(5));
-        let mut map = Fading::new(life);
+        let mut map = ExpiringMap::new(life);
         for nth in 0..100_000_u32 {
             // A thousand a second, none of which is ever looked at again.
             map.insert(nth, (), start + Duration::from_millis(u64::from(nth)));

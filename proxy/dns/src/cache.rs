@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, RData, RecordType};
 
-/// Records of an answer that is kept; larger ones are asked for anew.
+/// Records of an answer that is kept; larger ones are queried again.
 const RECORDS_MAX: usize = 64;
 
 /// Bytes of an answer that is kept: what fits a datagram does, and a little more. Read, an answer of many short texts takes
@@ -46,7 +46,7 @@ pub struct CacheLimits {
 }
 
 impl Default for CacheLimits {
-    /// What the ecosystem's resolver on nodes is usually set to.
+    /// What NodeLocal DNSCache is usually set to.
     fn default() -> Self {
         Self {
             entries: 8192,

@@ -1,6 +1,6 @@
 //! The names of the cluster, and what is answered to a question about one.
 //!
-//! The rules are those of the ecosystem's DNS specification, version [`SPECIFICATION`]; below the cluster's domain:
+//! The rules are those of Kubernetes' DNS specification, version [`SPECIFICATION`]; below the cluster's domain:
 //!
 //! ```text
 //! dns-version                               TXT     the version of the rules
@@ -11,7 +11,7 @@
 //! <a-b-c-d>.<namespace>.pod                 A AAAA  the address that the name says
 //! ```
 //!
-//! and for addresses of services and of headless services' endpoints PTR. What lies outside is somebody else's
+//! and for addresses of services and of headless services' endpoints PTR. What lies outside is another DNS server's
 //! ([`Outcome::Elsewhere`]). Changes cost what they change; a question costs what it is answered with.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -47,14 +47,14 @@ pub struct ZoneError(String);
 pub enum Outcome {
     /// It is answered.
     Answered(Reply),
-    /// It leads to a name that is somebody else's: the answer begins with these records.
+    /// It leads to a name of another DNS server: the answer begins with these records.
     Continues {
         /// The names on the way.
         records: Vec<Record>,
         /// The name to ask others for.
         target: Name,
     },
-    /// It is somebody else's.
+    /// Another DNS server answers it.
     Elsewhere,
 }
 

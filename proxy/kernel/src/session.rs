@@ -1,7 +1,7 @@
 //! The protocol on one socket: a transaction is one datagram and one answer, a dump is one request and many.
 //!
 //! The kernel acts while it is being sent to, so every answer is there when `send` returns; a missing one was
-//! lost, it is not late. Nothing here retries a transaction: the caller knows what to decide anew.
+//! lost, it is not late. Nothing here retries a transaction: the caller knows what to decide again.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use proxy_netfilter::wire::{self, Message, Messages, TooLong, WireError};
 
 use crate::transport::Transport;
 
-/// How often a dump is begun anew when the table changed under it.
+/// How often a dump is started again when the table changed under it.
 const DUMP_ATTEMPTS_MAX: u32 = 8;
 /// Answers of a failed transaction that are read before giving up on the socket's order.
 const ANSWERS_MAX: usize = 1 << 20;

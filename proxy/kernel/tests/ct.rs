@@ -132,8 +132,8 @@ fn both_views(session: &mut Session<Socket>) -> [BTreeSet<(u16, u16)>; 2] {
     [read, listed.collect()]
 }
 
-/// Flows begin and are let go of at random; after each change our view and that of `conntrack` are the same, and what we
-/// let go of is gone.
+/// Flows begin and are deleted at random; after each change our view and that of `conntrack` are the same, and what we
+/// deleted is gone.
 #[test]
 fn we_and_conntrack_see_the_same_after_random_changes() {
     in_namespace("we_and_conntrack_see_the_same_after_random_changes", || {

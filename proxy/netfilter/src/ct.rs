@@ -286,7 +286,7 @@ pub fn read_flow(message: &Message<'_>) -> Result<Flow, WireError> {
     })
 }
 
-/// What is told of a flow beside what it is: read apart, as walks through all flows need none of it.
+/// What is told of a flow alongside what it is: read apart, as walks through all flows need none of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowState {
     /// The number of the protocol's state, of protocols that have states.

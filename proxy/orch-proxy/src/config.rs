@@ -18,11 +18,11 @@ use crate::mode::Mode;
 mod file;
 use file::ProxyConfiguration;
 
-/// Gates beside those that all programs share.
+/// Gates alongside those that all programs share.
 const GATES: &[Gate] = &[];
 /// Gates that are asked for here; switching another is answered with a warning.
 const CONSULTED: &[&str] = &[];
-/// The proxy is among the last to be killed, as the ecosystem's is.
+/// The proxy is among the last to be killed, as kube-proxy is.
 const OOM_SCORE_ADJ: i32 = -999;
 /// Port of the health server.
 const HEALTH_PORT: u16 = 10256;
@@ -56,7 +56,7 @@ pub struct Config {
     pub pod_routes: PodRoutes,
     /// How to forward.
     pub mode: Mode,
-    /// How long a UDP session lasts in which nothing is said, if that is told; in the mode userspace.
+    /// How long a UDP session lasts in which nothing is said, if that is told; in userspace mode.
     pub udp_timeout: Option<Duration>,
     /// The resolver for pods, where there should be one.
     pub dns: Option<DnsSettings>,

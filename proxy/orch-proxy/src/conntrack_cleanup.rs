@@ -1,4 +1,4 @@
-//! Lets go of stale flows, away from the path of updates.
+//! Deletes stale flows, away from the path of updates.
 //!
 //! ```text
 //!  driver ──flows──▶ keeper ──flows──▶ walker: finds them all, deletes them
@@ -10,7 +10,7 @@
 //!
 //! A walk through the kernel's table of connections takes tens of milliseconds; flows in use cannot wait for it.
 //! So the keeper first sets a trap ([`proxy_rules::stale_flow_log`]), and whatever flow sends a packet meanwhile is deleted
-//! at once. A walk lets go of flows that were answered; a question that was under way when its endpoint went may still
+//! at once. A walk deletes flows that were answered; a question that was under way when its endpoint went may still
 //! be answered by an endpoint that drains, so the walk for those comes a second later ([`late`]). While a walk is on,
 //! further flows are collected for the next one. Without a packet log, or without
 //! the right to listen to it, the walk is all there is.
@@ -51,9 +51,9 @@ const STACK_LEN: usize = 256 << 10;
 /// Work for the conntrack cleanup.
 #[derive(Clone, Debug)]
 pub enum CleanupRequest {
-    /// Let go of these.
+    /// Delete these.
     Stale(Vec<StaleFlows>),
-    /// Let go of all that lead elsewhere than these.
+    /// Delete all that lead elsewhere than these.
     Except(Allowed),
 }
 
@@ -215,7 +215,7 @@ fn open() -> Option<Session<Socket>> {
     opened.ok().map(Session::new)
 }
 
-/// Which flows to let go of.
+/// Which flows to delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowSelection {
     /// Those that were answered.
@@ -227,7 +227,7 @@ pub enum FlowSelection {
 /// What a walk did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CleanupCount {
-    /// Flows that were let go of.
+    /// Flows that were deleted.
     pub deleted: u64,
     /// Flows that were left because they wait for an answer.
     pub left: u64,

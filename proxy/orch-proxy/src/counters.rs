@@ -67,7 +67,7 @@ impl ServiceCounters {
         }
     }
 
-    /// Adds what came since the last time. A counter below what it was has started anew.
+    /// Adds what came since the last time. A counter below what it was has started again.
     fn take(&mut self, desired: &Desired, counted: Vec<(Counted, u64)>) {
         let mut now = HashMap::with_capacity(counted.len());
         for (frontend, count) in counted {
@@ -159,7 +159,7 @@ mod tests {
                  protocol=\"TCP\",service=\"{service}\"}} {count}\n"
             )
         };
-        // Five, seven in all, and two after the tables were made anew.
+        // Five, seven in all, and two after the tables were loaded again.
         for (kernel, sum) in [(5, 5), (7, 7), (2, 9)] {
             counters.take(&desired(Some("web")), vec![(frontend, kernel)]);
             assert!(metrics.text().contains(&told("web", sum)), "{}", metrics.text());

@@ -6,7 +6,7 @@
 //! (waiting) ---------> (loaded) -------> commit a change --------------------------.
 //!     nothing is touched   ^ \_________________/                                   |
 //!     until all is known   |      periodically: read back, repair                  |
-//!                          '------------------ load anew <------------------------'
+//!                          '------------------ load again <------------------------'
 //! ```
 
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ pub enum SyncError {
     /// The tables could not be made.
     #[error("load the nftables tables")]
     Load(#[source] CommitError),
-    /// A change could not be made; the tables will be made anew.
+    /// A change could not be made; the tables will be loaded again.
     #[error("change the nftables tables")]
     Change(#[source] CommitError),
     /// The tables could not be read back.
@@ -275,7 +275,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Makes the tables anew beside those that packets pass, then takes these away.
+    /// Loads the tables again alongside those that packets pass, then takes these away.
     fn load(&mut self) -> Result<(), SyncError> {
         let loaded = self.load_alongside();
         if loaded.is_err() {

@@ -1,4 +1,4 @@
-//! The command line, with the flag names of the ecosystem's proxy.
+//! The command line, with the flag names of kube-proxy.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -26,7 +26,7 @@ use crate::driver::SyncHealth;
 
 /// Tells how many endpoints there are, for balancers that weigh nodes.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
-/// Reason of the event that says that a port could not be taken; the ecosystem's.
+/// Reason of the event that says that a port could not be taken, as kube-proxy has it.
 const FAILED: &str = "FailedToStartServiceHealthcheck";
 /// Waits between attempts to take a port.
 pub const RETRY: Backoff =

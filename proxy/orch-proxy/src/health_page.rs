@@ -1,4 +1,4 @@
-//! `/healthz` as the ecosystem's proxy answers it: whether load balancers should send traffic to this node.
+//! `/healthz` as kube-proxy answers it: whether load balancers should send traffic to this node.
 
 use std::sync::Arc;
 use std::time::SystemTime;

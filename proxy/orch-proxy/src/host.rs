@@ -116,7 +116,7 @@ pub fn protect_from_oom(score: i32) {
     }
 }
 
-/// Four connections share a bucket, as the ecosystem's proxy has it; never fewer buckets than there are.
+/// Four connections share a bucket, as kube-proxy has it; never fewer buckets than there are.
 fn widen_buckets(path: &Path, buckets: u64) {
     let now = std::fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
     if now.is_some_and(|now| now < buckets)

@@ -3,7 +3,7 @@
 //!
 //! [`app::build`] makes everything that can fail at the start, [`app::Bound::run`] runs until it is asked to
 //! stop. Between them: [`sources`] hears of changes and marks them in the shared [`proxy_rules::Dataplane`];
-//! [`driver`] commits what is marked, as soon as there is something; [`conntrack_cleanup`] lets go of stale flows,
+//! [`driver`] commits what is marked, as soon as there is something; [`conntrack_cleanup`] deletes stale flows,
 //! away from the path of updates. [`router`], where asked for, keeps routes to the pods of other nodes, and [`dns`]
 //! answers their questions for names.
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::config::DetectLocal;
 use crate::sources::Desired;
 
-/// Taint by which the ecosystem's autoscaler announces that it is about to delete a node.
+/// Taint by which the cluster autoscaler announces that it is about to delete a node.
 const ABOUT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// What the proxy needs to know of its node.

@@ -96,7 +96,7 @@ async fn forward(config: config::Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes away what the mode userspace may have left: best effort, as it harms nobody.
+/// Takes away what userspace mode may have left: best effort, as it harms nobody.
 async fn remove_addresses(config: &config::Config) {
     match userspace::remove_addresses(config).await {
         Ok(true) => tracing::info!("removed the link of userspace mode"),

@@ -1,4 +1,4 @@
-//! The proxy's metrics, by the names that dashboards of the ecosystem know.
+//! The proxy's metrics, by the names that Kubernetes dashboards know.
 
 use prometheus::{
     Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
@@ -13,7 +13,7 @@ pub struct ProxyMetrics {
     pub sync_seconds: Histogram,
     /// Seconds of each pass that changed elements only.
     pub partial_sync_seconds: Histogram,
-    /// Seconds of each pass that made the tables anew.
+    /// Seconds of each pass that loaded the tables again.
     pub full_sync_seconds: Histogram,
     /// When the last pass succeeded, in seconds since 1970.
     pub last_sync: Gauge,
@@ -27,7 +27,7 @@ pub struct ProxyMetrics {
     pub programming_seconds: Histogram,
     /// Passes that failed.
     pub failures: IntCounter,
-    /// Tables of before that could not be taken away.
+    /// Tables of before that could not be deleted.
     pub cleanup_failures: IntCounter,
     /// Elements added or removed.
     pub elements_changed: IntCounter,
@@ -37,7 +37,7 @@ pub struct ProxyMetrics {
     pub services: IntGauge,
     /// Ports of services whose traffic is dropped for want of endpoints on this node, by the policy that asks for them.
     pub without_local_endpoints: IntGaugeVec,
-    /// Stale flows that were let go.
+    /// Stale flows that were deleted.
     pub flows_deleted: IntCounter,
     /// Seconds of each search for stale flows.
     pub sweep_seconds: Histogram,
@@ -149,7 +149,7 @@ impl HealthMetrics {
     }
 }
 
-/// Those of the ecosystem's proxy, and some below its smallest.
+/// Those of kube-proxy, and some below its smallest.
 fn programming_buckets() -> Vec<f64> {
     let small = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5].into_iter();
     let seconds = (1..60).chain((60..120).step_by(5)).chain((120..=300).step_by(30));
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use proto_daemon::metrics::BuildInfo;
 
-    /// What the ecosystem's proxy has on Linux whatever its mode, and in the mode nftables, by release 1.33.
+    /// What kube-proxy has on Linux whatever its mode, and in the mode nftables, by release 1.33.
     const THEIRS: [&str; 17] = [
         "kubeproxy_conntrack_reconciler_deleted_entries_total",
         "kubeproxy_conntrack_reconciler_sync_duration_seconds",

@@ -25,10 +25,10 @@ pub enum Mode {
 #[derive(Args, Clone, Debug, Default)]
 pub struct ModeFlags {
     /// How to forward: nftables, or userspace for hosts whose kernel has no nf_tables, where connections pass
-    /// through this program; found out when not given. The ecosystem's iptables and ipvs mean nftables here.
+    /// through this program; found out when not given. Kubernetes' iptables and ipvs mean nftables here.
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
-    /// How long a UDP session without datagrams lasts, in the mode userspace.
+    /// How long a UDP session without datagrams lasts, in userspace mode.
     #[arg(long, value_name = "DURATION", value_parser = go_duration::parse)]
     pub udp_timeout: Option<Duration>,
 }
@@ -85,7 +85,7 @@ pub enum ForwardingPath {
 }
 
 /// The kernel, asked what it can do. One conversation for all: where tables were deleted over a socket, closing it waits
-/// until the kernel has let go of them, tens of milliseconds.
+/// until the kernel has released them, tens of milliseconds.
 pub struct NetfilterHandle {
     /// The conversation.
     pub session: Session<Socket>,

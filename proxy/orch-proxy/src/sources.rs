@@ -30,7 +30,7 @@ pub struct Desired {
     pending: Mutex<PendingChanges>,
     /// How many of the two sources have been heard completely.
     complete: watch::Sender<usize>,
-    /// What load balancers are told.
+    /// Answers to load balancers' health checks.
     health_checks: watch::Sender<Arc<HealthChecks>>,
     /// Who serves node ports at loopback addresses, if somebody does.
     loopback: OnceLock<Arc<Forwarder>>,
@@ -84,12 +84,12 @@ impl Desired {
         let _ = self.loopback.set(forwarder);
     }
 
-    /// What load balancers are told, as of the last [`Desired::publish`].
+    /// Answers to load balancers' health checks, as of the last [`Desired::publish`].
     pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
         self.health_checks.subscribe()
     }
 
-    /// Makes known what the last pass has changed beside the kernel's tables.
+    /// Makes known what the last pass has changed apart from the kernel's tables.
     pub fn publish(&self) {
         let (checks, node_ports) = {
             let mut plane = self.plane();

@@ -1,4 +1,4 @@
-//! The proxy in the mode userspace: the same sources, health and names, and [`proxy_userspace`] in place of the driver
+//! The proxy in userspace mode: the same sources, health and names, and [`proxy_userspace`] in place of the driver
 //! and the kernel. Not here: metrics about passes.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::metrics_page::MetricsPage;
 use crate::sources::{self, ChangeHandler, ChangeHandlers};
 use crate::{cleanup, health_check, local_node, router};
 
-/// Open files beside those of connections.
+/// Open files alongside those of connections.
 const FILES_BESIDE: u64 = 1024;
 
 impl ChangeHandler for Forwarder {

@@ -132,7 +132,7 @@ fn clients_keep_their_endpoint_until_it_goes() {
         let (desired, mut driver) = start(10_800, &[0, 1, 2]);
         let first = served_by(&net);
         (0..10).for_each(|_| assert_eq!(served_by(&net), first));
-        // The program is killed and starts anew, and so are the tables.
+        // The program is killed and starts again, and so are the tables.
         drop(driver);
         let (now, mut restarted) = start(10_800, &[0, 1, 2]);
         (0..10).for_each(|_| assert_eq!(served_by(&net), first));

@@ -147,7 +147,7 @@ fn a_restart_takes_the_tables_over() {
         let (desired, mut second) = node(30, owned);
         second.pass().unwrap();
         assert_right(&desired);
-        // Loaded beside, put to rest, deleted: nothing of the first is left.
+        // Loaded alongside, put to rest, deleted: nothing of the first is left.
         assert_eq!(generation(), before + 3);
         assert_eq!(run(&["nft", "list", "tables"]).lines().count(), FAMILIES.len());
         let (desired, mut third) = node(10, owned);

@@ -1,4 +1,4 @@
-//! The program itself, by its flags: node ports at loopback addresses beside the kernel's tables, and the mode
+//! The program itself, by its flags: node ports at loopback addresses apart from the kernel's tables, and the mode
 //! userspace, each told of its services by a watch.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]

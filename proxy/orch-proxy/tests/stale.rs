@@ -1,4 +1,4 @@
-//! Stale flows on the real kernel: what is in use is let go at its next packet, what is not by a walk.
+//! Stale flows on the real kernel: what is in use is deleted at its next packet, what is not by a walk.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may end anywhere")]
 
@@ -272,7 +272,7 @@ fn a_question_under_way_is_answered_by_an_endpoint_that_drains() {
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         client.send(b"?").unwrap();
         let (_, from) = server.recv_from(&mut [0; 8]).unwrap();
-        // Answered before, and so let go of at once.
+        // Answered before, and so deleted at once.
         let idle = node.net.udp_socket("client", ip(SERVICE[0]), PORT);
         assert_eq!(served_by(&idle).0, ip(PODS[0][0]));
         node.lead_to(Some(0), Some(1));

@@ -66,7 +66,7 @@ impl Node {
         Self { plane: Dataplane::new(layout), session, net }
     }
 
-    /// Commits what changed, and lets go of stale flows.
+    /// Commits what changed, and deletes stale flows.
     fn pass(&mut self) {
         let mut batch = self.session.batch(None);
         let layout = self.plane.layout().clone();

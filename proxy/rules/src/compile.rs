@@ -464,7 +464,7 @@ impl CompiledPort {
         live_key(to, address.as_ref(), (self.protocol, port))
     }
 
-    /// Who may use a load balancer's address. Without blocks of its family everybody may, as the ecosystem has it.
+    /// Who may use a load balancer's address. Without blocks of its family everybody may, as in Kubernetes.
     fn gate_entries(&self, frontend: Frontend, source_ranges: &[Cidr], out: &mut impl Sink) {
         let Frontend::LoadBalancer(ip) = frontend else { return };
         let (family, key) = (self.family, service_key(&ip, self.protocol, self.number));

@@ -34,7 +34,7 @@ const ROOM_MIN: usize = 256;
 const LARGE: usize = 1 << 15;
 /// Clients that are remembered at most, of each family, where a service asks for it. More go to any endpoint.
 const CLIENTS_MAX: usize = 1 << 16;
-/// Classes that may come into use after a load before the tables are made anew. Chains of those that are no longer in use
+/// Classes that may come into use after a load before the tables are loaded again. Chains of those that are no longer in use
 /// stay until then, and the kernel walks through all of them when one comes.
 const CLASSES_SPARE: usize = 1024;
 /// Connections of one service that a pass resets, at most; others end by their own timeouts.
@@ -54,7 +54,7 @@ pub struct Dataplane {
     gone: Vec<(ServiceId, Gone)>,
     claims: FrontendOwners,
     classes: BTreeSet<(Family, Class)>,
-    /// Classes from which on the tables are made anew.
+    /// Classes from which on the tables are loaded again.
     classes_max: usize,
     /// Maps of [`Map::SELDOM`] that rules ask.
     asked: BTreeSet<(Family, Map)>,
@@ -112,7 +112,7 @@ struct Gone {
 pub enum Pass {
     /// Nothing but these elements changes.
     Change(Transaction),
-    /// The tables have to be made anew, by [`Dataplane::load`]: they never were, a map is full, or one
+    /// The tables have to be loaded again, by [`Dataplane::load`]: they never were, a map is full, or one
     /// that rules do not ask holds something.
     Reload,
 }
@@ -164,7 +164,7 @@ impl Dataplane {
         }
     }
 
-    /// Asks for the tables to be made anew: nobody knows what the kernel holds.
+    /// Asks for the tables to be loaded again: nobody knows what the kernel holds.
     pub fn invalidate(&mut self) {
         self.loaded = false;
     }
@@ -237,7 +237,7 @@ impl Dataplane {
         }
     }
 
-    /// Notes what tells the traffic of pods. Rules depend on it: where it is new the tables are made anew.
+    /// Notes what tells the traffic of pods. Rules depend on it: where it is new the tables are loaded again.
     pub fn local_traffic_changed(&mut self, local_traffic: LocalTraffic) {
         if self.layout.settings.local_traffic != local_traffic {
             Arc::make_mut(&mut self.layout).settings.local_traffic = local_traffic;
@@ -285,7 +285,7 @@ impl Dataplane {
         self.zone.as_deref()
     }
 
-    /// What load balancers are told as of the last pass, if it changed since this was asked last.
+    /// Answers to load balancers' health checks as of the last pass, if it changed since this was asked last.
     pub fn changed_health_checks(&mut self) -> Option<HealthChecks> {
         std::mem::take(&mut self.health_checks_changed).then(|| self.health_checks.clone())
     }

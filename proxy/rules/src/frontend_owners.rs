@@ -1,7 +1,7 @@
 //! Who has what when two services want the same: a frontend belongs to one service at a time.
 //!
 //! Cluster addresses are given out once, but external addresses are whatever their authors write, also an
-//! address and port of somebody else's service. The cluster address wins; among equals the service that
+//! address and port of another service. The cluster address wins; among equals the service that
 //! comes first by name, whatever came first in time, so that every node decides alike.
 
 use std::collections::BTreeSet;

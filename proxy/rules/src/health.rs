@@ -1,4 +1,4 @@
-//! What load balancers are told when they ask whether this node has endpoints of a service.
+//! Answers to load balancers' health checks: whether this node has endpoints of a service.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 

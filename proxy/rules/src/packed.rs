@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 /// Something with an address.
 pub trait Addressed: Copy + PartialEq {
-    /// What it has beside the address.
+    /// What it has alongside the address.
     type Rest: Copy;
 
     /// Its two parts.

@@ -102,7 +102,7 @@ impl StaleSet {
 }
 
 /// All frontends of protocols that need this, with the endpoints that they lead to: for looking through all
-/// connections after the tables were made anew, when nobody knows what was there before.
+/// connections after the tables were loaded again, when nobody knows what was there before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
     frontends: HashMap<Frontend, HashSet<(IpAddr, u16)>>,

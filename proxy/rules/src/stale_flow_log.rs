@@ -1,5 +1,5 @@
 //! The trap for stale flows: while a walk through the kernel's connections looks for them, rules report each of
-//! their packets, so that a flow in use is let go at its next packet and not when the walk comes by.
+//! their packets, so that a flow in use is deleted at its next packet and not when the walk comes by.
 //!
 //! ```text
 //!  endpoint removed        trap set                         walk done
@@ -120,7 +120,7 @@ impl StaleFlowLog {
         }
     }
 
-    /// Appends the commands that set it anew, empty.
+    /// Appends the commands that set it again, empty.
     pub fn create_table(&self, batch: &mut Batch) {
         self.delete_table(batch);
         for family in &self.families {

@@ -1,4 +1,4 @@
-//! Two names take turns. Tables are made anew beside those that packets pass, and only when the new ones are whole
+//! Two names take turns. Tables are loaded again alongside those that packets pass, and only when the new ones are whole
 //! are the old ones taken out of the way:
 //!
 //! ```text

@@ -184,7 +184,7 @@ fn runs(entries: &[SetElement]) -> impl Iterator<Item = Run<'_>> {
     })
 }
 
-/// All tables, made anew.
+/// All tables, loaded again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
     /// The tables without the services' elements.

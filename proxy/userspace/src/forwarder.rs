@@ -78,7 +78,7 @@ pub struct Forwarder {
     changed: Notify,
     /// How many of the two sources have been heard completely.
     complete_sources: watch::Sender<usize>,
-    /// What load balancers are told.
+    /// Answers to load balancers' health checks.
     health_checks: watch::Sender<Arc<HealthChecks>>,
 }
 
@@ -104,7 +104,7 @@ impl Forwarder {
         }
     }
 
-    /// What load balancers are told, as of the last pass.
+    /// Answers to load balancers' health checks, as of the last pass.
     pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
         self.health_checks.subscribe()
     }

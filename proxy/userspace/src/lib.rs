@@ -15,7 +15,7 @@
 //! do); of SCTP, messages arrive each for itself and in order, by the first stream, and it takes a host with sockets of
 //! that kind: without them such ports are not served, which is said in the log and on `/statusz`.
 //!
-//! Beside the kernel's tables the same sockets serve node ports at loopback addresses ([`Forwarder::of_node_ports`]):
+//! Alongside the kernel's tables the same sockets serve node ports at loopback addresses ([`Forwarder::of_node_ports`]):
 //! what comes from there the kernel sends nowhere else, unless `route_localnet` opens the host.
 
 mod addresses;

@@ -208,7 +208,7 @@ impl Plan {
         Self { sctp, ..self }
     }
 
-    /// What load balancers are told as of the last pass, if it changed since this was asked last.
+    /// Answers to load balancers' health checks as of the last pass, if it changed since this was asked last.
     pub fn changed_health_checks(&mut self) -> Option<HealthChecks> {
         std::mem::take(&mut self.health_checks_changed).then(|| self.health_checks.clone())
     }
@@ -321,7 +321,7 @@ impl Plan {
         changes
     }
 
-    /// Notes what load balancers are told of a service.
+    /// Notes the health check answer of a service.
     fn check_health(&mut self, id: &ServiceId) {
         let Some(record) = self.services.get(id) else { return };
         let port = record.service.as_ref().and_then(|service| service.health_check_port);

@@ -141,7 +141,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what}: not in time"));
 }
 
-/// Runs `body` beside a forwarder, in a namespace with a node's address and two endpoints a family.
+/// Runs `body` alongside a forwarder, in a namespace with a node's address and two endpoints a family.
 fn with_forwarder<F: Future<Output = ()>>(test: &str, body: impl FnOnce(Arc<Forwarder>) -> F) {
     in_namespace(test, || {
         run(&["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "far"]);

@@ -47,7 +47,7 @@ fn a_dump_that_ends_with_an_error_is_not_complete() {
     let failed = dump(&[done(multi, 1, -12)]);
     assert!(matches!(failed, Err(QueryError::Refused { errno: 12 })), "{failed:?}");
     assert!(matches!(dump(&[done(multi, 1, i32::MIN)]), Err(QueryError::Answer(_))));
-    // One that was interrupted is begun anew, whatever it ended with.
+    // One that was interrupted is started again, whatever it ended with.
     let interrupted = done(multi | wire::flags::DUMP_INTR, 1, -2);
     assert_eq!(dump(&[interrupted, done(multi, 2, 0)]).unwrap(), []);
     // The rest of a conversation that was given up is nobody's answer.

@@ -120,7 +120,7 @@ numbers! {
     DynsetOp {
         /// Add it.
         ADD = 0,
-        /// Add it or start its time anew.
+        /// Add it or restart its timeout.
         UPDATE = 1,
         /// Delete it.
         DELETE = 2,

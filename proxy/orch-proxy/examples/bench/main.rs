@@ -3,10 +3,10 @@
 //!
 //! - From the node-local model to the kernel, the kernel's memory, and what packets pay ([`plane`], [`packets`]).
 //! - The real program at an API server in this process: start, memory, and from the bytes of a change on the
-//!   watch's socket to the kernel's commit ([`watch`]). Needs the program beside this one's directory.
-//! - The ecosystem's layouts, a chain for each service, at sizes that they can bear ([`peers`]).
-//! - The ecosystem's own program beside ours, where it is given ([`theirs`]).
-//! - Stale flows found and let go among a full table of connections ([`stale`]).
+//!   watch's socket to the kernel's commit ([`watch`]). Needs the program alongside this one's directory.
+//! - kube-proxy's layouts, a chain for each service, at sizes that they can bear ([`peers`]).
+//! - kube-proxy itself alongside ours, where it is given ([`theirs`]).
+//! - Stale flows found and deleted among a full table of connections ([`stale`]).
 
 #![allow(
     clippy::print_stdout,
@@ -38,13 +38,13 @@ struct Flags {
     /// Sizes of the table, in services of three endpoints
     #[arg(value_name = "SERVICES", default_values_t = [1_000, 10_000, 100_000])]
     sizes: Vec<u32>,
-    /// Sizes for the ecosystem's layouts; the older one takes half a minute for 10,000
+    /// Sizes for kube-proxy's layouts; the older one takes half a minute for 10,000
     #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     peer_sizes: Vec<u32>,
     /// Only these parts
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
-    /// A program to compare with: the ecosystem's own proxy
+    /// A program to compare with: kube-proxy
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
     /// A flag for that program; may be given several times
@@ -61,9 +61,9 @@ enum Part {
     Packets,
     /// The program at an API server.
     Watch,
-    /// The ecosystem's layouts.
+    /// kube-proxy's layouts.
     Peers,
-    /// The ecosystem's program, if it is given.
+    /// kube-proxy, if it is given.
     Program,
     /// Stale flows.
     Stale,

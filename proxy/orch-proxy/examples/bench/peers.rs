@@ -1,4 +1,4 @@
-//! The layouts of the ecosystem's proxy at sizes that they can bear, written anew and programmed as it is there, by
+//! The layouts of kube-proxy at sizes that they can bear, written again and programmed as it is there, by
 //! `nft`: the older one with a chain for each service and each endpoint and a map of verdicts in each service's rule, the
 //! newer one with a chain for each service and a map of addresses in its rule.
 

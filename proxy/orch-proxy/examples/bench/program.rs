@@ -26,7 +26,7 @@ impl Program {
         path.exists().then_some(Self { path, words, is_ours: true })
     }
 
-    /// Another one that takes the ecosystem's flags, with some of its own.
+    /// Another one that takes kube-proxy's flags, with some of its own.
     pub fn theirs(path: PathBuf, flags: &[String]) -> Self {
         let words = ["--proxy-mode=iptables", "--v=0"].map(str::to_owned);
         Self { path, words: [&words[..], flags].concat(), is_ours: false }

@@ -1,4 +1,4 @@
-//! Ours beside the ecosystem's own program, where its file is given: the same services at the same API server, the same
+//! Ours alongside kube-proxy itself, where its file is given: the same services at the same API server, the same
 //! questions.
 
 use std::path::Path;

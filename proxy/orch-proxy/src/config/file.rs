@@ -1,4 +1,4 @@
-//! The configuration file, field by field as the ecosystem's proxy has it. Fields that mean nothing to this
+//! The configuration file, field by field as kube-proxy has it. Fields that mean nothing to this
 //! proxy are read and kept, so that an existing file is accepted.
 
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ pub struct DetectLocalFile {
     pub interface_name_prefix: String,
 }
 
-/// What the ecosystem's proxy does not have.
+/// What kube-proxy does not have.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DataplaneFile {

@@ -162,7 +162,7 @@ fn what_somebody_does_during_a_repair_is_repaired_or_looked_into() {
         let mut driver = loaded(&[1, 2]);
         driver.session().transport().kernel.meddle(damage);
         driver.session().transport().others = Some((at, take_out));
-        // A change that does not fit any more fails, and the tables are made anew at the next pass.
+        // A change that does not fit any more fails, and the tables are loaded again at the next pass.
         let repaired = driver.repair().or_else(|_| driver.pass());
         if driver.session().transport().others.is_some() {
             assert!(is_right(&mut driver), "undisturbed, {at}");

@@ -107,7 +107,7 @@ impl<T: Transport> Driver<T> {
         Ok(())
     }
 
-    /// Loads the tables anew if anything but elements is not as it should be.
+    /// Loads the tables again if anything but elements is not as it should be.
     pub fn repair_shape(&mut self) -> Result<(), SyncError> {
         let (tables, layout) = {
             let plane = self.desired.plane();

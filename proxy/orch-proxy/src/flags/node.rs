@@ -1,4 +1,4 @@
-//! Flags about the node and the process, with the names of the ecosystem's proxy; and those of its flags that mean
+//! Flags about the node and the process, with the names of kube-proxy; and those of its flags that mean
 //! nothing here, which are taken and left unused so that existing units and manifests start this program.
 
 use std::collections::BTreeMap;
@@ -72,7 +72,7 @@ fn parse_gates(text: &str) -> Result<BTreeMap<String, bool>, String> {
 /// Declares flags that are taken and not used.
 macro_rules! unused {
     ($($name:ident)*) => {
-        /// Flags of the ecosystem's proxy about what this program does not have: other ways of forwarding,
+        /// Flags of kube-proxy about what this program does not have: other ways of forwarding,
         /// packet marks, bounds on requests that are never reached.
         #[derive(Args, Clone, Debug, Default)]
         pub struct UnusedFlags {

@@ -123,7 +123,7 @@ fn received(place: &Place, family: usize, tag: u32) -> Option<Reply> {
         if packet[16..20] != tag.to_be_bytes() {
             continue;
         }
-        // The checksum covers the ports, so whoever rewrites them has to write it anew.
+        // The checksum covers the ports, so whoever rewrites them has to write it again.
         let mut zeroed = packet.to_vec();
         zeroed[8..12].fill(0);
         assert_eq!(packet[8..12], crc32c(&zeroed).to_le_bytes(), "checksum");

@@ -164,7 +164,7 @@ fn ports_of_one_name_do_not_multiply_the_endpoints() {
     assert_eq!(node.cut().len(), 1);
 }
 
-/// Every timeout of affinity is a class of its own, and chains stay until the tables are made anew.
+/// Every timeout of affinity is a class of its own, and chains stay until the tables are loaded again.
 #[test]
 fn classes_that_were_in_use_once_do_not_pile_up() {
     let mut node = Dataplane::new(layout());

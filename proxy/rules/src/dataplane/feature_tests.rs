@@ -20,7 +20,7 @@ fn sticky(service: LocalService) -> LocalService {
     LocalService { choice: Choice::sticky(10), ..service }
 }
 
-/// The kernel's tables, as far as packets change them, beside a node.
+/// The kernel's tables, as far as packets change them, alongside a node.
 struct Memory(Vec<SetUpdate>);
 
 impl Memory {

@@ -38,7 +38,7 @@ impl Dataplane {
             }
             self.install(id, new);
         }
-        // Elements made before somebody else's claim was known may be another's.
+        // Elements made before another service's claim was known may be another's.
         if !first || self.claims.contested() > 0 {
             return self.entries();
         }

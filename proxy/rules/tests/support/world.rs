@@ -1,5 +1,5 @@
 //! Random services on a node, and what should become of a connection there, told from what services mean and not
-//! from any table: the third opinion beside the tracer and the kernel.
+//! from any table: the third opinion alongside the tracer and the kernel.
 
 #![allow(dead_code, reason = "each test binary uses what it needs")]
 

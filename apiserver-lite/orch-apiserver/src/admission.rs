@@ -10,7 +10,7 @@ mod storage;
 use apiserver_schema::Object;
 
 use crate::status::ApiError;
-use crate::verbs::Call;
+use crate::verbs::RequestContext;
 
 pub use namespaces::namespace_of;
 
@@ -30,7 +30,7 @@ pub enum Operation {
 /// # Errors
 /// 403 or 404 of the first step that refuses.
 pub async fn admit(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     operation: Operation,
     object: &mut Object,
     old: Option<&Object>,
@@ -59,6 +59,6 @@ pub async fn admit(
 ///
 /// # Errors
 /// 403 for what may not be deleted.
-pub fn admit_delete(call: &Call<'_>) -> Result<(), ApiError> {
+pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
     namespaces::admit_delete(call)
 }

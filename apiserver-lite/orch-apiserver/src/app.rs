@@ -24,8 +24,9 @@ use crate::auth::{
 };
 use crate::bootstrap;
 use crate::config::{Anonymous, AnonymousAccess, AuthorizationMode, Config, Storage};
-use crate::http::{Crowds, NodeProxyError, Overload, serve};
+use crate::http::{NodeProxyError, Overload, WatchBatches, serve};
 use crate::kubeconfig;
+use crate::maintenance;
 use crate::metrics::Metrics;
 use crate::pki::{Pki, PkiError, Served};
 use crate::record::Stored;
@@ -33,7 +34,6 @@ use crate::registry::ServiceAllocations;
 use crate::server::{Server, now};
 use crate::status::ApiError;
 use crate::tls::{self, TlsError};
-use crate::upkeep;
 
 /// Why a server cannot be built.
 #[derive(Debug, thiserror::Error)]
@@ -145,7 +145,7 @@ impl Bound {
         let store = self.server.store.clone();
         let (delay, deadline) =
             (self.server.config.shutdown_delay, self.server.config.shutdown_deadline);
-        let upkeep = tokio::spawn(upkeep::run(self.server.clone()));
+        let upkeep = tokio::spawn(maintenance::run(self.server.clone()));
         let about_to_stop = self.server.about_to_stop.clone();
         let drain = Drain::default();
         let serving = serve(self.server, self.listener, (self.tls, self.trust), drain.watch());
@@ -204,7 +204,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         tokens,
         allocations: Arc::new(Mutex::new(allocations)),
         nodes,
-        crowds: Crowds::default(),
+        crowds: WatchBatches::default(),
         overload: Overload::default(),
         metrics: Metrics::new(&pages.metrics)?,
         pages,

@@ -14,12 +14,13 @@ use http::header::AUTHORIZATION;
 
 pub use apiserver_token::{KeyError, PublicKey, SigningKey};
 pub use authorize::{
-    AlwaysAllow, AlwaysDeny, Attributes, Authorizer, Chain, Decision, Masters, Ruling, Subject,
+    AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Chain, Decision, Masters,
+    Subject,
 };
 pub use certificate::Certified;
 pub use impersonate::effective as effective_user;
 pub use limits::{AnonymousLimit, NodeLimit, is_node};
-pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenWish};
+pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenRequest};
 pub use static_token::{StaticTokens, TokenFileError};
 pub use user::{AUTHENTICATED, MASTERS, User};
 

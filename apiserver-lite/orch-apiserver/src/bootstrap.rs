@@ -9,7 +9,7 @@ use crate::auth::User;
 use crate::http::{Accepted, Encoding, Form, Query, ResourceRequest, Verb};
 use crate::server::Server;
 use crate::status::ApiError;
-use crate::verbs::{self, Call, Effects};
+use crate::verbs::{self, Effects, RequestContext};
 
 /// Creates what is missing and brings the server's own endpoints up to date.
 ///
@@ -176,11 +176,19 @@ fn call<'a>(
     server: &'a Server,
     request: &'a ResourceRequest,
     query: &'a Query,
-) -> Result<Call<'a>, ApiError> {
+) -> Result<RequestContext<'a>, ApiError> {
     let kind = server.engine.resource(&request.group, &request.version, &request.resource);
     let kind = kind.cloned().ok_or_else(|| crate::server::missing_kind(&request.resource))?;
     let accepted = Accepted { encoding: Encoding::Json, form: Form::Object };
-    Ok(Call { server, request, shown: kind.clone(), kind, user: server_user(), query, accepted })
+    Ok(RequestContext {
+        server,
+        request,
+        requested_version: kind.clone(),
+        kind,
+        user: server_user(),
+        query,
+        accepted,
+    })
 }
 
 /// The server acts under its own name.

@@ -26,4 +26,4 @@ pub use overload::Overload;
 pub use query::{Query, decode as decode_percent};
 pub use routes::{ResourceRequest, Target, Verb};
 pub use serve::serve;
-pub use watch::Crowds;
+pub use watch::WatchBatches;

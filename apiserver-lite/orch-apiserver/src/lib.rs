@@ -19,6 +19,7 @@ pub mod flags;
 pub mod http;
 mod key;
 mod kubeconfig;
+mod maintenance;
 mod metrics;
 mod pki;
 mod record;
@@ -26,7 +27,6 @@ pub mod registry;
 mod server;
 pub mod status;
 mod tls;
-mod upkeep;
 pub mod verbs;
 
 pub use app::{Bound, BuildError, build};

@@ -22,10 +22,10 @@ pub use services::{Reservation, ServiceAllocations};
 use crate::auth::User;
 use crate::server::{Server, now, timestamp};
 use crate::status::ApiError;
-use crate::verbs::{Call, GRACE_SECS_MAX, about_kind};
+use crate::verbs::{GRACE_SECS_MAX, RequestContext, about_kind};
 
 /// Sets what the server decides about a new object of some kinds; runs after admission, before validation.
-pub fn prepare_create(call: &Call<'_>, object: &mut Object) {
+pub fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
     // Nodes register with their status; everybody else reports it later.
     let registered =
         object.kind.is("", "Node").then(|| object.fields.get("status").cloned()).flatten();

@@ -11,7 +11,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::auth::{Authenticators, Authorizer, TokenIssuer};
 use crate::config::Config;
-use crate::http::{Crowds, NodeProxy, Overload};
+use crate::http::{NodeProxy, Overload, WatchBatches};
 use crate::key;
 use crate::metrics::Metrics;
 use crate::record::Stored;
@@ -39,7 +39,7 @@ pub struct Server {
     /// Talks to node agents.
     pub nodes: NodeProxy,
     /// Who watches the same.
-    pub crowds: Crowds,
+    pub crowds: WatchBatches,
     /// Places for requests.
     pub overload: Overload,
     /// Health, metrics and task status pages.

@@ -1,6 +1,5 @@
-//! The verbs of the API, over any kind. Each takes a [`Call`] and gives an [`Answer`]; nothing here knows HTTP.
+//! The verbs of the API, over any kind. Each takes a [`RequestContext`] and gives an [`VerbResponse`]; nothing here knows HTTP.
 
-mod change;
 mod create;
 mod delete;
 mod options;
@@ -10,6 +9,7 @@ mod propagate;
 mod read;
 mod selection;
 mod update;
+mod update_common;
 mod watch;
 
 use std::sync::Arc;
@@ -25,20 +25,21 @@ use crate::registry::versions;
 use crate::server::Server;
 use crate::status::{About, ApiError};
 
-pub use change::{
-    CONFLICT_TRIES, Tried, about_kind, commit_update, decode, decode_as, invalid, write_failed,
-};
 pub use create::{create, create_object, random_suffix};
 pub use delete::{about_gone, delete, delete_collection, delete_object};
-pub use options::{DeleteWish, Effects, GRACE_SECS_MAX, Propagation};
+pub use options::{DeleteOptions, Effects, GRACE_SECS_MAX, Propagation};
 pub use patch::patch;
 pub use read::{get, list};
 pub use selection::{Selection, labels_match};
 pub use update::update;
+pub use update_common::{
+    CONFLICT_TRIES, UpdateAttempt, about_kind, commit_update, decode, decode_as, invalid,
+    write_failed,
+};
 pub use watch::{Bookmarks, LENGTH_MAX, WatchStart, change, watch};
 
 /// One authorized request to a resource.
-pub struct Call<'a> {
+pub struct RequestContext<'a> {
     /// The server.
     pub server: &'a Server,
     /// What is asked; the same value that was authorized.
@@ -46,7 +47,7 @@ pub struct Call<'a> {
     /// Kind under which the resource's objects are stored.
     pub kind: Arc<Kind>,
     /// Kind that the client knows them as: another version, for a few resources.
-    pub shown: Arc<Kind>,
+    pub requested_version: Arc<Kind>,
     /// Who asks.
     pub user: &'a User,
     /// Query parameters.
@@ -56,7 +57,7 @@ pub struct Call<'a> {
 }
 
 /// The outcome of a verb.
-pub enum Answer {
+pub enum VerbResponse {
     /// A stored object.
     Stored {
         /// HTTP status code.
@@ -97,7 +98,7 @@ pub enum Answer {
 /// An answer and what the client should be warned of.
 pub struct Outcome {
     /// The answer.
-    pub answer: Answer,
+    pub answer: VerbResponse,
     /// Texts for `Warning` headers.
     pub warnings: Vec<String>,
 }
@@ -110,28 +111,30 @@ impl Outcome {
             return self;
         }
         match &mut self.answer {
-            Answer::Stored { record, .. } => *record = record.shown_as(shown),
-            Answer::Object { object, .. } if Arc::ptr_eq(&object.kind, stored) => {
+            VerbResponse::Stored { record, .. } => *record = record.shown_as(shown),
+            VerbResponse::Object { object, .. } if Arc::ptr_eq(&object.kind, stored) => {
                 **object = versions::convert(object, shown);
             }
-            Answer::List { kind, items, .. } => {
+            VerbResponse::List { kind, items, .. } => {
                 kind.clone_from(shown);
                 items.iter_mut().for_each(|record| *record = record.shown_as(shown));
             }
-            Answer::Watch(start) => start.kind.clone_from(shown),
-            Answer::Object { .. } | Answer::Gone { .. } | Answer::Success { .. } => {}
+            VerbResponse::Watch(start) => start.kind.clone_from(shown),
+            VerbResponse::Object { .. }
+            | VerbResponse::Gone { .. }
+            | VerbResponse::Success { .. } => {}
         }
         self
     }
 }
 
-impl From<Answer> for Outcome {
-    fn from(answer: Answer) -> Self {
+impl From<VerbResponse> for Outcome {
+    fn from(answer: VerbResponse) -> Self {
         Self { answer, warnings: Vec::new() }
     }
 }
 
-impl Call<'_> {
+impl RequestContext<'_> {
     /// What statuses say the request is about: the resource.
     #[must_use]
     pub fn about(&self) -> About<'_> {

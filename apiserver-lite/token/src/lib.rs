@@ -3,7 +3,7 @@
 
 pub mod jwt;
 mod keys;
-mod lasting;
+mod legacy_token;
 
 pub use keys::{KeyError, PublicKey, SigningKey};
-pub use lasting::LastingToken;
+pub use legacy_token::LegacyToken;

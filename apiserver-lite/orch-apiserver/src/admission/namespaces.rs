@@ -4,10 +4,10 @@ use apiserver_schema::Object;
 
 use crate::server::Server;
 use crate::status::{About, ApiError};
-use crate::verbs::Call;
+use crate::verbs::RequestContext;
 
 /// Refuses objects in namespaces that do not exist or are being deleted.
-pub fn admit_create(call: &Call<'_>, object: &Object) -> Result<(), ApiError> {
+pub fn admit_create(call: &RequestContext<'_>, object: &Object) -> Result<(), ApiError> {
     namespace_of(call.server, object).map(drop)
 }
 
@@ -36,7 +36,7 @@ pub fn namespace_of(server: &Server, object: &Object) -> Result<String, ApiError
 }
 
 /// Refuses to delete the namespaces that the system needs.
-pub fn admit_delete(call: &Call<'_>) -> Result<(), ApiError> {
+pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let names = call.server.names;
     let kept = ["default", names.system_namespace(), names.public_namespace()];
     if call.kind.is("", "Namespace") && kept.contains(&call.request.name.as_str()) {

@@ -8,13 +8,13 @@ use crate::config::Privileged;
 use crate::key;
 use crate::registry::pods::CONTAINER_LISTS;
 use crate::status::{ApiError, FieldProblem};
-use crate::verbs::{Call, about_kind};
+use crate::verbs::{RequestContext, about_kind};
 
 /// Seconds that a pod stays on a node that is not ready or not reachable.
 const NODE_TROUBLE_SECS: i64 = 300;
 
 /// Completes and checks a new pod.
-pub fn admit_create(call: &Call<'_>, pod: &mut Object) -> Result<(), ApiError> {
+pub fn admit_create(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     check_privileged(call, pod)?;
     set_priority(call, pod)?;
     tolerate_trouble(call.server.names, pod);
@@ -39,7 +39,7 @@ pub fn admit_update(names: &Names, pod: &mut Object, old: &Object) {
     }
 }
 
-fn check_privileged(call: &Call<'_>, pod: &Object) -> Result<(), ApiError> {
+fn check_privileged(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiError> {
     if call.server.config.privileged == Privileged::Admitted {
         return Ok(());
     }
@@ -58,7 +58,7 @@ fn check_privileged(call: &Call<'_>, pod: &Object) -> Result<(), ApiError> {
 }
 
 /// Fills `priority` and `preemptionPolicy` from the class that the pod names, or from the default class.
-fn set_priority(call: &Call<'_>, pod: &mut Object) -> Result<(), ApiError> {
+fn set_priority(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let name = pod.str_at(&["spec", "priorityClassName"]).to_owned();
     let class = if name.is_empty() { default_class(call) } else { class(call, &name)? };
     let spec = pod.fields.map_or_insert("spec");
@@ -85,7 +85,7 @@ fn set_priority(call: &Call<'_>, pod: &mut Object) -> Result<(), ApiError> {
 
 type Class = (i64, String, String);
 
-fn class(call: &Call<'_>, name: &str) -> Result<Option<Class>, ApiError> {
+fn class(call: &RequestContext<'_>, name: &str) -> Result<Option<Class>, ApiError> {
     let found = call.server.find_in("scheduling", "priorityclasses", "", name);
     match found {
         Some(record) => Ok(Some(read_class(record.object()))),
@@ -96,7 +96,7 @@ fn class(call: &Call<'_>, name: &str) -> Result<Option<Class>, ApiError> {
     }
 }
 
-fn default_class(call: &Call<'_>) -> Option<Class> {
+fn default_class(call: &RequestContext<'_>) -> Option<Class> {
     let kind = call.server.kind("scheduling", "priorityclasses")?;
     let prefix = key::prefix(kind, "");
     let page =

@@ -3,13 +3,13 @@
 use apiserver_schema::{Map, Object, Value};
 
 use crate::status::{About, ApiError};
-use crate::verbs::Call;
+use crate::verbs::RequestContext;
 
 /// Fills a new pod's overhead, node selector and tolerations from the class that it names.
 ///
 /// # Errors
 /// 403 when there is no such class, or the pod says otherwise than its class.
-pub fn admit(call: &Call<'_>, pod: &mut Object) -> Result<(), ApiError> {
+pub fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let name = pod.str_at(&["spec", "runtimeClassName"]).to_owned();
     let class = match name.as_str() {
         "" => None,
@@ -24,7 +24,7 @@ pub fn admit(call: &Call<'_>, pod: &mut Object) -> Result<(), ApiError> {
     done.map_err(|why| rejected(call, pod, &why))
 }
 
-fn rejected(call: &Call<'_>, pod: &Object, why: &str) -> ApiError {
+fn rejected(call: &RequestContext<'_>, pod: &Object, why: &str) -> ApiError {
     let about = About { name: pod.name(), ..call.about() };
     ApiError::forbidden(about, &format!("pod rejected: {why}"))
 }

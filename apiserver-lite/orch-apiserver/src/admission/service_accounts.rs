@@ -7,7 +7,7 @@ use apiserver_schema::{Map, Object, Value};
 use tokio::time::Instant;
 
 use crate::status::{About, ApiError};
-use crate::verbs::{Call, random_suffix};
+use crate::verbs::{RequestContext, random_suffix};
 
 /// How long a pod waits for the account `default`, which a controller makes soon after the namespace.
 const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_secs(2);
@@ -20,7 +20,7 @@ const FILE_MODE: i64 = 0o644;
 ///
 /// # Errors
 /// 403 when the account does not exist.
-pub async fn admit(call: &Call<'_>, pod: &mut Object) -> Result<(), ApiError> {
+pub async fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let names = call.server.names;
     if !pod.str_at(&["metadata", "annotations", &names.label("config.mirror")]).is_empty() {
         // Mirror pods show what a node runs by itself: they have no identity in the cluster.
@@ -54,7 +54,7 @@ fn automount(of: Option<&Map>) -> Option<bool> {
 }
 
 /// The account's fields. Waits a moment for `default`.
-async fn account(call: &Call<'_>, pod: &Object, name: &str) -> Result<Map, ApiError> {
+async fn account(call: &RequestContext<'_>, pod: &Object, name: &str) -> Result<Map, ApiError> {
     let until = Instant::now() + DEFAULT_ACCOUNT_WAIT;
     let store = &call.server.store;
     loop {

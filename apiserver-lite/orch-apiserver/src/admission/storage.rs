@@ -8,10 +8,10 @@ use proto_api::names::Names;
 
 use crate::key;
 use crate::status::{About, ApiError};
-use crate::verbs::Call;
+use crate::verbs::RequestContext;
 
 /// Completes a new claim or volume.
-pub fn admit_create(call: &Call<'_>, object: &mut Object) {
+pub fn admit_create(call: &RequestContext<'_>, object: &mut Object) {
     let names = call.server.names;
     match (object.kind.short_group, object.kind.kind) {
         ("", "PersistentVolumeClaim") => {
@@ -24,7 +24,11 @@ pub fn admit_create(call: &Call<'_>, object: &mut Object) {
 }
 
 /// Refuses a claim that grows, unless it is bound and its class allows it.
-pub fn admit_update(call: &Call<'_>, claim: &Object, old: &Object) -> Result<(), ApiError> {
+pub fn admit_update(
+    call: &RequestContext<'_>,
+    claim: &Object,
+    old: &Object,
+) -> Result<(), ApiError> {
     if requested(claim) <= requested(old) {
         return Ok(());
     }
@@ -66,7 +70,7 @@ fn class_of(names: &Names, claim: &Object) -> Option<String> {
     annotated.or(said.map(str::to_owned))
 }
 
-fn give_class(call: &Call<'_>, claim: &mut Object) {
+fn give_class(call: &RequestContext<'_>, claim: &mut Object) {
     if class_of(call.server.names, claim).is_some() {
         return;
     }
@@ -76,7 +80,7 @@ fn give_class(call: &Call<'_>, claim: &mut Object) {
 }
 
 /// The name of the default class: of several the newest, of these the first by name.
-fn default_class(call: &Call<'_>) -> Option<String> {
+fn default_class(call: &RequestContext<'_>) -> Option<String> {
     let names = call.server.names;
     let kind = call.server.kind("storage", "storageclasses")?;
     let prefix = key::prefix(kind, "");

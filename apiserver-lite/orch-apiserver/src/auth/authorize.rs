@@ -48,7 +48,7 @@ pub enum Decision {
 
 /// A decision and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ruling {
+pub struct Authorization {
     /// The decision.
     pub decision: Decision,
     /// For people; may be empty.
@@ -58,7 +58,7 @@ pub struct Ruling {
 /// A module that decides who may do what, from memory.
 pub trait Authorizer: Send + Sync {
     /// Decides.
-    fn authorize(&self, attributes: &Attributes<'_>) -> Ruling;
+    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization;
 }
 
 /// Modules in order.
@@ -73,36 +73,37 @@ pub struct AlwaysDeny;
 /// Allows the administrators' group everything, so that a wrong policy cannot lock everybody out.
 pub struct Masters;
 
-impl Ruling {
+impl Authorization {
     fn new(decision: Decision, reason: &str) -> Self {
         Self { decision, reason: reason.to_owned() }
     }
 }
 
 impl Authorizer for Chain {
-    fn authorize(&self, attributes: &Attributes<'_>) -> Ruling {
-        let rulings = self.0.iter().map(|module| module.authorize(attributes));
-        let mut decided = rulings.filter(|ruling| ruling.decision != Decision::NoOpinion);
-        decided.next().unwrap_or_else(|| Ruling::new(Decision::NoOpinion, ""))
+    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
+        let authorizations = self.0.iter().map(|module| module.authorize(attributes));
+        let mut decided =
+            authorizations.filter(|authorization| authorization.decision != Decision::NoOpinion);
+        decided.next().unwrap_or_else(|| Authorization::new(Decision::NoOpinion, ""))
     }
 }
 
 impl Authorizer for AlwaysAllow {
-    fn authorize(&self, _: &Attributes<'_>) -> Ruling {
-        Ruling::new(Decision::Allow, "")
+    fn authorize(&self, _: &Attributes<'_>) -> Authorization {
+        Authorization::new(Decision::Allow, "")
     }
 }
 
 impl Authorizer for AlwaysDeny {
-    fn authorize(&self, _: &Attributes<'_>) -> Ruling {
-        Ruling::new(Decision::NoOpinion, "Everything is forbidden.")
+    fn authorize(&self, _: &Attributes<'_>) -> Authorization {
+        Authorization::new(Decision::NoOpinion, "Everything is forbidden.")
     }
 }
 
 impl Authorizer for Masters {
-    fn authorize(&self, attributes: &Attributes<'_>) -> Ruling {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let member = attributes.user.is_in(MASTERS);
-        Ruling::new(if member { Decision::Allow } else { Decision::NoOpinion }, "")
+        Authorization::new(if member { Decision::Allow } else { Decision::NoOpinion }, "")
     }
 }
 

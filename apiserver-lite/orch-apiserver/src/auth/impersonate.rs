@@ -52,10 +52,10 @@ pub fn effective(
             name: &name,
         };
         let attributes = Attributes { user: &maker, verb: "impersonate", subject };
-        let ruling = authorizer.authorize(&attributes);
-        if ruling.decision != Decision::Allow {
+        let authorization = authorizer.authorize(&attributes);
+        if authorization.decision != Decision::Allow {
             let about = About { group: &group, kind: resource, name: &name };
-            return Err(ApiError::forbidden(about, &attributes.denial(&ruling.reason)));
+            return Err(ApiError::forbidden(about, &attributes.denial(&authorization.reason)));
         }
     }
     Ok(completed(wanted))

@@ -1,7 +1,7 @@
 //! What is refused before the configured modules are asked: requests without credentials get public paths only, and a
 //! node's credentials do not lead into other nodes' pods.
 
-use super::authorize::{Attributes, Authorizer, Decision, Ruling, Subject};
+use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject};
 use super::user::{UNAUTHENTICATED, User};
 
 /// Denies the anonymous user everything but [`is_public`] paths, as Kubernetes' default roles do
@@ -29,7 +29,7 @@ pub fn is_node(user: &User) -> bool {
 }
 
 impl Authorizer for AnonymousLimit {
-    fn authorize(&self, attributes: &Attributes<'_>) -> Ruling {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let decision = match attributes.subject {
             _ if !is_anonymous(attributes.user) => Decision::NoOpinion,
             Subject::Path(path) if is_public(path) => match attributes.verb {
@@ -38,12 +38,12 @@ impl Authorizer for AnonymousLimit {
             },
             _ => Decision::Deny,
         };
-        Ruling { decision, reason: String::new() }
+        Authorization { decision, reason: String::new() }
     }
 }
 
 impl Authorizer for NodeLimit {
-    fn authorize(&self, attributes: &Attributes<'_>) -> Ruling {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let denied = is_node(attributes.user)
             && match attributes.subject {
                 Subject::Resource { group: "", resource, subresource, .. } => {
@@ -60,9 +60,9 @@ impl Authorizer for NodeLimit {
             };
         if denied {
             let reason = "nodes may not use this subresource".to_owned();
-            return Ruling { decision: Decision::Deny, reason };
+            return Authorization { decision: Decision::Deny, reason };
         }
-        Ruling { decision: Decision::NoOpinion, reason: String::new() }
+        Authorization { decision: Decision::NoOpinion, reason: String::new() }
     }
 }
 

@@ -12,7 +12,7 @@ use super::user::User;
 use crate::config::TokenLookup;
 use crate::record::Stored;
 use crate::server::{Server, now};
-use apiserver_token::{KeyError, LastingToken, PublicKey, SigningKey, jwt};
+use apiserver_token::{KeyError, LegacyToken, PublicKey, SigningKey, jwt};
 use proto_api::names::Names;
 
 /// Seconds that another machine's clock may be off.
@@ -34,7 +34,7 @@ pub struct TokenIssuer {
 
 /// A token to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TokenWish<'a> {
+pub struct TokenRequest<'a> {
     /// Namespace of the account.
     pub namespace: &'a str,
     /// Name of the account.
@@ -62,7 +62,7 @@ pub struct Bound {
 
 /// Why a token is not believed. For the log; a client only learns that it was not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Distrust {
+pub enum TokenError {
     /// It is no token of ours.
     #[error(transparent)]
     Jwt(#[from] jwt::JwtError),
@@ -143,7 +143,7 @@ impl TokenIssuer {
     ///
     /// # Errors
     /// The key cannot sign.
-    pub fn issue(&self, wish: &TokenWish<'_>, issued_secs: i64) -> Result<String, KeyError> {
+    pub fn issue(&self, wish: &TokenRequest<'_>, issued_secs: i64) -> Result<String, KeyError> {
         let audiences = if wish.audiences.is_empty() { &self.audiences } else { &wish.audiences };
         let mut about = Map::new();
         about.insert("namespace".into(), json!(wish.namespace));
@@ -170,28 +170,28 @@ impl TokenIssuer {
     /// The user of a token, and those of `audiences` that it is meant for.
     ///
     /// # Errors
-    /// `Distrust` says why not.
+    /// `TokenError` says why not.
     pub fn authenticate(
         &self,
         server: &Server,
         token: &str,
         audiences: &[String],
-    ) -> Result<(User, Vec<String>), Distrust> {
+    ) -> Result<(User, Vec<String>), TokenError> {
         let claims: Map<String, Value> = jwt::verify(token, &self.keys)?;
-        if LastingToken::is(self.names, &claims) {
+        if LegacyToken::is(self.names, &claims) {
             return self.authenticate_lasting(server, token, &claims, audiences);
         }
         let issuer = claims.get("iss").and_then(Value::as_str).unwrap_or_default();
         if !self.issuers.iter().any(|known| known == issuer) {
-            return Err(Distrust::Issuer(issuer.to_owned()));
+            return Err(TokenError::Issuer(issuer.to_owned()));
         }
         check_time(&claims, now().unix_timestamp())?;
         let meant = meant_for(&claims, audiences)?;
         let about =
-            claims.get(self.names.label_domain()).ok_or(Distrust::Claim("of the domain"))?;
-        let namespace = about["namespace"].as_str().ok_or(Distrust::Claim("namespace"))?;
+            claims.get(self.names.label_domain()).ok_or(TokenError::Claim("of the domain"))?;
+        let namespace = about["namespace"].as_str().ok_or(TokenError::Claim("namespace"))?;
         let account = &about["serviceaccount"];
-        let name = account["name"].as_str().ok_or(Distrust::Claim("serviceaccount"))?;
+        let name = account["name"].as_str().ok_or(TokenError::Claim("serviceaccount"))?;
         if self.lookup == TokenLookup::Checked {
             check_exists(server, "serviceaccounts", "service account", namespace, account)?;
             for (resource, kind) in [("pods", "pod"), ("secrets", "secret")] {
@@ -218,8 +218,8 @@ impl TokenIssuer {
         token: &str,
         claims: &Map<String, Value>,
         audiences: &[String],
-    ) -> Result<(User, Vec<String>), Distrust> {
-        let held = LastingToken::read(self.names, claims).ok_or(Distrust::Claim("of a secret"))?;
+    ) -> Result<(User, Vec<String>), TokenError> {
+        let held = LegacyToken::read(self.names, claims).ok_or(TokenError::Claim("of a secret"))?;
         if self.lookup == TokenLookup::Checked {
             let account = json!({"name": held.account, "uid": held.account_uid});
             let namespace = &held.namespace;
@@ -228,7 +228,7 @@ impl TokenIssuer {
             let encoded = STANDARD.encode(token);
             let keeps = |found: &Stored| found.object().str_at(&["data", "token"]) == encoded;
             if !secret.as_deref().is_some_and(keeps) {
-                return Err(Distrust::Gone { kind: "secret", name: held.secret });
+                return Err(TokenError::Gone { kind: "secret", name: held.secret });
             }
         }
         let mut user = User::service_account(&held.namespace, &held.account).authenticated();
@@ -237,25 +237,25 @@ impl TokenIssuer {
     }
 }
 
-fn check_time(claims: &Map<String, Value>, at: i64) -> Result<(), Distrust> {
+fn check_time(claims: &Map<String, Value>, at: i64) -> Result<(), TokenError> {
     let seconds = |name: &'static str| claims.get(name).and_then(Value::as_i64);
-    let expires = seconds("exp").ok_or(Distrust::Claim("exp"))?;
+    let expires = seconds("exp").ok_or(TokenError::Claim("exp"))?;
     let starts = seconds("nbf").unwrap_or(i64::MIN);
     if expires + CLOCK_SKEW_SECS <= at || starts.saturating_sub(CLOCK_SKEW_SECS) > at {
-        return Err(Distrust::Time);
+        return Err(TokenError::Time);
     }
     Ok(())
 }
 
-fn meant_for(claims: &Map<String, Value>, audiences: &[String]) -> Result<Vec<String>, Distrust> {
+fn meant_for(claims: &Map<String, Value>, audiences: &[String]) -> Result<Vec<String>, TokenError> {
     let claimed: Vec<&str> = match claims.get("aud") {
         Some(Value::String(one)) => vec![one],
         Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).collect(),
-        _ => return Err(Distrust::Claim("aud")),
+        _ => return Err(TokenError::Claim("aud")),
     };
     let meant: Vec<String> =
         audiences.iter().filter(|audience| claimed.contains(&audience.as_str())).cloned().collect();
-    if meant.is_empty() { Err(Distrust::Audience) } else { Ok(meant) }
+    if meant.is_empty() { Err(TokenError::Audience) } else { Ok(meant) }
 }
 
 fn check_exists(
@@ -264,12 +264,12 @@ fn check_exists(
     kind: &'static str,
     namespace: &str,
     reference: &Value,
-) -> Result<(), Distrust> {
+) -> Result<(), TokenError> {
     let name = reference["name"].as_str().unwrap_or_default();
     let uid = reference["uid"].as_str().unwrap_or_default();
     match server.find_in("", resource, namespace, name) {
         Some(found) if found.object().uid() == uid => Ok(()),
-        _ => Err(Distrust::Gone { kind, name: name.to_owned() }),
+        _ => Err(TokenError::Gone { kind, name: name.to_owned() }),
     }
 }
 
@@ -287,7 +287,7 @@ mod tests {
         for (at, ok) in [(495, true), (489, false), (1000, true), (1009, true), (1010, false)] {
             assert_eq!(check_time(&token, at).is_ok(), ok, "{at}");
         }
-        assert_eq!(check_time(&claims(json!({})), 1), Err(Distrust::Claim("exp")));
+        assert_eq!(check_time(&claims(json!({})), 1), Err(TokenError::Claim("exp")));
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
         let ours = ["api".to_owned(), "other".to_owned()];
         assert_eq!(meant_for(&claims(json!({"aud": "api"})), &ours).unwrap(), ["api"]);
         assert_eq!(meant_for(&claims(json!({"aud": ["x", "other"]})), &ours).unwrap(), ["other"]);
-        assert_eq!(meant_for(&claims(json!({"aud": ["x"]})), &ours), Err(Distrust::Audience));
-        assert_eq!(meant_for(&claims(json!({})), &ours), Err(Distrust::Claim("aud")));
+        assert_eq!(meant_for(&claims(json!({"aud": ["x"]})), &ours), Err(TokenError::Audience));
+        assert_eq!(meant_for(&claims(json!({})), &ours), Err(TokenError::Claim("aud")));
     }
 }

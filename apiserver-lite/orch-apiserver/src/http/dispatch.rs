@@ -16,7 +16,7 @@ use crate::auth::User;
 use crate::registry::{binding, eviction, reviews, scale, token, versions};
 use crate::server::Server;
 use crate::status::ApiError;
-use crate::verbs::{self, Call, DeleteWish, Outcome};
+use crate::verbs::{self, DeleteOptions, Outcome, RequestContext};
 
 /// Subresources that are passed on to a node or a workload.
 #[must_use]
@@ -46,13 +46,21 @@ pub async fn dispatch(
 ) -> Result<Outcome, ApiError> {
     let shown = served(server, resource)?;
     let kind = versions::stored_kind(&server.engine, server.names, &shown);
-    let call = Call { server, request: resource, kind, shown, user, query, accepted };
+    let call = RequestContext {
+        server,
+        request: resource,
+        kind,
+        requested_version: shown,
+        user,
+        query,
+        accepted,
+    };
     let mut outcome = act(&call, request).await?;
     // First: of many unknown fields not all fit.
-    if let Some(notice) = notice(resource, &call.shown) {
+    if let Some(notice) = notice(resource, &call.requested_version) {
         outcome.warnings.insert(0, notice);
     }
-    Ok(outcome.shown_as(&call.kind, &call.shown))
+    Ok(outcome.shown_as(&call.kind, &call.requested_version))
 }
 
 /// What the writer of an object is told of its kind. Who writes a status acts on the object, and knows.
@@ -61,7 +69,7 @@ fn notice(request: &ResourceRequest, kind: &Kind) -> Option<String> {
     (writes && request.subresource.is_empty()).then(|| actors::notice(kind)).flatten()
 }
 
-async fn act(call: &Call<'_>, request: Request<Incoming>) -> Result<Outcome, ApiError> {
+async fn act(call: &RequestContext<'_>, request: Request<Incoming>) -> Result<Outcome, ApiError> {
     let (server, resource, query) = (call.server, call.request, call.query);
     match resource.verb {
         Verb::Get if resource.subresource == "scale" => scale::get(call),
@@ -83,7 +91,7 @@ async fn act(call: &Call<'_>, request: Request<Incoming>) -> Result<Outcome, Api
         }
         Verb::Delete | Verb::DeleteCollection => {
             let wish =
-                DeleteWish::new(server.names, &delete_options(server, request).await?, query)?;
+                DeleteOptions::new(server.names, &delete_options(server, request).await?, query)?;
             match resource.verb {
                 Verb::Delete => verbs::delete(call, &wish).await,
                 _ => verbs::delete_collection(call, &wish).await,
@@ -126,7 +134,11 @@ fn check_served(request: &ResourceRequest, kind: &Kind) -> Result<(), ApiError> 
     Ok(())
 }
 
-async fn create(call: &Call<'_>, bytes: Bytes, format: Format) -> Result<Outcome, ApiError> {
+async fn create(
+    call: &RequestContext<'_>,
+    bytes: Bytes,
+    format: Format,
+) -> Result<Outcome, ApiError> {
     match (call.request.resource.as_str(), call.request.subresource.as_str()) {
         ("bindings", "") | ("pods", "binding") => binding::create(call, &bytes, format).await,
         ("pods", "eviction") => eviction::create(call, &bytes, format).await,
@@ -137,7 +149,11 @@ async fn create(call: &Call<'_>, bytes: Bytes, format: Format) -> Result<Outcome
     }
 }
 
-async fn update(call: &Call<'_>, bytes: Bytes, format: Format) -> Result<Outcome, ApiError> {
+async fn update(
+    call: &RequestContext<'_>,
+    bytes: Bytes,
+    format: Format,
+) -> Result<Outcome, ApiError> {
     match Subresource::from_name(&call.request.subresource) {
         Some(subresource) => verbs::update(call, subresource, bytes, format).await,
         None if call.request.subresource == "scale" => scale::update(call, &bytes, format).await,
@@ -145,7 +161,11 @@ async fn update(call: &Call<'_>, bytes: Bytes, format: Format) -> Result<Outcome
     }
 }
 
-async fn patch(call: &Call<'_>, kind: PatchType, bytes: Bytes) -> Result<Outcome, ApiError> {
+async fn patch(
+    call: &RequestContext<'_>,
+    kind: PatchType,
+    bytes: Bytes,
+) -> Result<Outcome, ApiError> {
     match Subresource::from_name(&call.request.subresource) {
         Some(subresource) => verbs::patch(call, subresource, kind, bytes).await,
         None if call.request.subresource == "scale" => scale::patch(call, kind, &bytes).await,

@@ -21,7 +21,7 @@ use crate::discovery;
 use crate::metrics::RequestKind;
 use crate::server::Server;
 use crate::status::ApiError;
-use crate::verbs::{Answer, Outcome, about_gone};
+use crate::verbs::{Outcome, VerbResponse, about_gone};
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, Default)]
@@ -153,11 +153,11 @@ fn authorize(
         Target::Resource(r) => (r.verb.as_str(), r.subject()),
     };
     let attributes = Attributes { user, verb, subject };
-    let ruling = server.authorizer.authorize(&attributes);
-    if ruling.decision == Decision::Allow {
+    let authorization = server.authorizer.authorize(&attributes);
+    if authorization.decision == Decision::Allow {
         return Ok(());
     }
-    let text = attributes.denial(&ruling.reason);
+    let text = attributes.denial(&authorization.reason);
     Err(match target {
         Target::NonResource(_) => ApiError::forbidden(crate::status::About::default(), &text),
         Target::Resource(r) => ApiError::forbidden(r.about(), &text),
@@ -220,7 +220,7 @@ async fn respond(
     server: &Arc<Server>,
     accepted: Accepted,
     query: &Query,
-    answer: Answer,
+    answer: VerbResponse,
     packed: bool,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let names = server.names;
@@ -233,11 +233,13 @@ async fn respond(
         Ok(response)
     };
     match answer {
-        Answer::Stored { code, record } => {
+        VerbResponse::Stored { code, record } => {
             one(code, render::stored(server, accepted, &record, true)?)
         }
-        Answer::Object { code, object } => one(code, render::object(server, accepted, &object)?),
-        Answer::List { kind, meta, items } => {
+        VerbResponse::Object { code, object } => {
+            one(code, render::object(server, accepted, &object)?)
+        }
+        VerbResponse::List { kind, meta, items } => {
             let parts = render::collection(server, accepted, &kind, &meta, &items)?;
             let parts = match query.flag("pretty") {
                 true => vec![pretty(query, encoding, Bytes::from(parts.concat()))],
@@ -247,7 +249,7 @@ async fn respond(
             set_type(&mut response, encoding.media_type(names));
             Ok(response)
         }
-        Answer::Watch(start) => {
+        VerbResponse::Watch(start) => {
             let streamed = match encoding {
                 Encoding::Protobuf => format!("{};stream=watch", names.protobuf_media_type()),
                 _ => "application/json".to_owned(),
@@ -256,12 +258,12 @@ async fn respond(
             set_type(&mut response, &streamed);
             Ok(response)
         }
-        Answer::Gone { record } => {
+        VerbResponse::Gone { record } => {
             let about = about_gone(record.object());
             let status = crate::status::success(200, about, record.object().uid());
             one(200, render::status(names, encoding, &status))
         }
-        Answer::Success { code } => {
+        VerbResponse::Success { code } => {
             let status = crate::status::success(code, crate::status::About::default(), "");
             one(code, render::status(names, encoding, &status))
         }

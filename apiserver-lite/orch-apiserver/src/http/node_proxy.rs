@@ -3,8 +3,8 @@
 
 mod allowed;
 mod connect;
-mod links;
-mod place;
+mod html_rewrite;
+mod target;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use proto_daemon::panics;
 use allowed::Own;
 use connect::ConnectError;
 pub use connect::{NodeProxy, NodeProxyError};
-use place::Place;
+use target::ProxyTarget;
 
 use super::body::{self, BoxError, ResponseBody};
 use super::query::Query;
@@ -52,7 +52,7 @@ impl NodeProxy {
         query: &Query,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let raw_query = request.uri().query().unwrap_or_default().to_owned();
-        let place = place::find(server, resource, query, &raw_query)?;
+        let place = target::find(server, resource, query, &raw_query)?;
         let own = Own::of(&server.config);
         let proxied = resource.subresource == "proxy";
         if upgrade::is_asked(request.headers()) {
@@ -78,7 +78,7 @@ impl NodeProxy {
         }
         let answer = passed_back(response);
         match proxied {
-            true => move_links(answer, place::prefix(parts.uri.path(), resource)).await,
+            true => move_links(answer, target::prefix(parts.uri.path(), resource)).await,
             false => Ok(answer),
         }
     }
@@ -87,7 +87,7 @@ impl NodeProxy {
     /// may as well answer without (RFC 9110 section 7.8: an upgrade may be ignored).
     async fn switch(
         &self,
-        place: &Place,
+        place: &ProxyTarget,
         own: &Own,
         mut request: Request<Incoming>,
         proxied: bool,
@@ -120,7 +120,7 @@ impl NodeProxy {
 
     async fn send(
         &self,
-        place: &Place,
+        place: &ProxyTarget,
         own: &Own,
         mut request: Request<ResponseBody>,
     ) -> Result<Response<Incoming>, ApiError> {
@@ -182,8 +182,8 @@ async fn move_links(
     mut answer: Response<ResponseBody>,
     prefix: &str,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    if let Some(moved) =
-        text_of(answer.headers(), LOCATION).and_then(|location| links::moved(location, prefix))
+    if let Some(moved) = text_of(answer.headers(), LOCATION)
+        .and_then(|location| html_rewrite::moved(location, prefix))
         && let Ok(moved) = HeaderValue::from_str(&moved)
     {
         answer.headers_mut().insert(LOCATION, moved);
@@ -223,7 +223,7 @@ async fn move_links(
 
 fn rewritten(page: Bytes, prefix: &str) -> Bytes {
     match std::str::from_utf8(&page) {
-        Ok(text) => Bytes::from(links::rewrite(text, prefix)),
+        Ok(text) => Bytes::from(html_rewrite::rewrite(text, prefix)),
         Err(_) => page,
     }
 }
@@ -253,6 +253,6 @@ async fn text(response: Response<Incoming>) -> Bytes {
     limited.collect().await.map(|body| body.to_bytes()).unwrap_or_default()
 }
 
-fn bad_gateway(place: &Place, error: &dyn std::fmt::Display) -> ApiError {
+fn bad_gateway(place: &ProxyTarget, error: &dyn std::fmt::Display) -> ApiError {
     ApiError::new(502, "InternalError", format!("error dialing {}: {error}", place.authority()))
 }

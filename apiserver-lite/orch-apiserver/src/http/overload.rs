@@ -40,7 +40,7 @@ impl Default for Overload {
 }
 
 /// A place, until dropped: for a stream as long as its body.
-pub struct Place {
+pub struct InFlightPermit {
     _permit: Option<OwnedSemaphorePermit>,
     _user: Option<OfUser>,
 }
@@ -68,20 +68,22 @@ impl Overload {
     ///
     /// # Errors
     /// 429 when all are taken.
-    pub fn admit(&self, kind: RequestKind, user: &User) -> Result<Place, ApiError> {
+    pub fn admit(&self, kind: RequestKind, user: &User) -> Result<InFlightPermit, ApiError> {
         let places = match kind {
             RequestKind::LongRunning => return self.stream(user),
             RequestKind::ReadOnly => &self.reading,
             RequestKind::Mutating => &self.changing,
         };
         match places.clone().try_acquire_owned() {
-            Ok(place) => Ok(Place { _permit: Some(place), _user: None }),
-            Err(_) if user.is_in(crate::auth::MASTERS) => Ok(Place { _permit: None, _user: None }),
+            Ok(place) => Ok(InFlightPermit { _permit: Some(place), _user: None }),
+            Err(_) if user.is_in(crate::auth::MASTERS) => {
+                Ok(InFlightPermit { _permit: None, _user: None })
+            }
             Err(_) => Err(too_many()),
         }
     }
 
-    fn stream(&self, user: &User) -> Result<Place, ApiError> {
+    fn stream(&self, user: &User) -> Result<InFlightPermit, ApiError> {
         let permit = self.streams.clone().try_acquire_owned().map_err(|_| too_many())?;
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let count = by_user.entry(user.name.clone()).or_default();
@@ -91,7 +93,7 @@ impl Overload {
         *count += 1;
         drop(by_user);
         let of_user = OfUser { by_user: self.by_user.clone(), name: user.name.clone() };
-        Ok(Place { _permit: Some(permit), _user: Some(of_user) })
+        Ok(InFlightPermit { _permit: Some(permit), _user: Some(of_user) })
     }
 }
 

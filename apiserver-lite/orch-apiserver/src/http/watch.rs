@@ -1,6 +1,6 @@
 //! The body of a watch: events as JSON lines, Protobuf frames or tables, in large chunks, with bookmarks.
 
-mod crowd;
+mod watch_batching;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::time::{Instant, sleep_until};
 
-pub use crowd::Crowds;
-use crowd::Member;
+use watch_batching::Member;
+pub use watch_batching::WatchBatches;
 
 use super::body::{BoxError, ResponseBody};
 use super::negotiate::{Accepted, Encoding};

@@ -9,7 +9,8 @@ use crate::record::Draft;
 use crate::server::{now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
 use crate::verbs::{
-    Answer, CONFLICT_TRIES, Call, Effects, Outcome, decode_as, invalid, write_failed,
+    CONFLICT_TRIES, Effects, Outcome, RequestContext, VerbResponse, decode_as, invalid,
+    write_failed,
 };
 
 /// Binds a pod to a node.
@@ -17,7 +18,11 @@ use crate::verbs::{
 /// # Errors
 /// 404 without such a pod, 409 when it is bound or going or others keep changing it, 422 for a binding to what is no
 /// node's name, or with annotations or labels that a pod may not have.
-pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+pub async fn create(
+    call: &RequestContext<'_>,
+    body: &[u8],
+    format: Format,
+) -> Result<Outcome, ApiError> {
     let server = call.server;
     let kind = server
         .engine
@@ -32,11 +37,11 @@ pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outc
     }
     check(&binding, about)?;
     assign(call, &binding, about, call.effects()?).await?;
-    Ok(Outcome { answer: Answer::Success { code: 201 }, warnings: decoded.warnings })
+    Ok(Outcome { answer: VerbResponse::Success { code: 201 }, warnings: decoded.warnings })
 }
 
 async fn assign(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     binding: &Object,
     about: About<'_>,
     effects: Effects,

@@ -12,8 +12,8 @@ use crate::record::{Draft, Stored};
 use crate::server::{Server, now, timestamp};
 use crate::status::{About, ApiError};
 use crate::verbs::{
-    Answer, CONFLICT_TRIES, Call, DeleteWish, Effects, Outcome, decode_as, delete_object,
-    labels_match,
+    CONFLICT_TRIES, DeleteOptions, Effects, Outcome, RequestContext, VerbResponse, decode_as,
+    delete_object, labels_match,
 };
 
 /// Pods whose eviction a budget may wait to see, as in Kubernetes.
@@ -25,7 +25,11 @@ const PROCESSED_RETRY_SECS: i32 = 10;
 ///
 /// # Errors
 /// 404 without such a pod, 429 while a budget holds it back, 500 when two budgets cover it.
-pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+pub async fn create(
+    call: &RequestContext<'_>,
+    body: &[u8],
+    format: Format,
+) -> Result<Outcome, ApiError> {
     let server = call.server;
     let kind = server
         .engine
@@ -37,7 +41,7 @@ pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outc
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let options = decoded.object.fields.map("deleteOptions").cloned().unwrap_or_default();
-    let wish = DeleteWish::new(server.names, &options, call.query)?;
+    let wish = DeleteOptions::new(server.names, &options, call.query)?;
     for _ in 0..CONFLICT_TRIES {
         let pod = call.current()?;
         let consent = ask_budget(call, pod.object(), wish.effects).await?;
@@ -52,7 +56,7 @@ pub async fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outc
             Err(error) if pinned && error.code() == 409 => {}
             Err(error) => return Err(error),
             Ok(_) => {
-                let answer = Answer::Success { code: 201 };
+                let answer = VerbResponse::Success { code: 201 };
                 return Ok(Outcome { answer, warnings: decoded.warnings });
             }
         }
@@ -71,7 +75,11 @@ enum Consent {
 
 /// Finds the budget that covers `pod` and takes one disruption from it, unless the pod counts for none. A dry run takes
 /// nothing.
-async fn ask_budget(call: &Call<'_>, pod: &Object, effects: Effects) -> Result<Consent, ApiError> {
+async fn ask_budget(
+    call: &RequestContext<'_>,
+    pod: &Object,
+    effects: Effects,
+) -> Result<Consent, ApiError> {
     let phase = pod.str_at(&["status", "phase"]);
     if matches!(phase, "Pending" | "Succeeded" | "Failed") || pod.deletion_timestamp().is_some() {
         return Ok(Consent::AsItIs);

@@ -5,7 +5,7 @@ use apiserver_schema::{Format, Kind, Map, Object, Value};
 use crate::auth::{Attributes, Decision, Subject, User};
 use crate::http::Form;
 use crate::status::{ApiError, FieldProblem};
-use crate::verbs::{Answer, Call, Outcome, about_kind, decode};
+use crate::verbs::{Outcome, RequestContext, VerbResponse, about_kind, decode};
 
 /// Whether objects of the kind are questions.
 #[must_use]
@@ -17,7 +17,7 @@ pub fn is_review(kind: &Kind) -> bool {
 ///
 /// # Errors
 /// 400 for a question that asks nothing, 406 for an answer as a table: questions have no rows.
-pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+pub fn create(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
     if matches!(call.accepted.form, Form::Table(..)) {
         return Err(ApiError::not_acceptable(call.server.names.protobuf_media_type()));
     }
@@ -41,12 +41,12 @@ pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, A
     };
     review.fields.insert("status", status);
     Ok(Outcome {
-        answer: Answer::Object { code: 201, object: Box::new(review) },
+        answer: VerbResponse::Object { code: 201, object: Box::new(review) },
         warnings: decoded.warnings,
     })
 }
 
-fn token_review(call: &Call<'_>, review: &Object) -> Result<Map, ApiError> {
+fn token_review(call: &RequestContext<'_>, review: &Object) -> Result<Map, ApiError> {
     let token = review.str_at(&["spec", "token"]);
     if token.is_empty() {
         return Err(ApiError::bad_request("token is required for TokenReview in authentication"));
@@ -107,7 +107,7 @@ fn named_user(review: &Object) -> Result<User, ApiError> {
     Ok(user)
 }
 
-fn access(call: &Call<'_>, review: &Object, user: &User) -> Result<Map, ApiError> {
+fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Result<Map, ApiError> {
     let spec = review.spec().cloned().unwrap_or_default();
     let subject = match (spec.map("resourceAttributes"), spec.map("nonResourceAttributes")) {
         (Some(of), None) => (
@@ -129,20 +129,20 @@ fn access(call: &Call<'_>, review: &Object, user: &User) -> Result<Map, ApiError
         }
     };
     let (verb, subject) = subject;
-    let ruling = call.server.authorizer.authorize(&Attributes { user, verb, subject });
+    let authorization = call.server.authorizer.authorize(&Attributes { user, verb, subject });
     let mut status = Map::new();
-    status.insert("allowed", ruling.decision == Decision::Allow);
-    if ruling.decision == Decision::Deny {
+    status.insert("allowed", authorization.decision == Decision::Allow);
+    if authorization.decision == Decision::Deny {
         status.insert("denied", true);
     }
-    if !ruling.reason.is_empty() {
-        status.insert("reason", ruling.reason);
+    if !authorization.reason.is_empty() {
+        status.insert("reason", authorization.reason);
     }
     Ok(status)
 }
 
 /// What the caller may do. Modules that decide by rules will list them; the ones there are decide alike for everything.
-fn rules(call: &Call<'_>, review: &Object) -> Map {
+fn rules(call: &RequestContext<'_>, review: &Object) -> Map {
     let namespace = review.str_at(&["spec", "namespace"]);
     let subject = Subject::Resource {
         group: "*",

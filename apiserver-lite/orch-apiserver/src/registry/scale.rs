@@ -7,22 +7,28 @@ use apiserver_schema::{Format, Map, Object, PatchType, Value};
 
 use crate::record::Stored;
 use crate::status::{About, ApiError, FieldProblem};
-use crate::verbs::{Answer, CONFLICT_TRIES, Call, Outcome, Tried, commit_update, decode_as};
+use crate::verbs::{
+    CONFLICT_TRIES, Outcome, RequestContext, UpdateAttempt, VerbResponse, commit_update, decode_as,
+};
 
 /// Reads the scale of the object that the request names.
 ///
 /// # Errors
 /// 404.
-pub fn get(call: &Call<'_>) -> Result<Outcome, ApiError> {
+pub fn get(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
     let scale = scale_of(call, call.current()?.object())?;
-    Ok(Answer::Object { code: 200, object: Box::new(scale) }.into())
+    Ok(VerbResponse::Object { code: 200, object: Box::new(scale) }.into())
 }
 
 /// Replaces the scale.
 ///
 /// # Errors
 /// 404, 409 when the object has changed since, 422 for a negative count.
-pub async fn update(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+pub async fn update(
+    call: &RequestContext<'_>,
+    body: &[u8],
+    format: Format,
+) -> Result<Outcome, ApiError> {
     let kind = kind(call)?;
     let decoded = decode_as(call, &kind, body, format)?;
     change(call, decoded.warnings, |_| Ok(decoded.object.clone())).await
@@ -32,7 +38,11 @@ pub async fn update(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outc
 ///
 /// # Errors
 /// As [`update`], and 400 for a malformed patch.
-pub async fn patch(call: &Call<'_>, kind: PatchType, body: &[u8]) -> Result<Outcome, ApiError> {
+pub async fn patch(
+    call: &RequestContext<'_>,
+    kind: PatchType,
+    body: &[u8],
+) -> Result<Outcome, ApiError> {
     change(call, Vec::new(), |current| {
         let scale = scale_of(call, current.object())?;
         let strictness = apiserver_schema::Strictness::Ignore;
@@ -44,7 +54,7 @@ pub async fn patch(call: &Call<'_>, kind: PatchType, body: &[u8]) -> Result<Outc
 }
 
 async fn change(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     warnings: Vec<String>,
     wanted: impl Fn(&Arc<Stored>) -> Result<Object, ApiError>,
 ) -> Result<Outcome, ApiError> {
@@ -68,29 +78,32 @@ async fn change(
         let mut next = old.object().clone();
         next.fields.map_or_insert("spec").insert("replicas", replicas);
         match commit_update(call, &old, next, Subresource::Main, effects).await? {
-            Tried::Done(Answer::Stored { record, .. }) => {
+            UpdateAttempt::Done(VerbResponse::Stored { record, .. }) => {
                 let object = Box::new(scale_of(call, record.object())?);
-                return Ok(Outcome { answer: Answer::Object { code: 200, object }, warnings });
-            }
-            Tried::Done(_) => {
                 return Ok(Outcome {
-                    answer: Answer::Object { code: 200, object: Box::new(scale) },
+                    answer: VerbResponse::Object { code: 200, object },
                     warnings,
                 });
             }
-            Tried::Overtaken => {}
+            UpdateAttempt::Done(_) => {
+                return Ok(Outcome {
+                    answer: VerbResponse::Object { code: 200, object: Box::new(scale) },
+                    warnings,
+                });
+            }
+            UpdateAttempt::Conflict => {}
         }
     }
     Err(ApiError::modified(call.about()))
 }
 
-fn kind(call: &Call<'_>) -> Result<Arc<apiserver_schema::Kind>, ApiError> {
+fn kind(call: &RequestContext<'_>) -> Result<Arc<apiserver_schema::Kind>, ApiError> {
     let found = call.server.engine.kind("autoscaling", "v1", "Scale");
     found.cloned().ok_or_else(|| crate::server::missing_kind("Scale"))
 }
 
 /// The scale of a workload.
-fn scale_of(call: &Call<'_>, object: &Object) -> Result<Object, ApiError> {
+fn scale_of(call: &RequestContext<'_>, object: &Object) -> Result<Object, ApiError> {
     let mut scale = Object::new(kind(call)?);
     for field in ["name", "namespace", "uid", "resourceVersion"] {
         scale.set_meta_str(field, object.meta_str(field));

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use apiserver_schema::{Format, Object, Value};
 use time::{Duration, OffsetDateTime};
 
-use crate::auth::{Bound, LIFE_SECS, TokenWish, is_node};
+use crate::auth::{Bound, LIFE_SECS, TokenRequest, is_node};
 use crate::record::Stored;
 use crate::server::{now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
-use crate::verbs::{Answer, Call, Effects, Outcome, about_kind, decode_as};
+use crate::verbs::{Effects, Outcome, RequestContext, VerbResponse, about_kind, decode_as};
 
 /// Life of a token that does not say, in seconds.
 const LIFE_SECS_DEFAULT: i64 = 3600;
@@ -18,7 +18,7 @@ const LIFE_SECS_DEFAULT: i64 = 3600;
 ///
 /// # Errors
 /// 422 for an unknown dry run, 404 without such an account or bound object, 409 when a uid differs, 422 for a life outside the bounds.
-pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+pub fn create(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
     let server = call.server;
     let effects = call.effects()?;
     let group = server.names.group("authentication");
@@ -38,7 +38,7 @@ pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, A
     if audiences.is_empty() {
         audiences = server.tokens.audiences().to_vec();
     }
-    let wish = TokenWish {
+    let wish = TokenRequest {
         namespace: &call.request.namespace,
         account: &call.request.name,
         account_uid: account.object().uid(),
@@ -64,7 +64,7 @@ pub fn create(call: &Call<'_>, body: &[u8], format: Format) -> Result<Outcome, A
     request.set_meta_str("namespace", &namespace);
     request.metadata_mut().insert("creationTimestamp", timestamp(issued));
     Ok(Outcome {
-        answer: Answer::Object { code: 201, object: Box::new(request) },
+        answer: VerbResponse::Object { code: 201, object: Box::new(request) },
         warnings: decoded.warnings,
     })
 }
@@ -81,7 +81,7 @@ fn check_life(request: &Object, secs: i64) -> Result<(), ApiError> {
 
 /// A kubelet gets tokens for the pods of its own node only, bound to them, as Kubernetes' NodeRestriction has it: with any other it could do
 /// what its own certificate may not.
-fn check_node(call: &Call<'_>, bound: Option<&Object>) -> Result<(), ApiError> {
+fn check_node(call: &RequestContext<'_>, bound: Option<&Object>) -> Result<(), ApiError> {
     let own = |pod: &Object| {
         let node = pod.str_at(&["spec", "nodeName"]);
         call.user.name.strip_prefix("system:node:") == Some(node) && !node.is_empty()
@@ -97,7 +97,7 @@ fn check_node(call: &Call<'_>, bound: Option<&Object>) -> Result<(), ApiError> {
 }
 
 /// The object that the token is to be bound to: it has to exist, and a pod has to use the account.
-fn bound(call: &Call<'_>, request: &Object) -> Result<Option<Bound>, ApiError> {
+fn bound(call: &RequestContext<'_>, request: &Object) -> Result<Option<Bound>, ApiError> {
     let Some(reference) = request.spec().and_then(|spec| spec.map("boundObjectRef")) else {
         check_node(call, None)?;
         return Ok(None);

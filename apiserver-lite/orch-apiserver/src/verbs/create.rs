@@ -8,8 +8,8 @@ use bytes::Bytes;
 use rand::Rng as _;
 use uuid::Uuid;
 
-use super::change::{CONFLICT_TRIES, invalid, write_failed};
-use super::{Answer, Call, Effects, Outcome};
+use super::update_common::{CONFLICT_TRIES, invalid, write_failed};
+use super::{Effects, Outcome, RequestContext, VerbResponse};
 use crate::admission::{self, Operation};
 use crate::key;
 use crate::record::{Draft, Stored};
@@ -29,12 +29,12 @@ const NAME_CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 /// # Errors
 /// Whatever decoding, admission, validation and the store have against it.
 pub async fn create(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     body: Bytes,
     format: apiserver_schema::Format,
 ) -> Result<Outcome, ApiError> {
     let effects = call.effects()?;
-    let decoded = super::change::decode(call, &body, format)?;
+    let decoded = super::update_common::decode(call, &body, format)?;
     let answer = create_object(call, decoded.object, effects).await?;
     Ok(Outcome { answer, warnings: decoded.warnings })
 }
@@ -44,10 +44,10 @@ pub async fn create(
 /// # Errors
 /// As [`create`].
 pub async fn create_object(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     object: Object,
     effects: Effects,
-) -> Result<Answer, ApiError> {
+) -> Result<VerbResponse, ApiError> {
     let generated = object.name().is_empty() && !object.meta_str("generateName").is_empty();
     if !generated {
         return attempt(call, object, effects).await;
@@ -63,10 +63,10 @@ pub async fn create_object(
 }
 
 async fn attempt(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     mut object: Object,
     effects: Effects,
-) -> Result<Answer, ApiError> {
+) -> Result<VerbResponse, ApiError> {
     prepare(call, &mut object)?;
     call.server.engine.default(&mut object);
     admission::admit(call, Operation::Create, &mut object, None).await?;
@@ -74,16 +74,16 @@ async fn attempt(
     call.server.engine.validate_create(&object).map_err(|errors| invalid(&object, &errors))?;
     let reserved = registry::reserve(call.server, &mut object, None)?;
     if effects == Effects::DryRun {
-        return Ok(Answer::Object { code: 201, object: Box::new(object) });
+        return Ok(VerbResponse::Object { code: 201, object: Box::new(object) });
     }
     let record = commit(call, object).await?;
     reserved.keep();
-    Ok(Answer::Stored { code: 201, record })
+    Ok(VerbResponse::Stored { code: 201, record })
 }
 
 /// Writes a new object, if its namespace is there before and after: what is written between the end of a namespace's
 /// content and of the namespace itself would never be deleted.
-async fn commit(call: &Call<'_>, object: Object) -> Result<Arc<Stored>, ApiError> {
+async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<Stored>, ApiError> {
     let name = object.name().to_owned();
     let key = key::object(&call.kind, object.namespace(), &name);
     let before = admission::namespace_of(call.server, &object)?;
@@ -129,7 +129,7 @@ async fn settle(
 }
 
 /// Fills in what the server decides about new objects.
-fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), ApiError> {
+fn prepare(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
     if !object.resource_version().is_empty() {
         return Err(ApiError::bad_request(
             "resourceVersion should not be set on objects to be created",
@@ -141,7 +141,7 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), ApiError> {
         if prefix.is_empty() {
             let problem =
                 FieldProblem::required("metadata.name", "name or generateName is required");
-            return Err(ApiError::invalid(super::change::about_kind(object), &[problem]));
+            return Err(ApiError::invalid(super::update_common::about_kind(object), &[problem]));
         }
         let name = generated_name(prefix);
         object.set_meta_str("name", &name);
@@ -156,7 +156,10 @@ fn prepare(call: &Call<'_>, object: &mut Object) -> Result<(), ApiError> {
 }
 
 /// The object's namespace and the path's have to agree; the path fills in a missing one.
-pub(super) fn settle_namespace(call: &Call<'_>, object: &mut Object) -> Result<(), ApiError> {
+pub(super) fn settle_namespace(
+    call: &RequestContext<'_>,
+    object: &mut Object,
+) -> Result<(), ApiError> {
     if !call.kind.namespaced() {
         object.set_meta_str("namespace", "");
         return Ok(());

@@ -7,8 +7,10 @@ use apiserver_store::{Write, WriteError};
 use futures_util::{StreamExt as _, stream};
 use time::{Duration, OffsetDateTime};
 
-use super::change::{CONFLICT_TRIES, write_failed};
-use super::{Answer, Call, DeleteWish, Effects, GRACE_SECS_MAX, Outcome, propagate, read};
+use super::update_common::{CONFLICT_TRIES, write_failed};
+use super::{
+    DeleteOptions, Effects, GRACE_SECS_MAX, Outcome, RequestContext, VerbResponse, propagate, read,
+};
 use crate::admission;
 use crate::http::ResourceRequest;
 use crate::record::{Draft, Stored};
@@ -23,7 +25,7 @@ const PARALLEL_MAX: usize = 32;
 ///
 /// # Errors
 /// 404 when it is not there, 409 when it is not the one that the preconditions name, 403 when it may not be deleted.
-pub async fn delete(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiError> {
+pub async fn delete(call: &RequestContext<'_>, wish: &DeleteOptions) -> Result<Outcome, ApiError> {
     admission::admit_delete(call)?;
     Ok(delete_object(call, wish).await?.into())
 }
@@ -33,7 +35,10 @@ pub async fn delete(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiEr
 ///
 /// # Errors
 /// Those of a list, then the first failure, objects that are gone already not counting as one.
-pub async fn delete_collection(call: &Call<'_>, wish: &DeleteWish) -> Result<Outcome, ApiError> {
+pub async fn delete_collection(
+    call: &RequestContext<'_>,
+    wish: &DeleteOptions,
+) -> Result<Outcome, ApiError> {
     let chosen = read::select(call).await?.into_iter();
     let deletions = chosen.map(|record| async move { delete_one(call, &record, wish).await });
     // All are brought to their end: one that fails must not break off those that are under way.
@@ -42,21 +47,25 @@ pub async fn delete_collection(call: &Call<'_>, wish: &DeleteWish) -> Result<Out
         .fold(Ok(()), |first: Result<(), ApiError>, next| async move { first.and(next) })
         .await;
     first_failure?;
-    Ok(Answer::Success { code: 200 }.into())
+    Ok(VerbResponse::Success { code: 200 }.into())
 }
 
-async fn delete_one(call: &Call<'_>, record: &Stored, wish: &DeleteWish) -> Result<(), ApiError> {
+async fn delete_one(
+    call: &RequestContext<'_>,
+    record: &Stored,
+    wish: &DeleteOptions,
+) -> Result<(), ApiError> {
     let object = record.object();
     let request = ResourceRequest {
         namespace: object.namespace().to_owned(),
         name: object.name().to_owned(),
         ..call.request.clone()
     };
-    let one = Call {
+    let one = RequestContext {
         server: call.server,
         request: &request,
         kind: call.kind.clone(),
-        shown: call.shown.clone(),
+        requested_version: call.requested_version.clone(),
         user: call.user,
         query: call.query,
         accepted: call.accepted,
@@ -72,7 +81,10 @@ async fn delete_one(call: &Call<'_>, record: &Stored, wish: &DeleteWish) -> Resu
 ///
 /// # Errors
 /// As [`delete`].
-pub async fn delete_object(call: &Call<'_>, wish: &DeleteWish) -> Result<Answer, ApiError> {
+pub async fn delete_object(
+    call: &RequestContext<'_>,
+    wish: &DeleteOptions,
+) -> Result<VerbResponse, ApiError> {
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;
         check_preconditions(call, wish, old.object())?;
@@ -88,8 +100,8 @@ pub async fn delete_object(call: &Call<'_>, wish: &DeleteWish) -> Result<Answer,
 }
 
 fn check_preconditions(
-    call: &Call<'_>,
-    wish: &DeleteWish,
+    call: &RequestContext<'_>,
+    wish: &DeleteOptions,
     object: &Object,
 ) -> Result<(), ApiError> {
     let differs = |what: &str, wanted: &Option<String>, is: &str| match wanted {
@@ -116,7 +128,7 @@ enum Step {
     Wait,
 }
 
-fn next_step(object: &Object, wish: &DeleteWish, now: OffsetDateTime) -> Step {
+fn next_step(object: &Object, wish: &DeleteOptions, now: OffsetDateTime) -> Step {
     let marked = object.deletion_timestamp().and_then(time_of);
     let was = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
     let was = was.map(|seconds| seconds.clamp(0, GRACE_SECS_MAX));
@@ -172,19 +184,23 @@ fn set_finalizers(object: &mut Object, finalizers: Vec<String>) {
     }
 }
 
-fn dry_run(step: Step, old: Arc<Stored>) -> Answer {
+fn dry_run(step: Step, old: Arc<Stored>) -> VerbResponse {
     match step {
-        Step::Mark(object) => Answer::Object { code: 200, object },
+        Step::Mark(object) => VerbResponse::Object { code: 200, object },
         Step::Remove | Step::Wait => gone_or_object(old),
     }
 }
 
 /// Carries out one step; `None` when another write came first.
-async fn take(call: &Call<'_>, old: &Arc<Stored>, step: Step) -> Result<Option<Answer>, ApiError> {
+async fn take(
+    call: &RequestContext<'_>,
+    old: &Arc<Stored>,
+    step: Step,
+) -> Result<Option<VerbResponse>, ApiError> {
     let key = call.key();
     let store = &call.server.store;
     let (written, removed) = match step {
-        Step::Wait => return Ok(Some(Answer::Stored { code: 200, record: old.clone() })),
+        Step::Wait => return Ok(Some(VerbResponse::Stored { code: 200, record: old.clone() })),
         Step::Remove => (store.write(Write::delete(key, old.revision())).await, true),
         Step::Mark(object) => {
             let draft = Draft::new(&call.server.engine, *object);
@@ -196,7 +212,7 @@ async fn take(call: &Call<'_>, old: &Arc<Stored>, step: Step) -> Result<Option<A
             registry::release(call.server, committed.record.object());
             Ok(Some(gone_or_object(committed.record)))
         }
-        Ok(committed) => Ok(Some(Answer::Stored { code: 200, record: committed.record })),
+        Ok(committed) => Ok(Some(VerbResponse::Stored { code: 200, record: committed.record })),
         Err(WriteError::Conflict { .. }) => Ok(None),
         Err(WriteError::NotFound { .. }) => Err(ApiError::not_found(call.about())),
         Err(error) => Err(write_failed(&error)),
@@ -204,11 +220,11 @@ async fn take(call: &Call<'_>, old: &Arc<Stored>, step: Step) -> Result<Option<A
 }
 
 /// Some resources answer a deletion with the object, most with a status.
-fn gone_or_object(record: Arc<Stored>) -> Answer {
+fn gone_or_object(record: Arc<Stored>) -> VerbResponse {
     if registry::answers_with_object(&record.object().kind) {
-        Answer::Stored { code: 200, record }
+        VerbResponse::Stored { code: 200, record }
     } else {
-        Answer::Gone { record }
+        VerbResponse::Gone { record }
     }
 }
 

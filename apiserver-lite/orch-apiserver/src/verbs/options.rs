@@ -28,7 +28,7 @@ pub enum Propagation {
 
 /// How an object is to be deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeleteWish {
+pub struct DeleteOptions {
     /// Seconds that the object's owner has for an orderly end; the kind's default when unset.
     pub grace_secs: Option<i64>,
     /// Only the object with this uid.
@@ -41,7 +41,7 @@ pub struct DeleteWish {
     pub effects: Effects,
 }
 
-impl Default for DeleteWish {
+impl Default for DeleteOptions {
     fn default() -> Self {
         Self {
             grace_secs: None,
@@ -110,7 +110,7 @@ pub fn effects<'a>(values: impl Iterator<Item = &'a str>) -> Result<Effects, Api
     Ok(effects)
 }
 
-impl DeleteWish {
+impl DeleteOptions {
     /// Joins the body's options with the query's, which are used where the body has none.
     ///
     /// # Errors
@@ -201,16 +201,16 @@ mod tests {
     fn body_goes_before_query() {
         let body: Map = [("gracePeriodSeconds", 5)].into_iter().collect();
         let query = Query::parse("gracePeriodSeconds=7&propagationPolicy=Orphan&dryRun=All");
-        let wish = DeleteWish::new(names(), &body, &query).unwrap();
+        let wish = DeleteOptions::new(names(), &body, &query).unwrap();
         assert_eq!((wish.grace_secs, wish.propagation), (Some(5), Some(Propagation::Orphan)));
         assert_eq!(wish.effects, Effects::DryRun);
-        assert_eq!(DeleteWish::new(names(), &Map::new(), &query).unwrap().grace_secs, Some(7));
+        assert_eq!(DeleteOptions::new(names(), &Map::new(), &query).unwrap().grace_secs, Some(7));
     }
 
     #[test]
     fn unknown_values_are_refused() {
         let refuse = |query: &str| {
-            DeleteWish::new(names(), &Map::new(), &Query::parse(query)).unwrap_err().code()
+            DeleteOptions::new(names(), &Map::new(), &Query::parse(query)).unwrap_err().code()
         };
         assert_eq!(refuse("dryRun=Some"), 422);
         assert_eq!(refuse("propagationPolicy=Never"), 422);
@@ -235,8 +235,8 @@ mod tests {
         ] {
             let body: Map = [("gracePeriodSeconds", asked)].into_iter().collect();
             let query = Query::parse(&format!("gracePeriodSeconds={asked}"));
-            let by_body = DeleteWish::new(names(), &body, &Query::default()).unwrap().grace_secs;
-            let by_query = DeleteWish::new(names(), &Map::new(), &query).unwrap().grace_secs;
+            let by_body = DeleteOptions::new(names(), &body, &Query::default()).unwrap().grace_secs;
+            let by_query = DeleteOptions::new(names(), &Map::new(), &query).unwrap().grace_secs;
             assert_eq!((by_body, by_query), (Some(expected), Some(expected)), "{asked}");
         }
     }
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn the_older_way_to_name_a_policy() {
         let of = |query: &str| {
-            DeleteWish::new(names(), &Map::new(), &Query::parse(query)).unwrap().propagation
+            DeleteOptions::new(names(), &Map::new(), &Query::parse(query)).unwrap().propagation
         };
         assert_eq!(of("orphanDependents=true"), Some(Propagation::Orphan));
         assert_eq!(of("orphanDependents=false"), Some(Propagation::Background));

@@ -6,9 +6,11 @@ use apiserver_schema::update::Subresource;
 use apiserver_schema::{DecodeError, PatchError, PatchType};
 use bytes::Bytes;
 
-use super::change::{CONFLICT_TRIES, Intent, Tried, commit_update, object_error, strictness};
 use super::update::check;
-use super::{Call, Outcome};
+use super::update_common::{
+    CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, object_error, strictness,
+};
+use super::{Outcome, RequestContext};
 use crate::registry::versions;
 use crate::status::{About, ApiError, FieldProblem};
 
@@ -18,7 +20,7 @@ use crate::status::{About, ApiError, FieldProblem};
 /// 400 for a malformed patch, 422 for one that does not fit, 409 when it insists on an old revision, 404 when the object
 /// is not there, and whatever admission and validation say.
 pub async fn patch(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     subresource: Subresource,
     kind: PatchType,
     body: Bytes,
@@ -27,16 +29,16 @@ pub async fn patch(
     let strictness = strictness(call)?;
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;
-        let shown = old.shown_as(&call.shown);
+        let shown = old.shown_as(&call.requested_version);
         let patched = call.server.engine.patch(shown.object(), kind, &body, strictness);
         let patched = patched.map_err(|error| patch_error(call, &error))?;
         let mut patched = patched.map_err(|error| patched_error(call, &error))?;
-        if !Arc::ptr_eq(&call.shown, &call.kind) {
+        if !Arc::ptr_eq(&call.requested_version, &call.kind) {
             patched.object = versions::convert(&patched.object, &call.kind);
         }
         let intent = match check(call, &patched.object, old.object())? {
             // The patch did not mention the revision: it is the stored one.
-            Intent::IfUnchanged if !mentions_revision(&body) => Intent::Whatever,
+            Precondition::IfUnchanged if !mentions_revision(&body) => Precondition::Unconditional,
             intent => intent,
         };
         if patched.object.name() != old.object().name()
@@ -47,9 +49,11 @@ pub async fn patch(
             ));
         }
         match commit_update(call, &old, patched.object, subresource, effects).await? {
-            Tried::Done(answer) => return Ok(Outcome { answer, warnings: patched.warnings }),
-            Tried::Overtaken if intent == Intent::IfUnchanged => break,
-            Tried::Overtaken => {}
+            UpdateAttempt::Done(answer) => {
+                return Ok(Outcome { answer, warnings: patched.warnings });
+            }
+            UpdateAttempt::Conflict if intent == Precondition::IfUnchanged => break,
+            UpdateAttempt::Conflict => {}
         }
     }
     Err(ApiError::modified(call.about()))
@@ -61,7 +65,7 @@ fn mentions_revision(body: &[u8]) -> bool {
     body.windows(FIELD.len()).any(|window| window == FIELD)
 }
 
-fn patch_error(call: &Call<'_>, error: &PatchError) -> ApiError {
+fn patch_error(call: &RequestContext<'_>, error: &PatchError) -> ApiError {
     match error {
         PatchError::Malformed(_) => ApiError::bad_request(error.to_string()),
         PatchError::TooManyOperations(_) => {
@@ -72,14 +76,14 @@ fn patch_error(call: &Call<'_>, error: &PatchError) -> ApiError {
 }
 
 /// What the patch made is not an object of the kind.
-fn patched_error(call: &Call<'_>, error: &DecodeError) -> ApiError {
+fn patched_error(call: &RequestContext<'_>, error: &DecodeError) -> ApiError {
     match error {
         DecodeError::Type { .. } => unprocessable(call, &error.to_string()),
         _ => object_error(error),
     }
 }
 
-fn unprocessable(call: &Call<'_>, text: &str) -> ApiError {
+fn unprocessable(call: &RequestContext<'_>, text: &str) -> ApiError {
     let about = About { group: &call.kind.group, kind: call.kind.kind, name: &call.request.name };
     ApiError::invalid(about, &[FieldProblem::invalid("patch", "the patch", text)])
 }

@@ -8,7 +8,7 @@ use apiserver_store::{Compacted, Range, Revision, Snapshot, SnapshotError};
 
 use super::page::Continue;
 use super::selection::Selection;
-use super::{Answer, Call, Outcome};
+use super::{Outcome, RequestContext, VerbResponse};
 use crate::http::Query;
 use crate::record::Stored;
 use crate::status::{About, ApiError, FieldProblem};
@@ -25,18 +25,18 @@ const SCAN_LEN: usize = 500;
 ///
 /// # Errors
 /// 404, 400 for a malformed revision, 504 for one that has not happened.
-pub async fn get(call: &Call<'_>) -> Result<Outcome, ApiError> {
+pub async fn get(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
     if let Some(revision) = revision(call.query)? {
         wait_for(call, revision).await?;
     }
-    Ok(Answer::Stored { code: 200, record: call.current()? }.into())
+    Ok(VerbResponse::Stored { code: 200, record: call.current()? }.into())
 }
 
 /// Reads a collection.
 ///
 /// # Errors
 /// 400 and 422 for parameters that contradict each other, 410 for revisions that are gone, 504 for those to come.
-pub async fn list(call: &Call<'_>) -> Result<Outcome, ApiError> {
+pub async fn list(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
     let view = View::parse(call.query)?;
     // A list is answered from memory, long before any timeout: only its form matters.
     super::watch::timeout(call.query)?;
@@ -55,14 +55,14 @@ pub async fn list(call: &Call<'_>) -> Result<Outcome, ApiError> {
         continue_token: next.map(|next| next.encode()).unwrap_or_default(),
         remaining,
     };
-    Ok(Answer::List { kind: call.kind.clone(), meta, items: page.items }.into())
+    Ok(VerbResponse::List { kind: call.kind.clone(), meta, items: page.items }.into())
 }
 
 /// The objects that a list with the request's parameters would show.
 ///
 /// # Errors
 /// As [`list`].
-pub(super) async fn select(call: &Call<'_>) -> Result<Vec<Arc<Stored>>, ApiError> {
+pub(super) async fn select(call: &RequestContext<'_>) -> Result<Vec<Arc<Stored>>, ApiError> {
     let view = View::parse(call.query)?;
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open(call, &view).await?;
@@ -172,13 +172,13 @@ fn invalid_options(problem: FieldProblem) -> ApiError {
 }
 
 /// Waits a moment for a revision that has not happened.
-pub(super) async fn wait_for(call: &Call<'_>, revision: u64) -> Result<(), ApiError> {
+pub(super) async fn wait_for(call: &RequestContext<'_>, revision: u64) -> Result<(), ApiError> {
     let waited = call.server.store.wait_for(Revision(revision), REVISION_WAIT).await;
     waited.map_err(|late| ApiError::revision_too_large(revision, late.current.0))
 }
 
 async fn open(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     view: &View,
 ) -> Result<(Snapshot<Stored>, Option<String>), ApiError> {
     let exactly = |revision: u64| match call.server.store.snapshot_at(Revision(revision)) {
@@ -221,7 +221,7 @@ struct Scanned {
 }
 
 fn scan(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     snapshot: &Snapshot<Stored>,
     start: Option<&str>,
     limit: Option<usize>,
@@ -255,7 +255,7 @@ fn scan(
 }
 
 /// How many objects follow, if they are few enough to be counted on the way.
-fn remaining(call: &Call<'_>, snapshot: &Snapshot<Stored>, start: &str) -> Option<i64> {
+fn remaining(call: &RequestContext<'_>, snapshot: &Snapshot<Stored>, start: &str) -> Option<i64> {
     let prefix = call.prefix();
     let after = format!("{prefix}{start}");
     let range = Range { prefix: &prefix, after: Some(&after), limit: Some(REMAINING_MAX + 1) };

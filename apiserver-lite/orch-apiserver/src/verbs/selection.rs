@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apiserver_schema::{Kind, Object, Value, fields};
 use proto_api::selectors::{FieldSelector, Selector};
 
-use super::Call;
+use super::RequestContext;
 use crate::registry::versions;
 use crate::status::ApiError;
 
@@ -25,7 +25,7 @@ impl Selection {
     ///
     /// # Errors
     /// 400 naming a selector that cannot be read, or a field that the kind cannot be selected by.
-    pub fn parse(call: &Call<'_>) -> Result<Self, ApiError> {
+    pub fn parse(call: &RequestContext<'_>) -> Result<Self, ApiError> {
         let labels = call.query.text("labelSelector").map(|text| {
             Selector::parse(text).map_err(|error| {
                 ApiError::bad_request(format!("unable to parse requirement: {error}"))
@@ -34,12 +34,13 @@ impl Selection {
         let fields = call
             .query
             .text("fieldSelector")
-            .map(|text| field_selector(&call.shown, text))
+            .map(|text| field_selector(&call.requested_version, text))
             .transpose()?;
         let by_field =
             fields.as_ref().and_then(|fields| fields.exact("metadata.name")).map(str::to_owned);
         let by_path = (!call.request.name.is_empty()).then(|| call.request.name.clone());
-        let shown = (!Arc::ptr_eq(&call.shown, &call.kind)).then(|| call.shown.clone());
+        let shown = (!Arc::ptr_eq(&call.requested_version, &call.kind))
+            .then(|| call.requested_version.clone());
         Ok(Self { labels: labels.transpose()?, fields, name: by_path.or(by_field), shown })
     }
 

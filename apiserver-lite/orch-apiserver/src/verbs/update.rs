@@ -4,8 +4,8 @@ use apiserver_schema::Object;
 use apiserver_schema::update::Subresource;
 use bytes::Bytes;
 
-use super::change::{CONFLICT_TRIES, Intent, Tried, commit_update, decode};
-use super::{Answer, Call, Effects, Outcome};
+use super::update_common::{CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, decode};
+use super::{Effects, Outcome, RequestContext, VerbResponse};
 use crate::auth::{Attributes, Decision};
 use crate::registry;
 use crate::status::ApiError;
@@ -15,7 +15,7 @@ use crate::status::ApiError;
 /// # Errors
 /// 409 when it has changed, 404 when it is gone, and whatever decoding, admission and validation say.
 pub async fn update(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     subresource: Subresource,
     body: Bytes,
     format: apiserver_schema::Format,
@@ -29,11 +29,11 @@ pub async fn update(
 }
 
 async fn replace(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     object: &Object,
     subresource: Subresource,
     effects: Effects,
-) -> Result<Answer, ApiError> {
+) -> Result<VerbResponse, ApiError> {
     for _ in 0..CONFLICT_TRIES {
         let Some(old) = call.server.find(&call.kind, object.namespace(), object.name()) else {
             if subresource == Subresource::Main && registry::creates_on_update(&call.kind) {
@@ -46,27 +46,31 @@ async fn replace(
         };
         let intent = check(call, object, old.object())?;
         match commit_update(call, &old, object.clone(), subresource, effects).await? {
-            Tried::Done(answer) => return Ok(answer),
-            Tried::Overtaken if intent == Intent::IfUnchanged => break,
-            Tried::Overtaken => {}
+            UpdateAttempt::Done(answer) => return Ok(answer),
+            UpdateAttempt::Conflict if intent == Precondition::IfUnchanged => break,
+            UpdateAttempt::Conflict => {}
         }
     }
     Err(ApiError::modified(call.about()))
 }
 
 /// A PUT that turns out to create needs the permission to.
-fn check_create(call: &Call<'_>) -> Result<(), ApiError> {
+fn check_create(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let attributes =
         Attributes { user: call.user, verb: "create", subject: call.request.subject() };
-    let ruling = call.server.authorizer.authorize(&attributes);
-    if ruling.decision == Decision::Allow {
+    let authorization = call.server.authorizer.authorize(&attributes);
+    if authorization.decision == Decision::Allow {
         return Ok(());
     }
-    Err(ApiError::forbidden(call.about(), &attributes.denial(&ruling.reason)))
+    Err(ApiError::forbidden(call.about(), &attributes.denial(&authorization.reason)))
 }
 
 /// Compares revision and uid that the caller sent with those of the stored object.
-pub(super) fn check(call: &Call<'_>, wanted: &Object, stored: &Object) -> Result<Intent, ApiError> {
+pub(super) fn check(
+    call: &RequestContext<'_>,
+    wanted: &Object,
+    stored: &Object,
+) -> Result<Precondition, ApiError> {
     if !wanted.uid().is_empty() && wanted.uid() != stored.uid() {
         let why = format!(
             "Precondition failed: UID in precondition: {}, UID in object meta: {}",
@@ -76,13 +80,13 @@ pub(super) fn check(call: &Call<'_>, wanted: &Object, stored: &Object) -> Result
         return Err(ApiError::conflict(call.about(), &why));
     }
     match wanted.resource_version() {
-        "" | "0" => Ok(Intent::Whatever),
-        revision if revision == stored.resource_version() => Ok(Intent::IfUnchanged),
+        "" | "0" => Ok(Precondition::Unconditional),
+        revision if revision == stored.resource_version() => Ok(Precondition::IfUnchanged),
         _ => Err(ApiError::modified(call.about())),
     }
 }
 
-fn settle_name(call: &Call<'_>, object: &mut Object) -> Result<(), ApiError> {
+fn settle_name(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
     super::create::settle_namespace(call, object)?;
     if object.name().is_empty() {
         object.set_meta_str("name", &call.request.name);

@@ -9,7 +9,7 @@ use rand::Rng as _;
 
 use super::read::{forbidden, revision, wait_for};
 use super::selection::Selection;
-use super::{Answer, Call, Outcome};
+use super::{Outcome, RequestContext, VerbResponse};
 use crate::http::Query;
 use crate::record::Stored;
 use crate::status::ApiError;
@@ -78,7 +78,7 @@ pub(super) fn timeout(query: &Query) -> Result<Option<Duration>, ApiError> {
 /// # Errors
 /// 400 and 422 for parameters that contradict each other, 504 for a revision that has not happened. A revision that is
 /// gone is told inside the stream, as the ecosystem's clients expect.
-pub async fn watch(call: &Call<'_>) -> Result<Outcome, ApiError> {
+pub async fn watch(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
     let selection = Selection::parse(call)?;
     let from = revision(call.query)?;
     let initial_events = initial_events(call)?;
@@ -111,7 +111,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Outcome, ApiError> {
     let initial = if with_state { state_at(call, start, &selection) } else { Vec::new() };
     let length = timeout(call.query)?
         .unwrap_or_else(|| Duration::from_secs(rand::rng().random_range(LENGTH_SECS)));
-    Ok(Answer::Watch(Box::new(WatchStart {
+    Ok(VerbResponse::Watch(Box::new(WatchStart {
         kind: call.kind.clone(),
         prefix,
         initial,
@@ -125,12 +125,12 @@ pub async fn watch(call: &Call<'_>) -> Result<Outcome, ApiError> {
 }
 
 /// Whether a name in the request's collection is one object: it is not a collection over all namespaces.
-fn is_one_place(call: &Call<'_>) -> bool {
+fn is_one_place(call: &RequestContext<'_>) -> bool {
     !call.kind.namespaced() || !call.request.namespace.is_empty()
 }
 
 /// The rules of `sendInitialEvents`.
-fn initial_events(call: &Call<'_>) -> Result<Option<bool>, ApiError> {
+fn initial_events(call: &RequestContext<'_>) -> Result<Option<bool>, ApiError> {
     let matching = call.query.text("resourceVersionMatch");
     if call.query.get("sendInitialEvents").is_none() {
         return match matching {
@@ -150,7 +150,11 @@ fn initial_events(call: &Call<'_>) -> Result<Option<bool>, ApiError> {
     }
 }
 
-fn state_at(call: &Call<'_>, revision: Revision, selection: &Selection) -> Vec<Arc<Stored>> {
+fn state_at(
+    call: &RequestContext<'_>,
+    revision: Revision,
+    selection: &Selection,
+) -> Vec<Arc<Stored>> {
     // The revision was current a moment ago: it cannot have been compacted.
     let Ok(snapshot) = call.server.store.snapshot_at(revision) else { return Vec::new() };
     let prefix = call.prefix();

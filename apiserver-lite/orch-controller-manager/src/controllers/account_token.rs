@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 use std::sync::Arc;
 
-use apiserver_token::{KeyError, LastingToken, SigningKey, jwt};
+use apiserver_token::{KeyError, LegacyToken, SigningKey, jwt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proto_api::core::v1::{ObjectReference, Secret, ServiceAccount};
@@ -181,7 +181,7 @@ impl TokenSigner<'_> {
     }
 
     fn token(&self, account: &ServiceAccount, secret: &str) -> Result<String, KeyError> {
-        let token = LastingToken {
+        let token = LegacyToken {
             namespace: account.metadata.namespace.clone(),
             secret: secret.to_owned(),
             account: account.metadata.name.clone(),

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::allowed::{NOT_ALLOWED, Own};
-use super::place::{Place, Scheme, Trust};
+use super::target::{ProxyTarget, Scheme, Trust};
 
 /// Longest wait for a connection, TLS handshake included.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
@@ -92,13 +92,17 @@ impl NodeProxy {
     ///
     /// # Errors
     /// `ConnectError`; nothing is tried twice.
-    pub async fn connect(&self, place: &Place, own: &Own) -> Result<Box<dyn Stream>, ConnectError> {
+    pub async fn connect(
+        &self,
+        place: &ProxyTarget,
+        own: &Own,
+    ) -> Result<Box<dyn Stream>, ConnectError> {
         tokio::time::timeout(CONNECT_MAX, self.open(place, own))
             .await
             .map_err(|_| ConnectError::TimedOut)?
     }
 
-    async fn open(&self, place: &Place, own: &Own) -> Result<Box<dyn Stream>, ConnectError> {
+    async fn open(&self, place: &ProxyTarget, own: &Own) -> Result<Box<dyn Stream>, ConnectError> {
         let found = tokio::net::lookup_host((place.host.as_str(), place.port)).await;
         let addresses: Vec<SocketAddr> = found.map_err(ConnectError::Io)?.collect();
         if addresses.iter().any(|address| !own.allows(*address, place.rule)) {

@@ -24,8 +24,8 @@ fn object(engine: &Engine, kind: &str, group: &str, body: serde_json::Value) -> 
     engine.decode(kind, Format::Json, body.as_bytes(), Strictness::Ignore).unwrap().object
 }
 
-fn wish(grace_secs: Option<i64>, propagation: Option<Propagation>) -> DeleteWish {
-    DeleteWish { grace_secs, propagation, ..DeleteWish::default() }
+fn wish(grace_secs: Option<i64>, propagation: Option<Propagation>) -> DeleteOptions {
+    DeleteOptions { grace_secs, propagation, ..DeleteOptions::default() }
 }
 
 /// A pod as a store of an older server may hold it.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// Who such a token speaks for, and the secret that it lies in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LastingToken {
+pub struct LegacyToken {
     /// Namespace of both.
     pub namespace: String,
     /// Name of the secret.
@@ -16,7 +16,7 @@ pub struct LastingToken {
     pub account_uid: String,
 }
 
-impl LastingToken {
+impl LegacyToken {
     /// Whether claims say that they are of this sort; their issuer is not a URL but a word.
     #[must_use]
     pub fn is(names: &Names, claims: &Map<String, Value>) -> bool {
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn claims_are_the_ecosystems_and_come_back() {
         let names = Names::new(Profile::Kubernetes);
-        let token = LastingToken {
+        let token = LegacyToken {
             namespace: "a".into(),
             secret: "default-token-x".into(),
             account: "default".into(),
@@ -76,10 +76,10 @@ mod tests {
         assert_eq!(claims["iss"], "kubernetes/serviceaccount");
         assert_eq!(claims["sub"], "system:serviceaccount:a:default");
         assert_eq!(claims["kubernetes.io/serviceaccount/secret.name"], "default-token-x");
-        assert!(LastingToken::is(names, &claims));
-        assert_eq!(LastingToken::read(names, &claims), Some(token));
+        assert!(LegacyToken::is(names, &claims));
+        assert_eq!(LegacyToken::read(names, &claims), Some(token));
         claims.insert("kubernetes.io/serviceaccount/service-account.uid".into(), "".into());
-        assert_eq!(LastingToken::read(names, &claims), None);
-        assert!(!LastingToken::is(Names::new(Profile::default()), &claims));
+        assert_eq!(LegacyToken::read(names, &claims), None);
+        assert!(!LegacyToken::is(Names::new(Profile::default()), &claims));
     }
 }

@@ -6,7 +6,7 @@ use apiserver_schema::update::{Subresource, merge_for_update};
 use apiserver_schema::{DecodeError, Decoded, FieldErrors, Format, Object, Strictness};
 use apiserver_store::{Write, WriteError};
 
-use super::{Answer, Call, Effects};
+use super::{Effects, RequestContext, VerbResponse};
 use crate::admission::{self, Operation};
 use crate::key;
 use crate::record::{Draft, Stored};
@@ -18,28 +18,28 @@ pub const CONFLICT_TRIES: usize = 16;
 
 /// What a change insists on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
+pub enum Precondition {
     /// The caller read this version and wants to change just that one.
     IfUnchanged,
     /// Apply to whatever is there now.
-    Whatever,
+    Unconditional,
 }
 
 /// Outcome of one try to change an object.
-pub enum Tried {
+pub enum UpdateAttempt {
     /// Done, or nothing to do.
-    Done(Answer),
+    Done(VerbResponse),
     /// Another write came first; this is what is there now.
-    Overtaken,
+    Conflict,
 }
 
 /// Decodes a body as the kind of the request's resource.
 ///
 /// # Errors
 /// 400 naming what is wrong with it.
-pub fn decode(call: &Call<'_>, body: &[u8], format: Format) -> Result<Decoded, ApiError> {
-    let mut decoded = decode_as(call, &call.shown, body, format)?;
-    if !Arc::ptr_eq(&call.shown, &call.kind) {
+pub fn decode(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<Decoded, ApiError> {
+    let mut decoded = decode_as(call, &call.requested_version, body, format)?;
+    if !Arc::ptr_eq(&call.requested_version, &call.kind) {
         decoded.object = versions::convert(&decoded.object, &call.kind);
     }
     Ok(decoded)
@@ -50,7 +50,7 @@ pub fn decode(call: &Call<'_>, body: &[u8], format: Format) -> Result<Decoded, A
 /// # Errors
 /// 400 naming what is wrong with it.
 pub fn decode_as(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     kind: &Arc<apiserver_schema::Kind>,
     body: &[u8],
     format: Format,
@@ -63,7 +63,7 @@ pub fn decode_as(
 ///
 /// # Errors
 /// 422 for an unknown value.
-pub fn strictness(call: &Call<'_>) -> Result<Strictness, ApiError> {
+pub fn strictness(call: &RequestContext<'_>) -> Result<Strictness, ApiError> {
     match call.query.text("fieldValidation") {
         None | Some("Warn") => Ok(Strictness::Warn),
         Some("Ignore") => Ok(Strictness::Ignore),
@@ -121,12 +121,12 @@ pub fn write_failed(error: &WriteError<Stored>) -> ApiError {
 /// # Errors
 /// Whatever admission, validation and the store have against it.
 pub async fn commit_update(
-    call: &Call<'_>,
+    call: &RequestContext<'_>,
     old: &Arc<Stored>,
     mut wanted: Object,
     subresource: Subresource,
     effects: Effects,
-) -> Result<Tried, ApiError> {
+) -> Result<UpdateAttempt, ApiError> {
     let before = old.object();
     // Before the merge: a new generation is one that differs from the old object with its defaults.
     call.server.engine.default(&mut wanted);
@@ -142,41 +142,56 @@ pub async fn commit_update(
     let checked = call.server.engine.validate_update(before, &object, subresource);
     checked.map_err(|errors| invalid(&object, &errors))?;
     if object == *before {
-        return Ok(Tried::Done(Answer::Stored { code: 200, record: old.clone() }));
+        return Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record: old.clone() }));
     }
     let reserved = registry::reserve(call.server, &mut object, Some(before))?;
     if effects == Effects::DryRun {
-        return Ok(Tried::Done(Answer::Object { code: 200, object: Box::new(object) }));
+        return Ok(UpdateAttempt::Done(VerbResponse::Object {
+            code: 200,
+            object: Box::new(object),
+        }));
     }
     let tried = store(call, old, object).await?;
-    if matches!(tried, Tried::Done(_)) {
+    if matches!(tried, UpdateAttempt::Done(_)) {
         reserved.keep();
     }
     Ok(tried)
 }
 
-async fn store(call: &Call<'_>, old: &Arc<Stored>, object: Object) -> Result<Tried, ApiError> {
+async fn store(
+    call: &RequestContext<'_>,
+    old: &Arc<Stored>,
+    object: Object,
+) -> Result<UpdateAttempt, ApiError> {
     let key = key::object(&object.kind, object.namespace(), object.name());
     // The last finalizer of a deleted object went away: the object follows.
     if registry::is_finished(&object) {
         return match call.server.store.write(Write::delete(key, old.revision())).await {
             Ok(committed) => {
                 registry::release(call.server, committed.record.object());
-                Ok(Tried::Done(Answer::Stored { code: 200, record: committed.record }))
+                Ok(UpdateAttempt::Done(VerbResponse::Stored {
+                    code: 200,
+                    record: committed.record,
+                }))
             }
             Err(error) => overtaken(call, &error),
         };
     }
     let draft = Draft::new(&call.server.engine, object);
     match call.server.store.write(Write::update(key, old.revision(), draft)).await {
-        Ok(committed) => Ok(Tried::Done(Answer::Stored { code: 200, record: committed.record })),
+        Ok(committed) => {
+            Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record: committed.record }))
+        }
         Err(error) => overtaken(call, &error),
     }
 }
 
-fn overtaken(call: &Call<'_>, error: &WriteError<Stored>) -> Result<Tried, ApiError> {
+fn overtaken(
+    call: &RequestContext<'_>,
+    error: &WriteError<Stored>,
+) -> Result<UpdateAttempt, ApiError> {
     match error {
-        WriteError::Conflict { .. } => Ok(Tried::Overtaken),
+        WriteError::Conflict { .. } => Ok(UpdateAttempt::Conflict),
         WriteError::NotFound { .. } => Err(ApiError::not_found(call.about())),
         other => Err(write_failed(other)),
     }

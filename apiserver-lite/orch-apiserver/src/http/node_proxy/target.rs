@@ -13,7 +13,7 @@ use crate::status::{About, ApiError};
 
 /// The other end of a proxied request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct ProxyTarget {
     /// Encryption.
     pub scheme: Scheme,
     /// Who is expected there.
@@ -49,7 +49,7 @@ pub enum Trust {
 /// Port of node agents that do not say.
 const NODE_PORT: u16 = 10250;
 
-impl Place {
+impl ProxyTarget {
     /// `host:port`, brackets around an IPv6 address.
     #[must_use]
     pub fn authority(&self) -> String {
@@ -71,7 +71,7 @@ pub fn find(
     request: &ResourceRequest,
     query: &Query,
     raw_query: &str,
-) -> Result<Place, ApiError> {
+) -> Result<ProxyTarget, ApiError> {
     match (request.resource.as_str(), request.subresource.as_str()) {
         ("nodes", _) => {
             let (scheme, name, port) = target(&request.name)?;
@@ -79,10 +79,10 @@ pub fn find(
             let path = with_query(rest(request), raw_query);
             let port = if port.is_empty() { agent.port } else { number("node", request, port)? };
             if port == agent.port {
-                return Ok(Place { rule: Rule::Proxy, path, ..agent });
+                return Ok(ProxyTarget { rule: Rule::Proxy, path, ..agent });
             }
             let trust = Trust::Workload;
-            Ok(Place { scheme, trust, rule: Rule::Proxy, host: agent.host, port, path })
+            Ok(ProxyTarget { scheme, trust, rule: Rule::Proxy, host: agent.host, port, path })
         }
         ("pods", "proxy") => pod_proxy(server, request, raw_query),
         ("services", _) => service_proxy(server, request, raw_query),
@@ -92,7 +92,7 @@ pub fn find(
 }
 
 /// The node agent of the node `name`.
-fn node(server: &Server, name: &str) -> Result<Place, ApiError> {
+fn node(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
     let about = About { group: "", kind: "nodes", name };
     let found = server.find_in("", "nodes", "", name).ok_or_else(|| ApiError::not_found(about))?;
     let object = found.object();
@@ -108,7 +108,7 @@ fn node(server: &Server, name: &str) -> Result<Place, ApiError> {
     let port =
         port.and_then(apiserver_schema::Value::as_int).and_then(|port| u16::try_from(port).ok());
     let port = port.filter(|port| *port != 0).unwrap_or(NODE_PORT);
-    Ok(Place {
+    Ok(ProxyTarget {
         scheme: Scheme::Https,
         trust: Trust::Node,
         rule: Rule::Agent,
@@ -141,7 +141,7 @@ fn pod_action(
     request: &ResourceRequest,
     action: &str,
     query: &Query,
-) -> Result<Place, ApiError> {
+) -> Result<ProxyTarget, ApiError> {
     let pod = pod(server, &request.namespace, &request.name)?;
     let (namespace, name) = (&request.namespace, &request.name);
     if action == "log" {
@@ -288,7 +288,7 @@ fn pod_proxy(
     server: &Server,
     request: &ResourceRequest,
     raw_query: &str,
-) -> Result<Place, ApiError> {
+) -> Result<ProxyTarget, ApiError> {
     let (scheme, name, port) = target(&request.name)?;
     let pod = pod(server, &request.namespace, name)?;
     let named = || {
@@ -307,7 +307,7 @@ fn pod_proxy(
     if host.is_empty() {
         return Err(ApiError::unavailable(format!("pod {name:?} has no address")));
     }
-    Ok(Place {
+    Ok(ProxyTarget {
         scheme,
         trust: Trust::Workload,
         rule: Rule::Proxy,
@@ -321,7 +321,7 @@ fn service_proxy(
     server: &Server,
     request: &ResourceRequest,
     raw_query: &str,
-) -> Result<Place, ApiError> {
+) -> Result<ProxyTarget, ApiError> {
     let (scheme, name, port) = target(&request.name)?;
     let about = About { group: "", kind: "services", name };
     let service = server.find_in("", "services", &request.namespace, name);
@@ -346,7 +346,7 @@ fn service_proxy(
         if let (Some(port), Some(host)) = (port, address) {
             let path = with_query(rest(request), raw_query);
             let trust = Trust::Workload;
-            return Ok(Place { scheme, trust, rule: Rule::Proxy, host, port, path });
+            return Ok(ProxyTarget { scheme, trust, rule: Rule::Proxy, host, port, path });
         }
     }
     Err(none())

@@ -17,7 +17,7 @@ const TURN: Duration = Duration::from_micros(30);
 const WINDOW_MAX: Duration = Duration::from_millis(40);
 
 /// Everybody who watches, by collection.
-pub struct Crowds {
+pub struct WatchBatches {
     by_prefix: Mutex<HashMap<String, Weak<Crowd>>>,
     start: Instant,
 }
@@ -37,13 +37,13 @@ pub struct Member {
     start: Instant,
 }
 
-impl Default for Crowds {
+impl Default for WatchBatches {
     fn default() -> Self {
         Self { by_prefix: Mutex::default(), start: Instant::now() }
     }
 }
 
-impl Crowds {
+impl WatchBatches {
     /// Adds a watcher of what is stored below `prefix`.
     pub fn join(&self, prefix: &str) -> Member {
         let mut by_prefix = self.by_prefix.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn few_are_served_at_once_and_many_in_turns() {
-        let crowds = Crowds::default();
+        let crowds = WatchBatches::default();
         let alone = crowds.join("/core/pods/");
         assert_eq!(alone.turn(Instant::now()), None);
         let members: Vec<Member> = (0..1000).map(|_| crowds.join("/core/configmaps/")).collect();

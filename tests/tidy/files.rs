@@ -31,7 +31,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ("proxy/kernel/src/sysctl.rs", "fs::write(", "the kernel's own file in /proc"),
     ("proxy/orch-proxy/src/host.rs", "fs::write(", "the kernel's own files in /proc and /sys"),
     // What is opened and never made.
-    ("agent/orchlet/src/pods/last_words.rs", "File::options()", "read of what a container wrote"),
+    ("agent/orchlet/src/pods/termination_message.rs", "File::options()", "read of what a container wrote"),
     // What containers see, made beneath an open descriptor.
     ("agent/volume/src/beneath.rs", "mkdirat(", "the one way to make a directory by descriptor"),
     ("agent/volume/src/tree.rs", "OFlags::CREATE", "payloads: closed until they have their owner"),

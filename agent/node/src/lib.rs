@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
+pub mod adaptive_limit;
 pub mod admission;
 pub mod cgroup;
 pub mod eviction;
@@ -21,9 +22,8 @@ pub mod qos;
 pub mod resources;
 pub mod shutdown;
 pub mod status;
-pub mod support;
 pub mod sysctls;
-pub mod width;
+pub mod unsupported_fields;
 
 #[cfg(test)]
 mod testing;

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[cfg(not(test))]
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use agent_pod::seen::Now;
+use agent_pod::observed::Now;
 #[cfg(not(test))]
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;

@@ -20,15 +20,15 @@ use agent_node::eviction::thresholds::Threshold;
 use agent_node::eviction::{Readings, Signal};
 use agent_node::image_gc::Limits;
 use agent_node::priority;
+use agent_pod::desired::{Source, Verdict};
 use agent_pod::events::{PodEvent, Severity};
-use agent_pod::want::{Source, Verdict};
 use proto_client::events::EventKind;
 use proto_daemon::statusz::TaskStatus;
 
 use crate::clock;
-use crate::images::collect::Goal;
+use crate::images::image_gc::Goal;
 use crate::node_events::NodeEvents;
-use crate::pods::parts::{Known, Parts};
+use crate::pods::pod_context::{Known, Parts};
 use measure::{Extent, Measured, measure};
 
 /// Between two looks when nothing calls for one sooner.

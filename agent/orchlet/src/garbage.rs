@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 
 use crate::log_files::{Entry, LogDirectory};
 use crate::log_links;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(300);

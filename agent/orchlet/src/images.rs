@@ -4,12 +4,12 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-pub mod collect;
+mod credentials;
+pub mod image_gc;
 pub mod import_dir;
-mod logins;
 mod provider;
-mod slots;
-mod standstill;
+mod pull_queue;
+mod pull_stall;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -28,14 +28,14 @@ use proto_api::core::v1::Pod;
 use proto_daemon::panics;
 use proto_daemon::rate::Rate;
 
-pub use logins::{Logins, missing_secrets};
+pub use credentials::{Logins, missing_secrets};
 pub use provider::Providers;
-pub use standstill::STANDSTILL;
+pub use pull_stall::STANDSTILL;
 
 use crate::clock;
-use crate::pods::seams::Sources;
-use slots::{Rank, Slots};
-use standstill::Watch;
+use crate::pods::ports::Sources;
+use pull_queue::{Rank, Slots};
+use pull_stall::Watch;
 
 /// Images, shared by all pods.
 pub struct Images {

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use agent_pod::seen::{ContainerSeen, InstanceState};
+use agent_pod::observed::{ContainerSeen, InstanceState};
 use agent_pod::translate::log_directory_of;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::Pod;

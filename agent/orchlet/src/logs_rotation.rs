@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 
 use crate::log_files::LogDirectory;
 use crate::metrics::AgentMetrics;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 use plan::{Act, plan};
 
 pub use plan::Limits;

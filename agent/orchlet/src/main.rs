@@ -7,16 +7,12 @@ mod bootstrap;
 mod certificates;
 mod clock;
 mod config;
-mod csi;
 mod csi_node;
-#[cfg(test)]
-mod every_field;
 mod eviction;
 #[cfg(test)]
 mod extremes;
 mod garbage;
 mod images;
-mod in_use;
 mod journal;
 mod log_files;
 mod log_links;
@@ -25,11 +21,14 @@ mod metrics;
 mod network;
 mod node;
 mod node_events;
-mod objects;
+mod object_cache;
 mod oom;
-mod place;
+mod persistent_volumes;
+mod pod_cgroups;
+mod pod_environment;
+#[cfg(test)]
+mod pod_field_coverage;
 mod pods;
-mod provision;
 mod reports;
 mod resolver;
 mod server;
@@ -37,17 +36,18 @@ mod shutdown;
 mod sources;
 mod timeline;
 mod volumes;
+mod volumes_in_use;
 
 use std::process::ExitCode;
 
-use agent_runtime::hold;
+use agent_runtime::connection_keeper;
 use proto_daemon::exit::{Failure, conclude, parse_flags};
 use proto_daemon::runtime::{self, Threads};
 
 fn main() -> ExitCode {
     proto_daemon::panics::install();
-    if std::env::args_os().nth(1).is_some_and(|first| first == hold::ARGUMENT) {
-        return hold::run();
+    if std::env::args_os().nth(1).is_some_and(|first| first == connection_keeper::ARGUMENT) {
+        return connection_keeper::run();
     }
     let flags: config::Flags = match parse_flags() {
         Ok(flags) => flags,

@@ -1,8 +1,8 @@
 //! What the agent counts, with the names that the ecosystem's dashboards use: the prefix follows the naming profile, the rest is
 //! theirs. What can be seen is read when somebody asks; only what happens is counted as it happens.
 
-mod acts;
 mod collect;
+mod operations;
 mod register;
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use proto_api::names::Names;
 use proto_daemon::exit::chain;
 use proto_daemon::metrics::Metrics;
 
-pub(crate) use acts::{Acts, plugin};
 pub use collect::{PodGauges, Registrations};
+pub(crate) use operations::{Acts, plugin};
 use register::{BUCKETS, Register};
 
 /// For pods, whose images may have to be pulled.

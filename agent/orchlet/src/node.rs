@@ -21,7 +21,7 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::node_events::NodeEvents;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 
 /// Pause between failed attempts.
 const RETRY: Duration = Duration::from_secs(1);

@@ -4,34 +4,34 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 pub mod act;
+pub mod action_context;
+pub mod action_result;
 mod admit;
-pub mod busy;
-pub mod effect;
 pub mod hooks;
+pub mod in_flight;
 pub mod in_hand;
 mod inbox;
-pub mod last_words;
-pub mod parts;
+pub mod pod_context;
+pub mod ports;
+pub mod probe_worker;
 pub mod probes;
-pub mod probing;
-pub mod publish;
 pub mod pulling;
 mod quarantine;
-pub mod restarts;
-pub mod scene;
-pub mod seams;
+pub mod restart_limiter;
+pub mod runtime_limiter;
 pub mod shown;
-pub mod turns;
-mod waiting;
+mod static_pod_queue;
+pub mod status_patch;
+pub mod termination_message;
 pub mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use agent_pod::desired::{Source, grace_of};
 use agent_pod::events::{PodEvent, Severity};
-use agent_pod::memory::Memory;
-use agent_pod::want::{Source, grace_of};
+use agent_pod::record::Memory;
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod};
@@ -46,9 +46,9 @@ use crate::journal::Record;
 use crate::timeline::Outcome;
 use in_hand::Hand;
 use inbox::{Full, Inbox};
-use parts::Parts;
+use pod_context::Parts;
 use quarantine::Suspects;
-use waiting::{Overdue, Waiting};
+use static_pod_queue::{Overdue, Waiting};
 use worker::{Held, Order, Start, Worker};
 
 /// News of one pod's runtime objects that wait for its task. More than a pod has containers; a full queue becomes one look.
@@ -510,6 +510,6 @@ fn remains_of(uid: &str, namespace: &str, name: &str, containers: &[String]) -> 
 }
 
 #[cfg(test)]
-pub mod bench;
+pub mod test_support;
 #[cfg(test)]
 mod tests;

@@ -10,9 +10,9 @@ use proto_client::events::{EventKind, Recorder, reference};
 use proto_client::{Client, ClientError, DeleteParams, ObjectKey, Patch, Store, WriteParams};
 use proto_daemon::exit::chain;
 
-use crate::pods::publish;
-use crate::pods::seams::{ReportError, Reported, Reports, StatusChange};
+use crate::pods::ports::{ReportError, Reported, Reports, StatusChange};
 use crate::pods::shown::Answer;
+use crate::pods::status_patch;
 use crate::sources::mirrors::is_mirror_of;
 
 /// Reports to an API server.
@@ -45,17 +45,18 @@ impl ClusterReports {
         let Some((uid, mirror)) = self.object(pod) else {
             return Err(ReportError("the static pod has no mirror yet".to_owned()));
         };
-        if mirror.as_ref().is_some_and(|m| publish::takes_back(from, &m.status, to)) {
+        if mirror.as_ref().is_some_and(|m| status_patch::takes_back(from, &m.status, to)) {
             return Err(ReportError("what its mirror shows has not been heard yet".to_owned()));
         }
         let from = mirror.as_ref().map_or(from, |m| &m.status);
-        if let Some(mirror) = mirror.as_ref().filter(|_| !whole && !publish::differs(from, to)) {
+        if let Some(mirror) = mirror.as_ref().filter(|_| !whole && !status_patch::differs(from, to))
+        {
             return Ok(shown((**mirror).clone()));
         }
         let unknown = PodStatus::default();
         let from = if whole { &unknown } else { from };
         let api = self.client.within::<Pod>(&pod.metadata.namespace);
-        let patch = Patch::Strategic(publish::patch(&uid, from, to));
+        let patch = Patch::Strategic(status_patch::patch(&uid, from, to));
         match api.patch_status(&pod.metadata.name, &patch, &WriteParams::default()).await {
             Ok(written) => Ok(shown(written)),
             // The object is gone, or is another of the same name.

@@ -19,13 +19,13 @@ use std::time::Duration;
 use agent_host::dbus::BusError;
 use agent_host::logind::{Inhibitor, Logind};
 use agent_node::shutdown::{Groups, TERMINATED_MESSAGE, TERMINATED_REASON};
-use agent_pod::want::Verdict;
+use agent_pod::desired::Verdict;
 use proto_client::events::EventKind;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
 
 use crate::node_events::NodeEvents;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 
 /// Between two tries to reach the session service.
 const RETRY: Duration = Duration::from_secs(30);

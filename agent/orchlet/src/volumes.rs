@@ -1,7 +1,7 @@
 //! Volumes of pods: joins the volume crate, which blocks, with the objects and tokens that volumes are filled from.
 
-mod again;
-mod following;
+mod republish_queue;
+mod subpath_refresh;
 mod tokens;
 
 use std::collections::BTreeMap;
@@ -28,15 +28,15 @@ use proto_daemon::panics;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use self::again::Again;
-use self::following::Following;
+use self::republish_queue::Again;
+use self::subpath_refresh::Following;
 pub use self::tokens::{Issuer, issuer};
 use self::tokens::{OfPod, Token, Tokens};
 use crate::clock;
-use crate::csi::{self, NodePersistent, REPUBLISH_PERIOD};
 use crate::metrics::{Acts, plugin};
+use crate::persistent_volumes::{self, NodePersistent, REPUBLISH_PERIOD};
 use crate::pods::in_hand::Hand;
-use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources, VolumeFill, WantedPart};
+use crate::pods::ports::{Line, MountedVolumes, PodVolumes, Sources, VolumeFill, WantedPart};
 
 /// How long a reader that has opened the generation before a switch is given to finish.
 const SWEEP_AFTER: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ struct Driven {
     pod: Arc<Pod>,
     volumes: Vec<Persistent>,
     known: Known,
-    tokens: csi::Tokens,
+    tokens: persistent_volumes::Tokens,
 }
 
 impl NodeVolumes {
@@ -303,7 +303,7 @@ async fn set_up_each(persistent: &NodePersistent, driven: &Driven) -> Made {
     for volume in &driven.volumes {
         let began = Instant::now();
         let done = persistent.set_up(&driven.pod, volume, &driven.known, &driven.tokens).await;
-        let plugin = csi::plugin(&volume.backing, persistent.acts.domain());
+        let plugin = persistent_volumes::plugin(&volume.backing, persistent.acts.domain());
         persistent.acts.volume("volume_mount", &plugin, began.elapsed(), done.is_ok());
         match done {
             Ok(there) => {
@@ -316,7 +316,7 @@ async fn set_up_each(persistent: &NodePersistent, driven: &Driven) -> Made {
 }
 
 /// Tokens as drivers are given them.
-fn for_drivers(tokens: &OfPod) -> csi::Tokens {
+fn for_drivers(tokens: &OfPod) -> persistent_volumes::Tokens {
     let each = |(want, token): (&TokenWant, &Token)| {
         let (text, expires) = (token.text.clone(), token.expires.clone());
         let audience = want.audience.clone();

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::backoff::Step;
-use crate::memory::{Ending, Memory, Why};
+use crate::desired::{PodWant, Presence, RestartPolicy, Role, Source};
+use crate::observed::{ContainerSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
 use crate::plan::{Action, Next, StopWhy};
-use crate::seen::{ContainerSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
-use crate::want::{PodWant, Presence, RestartPolicy, Role, Source};
+use crate::record::{Ending, Memory, Why};
 
 /// What a sidecar gets at least between the polite and the forced stop, when others have used the pod's grace period up.
 const SIDECAR_GRACE: Duration = Duration::from_secs(2);

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use proto_api::core::v1::Pod;
 
 use crate::backoff::Step;
+use crate::desired::{PodWant, Presence, RestartPolicy, Role};
 use crate::handler::Handler;
-use crate::memory::{Doom, Memory};
 use crate::plan::{Action, StopWhy};
 use crate::probe::{Outcome, ProbeKind};
-use crate::want::{PodWant, Presence, RestartPolicy, Role};
+use crate::record::{Doom, Memory};
 
 /// Whether an event is ordinary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +275,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::want::Source;
+    use crate::desired::Source;
     use proto_api::core::v1::{Container, Pod};
 
     fn want() -> PodWant {
@@ -283,7 +283,7 @@ mod tests {
         pod.metadata.name = "p".into();
         pod.spec.containers = vec![Container { name: "c".into(), ..Container::default() }];
         pod.spec.init_containers = vec![Container { name: "i".into(), ..Container::default() }];
-        PodWant::from_pod(&pod, Source::Api, "BestEffort", &[], |_| crate::want::Config::Ready)
+        PodWant::from_pod(&pod, Source::Api, "BestEffort", &[], |_| crate::desired::Config::Ready)
     }
 
     #[test]

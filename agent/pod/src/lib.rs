@@ -17,9 +17,9 @@
 pub mod lifecycle;
 pub mod plan;
 
-pub mod memory;
-pub mod seen;
-pub mod want;
+pub mod desired;
+pub mod observed;
+pub mod record;
 
 pub mod backoff;
 mod ending;
@@ -36,8 +36,8 @@ pub mod env;
 pub mod expand;
 pub mod fault;
 pub mod hosts;
+pub mod kubelet_adoption;
 pub mod node_facts;
-pub mod predecessor;
 pub mod security;
 pub mod spec;
 pub mod translate;

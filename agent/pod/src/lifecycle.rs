@@ -25,14 +25,14 @@
 use std::collections::BTreeSet;
 
 use crate::backoff::Step;
+use crate::desired::PodWant;
 use crate::ending::{self, needs_stop};
-use crate::memory::{Admission, Memory, PostStart};
+use crate::observed::{InstanceState, Now, PodSeen, VolumesSeen};
 use crate::plan::{Action, Next, Plan, Stage};
 use crate::probe::{ProbeKind, ProbeOrder, ProbeWant};
-use crate::seen::{InstanceState, Now, PodSeen, VolumesSeen};
+use crate::record::{Admission, Memory, PostStart};
 use crate::start;
 use crate::status;
-use crate::want::PodWant;
 
 /// Decides what happens to a pod now. Total: every combination of inputs has an answer.
 ///

@@ -5,10 +5,10 @@ use std::time::Duration;
 use proto_api::core::v1::PodStatus;
 
 use crate::backoff::Step;
-use crate::memory::{Doom, Memory};
+use crate::desired::PodWant;
+use crate::observed::{ContainerSeen, InstanceState, PodSeen};
 use crate::probe::{ProbeOrder, ProbeWant, Probes};
-use crate::seen::{ContainerSeen, InstanceState, PodSeen};
-use crate::want::PodWant;
+use crate::record::{Doom, Memory};
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Probes: what is asked, when, and what the answers of one probe amount to. Pure; who asks is the program.
 //!
 //! A verdict belongs to one instance of a container and changes only after as many equal answers in a row as the probe's
-//! threshold says. Verdicts are remembered ([`crate::memory::Health`]), counts are not: a restarted agent starts to count
+//! threshold says. Verdicts are remembered ([`crate::record::Health`]), counts are not: a restarted agent starts to count
 //! anew and flips nothing before it has counted.
 
 use std::time::Duration;
@@ -102,7 +102,7 @@ impl ProbeWant {
             grace: probe
                 .termination_grace_period_seconds
                 .filter(|value| *value >= 0)
-                .map(crate::want::secs),
+                .map(crate::desired::secs),
         }
     }
 }

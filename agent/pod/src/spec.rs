@@ -14,7 +14,7 @@ pub mod labels {
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
     /// Name of the container in the pod.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-    /// Annotation: hash of the whole container as other agents compare it, see [`crate::predecessor::whole_hash`]; for them only.
+    /// Annotation: hash of the whole container as other agents compare it, see [`crate::kubelet_adoption::whole_hash`]; for them only.
     pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
     /// Annotation: hash of the part of the container that forces a new instance when it changes. No other agent writes it.
     pub const DEFINITION_HASH: &str = "io.kubernetes.container.definitionHash";

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::backoff::Step;
-use crate::memory::{Admission, ContainerMemory, Memory, PostStart};
+use crate::desired::{Config, ContainerWant, PullPolicy, Role};
+use crate::observed::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
 use crate::plan::{Action, Next, Stage, StopWhy};
-use crate::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
-use crate::want::{Config, ContainerWant, PullPolicy, Role};
+use crate::record::{Admission, ContainerMemory, Memory, PostStart};
 
 /// How often an image that may not be pulled is looked for again.
 const ABSENT_IMAGE_RECHECK: Duration = Duration::from_secs(10);

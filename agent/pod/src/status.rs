@@ -9,13 +9,13 @@ use proto_api::core::v1::{
 use proto_api::{Time, duration};
 
 use crate::backoff::{Step, Trouble};
-use crate::memory::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
+use crate::desired::{Config, ContainerWant, PodWant, PullPolicy, Role};
+use crate::observed::Now;
+use crate::observed::{ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen};
 use crate::plan::Stage;
-use crate::seen::Now;
-use crate::seen::{ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen};
+use crate::record::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
 use crate::start::{is_backing_off, usable_image};
 use crate::termination;
-use crate::want::{Config, ContainerWant, PodWant, PullPolicy, Role};
 
 /// The complete status of a pod; updates phase and transition times in `memory`.
 pub(crate) fn status(

@@ -8,17 +8,17 @@ use agent_node::qos::{QosClass, oom_score_adj, qos_class};
 use proto_api::core::v1::{Container, Pod};
 use proto_api::names;
 
+use crate::desired::instance_hash;
 use crate::expand::expand;
 use crate::fault::TranslateError;
+use crate::kubelet_adoption::whole_hash;
 use crate::node_facts::NodeFacts;
-use crate::predecessor::whole_hash;
 use crate::security::ImageUser;
 use crate::spec::{
     ContainerConfig, ContainerResources, Mount, NamespaceScope, Namespaces, PortMapping, Protocol,
     SandboxConfig, labels,
 };
 use crate::volume_mounts::{self, VolumeOnHost};
-use crate::want::instance_hash;
 use crate::{bandwidth, dns, hosts, security};
 
 /// Directory of a pod's logs below `pod_logs_dir`.

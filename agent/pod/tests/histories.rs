@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use agent_pod::backoff::{CRASH_DELAY_MAX, Step};
-use agent_pod::handler::Handler;
-use agent_pod::lifecycle::plan;
-use agent_pod::memory::{Admission, Memory, Phase};
-use agent_pod::plan::{Action, Plan, Stage, StopWhy};
-use agent_pod::probe::{ProbeKind, ProbeOrder, ProbeWant, Probes};
-use agent_pod::seen::Now;
-use agent_pod::seen::{
-    ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen,
-};
-use agent_pod::want::{
+use agent_pod::desired::{
     Config, ContainerWant, PodWant, Presence, PullPolicy, RestartPolicy, Role, Source,
 };
+use agent_pod::handler::Handler;
+use agent_pod::lifecycle::plan;
+use agent_pod::observed::Now;
+use agent_pod::observed::{
+    ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen,
+};
+use agent_pod::plan::{Action, Plan, Stage, StopWhy};
+use agent_pod::probe::{ProbeKind, ProbeOrder, ProbeWant, Probes};
+use agent_pod::record::{Admission, Memory, Phase};
 use proptest::prelude::*;
 
 /// Something that happens to the pod.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_pod::seen::{ContainerSeen, InstanceState};
+use agent_pod::observed::{ContainerSeen, InstanceState};
 use agent_pod::spec::{ContainerConfig, NamespaceScope, Namespaces, SandboxConfig, labels};
 
 use crate::events::Happened;
@@ -282,7 +282,7 @@ impl Contract<'_> {
         tokio::time::timeout(PATIENCE, poll).await.expect("the sandbox goes");
     }
 
-    async fn ended(&self, id: &str) -> agent_pod::seen::Exit {
+    async fn ended(&self, id: &str) -> agent_pod::observed::Exit {
         let poll = async {
             loop {
                 if let InstanceState::Exited(exit) = self.seen(id).await.state {

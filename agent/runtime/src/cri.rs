@@ -3,11 +3,11 @@
 //! Here is the connection, how one call is made and how pods are listed; the calls themselves are in `calls.rs`. Translation of values
 //! lies in [`config`] (towards the runtime) and [`seen`] (from it).
 
-mod abridged;
 mod calls;
 pub(crate) mod config;
-mod placed;
-pub(crate) mod seen;
+mod exec_truncate;
+pub(crate) mod observed;
+mod sandbox_index;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use agent_pod::seen::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::observed::{ContainerSeen, Exit, InstanceState, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use futures_util::future::{try_join, try_join_all};
@@ -25,8 +25,8 @@ use proto_grpc::cri::v1::image_service_client::ImageServiceClient;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
-use self::placed::Placed;
-use crate::hold::{Busy, Holding};
+use self::sandbox_index::Placed;
+use crate::connection_keeper::{Busy, Holding};
 use crate::observe::{self, Ended};
 use crate::runtime::{OUTPUT_LEN_MAX, PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
 
@@ -94,7 +94,7 @@ impl CriRuntime {
         Ok(Self::over(connect(socket_path(endpoint)?, None), None))
     }
 
-    /// The same for a program that hands itself to [`crate::hold::run`] when it is started with [`crate::hold::ARGUMENT`]: calls that
+    /// The same for a program that hands itself to [`crate::connection_keeper::run`] when it is started with [`crate::connection_keeper::ARGUMENT`]: calls that
     /// are under way when it dies come to their end.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl CriRuntime {
         if let Some(status) = found(self.sandbox_status(id).await)? {
             return Ok(Some(Instance {
                 pod_uid: status.metadata.as_ref().map(|m| m.uid.clone()).unwrap_or_default(),
-                kind: InstanceKind::Sandbox(seen::sandbox(status)),
+                kind: InstanceKind::Sandbox(observed::sandbox(status)),
             }));
         }
         Ok(self.shown_container(id).await?.map(container))
@@ -178,7 +178,7 @@ impl CriRuntime {
         let Some(sandbox_id) = self.sandbox_of(id).await? else { return Ok(None) };
         let Some(status) = found(self.container_status(id).await)? else { return Ok(None) };
         let pod_uid = status.labels.get(labels::POD_UID).cloned().unwrap_or_default();
-        Ok(Some((pod_uid, seen::container(sandbox_id, status))))
+        Ok(Some((pod_uid, observed::container(sandbox_id, status))))
     }
 
     /// The sandbox of a container, asked for where it is not known yet.
@@ -388,7 +388,7 @@ fn grouped(
         pod.uid = metadata.uid;
         pod.namespace = metadata.namespace;
         pod.name = metadata.name;
-        pod.sandboxes.push(seen::sandbox(status));
+        pod.sandboxes.push(observed::sandbox(status));
     }
     for (sandbox_id, status) in containers {
         let label = |key: &str| status.labels.get(key).cloned().unwrap_or_default();
@@ -396,7 +396,7 @@ fn grouped(
         pod.uid = label(labels::POD_UID);
         pod.namespace = label(labels::POD_NAMESPACE);
         pod.name = label(labels::POD_NAME);
-        pod.containers.push(seen::container(sandbox_id, status));
+        pod.containers.push(observed::container(sandbox_id, status));
     }
     pods.into_values().collect()
 }

@@ -10,11 +10,11 @@ mod containerd;
 
 use std::time::Duration;
 
-use agent_pod::seen::{ContainerSeen, SandboxSeen};
+use agent_pod::observed::{ContainerSeen, SandboxSeen};
 use proto_grpc::cri::v1 as wire;
 use tokio::sync::mpsc;
 
-use crate::cri::{CriRuntime, Instance, InstanceKind, seen};
+use crate::cri::{CriRuntime, Instance, InstanceKind, observed};
 use crate::runtime::{Runtime as _, RuntimeError};
 
 /// Events that wait for the receiver. More than the containers of a full node, so that only a stuck receiver fills it;
@@ -146,10 +146,10 @@ async fn cri_stream(
         let container = event.containers_statuses.into_iter().find(|c| c.id == event.container_id);
         let happened = match container {
             Some(status) => {
-                let container = seen::container(sandbox.id, status);
+                let container = observed::container(sandbox.id, status);
                 Happened::Container { pod_uid, container }
             }
-            None => Happened::Sandbox { pod_uid, sandbox: seen::sandbox(sandbox) },
+            None => Happened::Sandbox { pod_uid, sandbox: observed::sandbox(sandbox) },
         };
         let _ = send.send(happened).await;
     }

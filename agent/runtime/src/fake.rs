@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_pod::seen::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::observed::{ContainerSeen, Exit, InstanceState, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, ContainerResources, NamespaceScope, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;

@@ -9,10 +9,10 @@
 
 pub mod runtime;
 
-mod arrivals;
+pub mod connection_keeper;
 pub mod cri;
 pub mod events;
-pub mod hold;
+mod pull_progress;
 
 pub mod image;
 pub mod import;
@@ -25,6 +25,6 @@ pub mod contract;
 #[cfg(feature = "testing")]
 pub mod fake;
 #[cfg(feature = "testing")]
-pub mod private;
+pub mod test_containerd;
 
 pub use runtime::{Answer, Runtime, RuntimeError};

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_pod::seen::{ContainerSeen, SandboxSeen};
+use agent_pod::observed::{ContainerSeen, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, TryFutureExt as _};

@@ -12,21 +12,21 @@ use agent_runtime::cri::CriRuntime;
 use agent_runtime::events::{self, Happened};
 use agent_runtime::image::{ImageFile, ImageTar};
 use agent_runtime::import::{self, Keep};
-use agent_runtime::{pause, private};
+use agent_runtime::{pause, test_containerd};
 use futures_util::FutureExt as _;
 
 const BUSYBOX: &str = "orch.local/busybox:1";
 
 /// A containerd of one test, and the cgroup in which its pods are.
 struct Containerd {
-    private: private::Containerd,
+    private: test_containerd::Containerd,
     cgroup: String,
     runtime: CriRuntime,
 }
 
 impl Containerd {
     async fn start(test: &str) -> Option<Self> {
-        let private = private::Containerd::start(test)?;
+        let private = test_containerd::Containerd::start(test)?;
         let cgroup = format!("/agent-runtime-test-{}-{test}", std::process::id());
         Some(Self { runtime: private.runtime.clone(), private, cgroup })
     }

@@ -3,9 +3,9 @@
 //! A new file system is complete before anyone can see it: it is made detached, written to if need be, and then moved onto its
 //! directory, which is named by a descriptor and not by a path that could be something else by then.
 
-pub mod follow;
 #[cfg(feature = "testing")]
 pub mod simulated;
+pub mod subpath_refresh;
 mod sys;
 
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};

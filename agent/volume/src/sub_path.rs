@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::host_path::HostPathError;
-use crate::mount::follow::Renewal;
+use crate::mount::subpath_refresh::Renewal;
 use crate::mount::{self, Extent};
 use crate::private::MODE as PRIVATE;
 use crate::sources::HostPathKind;
@@ -148,7 +148,7 @@ pub(crate) fn bind(
     let is_directory = FileType::from_raw_mode(wanted.st_mode) == FileType::Directory;
     make_target(parent, index, is_directory)?;
     mount::bind_below(part, parent, index, extent)?;
-    if follows { mount::follow::lead(parent, index) } else { Ok(()) }
+    if follows { mount::subpath_refresh::lead(parent, index) } else { Ok(()) }
 }
 
 /// A file under a name of its own in its volume's root, for which nothing takes the place of the file: what is mounted on it later stays
@@ -181,7 +181,7 @@ pub(crate) fn renew(
         return Ok(false);
     }
     drop(there);
-    match mount::follow::replace(part, parent, index, how) {
+    match mount::subpath_refresh::replace(part, parent, index, how) {
         // It started with what was not its first version, and that is gone from the volume: its next instance follows again.
         Err(Errno::NOENT) => Ok(false),
         done => done.map(|()| true),

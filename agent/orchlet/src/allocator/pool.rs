@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::seen::InstanceState;
+use agent_pod::observed::InstanceState;
 use agent_pod::spec::ContainerResources;
 use agent_runtime::Runtime;
 use proto_daemon::exit::chain;

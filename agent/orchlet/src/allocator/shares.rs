@@ -9,7 +9,7 @@ use agent_node::managers::devices::Inventory;
 use agent_node::managers::grant::containers;
 
 use super::Allocator;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 
 /// The pods of the node with what their containers have.
 pub struct Shown {

@@ -14,7 +14,7 @@ use crate::allocator::{Allocator, pool, settings, shares};
 use crate::config::Settings;
 use crate::journal::Journal;
 use crate::metrics::Acts;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 
 /// Directory of the plugins' sockets below the agent's.
 const PLUGINS_DIR: &str = "device-plugins";

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use agent_pod::desired::Source;
 use agent_pod::env::ServiceEnv;
-use agent_pod::want::Source;
 use proto_api::core::v1::{self, Pod};
 use proto_client::events::recorder;
 use proto_client::{Client, ListParams, Reflector, Store};
@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use super::Bound;
 use crate::config::node::event_rate;
 use crate::node_events::NodeEvents;
-use crate::objects::ClusterObjects;
+use crate::object_cache::ClusterObjects;
 use crate::pods::Said;
 use crate::reports::ClusterReports;
 use crate::sources::manifests::{Directory, Known, Origin, Teller};

@@ -20,12 +20,12 @@ use crate::bootstrap;
 use crate::certificates::Keeper;
 use crate::certificates::wanted::{Purpose, Wanted};
 use crate::config::{self, Settings};
-use crate::in_use::InUse;
 use crate::network;
 use crate::node::{self, NodeTask};
 use crate::node_events::NodeEvents;
-use crate::place::Bounded;
-use crate::pods::parts::Parts;
+use crate::pod_cgroups::Bounded;
+use crate::pods::pod_context::Parts;
+use crate::volumes_in_use::InUse;
 
 /// What the node is, from the machine and the settings.
 pub(super) fn describe(settings: &Settings, identity: &Identity) -> Result<Machine, Failure> {

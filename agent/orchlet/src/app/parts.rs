@@ -3,22 +3,22 @@
 use std::sync::{Arc, Mutex, RwLock};
 
 use agent_node::status;
-use agent_node::support::Abilities;
+use agent_node::unsupported_fields::Abilities;
 use agent_pod::node_facts::NodeFacts;
 use proto_api::core::v1::Node;
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
 use super::{Bound, processors};
-use crate::csi::NodePersistent;
-use crate::csi::helpers::{Helpers, OnNode};
 use crate::images::Images;
-use crate::objects::{NoObjects, Subscribe};
-use crate::pods::parts::{Parts, Verdicts};
+use crate::object_cache::{NoObjects, Subscribe};
+use crate::persistent_volumes::NodePersistent;
+use crate::persistent_volumes::helpers::{Helpers, OnNode};
+use crate::pod_environment::{Provision, RuntimeClasses};
+use crate::pods::pod_context::{Parts, Verdicts};
+use crate::pods::ports::Reports;
 use crate::pods::probes::NodeProbes;
-use crate::pods::restarts::Restarts;
-use crate::pods::seams::Reports;
-use crate::provision::{Provision, RuntimeClasses};
+use crate::pods::restart_limiter::Restarts;
 use crate::reports::NoReports;
 use crate::timeline::Timelines;
 use crate::volumes::{self, NodeVolumes};

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::Bound;
 use crate::bootstrap;
 use crate::metrics::PodGauges;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 use crate::server::agent::AgentView;
 use crate::server::measure::{Measure, Sites};
 use crate::server::open::{self, Opening};

@@ -15,12 +15,12 @@ use crate::config::{self, Settings, log_size};
 use crate::eviction::Evictor;
 use crate::garbage;
 use crate::images::import_dir::ImportDir;
-use crate::images::{Images, Logins, Providers, collect};
+use crate::images::{Images, Logins, Providers, image_gc};
 use crate::logs_rotation;
 use crate::metrics::Acts;
 use crate::node_events::NodeEvents;
 use crate::oom;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 use crate::shutdown::Shutdown;
 
 /// Where the session service is told how long to wait.
@@ -52,7 +52,7 @@ impl Bound {
         drain: &Drain,
     ) -> Arc<Shutdown> {
         let (flags, file) = (&self.settings.flags, &self.settings.file);
-        let collecting = collect::run(
+        let collecting = image_gc::run(
             parts.clone(),
             config::node::image_limits(file),
             events.clone(),

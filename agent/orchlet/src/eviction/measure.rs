@@ -12,12 +12,12 @@ use agent_node::eviction::Signal;
 use agent_node::eviction::rank::{ContainerUse, PodUse};
 use agent_pod::translate::log_directory;
 use agent_runtime::runtime::ContainerUsage;
-use agent_volume::look;
+use agent_volume::open_volume;
 use agent_volume::sources::Plugin;
 use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
 
-use crate::pods::parts::{Known, Parts};
+use crate::pods::pod_context::{Known, Parts};
 
 /// How long the runtime may take to say what containers use: a node that runs short does not wait for one that hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -133,7 +133,7 @@ fn of_pod(
 
 /// What an empty directory holds. One that is not there yet holds nothing.
 fn in_empty_dir(parts: &Parts, uid: &str, volume: &str) -> DiskUsage {
-    let top = look::top(&parts.root_dir, uid, volume, Some(Plugin::EmptyDir));
+    let top = open_volume::top(&parts.root_dir, uid, volume, Some(Plugin::EmptyDir));
     let found = top.ok().flatten().map(|top| disk_usage::of_open(top.directory));
     found.and_then(Result::ok).unwrap_or_default()
 }

@@ -8,7 +8,7 @@ use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
 
 use crate::clock;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 
 /// The disks of the node.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@ use agent_runtime::fake::FakeRuntime;
 use proto_api::core::v1::{Container, EmptyDirVolumeSource, Pod, Volume};
 
 use super::*;
-use crate::pods::bench;
-use crate::pods::parts::Counts;
+use crate::pods::pod_context::Counts;
+use crate::pods::test_support;
 
 struct World {
     evictor: Evictor,
@@ -21,7 +21,7 @@ const NEVER: Amount = Amount::Absolute(0);
 
 fn world(runtime: &Arc<FakeRuntime>, thresholds: &[(Signal, Amount)]) -> World {
     let dir = tempfile::tempdir().expect("tempdir");
-    let parts = bench::plain(runtime.clone(), dir.path());
+    let parts = test_support::plain(runtime.clone(), dir.path());
     let threshold = |(signal, below): &(Signal, Amount)| Threshold {
         signal: *signal,
         below: *below,

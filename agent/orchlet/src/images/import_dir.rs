@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 use super::lock;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 
 /// How often the directory is read though nothing was told, and failed archives are tried again.
 const PERIOD: Duration = Duration::from_secs(60);

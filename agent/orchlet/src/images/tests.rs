@@ -6,7 +6,7 @@ use super::*;
 use crate::metrics::AgentMetrics;
 
 fn images(runtime: &Arc<FakeRuntime>) -> Arc<Images> {
-    Images::new(runtime.clone(), Logins::default(), bench::pull_bounds())
+    Images::new(runtime.clone(), Logins::default(), test_support::pull_bounds())
 }
 
 #[tokio::test]
@@ -99,12 +99,12 @@ mod registry;
 use agent_node::image_gc::Limits;
 use agent_runtime::image::{ImageFile, ImageTar};
 use agent_runtime::import::{self, Keep};
-use agent_runtime::private::Containerd;
+use agent_runtime::test_containerd::Containerd;
 use proto_api::core::v1::{LocalObjectReference, Secret};
 use registry::{PASSWORD, PRIVATE, PUBLIC, Registry, USER};
 
-use super::collect::Goal;
-use crate::pods::{bench, pulling};
+use super::image_gc::Goal;
+use crate::pods::{pulling, test_support};
 
 fn tar(name: &str, content: u8) -> ImageTar {
     let data = vec![content; 1 << 20];
@@ -134,7 +134,7 @@ async fn a_registry_is_shown_the_right_credentials() {
     let runtime = Arc::new(containerd.runtime.clone());
     let root = containerd.dir().join("agent");
     std::fs::create_dir_all(&root).expect("mkdir");
-    let bounds = PullBounds { parallel: 4, ..bench::pull_bounds() };
+    let bounds = PullBounds { parallel: 4, ..test_support::pull_bounds() };
     let plain = Images::new(runtime.clone(), Logins::default(), bounds);
     let (nobody, nothing) = (Pod::default(), Sources::default());
     let public = format!("{}/{PUBLIC}:1", registry.address);
@@ -216,10 +216,10 @@ async fn a_pull_that_stands_still_is_told_given_up_and_tried_again() {
     let image = format!("{}/{PUBLIC}:1", registry.address);
     let runtime = Arc::new(containerd.runtime.clone());
     std::fs::create_dir_all(containerd.dir().join("agent")).expect("mkdir");
-    let mut parts = bench::plain(runtime.clone(), &containerd.dir().join("agent"));
-    let api = Arc::new(bench::Api::default());
+    let mut parts = test_support::plain(runtime.clone(), &containerd.dir().join("agent"));
+    let api = Arc::new(test_support::Api::default());
     let standstill = Duration::from_secs(2);
-    let bounds = PullBounds { standstill, ..bench::pull_bounds() };
+    let bounds = PullBounds { standstill, ..test_support::pull_bounds() };
     {
         let parts = Arc::get_mut(&mut parts).expect("nobody else's");
         parts.reports = api.clone();
@@ -251,7 +251,7 @@ async fn what_nobody_needs_is_collected() {
     let runtime = Arc::new(containerd.runtime.clone());
     let dir = containerd.dir().join("agent");
     std::fs::create_dir_all(&dir).expect("mkdir");
-    let parts = bench::plain(runtime.clone(), &dir);
+    let parts = test_support::plain(runtime.clone(), &dir);
     let archives = dir.join("archives");
     std::fs::create_dir_all(&archives).expect("mkdir");
     // The sandbox image, one that is imported for the node, one that nobody wants.

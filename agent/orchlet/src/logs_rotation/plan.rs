@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proto_api::Time;
 
-use crate::server::logs::series::{Stamp, stamp_of};
+use crate::server::logs::rotated_files::{Stamp, stamp_of};
 
 /// How far logs may grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

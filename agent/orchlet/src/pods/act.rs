@@ -7,28 +7,28 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent_node::width::Turn;
+use agent_node::adaptive_limit::Turn;
+use agent_pod::desired::{container_of, instance_hash};
 use agent_pod::dns;
 use agent_pod::env::{Inputs, environment, skipped};
 use agent_pod::events::{PodEvent, Severity};
+use agent_pod::observed::{ContainerSeen, ImageSeen, InstanceState};
 use agent_pod::plan::Action;
 use agent_pod::security::{self, ImageUser};
-use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState};
 use agent_pod::translate::{self, ContainerInputs};
 use agent_pod::volume_mounts::{Part, sub_paths};
-use agent_pod::want::{container_of, instance_hash};
 use agent_runtime::RuntimeError;
 use agent_runtime::runtime::RuntimeHealth;
 use proto_api::core::v1::{Container, Pod};
 
+use super::action_context::Scene;
+use super::action_result::Effect;
 use super::admit::answer;
-use super::effect::Effect;
-use super::parts::Parts;
-use super::scene::Scene;
-use super::seams::{Line, WantedPart};
-use super::{hooks, last_words, pulling};
+use super::pod_context::Parts;
+use super::ports::{Line, WantedPart};
+use super::{hooks, pulling, termination_message};
 use crate::log_links::Logged;
-use crate::provision::hosts_mount;
+use crate::pod_environment::hosts_mount;
 use crate::{clock, images, log_links};
 
 /// Why an action did not work.
@@ -93,7 +93,7 @@ pub async fn act(parts: &Parts, scene: &Scene, action: &Action) -> Result<Effect
         }
         Action::RemoveContainer { id, container, attempt } => {
             runtime.remove_container(id).await.map_err(failed)?;
-            last_words::remove(parts, &scene.pod, container, *attempt);
+            termination_message::remove(parts, &scene.pod, container, *attempt);
             let logged = Logged::of(&scene.pod, container, *attempt, id);
             log_links::remove(Path::new(&parts.facts.pod_logs_dir), logged);
             Ok(Effect::Nothing)
@@ -209,7 +209,7 @@ async fn create_container(parts: &Parts, scene: &Scene, make: New<'_>) -> Result
     }
     let sub_paths = bind_parts(parts, scene, container, &env).await.map_err(config_error)?;
     let granted = parts.provision.granted(pod, &container.name).await.map_err(config_error)?;
-    let mut extra_mounts = last_words::mount(parts, pod, container, make.attempt)
+    let mut extra_mounts = termination_message::mount(parts, pod, container, make.attempt)
         .map_err(|e| Failure::new(CREATE_ERROR, e))?;
     let dir = parts.pod_dir(&pod.metadata.uid);
     let hosts = hosts_mount(&dir, pod, container, &parts.facts, &scene.pod_ips);
@@ -309,7 +309,7 @@ async fn stop_container(parts: &Parts, scene: &Scene, stop: Stop<'_>) -> Result<
     let grace = deadline.saturating_sub(now).max(least);
     parts.runtime.stop_container(stop.id, grace).await.map_err(failed)?;
     let now = parts.runtime.container(stop.id).await.map_err(failed)?;
-    let ended = now.map(|c| last_words::with_message(parts, &scene.pod, c));
+    let ended = now.map(|c| termination_message::with_message(parts, &scene.pod, c));
     Ok(ended.map_or(Effect::Vanished, instance))
 }
 
@@ -324,7 +324,7 @@ async fn start_container(parts: &Parts, scene: &Scene, id: &str) -> Result<Effec
     let now = parts.runtime.container(id).await;
     let effect = match now {
         // It may have ended already, and said why.
-        Ok(Some(now)) => instance(last_words::with_message(parts, &scene.pod, now)),
+        Ok(Some(now)) => instance(termination_message::with_message(parts, &scene.pod, now)),
         Ok(None) | Err(_) => Effect::Nothing,
     };
     match started {

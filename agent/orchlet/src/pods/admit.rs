@@ -7,13 +7,13 @@ use std::time::Duration;
 use agent_node::admission::{Refusal, admit};
 use agent_node::preempt::{Victim, victims};
 use agent_node::priority::is_critical;
-use agent_node::{pressure, shutdown, support};
+use agent_node::{pressure, shutdown, unsupported_fields};
+use agent_pod::desired::{Source, Verdict, grace_of};
 use agent_pod::events::{PodEvent, Severity};
-use agent_pod::memory::Admission;
-use agent_pod::want::{Source, Verdict, grace_of};
+use agent_pod::record::Admission;
 
-use super::parts::Parts;
-use super::scene::Scene;
+use super::action_context::Scene;
+use super::pod_context::Parts;
 
 /// Reason of pods that end for a critical one.
 const PREEMPTED: &str = "Preempting";
@@ -44,7 +44,7 @@ async fn decide(parts: &Parts, scene: &Scene) -> Result<(), Refusal> {
         return Err(Refusal { reason: reason.to_owned(), message: message.to_owned() });
     }
     pressure::admit(&scene.pod, strain.pressure, parts.names, is_static)?;
-    support::check(&scene.pod, &parts.provision.abilities)?;
+    unsupported_fields::check(&scene.pod, &parts.provision.abilities)?;
     let fits = || {
         let (node, load) = parts.node_and_load(&scene.pod.metadata.uid);
         admit(&scene.pod, &node, &load, is_static).inspect(|()| parts.promise(&scene.pod))
@@ -102,8 +102,8 @@ mod tests {
 
     use super::*;
     use crate::metrics::AgentMetrics;
-    use crate::pods::bench::{self, Api};
-    use crate::pods::parts::{Counts, Known};
+    use crate::pods::pod_context::{Counts, Known};
+    use crate::pods::test_support::{self, Api};
 
     fn scene(name: &str, cpu: &str, priority: i32) -> Scene {
         let mut pod = Pod::default();
@@ -126,7 +126,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_promised_is_taken_at_once() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let parts = bench::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let parts = test_support::plain(Arc::new(FakeRuntime::new().0), dir.path());
         let (first, second) = (scene("a", "600m", 0), scene("b", "600m", 0));
         assert_eq!(answer(&parts, &first).await, Admission::Admitted);
         let refused = answer(&parts, &second).await;
@@ -139,7 +139,7 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_is_short_or_shuts_down_lets_only_few_in() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let parts = bench::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let parts = test_support::plain(Arc::new(FakeRuntime::new().0), dir.path());
         parts.strain.send_modify(|strain| strain.pressure.disk = true);
         let refused = answer(&parts, &scene("a", "1m", 0)).await;
         assert!(matches!(&refused, Admission::Refused { reason, .. } if reason == "Evicted"));
@@ -153,7 +153,7 @@ mod tests {
     #[tokio::test]
     async fn a_critical_pod_ends_others_and_each_is_told_and_counted() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let mut parts = bench::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let mut parts = test_support::plain(Arc::new(FakeRuntime::new().0), dir.path());
         let registry = Metrics::new("x", BuildInfo { version: "1", commit: "c" }).expect("names");
         let metrics = AgentMetrics::register(&registry, Names::new(Profile::Kubernetes), "n");
         Arc::get_mut(&mut parts).expect("nobody else's").metrics = metrics.expect("names");
@@ -182,7 +182,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_is_told_in_its_own_words() {
         let dir = tempfile::tempdir().expect("tempdir");
-        let mut parts = bench::plain(Arc::new(FakeRuntime::new().0), dir.path());
+        let mut parts = test_support::plain(Arc::new(FakeRuntime::new().0), dir.path());
         let api = Arc::new(Api::default());
         Arc::get_mut(&mut parts).expect("nobody else's").reports = api.clone();
         let resource = "example.com/dongle";

@@ -4,15 +4,15 @@
 
 use std::time::Duration;
 
+use agent_pod::desired::{Config, ContainerWant, PodWant};
 use agent_pod::events::{self, Hook};
 use agent_pod::handler::Handler;
-use agent_pod::want::{Config, ContainerWant, PodWant};
 use agent_probe::{ANSWER_BYTES, Asker};
 use proto_daemon::exit::chain;
 
-use super::parts::Parts;
-use super::probing::output;
-use super::scene::Scene;
+use super::action_context::Scene;
+use super::pod_context::Parts;
+use super::probe_worker::output;
 use crate::clock;
 
 /// Longest time for a hook that nothing else bounds.

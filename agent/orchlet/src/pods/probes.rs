@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
+use agent_pod::desired::PodWant;
 use agent_pod::handler::Handler;
 use agent_pod::probe::{Outcome, ProbeKind, ProbeOrder};
-use agent_pod::want::PodWant;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Questions over the network at a time on the node.
@@ -107,7 +107,7 @@ impl NodeProbes {
 mod tests {
     use std::time::Duration;
 
-    use agent_pod::want::{Config, Source};
+    use agent_pod::desired::{Config, Source};
     use proto_api::core::v1::Pod;
 
     use super::*;

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
+use agent_pod::desired::container_of;
 use agent_pod::events;
-use agent_pod::seen::ImageSeen;
-use agent_pod::want::container_of;
+use agent_pod::observed::ImageSeen;
 use agent_runtime::runtime::Arrivals;
 use proto_api::core::v1::Pod;
 
 use super::act::{Failure, warn};
-use super::effect::Effect;
-use super::parts::Parts;
-use super::scene::Scene;
+use super::action_context::Scene;
+use super::action_result::Effect;
+use super::pod_context::Parts;
 use crate::images::{self, PullError};
 
 /// How long a pull takes before something is said of it; then twice as long each time.

@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_pod::events::{PodEvent, Severity};
-use agent_pod::memory::Memory;
+use agent_pod::record::Memory;
 use proto_api::Time;
 use proto_api::core::v1::{Container, Pod, PodCondition};
 use proto_daemon::panics::Panicked;
 use tokio::time::Instant;
 
 use super::in_hand::{ENDS_MAX, content};
-use super::seams::StatusChange;
+use super::ports::StatusChange;
 use super::worker::{Held, Order};
 use super::{Pods, remains_of};
 use crate::clock;

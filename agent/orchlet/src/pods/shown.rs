@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto_api::core::v1::{Pod, PodStatus};
 use proto_daemon::backoff::Backoff;
 
-use super::publish;
+use super::status_patch;
 
 /// Between failures to write a status.
 const RETRY: Backoff =
@@ -105,9 +105,9 @@ impl Shown {
     pub fn is(&self, wanted: &PodStatus) -> bool {
         let Some(status) = self.status() else { return true };
         let denied = |denied: &Denied| {
-            denied.wanted == *wanted && !publish::differs(status, &denied.answered)
+            denied.wanted == *wanted && !status_patch::differs(status, &denied.answered)
         };
-        let same = !self.unsure && !publish::differs(status, wanted);
+        let same = !self.unsure && !status_patch::differs(status, wanted);
         same || self.denied.as_deref().is_some_and(denied)
     }
 
@@ -142,8 +142,8 @@ impl Shown {
             seen.first = before.phase.is_empty();
             if let Some(wanted) = wanted {
                 seen.overruled = overruled(before, &pod.status, wanted);
-                let was_right = !self.unsure && !publish::differs(before, wanted);
-                if was_right && publish::differs(&pod.status, wanted) {
+                let was_right = !self.unsure && !status_patch::differs(before, wanted);
+                if was_right && status_patch::differs(&pod.status, wanted) {
                     self.contested(now);
                 }
             }
@@ -195,8 +195,8 @@ impl Shown {
         self.failures = 0;
         self.denied = None;
         // What was not stated may have been changed by another meanwhile.
-        self.unsure = publish::differs(&answer.status, wanted) && !stated_all;
-        if stated_all && publish::differs(&answer.status, wanted) {
+        self.unsure = status_patch::differs(&answer.status, wanted) && !stated_all;
+        if stated_all && status_patch::differs(&answer.status, wanted) {
             let (wanted, answered) = (wanted.clone(), answer.status.clone());
             self.denied = Some(Box::new(Denied { wanted, answered }));
         }

@@ -10,8 +10,8 @@ use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_daemon::ready::Readiness;
 
-use super::bench::{Api, Outside, Place, parts};
-use super::seams::PodPlace as _;
+use super::ports::PodPlace as _;
+use super::test_support::{Api, Outside, Place, parts};
 use super::*;
 use crate::journal::Journal;
 
@@ -169,7 +169,7 @@ async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken(
 /// An edited manifest of which the agent before had begun the new pod already, and could not write down that the old one is gone.
 fn both_found(dir: &tempfile::TempDir) -> Pods {
     let (runtime, _happened) = FakeRuntime::new();
-    let parts = super::bench::plain(Arc::new(runtime), dir.path());
+    let parts = super::test_support::plain(Arc::new(runtime), dir.path());
     let found = |uid: &str| PodOnNode {
         uid: uid.into(),
         namespace: "ns".into(),
@@ -252,9 +252,9 @@ async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoke
 async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
     let dir = tempfile::tempdir().expect("tempdir");
     let (runtime, _happened) = FakeRuntime::new();
-    let parts = super::bench::plain(Arc::new(runtime), dir.path());
+    let parts = super::test_support::plain(Arc::new(runtime), dir.path());
     let memory = Memory {
-        admission: Some(agent_pod::memory::Admission::Admitted),
+        admission: Some(agent_pod::record::Admission::Admitted),
         accepted_at: 1,
         ..Memory::default()
     };

@@ -13,21 +13,21 @@
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
-mod look;
 mod refresh;
-mod show;
+mod relist;
+mod status_writer;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use agent_pod::backoff::Step;
+use agent_pod::desired::{PodWant, Source, grace_of};
 use agent_pod::events;
 use agent_pod::lifecycle::plan;
-use agent_pod::memory::Memory;
+use agent_pod::observed::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
 use agent_pod::plan::{Action, Plan, Stage};
-use agent_pod::seen::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
-use agent_pod::want::{PodWant, Source, grace_of};
+use agent_pod::record::Memory;
 use agent_runtime::events::Happened;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod, PodStatus};
@@ -38,19 +38,19 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::act::{Failure, act};
-use super::busy::{Busy, Key, key};
-use super::effect::{self, Effect, step};
+use super::action_context::Scene;
+use super::action_result::{self, Effect, step};
+use super::in_flight::{Busy, Key, key};
 use super::in_hand::Hand;
 use super::inbox::Inbox;
-use super::last_words::with_message;
-use super::parts::{Counts, Known, Parts};
-use super::probing::{Probing, Verdict};
-use super::scene::Scene;
-use super::seams::{Line, MountedVolumes, ReportError, Reported};
+use super::pod_context::{Counts, Known, Parts};
+use super::ports::{Line, MountedVolumes, ReportError, Reported};
+use super::probe_worker::{Probing, Verdict};
 use super::shown::Shown;
+use super::termination_message::with_message;
 use crate::clock;
 use crate::journal::{Record, Ticket};
-use crate::objects::Subscription;
+use crate::object_cache::Subscription;
 
 /// What a pod's source says of it now.
 #[derive(Clone, Debug, PartialEq)]
@@ -484,10 +484,10 @@ impl Worker {
         match news {
             Happened::Container { container, .. } => {
                 let container = with_message(&self.parts, &self.pod(), container);
-                effect::instance_changed(&mut self.seen, container);
+                action_result::instance_changed(&mut self.seen, container);
             }
             Happened::Sandbox { sandbox, .. } => {
-                effect::sandbox_changed(&mut self.seen, sandbox);
+                action_result::sandbox_changed(&mut self.seen, sandbox);
             }
             Happened::Missed => self.look_again = true,
         }
@@ -531,7 +531,7 @@ impl Worker {
                 self.parts.step_failed(&self.pod(), action, took, &failure.message);
                 let told = failure.effect.tells();
                 if let Effect::Instance(instance) = failure.effect {
-                    effect::instance_changed(&mut self.seen, *instance);
+                    action_result::instance_changed(&mut self.seen, *instance);
                 }
                 if let Action::RunPostStart { container, id } = action {
                     // Told as an event already; the instance is stopped for it.
@@ -558,7 +558,7 @@ impl Worker {
         if let Some(event) = events::done(want, action, &proto_daemon::go_duration::format(took)) {
             self.parts.reports.event(&pod, event);
         }
-        effect::done(&mut self.seen, &mut self.memory, action, effect);
+        action_result::done(&mut self.seen, &mut self.memory, action, effect);
         self.parts.step_done(&pod, action, took);
         tracing::debug!(pod = %name(&pod), ?action, ?took, "done");
         self.forgotten |= *action == Action::Forget;

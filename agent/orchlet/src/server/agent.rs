@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::seen::{ContainerSeen, InstanceState};
+use agent_pod::observed::{ContainerSeen, InstanceState};
 use agent_pod::translate::log_directory;
 use agent_runtime::runtime::{ExecOutput, OUTPUT_LEN_MAX, PodOnNode, StreamRequest};
 use agent_runtime::{Runtime, RuntimeError};
@@ -20,7 +20,7 @@ use super::measure::Measure;
 use super::routes::{ContainerName, PodName};
 use super::stats::{NodeStats, VolumeStats};
 use super::view::{LogFile, NodeView, Run, Session, ViewError};
-use crate::pods::seams::PodVolumes;
+use crate::pods::ports::PodVolumes;
 use crate::timeline::Timeline;
 
 /// Timelines by namespace and name of a pod, with their uids.

@@ -15,7 +15,7 @@ use agent_node::qos::{QosClass, qos_class};
 use agent_pod::translate::log_directory;
 use agent_runtime::Runtime;
 use agent_runtime::runtime::ContainerUsage;
-use agent_volume::look::{self, Top};
+use agent_volume::open_volume::{self, Top};
 use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use proto_daemon::{mountinfo, panics};
@@ -341,7 +341,7 @@ impl Looked<'_> {
         let (root, uid, volume) =
             (self.measure.sites.root_dir.clone(), uid.to_owned(), volume.to_owned());
         let look = move || {
-            let top = look::top(&root, &uid, &volume, None).ok()??;
+            let top = open_volume::top(&root, &uid, &volume, None).ok()??;
             let fs = machine::disk_of_open(&top.directory).map(usage_of).ok()?;
             Some((top, fs))
         };

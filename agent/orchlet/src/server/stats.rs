@@ -1,6 +1,6 @@
 //! Usage of node, pods and containers, and its form at `/stats/summary`. Pure.
 
-use crate::pods::seams::VolumeFill;
+use crate::pods::ports::VolumeFill;
 use agent_host::cgroup_stats::CgroupStats;
 use agent_host::net_counters::Interface;
 use proto_api::Time;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use agent_pod::want::Source;
+use agent_pod::desired::Source;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 use proto_client::{Change, Client, ListParams, ObjectKey, Reflector, Store};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::want::Source;
+use agent_pod::desired::Source;
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
 use proto_client::{Change, Client, DeleteParams, ObjectKey, Store, WriteParams};

@@ -22,7 +22,7 @@ use proto_client::Client;
 use proto_daemon::exit::chain;
 
 use crate::clock;
-use crate::pods::seams::Line;
+use crate::pods::ports::Line;
 
 /// A token in use.
 #[derive(Clone, Debug)]

@@ -11,13 +11,13 @@ mod taken_over;
 
 use super::*;
 use crate::backoff::CRASH_DELAY_MAX;
-use crate::memory::{Doom, Phase};
-use crate::plan::StopWhy;
-use crate::probe::Probes;
-use crate::seen::{ContainerSeen, Exit, ImageSeen, InstanceState, SandboxSeen};
-use crate::want::{
+use crate::desired::{
     Config, ContainerWant, Presence, PullPolicy, RestartPolicy, Role, Source, Verdict,
 };
+use crate::observed::{ContainerSeen, Exit, ImageSeen, InstanceState, SandboxSeen};
+use crate::plan::StopWhy;
+use crate::probe::Probes;
+use crate::record::{Doom, Phase};
 
 const BOOT: Duration = Duration::from_secs(1000);
 
@@ -524,7 +524,7 @@ fn a_pod_of_many_containers_is_planned_in_proportion() {
         let mut memory = admitted();
         for container in &want.init {
             let known = memory.containers.entry(container.name.clone()).or_default();
-            let ended = crate::memory::Ended::default();
+            let ended = crate::record::Ended::default();
             (known.attempt, known.sandbox_attempt) = (Some(0), Some(0));
             (known.ended, known.came_up_in) = (Some(ended), Some(0));
         }

@@ -5,19 +5,19 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_pod::seen::{ContainerSeen, SandboxSeen};
+use agent_pod::observed::{ContainerSeen, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use proto_grpc::cri::v1 as wire;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
 use tower::ServiceExt as _;
 
-use super::abridged::Abridged;
+use super::exec_truncate::Abridged;
 use super::{
     ANSWER_LEN_MAX, CHANGE, CriRuntime, Earlier, PULL, READ, call, config, gone, incomplete,
-    says_started, seen,
+    observed, says_started,
 };
-use crate::arrivals;
+use crate::pull_progress;
 use crate::runtime::{
     Answer, Arrivals, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, RegistryLogin,
     Runtime, RuntimeHealth, RuntimeVersion, StreamRequest,
@@ -44,7 +44,7 @@ impl Runtime for CriRuntime {
             let request = wire::StatusRequest { verbose: false };
             let answer = call("Status", "", READ, request, |r| client.status(r)).await?;
             let status = answer.status.ok_or_else(|| incomplete("Status", "", "status"))?;
-            Ok(seen::health(&status))
+            Ok(observed::health(&status))
         }
         .boxed()
     }
@@ -82,7 +82,7 @@ impl Runtime for CriRuntime {
                 let error = match ran.await {
                     Ok(made) => {
                         let status = self.sandbox_status(&made.pod_sandbox_id).await?;
-                        return Ok(seen::sandbox(status));
+                        return Ok(observed::sandbox(status));
                     }
                     Err(error) => error,
                 };
@@ -337,7 +337,7 @@ impl Runtime for CriRuntime {
             let mut client = self.images.clone();
             let answer =
                 call("ImageStatus", name, READ, request, |r| client.image_status(r)).await?;
-            Ok(answer.image.map(seen::image))
+            Ok(answer.image.map(observed::image))
         }
         .boxed()
     }
@@ -347,7 +347,7 @@ impl Runtime for CriRuntime {
             let mut client = self.images.clone();
             let request = wire::ListImagesRequest { filter: None };
             let answer = call("ListImages", "", READ, request, |r| client.list_images(r)).await?;
-            Ok(answer.images.into_iter().map(seen::image).collect())
+            Ok(answer.images.into_iter().map(observed::image).collect())
         }
         .boxed()
     }
@@ -372,7 +372,7 @@ impl Runtime for CriRuntime {
     }
 
     fn arrivals(&self) -> Answer<'_, Arrivals> {
-        arrivals::of_images(self.channel()).boxed()
+        pull_progress::of_images(self.channel()).boxed()
     }
 
     fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()> {
@@ -391,7 +391,7 @@ impl Runtime for CriRuntime {
             let request = wire::ImageFsInfoRequest {};
             let answer =
                 call("ImageFsInfo", "", READ, request, |r| client.image_fs_info(r)).await?;
-            Ok(answer.image_filesystems.into_iter().map(seen::filesystem).collect())
+            Ok(answer.image_filesystems.into_iter().map(observed::filesystem).collect())
         }
         .boxed()
     }
@@ -403,7 +403,7 @@ impl Runtime for CriRuntime {
             let answer =
                 call("ListContainerStats", "", READ, request, |r| client.list_container_stats(r))
                     .await?;
-            Ok(answer.stats.into_iter().filter_map(seen::usage).collect())
+            Ok(answer.stats.into_iter().filter_map(observed::usage).collect())
         }
         .boxed()
     }

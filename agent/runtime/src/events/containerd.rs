@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::seen::{ContainerSeen, Exit, InstanceState};
+use agent_pod::observed::{ContainerSeen, Exit, InstanceState};
 use containerd_client::events::{NamespaceUpdate, TaskExit, TaskOom};
 use containerd_client::services::v1::events_client::EventsClient;
 use containerd_client::services::v1::{PublishRequest, SubscribeRequest};

@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::{PRIVATE, PodVolumes, is_plain};
-use crate::mount::follow::Renewal;
+use crate::mount::subpath_refresh::Renewal;
 use crate::mount::{self, Extent};
 use crate::sub_path::{self, SubPath, SubPathError, Why};
 use crate::{beneath, host_path};

@@ -1,7 +1,7 @@
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use super::*;
-use crate::mount::follow::Renewal;
+use crate::mount::subpath_refresh::Renewal;
 
 fn root(path: &Path) -> OwnedFd {
     beneath::open_directory(path).unwrap()

@@ -9,9 +9,9 @@ use proto_api::core::v1::{EnvVar, PodStatus};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::objects::{NoObjects, Subscribe, Subscription};
+use crate::object_cache::{NoObjects, Subscribe, Subscription};
 use crate::pods::in_hand::InHand;
-use crate::pods::seams::{Line, MountedVolumes, PodVolumes, Sources, WantedPart};
+use crate::pods::ports::{Line, MountedVolumes, PodVolumes, Sources, WantedPart};
 use futures_util::future::BoxFuture;
 
 /// Where the handling of a pod with an environment panics.

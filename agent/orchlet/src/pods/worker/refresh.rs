@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_pod::backoff::Step;
+use agent_pod::desired::{Config, PodWant};
 use agent_pod::events;
+use agent_pod::observed::{ImageSeen, VolumesSeen};
 use agent_pod::plan::{Action, Plan, Stage};
-use agent_pod::seen::{ImageSeen, VolumesSeen};
-use agent_pod::want::{Config, PodWant};
 use proto_api::core::v1::Container;
 
 use super::{Outcome, Worker, name};
 use crate::clock;
-use crate::pods::busy::Key;
-use crate::pods::effect::Effect;
-use crate::pods::seams::{Line, MountedVolumes};
+use crate::pods::action_result::Effect;
+use crate::pods::in_flight::Key;
+use crate::pods::ports::{Line, MountedVolumes};
 
 /// A failed refresh of volumes is tried again after this, and after twice as long each time it fails again.
 const REFRESH_RETRY: Duration = Duration::from_secs(2);

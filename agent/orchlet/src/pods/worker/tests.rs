@@ -1,6 +1,6 @@
 //! A pod's task on the runtime in memory, which keeps the real one's rules.
 
-use agent_node::width::Turn;
+use agent_node::adaptive_limit::Turn;
 use agent_runtime::Runtime as _;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::Time;
@@ -11,7 +11,7 @@ mod numbers;
 
 use super::*;
 use crate::journal::Journal;
-use crate::pods::bench::{Api, Outside, Place, parts};
+use crate::pods::test_support::{Api, Outside, Place, parts};
 
 /// A node that lives on when the agent does not.
 struct World {

@@ -11,9 +11,9 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::sync::mpsc::Sender;
 
-use super::cut::{Cutter, tail_start};
+use super::cri_log::{Cutter, tail_start};
 use super::options::{LogOptions, Since};
-use super::series::{BLOCK, Part};
+use super::rotated_files::{BLOCK, Part};
 
 /// Between two looks at a file that has been read to its end ...
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -1,8 +1,8 @@
 //! Instances that another agent created.
 
 use super::*;
-use crate::memory::TakenOver;
-use crate::seen::VolumesSeen;
+use crate::observed::VolumesSeen;
+use crate::record::TakenOver;
 
 fn foreign(state: InstanceState) -> ContainerSeen {
     ContainerSeen { hash: String::new(), ..instance("c", 0, state) }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use agent_pod::env::Needs;
 use agent_pod::events::PodEvent;
-use agent_pod::memory::Phase;
-use agent_pod::seen::InstanceState;
+use agent_pod::observed::InstanceState;
+use agent_pod::record::Phase;
 use agent_runtime::runtime::PodOnNode;
 use agent_volume::persistent::Known;
 use futures_util::FutureExt as _;
@@ -17,10 +17,10 @@ use tokio::sync::Notify;
 
 use super::runtime::SharedRuntime;
 use super::world::{Book, SECRET, Shared, Waits, World, lock, passes};
-use crate::objects::{Subscribe, Subscription, missing, needs_of};
-use crate::pods::publish;
-use crate::pods::seams::{Line, PodPlace, ReportError, Reported, Reports, Sources, StatusChange};
+use crate::object_cache::{Subscribe, Subscription, missing, needs_of};
+use crate::pods::ports::{Line, PodPlace, ReportError, Reported, Reports, Sources, StatusChange};
 use crate::pods::shown::Answer;
+use crate::pods::status_patch;
 
 /// What ids of containers begin with in a status.
 const SCHEME: &str = "containerd://";
@@ -69,7 +69,7 @@ impl Reports for Clerk {
                 let mirror = mirror.map(|book| book.shown.clone());
                 let is_static = mirror.is_some();
                 if let Some(mirror) = mirror {
-                    let heard = world.mirrors_heard && !publish::takes_back(from, &mirror, to);
+                    let heard = world.mirrors_heard && !status_patch::takes_back(from, &mirror, to);
                     if !heard {
                         return Err(ReportError("the mirror is not known yet".into()));
                     }
@@ -81,7 +81,7 @@ impl Reports for Clerk {
                     let mirror = world.books.get(uid).map(|book| book.shown.clone());
                     let from = mirror.filter(|_| is_static).unwrap_or_else(|| from.clone());
                     let change = StatusChange { from: &from, ..change };
-                    if !is_static || change.whole || publish::differs(&from, to) {
+                    if !is_static || change.whole || status_patch::differs(&from, to) {
                         world.take_status(uid, change);
                     }
                     Reported::Shown(world.answer(uid).into())
@@ -164,7 +164,7 @@ impl World {
         book.ahead.retain(|by| *by == self.incarnation);
         book.writes += 1;
         book.said = change.to.clone();
-        book.contested &= publish::differs(&status, change.to);
+        book.contested &= status_patch::differs(&status, change.to);
         self.show(uid, status);
     }
 

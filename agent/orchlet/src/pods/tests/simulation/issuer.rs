@@ -11,7 +11,7 @@ use proto_api::authentication::v1::TokenRequest;
 
 use super::world::{SECRET, Shared, lock, passes_in};
 use crate::clock;
-use crate::pods::seams::Line;
+use crate::pods::ports::Line;
 use crate::volumes::Issuer;
 
 /// Asked by one process of the agent.

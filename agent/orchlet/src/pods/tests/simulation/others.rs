@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::extras::GATE;
 use super::world::World;
-use crate::pods::publish;
-use crate::pods::seams::StatusChange;
+use crate::pods::ports::StatusChange;
+use crate::pods::status_patch;
 
 /// A status after a strategic merge patch of it, as the ecosystem's server applies one: of the lists in a status conditions are merged by
 /// type and addresses by address, all others are replaced (`patchStrategy` of the fields of PodStatus).
@@ -59,7 +59,7 @@ impl World {
         let (shown, contested) = (book.shown.clone(), book.contested);
         let unknown = PodStatus::default();
         let from = if change.whole { &unknown } else { change.from };
-        let patch = publish::patch(uid, from, change.to);
+        let patch = status_patch::patch(uid, from, change.to);
         if self.verbose {
             self.trace_only(patch.to_string());
         }
@@ -68,7 +68,7 @@ impl World {
             return shown;
         };
         // What others have changed since the agent saw it last is not in the patch.
-        if (change.whole || !contested) && publish::differs(&now, change.to) {
+        if (change.whole || !contested) && status_patch::differs(&now, change.to) {
             self.broken(format!("{uid} does not show what it should after {patch}: {now:?}"));
         }
         let of_others = |status: &PodStatus| -> Vec<PodCondition> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_pod::backoff::{CRASH_DELAY_FIRST, CRASH_RESET};
-use agent_pod::seen::{ContainerSeen, SandboxSeen};
+use agent_pod::observed::{ContainerSeen, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
 use agent_runtime::Runtime;
 use agent_runtime::fake::FakeRuntime;
@@ -295,7 +295,7 @@ impl Troubled {
         let lost =
             !pod.sandboxes.iter().any(|s| s.ready && of.is_some_and(|c| c.sandbox_id == s.id));
         let wanted = world.container(&uid, &name);
-        let hash = wanted.as_ref().map(agent_pod::want::instance_hash);
+        let hash = wanted.as_ref().map(agent_pod::desired::instance_hash);
         let replaced = of.is_some_and(|c| hash.as_ref() != Some(&c.hash));
         let allowed = lost || known.may_be_stopped || replaced;
         let Some(book) = world.books.get(&uid) else { return };

@@ -13,8 +13,8 @@ use super::runtime::Troubled;
 use super::world::{World, lock};
 use crate::allocator::Allocator;
 use crate::journal::Journal;
-use crate::pods::bench::metrics;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
+use crate::pods::test_support::metrics;
 
 /// Processors of the machine, the first of which nobody gets for itself.
 const CPUS: u32 = 8;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_csi::Drivers;
-use agent_pod::want::Source;
+use agent_pod::desired::Source;
 use agent_runtime::events::Happened;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::core::v1::Pod;
@@ -31,7 +31,7 @@ use crate::clock;
 use crate::journal::GATHER;
 use crate::journal::simulated::Disk;
 use crate::pods::Said;
-use crate::pods::parts::Parts;
+use crate::pods::pod_context::Parts;
 use crate::sources::api::news;
 
 type Pods_ = BTreeMap<String, Arc<Pod>>;

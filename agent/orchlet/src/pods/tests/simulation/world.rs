@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_pod::memory::Memory;
-use agent_pod::seen::Now;
+use agent_pod::observed::Now;
+use agent_pod::record::Memory;
 use proto_api::core::v1::{ConfigMap, Container, Pod, PodStatus, Secret};
 use tokio::sync::Notify;
 use tokio::time::sleep;
@@ -254,7 +254,7 @@ impl World {
 
     pub fn container(&self, uid: &str, name: &str) -> Option<Container> {
         let book = self.books.get(uid)?;
-        agent_pod::want::container_of(&book.pod, name)
+        agent_pod::desired::container_of(&book.pod, name)
     }
 
     /// The agent hears now how long what is deleted has: from then on, or less if it was told so before.

@@ -87,7 +87,7 @@ async fn no_number_of_a_pod_ends_its_task() {
         let runtime = Arc::new(runtime);
         runtime.add_image("image:1");
         let dir = tempfile::tempdir().expect("tempdir");
-        let parts = crate::pods::bench::plain(runtime.clone(), dir.path());
+        let parts = crate::pods::test_support::plain(runtime.clone(), dir.path());
         parts.node.write().expect("lock").status.allocatable.clear();
         let mut tasks = Vec::new();
         for (n, (what, pod)) in few.iter().enumerate() {

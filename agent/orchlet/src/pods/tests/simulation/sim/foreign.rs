@@ -8,7 +8,7 @@ use proto_api::core::v1::{PodIP, PodStatus};
 use super::super::world::{Book, lock};
 use super::Sim;
 use crate::clock;
-use crate::pods::publish;
+use crate::pods::status_patch;
 
 /// How long somebody fights with the agent over a status, and how often the agent may write meanwhile.
 const FIGHT: Duration = Duration::from_secs(30);
@@ -132,7 +132,7 @@ impl Sim {
     pub(super) fn shown_wrongly(&self, uid: &str, book: &Book) -> Option<String> {
         let pods = self.agent.as_ref()?.parts.pods.lock().ok()?;
         let known = pods.get(uid)?;
-        publish::differs(&book.shown, &known.status)
+        status_patch::differs(&book.shown, &known.status)
             .then(|| format!("{uid} shows {:?}, and the agent sees {:?}", book.shown, known.status))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::seen::ContainerSeen;
+use agent_pod::observed::ContainerSeen;
 use proto_api::core::v1::{ConfigMap, Pod, PodCondition, Secret};
 use proto_api::names::Names;
 

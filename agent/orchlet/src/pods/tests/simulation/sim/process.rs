@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_csi::{CsiNode, Drivers};
-use agent_pod::want::Source;
+use agent_pod::desired::Source;
 use agent_volume::shared_mounts::SharedMounts;
 use proto_api::names::Names;
 use proto_daemon::ready::Readiness;
@@ -21,13 +21,13 @@ use super::super::world::{SECRET, lock};
 use super::super::{shares, volumes};
 use super::{Agent, Due, Sim};
 use crate::allocator::pool;
-use crate::csi::NodePersistent;
-use crate::csi::disks::Disks;
-use crate::csi::helpers::{Helpers, OnNode};
 use crate::journal::Journal;
 use crate::journal::simulated::Disk;
-use crate::pods::bench::{Outside, Place, metrics, parts};
-use crate::pods::parts::Parts;
+use crate::persistent_volumes::NodePersistent;
+use crate::persistent_volumes::block::Disks;
+use crate::persistent_volumes::helpers::{Helpers, OnNode};
+use crate::pods::pod_context::Parts;
+use crate::pods::test_support::{Outside, Place, metrics, parts};
 use crate::pods::{Found, Pods};
 use crate::volumes::NodeVolumes;
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::memory::Phase;
-use agent_pod::seen::ContainerSeen;
+use agent_pod::observed::ContainerSeen;
+use agent_pod::record::Phase;
 use proto_api::core::v1::{ContainerStatus, Pod};
 
 use super::super::cluster;

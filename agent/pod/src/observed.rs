@@ -51,7 +51,7 @@ pub struct ContainerSeen {
     pub image: String,
     /// Id or digest of the image that runs.
     pub image_id: String,
-    /// [`crate::want::instance_hash`] of the container that it was created from; empty when another agent created it.
+    /// [`crate::desired::instance_hash`] of the container that it was created from; empty when another agent created it.
     pub hash: String,
     /// File of the node that its last words are written to, when the runtime tells.
     pub message_file: Option<String>,

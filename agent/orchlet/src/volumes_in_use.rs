@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::pods::seams::PodVolumes;
+use crate::pods::ports::PodVolumes;
 
 /// What comes at the same time is written together.
 const SETTLE: Duration = Duration::from_millis(5);

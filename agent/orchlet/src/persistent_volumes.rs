@@ -1,6 +1,6 @@
 //! A pod's persistent volumes on this node: whatever is behind each, it ends as a path that containers are given.
 
-pub mod disks;
+pub mod block;
 pub mod helpers;
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,10 +23,10 @@ use proto_client::{Client, Patch, WriteParams};
 use proto_daemon::exit::chain;
 use serde_json::json;
 
-use self::disks::{Disks, OnDisk, Source};
+use self::block::{Disks, OnDisk, Source};
 use self::helpers::Helpers;
 use crate::metrics::Acts;
-use crate::pods::seams::{Line, Reports};
+use crate::pods::ports::{Line, Reports};
 
 /// How often a driver that asked for it is called again for a volume that it has published.
 pub const REPUBLISH_PERIOD: Duration = Duration::from_secs(60);

@@ -7,8 +7,8 @@ use agent_runtime::runtime::PodOnNode;
 
 use super::{Outcome, Worker, name};
 use crate::clock;
-use crate::pods::busy::Key;
-use crate::pods::seams::Line;
+use crate::pods::in_flight::Key;
+use crate::pods::ports::Line;
 
 /// A look at the runtime that failed is tried again after this.
 const LOOK_RETRY: Duration = Duration::from_secs(1);

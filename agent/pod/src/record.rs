@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::backoff::{CrashBackoff, MissedExits, Step, Trouble};
+use crate::desired::{ContainerWant, PodWant, RestartPolicy, Role};
+use crate::observed::{ContainerSeen, Exit, InstanceState, Now, PodSeen};
 use crate::probe::ProbeKind;
-use crate::seen::{ContainerSeen, Exit, InstanceState, Now, PodSeen};
-use crate::want::{ContainerWant, PodWant, RestartPolicy, Role};
 
 /// The machine's memory of one pod. A field that an older record lacks is as in a new memory.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -168,7 +168,7 @@ pub struct ContainerMemory {
 pub struct TakenOver {
     /// The runtime's id of the instance.
     pub id: String,
-    /// Hash of that definition; see [`crate::want::instance_hash`].
+    /// Hash of that definition; see [`crate::desired::instance_hash`].
     pub hash: String,
 }
 

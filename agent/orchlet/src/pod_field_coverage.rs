@@ -14,24 +14,24 @@ use agent_node::admission::{Load, admit};
 use agent_node::cgroup::pod_limits;
 use agent_node::qos::qos_class;
 use agent_node::resources::{limits, requests};
-use agent_node::support::{self, Abilities};
+use agent_node::unsupported_fields::{self, Abilities};
+use agent_pod::desired::{Config, PodWant, Source, container_of};
 use agent_pod::env::{Inputs, ServiceEnv, environment, linked_services};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::security::ImageUser;
 use agent_pod::translate::{self, ContainerInputs};
 use agent_pod::volume_mounts::{VolumeOnHost, sub_paths};
-use agent_pod::want::{Config, PodWant, Source, container_of};
 use agent_pod::{dns, hosts};
 use futures_util::FutureExt as _;
 use proto_api::core::v1::{ConfigMap, Node, Pod, Secret, Taint};
 use proto_api::names::Names;
 use serde_json::{Value, json};
 
-use crate::objects::needs_of;
-use crate::provision::RuntimeClasses;
+use crate::object_cache::needs_of;
+use crate::pod_environment::RuntimeClasses;
 
 const SCHEMA: &str = include_str!("../../../proto/api/schema/core_v1.tsv");
-const TABLE: &str = include_str!("every_field/table.tsv");
+const TABLE: &str = include_str!("pod_field_coverage/table.tsv");
 
 /// A field of the schema.
 struct Field {
@@ -227,7 +227,7 @@ fn answer(pod: &Value) -> String {
     let mut say = |what: &str, value: &dyn std::fmt::Debug| {
         all.push_str(&format!("{what}: {value:?}\n"));
     };
-    say("can", &support::check(&pod, &Abilities::default()));
+    say("can", &unsupported_fields::check(&pod, &Abilities::default()));
     say("may", &admit(&pod, &node(), &Load::default(), false));
     say("class", &qos_class(&pod));
     say("asks", &(requests(&pod), limits(&pod), pod_limits(&pod, None)));
@@ -316,12 +316,12 @@ fn figures(pod: &Pod) {
             let _ = (projected.payload(&inputs), projected.ownership(pod));
         }
     }
-    let memory = agent_pod::memory::Memory::recall(None, &pod.status, &[]);
+    let memory = agent_pod::record::Memory::recall(None, &pod.status, &[]);
     let want = PodWant::from_pod(pod, Source::Api, "", &[], |_| Config::Ready);
     for boot in [0, 1, u64::from(u32::MAX)] {
         for unix_seconds in [i64::MIN, -1, 0, i64::MAX] {
             let boot = std::time::Duration::from_secs(boot);
-            let now = agent_pod::seen::Now { unix_seconds, boot };
+            let now = agent_pod::observed::Now { unix_seconds, boot };
             let _ = agent_pod::lifecycle::plan(&want, &Default::default(), &memory, now);
         }
     }

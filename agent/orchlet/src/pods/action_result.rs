@@ -1,9 +1,11 @@
 //! What an operation or an event changes in what is seen and remembered of a pod. Pure.
 
 use agent_pod::backoff::Step;
-use agent_pod::memory::{Admission, Memory};
+use agent_pod::observed::{
+    ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen,
+};
 use agent_pod::plan::Action;
-use agent_pod::seen::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxSeen, VolumesSeen};
+use agent_pod::record::{Admission, Memory};
 
 /// What a finished action brought, beside having worked.
 #[derive(Clone, Debug, PartialEq)]
@@ -141,7 +143,7 @@ pub fn instance_changed(seen: &mut PodSeen, instance: ContainerSeen) {
 mod tests {
     use std::time::Duration;
 
-    use agent_pod::seen::Exit;
+    use agent_pod::observed::Exit;
 
     use super::*;
 

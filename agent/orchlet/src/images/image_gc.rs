@@ -16,8 +16,8 @@ use tokio::task::spawn_blocking;
 use super::{Images, LOOK_PERIOD, lock};
 use crate::clock;
 use crate::node_events::NodeEvents;
-use crate::pods::parts::Parts;
-use crate::pods::seams::Line;
+use crate::pods::pod_context::Parts;
+use crate::pods::ports::Line;
 
 /// How much is to be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use proto_api::core::v1::{Pod, Secret};
 use tokio::sync::Mutex;
 
 use super::provider::Providers;
-use crate::pods::seams::Sources;
+use crate::pods::ports::Sources;
 
 /// A larger file is not one of credentials.
 const FILE_LEN_MAX: u64 = 1 << 20;

@@ -5,17 +5,17 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use agent_pod::seen::{ContainerSeen, InstanceState};
+use agent_pod::desired::container_of;
+use agent_pod::observed::{ContainerSeen, InstanceState};
 use agent_pod::spec::Mount;
 use agent_pod::termination::{FALLBACK_TO_LOGS, LOG_TAIL_BYTES, MESSAGE_BYTES, of_log};
 use agent_pod::translate::log_directory;
-use agent_pod::want::container_of;
 use agent_volume::private;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::private_files;
 
-use super::parts::Parts;
-use super::seams::Line;
+use super::pod_context::Parts;
+use super::ports::Line;
 use crate::{garbage, log_files};
 
 /// A fresh file of the node, mounted where the container leaves its last words.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use proto_api::Time;
 use proto_api::core::v1::{Container, ContainerState, ContainerStatus, PodStatus};
 
-use crate::memory::{
+use crate::desired::{ContainerWant, Fnv32};
+use crate::observed::{ContainerSeen, Exit, InstanceState};
+use crate::record::{
     Admission, ContainerMemory, Ended, Ending, Health, Memory, Phase, TakenOver, Why,
 };
-use crate::seen::{ContainerSeen, Exit, InstanceState};
-use crate::want::{ContainerWant, Fnv32};
 
 impl Memory {
     /// The memory of a pod: what the journal has of it, with what was shown since, or what can be told from its status alone. Of a

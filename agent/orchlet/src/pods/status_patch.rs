@@ -1,6 +1,6 @@
 //! The change of a shown status: a patch of the fields that the agent owns, nothing when they are as they should be. Pure.
 
-use agent_pod::memory::Phase;
+use agent_pod::record::Phase;
 use proto_api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use serde_json::{Map, Value, json};
 

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use agent_csi::Drivers;
+use agent_pod::desired::ephemeral_container;
 use agent_pod::env::{Needs, ServiceEnv, linked_services, needs};
-use agent_pod::want::ephemeral_container;
 use proto_api::Resource;
 use proto_api::core::v1::{ConfigMap, Container, Pod, Secret};
 use proto_api::names::Names;
@@ -18,7 +18,7 @@ use proto_client::{Client, ListParams, Store};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::pods::seams::Sources;
+use crate::pods::ports::Sources;
 
 use persistent::{Followed, PersistentObjects};
 

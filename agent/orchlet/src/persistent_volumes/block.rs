@@ -7,7 +7,7 @@
 //! <root>/pods/<uid>/volumes/<domain>~<kind>/<spec name>      a pod's; while it is there, the pod has the disk
 //! ```
 
-mod let_go;
+mod detach;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ use proto_api::core::v1::Secret;
 use tokio::sync::{Mutex as Turn, Notify, watch};
 
 use super::helpers::Helpers;
-use crate::pods::seams::Line;
+use crate::pods::ports::Line;
 
 /// How long the kernel is given to show a disk after it was attached.
 const APPEARS: Duration = Duration::from_secs(10);

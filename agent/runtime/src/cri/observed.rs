@@ -1,6 +1,6 @@
 //! CRI messages as the values that the agent decides on.
 
-use agent_pod::seen::{ContainerSeen, Exit, InstanceState, SandboxSeen};
+use agent_pod::observed::{ContainerSeen, Exit, InstanceState, SandboxSeen};
 use agent_pod::spec::labels;
 use proto_grpc::cri::v1 as wire;
 

@@ -1,11 +1,11 @@
 //! Turns at the runtime: bounds how many calls that make pods are in flight, and says who is next. How many is decided by
-//! `agent_node::width`.
+//! `agent_node::adaptive_limit`.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_node::width::{Turn, Width};
+use agent_node::adaptive_limit::{Turn, Width};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 

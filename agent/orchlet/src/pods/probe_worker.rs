@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use agent_pod::desired::PodWant;
 use agent_pod::events;
 use agent_pod::handler::Handler;
 use agent_pod::probe::{Outcome, ProbeKind, ProbeOrder, Tally, is_last};
-use agent_pod::want::PodWant;
 use agent_probe::{ANSWER_BYTES, Asker, ask};
 use agent_runtime::runtime::ExecOutput;
 use proto_api::core::v1::Pod;
@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::in_hand::Hand;
 use super::inbox::Inbox;
-use super::parts::Parts;
+use super::pod_context::Parts;
 use crate::clock;
 
 /// A verdict that changed.

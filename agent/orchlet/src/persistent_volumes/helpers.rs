@@ -8,7 +8,7 @@ use agent_volume::disk::{Answer, PROGRAM_DIRS, Run};
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
-use crate::pods::seams::Line;
+use crate::pods::ports::Line;
 
 /// Deadline of a program.
 const DEADLINE: Duration = Duration::from_secs(120);

@@ -8,10 +8,10 @@ use std::time::Duration;
 use agent_node::admission::Load;
 use agent_node::pressure::Pressure;
 use agent_node::qos::qos_class;
+use agent_pod::desired::{Source, Verdict};
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::plan::Action;
 use agent_pod::translate::log_directory;
-use agent_pod::want::{Source, Verdict};
 use agent_runtime::Runtime;
 use proto_api::Quantity;
 use proto_api::core::v1::{Node, Pod, PodStatus};
@@ -19,16 +19,16 @@ use proto_api::names::Names;
 use tokio::sync::{Notify, watch};
 
 use super::in_hand::InHand;
+use super::ports::{Line, PodPlace, PodVolumes, Reports};
 use super::probes::NodeProbes;
-use super::restarts::Restarts;
-use super::seams::{Line, PodPlace, PodVolumes, Reports};
-use super::turns::Turns;
+use super::restart_limiter::Restarts;
+use super::runtime_limiter::Turns;
 use crate::images::Images;
 use crate::journal::Journal;
 use crate::log_links;
 use crate::metrics::AgentMetrics;
-use crate::objects::Subscribe;
-use crate::provision::Provision;
+use crate::object_cache::Subscribe;
+use crate::pod_environment::Provision;
 use crate::timeline::{Outcome, Timelines};
 
 /// The node as pods see it, and the seams through which tasks act.

@@ -11,8 +11,8 @@ use futures_util::future::BoxFuture;
 use proto_api::core::v1::{Node, Pod, PodStatus};
 use tokio::sync::watch;
 
-use super::parts::Parts;
-use super::seams::{
+use super::pod_context::Parts;
+use super::ports::{
     Line, MountedVolumes, PodPlace, PodVolumes, ReportError, Reported, Reports, Sources,
     StatusChange,
 };
@@ -20,7 +20,7 @@ use super::shown::Answer;
 use crate::images::{PullBounds, STANDSTILL};
 use crate::journal::Journal;
 use crate::metrics::AgentMetrics;
-use crate::objects::NoObjects;
+use crate::object_cache::NoObjects;
 
 /// An API server that takes everything.
 #[derive(Default)]
@@ -118,7 +118,7 @@ impl PodVolumes for Place {
         &'a self,
         _: &'a Pod,
         _: &'a str,
-        _: Vec<crate::pods::seams::WantedPart>,
+        _: Vec<crate::pods::ports::WantedPart>,
     ) -> BoxFuture<'a, Result<BTreeMap<usize, String>, Line>> {
         std::future::ready(Ok(BTreeMap::new())).boxed()
     }
@@ -173,7 +173,7 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         objects: Arc::new(NoObjects),
         journal: outside.journal,
         facts: agent_pod::node_facts::NodeFacts { pod_logs_dir: logs, ..Default::default() },
-        provision: crate::provision::Provision::default(),
+        provision: crate::pod_environment::Provision::default(),
         host_ips: vec!["10.0.0.1".into()],
         root_dir: outside.dir.join("root"),
         node: node.into(),
@@ -188,8 +188,8 @@ pub fn parts(outside: Outside<'_>) -> Parts {
         timelines: crate::timeline::Timelines::default(),
         metrics: metrics(),
         probes: crate::pods::probes::NodeProbes::new("agent/1".into()),
-        turns: crate::pods::turns::Turns::new(2).into(),
-        restarts: crate::pods::restarts::Restarts::new(2),
+        turns: crate::pods::runtime_limiter::Turns::new(2).into(),
+        restarts: crate::pods::restart_limiter::Restarts::new(2),
         in_hand: crate::pods::in_hand::InHand::default(),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use agent_node::admission::Refusal;
 use agent_node::managers::devices;
-use agent_node::support::Abilities;
+use agent_node::unsupported_fields::Abilities;
 use agent_pod::hosts;
 use agent_pod::node_facts::NodeFacts;
 use agent_pod::spec::{DnsConfig, Mount};
@@ -21,7 +21,7 @@ use proto_daemon::private_files;
 use tokio::sync::watch;
 
 use crate::allocator::Allocator;
-use crate::pods::seams::Line;
+use crate::pods::ports::Line;
 use crate::resolver;
 
 /// Largest file of the node that is taken over into pods, in bytes.

@@ -97,7 +97,7 @@ impl Waiting {
 mod tests {
     use std::sync::Arc;
 
-    use agent_pod::want::Source;
+    use agent_pod::desired::Source;
     use proto_api::core::v1::Pod;
 
     use super::super::worker::Held;

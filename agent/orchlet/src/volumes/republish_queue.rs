@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::pods::seams::Line;
+use crate::pods::ports::Line;
 
 /// After the first failure; twice as long after each other.
 const RETRY_MIN: Duration = Duration::from_secs(2);

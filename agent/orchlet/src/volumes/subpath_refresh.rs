@@ -14,12 +14,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agent_pod::volume_mounts::{VolumeOnHost, follows};
 use agent_volume::PodVolumes;
-use agent_volume::mount::follow::Renewal;
+use agent_volume::mount::subpath_refresh::Renewal;
 use agent_volume::sub_path::SubPath;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::exit::chain;
 
-use crate::pods::seams::Line;
+use crate::pods::ports::Line;
 
 /// Where each of them is. Calls that show something take turns.
 #[derive(Debug, Default)]

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_pod::want::Source;
+use agent_pod::desired::Source;
 use proto_api::core::v1::Pod;
 use tokio::sync::watch;
 
-use super::seams::{MountedVolumes, Sources};
+use super::ports::{MountedVolumes, Sources};
 
 /// The state of the pod when the action begins.
 #[derive(Clone)]

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use agent_pod::desired::{PodWant, Source, grace_of};
 use agent_pod::events;
-use agent_pod::memory::{Memory, Why};
 use agent_pod::plan::Plan;
-use agent_pod::want::{PodWant, Source, grace_of};
+use agent_pod::record::{Memory, Why};
 use proto_api::core::v1::PodStatus;
 
 use super::{Held, Outcome, Worker, name};
 use crate::clock;
-use crate::pods::busy::Key;
-use crate::pods::publish;
-use crate::pods::seams::{ReportError, Reported, StatusChange};
+use crate::pods::in_flight::Key;
+use crate::pods::ports::{ReportError, Reported, StatusChange};
+use crate::pods::status_patch;
 
 /// The longest that a status that tells of no progress waits while more pods begin than can at once. Most of them run before it is
 /// over, and what they show first is that.
@@ -55,7 +55,7 @@ impl Worker {
         }
         let now = clock::boot();
         let from = self.shown.status().cloned().unwrap_or_default();
-        if publish::only_begins(&from, &next.status) {
+        if status_patch::only_begins(&from, &next.status) {
             let held_until = &mut self.beginning_held_until;
             if held_until.is_none() && self.parts.turns.is_wanted() {
                 *held_until = Some(now.saturating_add(BEGINNING_HELD));

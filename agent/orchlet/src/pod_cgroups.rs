@@ -22,7 +22,7 @@ use proto_api::core::v1::Pod;
 use proto_daemon::exit::chain;
 use tokio::task::spawn_blocking;
 
-use crate::pods::seams::{Line, PodPlace};
+use crate::pods::ports::{Line, PodPlace};
 
 /// Tries to remove a cgroup whose killed processes still have to end, before the pod's task is told.
 const REMOVE_TRIES_MAX: usize = 20;

@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use tokio::time::{Instant, sleep_until};
 
 use super::{Disks, work};
-use crate::csi::helpers::HelperError;
-use crate::pods::seams::Line;
+use crate::persistent_volumes::helpers::HelperError;
+use crate::pods::ports::Line;
 
 /// Kinds of volumes that lie on disks.
 const KINDS: [Plugin; 3] = [Plugin::Local, Plugin::Iscsi, Plugin::Fc];

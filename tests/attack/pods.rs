@@ -135,6 +135,8 @@ async fn junk_stream(target: &Target, pod: &str) {
         .header("connection", "Upgrade")
         .header("upgrade", "SPDY/3.1")
         .header("x-stream-protocol-version", "v4.channel.k8s.io")
+        // What the runtime's server answers is no representation of anything.
+        .header("accept", "*/*")
         .body(Bytes::new());
     let Ok(request) = request else { return };
     let answer = match timeout(Duration::from_secs(5), target.client.upgrade(request)).await {
@@ -147,7 +149,10 @@ async fn junk_stream(target: &Target, pod: &str) {
             let _ = timeout(Duration::from_secs(1), stream.take(4096).read_to_end(&mut rest)).await;
             "opened".to_owned()
         }
-        Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
+        Ok(Err(error)) => {
+            // Without the pod's name, and on one line.
+            format!("{:#}", anyhow::Error::from(error)).replace(pod, "POD").replace('\n', " ")
+        }
         Err(_) => "no answer".to_owned(),
     };
     target.judge.count("junk SPDY frame", answer);

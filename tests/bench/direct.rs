@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent_host::cgroups::{Cgroups, Removal};
 use agent_pod::node_facts::NodeFacts;
-use agent_pod::seen::{ContainerSeen, InstanceState};
+use agent_pod::observed::{ContainerSeen, InstanceState};
 use agent_pod::spec::Mount;
 use agent_pod::translate::{self, ContainerInputs};
 use agent_runtime::Runtime;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use agent_pod::seen::InstanceState;
+use agent_pod::observed::InstanceState;
 use agent_runtime::Runtime as _;
 use agent_runtime::cri::CriRuntime;
 use anyhow::{Context as _, Result, ensure};

@@ -321,7 +321,11 @@ impl Scheduler {
                 let Some(why) = why else { return Err(Failure::Error) };
                 self.tell(pod, &why).await;
                 let has_affinity = pod.constraints.is_wanted();
-                return Err(if has_affinity { Failure::PodAffinity } else { Failure::Unschedulable });
+                return Err(if has_affinity {
+                    Failure::PodAffinity
+                } else {
+                    Failure::Unschedulable
+                });
             }
         };
         let Some(load) = loads.get_mut(nth) else { return Err(Failure::Error) };

@@ -43,7 +43,7 @@ pub mod cri_log {
 
 /// Records of the journal.
 pub mod journal {
-    use agent_pod::memory::Memory;
+    use agent_pod::record::Memory;
 
     /// What was read is written and read alike, before and after a boot.
     pub fn check(bytes: &[u8]) {

@@ -2,6 +2,7 @@
 //! may change the object.
 
 mod namespaces;
+mod nodes;
 mod pods;
 mod runtime_class;
 mod service_accounts;
@@ -35,6 +36,7 @@ pub async fn admit(
     object: &mut Object,
     old: Option<&Object>,
 ) -> Result<(), ApiError> {
+    nodes::admit(call, object, old)?;
     if operation == Operation::Create {
         namespaces::admit_create(call, object)?;
         storage::admit_create(call, object);
@@ -60,5 +62,6 @@ pub async fn admit(
 /// # Errors
 /// 403 for what may not be deleted.
 pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
+    nodes::admit_delete(call)?;
     namespaces::admit_delete(call)
 }

@@ -19,7 +19,7 @@ pub use authorize::{
 };
 pub use certificate::Certified;
 pub use impersonate::effective as effective_user;
-pub use limits::{AnonymousLimit, NodeLimit, is_node};
+pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_node};
 pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenRequest};
 pub use static_token::{StaticTokens, TokenFileError};
 pub use user::{AUTHENTICATED, MASTERS, User};

@@ -168,7 +168,9 @@ pub fn how_to_reach(spec: &Spec, has_demo: bool) -> String {
         // Without the demo the nodes have no image yet.
         lines.extend(has_demo.then(|| {
             let image = images::BUSYBOX_IMAGE;
-            format!("kubectl run shell --image={image} --restart=Never -it --rm --command -- sh")
+            format!(
+                "kubectl run hello --image={image} --restart=Never --attach --rm --command -- sh -c 'sleep 1; echo hello'"
+            )
         }));
     } else {
         lines.push("# kubectl does not speak these names: `hack/up --naming kubernetes --dir ANOTHER` for one that it does".to_owned());

@@ -8,8 +8,8 @@ use super::user::{UNAUTHENTICATED, User};
 /// (`system:public-info-viewer`). A user without a name and groups counts as anonymous.
 pub struct AnonymousLimit;
 
-/// Denies nodes what Kubernetes' Node authorizer and its role `system:node` do not give: subresources of nodes but for
-/// status, streams and proxies into pods and services, and impersonation.
+/// Denies nodes what Kubernetes' Node authorizer and its role `system:node` do not give: streams and proxies into pods, services and nodes,
+/// impersonation, and every write but a kubelet's own. Which objects those are is checked by admission (`admission/nodes.rs`).
 pub struct NodeLimit;
 
 /// Paths that need no credentials where anonymous requests are served.
@@ -23,9 +23,12 @@ fn is_anonymous(user: &User) -> bool {
         || (user.name.is_empty() && user.groups.is_empty())
 }
 
+/// Users of kubelets have this name, and the node's behind it.
+pub const NODE_USER_PREFIX: &str = "system:node:";
+
 /// Whether the user is a kubelet.
 pub fn is_node(user: &User) -> bool {
-    user.name.starts_with("system:node:") || user.is_in("system:nodes")
+    user.name.starts_with(NODE_USER_PREFIX) || user.is_in("system:nodes")
 }
 
 impl Authorizer for AnonymousLimit {
@@ -46,23 +49,48 @@ impl Authorizer for NodeLimit {
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization {
         let denied = is_node(attributes.user)
             && match attributes.subject {
-                Subject::Resource { group: "", resource, subresource, .. } => {
-                    attributes.verb == "impersonate" || leads_into_nodes(resource, subresource)
+                Subject::Resource { group, resource, subresource, name, .. } => {
+                    let reads = matches!(attributes.verb, "get" | "list" | "watch");
+                    (group.is_empty() && leads_into_nodes(resource, subresource))
+                        || !(reads
+                            || is_kubelet_write(attributes, group, resource, subresource, name))
                 }
-                Subject::Resource {
-                    group,
-                    resource: "certificatesigningrequests",
-                    subresource,
-                    ..
-                } if group.starts_with("certificates.") => !subresource.is_empty(),
-                Subject::Resource { .. } => attributes.verb == "impersonate",
                 Subject::Path(_) => false,
             };
         if denied {
-            let reason = "nodes may not use this subresource".to_owned();
+            let reason = "a node may not do this".to_owned();
             return Authorization { decision: Decision::Deny, reason };
         }
         Authorization { decision: Decision::NoOpinion, reason: String::new() }
+    }
+}
+
+/// Whether a kubelet writes such a thing. An object with a name in the path has to be the node's own.
+fn is_kubelet_write(
+    attributes: &Attributes<'_>,
+    group: &str,
+    resource: &str,
+    subresource: &str,
+    name: &str,
+) -> bool {
+    let node = attributes.user.name.strip_prefix(NODE_USER_PREFIX);
+    let verb = attributes.verb;
+    // Without the domain, which differs by naming profile.
+    let group = group.split('.').next().unwrap_or_default();
+    match (group, resource, subresource) {
+        ("", "nodes", "" | "status")
+        | ("coordination", "leases", "")
+        | ("storage", "csinodes", "") => {
+            verb != "deletecollection" && (name.is_empty() || node == Some(name))
+        }
+        ("" | "events", "events", "") => matches!(verb, "create" | "update" | "patch"),
+        ("", "pods", "") => matches!(verb, "create" | "delete"),
+        ("", "pods" | "persistentvolumeclaims", "status") => true,
+        ("certificates", "certificatesigningrequests", "") => matches!(verb, "create" | "delete"),
+        ("", "serviceaccounts", "token") | ("authentication" | "authorization", _, "") => {
+            verb == "create"
+        }
+        _ => false,
     }
 }
 
@@ -168,10 +196,26 @@ mod tests {
         assert!(!allowed(&user("system:node:n2", &[]), "get", resource("nodes", "proxy")));
         assert!(!allowed(&user("x", &["system:nodes"]), "get", resource("nodes", "proxy")));
         for (resource_name, subresource) in
-            [("nodes", ""), ("nodes", "status"), ("pods", "status"), ("pods", ""), ("leases", "")]
+            [("nodes", ""), ("nodes", "status"), ("pods", "status"), ("events", "")]
         {
-            assert!(allowed(&node, "update", resource(resource_name, subresource)));
+            let subject = resource(resource_name, subresource);
+            assert!(allowed(&user("system:node:n1", &["system:nodes"]), "update", subject));
+            // Another node's object.
+            assert_eq!(allowed(&node, "update", subject), resource_name != "nodes");
         }
+        for (resource_name, subresource) in [
+            ("secrets", ""),
+            ("serviceaccounts", ""),
+            ("pods", "ephemeralcontainers"),
+            ("pods", "binding"),
+            ("configmaps", ""),
+            ("*", ""),
+        ] {
+            assert!(!allowed(&node, "create", resource(resource_name, subresource)));
+        }
+        assert!(allowed(&node, "get", resource("secrets", "")));
+        assert!(allowed(&node, "create", resource("pods", "")));
+        assert!(!allowed(&node, "update", resource("pods", "")));
         let admin = user("system:node:n2", &["system:nodes", MASTERS]);
         assert!(allowed(&admin, "create", resource("nodes", "proxy")));
     }

@@ -39,14 +39,27 @@ pub async fn handle(
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let line = format!("{} {}", request.method(), request.uri().path());
-    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    let writes = is_write(&request);
     let work = isolate(serve(server.clone(), peer, request));
     // A write that is queued is made though its client goes away; what has to follow it (addresses kept or given back) is done as well.
-    let served = if reads { work.await } else { finish(work).await };
+    let served = if writes { finish(work).await } else { work.await };
     served.unwrap_or_else(|panicked| {
         tracing::error!(request = line, %panicked, "answering 500: the request caused a panic");
         failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
     })
+}
+
+/// Whether the request changes something here. What is passed on to a node or workload does not: it ends with its client.
+fn is_write(request: &Request<Incoming>) -> bool {
+    let (method, uri) = (request.method(), request.uri());
+    if matches!(*method, Method::GET | Method::HEAD) {
+        return false;
+    }
+    let query = Query::parse(uri.query().unwrap_or_default());
+    match routes::parse(method, uri.path(), &query) {
+        Ok(Target::Resource(resource)) => !dispatch::is_proxied(&resource),
+        _ => false,
+    }
 }
 
 /// Runs `work` to its end even if this future is dropped.

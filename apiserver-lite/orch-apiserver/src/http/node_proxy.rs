@@ -34,6 +34,8 @@ use crate::status::ApiError;
 
 /// Longest wait for the head of a response.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
+/// How long a page or the text of a refusal may take to arrive: it is kept in memory meanwhile.
+const TEXT_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest page whose links are rewritten.
 const PAGE_LEN_MAX: usize = 1 << 20;
 /// Longest page whose links are rewritten on the thread that serves.
@@ -196,7 +198,11 @@ async fn move_links(
         return Ok(Response::from_parts(head, body));
     }
     let mut page = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    let deadline = tokio::time::Instant::now() + TEXT_WAIT_MAX;
+    loop {
+        let frame = tokio::time::timeout_at(deadline, body.frame()).await;
+        let late = |_| ApiError::new(504, "Timeout", "the page did not end in time".to_owned());
+        let Some(frame) = frame.map_err(late)? else { break };
         let broken = |e| ApiError::new(502, "InternalError", format!("the answer broke off: {e}"));
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         page.extend_from_slice(&data);
@@ -250,7 +256,8 @@ async fn no_log(response: Response<Incoming>) -> ApiError {
 async fn text(response: Response<Incoming>) -> Bytes {
     const TEXT_LEN_MAX: usize = 64 << 10;
     let limited = http_body_util::Limited::new(response.into_body(), TEXT_LEN_MAX);
-    limited.collect().await.map(|body| body.to_bytes()).unwrap_or_default()
+    let collected = tokio::time::timeout(TEXT_WAIT_MAX, limited.collect()).await;
+    collected.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default()
 }
 
 fn bad_gateway(place: &ProxyTarget, error: &dyn std::fmt::Display) -> ApiError {

@@ -1,5 +1,5 @@
-//! Overload: so many requests are worked on at a time, the next are told to come back. Streams have places of their own, in
-//! all and for each user; of the others administrators are always served.
+//! Overload: a bounded number of requests is worked on at a time, further ones are answered 429. Reads, writes and streams have places of their own, in
+//! all and for each user; administrators' short requests are always served.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,8 @@ use crate::status::ApiError;
 const READING_MAX: usize = 400;
 /// Requests that change something.
 const CHANGING_MAX: usize = 200;
+/// The part of all places for short requests that one user may have, but for administrators.
+const PART_OF_USER: usize = 4;
 /// Watches, logs and sessions: some kilobytes each, several for every node of a large cluster.
 const STREAMS_MAX: usize = 32_768;
 /// Those of one user. A controller has a few dozen; a thousand and more of one user are a test's.
@@ -24,7 +26,7 @@ pub struct Overload {
     reading: Arc<Semaphore>,
     changing: Arc<Semaphore>,
     streams: Arc<Semaphore>,
-    by_user: Arc<Mutex<HashMap<String, usize>>>,
+    by_user: Arc<Mutex<HashMap<(Places, String), usize>>>,
 }
 
 impl Default for Overload {
@@ -45,19 +47,27 @@ pub struct InFlightPermit {
     _user: Option<OfUser>,
 }
 
-/// Counts a stream of a user.
+/// What a place is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Places {
+    Reading,
+    Changing,
+    Streams,
+}
+
+/// Counts a request of a user.
 struct OfUser {
-    by_user: Arc<Mutex<HashMap<String, usize>>>,
-    name: String,
+    by_user: Arc<Mutex<HashMap<(Places, String), usize>>>,
+    key: (Places, String),
 }
 
 impl Drop for OfUser {
     fn drop(&mut self) {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_user.get_mut(&self.name) {
+        if let Some(count) = by_user.get_mut(&self.key) {
             *count = count.saturating_sub(1);
             if *count == 0 {
-                by_user.remove(&self.name);
+                by_user.remove(&self.key);
             }
         }
     }
@@ -69,31 +79,33 @@ impl Overload {
     /// # Errors
     /// 429 when all are taken.
     pub fn admit(&self, kind: RequestKind, user: &User) -> Result<InFlightPermit, ApiError> {
-        let places = match kind {
-            RequestKind::LongRunning => return self.stream(user),
-            RequestKind::ReadOnly => &self.reading,
-            RequestKind::Mutating => &self.changing,
-        };
-        match places.clone().try_acquire_owned() {
-            Ok(place) => Ok(InFlightPermit { _permit: Some(place), _user: None }),
-            Err(_) if user.is_in(crate::auth::MASTERS) => {
-                Ok(InFlightPermit { _permit: None, _user: None })
+        let is_master = user.is_in(crate::auth::MASTERS);
+        let (places, free, of_user_max) = match kind {
+            RequestKind::LongRunning => (Places::Streams, &self.streams, STREAMS_OF_USER_MAX),
+            RequestKind::ReadOnly => (Places::Reading, &self.reading, READING_MAX / PART_OF_USER),
+            RequestKind::Mutating => {
+                (Places::Changing, &self.changing, CHANGING_MAX / PART_OF_USER)
             }
-            Err(_) => Err(too_many()),
+        };
+        let is_exempt = is_master && places != Places::Streams;
+        let permit = free.clone().try_acquire_owned().ok();
+        if is_exempt {
+            return Ok(InFlightPermit { _permit: permit, _user: None });
         }
+        let permit = permit.ok_or_else(too_many)?;
+        let of_user = self.count(places, user, of_user_max)?;
+        Ok(InFlightPermit { _permit: Some(permit), _user: Some(of_user) })
     }
 
-    fn stream(&self, user: &User) -> Result<InFlightPermit, ApiError> {
-        let permit = self.streams.clone().try_acquire_owned().map_err(|_| too_many())?;
+    fn count(&self, places: Places, user: &User, max: usize) -> Result<OfUser, ApiError> {
+        let key = (places, user.name.clone());
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_user.entry(user.name.clone()).or_default();
-        if *count >= STREAMS_OF_USER_MAX {
+        let count = by_user.entry(key.clone()).or_default();
+        if *count >= max {
             return Err(too_many());
         }
         *count += 1;
-        drop(by_user);
-        let of_user = OfUser { by_user: self.by_user.clone(), name: user.name.clone() };
-        Ok(InFlightPermit { _permit: Some(permit), _user: Some(of_user) })
+        Ok(OfUser { by_user: self.by_user.clone(), key })
     }
 }
 
@@ -106,19 +118,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_next_one_has_to_wait() {
+    fn a_user_has_a_part_of_all_places() {
         let overload = Overload::default();
-        let user = User::anonymous();
-        let places: Vec<_> = (0..CHANGING_MAX)
-            .map(|_| overload.admit(RequestKind::Mutating, &user).unwrap())
-            .collect();
-        let refused = overload.admit(RequestKind::Mutating, &user).err().unwrap();
+        let user = |name: &str| User { name: name.to_owned(), ..User::default() };
+        let write = |name: &str| overload.admit(RequestKind::Mutating, &user(name));
+        let of_one: Vec<_> =
+            (0..CHANGING_MAX / PART_OF_USER).map(|_| write("a").unwrap()).collect();
+        let refused = write("a").err().unwrap();
         assert_eq!((refused.code(), refused.retry_after_seconds()), (429, Some(1)));
-        assert!(overload.admit(RequestKind::ReadOnly, &user).is_ok());
-        assert!(overload.admit(RequestKind::LongRunning, &user).is_ok());
+        assert!(overload.admit(RequestKind::ReadOnly, &user("a")).is_ok());
+        assert!(overload.admit(RequestKind::LongRunning, &user("a")).is_ok());
+        let others: Vec<_> = ["b", "c", "d"]
+            .iter()
+            .flat_map(|name| (0..CHANGING_MAX / PART_OF_USER).map(|_| write(name).unwrap()))
+            .collect();
+        assert_eq!(write("e").err().map(|error| error.code()), Some(429), "all are taken");
         assert!(overload.admit(RequestKind::Mutating, &User::server()).is_ok());
-        drop(places);
-        assert!(overload.admit(RequestKind::Mutating, &user).is_ok());
+        drop(of_one);
+        assert!(write("e").is_ok() && write("a").is_ok());
+        drop(others);
+        assert!(overload.by_user.lock().unwrap().is_empty());
     }
 
     #[test]

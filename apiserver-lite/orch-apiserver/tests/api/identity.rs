@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use orch_apiserver::Config;
 use orch_apiserver::config::{Anonymous, AnonymousAccess, AuthorizationMode};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
-use serde_json::json;
+use serde_json::{Value, json};
 use time::{Duration, OffsetDateTime};
 
 use crate::support::{Reply, TestServer, kubernetes, reply};
@@ -177,4 +178,61 @@ async fn reviews_say_no_of_the_anonymous_user_and_of_nodes_in_nodes() {
     let answer = server.post(path, nobody.to_string()).await.expect(422);
     let message = answer["message"].as_str().unwrap();
     assert!(message.contains("at least one of user or group must be specified"), "{message}");
+}
+
+/// A kubelet writes what is its node's, whatever the authorizer behind allows.
+#[tokio::test]
+async fn a_node_writes_only_what_is_its_own() {
+    let server = TestServer::start().await;
+    let send = async |method: &str, path: &str, body: Value| {
+        let patch = method == "PATCH";
+        let kind = if patch { "application/merge-patch+json" } else { "application/json" };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "test")
+            .header("content-type", kind)
+            .header("impersonate-user", "system:node:n1")
+            .header("impersonate-group", "system:nodes");
+        let body = Full::new(Bytes::from(body.to_string()));
+        server.send(request.body(body).unwrap()).await.code()
+    };
+    let node = |name: &str| json!({"metadata": {"name": name}});
+    let pod = |name: &str, node: &str, annotations: Value| {
+        let container = json!({"name": "c", "image": "i"});
+        json!({
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"nodeName": node, "containers": [container], "automountServiceAccountToken": false},
+        })
+    };
+    let pods = "/api/v1/namespaces/default/pods";
+    server.post("/api/v1/nodes", node("n2").to_string()).await.expect(201);
+    server.post(pods, pod("mine", "n1", json!({})).to_string()).await.expect(201);
+    server.post(pods, pod("other", "n2", json!({})).to_string()).await.expect(201);
+    let mirror = json!({server.names.label("config.mirror"): "x"});
+    let secret = json!({
+        "metadata": {"name": "t", "annotations": {server.names.label("service-account.name"): "default"}},
+        "type": server.names.label("service-account-token"),
+    });
+    let status = json!({"status": {"message": "m"}});
+    let address =
+        json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.9"}]}});
+    for (method, path, body, code) in [
+        ("POST", "/api/v1/nodes", node("n3"), 403),
+        ("POST", "/api/v1/nodes", node("n1"), 201),
+        ("PATCH", "/api/v1/nodes/n1/status", address.clone(), 200),
+        ("PATCH", "/api/v1/nodes/n2/status", address, 403),
+        ("DELETE", "/api/v1/nodes/n2", json!({}), 403),
+        ("POST", "/api/v1/namespaces/default/secrets", secret, 403),
+        ("POST", pods, pod("a", "n1", json!({})), 403),
+        ("POST", pods, pod("a", "n2", mirror.clone()), 403),
+        ("POST", pods, pod("a", "n1", mirror), 201),
+        ("PATCH", "/api/v1/namespaces/default/pods/mine/status", status.clone(), 200),
+        ("PATCH", "/api/v1/namespaces/default/pods/other/status", status, 403),
+        ("PATCH", "/api/v1/namespaces/default/pods/mine/ephemeralcontainers", json!({}), 403),
+        ("DELETE", "/api/v1/namespaces/default/pods/other", json!({}), 403),
+        ("DELETE", "/api/v1/namespaces/default/pods/mine", json!({}), 200),
+    ] {
+        assert_eq!(send(method, path, body).await, code, "{method} {path}");
+    }
 }

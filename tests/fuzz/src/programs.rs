@@ -7,7 +7,7 @@ pub mod proxy_config {
     use clap::Parser as _;
     use orch_proxy::config;
     use orch_proxy::flags::Flags;
-    use orch_proxy::routes::Range;
+    use proxy_rules::model::Cidr;
 
     use crate::api;
 
@@ -19,8 +19,8 @@ pub mod proxy_config {
     /// Reads the text as a configuration, and as a range of pods.
     pub fn check(bytes: &[u8]) {
         let Ok(text) = std::str::from_utf8(bytes) else { return };
-        if let Some(range) = Range::parse(text) {
-            assert!(range.length <= if range.address.is_ipv4() { 32 } else { 128 });
+        if let Ok(range) = text.parse::<Cidr>() {
+            assert!(range.bits() <= 128);
         }
         let _ = config::load_running(flags(), text);
     }

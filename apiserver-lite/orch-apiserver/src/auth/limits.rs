@@ -87,6 +87,8 @@ fn is_kubelet_write(
         ("", "pods", "") => matches!(verb, "create" | "delete"),
         ("", "pods" | "persistentvolumeclaims", "status") => true,
         ("certificates", "certificatesigningrequests", "") => matches!(verb, "create" | "delete"),
+        // What the approver asks about a node that renews its certificate.
+        ("certificates", "certificatesigningrequests", "selfnodeclient") => verb == "create",
         ("", "serviceaccounts", "token") | ("authentication" | "authorization", _, "") => {
             verb == "create"
         }
@@ -152,6 +154,8 @@ mod tests {
             name: "a",
         };
         assert!(allowed(&node, "create", request("")));
+        assert!(allowed(&node, "create", request("selfnodeclient")));
+        assert!(!allowed(&node, "create", request("nodeclient")));
         for subresource in ["approval", "status", "*"] {
             assert!(!allowed(&node, "update", request(subresource)), "{subresource}");
             assert!(allowed(&user("someone", &["other"]), "update", request(subresource)));

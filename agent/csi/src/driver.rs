@@ -14,7 +14,7 @@ use tonic::{Code, Request, Response, Status};
 
 /// Deadline of calls that only ask.
 pub const ASK: Duration = Duration::from_secs(10);
-/// Deadline of the question how full a volume is: whoever scrapes the node waits for all answers.
+/// Deadline of NodeGetVolumeStats: a scrape of the node's metrics waits for all drivers.
 const STATS: Duration = Duration::from_secs(3);
 /// Deadline of calls that change something; the ecosystem's usual one.
 pub const CHANGE: Duration = Duration::from_secs(120);

@@ -79,7 +79,7 @@ struct Asked {
 /// Follows the directory, which is made if need be, until the future is dropped.
 pub async fn run(dir: PathBuf, drivers: Drivers, announce: Arc<dyn Announce>, change: Duration) {
     let changed = Arc::new(Notify::new());
-    // Whoever can put a socket there is given the secrets of volumes.
+    // A process that can create a socket there receives the secrets of volumes.
     while let Err(error) = private::make(&dir) {
         tracing::error!(dir = %dir.display(), %error, "no plugin is taken in: there is no directory of the agent's own for them");
         tokio::time::sleep(LOOK_PERIOD).await;
@@ -278,9 +278,9 @@ fn sockets(dir: &Path) -> BTreeMap<PathBuf, Identity> {
 mod tests {
     use super::*;
 
-    struct Nobody;
+    struct NoAnnouncements;
 
-    impl Announce for Nobody {
+    impl Announce for NoAnnouncements {
         fn came<'a>(&'a self, _: &'a Driver) -> BoxFuture<'a, Result<(), String>> {
             Box::pin(std::future::ready(Ok(())))
         }
@@ -297,7 +297,7 @@ mod tests {
         let dir = root.path().join("plugins_registry");
         std::fs::create_dir(&dir).unwrap();
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let watched = run(dir.clone(), Drivers::default(), Arc::new(Nobody), ASK);
+        let watched = run(dir.clone(), Drivers::default(), Arc::new(NoAnnouncements), ASK);
         let _ = tokio::time::timeout(Duration::from_millis(1), watched).await;
         assert_eq!(dir.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }

@@ -23,7 +23,7 @@ pub(crate) fn listen(path: &Path) -> std::io::Result<UnixListener> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Nobody else reaches it before its mode is set: the directory is closed.
+    // The directory is closed, so no other user can connect before the mode is set.
     let listener = UnixListener::bind(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)

@@ -39,10 +39,7 @@ pub async fn handle(
     request: Request<Incoming>,
 ) -> Response<ResponseBody> {
     let line = format!("{} {}", request.method(), request.uri().path());
-    let writes = is_write(&request);
-    let work = isolate(serve(server.clone(), peer, request));
-    // A write that is queued is made though its client goes away; what has to follow it (addresses kept or given back) is done as well.
-    let served = if writes { finish(work).await } else { work.await };
+    let served = isolate(serve(server.clone(), peer, request)).await.and_then(|served| served);
     served.unwrap_or_else(|panicked| {
         tracing::error!(request = line, %panicked, "answering 500: the request caused a panic");
         failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
@@ -50,15 +47,12 @@ pub async fn handle(
 }
 
 /// Whether the request changes something here. What is passed on to a node or workload does not: it ends with its client.
-fn is_write(request: &Request<Incoming>) -> bool {
-    let (method, uri) = (request.method(), request.uri());
-    if matches!(*method, Method::GET | Method::HEAD) {
-        return false;
-    }
-    let query = Query::parse(uri.query().unwrap_or_default());
-    match routes::parse(method, uri.path(), &query) {
-        Ok(Target::Resource(resource)) => !dispatch::is_proxied(&resource),
-        _ => false,
+fn is_write(method: &Method, target: &Target) -> bool {
+    match target {
+        Target::Resource(resource) => {
+            !matches!(*method, Method::GET | Method::HEAD) && !dispatch::is_proxied(resource)
+        }
+        Target::NonResource(_) => false,
     }
 }
 
@@ -77,12 +71,25 @@ async fn serve(
     server: Arc<Server>,
     peer: Peer,
     request: Request<Incoming>,
+) -> Result<Response<ResponseBody>, Panicked> {
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    let target = routes::parse(request.method(), request.uri().path(), &query);
+    let writes = target.as_ref().is_ok_and(|target| is_write(request.method(), target));
+    let work = serve_target(server, peer, request, query, target);
+    // A write that is queued is made though its client goes away; what has to follow it (addresses kept or given back) is done as well.
+    if writes { finish(isolate(work)).await } else { Ok(work.await) }
+}
+
+async fn serve_target(
+    server: Arc<Server>,
+    peer: Peer,
+    request: Request<Incoming>,
+    query: Query,
+    target: Result<Target, ApiError>,
 ) -> Response<ResponseBody> {
     let started = Instant::now();
-    let query = Query::parse(request.uri().query().unwrap_or_default());
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    let target = routes::parse(&method, &path, &query);
     let labels = Labels::of(&server.engine, &method, target.as_ref().ok());
     let accepted = negotiate::accepted(request.headers(), server.names);
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
@@ -330,5 +337,30 @@ pub fn bytes_response(code: u16, media_type: &str, bytes: Bytes) -> Response<Res
 pub fn set_type(response: &mut Response<ResponseBody>, media_type: &str) {
     if let Ok(value) = HeaderValue::from_str(media_type) {
         response.headers_mut().insert(CONTENT_TYPE, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_writes_outlive_their_client() {
+        let pod = "/api/v1/namespaces/a/pods/b";
+        for (method, path, expected) in [
+            (Method::POST, "/api/v1/namespaces/a/pods", true),
+            (Method::PATCH, pod, true),
+            (Method::DELETE, pod, true),
+            (Method::POST, "/api/v1/namespaces/a/pods/b/eviction", true),
+            (Method::GET, pod, false),
+            (Method::POST, "/api/v1/namespaces/a/pods/b:80/proxy/x", false),
+            (Method::POST, "/api/v1/namespaces/a/pods/b/exec", false),
+            (Method::PUT, "/api/v1/namespaces/a/services/b/proxy/x", false),
+            (Method::POST, "/api/v1/nodes/b/proxy/run/a/b/c", false),
+            (Method::POST, "/openapi/v2", false),
+        ] {
+            let target = routes::parse(&method, path, &Query::parse("")).expect("a target");
+            assert_eq!(is_write(&method, &target), expected, "{method} {path}");
+        }
     }
 }

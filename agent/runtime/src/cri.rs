@@ -19,7 +19,7 @@ use agent_pod::observed::{ContainerSeen, Exit, InstanceState, SandboxSeen};
 use agent_pod::spec::{ContainerConfig, SandboxConfig, labels};
 use futures_util::FutureExt as _;
 use futures_util::future::{try_join, try_join_all};
-use proto_daemon::gathering::Gathering;
+use proto_daemon::write_coalescing::CoalescingStream;
 use proto_grpc::cri::v1 as wire;
 use proto_grpc::cri::v1::image_service_client::ImageServiceClient;
 use proto_grpc::cri::v1::runtime_service_client::RuntimeServiceClient;
@@ -420,7 +420,7 @@ fn connect(socket: PathBuf, holding: Option<Arc<Holding>>) -> Channel {
                 if let Some(holding) = holding {
                     holding.connected(&stream);
                 }
-                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(Gathering::new(stream)))
+                Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(CoalescingStream::new(stream)))
             }
         },
     ))

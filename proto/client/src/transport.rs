@@ -21,7 +21,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::config::ClientConfig;
 pub use dial::DialError;
 use dial::{Dialed, Endpoint};
-use proto_daemon::gathering::Gathering;
+use proto_daemon::write_coalescing::CoalescingStream;
 pub use tls::TlsError;
 use tls::{Generation, TlsSource};
 
@@ -320,7 +320,7 @@ async fn http2_handshake(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(64 << 10)
-        .handshake(TokioIo::new(Gathering::new(dialed.stream)))
+        .handshake(TokioIo::new(CoalescingStream::new(dialed.stream)))
         .await
         .map_err(DialError::Handshake)?;
     // Ends with the connection; requests on it get the error.

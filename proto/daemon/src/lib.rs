@@ -13,7 +13,6 @@ pub mod drain;
 pub mod exit;
 pub mod feature_gates;
 pub mod flags;
-pub mod gathering;
 pub mod go_duration;
 pub mod health;
 pub mod leader_flags;
@@ -28,5 +27,6 @@ pub mod runtime;
 pub mod statusz;
 pub mod tls;
 pub mod work_queue;
+pub mod write_coalescing;
 
 mod sys;

@@ -1,7 +1,7 @@
-//! Writes that gather what a turn of the async runtime has to say.
+//! Write coalescing: small writes of one scheduler pass of the async runtime leave in one system call.
 //!
-//! HTTP/2 sends a request in two frames, each written as soon as it is there: two system calls, two records of TLS, and the peer wakes
-//! up twice. The second frame is there a moment later, when the task that makes it has had its turn.
+//! HTTP/2 sends a request in two frames and writes each one immediately: two system calls, two TLS records, two wake-ups of the
+//! peer. The second frame is ready shortly after the first, once the task that produces it has been polled.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -9,41 +9,41 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// From so many bytes on a write goes at once: it has been gathered.
-const ENOUGH: usize = 16 * 1024;
+/// Writes of at least this many bytes are not delayed.
+const COALESCED_MIN: usize = 16 * 1024;
 
-/// A stream whose small writes wait until every task that is ready has had a turn, and no longer.
+/// A stream whose small writes are delayed until every ready task has been polled once.
 #[derive(Debug)]
-pub struct Gathering<S> {
+pub struct CoalescingStream<S> {
     stream: S,
-    /// Whether what is to be written has waited.
-    waited: bool,
+    /// Whether the pending write has been delayed already.
+    delayed: bool,
 }
 
-impl<S> Gathering<S> {
-    /// Around `stream`.
+impl<S> CoalescingStream<S> {
+    /// Wraps `stream`.
     pub fn new(stream: S) -> Self {
-        Self { stream, waited: false }
+        Self { stream, delayed: false }
     }
 
-    /// Whether a write of `bytes` has to wait; then the task comes back after the others.
-    fn waits(&mut self, bytes: usize, cx: &Context<'_>) -> bool {
-        if self.waited || bytes >= ENOUGH {
+    /// Whether a write of `bytes` is delayed; if so, the task is polled again after the others.
+    fn must_delay(&mut self, bytes: usize, cx: &Context<'_>) -> bool {
+        if self.delayed || bytes >= COALESCED_MIN {
             return false;
         }
-        self.waited = true;
+        self.delayed = true;
         cx.waker().wake_by_ref();
         true
     }
 
-    /// Takes in how a write went: one that is under way does not wait again.
-    fn wrote<T>(&mut self, written: Poll<T>) -> Poll<T> {
-        self.waited = written.is_pending();
+    /// Records the result of a write: a partly written one is not delayed again.
+    fn finish_write<T>(&mut self, written: Poll<T>) -> Poll<T> {
+        self.delayed = written.is_pending();
         written
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Gathering<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CoalescingStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -53,18 +53,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for Gathering<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gathering<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescingStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.waits(buf.len(), cx) {
+        if this.must_delay(buf.len(), cx) {
             return Poll::Pending;
         }
         let written = Pin::new(&mut this.stream).poll_write(cx, buf);
-        this.wrote(written)
+        this.finish_write(written)
     }
 
     fn poll_write_vectored(
@@ -73,11 +73,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Gathering<S> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        if this.waits(bufs.iter().map(|buf| buf.len()).sum(), cx) {
+        if this.must_delay(bufs.iter().map(|buf| buf.len()).sum(), cx) {
             return Poll::Pending;
         }
         let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
-        this.wrote(written)
+        this.finish_write(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -100,11 +100,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_small_write_lets_the_others_go_first_and_a_large_one_does_not() {
+    async fn a_small_write_is_delayed_behind_ready_tasks_and_a_large_one_is_not() {
         let order = std::cell::RefCell::new(Vec::new());
-        let (near, mut far) = duplex(2 * ENOUGH);
-        let mut near = Gathering::new(near);
-        for (bytes, expect) in [(5, ["other", "written"]), (ENOUGH, ["written", "other"])] {
+        let (near, mut far) = duplex(2 * COALESCED_MIN);
+        let mut near = CoalescingStream::new(near);
+        for (bytes, expect) in [(5, ["other", "written"]), (COALESCED_MIN, ["written", "other"])] {
             let write = async {
                 near.write_all(&vec![7; bytes]).await.expect("written");
                 order.borrow_mut().push("written");
@@ -119,9 +119,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_does_not_go_at_once_goes_all_the_same() {
+    async fn a_write_larger_than_the_buffer_completes() {
         let (near, mut far) = duplex(4);
-        let mut near = Gathering::new(near);
+        let mut near = CoalescingStream::new(near);
         let read = tokio::spawn(async move {
             let mut read = Vec::new();
             far.read_to_end(&mut read).await.map(|_| read)

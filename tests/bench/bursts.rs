@@ -12,11 +12,11 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use proto_api::core::v1::{Node, Pod};
 use proto_client::{Client, DeleteParams, ListParams, WriteParams};
 
+use crate::agent_only::AgentOnly;
 use crate::agent_process::Agent;
-use crate::alone::Alone;
-use crate::direct::{self, Direct};
 use crate::footprint::Spent;
 use crate::report::Report;
+use crate::runtime_floor::{self, RuntimeFloor};
 use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
 
 /// Pods of the bursts.
@@ -64,8 +64,8 @@ impl Wanted {
 pub struct Bursts<'a> {
     spec: &'a Spec,
     client: &'a Client,
-    direct: Direct,
-    alone: Alone<'a>,
+    floor: RuntimeFloor,
+    agent_only: AgentOnly<'a>,
 }
 
 /// The name of the namespace that bursts go to.
@@ -76,7 +76,12 @@ pub fn namespace() -> &'static str {
 impl<'a> Bursts<'a> {
     /// In a cluster of one node with the busybox image and the namespace.
     pub fn new(spec: &'a Spec, client: &'a Client) -> Result<Bursts<'a>> {
-        Ok(Bursts { spec, client, direct: Direct::new(spec)?, alone: Alone::new(spec)? })
+        Ok(Bursts {
+            spec,
+            client,
+            floor: RuntimeFloor::new(spec)?,
+            agent_only: AgentOnly::new(spec)?,
+        })
     }
 
     /// The rows that are wanted. The node has no pods before and after, and may have no agent after.
@@ -127,7 +132,7 @@ impl<'a> Bursts<'a> {
     ) -> Result<()> {
         let mut taken = Taken::default();
         for round in 0..rounds {
-            let mut sides = [Side::Direct, Side::Alone, Side::Whole];
+            let mut sides = [Side::RuntimeFloor, Side::AgentOnly, Side::Whole];
             // A machine becomes slower or quicker by and by: what comes first in one round comes last in the next.
             if round % 2 == 1 {
                 sides.reverse();
@@ -135,14 +140,14 @@ impl<'a> Bursts<'a> {
             for side in sides {
                 agent.kill().await?;
                 match side {
-                    Side::Direct => {
+                    Side::RuntimeFloor => {
                         for width in widths {
                             let (took, spent) = self.directly(pods, *width, network).await?;
                             taken.spent_directly.add(&spent);
                             taken.direct.entry(*width).or_default().push(took);
                         }
                     }
-                    Side::Alone => {
+                    Side::AgentOnly => {
                         let (took, spent) = self.alone(agent, pods, network).await?;
                         taken.spent_alone.add(&spent);
                         taken.alone.push(took);
@@ -182,11 +187,11 @@ impl<'a> Bursts<'a> {
         pods: usize,
         network: Network,
     ) -> Result<(Duration, Spent)> {
-        agent.start_alone(&self.alone.flags()).await?;
-        self.alone.fill(0..CALM, network, agent, &self.direct).await?;
-        self.alone.empty(agent).await?;
-        let made = self.alone.fill(0..pods, network, agent, &self.direct).await?;
-        self.alone.empty(agent).await?;
+        agent.start_alone(&self.agent_only.flags()).await?;
+        self.agent_only.fill(0..CALM, network, agent, &self.floor).await?;
+        self.agent_only.empty(agent).await?;
+        let made = self.agent_only.fill(0..pods, network, agent, &self.floor).await?;
+        self.agent_only.empty(agent).await?;
         Ok(made)
     }
 
@@ -197,17 +202,17 @@ impl<'a> Bursts<'a> {
         width: usize,
         network: Network,
     ) -> Result<(Duration, Spent)> {
-        let wanted = (0..pods).map(|number| direct::pod(number, network, SCRIPT));
+        let wanted = (0..pods).map(|number| runtime_floor::pod(number, network, SCRIPT));
         let wanted: Vec<Pod> = wanted.collect::<Result<_>>()?;
         let (before, began) = (Spent::now(self.spec)?, Instant::now());
         let made: Vec<_> = stream::iter(&wanted)
-            .map(|pod| self.direct.start(pod))
+            .map(|pod| self.floor.start(pod))
             .buffer_unordered(width)
             .try_collect()
             .await?;
         let (took, spent) = (began.elapsed(), before.until_now(self.spec)?);
         stream::iter(&made)
-            .map(|made| self.direct.end(made, Duration::ZERO))
+            .map(|made| self.floor.end(made, Duration::ZERO))
             .buffer_unordered(CLIENTS)
             .try_collect::<Vec<()>>()
             .await?;
@@ -284,9 +289,9 @@ impl<'a> Bursts<'a> {
 #[derive(Clone, Copy, Debug)]
 enum Side {
     /// This program, by the runtime's calls.
-    Direct,
+    RuntimeFloor,
     /// The agent, without an API server.
-    Alone,
+    AgentOnly,
     /// The whole system.
     Whole,
 }

@@ -1,18 +1,18 @@
 //! Prints the budgets' figures with their floor from the same run. `hack/bench` builds and runs it; nothing here is a test.
 
 mod agent;
+mod agent_only;
 mod agent_process;
-mod alone;
 mod api_load;
 mod api_server;
 mod bursts;
-mod direct;
 mod footprint;
 mod node;
 mod own_cluster;
 mod peer;
 mod probes;
 mod report;
+mod runtime_floor;
 mod volumes;
 mod workload;
 

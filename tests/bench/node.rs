@@ -12,8 +12,8 @@ use proto_api::core::v1::{ConfigMap, Pod};
 use proto_client::{Client, DeleteParams, Patch, WriteParams};
 use serde_json::json;
 
-use crate::direct::{self, Direct};
 use crate::report::Report;
+use crate::runtime_floor::{self, RuntimeFloor};
 use crate::workload::{Network, PATIENCE, SCRIPT, Shown, container, pod};
 
 const ROUNDS: usize = 15;
@@ -162,18 +162,18 @@ impl Target {
 
 /// The calls that the agent makes to the runtime, and nothing else.
 pub async fn floor(spec: &Spec, report: &mut Report) -> Result<()> {
-    let direct = Direct::new(spec)?;
+    let floor = RuntimeFloor::new(spec)?;
     for network in Network::BOTH {
         let (mut starts, mut ends) = (Vec::new(), Vec::new());
         for round in 0..ROUNDS {
-            let wanted = direct::pod(round, network, &script("/at"))?;
+            let wanted = runtime_floor::pod(round, network, &script("/at"))?;
             let began = Instant::now();
-            let made = direct.start(&wanted).await?;
+            let made = floor.start(&wanted).await?;
             starts.push(began.elapsed());
             // The shell needs a moment to set its trap; the agent's pods had it too.
             tokio::time::sleep(BREATH).await;
             let began = Instant::now();
-            direct.end(&made, Duration::from_secs(5)).await?;
+            floor.end(&made, Duration::from_secs(5)).await?;
             ends.push(began.elapsed());
         }
         report.times(&format!("{network}: runtime calls alone, start"), starts);

@@ -2,38 +2,38 @@
 //!
 //! `cargo test -p orch-tests --test e2e -- [FILTER]`; needs root, containerd and the built programs (`ORCH_BIN_DIR`).
 
-mod away;
-mod between;
+mod api_outage;
 mod churn;
 mod claims;
 mod clients;
-mod clock;
+mod clock_jump;
 mod context;
+mod cri_interceptor;
 mod csi;
 mod csi_faults;
 mod deletion;
 mod devices;
-mod endpoint;
-mod exhausted;
+mod disk_full;
+mod disk_pressure;
+mod dns;
 mod explain;
 mod faults;
-mod fields;
 mod first_hour;
-mod follows;
+mod hangs;
 mod health;
-mod hung;
 mod identity;
 mod inventory;
 mod lost_nodes;
 mod mounts;
-mod names;
 mod node;
+mod node_endpoint;
+mod node_return;
+mod pod_fields;
 mod pods;
-mod pressure;
-mod returning;
 mod services;
+mod subpath_refresh;
+mod volume_updates;
 mod volumes;
-mod volumes_kept;
 
 use std::process::ExitCode;
 
@@ -48,8 +48,8 @@ fn cases() -> Vec<Case<Context>> {
         case!(services::an_endpoint_that_goes_away_gets_no_traffic),
         case!(services::a_balancer_service_has_gates_affinity_and_a_health_check),
         case!(explain::the_proxy_explains_itself),
-        case!(names::a_pod_resolves_names_of_the_cluster),
-        case!(names::names_are_answered_again_after_a_kill),
+        case!(dns::a_pod_resolves_names_of_the_cluster),
+        case!(dns::names_are_answered_again_after_a_kill),
         case!(pods::a_static_pod_runs_and_its_mirror_shows_it),
         case!(pods::init_containers_run_in_order_before_the_others),
         case!(pods::a_crashing_container_is_restarted_and_counted),
@@ -58,11 +58,11 @@ fn cases() -> Vec<Case<Context>> {
         case!(node::a_name_that_is_no_image_is_told),
         case!(node::users_of_a_node_are_told_what_happens_to_it),
         case!(node::a_critical_pod_gets_room),
-        case!(fields::a_container_finds_what_its_pod_says),
-        case!(fields::what_no_node_can_give_is_refused_by_name),
+        case!(pod_fields::a_container_finds_what_its_pod_says),
+        case!(pod_fields::what_no_node_can_give_is_refused_by_name),
         case!(devices::a_plugins_device_reaches_one_container),
-        case!(endpoint::the_node_tells_what_is_used_and_why),
-        case!(endpoint::a_log_is_rotated_and_stays_readable),
+        case!(node_endpoint::the_node_tells_what_is_used_and_why),
+        case!(node_endpoint::a_log_is_rotated_and_stays_readable),
         case!(health::a_failing_liveness_probe_restarts_the_container),
         case!(health::readiness_decides_about_endpoints_and_survives_the_agent),
         case!(health::hooks_run_after_the_start_and_before_the_stop),
@@ -73,7 +73,7 @@ fn cases() -> Vec<Case<Context>> {
         case!(volumes::secrets_tokens_and_downward_fields_are_projected),
         case!(volumes::parts_of_volumes_are_given_and_never_lead_out),
         case!(volumes::paths_and_devices_of_the_node_are_what_they_should_be),
-        case!(volumes_kept::a_reader_sees_whole_versions_whatever_happens),
+        case!(volume_updates::a_reader_sees_whole_versions_whatever_happens),
         case!(mounts::read_only_goes_all_the_way_down),
         case!(mounts::a_mount_made_in_a_pod_travels),
         case!(mounts::a_disk_of_the_node_gets_a_file_system_and_keeps_it),
@@ -104,22 +104,22 @@ fn cases() -> Vec<Case<Context>> {
 fn machine_cases() -> Vec<Case<Context>> {
     vec![
         case!(churn::an_agent_killed_again_and_again_is_not_noticed),
-        case!(hung::a_call_of_the_runtime_that_hangs_harms_one_pod),
-        case!(hung::a_shim_that_hangs_harms_one_pod),
-        case!(hung::a_runtime_that_hangs_is_told),
-        case!(exhausted::descriptors_that_run_out_are_told_and_come_back),
-        case!(exhausted::a_full_disk_is_lived_through),
-        case!(exhausted::a_full_disk_of_the_store_refuses_writes_until_there_is_room),
-        case!(pressure::a_disk_that_runs_short_is_cleared_in_order),
-        case!(follows::a_part_of_a_config_map_follows_where_its_pod_asks),
-        case!(away::pods_live_without_the_api_server),
-        case!(away::a_runtime_that_is_killed_is_found_again),
-        case!(clock::a_clock_that_is_set_starts_and_ends_nothing),
+        case!(hangs::a_call_of_the_runtime_that_hangs_harms_one_pod),
+        case!(hangs::a_shim_that_hangs_harms_one_pod),
+        case!(hangs::a_runtime_that_hangs_is_told),
+        case!(disk_full::descriptors_that_run_out_are_told_and_come_back),
+        case!(disk_full::a_full_disk_is_lived_through),
+        case!(disk_full::a_full_disk_of_the_store_refuses_writes_until_there_is_room),
+        case!(disk_pressure::a_disk_that_runs_short_is_cleared_in_order),
+        case!(subpath_refresh::a_part_of_a_config_map_follows_where_its_pod_asks),
+        case!(api_outage::pods_live_without_the_api_server),
+        case!(api_outage::a_runtime_that_is_killed_is_found_again),
+        case!(clock_jump::a_clock_that_is_set_starts_and_ends_nothing),
         case!(lost_nodes::volumes_leave_nodes_that_are_lost),
         case!(first_hour::a_cluster_comes_up_in_a_pipe_and_is_closed_to_others),
         case!(first_hour::everyday_commands_are_answered_as_kubernetes_answers),
         case!(deletion::dependents_and_evictions_end_as_asked),
-        case!(returning::pods_of_a_node_that_returns_serve_again),
+        case!(node_return::pods_of_a_node_that_returns_serve_again),
     ]
 }
 

@@ -13,7 +13,7 @@ use tokio::process::Command;
 
 use crate::context::{Context, PATIENCE, output, shown};
 use crate::faults::{containers, mutations};
-use crate::hung::{another_comes_and_goes, node_says};
+use crate::hangs::{another_comes_and_goes, node_says};
 use crate::pods::{WAIT, pod};
 
 /// Pods that run on.

@@ -12,7 +12,7 @@ use proto_api::core::v1::Pod;
 
 use crate::context::{Context, PATIENCE, shown};
 use crate::faults::containers;
-use crate::hung::{another_comes_and_goes, node_says};
+use crate::hangs::{another_comes_and_goes, node_says};
 use crate::pods::{WAIT, pod};
 
 /// A pod whose container writes a line into a file of the node when it starts.

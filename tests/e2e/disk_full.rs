@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use crate::context::{Context, PATIENCE, output};
 use crate::csi::deleted;
 use crate::faults::containers;
-use crate::hung::{another_comes_and_goes, node_says, ready_condition};
+use crate::hangs::{another_comes_and_goes, node_says, ready_condition};
 use crate::pods::{WAIT, pod};
 
 /// Size of a program's disk.

@@ -8,8 +8,8 @@ use proto_api::coordination::v1::Lease;
 use proto_api::core::v1::{Node, NodeCondition, Pod};
 use proto_client::DeleteParams;
 
-use crate::between::Between;
 use crate::context::{Context, PATIENCE, shown};
+use crate::cri_interceptor::Between;
 use crate::csi::deleted;
 use crate::faults::containers;
 use crate::pods::{WAIT, pod};

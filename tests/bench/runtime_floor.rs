@@ -24,7 +24,7 @@ const OWN_MOUNTS: [&str; 2] = ["/etc/hosts", "/dev/termination-log"];
 const NAMESPACE: &str = "floor";
 
 /// The runtime of the first node, without an agent before it.
-pub struct Direct {
+pub struct RuntimeFloor {
     runtime: CriRuntime,
     cgroups: Cgroups,
     /// Above the pods' own, as deep as an agent has them.
@@ -51,15 +51,15 @@ pub fn pod(number: usize, network: Network, script: &str) -> Result<Pod> {
     Ok(pod)
 }
 
-impl Direct {
+impl RuntimeFloor {
     /// The runtime of the first node.
-    pub fn new(spec: &Spec) -> Result<Direct> {
+    pub fn new(spec: &Spec) -> Result<RuntimeFloor> {
         let socket = spec.containerd_socket("node-1");
         let dir = spec.node_dir("node-1").join("floor");
         std::fs::create_dir_all(&dir)?;
         let file = dir.join("file");
         std::fs::write(&file, "")?;
-        Ok(Direct {
+        Ok(RuntimeFloor {
             runtime: CriRuntime::new(&format!("unix://{}", socket.display()))?,
             cgroups: Cgroups::detect()?,
             cgroup: format!("{}/floor/besteffort", spec.node_cgroup("node-1")),

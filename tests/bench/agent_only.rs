@@ -11,8 +11,8 @@ use cluster::spec::Spec;
 use serde_json::{Value, json};
 
 use crate::agent_process::{Agent, is_at_work};
-use crate::direct::Direct;
 use crate::footprint::Spent;
+use crate::runtime_floor::RuntimeFloor;
 use crate::workload::{self, Network, PATIENCE, SCRIPT};
 
 const NAMESPACE: &str = "alone";
@@ -22,19 +22,19 @@ const LOOK: Duration = Duration::from_millis(250);
 const LAST: Duration = Duration::from_secs(2);
 
 /// Directories of an agent without an API server.
-pub struct Alone<'a> {
+pub struct AgentOnly<'a> {
     spec: &'a Spec,
     dir: PathBuf,
 }
 
-impl<'a> Alone<'a> {
+impl<'a> AgentOnly<'a> {
     /// On the first node.
-    pub fn new(spec: &'a Spec) -> Result<Alone<'a>> {
+    pub fn new(spec: &'a Spec) -> Result<AgentOnly<'a>> {
         let dir = spec.node_dir("node-1").join("alone");
         for part in ["manifests", "written", "orchlet"] {
             std::fs::create_dir_all(dir.join(part))?;
         }
-        Ok(Alone { spec, dir })
+        Ok(AgentOnly { spec, dir })
     }
 
     /// What an agent is told instead of what the cluster tells it.
@@ -49,7 +49,7 @@ impl<'a> Alone<'a> {
         numbers: Range<usize>,
         network: Network,
         agent: &Agent<'_>,
-        direct: &Direct,
+        direct: &RuntimeFloor,
     ) -> Result<(Duration, Spent)> {
         for number in numbers.clone() {
             std::fs::write(self.file("written", number), manifest(number, network)?)?;

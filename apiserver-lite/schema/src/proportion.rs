@@ -5,7 +5,7 @@ use proto_api::names::{Names, Profile};
 use proto_api::selectors::Selector;
 
 use crate::update::{Subresource, merge_for_update};
-use crate::value::{Value, steps};
+use crate::value::Value;
 use crate::{Engine, Format, Object, Strictness, fields, table};
 
 /// Steps for inputs of a size, twice that and so on: twice the size takes at most twice the steps and a few.
@@ -46,7 +46,7 @@ fn decoding() {
     for strictness in [Strictness::Warn, Strictness::Strict] {
         check("JSON", |size| {
             let text = pod(size);
-            steps::of(|| {
+            proto_api::steps::count_during(|| {
                 assert!(engine.decode_any(Format::Json, text.as_bytes(), strictness).is_ok())
             })
         });
@@ -54,12 +54,12 @@ fn decoding() {
     check("YAML", |size| {
         let text = engine.encode_yaml(&read(&engine, size));
         let decode = || engine.decode_any(Format::Yaml, text.as_bytes(), Strictness::Warn);
-        steps::of(|| assert!(decode().is_ok()))
+        proto_api::steps::count_during(|| assert!(decode().is_ok()))
     });
     check("Protobuf", |size| {
         let bytes = engine.encode_protobuf(&read(&engine, size));
         let decode = || engine.decode_any(Format::Protobuf, &bytes, Strictness::Warn);
-        steps::of(|| assert!(decode().is_ok()))
+        proto_api::steps::count_during(|| assert!(decode().is_ok()))
     });
 }
 
@@ -68,7 +68,7 @@ fn defaults_validation_and_updates() {
     let engine = engine();
     check("default and validate", |size| {
         let mut pod = read(&engine, size);
-        steps::of(|| {
+        proto_api::steps::count_during(|| {
             engine.default(&mut pod);
             assert!(engine.validate_create(&pod).is_ok());
         })
@@ -78,7 +78,7 @@ fn defaults_validation_and_updates() {
         engine.default(&mut old);
         let mut new = old.clone();
         new.metadata_mut().map_or_insert("labels").insert("a", "b");
-        steps::of(|| {
+        proto_api::steps::count_during(|| {
             let merged = merge_for_update(&old, &new, Subresource::Main);
             assert!(engine.validate_update(&old, &merged, Subresource::Main).is_ok());
         })
@@ -93,7 +93,7 @@ fn selectors_tables_and_lists() {
         let keys: Vec<String> = (0..size).map(|at| format!("k{at}=v")).collect();
         let selector = Selector::parse(&keys.join(",")).expect("a selector");
         let labels = pod.metadata().and_then(|metadata| metadata.map("labels")).expect("labels");
-        steps::of(|| {
+        proto_api::steps::count_during(|| {
             assert!(selector.matches_with(|key| labels.get(key).and_then(Value::as_str)));
             for field in fields::supported(&pod.kind) {
                 assert!(fields::value_of(&pod, field).is_some());
@@ -108,14 +108,14 @@ fn selectors_tables_and_lists() {
             include: table::Include::Metadata,
             now: 0,
         };
-        steps::of(|| {
+        proto_api::steps::count_during(|| {
             let rows = table::encode(&engine, form, &pod.kind, &Default::default(), [&pod]);
             assert!(rows.len() > size);
         })
     });
     check("encoding", |size| {
         let pod = read(&engine, size);
-        steps::of(|| {
+        proto_api::steps::count_during(|| {
             assert!(engine.encode_json(&pod).len() > size);
             assert!(engine.encode_protobuf(&pod).len() > size);
         })

@@ -8,7 +8,6 @@ use std::borrow::Cow;
 mod json;
 mod map;
 mod path;
-pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 mod yaml;
@@ -121,7 +120,7 @@ impl Value {
     pub(crate) fn identity(&self) -> String {
         let mut out = String::new();
         self.write_identity(&mut out);
-        steps::count(out.len() / 16 + 1);
+        proto_api::count_steps!(out.len() / 16 + 1);
         out
     }
 

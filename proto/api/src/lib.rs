@@ -23,6 +23,7 @@ mod raw;
 pub mod schema;
 pub mod selectors;
 pub mod status;
+pub mod steps;
 pub mod time;
 pub mod yaml;
 

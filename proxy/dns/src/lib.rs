@@ -14,6 +14,5 @@ pub mod model;
 pub mod resolv_conf;
 
 mod address_owners;
-mod steps;
 mod zone;
 pub use zone::{Outcome, Reply, Zone, ZoneError};

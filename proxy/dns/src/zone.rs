@@ -24,7 +24,6 @@ use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
 use crate::address_owners::{AddressOwners, ServiceKey};
 use crate::model::{NamedEndpoint, NamedPort, NamedService, NamedSlice, ServiceTarget, undashed};
-use crate::steps;
 
 /// Version of the naming rules.
 pub const SPECIFICATION: &str = "1.1.0";
@@ -98,7 +97,7 @@ impl ServiceRecords {
         let headless = self.is_headless();
         let slices = self.slices.values().filter(move |_| headless);
         let all = slices.flat_map(|slice| slice.endpoints.iter().map(|e| (e, &*slice.ports)));
-        all.inspect(|_| steps::count(1))
+        all.inspect(|_| proto_api::count_steps!(1))
     }
 
     fn is_headless(&self) -> bool {
@@ -189,7 +188,10 @@ impl Zone {
         let headless = entry.is_headless();
         let addresses = |slice: &Option<Arc<NamedSlice>>| -> Vec<IpAddr> {
             let endpoints = slice.iter().filter(|_| headless).flat_map(|s| s.endpoints.iter());
-            endpoints.inspect(|_| steps::count(1)).map(|endpoint| endpoint.address).collect()
+            endpoints
+                .inspect(|_| proto_api::count_steps!(1))
+                .map(|endpoint| endpoint.address)
+                .collect()
         };
         let after = addresses(&slice);
         let was = match slice {
@@ -437,7 +439,7 @@ impl Zone {
             let data = RData::SRV(SRV::new(0, weight, port, target.clone()));
             reply.answers.push(Record::from_rdata(name.clone(), TTL_SECS, data));
             for address in addresses {
-                steps::count(1);
+                proto_api::count_steps!(1);
                 if told.insert((target.clone(), address)) {
                     let record = Record::from_rdata(target.clone(), TTL_SECS, address.into());
                     reply.additionals.push(record);

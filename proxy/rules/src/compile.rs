@@ -17,7 +17,6 @@ use crate::model::{
     ServiceId, Settings, Topology, family_of,
 };
 use crate::packed::Packed;
-use crate::steps;
 
 /// One element of one of our maps.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -225,7 +224,7 @@ impl Work<'_> {
             if self.budget.charge(weight).is_none() {
                 break;
             }
-            steps::count(1);
+            proto_api::count_steps!(1);
             if self.taken.insert(compiled.claim(frontend).0) {
                 taken.push((frontend, policy));
             }
@@ -261,7 +260,7 @@ struct Before<'a>(BTreeMap<(Family, Protocol, u16), &'a CompiledPort>);
 
 impl<'a> Before<'a> {
     fn of(old: &'a Compiled) -> Self {
-        steps::count(old.ports.len());
+        proto_api::count_steps!(old.ports.len());
         let key = |port: &CompiledPort| (port.family, port.protocol, port.number);
         Self(old.ports.iter().rev().map(|port| (key(port), port)).collect())
     }
@@ -392,7 +391,7 @@ impl CompiledPort {
 
     fn frontend_entries(&self, frontend: Frontend, policy: Policy, out: &mut impl Sink) {
         let mut push = |map, key: &Value, data| {
-            steps::count(1);
+            proto_api::count_steps!(1);
             out.push(SetElement { family: self.family, map, key: key.clone(), data });
         };
         let (address_maps, node_port_maps) = (
@@ -478,7 +477,7 @@ impl CompiledPort {
         if !keys.is_empty() {
             out.push(SetElement { family, map: Map::Gated, key, data: None });
         }
-        steps::count(keys.len());
+        proto_api::count_steps!(keys.len());
         for key in keys {
             out.push(SetElement { family, map: Map::SourceRanges, key, data: None });
         }

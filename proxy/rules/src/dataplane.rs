@@ -21,7 +21,6 @@ use crate::model::{
 };
 use crate::node_ports::{NodePortService, NodePorts};
 use crate::stale::{StaleFlows, connections};
-use crate::steps;
 use crate::transaction::{Load, Transaction};
 
 mod recompile;
@@ -297,7 +296,7 @@ impl Dataplane {
         }
         let stays: HashSet<IpAddr> =
             new.into_iter().flat_map(|new| new.endpoints.iter().map(|e| e.address)).collect();
-        steps::count(old.endpoints.len() + stays.len());
+        proto_api::count_steps!(old.endpoints.len() + stays.len());
         let all = old.endpoints.iter().map(|e| e.address);
         let addresses: Vec<IpAddr> = all.filter(|address| !stays.contains(address)).collect();
         let tcp = old.ports.iter().filter(|port| port.protocol == Protocol::Tcp);
@@ -318,7 +317,7 @@ impl Dataplane {
             let Some(record) = self.services.get(&id) else { continue };
             let endpoints = record.slices.iter().flat_map(|slice| slice.endpoints.iter());
             let there: HashSet<IpAddr> = endpoints.map(|endpoint| endpoint.address).collect();
-            steps::count(there.len());
+            proto_api::count_steps!(there.len());
             let lost = gone.iter().flat_map(|gone| {
                 let addresses = gone.addresses.iter().filter(|address| !there.contains(address));
                 addresses.flat_map(|address| gone.ports.iter().map(|port| (*address, *port)))
@@ -332,7 +331,7 @@ impl Dataplane {
             });
             resets.extend(flows.take(RESETS_MAX));
         }
-        steps::count(resets.len());
+        proto_api::count_steps!(resets.len());
         resets
     }
 

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use crate::model::{EndpointState, LocalPort, Locality, family_of};
 use crate::packed::Addressed;
-use crate::steps;
 use proxy_netfilter::nft::Family;
 
 pub mod consistent;
@@ -56,7 +55,7 @@ pub fn select_endpoints(
 ) -> SelectedEndpoints {
     let mut candidates: Vec<Candidate> = Vec::new();
     for (slice, number) in slices.slices(port) {
-        steps::count(slice.endpoints.len());
+        proto_api::count_steps!(slice.endpoints.len());
         let endpoints = slice.endpoints.iter().enumerate();
         let endpoints = endpoints.filter(|(_, e)| family_of(e.address) == family);
         candidates.extend(endpoints.map(|(at, e)| Candidate {

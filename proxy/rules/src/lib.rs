@@ -9,8 +9,6 @@ pub mod model;
 
 mod hash;
 
-mod steps;
-
 pub mod budget;
 
 pub mod packed;

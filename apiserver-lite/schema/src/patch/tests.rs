@@ -317,7 +317,7 @@ fn a_patched_object_is_checked_like_a_decoded_one() {
 /// Twice the size is about twice the work, whatever a patch does: entries that are looked at or moved are counted.
 mod proportion {
     use super::super::{PatchType, apply_json_patch, apply_merge_patch};
-    use crate::value::{Map, Value, parse_json, steps};
+    use crate::value::{Map, Value, parse_json};
     use crate::{Engine, Format, Strictness};
     use proto_api::names::{Names, Profile};
 
@@ -348,12 +348,12 @@ mod proportion {
             check("keys between keys", |size| {
                 let (mut target, patch) =
                     (tree(&object(size, 0, mixed)), tree(&object(size, 1, mixed)));
-                steps::of(|| apply_merge_patch(&mut target, patch))
+                proto_api::steps::count_during(|| apply_merge_patch(&mut target, patch))
             });
             check("all keys away", |size| {
                 let mut target = tree(&object(size, 0, mixed));
                 let patch = tree(&object(size, 0, mixed).replace("\"\"", "null"));
-                let cost = steps::of(|| apply_merge_patch(&mut target, patch));
+                let cost = proto_api::steps::count_during(|| apply_merge_patch(&mut target, patch));
                 assert_eq!(target, Value::Map(Map::new()));
                 cost
             });
@@ -376,7 +376,7 @@ mod proportion {
         let apply = |old: &str, patch: &str| {
             let body = old.as_bytes();
             let old = engine.decode_any(Format::Json, body, Strictness::Ignore).expect("a pod");
-            steps::of(|| {
+            proto_api::steps::count_during(|| {
                 let kind = PatchType::Strategic;
                 let patched = engine.patch(&old.object, kind, patch.as_bytes(), Strictness::Ignore);
                 assert!(matches!(patched, Ok(Ok(_))), "{patched:.300?}");

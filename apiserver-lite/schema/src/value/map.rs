@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::{Value, steps};
+use super::Value;
 
 /// A key: borrowed for the names of descriptor fields, owned for the rest.
 pub type Key = Cow<'static, str>;
@@ -84,7 +84,7 @@ impl Map {
         match self.position(&key) {
             Ok(at) => self.entries.get_mut(at).map(|entry| std::mem::replace(&mut entry.1, value)),
             Err(at) => {
-                steps::count(self.entries.len() - at);
+                proto_api::count_steps!(self.entries.len() - at);
                 self.entries.insert(at, (key, value));
                 None
             }
@@ -99,12 +99,12 @@ impl Map {
         mut change: impl FnMut(&str, Option<Value>, Value) -> Result<Option<Value>, E>,
     ) -> Result<(), E> {
         let places: Option<HashMap<Key, usize>> = (!self.sorted).then(|| {
-            steps::count(self.entries.len());
+            proto_api::count_steps!(self.entries.len());
             self.entries.iter().enumerate().map(|(at, (key, _))| (key.clone(), at)).collect()
         });
         let (mut added, mut gone) = (Vec::new(), Vec::new());
         for (key, value) in changes {
-            steps::count(1);
+            proto_api::count_steps!(1);
             let at = match &places {
                 Some(places) => places.get(&key).copied(),
                 None => self.position(&key).ok(),
@@ -120,7 +120,7 @@ impl Map {
         }
         if !gone.is_empty() {
             gone.sort_unstable();
-            steps::count(self.entries.len());
+            proto_api::count_steps!(self.entries.len());
             let mut gone = gone.into_iter().peekable();
             let mut places = 0..;
             self.entries.retain(|_| {
@@ -129,7 +129,7 @@ impl Map {
             });
         }
         if !added.is_empty() {
-            steps::count(self.entries.len() + added.len());
+            proto_api::count_steps!(self.entries.len() + added.len());
             self.entries.append(&mut added);
             if self.sorted {
                 self.entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -141,7 +141,7 @@ impl Map {
     /// Takes `key` out.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.position(key).ok()?;
-        steps::count(self.entries.len() - at);
+        proto_api::count_steps!(self.entries.len() - at);
         Some(self.entries.remove(at).1)
     }
 
@@ -265,7 +265,7 @@ impl Map {
             return self.entries.binary_search_by(|(have, _)| have.as_ref().cmp(key));
         }
         let found = self.entries.iter().position(|(have, _)| have == key);
-        steps::count(found.unwrap_or(self.entries.len()));
+        proto_api::count_steps!(found.unwrap_or(self.entries.len()));
         found.ok_or(self.entries.len())
     }
 }

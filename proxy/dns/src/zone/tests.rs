@@ -355,7 +355,7 @@ fn own_address(n: u32) -> IpAddr {
 fn changes_and_questions_cost_what_they_are_about() {
     check("slices of a service", |count| {
         let mut zone = zone();
-        crate::steps::count_during(|| {
+        proto_api::steps::count_during(|| {
             for n in 0..count {
                 zone.slice_changed(&n.to_string(), None, Some(many(|_| own_address(n), 1)));
             }
@@ -375,7 +375,7 @@ fn changes_and_questions_cost_what_they_are_about() {
     check("targets of a port", |count| {
         let mut zone = zone();
         zone.slice_changed("many", None, Some(many(own_address, count)));
-        crate::steps::count_during(|| {
+        proto_api::steps::count_during(|| {
             let reply = ask(&zone, "_sql._tcp.db.demo.svc.cluster.local.", RecordType::SRV);
             assert!(reply.answers.len() >= count as usize);
         })

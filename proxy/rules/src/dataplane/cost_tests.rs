@@ -55,7 +55,7 @@ fn work_grows_with_what_is_told() {
     check("ports of a service", |count| {
         let mut node = Dataplane::new(layout());
         let wide = LocalService { ports: ports(count), ..service(&["10.96.0.1"]) };
-        steps::count_during(|| {
+        proto_api::steps::count_during(|| {
             node.service_changed(&id("a"), Some(Arc::new(wide.clone())));
             node.slice_changed("a", None, Some(Arc::new(slice("a", count, 0..2))));
             node.load();
@@ -65,7 +65,7 @@ fn work_grows_with_what_is_told() {
     });
     check("slices of a service", |count| {
         let mut node = Dataplane::new(layout());
-        steps::count_during(|| {
+        proto_api::steps::count_during(|| {
             let one = LocalService { ports: ports(1), ..service(&["10.96.0.1"]) };
             node.service_changed(&id("a"), Some(Arc::new(one)));
             for n in 0..count {
@@ -78,7 +78,7 @@ fn work_grows_with_what_is_told() {
     check("services that want the same", |count| {
         let mut node = Dataplane::new(layout());
         node.load();
-        steps::count_during(|| {
+        proto_api::steps::count_during(|| {
             for n in 0..count {
                 let greedy =
                     LocalService { external_ips: [ip("198.51.100.1")].into(), ..service(&[]) };
@@ -101,7 +101,7 @@ fn work_grows_with_what_is_told() {
         let (old, new) = (slice("a", 1, 0..count), slice("a", 1, count..count * 2));
         node.slice_changed("a", None, Some(Arc::new(old.clone())));
         node.load();
-        steps::count_during(|| {
+        proto_api::steps::count_during(|| {
             node.slice_changed("a", Some(&old), Some(Arc::new(new)));
             let Pass::Change(transaction) = node.pass() else { return };
             assert_eq!(transaction.resets.len(), count);
@@ -159,7 +159,7 @@ fn ports_of_one_name_do_not_multiply_the_endpoints() {
     let mut node = Dataplane::new(layout());
     node.service_changed(&id("a"), Some(Arc::new(service(&["10.96.0.1"]))));
     node.slice_changed("a", None, Some(Arc::new(twice)));
-    let cost = steps::count_during(|| drop(node.load()));
+    let cost = proto_api::steps::count_during(|| drop(node.load()));
     assert!(cost <= WORK_MAX as u64 * 2, "{cost} steps");
     assert_eq!(node.cut().len(), 1);
 }

@@ -10,7 +10,6 @@ use crate::frontend_owners::{Claim, Rank};
 use crate::health::{HealthCheck, local_endpoints};
 use crate::layout::Class;
 use crate::model::{Protocol, ServiceId};
-use crate::steps;
 use crate::transaction::{ElementsByMap, Transaction};
 
 impl Dataplane {
@@ -120,7 +119,7 @@ impl Dataplane {
         let mut touched: BTreeSet<ServiceId> = claimants.iter().map(|(id, _)| id.clone()).collect();
         for (claim, count) in changes {
             let contenders = self.claims.contenders(&claim).take(count + 1);
-            touched.extend(contenders.inspect(|_| steps::count(1)).cloned());
+            touched.extend(contenders.inspect(|_| proto_api::count_steps!(1)).cloned());
         }
         touched
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::model::LocalSlice;
-use crate::steps;
 
 /// Up to so many slices lie in a row, where each change looks at all of them.
 const FEW_MAX: usize = 16;
@@ -50,7 +49,7 @@ impl Slices {
     pub(super) fn set(&mut self, name: &str, new: Option<Arc<LocalSlice>>) {
         match self {
             Self::Few(few) => {
-                steps::count(few.len());
+                proto_api::count_steps!(few.len());
                 if let Some((_, slice)) = few.iter_mut().find(|(slice, _)| **slice == *name)
                     && let Some(new) = new
                 {
@@ -66,7 +65,7 @@ impl Slices {
                 };
             }
             Self::Many(many) => {
-                steps::count(1);
+                proto_api::count_steps!(1);
                 match new {
                     Some(new) => drop(many.insert(name.into(), new)),
                     None => drop(many.remove(name)),

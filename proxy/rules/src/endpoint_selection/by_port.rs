@@ -4,7 +4,6 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 use crate::model::{LocalPort, LocalSlice, Protocol};
-use crate::steps;
 
 /// Slices by name and protocol of their ports.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +33,7 @@ impl<'a> SlicesByPort<'a> {
             })
         });
         let mut all: Vec<PortOfSlice<'_>> = ports.collect();
-        steps::count(all.len());
+        proto_api::count_steps!(all.len());
         all.sort_by(|a, b| (a.name, a.protocol).cmp(&(b.name, b.protocol)));
         Self { all }
     }

@@ -30,7 +30,7 @@ const LOG_BYTES_MAX: u64 = 32 << 20;
 
 /// What a program's task is to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Wish {
+enum DesiredState {
     Run,
     Stop,
     /// Leave the program running and end the task.
@@ -41,11 +41,11 @@ enum Wish {
 pub async fn run(spec: &Spec) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    let mut tasks: Vec<(watch::Sender<Wish>, JoinHandle<()>)> = Vec::new();
+    let mut tasks: Vec<(watch::Sender<DesiredState>, JoinHandle<()>)> = Vec::new();
     let start_all = async {
         for program in programs(spec) {
             let ready = program.ready.clone();
-            let (wish, wishes) = watch::channel(Wish::Run);
+            let (wish, wishes) = watch::channel(DesiredState::Run);
             let task = tokio::spawn(keep(spec.clone(), program, wishes));
             tasks.push((wish, task));
             wait_ready(&ready).await;
@@ -54,9 +54,9 @@ pub async fn run(spec: &Spec) -> Result<()> {
     };
     // Cancel-safe: start_all is dropped only when everything is to end, and each started task is in `tasks`.
     let last_wish = tokio::select! {
-        () = start_all => Wish::Stop,
-        _ = terminate.recv() => Wish::Stop,
-        _ = hang_up.recv() => Wish::Detach,
+        () = start_all => DesiredState::Stop,
+        _ = terminate.recv() => DesiredState::Stop,
+        _ = hang_up.recv() => DesiredState::Detach,
     };
     for (wish, task) in tasks.into_iter().rev() {
         wish.send_replace(last_wish);
@@ -66,7 +66,7 @@ pub async fn run(spec: &Spec) -> Result<()> {
 }
 
 /// Keeps one program running until told otherwise.
-async fn keep(spec: Spec, program: Program, mut wishes: watch::Receiver<Wish>) {
+async fn keep(spec: Spec, program: Program, mut wishes: watch::Receiver<DesiredState>) {
     let mut pause = RESTART_PAUSE.0;
     loop {
         let began = tokio::time::Instant::now();
@@ -74,18 +74,18 @@ async fn keep(spec: Spec, program: Program, mut wishes: watch::Receiver<Wish>) {
             Ok(mut running) => {
                 // Cancel-safe: both futures only observe.
                 let wish = tokio::select! {
-                    _ = running.handle.ended() => Wish::Run,
+                    _ = running.handle.ended() => DesiredState::Run,
                     wish = told(&mut wishes) => wish,
                 };
                 match wish {
-                    Wish::Run => running.reap(&program.name),
-                    Wish::Stop => {
+                    DesiredState::Run => running.reap(&program.name),
+                    DesiredState::Stop => {
                         if let Err(e) = running.handle.stop(STOP_GRACE).await {
                             eprintln!("{}: {e:#}", program.name);
                         }
                         return;
                     }
-                    Wish::Detach => return,
+                    DesiredState::Detach => return,
                 }
             }
             Err(e) => eprintln!("{}: {e:#}", program.name),
@@ -102,8 +102,11 @@ async fn keep(spec: Spec, program: Program, mut wishes: watch::Receiver<Wish>) {
 }
 
 /// Resolves with the wish when it is no longer to run; a supervisor that is gone means to stop.
-async fn told(wishes: &mut watch::Receiver<Wish>) -> Wish {
-    wishes.wait_for(|wish| *wish != Wish::Run).await.map_or(Wish::Stop, |wish| *wish)
+async fn told(wishes: &mut watch::Receiver<DesiredState>) -> DesiredState {
+    wishes
+        .wait_for(|wish| *wish != DesiredState::Run)
+        .await
+        .map_or(DesiredState::Stop, |wish| *wish)
 }
 
 struct Running {

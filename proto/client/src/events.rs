@@ -24,7 +24,7 @@ use tokio::time::Instant;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::params::{Patch, WriteParams};
-use correlate::{Correlator, Said, Verdict};
+use correlate::{Correlator, EventReport, Verdict};
 
 /// Events that wait to be written; more are dropped and counted. A full node's pods, all made at once.
 const QUEUE_LEN_MAX: usize = 1024;
@@ -39,7 +39,7 @@ const TRIES_MAX: u32 = 7;
 const RETRY: Backoff =
     Backoff { first: Duration::from_millis(200), longest: Duration::from_secs(5) };
 
-/// Whether somebody should worry.
+/// Normal or Warning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EventKind {
     /// Things go their way.
@@ -62,22 +62,22 @@ impl EventKind {
 #[derive(Clone, Debug)]
 pub struct Recorder {
     /// What somebody should worry about overtakes what is well.
-    warnings: mpsc::Sender<Spoken>,
-    normal: mpsc::Sender<Spoken>,
+    warnings: mpsc::Sender<QueuedEvent>,
+    normal: mpsc::Sender<QueuedEvent>,
     dropped: Arc<AtomicU64>,
 }
 
 /// What was said, and when.
-type Spoken = (Said, SystemTime);
+type QueuedEvent = (EventReport, SystemTime);
 
 /// Whether the program does something now that matters more than telling people that all is well.
 pub type IsBusy = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// Writes events; run it as a task with [`Writer::run`].
 pub struct Writer {
-    scribe: Scribe,
-    warnings: mpsc::Receiver<Spoken>,
-    normal: mpsc::Receiver<Spoken>,
+    event_writer: EventWriter,
+    warnings: mpsc::Receiver<QueuedEvent>,
+    normal: mpsc::Receiver<QueuedEvent>,
     is_busy: IsBusy,
     rate: Rate,
 }
@@ -88,10 +88,10 @@ pub fn recorder(client: Client, component: &str, host: &str) -> (Recorder, Write
     let (to_warnings, warnings) = mpsc::channel(QUEUE_LEN_MAX);
     let (to_normal, normal) = mpsc::channel(QUEUE_LEN_MAX);
     let source = EventSource { component: component.to_owned(), host: host.to_owned() };
-    let scribe = Scribe { client, source };
+    let event_writer = EventWriter { client, source };
     let recorder = Recorder { warnings: to_warnings, normal: to_normal, dropped: Arc::default() };
     let is_busy = Box::new(|| false);
-    (recorder, Writer { scribe, warnings, normal, is_busy, rate: Rate::new(0, 0) })
+    (recorder, Writer { event_writer, warnings, normal, is_busy, rate: Rate::new(0, 0) })
 }
 
 /// What an event is about, from an object.
@@ -119,7 +119,7 @@ impl Recorder {
         message: impl Into<String>,
     ) {
         let (reason, message) = (reason.into(), message.into());
-        let said = Said { about: about.clone(), kind, reason, message };
+        let said = EventReport { about: about.clone(), kind, reason, message };
         let queue = match kind {
             EventKind::Normal => &self.normal,
             EventKind::Warning => &self.warnings,
@@ -133,7 +133,7 @@ impl Recorder {
     }
 
     /// Records an event that was put into words before.
-    pub fn record(&self, said: Said) {
+    pub fn record(&self, said: EventReport) {
         self.event(&said.about, said.kind, said.reason, said.message);
     }
 
@@ -158,7 +158,7 @@ impl Writer {
 
     /// Writes until drained or until every recorder is gone.
     pub async fn run(self, drain: DrainWatch) {
-        let Self { scribe, mut warnings, mut normal, is_busy, mut rate } = self;
+        let Self { event_writer, mut warnings, mut normal, is_busy, mut rate } = self;
         let mut correlator = Correlator::default();
         let (mut held, began) = (None, Instant::now());
         loop {
@@ -187,14 +187,14 @@ impl Writer {
             rate.take(began.elapsed());
             tokio::select! {
                 () = drain.asked() => return,
-                () = scribe.write(verdict, at) => {}
+                () = event_writer.write(verdict, at) => {}
             }
         }
     }
 }
 
 /// Waits while the program is busy, `held` saying since when events have waited for that.
-async fn hold(waiting: &mpsc::Receiver<Spoken>, is_busy: &IsBusy, held: &mut Option<Instant>) {
+async fn hold(waiting: &mpsc::Receiver<QueuedEvent>, is_busy: &IsBusy, held: &mut Option<Instant>) {
     while is_busy() {
         let since = *held.get_or_insert_with(Instant::now);
         if waiting.is_empty() || waiting.len() >= HELD_LEN_MAX || since.elapsed() >= HELD_MAX {
@@ -206,12 +206,12 @@ async fn hold(waiting: &mpsc::Receiver<Spoken>, is_busy: &IsBusy, held: &mut Opt
 }
 
 /// Who writes, and where.
-struct Scribe {
+struct EventWriter {
     client: Client,
     source: EventSource,
 }
 
-impl Scribe {
+impl EventWriter {
     async fn write(&self, verdict: Verdict, now: Duration) {
         for failure in 1..=TRIES_MAX {
             let Err(error) = self.write_once(&verdict, now).await else { return };
@@ -254,7 +254,7 @@ fn namespace(about: &ObjectReference) -> &str {
     if about.namespace.is_empty() { "default" } else { &about.namespace }
 }
 
-fn event(said: &Said, name: &str, count: i32, source: &EventSource, now: Duration) -> Event {
+fn event(said: &EventReport, name: &str, count: i32, source: &EventSource, now: Duration) -> Event {
     let time = Time::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
     Event {
         metadata: ObjectMeta {
@@ -343,7 +343,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_well_waits_for_a_busy_program_and_what_is_not_overtakes_it() {
-        let said = |reason: &'static str| Said {
+        let said = |reason: &'static str| EventReport {
             about: pod(),
             kind: EventKind::Normal,
             reason: reason.into(),

@@ -21,7 +21,7 @@ use crate::error::{ClientError, DecodeError};
 use crate::params::ListParams;
 use crate::request;
 use frame::{EventType, FrameReader};
-use machine::{Happened, Machine, Step, Trouble};
+use machine::{Machine, Step, StepFailure, StepResult};
 
 /// Between failures. Short enough that an API server that comes back is noticed within seconds.
 const BACKOFF: Backoff =
@@ -72,9 +72,9 @@ pub async fn watch<T: Resource>(
         };
         let happened = happened.unwrap_or_else(|error| {
             tell_trouble(&api.collection().plural, &error, machine.failures() + 1);
-            Happened::Failed(trouble(&error))
+            StepResult::Failed(step_failure(&error))
         });
-        if machine.happened(happened) == machine::Listed::Complete {
+        if machine.finish_step(happened) == machine::Listed::Complete {
             observe(Observed::ListEnded);
         }
     }
@@ -86,7 +86,7 @@ async fn list_page<T: Resource>(
     page: machine::Page,
     first: bool,
     observe: &mut (impl FnMut(Observed<T>) + Send),
-) -> Result<Happened, ClientError> {
+) -> Result<StepResult, ClientError> {
     let params = ListParams {
         label_selector: params.label_selector.clone(),
         field_selector: params.field_selector.clone(),
@@ -102,7 +102,7 @@ async fn list_page<T: Resource>(
     for item in list.items {
         observe(Observed::Listed(item));
     }
-    Ok(Happened::Page {
+    Ok(StepResult::Page {
         resource_version: list.metadata.resource_version,
         continue_: Some(list.metadata.continue_).filter(|token| !token.is_empty()),
     })
@@ -116,7 +116,7 @@ async fn follow<T: Resource>(
     resource_version: &str,
     machine: &mut Machine,
     observe: &mut (impl FnMut(Observed<T>) + Send),
-) -> Result<Happened, ClientError> {
+) -> Result<StepResult, ClientError> {
     let client = api.client();
     let secs = WATCH_SECS + rand::random_range(0..WATCH_SECS);
     let request = request::watch(api.collection().path(), params, resource_version, secs);
@@ -145,9 +145,9 @@ async fn follow<T: Resource>(
                 EventType::Deleted => observe(Observed::Deleted(object)),
                 EventType::Bookmark | EventType::Error => {}
             }
-            machine.happened(Happened::Event { resource_version: version });
+            machine.finish_step(StepResult::Event { resource_version: version });
         }
-        Ok(Happened::Ended)
+        Ok(StepResult::Ended)
     });
     match followed.await {
         Ok(ended) => ended,
@@ -209,16 +209,16 @@ fn tell_trouble(resource: &str, error: &ClientError, failures: u32) {
     }
 }
 
-fn trouble(error: &ClientError) -> Trouble {
+fn step_failure(error: &ClientError) -> StepFailure {
     if error.is_gone() {
-        return Trouble::Gone;
+        return StepFailure::Gone;
     }
     // The server does not know our version yet or any more: it was restored, or is behind. What it
     // has now is the truth.
     if error.code() == Some(504) || error.to_string().contains("Too large resource version") {
-        return Trouble::VersionUnknown;
+        return StepFailure::VersionUnknown;
     }
-    Trouble::Other { retry_after: error.retry_after() }
+    StepFailure::Other { retry_after: error.retry_after() }
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ fn times_that_would_let_two_lead_are_refused() {
 
 /// What the network does to one try.
 #[derive(Clone, Copy, Debug)]
-struct Fate {
+struct WriteOutcome {
     /// Milliseconds until the server reads, and from then until it writes, and from then until the answer is there.
     legs: [u64; 3],
     /// Whether reading and writing get through at all.
@@ -65,21 +65,21 @@ struct Contender {
     me: Holder,
     claimant: Claimant,
     election: Election,
-    tries: std::vec::IntoIter<Fate>,
+    tries: std::vec::IntoIter<WriteOutcome>,
     step: Step,
     at: Instant,
 }
 
 enum Step {
     Ask,
-    Read { asked: Instant, fate: Fate },
-    Write { asked: Instant, fate: Fate },
+    Read { asked: Instant, fate: WriteOutcome },
+    Write { asked: Instant, fate: WriteOutcome },
     Answer { asked: Instant, outcome: Outcome, new: Box<Option<Lease>> },
     Done,
 }
 
 impl Contender {
-    fn new(name: &str, tries: Vec<Fate>, start: Instant) -> Self {
+    fn new(name: &str, tries: Vec<WriteOutcome>, start: Instant) -> Self {
         let me = Holder {
             lease: "program".into(),
             identity: name.into(),
@@ -152,11 +152,11 @@ impl Contender {
     }
 }
 
-fn fates() -> impl Strategy<Value = Vec<Fate>> {
+fn fates() -> impl Strategy<Value = Vec<WriteOutcome>> {
     let leg = || prop_oneof![8 => 0_u64..500, 1 => 0_u64..6_000, 1 => 0_u64..40_000];
     let gets_through = || prop_oneof![5 => Just(true), 1 => Just(false)];
     let fate = ([leg(), leg(), leg()], gets_through(), gets_through())
-        .prop_map(|(legs, reads, writes)| Fate { legs, reads, writes });
+        .prop_map(|(legs, reads, writes)| WriteOutcome { legs, reads, writes });
     prop::collection::vec(fate, 0..60)
 }
 
@@ -187,7 +187,7 @@ proptest! {
 
 #[test]
 fn a_follower_takes_over_when_the_leader_is_silent() {
-    let quick = Fate { legs: [1, 1, 1], reads: true, writes: true };
+    let quick = WriteOutcome { legs: [1, 1, 1], reads: true, writes: true };
     let start = Instant::now();
     let mut leader = Contender::new("a", vec![quick; 3], start);
     let mut follower = Contender::new("b", vec![quick; 30], start + Duration::from_millis(10));

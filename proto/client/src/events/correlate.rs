@@ -27,12 +27,12 @@ const ONE_EVERY: Duration = Duration::from_secs(300);
 /// Objects and messages remembered; the longest unseen are forgotten first.
 const ENTRIES_MAX: usize = 4096;
 
-/// What a component said.
+/// An event as a component reports it, before correlation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Said {
+pub struct EventReport {
     /// The object.
     pub about: ObjectReference,
-    /// Whether somebody should worry.
+    /// Normal or Warning.
     pub kind: EventKind,
     /// One word that machines match.
     pub reason: Cow<'static, str>,
@@ -46,14 +46,14 @@ pub enum Verdict {
     /// A new event of this name.
     Create {
         /// What was said.
-        said: Said,
+        said: EventReport,
         /// Name of the event.
         name: String,
     },
     /// The event of this name happened again.
     Count {
         /// What was said, with the message that the event is to have.
-        said: Said,
+        said: EventReport,
         /// Name of the event.
         name: String,
         /// How often in all.
@@ -97,7 +97,7 @@ struct Written {
 
 impl Correlator {
     /// Decides on one event, said at `now`.
-    pub fn take(&mut self, said: Said, now: Duration) -> Verdict {
+    pub fn take(&mut self, said: EventReport, now: Duration) -> Verdict {
         let about = &said.about;
         let object =
             (about.uid.clone(), about.kind.clone(), about.namespace.clone(), about.name.clone());
@@ -106,7 +106,7 @@ impl Correlator {
         }
         let similar = (object, said.kind, said.reason.clone());
         let (words, said) = if self.is_flood(&similar, &said.message, now) {
-            (String::new(), Said { message: format!("{COMBINED}{}", said.message), ..said })
+            (String::new(), EventReport { message: format!("{COMBINED}{}", said.message), ..said })
         } else {
             (said.message.clone(), said)
         };
@@ -181,13 +181,18 @@ fn make_room<K: Ord, V>(map: &mut BTreeMap<K, V>, seen: impl Fn(&V) -> Duration)
 mod tests {
     use super::*;
 
-    fn said(object: &str, message: &str) -> Said {
+    fn said(object: &str, message: &str) -> EventReport {
         let about = ObjectReference {
             name: object.into(),
             uid: object.into(),
             ..ObjectReference::default()
         };
-        Said { about, kind: EventKind::Normal, reason: "Pulled".into(), message: message.into() }
+        EventReport {
+            about,
+            kind: EventKind::Normal,
+            reason: "Pulled".into(),
+            message: message.into(),
+        }
     }
 
     fn secs(secs: u64) -> Duration {

@@ -2,7 +2,7 @@
 //! nobody in particular; then what: everything, or what the API server allows. Answers of the API server are remembered
 //! for a while.
 
-mod remembered;
+mod ttl_cache;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::tls::Certified;
 use crate::{Client, ClientError, WriteParams};
-use remembered::Remembered;
+use ttl_cache::TtlCache;
 
 /// How clients are recognised and who says what they may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,11 +153,11 @@ const TOKEN_LEN_MAX: usize = 16 << 10;
 pub struct Access<Q> {
     rules: AccessRules,
     reviews: Box<dyn Reviews>,
-    tokens: Mutex<Remembered<Key, UserInfo>>,
+    tokens: Mutex<TtlCache<Key, UserInfo>>,
     /// Tokens that are nobody's: apart, as there may be any number of them.
-    unknown: Mutex<Remembered<Key, ()>>,
+    unknown: Mutex<TtlCache<Key, ()>>,
     asking: Semaphore,
-    decisions: Mutex<Remembered<(Key, Q), bool>>,
+    decisions: Mutex<TtlCache<(Key, Q), bool>>,
 }
 
 impl<Q: Question> Access<Q> {

@@ -90,9 +90,9 @@ pub struct Page {
     pub continue_: Option<String>,
 }
 
-/// What came of it.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Happened {
+pub enum StepResult {
     /// A page of the list.
     Page {
         /// The version of the list.
@@ -108,12 +108,12 @@ pub enum Happened {
     /// The watch has ended without an error.
     Ended,
     /// The step has failed.
-    Failed(Trouble),
+    Failed(StepFailure),
 }
 
 /// How a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum StepFailure {
     /// The version or the page is not kept any more (410).
     Gone,
     /// The server does not know the version (yet).
@@ -165,9 +165,9 @@ impl Machine {
     }
 
     /// Takes in what came of a step, or an event in the middle of a watch.
-    pub fn happened(&mut self, happened: Happened) -> Listed {
-        match happened {
-            Happened::Page { resource_version, continue_ } => {
+    pub fn finish_step(&mut self, result: StepResult) -> Listed {
+        match result {
+            StepResult::Page { resource_version, continue_ } => {
                 self.went_well();
                 let (phase, listed) = match continue_ {
                     Some(continue_) => (Phase::Listing { continue_ }, Listed::No),
@@ -179,14 +179,14 @@ impl Machine {
                 self.phase = phase;
                 return listed;
             }
-            Happened::Event { resource_version } => {
+            StepResult::Event { resource_version } => {
                 self.went_well();
                 if !resource_version.is_empty() {
                     self.phase = Phase::Watching { resource_version, quiet: Quiet::NoMore };
                 }
             }
-            Happened::Ended => self.ended(),
-            Happened::Failed(trouble) => self.failed(trouble),
+            StepResult::Ended => self.ended(),
+            StepResult::Failed(trouble) => self.failed(trouble),
         }
         Listed::No
     }
@@ -202,18 +202,18 @@ impl Machine {
         }
     }
 
-    fn failed(&mut self, trouble: Trouble) {
+    fn failed(&mut self, trouble: StepFailure) {
         self.failures = self.failures.saturating_add(1);
         self.retry_after = None;
         let paging = match (&self.phase, &trouble) {
-            (Phase::Listing { .. }, Trouble::Gone) => Paging::AtOnce,
+            (Phase::Listing { .. }, StepFailure::Gone) => Paging::AtOnce,
             _ => Paging::Pages,
         };
         match trouble {
-            Trouble::Gone | Trouble::VersionUnknown => {
+            StepFailure::Gone | StepFailure::VersionUnknown => {
                 self.phase = Phase::Empty { from: Freshness::MostRecent, paging };
             }
-            Trouble::Other { retry_after } => self.retry_after = retry_after,
+            StepFailure::Other { retry_after } => self.retry_after = retry_after,
         }
     }
 
@@ -229,12 +229,12 @@ mod tests {
 
     use super::*;
 
-    fn page(version: &str, token: Option<&str>) -> Happened {
-        Happened::Page { resource_version: version.into(), continue_: token.map(str::to_owned) }
+    fn page(version: &str, token: Option<&str>) -> StepResult {
+        StepResult::Page { resource_version: version.into(), continue_: token.map(str::to_owned) }
     }
 
-    fn event(version: &str) -> Happened {
-        Happened::Event { resource_version: version.into() }
+    fn event(version: &str) -> StepResult {
+        StepResult::Event { resource_version: version.into() }
     }
 
     fn shown(machine: &Machine) -> String {
@@ -252,15 +252,15 @@ mod tests {
 
     #[test]
     fn steps_follow_what_happens() {
-        use Happened::{Ended, Failed};
-        let other = || Failed(Trouble::Other { retry_after: None });
+        use StepResult::{Ended, Failed};
+        let other = || Failed(StepFailure::Other { retry_after: None });
         let mut machine = Machine::default();
         assert_eq!(shown(&machine), "list rv=0 limit=500 continue= after 0");
         let table = [
             (other(), "list rv=0 limit=500 continue= after 1"),
             (page("5", Some("t1")), "list rv= limit=500 continue=t1 after 0"),
             (other(), "list rv= limit=500 continue=t1 after 1"),
-            (Failed(Trouble::Gone), "list rv= limit= continue= after 2"),
+            (Failed(StepFailure::Gone), "list rv= limit= continue= after 2"),
             (page("6", None), "watch 6 after 0"),
             (event("7"), "watch 7 after 0"),
             (Ended, "watch 7 after 0"),
@@ -268,12 +268,12 @@ mod tests {
             (Ended, "watch 7 after 2"),
             (event("8"), "watch 8 after 0"),
             (other(), "watch 8 after 1"),
-            (Failed(Trouble::Gone), "list rv= limit=500 continue= after 2"),
+            (Failed(StepFailure::Gone), "list rv= limit=500 continue= after 2"),
             (page("9", None), "watch 9 after 0"),
-            (Failed(Trouble::VersionUnknown), "list rv= limit=500 continue= after 1"),
+            (Failed(StepFailure::VersionUnknown), "list rv= limit=500 continue= after 1"),
         ];
         for (happened, expected) in table {
-            machine.happened(happened.clone());
+            machine.finish_step(happened.clone());
             assert_eq!(shown(&machine), expected, "{happened:?}");
         }
     }
@@ -281,30 +281,30 @@ mod tests {
     #[test]
     fn a_list_is_complete_with_its_last_page() {
         let mut machine = Machine::default();
-        assert_eq!(machine.happened(page("1", Some("t"))), Listed::No);
-        assert_eq!(machine.happened(page("1", None)), Listed::Complete);
-        assert_eq!(machine.happened(event("2")), Listed::No);
+        assert_eq!(machine.finish_step(page("1", Some("t"))), Listed::No);
+        assert_eq!(machine.finish_step(page("1", None)), Listed::Complete);
+        assert_eq!(machine.finish_step(event("2")), Listed::No);
     }
 
     #[test]
     fn the_server_s_wish_to_wait_is_kept() {
         let mut machine = Machine::default();
         let retry_after = Some(Duration::from_secs(7));
-        machine.happened(Happened::Failed(Trouble::Other { retry_after }));
+        machine.finish_step(StepResult::Failed(StepFailure::Other { retry_after }));
         assert_eq!(machine.wait(Backoff::LOOP, 0.5), Duration::from_secs(7));
-        machine.happened(page("1", None));
+        machine.finish_step(page("1", None));
         assert_eq!(machine.wait(Backoff::LOOP, 0.5), Duration::ZERO);
     }
 
-    fn any_happening() -> impl Strategy<Value = Happened> {
+    fn any_step_result() -> impl Strategy<Value = StepResult> {
         prop_oneof![
             (0..9_u8, prop::option::of("[a-c]"))
                 .prop_map(|(version, token)| page(&version.to_string(), token.as_deref())),
             (0..9_u8).prop_map(|version| event(&version.to_string())),
-            Just(Happened::Ended),
-            Just(Happened::Failed(Trouble::Gone)),
-            Just(Happened::Failed(Trouble::VersionUnknown)),
-            Just(Happened::Failed(Trouble::Other { retry_after: None })),
+            Just(StepResult::Ended),
+            Just(StepResult::Failed(StepFailure::Gone)),
+            Just(StepResult::Failed(StepFailure::VersionUnknown)),
+            Just(StepResult::Failed(StepFailure::Other { retry_after: None })),
         ]
     }
 
@@ -312,20 +312,20 @@ mod tests {
         /// A watch begins only at a version that a complete list or an event gave, and trouble
         /// never makes the next step come sooner.
         #[test]
-        fn a_watch_begins_where_something_ended(history in prop::collection::vec(any_happening(), 0..40)) {
+        fn a_watch_begins_where_something_ended(history in prop::collection::vec(any_step_result(), 0..40)) {
             let mut machine = Machine::default();
             let mut known = None;
             for happened in history {
                 let before = machine.failures;
                 match &happened {
-                    Happened::Page { resource_version, continue_: None } | Happened::Event { resource_version } => {
+                    StepResult::Page { resource_version, continue_: None } | StepResult::Event { resource_version } => {
                         known = Some(resource_version.clone());
                     }
-                    Happened::Page { .. } | Happened::Failed(Trouble::Gone | Trouble::VersionUnknown) => known = None,
+                    StepResult::Page { .. } | StepResult::Failed(StepFailure::Gone | StepFailure::VersionUnknown) => known = None,
                     _ => {}
                 }
-                let failed = matches!(happened, Happened::Failed(_));
-                machine.happened(happened);
+                let failed = matches!(happened, StepResult::Failed(_));
+                machine.finish_step(happened);
                 if failed {
                     prop_assert!(machine.failures > before);
                 }

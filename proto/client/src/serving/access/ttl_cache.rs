@@ -9,15 +9,15 @@ const LEN_MAX: usize = 1024;
 
 /// Answers by question, each until its time.
 #[derive(Debug)]
-pub(super) struct Remembered<K, V>(BTreeMap<K, (V, Instant)>);
+pub(super) struct TtlCache<K, V>(BTreeMap<K, (V, Instant)>);
 
-impl<K, V> Default for Remembered<K, V> {
+impl<K, V> Default for TtlCache<K, V> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord, V: Clone> Remembered<K, V> {
+impl<K: Ord, V: Clone> TtlCache<K, V> {
     pub(super) fn get(&self, key: &K, now: Instant) -> Option<V> {
         self.0.get(key).filter(|(_, until)| now < *until).map(|(value, _)| value.clone())
     }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let mut remembered = Remembered::default();
+        let mut remembered = TtlCache::default();
         let until = Instant::now() + Duration::from_secs(9);
         for n in 0..5000 {
             remembered.put(n, (), until);

@@ -1,4 +1,4 @@
-//! Probes, hooks, sidecars, ephemeral containers and last words on real containers.
+//! Probes, hooks, sidecars, ephemeral containers and termination messages on real containers.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -152,7 +152,7 @@ pub async fn sidecars_start_in_order_and_stop_last(c: &Context) -> Result<()> {
              startupProbe: {{exec: {{command: [/bin/sh, -c, \"grep -q {name} /w/log\"]}}, periodSeconds: 1}}\n"
         )
     };
-    let script = "echo main >> /w/log; echo last words >&2; exit 3";
+    let script = "echo main >> /w/log; echo the reason >&2; exit 3";
     let fields =
         "volumeMounts: [{name: w, mountPath: /w}]\nterminationMessagePolicy: FallbackToLogsOnError";
     let init = format!(
@@ -177,7 +177,7 @@ pub async fn sidecars_start_in_order_and_stop_last(c: &Context) -> Result<()> {
     let log = std::fs::read_to_string(dir.join("log"))?;
     ensure!(log == "one\nstep\ntwo\nmain\ntwo-end\none-end\n", "the log says {log:?}");
     let ended = main_status(&pod).ok().and_then(|s| s.state.terminated.clone()).context("ended")?;
-    ensure!((ended.exit_code, ended.message.as_str()) == (3, "last words\n"), "{ended:?}");
+    ensure!((ended.exit_code, ended.message.as_str()) == (3, "the reason\n"), "{ended:?}");
     c.discard(&ns).await
 }
 

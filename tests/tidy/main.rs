@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, reason = "this file is a test")]
 
 mod files;
+mod language;
 mod named;
 
 use std::fs;

@@ -190,23 +190,23 @@ fn codec(code: &mut String, message: &Message) {
         "impl Object for {name} {{
     const NAME: &'static str = {name:?};
 
-    #[allow(unused_variables)]
+    #[allow(unused_variables, reason = \"messages without fields use no argument\")]
     fn write_fields<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {{
 {write_json}        Ok(())
     }}
 
-    #[allow(unused_variables)]
+    #[allow(unused_variables, reason = \"messages without fields use no argument\")]
     fn read_field<'de, A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<bool, A::Error> {{
         match key {{
 {read_json}            _ => return {rest},
         }}
-        #[allow(unreachable_code)]
+        #[allow(unreachable_code, reason = \"messages without fields return before\")]
         Ok(true)
     }}
 }}
 
 impl prost::Message for {name} {{
-    #[allow(unused_variables)]
+    #[allow(unused_variables, reason = \"messages without fields use no argument\")]
     fn encode_raw(&self, buf: &mut impl BufMut) {{
 {encode}    }}
 

@@ -148,7 +148,7 @@ impl Visitor<'_> for IntOrStringVisitor {
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<IntOrString, E> {
         if value.fract() == 0.0 && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&value) {
-            #[allow(clippy::cast_possible_truncation)]
+            #[allow(clippy::cast_possible_truncation, reason = "the range was checked")]
             Ok(IntOrString::Int(value as i32))
         } else {
             Err(E::custom(format_args!("{value} is not an integer")))

@@ -40,7 +40,7 @@ macro_rules! groups {
         #[doc = concat!("The group `", stringify!($group), "`.")]
         pub mod $group {$(
             #[doc = concat!("Messages of `", $file, "`; the table is `schema/", $file, ".tsv`.")]
-            #[allow(unused_imports, clippy::too_many_lines)]
+            #[allow(unused_imports, clippy::too_many_lines, reason = "generated code")]
             pub mod $version {
                 use crate::codec::{Field as _, Object, json, protobuf};
                 use prost::bytes::{Buf, BufMut};

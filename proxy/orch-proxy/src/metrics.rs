@@ -183,7 +183,7 @@ mod tests {
     ];
 
     #[test]
-    fn dashboards_of_the_ecosystem_find_what_they_look_for() {
+    fn metric_names_of_kube_proxy_dashboards_exist() {
         let build = BuildInfo { version: "0", commit: "0" };
         let registry = Metrics::new("kubeproxy", build).unwrap();
         let metrics = ProxyMetrics::register(&registry, "kubeproxy").unwrap();

@@ -1,7 +1,7 @@
 //! What the agent reads: logs of containers, its own records, names and credentials, messages of the system's bus.
 
 // The agent is a program without a library; this file of it stands alone.
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code, missing_docs, reason = "the fuzzer uses a part of the file")]
 #[path = "../../../agent/orchlet/src/server/logs/cri_log.rs"]
 mod cut;
 

@@ -286,7 +286,7 @@ impl Visitor<'_> for IntVisitor {
         // 2^63 as a float is exact; every whole number below it converts exactly.
         let in_range = (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&value);
         if value.fract() == 0.0 && in_range {
-            #[allow(clippy::cast_possible_truncation)]
+            #[allow(clippy::cast_possible_truncation, reason = "the range was checked")]
             Ok(value as i64)
         } else {
             Err(E::custom(format_args!("{value} is not an integer")))

@@ -75,7 +75,7 @@ fn a_file_of_the_profile_is_read_and_flags_go_before_it() {
 }
 
 #[test]
-fn flags_of_the_ecosystem_s_proxy_are_taken() {
+fn flags_of_kube_proxy_are_accepted() {
     let config = config(&[
         "--bind-address-hard-fail",
         "--detect-local-mode=NodeCIDR",

@@ -1,0 +1,230 @@
+//! The language of the tree: Kubernetes' words, no retired names, a glossary that names what exists, and reasons for excuses.
+
+use std::fs;
+
+use crate::{check, is_generated, root, sources};
+
+/// Longest comment line, in characters: documents and sources share it.
+const COMMENT_WIDTH_MAX: usize = 160;
+
+/// Phrases that no source may contain, with the words to use instead.
+const PHRASES: &[(&str, &str)] =
+    &[(concat!("eco", "system"), "Kubernetes"), (concat!("last ", "words"), "termination message")];
+
+/// Components that still contain some of [`PHRASES`] and of the retired names.
+const NOT_YET: &[&str] = &["agent/", "apiserver-lite/"];
+
+/// Names of types that were replaced, with their replacement.
+const RETIRED_TYPES: &[(&str, &str)] = &[
+    ("Gathering", "CoalescingStream"),
+    ("Said", "PodSourceEvent"),
+    ("Happened", "RuntimeEvent"),
+    ("Doom", "KillReason"),
+    ("Trouble", "StepFailure"),
+    ("Strain", "NodePressure"),
+    ("Sentence", "PodDecision"),
+    ("Ticket", "CommitHandle"),
+    ("Teller", "ManifestPublisher"),
+    ("Desk", "RegistrationService"),
+    ("Outfit", "ContainerEdits"),
+    ("Holdings", "Allocations"),
+    ("Driven", "CsiRequest"),
+    ("InPod", "PodMounts"),
+    ("Following", "SubPathRefresher"),
+    ("KeptApart", "Namespaced"),
+    ("Heard", "PendingChanges"),
+    ("Standing", "TableState"),
+    ("Reached", "LastSync"),
+    ("Draw", "Picker"),
+    ("Stem", "ServicePort"),
+    ("Lead", "Route"),
+    ("Guest", "TcpClient"),
+    ("Flight", "InFlightQuery"),
+    ("Landed", "QueryResult"),
+    ("Deed", "Mutation"),
+    ("Fate", "Outcome"),
+    ("Miss", "NoMatch"),
+    ("Company", "PlacementConstraints"),
+    ("Neighbours", "InterPodState"),
+    ("Shelves", "StorageView"),
+    ("Life", "PodPhase"),
+    ("Mint", "TokenSigner"),
+    ("Site", "SliceContext"),
+    ("Around", "ClaimContext"),
+    ("Keepers", "Reflectors"),
+    ("DeleteWish", "DeleteOptions"),
+    ("Distrust", "TokenError"),
+    ("Ruling", "Decision"),
+    ("Ages", "Retention"),
+    ("Scribe", "EventWriter"),
+    ("Spoken", "EventQueue"),
+    ("Wish", "DesiredState"),
+];
+
+/// Names of files that were replaced.
+const RETIRED_FILES: &[&str] = &[
+    "vigil",
+    "turns",
+    "late",
+    "claims_of",
+    "words",
+    "choose",
+    "abilities",
+    "notices",
+    "freshness",
+    "own_node",
+    "running",
+    "holders",
+    "sweeper",
+    "trap",
+    "gathering",
+    "resident",
+    "away",
+    "between",
+    "exhausted",
+    "hung",
+    "alone",
+    "direct",
+    "seams",
+    "let_go",
+    "last_words",
+    "standstill",
+    "logins",
+    "abridged",
+    "placed",
+    "arrivals",
+    "predecessor",
+    "remembered",
+    "crowd",
+    "upkeep",
+    "growth",
+    "company",
+    "facts",
+    "lasting",
+    "rotating",
+];
+
+#[test]
+fn sources_use_kubernetes_words() {
+    let mut offenders = Vec::new();
+    for (path, source) in sources() {
+        if is_generated(&path) || NOT_YET.iter().any(|left| path.starts_with(left)) {
+            continue;
+        }
+        for (number, line) in source.lines().enumerate() {
+            let line = line.to_lowercase();
+            let found = PHRASES.iter().filter(|(phrase, _)| line.contains(phrase));
+            offenders.extend(found.map(|(phrase, instead)| {
+                format!("{path}:{}: {phrase:?}, write {instead:?}", number + 1)
+            }));
+        }
+    }
+    check("sources use Kubernetes' words", offenders);
+}
+
+#[test]
+fn retired_names_stay_retired() {
+    let mut offenders = Vec::new();
+    for (path, source) in sources() {
+        if NOT_YET.iter().any(|left| path.starts_with(left)) {
+            continue;
+        }
+        let stem = path.rsplit('/').next().and_then(|file| file.strip_suffix(".rs"));
+        if stem.is_some_and(|stem| RETIRED_FILES.contains(&stem)) {
+            offenders.push(format!("{path}: a retired file name"));
+        }
+        for (number, line) in source.lines().enumerate() {
+            let retired = RETIRED_TYPES.iter().find(|(name, _)| defined_type(line) == Some(*name));
+            if let Some((name, instead)) = retired {
+                offenders.push(format!("{path}:{}: {name}, now {instead}", number + 1));
+            }
+        }
+    }
+    check("names that were replaced are not used again", offenders);
+}
+
+/// The name of the type that a line defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let mut words =
+        line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty());
+    let keyword = words.by_ref().find(|word| !matches!(*word, "pub" | "crate" | "super"))?;
+    matches!(keyword, "struct" | "enum" | "trait" | "type").then(|| words.next()).flatten()
+}
+
+#[test]
+fn glossary_terms_exist_in_the_code() {
+    let glossary = fs::read_to_string(root().join("GLOSSARY.md")).unwrap_or_default();
+    let files = sources();
+    let code: Vec<String> = files
+        .iter()
+        .filter(|(path, _)| !path.starts_with("tests/tidy/"))
+        .map(|(_, source)| letters(source))
+        .collect();
+    let rows = glossary.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+    let rows: Vec<(&str, &str)> = rows.filter(|(term, _)| *term != "term").collect();
+    let mut offenders = Vec::new();
+    for (terms, meaning) in &rows {
+        for term in terms.split(',') {
+            let name = letters(term.split('(').next().unwrap_or(term));
+            if name.is_empty() || !code.iter().any(|source| source.contains(&name)) {
+                offenders.push(format!("{}: in no source", term.trim()));
+            }
+        }
+        let named = meaning.split('`').skip(1).step_by(2).filter(|n| n.ends_with(".rs"));
+        let absent = named.filter(|name| !files.iter().any(|(path, _)| path == name));
+        offenders.extend(absent.map(|name| format!("{name}: no such file")));
+    }
+    if rows.is_empty() {
+        offenders.push("the glossary has no terms".to_owned());
+    }
+    check("what the glossary defines is in the code", offenders);
+}
+
+/// Letters and digits in lower case, so that `TableSwap`, `table_swap` and "table swap" are one.
+fn letters(text: &str) -> String {
+    text.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
+}
+
+#[test]
+fn comments_are_not_too_wide() {
+    let mut offenders = Vec::new();
+    for (path, source) in sources().into_iter().filter(|(path, _)| !is_generated(path)) {
+        if NOT_YET.iter().any(|left| path.starts_with(left)) {
+            continue;
+        }
+        let wide = source.lines().enumerate().filter(|(_, line)| {
+            line.trim_start().starts_with("//") && line.chars().count() > COMMENT_WIDTH_MAX
+        });
+        offenders.extend(wide.map(|(number, _)| format!("{path}:{}", number + 1)));
+    }
+    check("a comment line has at most 160 characters", offenders);
+}
+
+/// Words that mark unfinished work.
+const UNFINISHED: &[&str] = &[concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X:")];
+
+#[test]
+fn excuses_have_reasons() {
+    let mut offenders = Vec::new();
+    for (path, source) in sources().into_iter().filter(|(path, _)| !is_generated(path)) {
+        let starts = ["#[allow(", "#![allow(", "#[expect(", "#![expect("];
+        for start in starts {
+            for (at, _) in source.match_indices(start) {
+                let line_start = source.get(..at).and_then(|s| s.rsplit('\n').next());
+                let is_code = line_start.is_some_and(|before| before.trim().is_empty());
+                let attribute = source.get(at..).and_then(|s| s.split(")]").next());
+                if is_code && attribute.is_some_and(|text| !text.contains("reason =")) {
+                    let number = source.get(..at).map_or(0, |s| s.lines().count());
+                    offenders.push(format!("{path}:{}: no reason", number + 1));
+                }
+            }
+        }
+        for (number, line) in source.lines().enumerate() {
+            let comment = line.split_once("//").map_or("", |(_, comment)| comment);
+            if UNFINISHED.iter().any(|word| comment.contains(word)) {
+                offenders.push(format!("{path}:{}: unfinished", number + 1));
+            }
+        }
+    }
+    check("an excuse has a reason and work is finished", offenders);
+}

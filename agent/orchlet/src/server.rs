@@ -64,6 +64,7 @@ const LIMITS: Limits = Limits {
     bounds: Bounds { total: 512, unauthenticated: 256, unauthenticated_per_peer: 128 },
     handshake: HEAD_TIMEOUT,
     first_request: HEAD_TIMEOUT,
+    unauthorized: Duration::from_secs(30),
     idle: Duration::from_secs(90),
     streams: 128,
 };
@@ -235,6 +236,7 @@ impl Service {
                 Refused::CannotTell(why) => text(500, &why),
             };
         }
+        peer.connection.authorized();
         if self.access.knows_by_token(authorization) {
             peer.connection.authenticated();
         }

@@ -25,6 +25,7 @@ const LIMITS: Limits = Limits {
     bounds: Bounds { total: 128, unauthenticated: 64, unauthenticated_per_peer: 48 },
     handshake: HEAD_TIMEOUT,
     first_request: HEAD_TIMEOUT,
+    unauthorized: Duration::from_secs(30),
     idle: Duration::from_secs(90),
     streams: 16,
 };

@@ -1,6 +1,7 @@
 //! io: the connections of a server that anybody can reach. Each has a place ([`admission`]), a deadline for its TLS
 //! handshake, for its first request and for the time between requests, whatever else it sends: HTTP/2 PINGs and half a
-//! request's head are no activity, an open watch or session is.
+//! request's head are no activity, an open watch or session is. A request that was not authorized has a deadline for its
+//! answer to be taken, too: an HTTP/2 window of zero would hold it back for ever.
 
 pub mod admission;
 
@@ -10,11 +11,11 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -40,6 +41,8 @@ pub struct Limits {
     pub handshake: Duration,
     /// Longest time from the handshake to the complete head of the first request.
     pub first_request: Duration,
+    /// Longest time with requests in flight none of which was authorized ([`Connection::authorized`]).
+    pub unauthorized: Duration,
     /// Longest time between the end of a request and the complete head of the next.
     pub idle: Duration,
     /// Requests that one HTTP/2 connection may have open.
@@ -85,6 +88,8 @@ enum Reason {
     NoRequest,
     /// No further request came in time.
     Idle,
+    /// The client did not take the answers to requests that were not authorized.
+    NotTaken,
 }
 
 impl Reason {
@@ -95,6 +100,7 @@ impl Reason {
             Self::Handshake => "handshake",
             Self::NoRequest => "no_request",
             Self::Idle => "idle",
+            Self::NotTaken => "not_taken",
         }
     }
 }
@@ -114,7 +120,8 @@ struct Open {
     closers: HashMap<u64, CancellationToken>,
 }
 
-/// The counter of connections that a server closed, by `reason`: `full`, `replaced`, `handshake`, `no_request`, `idle`.
+/// The counter of connections that a server closed, by `reason`: `full`, `replaced`, `handshake`, `no_request`,
+/// `idle`, `not_taken`.
 ///
 /// # Errors
 /// `name` is no metric's name.
@@ -142,7 +149,7 @@ impl Connections {
                     }
                 }
                 Err(error) => {
-                    // Out of descriptors, most likely: the longest idle one gives its own.
+                    // Out of descriptors, most likely: the oldest connection gives its own.
                     tracing::debug!(%error, "cannot accept a connection");
                     self.make_room();
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -173,9 +180,14 @@ impl Connections {
             address,
             closer,
             authenticated: AtomicBool::new(false),
-            requests: AtomicUsize::new(0),
-            quiet: Mutex::new((Instant::now(), Reason::NoRequest)),
-            became_idle: Notify::new(),
+            state: Mutex::new(State {
+                requests: 0,
+                session: false,
+                upgraded: false,
+                since: Instant::now(),
+                missing: Reason::NoRequest,
+            }),
+            session_ended: Notify::new(),
         })))
     }
 
@@ -222,10 +234,27 @@ struct Inner {
     address: SocketAddr,
     closer: CancellationToken,
     authenticated: AtomicBool,
-    requests: AtomicUsize,
-    /// Since when there is no request, and what is missing.
-    quiet: Mutex<(Instant, Reason)>,
-    became_idle: Notify,
+    state: Mutex<State>,
+    session_ended: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    /// In flight.
+    requests: usize,
+    /// One of them is authorized.
+    session: bool,
+    /// The connection no longer speaks HTTP.
+    upgraded: bool,
+    /// Since when the client owes what is missing. Without meaning during a session.
+    since: Instant,
+    missing: Reason,
+}
+
+impl State {
+    fn now_missing(&mut self, what: Reason) {
+        (self.since, self.missing) = (Instant::now(), what);
+    }
 }
 
 impl Drop for Inner {
@@ -243,19 +272,24 @@ pub(crate) struct InFlight(Connection);
 impl Drop for InFlight {
     fn drop(&mut self) {
         let Connection(inner) = &self.0;
-        *inner.quiet() = (Instant::now(), Reason::Idle);
-        if inner.requests.fetch_sub(1, Ordering::AcqRel) == 1 {
-            if !inner.authenticated.load(Ordering::Acquire) {
-                inner.owner.open().admission.idle(inner.id);
-            }
-            inner.became_idle.notify_one();
+        let mut state = inner.state();
+        state.requests = state.requests.saturating_sub(1);
+        if state.requests > 0 {
+            return;
+        }
+        state.now_missing(Reason::Idle);
+        if state.session && !state.upgraded {
+            state.session = false;
+            inner.owner.open().admission.end_session(inner.id);
+            inner.session_ended.notify_one();
         }
     }
 }
 
 impl Inner {
-    fn quiet(&self) -> MutexGuard<'_, (Instant, Reason)> {
-        self.quiet.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Taken before the lock of [`Connections`], never within it.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -277,6 +311,17 @@ impl Connection {
         }
     }
 
+    /// A request that is in flight was authorized and is more than a page for everybody: its answer may take as long as it
+    /// does, and the connection is among the last to lose their place, until its last request has ended.
+    pub fn authorized(&self) {
+        let inner = &self.0;
+        let mut state = inner.state();
+        if !state.session {
+            state.session = true;
+            inner.owner.open().admission.begin_session(inner.id);
+        }
+    }
+
     /// What a TLS handshake results in, if it succeeds in time and the connection keeps its place.
     pub async fn handshake<T, E>(
         &self,
@@ -288,7 +333,7 @@ impl Connection {
             done = tokio::time::timeout(owner.limits.handshake, handshake) => done.ok().and_then(Result::ok),
             () = self.0.closer.cancelled() => return None,
         };
-        *self.0.quiet() = (Instant::now(), Reason::NoRequest);
+        self.0.state().now_missing(Reason::NoRequest);
         if done.is_none() {
             owner.count(Reason::Handshake);
         }
@@ -321,6 +366,9 @@ impl Connection {
             let answer = handler(request);
             async move {
                 let answer = answer.await;
+                if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    in_flight.0.0.state().upgraded = true;
+                }
                 Ok::<_, Infallible>(answer.map(|body| Counted::new(body, in_flight)))
             }
         });
@@ -331,7 +379,7 @@ impl Connection {
         tokio::select! {
             ended = connection.as_mut() => return ended,
             () = self.0.closer.cancelled() => return Ok(()),
-            () = self.quiet_for_too_long() => {
+            () = self.client_is_late() => {
                 connection.as_mut().graceful_shutdown();
                 let _ = tokio::time::timeout(GOODBYE_MAX, connection).await;
                 return Ok(());
@@ -342,33 +390,40 @@ impl Connection {
     }
 
     fn request(&self) -> InFlight {
-        let inner = &self.0;
-        if inner.requests.fetch_add(1, Ordering::AcqRel) == 0
-            && !inner.authenticated.load(Ordering::Acquire)
-        {
-            inner.owner.open().admission.busy(inner.id);
+        let mut state = self.0.state();
+        state.requests = state.requests.saturating_add(1);
+        if state.requests == 1 {
+            state.now_missing(Reason::NotTaken);
         }
+        drop(state);
         InFlight(self.clone())
     }
 
-    /// Returns when no request has been in flight for as long as the limits say.
-    async fn quiet_for_too_long(&self) {
+    /// Returns when the client has owed a request, or the taking of an answer, for as long as the limits say.
+    async fn client_is_late(&self) {
         let inner = &self.0;
+        let limits = &inner.owner.limits;
         loop {
-            if inner.requests.load(Ordering::Acquire) > 0 {
-                inner.became_idle.notified().await;
+            let (session, since, missing) = {
+                let state = inner.state();
+                (state.session, state.since, state.missing)
+            };
+            if session {
+                inner.session_ended.notified().await;
                 continue;
             }
-            let (since, missing) = *inner.quiet();
-            let limits = &inner.owner.limits;
-            let limit =
-                if missing == Reason::NoRequest { limits.first_request } else { limits.idle };
+            let limit = match missing {
+                Reason::NoRequest => limits.first_request,
+                Reason::NotTaken => limits.unauthorized,
+                _ => limits.idle,
+            };
             if since.elapsed() >= limit {
                 inner.owner.count(missing);
                 return;
             }
-            // Not woken by requests: looked at once more when the time is over.
-            tokio::time::sleep(limit.saturating_sub(since.elapsed())).await;
+            // Not woken by requests: looked at once more when the time is over, which no other limit makes shorter.
+            let next = limit.saturating_sub(since.elapsed()).min(limits.unauthorized);
+            tokio::time::sleep(next).await;
         }
     }
 }

@@ -143,13 +143,17 @@ async fn answer(
         peer.certificate.as_deref(),
         request.headers(),
     )?;
-    if maker.is_in(crate::auth::AUTHENTICATED) {
+    let authenticated = maker.is_in(crate::auth::AUTHENTICATED);
+    if authenticated {
         peer.connection.iter().for_each(Connection::authenticated);
     }
     let group = server.names.group("authentication");
     let user = effective_user(server.authorizer.as_ref(), maker, request.headers(), &group)?;
     let place = server.overload.admit(kind, &user)?;
     authorize(server, &user, request.method(), target)?;
+    if authenticated || matches!(target, Target::Resource(_)) {
+        peer.connection.iter().for_each(Connection::authorized);
+    }
     let response = match target {
         Target::NonResource(path) => discovery::answer(server, &request, path).await?,
         Target::Resource(resource) => {

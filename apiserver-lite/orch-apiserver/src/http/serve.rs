@@ -24,6 +24,7 @@ const LIMITS: Limits = Limits {
     bounds: Bounds { total: 8192, unauthenticated: 4096, unauthenticated_per_peer: 1024 },
     handshake: Duration::from_secs(10),
     first_request: Duration::from_secs(32),
+    unauthorized: Duration::from_secs(30),
     idle: Duration::from_secs(90),
     streams: 1024,
 };

@@ -53,14 +53,15 @@ pub enum Verdict {
     Refused,
 }
 
-/// Idle ones first, then the one that has been so for longest.
-type Rank = (Activity, u64, u64);
+/// The order in which places are taken away: sessions last, otherwise the oldest connection first, whatever it does. A
+/// client alone decides how long its connection looks busy, so activity keeps no place.
+type Rank = (Class, u64);
 
-/// Whether a request is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Activity {
-    Idle,
-    Busy,
+enum Class {
+    Ordinary,
+    /// An authorized request is in flight, which may be a watch or a followed log.
+    Session,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +75,8 @@ struct Entry {
 #[derive(Debug)]
 pub struct Admission {
     bounds: Bounds,
-    /// Counts connections and their changes.
-    events: u64,
+    /// Number of the connection that was admitted last.
+    last: u64,
     open: BTreeMap<u64, Entry>,
     unauthenticated: BTreeSet<Rank>,
     by_peer: HashMap<Peer, BTreeSet<Rank>>,
@@ -87,15 +88,15 @@ impl Admission {
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
-            events: 0,
+            last: 0,
             open: BTreeMap::new(),
             unauthenticated: BTreeSet::new(),
             by_peer: HashMap::new(),
         }
     }
 
-    /// A new connection, unauthenticated and idle. Where its peer or the server has too many of those, it takes the place
-    /// of the one that has been idle for longest, or else of the oldest.
+    /// A new connection, unauthenticated. Where its peer or the server has too many of those, it takes the place of the
+    /// oldest without a session, or else of the oldest.
     pub fn admit(&mut self, peer: Peer) -> Verdict {
         let of_peer = self.by_peer.get(&peer);
         let peer_is_full =
@@ -107,14 +108,15 @@ impl Admission {
             (false, true) => self.unauthenticated.first(),
             (false, false) => None,
         };
-        let victim = victim.map(|(_, _, id)| *id);
+        let victim = victim.map(|(_, id)| *id);
         if victim.is_none() && (peer_is_full || is_full) {
             return Verdict::Refused;
         }
         victim.iter().for_each(|id| self.remove(*id));
-        let id = self.next();
+        self.last = self.last.wrapping_add(1);
+        let id = self.last;
         self.open.insert(id, Entry { peer, rank: None });
-        self.rank(id, peer, Activity::Idle);
+        self.rank(id, peer, Class::Ordinary);
         match victim {
             Some(closed) => Verdict::Replacing { id, closed },
             None => Verdict::Admitted(id),
@@ -123,19 +125,19 @@ impl Admission {
 
     /// The unauthenticated connection to be closed when the system has no room for a further one; it is forgotten.
     pub fn make_room(&mut self) -> Option<u64> {
-        let (_, _, id) = *self.unauthenticated.first()?;
+        let (_, id) = *self.unauthenticated.first()?;
         self.remove(id);
         Some(id)
     }
 
-    /// A request has begun on an idle connection.
-    pub fn busy(&mut self, id: u64) {
-        self.change(id, Activity::Busy);
+    /// A request of the connection was authorized and is in flight.
+    pub fn begin_session(&mut self, id: u64) {
+        self.change(id, Class::Session);
     }
 
-    /// The last request of a connection has ended.
-    pub fn idle(&mut self, id: u64) {
-        self.change(id, Activity::Idle);
+    /// The last request of the connection has ended.
+    pub fn end_session(&mut self, id: u64) {
+        self.change(id, Class::Ordinary);
     }
 
     /// A request of the connection was authenticated: it no longer counts among the unauthenticated. `false` when so many
@@ -156,19 +158,14 @@ impl Admission {
         self.open.remove(&id);
     }
 
-    fn next(&mut self) -> u64 {
-        self.events = self.events.wrapping_add(1);
-        self.events
-    }
-
-    fn change(&mut self, id: u64, to: Activity) {
+    fn change(&mut self, id: u64, to: Class) {
         let Some(Entry { peer, rank: Some(_) }) = self.open.get(&id).copied() else { return };
         self.unrank(id);
         self.rank(id, peer, to);
     }
 
-    fn rank(&mut self, id: u64, peer: Peer, activity: Activity) {
-        let rank = (activity, self.next(), id);
+    fn rank(&mut self, id: u64, peer: Peer, class: Class) {
+        let rank = (class, id);
         let Some(entry) = self.open.get_mut(&id) else { return };
         entry.rank = Some(rank);
         self.unauthenticated.insert(rank);
@@ -206,25 +203,43 @@ mod tests {
         }
     }
 
+    fn closed(verdict: Verdict) -> Option<u64> {
+        match verdict {
+            Verdict::Replacing { closed, .. } => Some(closed),
+            Verdict::Admitted(_) | Verdict::Refused => None,
+        }
+    }
+
     #[test]
     fn one_peer_replaces_its_own() {
         let mut admission = Admission::new(BOUNDS);
         let other = id(admission.admit(peer(2)));
         let own: Vec<u64> = (0..4).map(|_| id(admission.admit(peer(1)))).collect();
-        admission.busy(own[0]);
-        let fifth = admission.admit(peer(1));
-        assert!(
-            matches!(fifth, Verdict::Replacing { closed, .. } if closed == own[1]),
-            "{fifth:?}"
-        );
-        admission.idle(own[0]);
-        // Its idle time has begun last.
-        let sixth = admission.admit(peer(1));
-        assert!(
-            matches!(sixth, Verdict::Replacing { closed, .. } if closed == own[2]),
-            "{sixth:?}"
-        );
+        admission.begin_session(own[0]);
+        assert_eq!(closed(admission.admit(peer(1))), Some(own[1]));
+        admission.end_session(own[0]);
+        assert_eq!(closed(admission.admit(peer(1))), Some(own[0]), "the oldest without a session");
         assert!(admission.open.contains_key(&other));
+    }
+
+    #[test]
+    fn a_new_one_outlives_as_many_further_ones_as_there_are_places() {
+        let mut admission = Admission::new(BOUNDS);
+        // Places that a stranger took before, from as many addresses as it has.
+        for number in 0..8 {
+            admission.admit(peer(number));
+        }
+        let honest = id(admission.admit(peer(8)));
+        for number in 9..16 {
+            assert_ne!(closed(admission.admit(peer(number))), Some(honest), "{number}");
+        }
+        assert_eq!(closed(admission.admit(peer(16))), Some(honest));
+        // The same within one address.
+        let honest = id(admission.admit(peer(17)));
+        for _ in 0..3 {
+            assert_ne!(closed(admission.admit(peer(17))), Some(honest));
+        }
+        assert_eq!(closed(admission.admit(peer(17))), Some(honest));
     }
 
     #[test]
@@ -254,13 +269,13 @@ mod tests {
     }
 
     #[test]
-    fn busy_ones_go_when_all_are_busy() {
+    fn sessions_go_when_there_is_nothing_else() {
         let mut admission = Admission::new(BOUNDS);
         let ids: Vec<u64> = (0..8).map(|number| id(admission.admit(peer(number)))).collect();
-        ids.iter().for_each(|id| admission.busy(*id));
+        ids.iter().for_each(|id| admission.begin_session(*id));
         assert_eq!(admission.make_room(), Some(ids[0]));
         let next = id(admission.admit(peer(9)));
-        assert_eq!(admission.make_room(), Some(next), "the idle one first");
+        assert_eq!(admission.make_room(), Some(next), "one without a session first");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioExecutor;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
@@ -18,6 +18,7 @@ const LIMITS: Limits = Limits {
     bounds: Bounds { total: 8, unauthenticated: 4, unauthenticated_per_peer: 2 },
     handshake: Duration::from_secs(10),
     first_request: Duration::from_secs(30),
+    unauthorized: Duration::from_secs(40),
     idle: Duration::from_secs(90),
     streams: 8,
 };
@@ -31,17 +32,21 @@ fn from(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, last], 1))
 }
 
-/// Serves one end of a pipe; `/slow` is answered after 1,000 s.
+/// Serves one end of a pipe; `/slow` and `/authorized`, which is authorized, are answered after 1,000 s.
 fn served(connection: Connection, drain: &Drain) -> (DuplexStream, JoinHandle<Duration>) {
     let (near, far) = tokio::io::duplex(64 << 10);
     let until = drain.watch();
-    let handler = async |request: Request<Incoming>| {
-        if request.uri().path() == "/slow" {
+    let place = connection.clone();
+    let handler = async |place: Connection, request: Request<Incoming>| {
+        if request.uri().path() != "/" {
+            if request.uri().path() == "/authorized" {
+                place.authorized();
+            }
             tokio::time::sleep(Duration::from_secs(1000)).await;
         }
-        Response::new(Empty::<Bytes>::new())
+        Response::new(Full::new(Bytes::from_static(b"ok")))
     };
-    let handler = move |request| Box::pin(handler(request));
+    let handler = move |request| Box::pin(handler(place.clone(), request));
     let task = tokio::spawn(async move {
         let began = Instant::now();
         let _ = connection.serve(far, handler, until.asked()).await;
@@ -89,7 +94,7 @@ async fn silence_half_a_head_and_pings_end_at_the_deadline_of_the_first_request(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_under_way_is_no_idleness() {
+async fn an_authorized_request_may_take_long() {
     let (connections, counter) = connections();
     let drain = Drain::default();
     let connection = connections.admit(from(1)).expect("a place");
@@ -100,7 +105,7 @@ async fn a_request_under_way_is_no_idleness() {
             .expect("HTTP/2");
     tokio::spawn(client);
     let began = Instant::now();
-    let request = Request::get("http://a/slow").body(Empty::<Bytes>::new()).expect("valid");
+    let request = Request::get("http://a/authorized").body(Empty::<Bytes>::new()).expect("valid");
     let answer = sender.send_request(request).await.expect("answered");
     answer.into_body().collect().await.expect("read");
     assert!(began.elapsed() >= Duration::from_secs(1000));
@@ -110,7 +115,36 @@ async fn a_request_under_way_is_no_idleness() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_one_takes_the_place_of_the_longest_idle() {
+async fn an_answer_to_a_stranger_is_taken_in_time_or_not_at_all() {
+    let (connections, counter) = connections();
+    let drain = Drain::default();
+    let expected = LIMITS.unauthorized..=LIMITS.unauthorized + GOODBYE_MAX;
+    // One that is never made, and one that a window of zero octets holds back: a SETTINGS frame with
+    // INITIAL_WINDOW_SIZE (4) = 0, and HEADERS of stream 1 with GET, http, / (static table 2, 6, 4).
+    let mut window =
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x06\x04\0\0\0\0\0\0\x04\0\0\0\0".to_vec();
+    window.extend_from_slice(b"\0\0\x03\x01\x05\0\0\0\x01\x82\x86\x84");
+    for begin in [&b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n"[..], &window] {
+        let connection = connections.admit(from(1)).expect("a place");
+        let (mut near, task) = served(connection, &drain);
+        near.write_all(begin).await.expect("sent");
+        let (mut read, mut write) = tokio::io::split(near);
+        tokio::spawn(async move { while matches!(read.read(&mut [0; 512]).await, Ok(1..)) {} });
+        let pings = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            while write.write_all(b"\0\0\x08\x06\x01\0\0\0\0pingpong").await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        });
+        let took = task.await.expect("ended");
+        assert!(expected.contains(&took), "{took:?}");
+        pings.await.expect("ended");
+    }
+    assert_eq!(counter.with_label_values(&["not_taken"]).get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_one_takes_the_place_of_the_oldest() {
     let (connections, counter) = connections();
     let drain = Drain::default();
     let (_near, first) = served(connections.admit(from(1)).expect("a place"), &drain);

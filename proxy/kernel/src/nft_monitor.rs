@@ -1,4 +1,4 @@
-//! Notices that others have changed the ruleset.
+//! Detects that another program changed the ruleset.
 //!
 //! The kernel tells every listener of each element of each transaction, which makes transactions several times as
 //! expensive; it makes no difference whose they are. So the group is joined while there is nothing to commit, and left
@@ -11,10 +11,10 @@ use crate::transport::{OpenError, Socket, Transport};
 
 /// Group of nfnetlink that is told of nf_tables (`NFNLGRP_NFTABLES`).
 const GROUP: u32 = 7;
-/// Datagrams that are read at once; after so many it is certain that somebody is busy.
+/// Datagrams read per check: more than this already proves that another program is committing.
 const READ_MAX: usize = 4096;
 
-/// A socket that hears of changes of the ruleset while it listens.
+/// A socket that receives notifications of ruleset changes while it is subscribed.
 pub struct NftMonitor {
     socket: Socket,
     subscribed: bool,
@@ -26,7 +26,7 @@ impl NftMonitor {
         Ok(Self { socket: Socket::open()?, subscribed: false })
     }
 
-    /// Begins to listen; what happened before is not told.
+    /// Subscribes; earlier changes are not reported.
     pub fn subscribe(&mut self) -> io::Result<()> {
         if !self.subscribed {
             self.socket.join(GROUP)?;
@@ -35,10 +35,10 @@ impl NftMonitor {
         Ok(())
     }
 
-    /// Stops listening; what was told and not taken is forgotten.
+    /// Unsubscribes; unread notifications are discarded.
     pub fn unsubscribe(&mut self) {
         if std::mem::take(&mut self.subscribed) {
-            // Where leaving fails we go on to hear of our own transactions, which costs time and nothing else.
+            // If leaving fails, our own transactions are reported too, which costs only time.
             self.subscribed = self.socket.leave(GROUP).is_err();
             self.take_changed();
         }

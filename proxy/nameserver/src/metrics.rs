@@ -33,23 +33,27 @@ impl NameMetrics {
         };
         // From 10 microseconds to 10 seconds.
         let buckets = exponential_buckets(1e-5, 4.0, 11)?;
-        let seconds = HistogramOpts::new(
-            name("request_duration_seconds"),
-            "Seconds from question to answer.",
-        );
+        let seconds =
+            HistogramOpts::new(name("request_duration_seconds"), "Seconds from query to response.");
         Ok(Self {
-            requests: by("requests_total", "Questions, by transport.", "proto")?,
-            responses: by("responses_total", "Answers, by code.", "rcode")?,
+            requests: by("requests_total", "Queries, by transport.", "proto")?,
+            responses: by("responses_total", "Responses, by response code.", "rcode")?,
             seconds: metrics.register(Histogram::with_opts(seconds.buckets(buckets))?)?,
-            cache_hits: count("cache_hits_total", "Foreign names answered from memory.")?,
-            cache_misses: count("cache_misses_total", "Foreign names that had to be asked for.")?,
+            cache_hits: count(
+                "cache_hits_total",
+                "Queries for names outside the cluster that the cache answered.",
+            )?,
+            cache_misses: count(
+                "cache_misses_total",
+                "Queries for names outside the cluster that were sent upstream.",
+            )?,
             forward_failures: count(
                 "forward_failures_total",
-                "Foreign names that no other server answered for.",
+                "Queries that no upstream server answered.",
             )?,
             turned_away: by(
                 "turned_away_total",
-                "Questions that were not answered, by reason: source, busy.",
+                "Queries dropped, by reason: source, busy.",
                 "reason",
             )?,
         })

@@ -38,7 +38,7 @@ enum ReadError {
 impl ServiceCounters {
     /// Registers the metric under `prefix`.
     pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
-        let help = "Connections to the addresses and node ports of services.";
+        let help = "Connections to the addresses and node ports of Services.";
         let options = Opts::new(format!("{prefix}_service_connections_total"), help);
         let connections = metrics.register(IntCounterVec::new(options, &LABELS)?)?;
         Ok(Self { connections, last: HashMap::new() })

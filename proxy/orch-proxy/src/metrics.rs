@@ -17,21 +17,21 @@ pub struct ProxyMetrics {
     pub full_sync_seconds: Histogram,
     /// When the last pass succeeded, in seconds since 1970.
     pub last_sync: Gauge,
-    /// When a change was last heard of, in seconds since 1970.
+    /// When a change was last received, in seconds since 1970.
     pub last_queued: Gauge,
-    /// Changes of services and of slices that no pass has taken along.
+    /// Changes of Services and EndpointSlices that are not yet committed.
     pub pending: [IntGauge; 2],
     /// Changes of services and of slices.
     pub changes: [IntCounter; 2],
-    /// Seconds from what changed endpoints to the kernel's having them.
+    /// Seconds from the endpoint change trigger to its commit in the kernel.
     pub programming_seconds: Histogram,
     /// Passes that failed.
     pub failures: IntCounter,
-    /// Tables of before that could not be deleted.
+    /// Failed deletions of the previous tables.
     pub cleanup_failures: IntCounter,
     /// Elements added or removed.
     pub elements_changed: IntCounter,
-    /// Times that the kernel's tables were not as they should be.
+    /// Repairs of tables that another program changed.
     pub repairs: IntCounter,
     /// Services that are forwarded.
     pub services: IntGauge,
@@ -39,7 +39,7 @@ pub struct ProxyMetrics {
     pub without_local_endpoints: IntGaugeVec,
     /// Stale flows that were deleted.
     pub flows_deleted: IntCounter,
-    /// Seconds of each search for stale flows.
+    /// Seconds of each conntrack walk.
     pub sweep_seconds: Histogram,
 }
 

@@ -21,10 +21,13 @@ impl ForwardMetrics {
     pub fn register(metrics: &Metrics, prefix: &str) -> Result<Self, prometheus::Error> {
         let options =
             |name: &str, help: &str| Opts::new(format!("{prefix}_userspace_{name}"), help);
-        let begun = options("connections_total", "Connections and sessions that began.");
-        let open = options("connections", "Connections and sessions that there are.");
-        let unanswered = options("unanswered_total", "Endpoints that did not answer.");
-        let refused = options("refused_total", "Connections and datagrams that went nowhere.");
+        let begun = options("connections_total", "Connections and sessions started.");
+        let open = options("connections", "Open connections and sessions.");
+        let unanswered = options("unanswered_total", "Endpoints that did not respond.");
+        let refused = options(
+            "refused_total",
+            "Connections and datagrams that were not forwarded, by reason.",
+        );
         Ok(Self {
             begun: metrics.register(IntCounterVec::new(begun, &["protocol"])?)?,
             open: metrics.register(IntGaugeVec::new(open, &["protocol"])?)?,

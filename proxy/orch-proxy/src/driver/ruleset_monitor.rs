@@ -1,4 +1,4 @@
-//! Between two passes: waiting, and finding out that others have changed the ruleset.
+//! Between two passes: waiting, and detecting that another program changed the ruleset.
 //!
 //! ```text
 //!            20 ms without a pass         notice
@@ -20,16 +20,16 @@ use tokio::time::sleep_until;
 
 use super::sys;
 
-/// How often the generation is compared, a question of microseconds, where nobody tells of changes.
+/// How often the generation is compared without notifications; one comparison takes microseconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// And where the kernel does.
+/// How often it is compared with notifications.
 const FALLBACK_POLL_INTERVAL: Duration = Duration::from_secs(30);
-/// So long there has to be nothing to commit before listening is worth its calls.
+/// Idle time before subscribing to ruleset notifications.
 const SUBSCRIBE_DELAY: Duration = Duration::from_millis(20);
-/// Shortest time between two looks: others may change tables of their own all the time.
+/// Shortest time between two checks: other programs may change their own tables all the time.
 const VERIFY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Finds out what others do to the ruleset.
+/// Detects changes of the ruleset by other programs.
 pub struct RulesetMonitor {
     nft_monitor: Option<AsyncFd<NftMonitor>>,
     subscribed: bool,
@@ -56,7 +56,7 @@ impl RulesetMonitor {
         if self.nft_monitor.is_some() { FALLBACK_POLL_INTERVAL } else { POLL_INTERVAL }
     }
 
-    /// Before a transaction: it is told to nobody.
+    /// Unsubscribes before a transaction, so that its elements are not reported.
     pub fn unsubscribe(&mut self) {
         if std::mem::take(&mut self.subscribed)
             && let Some(nft_monitor) = &mut self.nft_monitor

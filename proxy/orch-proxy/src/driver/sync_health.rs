@@ -1,12 +1,12 @@
-//! Whether what is desired reaches the kernel.
+//! Whether the desired ruleset reaches the kernel.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Failing for so long makes the process unhealthy.
+/// Passes failing for this long make the process unhealthy.
 const STALE_AFTER: Duration = Duration::from_secs(60);
 
-/// Says whether what is marked reaches the kernel, for `/healthz`.
+/// Reports to `/healthz` whether changes reach the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct SyncHealth(Arc<Mutex<LastSync>>);
 

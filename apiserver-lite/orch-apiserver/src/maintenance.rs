@@ -32,13 +32,13 @@ pub async fn run(server: Arc<Server>) {
             () = tokio::time::sleep(EVERY) => {}
         }
         status.started("time has passed");
-        server.store.age_history(Instant::now());
+        server.store.compact_expired(Instant::now());
         rounds = rounds.wrapping_add(1);
         if rounds.is_multiple_of(EVENT_ROUNDS) {
             delete_old_events(&server, &mut events_due).await;
         }
         if let Err(error) = bootstrap::run(&server).await {
-            tracing::warn!(error = %proto_daemon::exit::chain(&error), "own objects not restored");
+            tracing::warn!(error = %proto_daemon::exit::chain(&error), "bootstrap objects were not restored; retried at the next maintenance round");
         }
         let (now, oldest) = (server.store.revision(), server.store.oldest());
         status.done(format!("revision {now}, history since {oldest}"));
@@ -70,7 +70,7 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
         let expect = Expect::At(entry.stamp.modified);
         let write = Write::Delete { key: entry.key.to_string(), expect };
         if let Err(error) = server.store.write(write).await {
-            tracing::debug!(key = %entry.key, %error, "event not deleted");
+            tracing::debug!(key = %entry.key, %error, "expired event was not deleted; retried at the next expiry pass");
         }
     }
     *due = next.checked_add(ttl);

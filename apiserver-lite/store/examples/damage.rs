@@ -13,7 +13,7 @@ async fn main() {
     let effort = table::Effort { log_step: 1, checkpoint_step: 41, bits: true };
     let table = table::table(effort).await;
     println!("{}", table.text());
-    let lost = table.count("", table::Answer::LostInSilence);
+    let lost = table.count("", table::OpenOutcome::LostInSilence);
     println!("{lost} acknowledged writes lost in silence");
     if let Some(loss) = table.first_loss {
         println!("the first: {loss}");

@@ -1,8 +1,8 @@
-//! The last revision that was answered, beside the log: a frame that is not whole is a write that broke off if its revision is above
-//! this one, and damage otherwise.
+//! The last acknowledged revision, kept in a file beside the log. An incomplete frame above this revision is an interrupted write; an
+//! incomplete frame at or below it is damage.
 //!
-//! Written after each commit and not synced: it may lag behind (by what the kernel has not written back when the power is cut), and
-//! never says more than the log has on the medium. Two slots by turns, so that one that is torn leaves the other.
+//! The file is written after each commit and not synced. It may lag behind the log after a power failure, but is never ahead of it.
+//! Writes alternate between two slots, so that a torn slot leaves the other one valid.
 //!
 //! ```text
 //!   slot  "orchack1"  revision u64  crc32 u32 over both, little-endian; the second one starts at 512
@@ -22,19 +22,19 @@ use crate::Revision;
 const NAME: &str = "acknowledged";
 const MAGIC: &[u8; 8] = b"orchack1";
 const SLOT_LEN: usize = 20;
-/// One slot a sector: a write of one does not touch the other.
+/// One slot per sector: writing one slot does not touch the other.
 const SLOTS: [u64; 2] = [0, 512];
 
 /// The open file.
 pub struct Acknowledged {
     file: File,
     /// Which slot is written next.
-    turn: usize,
+    next_slot: usize,
     failing: bool,
 }
 
 impl Acknowledged {
-    /// What the file in `directory` says; nothing when it is missing or not readable as one.
+    /// Reads the revision from the file in `directory`; `None` if the file is missing or damaged.
     pub fn read(directory: &Path) -> io::Result<Option<Revision>> {
         let path = directory.join(NAME);
         let file = match private_files::open_private(&path, &mut OpenOptions::new()) {
@@ -49,12 +49,12 @@ impl Acknowledged {
         let last = revisions.max();
         if last.is_none() {
             let path = path.display();
-            tracing::warn!(%path, "is damaged: whether the last frame was answered is not known");
+            tracing::warn!(%path, "acknowledged revision cannot be read: the file is damaged, so a torn last frame is cut as unacknowledged");
         }
         Ok(last)
     }
 
-    /// Makes the file, or that which is there, say `revision`, and syncs it.
+    /// Opens or creates the file, writes `revision` to both slots and syncs it.
     pub fn open(directory: &Path, revision: Revision) -> io::Result<Self> {
         let path = directory.join(NAME);
         let existing = private_files::open_private(&path, OpenOptions::new().write(true));
@@ -66,28 +66,28 @@ impl Acknowledged {
         };
         for offset in SLOTS {
             file.write_all_at(&encode(revision), offset)?;
-            // One after the other: one of them is whole at any time.
+            // The slots are synced one after the other, so that one is valid at any time.
             file.sync_all()?;
         }
         File::open(directory)?.sync_all()?;
-        Ok(Self { file, turn: 0, failing: false })
+        Ok(Self { file, next_slot: 0, failing: false })
     }
 
-    /// Notes an answered revision. A failure makes the next damage harder to tell and is no reason to refuse the write.
-    pub fn note(&mut self, revision: Revision) {
-        let offset = SLOTS.get(self.turn).copied().unwrap_or_default();
+    /// Writes an acknowledged revision. A failure only makes later damage harder to detect, so the commit still succeeds.
+    pub fn write(&mut self, revision: Revision) {
+        let offset = SLOTS.get(self.next_slot).copied().unwrap_or_default();
         let written = self.file.write_all_at(&encode(revision), offset);
         if let (Err(error), false) = (&written, self.failing) {
-            tracing::warn!(%error, "the answered revision cannot be noted");
+            tracing::warn!(%error, "acknowledged revision was not written; the next commit tries again");
         }
         self.failing = written.is_err();
-        self.turn = (self.turn + 1) % SLOTS.len();
+        self.next_slot = (self.next_slot + 1) % SLOTS.len();
     }
 
-    /// Puts what was noted on the medium.
+    /// Syncs the file.
     pub fn sync(&self) {
         if let Err(error) = self.file.sync_data() {
-            tracing::warn!(%error, "the answered revision is perhaps not on the medium");
+            tracing::warn!(%error, "acknowledged revision was not synced at close; it may be lost on power failure");
         }
     }
 }
@@ -116,8 +116,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Acknowledged::read(dir.path()).unwrap(), None);
         let mut open = Acknowledged::open(dir.path(), Revision(7)).unwrap();
-        open.note(Revision(8));
-        open.note(Revision(9));
+        open.write(Revision(8));
+        open.write(Revision(9));
         assert_eq!(Acknowledged::read(dir.path()).unwrap(), Some(Revision(9)));
         let file = File::options().write(true).open(dir.path().join(NAME)).unwrap();
         file.write_all_at(b"x", 512 + 9).unwrap();

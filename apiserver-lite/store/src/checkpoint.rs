@@ -25,7 +25,7 @@ use crate::{Identity, OpenError, Revision, Stamp, log::Change};
 
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const REVISION: TableDefinition<'_, (), u64> = TableDefinition::new("revision");
-/// [`Sum`] of the records, and the revision: a page that is damaged is told from what was written.
+/// [`RecordSum`] of the records, and the revision: a page that is damaged is told from what was written.
 const SUM: TableDefinition<'_, (), (u64, u64)> = TableDefinition::new("sum");
 const RECORDS: TableDefinition<'_, &str, (u64, u64, &[u8])> = TableDefinition::new("records");
 
@@ -48,7 +48,7 @@ impl Checkpoint {
     /// Opens or creates the database and checks that it is `identity`'s.
     pub fn open(path: &Path, identity: &Identity) -> Result<Self, OpenError> {
         if !path.exists() {
-            make(path).map_err(|error| file_error(path, error))?;
+            create_database(path).map_err(|error| file_error(path, error))?;
         }
         let private = private_files::make_private(path);
         private.map_err(|source| OpenError::Directory { path: path.to_owned(), source })?;
@@ -56,15 +56,15 @@ impl Checkpoint {
         builder.set_cache_size(CACHE_BYTES);
         let database = builder.open(path).map_err(|error| file_error(path, error))?;
         let checkpoint = Self { database, path: path.to_owned() };
-        match checkpoint.identity().map_err(checkpoint_error)? {
-            None => checkpoint.claim(identity).map_err(checkpoint_error)?,
-            Some(found) => compare(&found, identity)?,
+        match checkpoint.read_identity().map_err(checkpoint_error)? {
+            None => checkpoint.write_identity(identity).map_err(checkpoint_error)?,
+            Some(found) => check_identity(&found, identity)?,
         }
         Ok(checkpoint)
     }
 
     /// The facts in `meta`; none if the database is fresh.
-    fn identity(&self) -> Result<Option<BTreeMap<String, String>>, redb::Error> {
+    fn read_identity(&self) -> Result<Option<BTreeMap<String, String>>, redb::Error> {
         let read = self.database.begin_read()?;
         let meta = match read.open_table(META) {
             Ok(meta) => meta,
@@ -79,12 +79,12 @@ impl Checkpoint {
         Ok(Some(facts))
     }
 
-    fn claim(&self, identity: &Identity) -> Result<(), redb::Error> {
+    fn write_identity(&self, identity: &Identity) -> Result<(), redb::Error> {
         let mut claim = self.database.begin_write()?;
         claim.set_quick_repair(true);
         {
             let mut meta = claim.open_table(META)?;
-            for (what, value) in facts(identity) {
+            for (what, value) in identity_rows(identity) {
                 meta.insert(what, value)?;
             }
             claim.open_table(REVISION)?;
@@ -96,8 +96,8 @@ impl Checkpoint {
 
     /// Reads everything: the revision, and the records at it.
     pub fn load(&self) -> Result<(Revision, StoredRecords), OpenError> {
-        let (revision, stored, sum) = self.read().map_err(checkpoint_error)?;
-        let found = self.sum().map_err(checkpoint_error)?;
+        let (revision, stored, sum) = self.read_records().map_err(checkpoint_error)?;
+        let found = self.read_sum().map_err(checkpoint_error)?;
         match found {
             None => self.write_sum(sum, revision).map_err(checkpoint_error)?,
             Some(written) if written == (sum, revision) => {}
@@ -113,12 +113,12 @@ impl Checkpoint {
         Ok((revision, stored))
     }
 
-    fn read(&self) -> Result<(Revision, StoredRecords, Sum), redb::Error> {
+    fn read_records(&self) -> Result<(Revision, StoredRecords, RecordSum), redb::Error> {
         let read = self.database.begin_read()?;
         let revision = read.open_table(REVISION)?;
         let revision = revision.get(())?.map_or(0, |value| value.value());
         let mut stored = StoredRecords::new();
-        let mut sum = Sum::default();
+        let mut sum = RecordSum::default();
         for record in read.open_table(RECORDS)?.iter()? {
             let (key, value) = record?;
             let (created, modified, bytes) = value.value();
@@ -130,17 +130,17 @@ impl Checkpoint {
     }
 
     /// The sum that was written; nothing in a checkpoint of before there was one.
-    fn sum(&self) -> Result<Option<(Sum, Revision)>, redb::Error> {
+    fn read_sum(&self) -> Result<Option<(RecordSum, Revision)>, redb::Error> {
         let read = self.database.begin_read()?;
         let table = match read.open_table(SUM) {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
             opened => opened?,
         };
         let row = table.get(())?.map(|row| row.value());
-        Ok(row.map(|(sum, revision)| (Sum(sum), Revision(revision))))
+        Ok(row.map(|(sum, revision)| (RecordSum(sum), Revision(revision))))
     }
 
-    fn write_sum(&self, sum: Sum, revision: Revision) -> Result<(), redb::Error> {
+    fn write_sum(&self, sum: RecordSum, revision: Revision) -> Result<(), redb::Error> {
         let mut write = self.database.begin_write()?;
         write.set_quick_repair(true);
         write.open_table(SUM)?.insert((), (sum.0, revision.0))?;
@@ -166,7 +166,7 @@ impl Checkpoint {
         {
             fold.open_table(REVISION)?.insert((), revision.0)?;
             let mut sums = fold.open_table(SUM)?;
-            let mut sum = Sum(sums.get(())?.map_or(0, |row| row.value().0));
+            let mut sum = RecordSum(sums.get(())?.map_or(0, |row| row.value().0));
             let mut records = fold.open_table(RECORDS)?;
             for Change { key, stamp, value } in changes.values() {
                 let before = match value {
@@ -178,7 +178,7 @@ impl Checkpoint {
                     None => records.remove(key.as_ref())?,
                 };
                 if let Some(before) = before {
-                    sum.take_away(key, before.value());
+                    sum.subtract(key, before.value());
                 }
             }
             sums.insert((), (sum.0, revision.0))?;
@@ -189,18 +189,18 @@ impl Checkpoint {
 
 /// Number and checksums of records, whatever their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Sum(u64);
+struct RecordSum(u64);
 
-impl Sum {
+impl RecordSum {
     fn add(&mut self, key: &str, row: (u64, u64, &[u8])) {
-        self.0 = self.0.wrapping_add(Self::of(key, row));
+        self.0 = self.0.wrapping_add(Self::checksum(key, row));
     }
 
-    fn take_away(&mut self, key: &str, row: (u64, u64, &[u8])) {
-        self.0 = self.0.wrapping_sub(Self::of(key, row));
+    fn subtract(&mut self, key: &str, row: (u64, u64, &[u8])) {
+        self.0 = self.0.wrapping_sub(Self::checksum(key, row));
     }
 
-    fn of(key: &str, (created, modified, value): (u64, u64, &[u8])) -> u64 {
+    fn checksum(key: &str, (created, modified, value): (u64, u64, &[u8])) -> u64 {
         let mut crc = crc32fast::Hasher::new();
         crc.update(&(key.len() as u64).to_le_bytes());
         crc.update(key.as_bytes());
@@ -211,12 +211,12 @@ impl Sum {
     }
 }
 
-fn facts(identity: &Identity) -> [(&'static str, &str); 3] {
+fn identity_rows(identity: &Identity) -> [(&'static str, &str); 3] {
     [("format", FORMAT), ("profile", &identity.profile), ("domain", &identity.domain)]
 }
 
-fn compare(found: &BTreeMap<String, String>, identity: &Identity) -> Result<(), OpenError> {
-    for (what, expected) in facts(identity) {
+fn check_identity(found: &BTreeMap<String, String>, identity: &Identity) -> Result<(), OpenError> {
+    for (what, expected) in identity_rows(identity) {
         let found = found.get(what).map(String::as_str).unwrap_or_default();
         if found != expected {
             let (found, expected) = (found.to_owned(), expected.to_owned());
@@ -228,7 +228,7 @@ fn compare(found: &BTreeMap<String, String>, identity: &Identity) -> Result<(), 
 
 /// An empty database gets its name when it is whole: one that was being made when its process was killed, or the disk was full, could
 /// not be opened.
-fn make(path: &Path) -> Result<(), redb::DatabaseError> {
+fn create_database(path: &Path) -> Result<(), redb::DatabaseError> {
     let unnamed = path.with_extension("new");
     match fs::remove_file(&unnamed) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),

@@ -1,4 +1,4 @@
-//! Damage of the log: what is said of it, and what is put beside the log instead of being lost.
+//! Damage of the log: its description, and the files in which damaged or torn parts are kept.
 
 use std::{
     collections::BTreeMap,
@@ -15,20 +15,20 @@ use crate::{
     OpenError, Revision,
     checkpoint::{Checkpoint, checkpoint_error},
     log::{self, Change},
-    read::Known,
+    log_reader::KnownRevisions,
 };
 
-/// Torn tails that are kept of one segment; the oldest go.
+/// Torn tails kept per segment; the oldest is removed first.
 const TORN_MAX: u32 = 16;
 
-/// What is wrong with a log, and where.
+/// A part of the log that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The segment, or the directory if there is none.
     pub path: PathBuf,
-    /// End of what is readable in it, in bytes.
+    /// Length of its readable part, in bytes.
     pub offset: u64,
-    /// What is there.
+    /// What was found at that offset.
     pub found: String,
     /// The first revision that cannot be read.
     pub first: Revision,
@@ -47,19 +47,19 @@ impl fmt::Display for Damage {
     }
 }
 
-/// Goes on without what is damaged: what is readable before it goes to the checkpoint, and the segments are set aside. Revisions go
-/// on above all that were ever seen. May break off anywhere and be done again.
+/// Drops the damaged part of the log: folds the writes before it into the checkpoint and renames the segments. Revisions continue above
+/// every revision seen so far. The function can be interrupted anywhere and repeated.
 pub fn set_aside(
     directory: &Path,
     checkpoint: &Checkpoint,
-    known: Known,
+    known: KnownRevisions,
     segments: &[(Revision, PathBuf)],
     changes: Vec<Change>,
 ) -> Result<(), OpenError> {
     let mut highest = known.checkpoint.max(known.acknowledged.unwrap_or_default());
     for (first, path) in segments {
         let at = |source| OpenError::Directory { path: path.clone(), source };
-        let behind = log::frames_behind(path, 0, Revision(0)).map_err(at)?;
+        let behind = log::find_frames_after(path, 0, Revision(0)).map_err(at)?;
         let last = behind.map_or(Revision(first.0.saturating_sub(1)), |behind| behind.last);
         highest = highest.max(last);
     }
@@ -70,16 +70,16 @@ pub fn set_aside(
         let at = |source| OpenError::Directory { path: path.clone(), source };
         let aside = free_name(path, "damaged");
         fs::rename(path, &aside).map_err(at)?;
-        tracing::error!(path = %path.display(), aside = %aside.display(), "set aside");
+        tracing::error!(path = %path.display(), aside = %aside.display(), "damaged log segment renamed; the store continues without it");
     }
     let at = |source| OpenError::Directory { path: directory.to_owned(), source };
     File::open(directory).and_then(|directory| directory.sync_all()).map_err(at)?;
-    tracing::error!(revision = %highest, "goes on without what could not be read");
+    tracing::error!(revision = %highest, "store continues without the unreadable writes; new revisions start above this one");
     Ok(())
 }
 
-/// Copies what follows `end` in a segment to a file beside it, if it is not only zeros.
-pub fn keep_torn(path: &Path, end: u64, why: &str) -> io::Result<()> {
+/// Copies the bytes after `end` of a segment to another file, unless they are all zero.
+pub fn save_torn_tail(path: &Path, end: u64, why: &str) -> io::Result<()> {
     let mut segment = File::open(path)?;
     let len = log::end_of_content(&segment, end)?.saturating_sub(end);
     if len == 0 {
@@ -92,7 +92,7 @@ pub fn keep_torn(path: &Path, end: u64, why: &str) -> io::Result<()> {
     copy.sync_all()?;
     tracing::warn!(
         path = %path.display(), offset = end, bytes = len, found = why, aside = %aside.display(),
-        "a write that broke off and was never answered is cut from the log's end"
+        "an interrupted, unacknowledged write was cut from the end of the log; its bytes were copied to another file"
     );
     Ok(())
 }

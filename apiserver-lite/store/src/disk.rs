@@ -1,17 +1,16 @@
-//! A store's directory: the checkpoint, and the log behind it.
+//! The directory of a store: the checkpoint and the log after it.
 //!
 //! ```text
 //!   <directory>/records.redb              everything up to revision c
 //!   <directory>/log.00000000000000000123  closed segment, being folded into the checkpoint
-//!   <directory>/log.00000000000000045678  segment that is written
+//!   <directory>/log.00000000000000045678  segment being written
 //! ```
 //!
 //! A full segment is closed and handed to the checkpointer thread, which folds it in and removes it. A
-//! crash anywhere in between is harmless: what is in both places is skipped when the log is read.
+//! crash in between is harmless: writes that are in both places are skipped when the log is read.
 //!
-//! Damage is refused, and nothing is changed then. Only a frame that was not answered ([`acknowledged`](crate::acknowledged)) and has
-//! none behind it is cut from the log's end, after it was copied beside the log. A segment is removed when each of its writes is in
-//! the checkpoint.
+//! A damaged store is not opened and not changed. Only an unacknowledged last frame ([`acknowledged`](crate::acknowledged)) is cut from
+//! the end of the log, after it was copied to another file. A segment is removed once all its writes are in the checkpoint.
 
 use std::{
     collections::BTreeMap,
@@ -29,16 +28,16 @@ use crate::{
     acknowledged::Acknowledged,
     checkpoint::{Checkpoint, StoredRecords},
     damage::{self, Damage},
-    log::{self, AppendError, Change, Piece, Segment, SegmentReader},
-    read::{Known, LogRead, ReadError, read_log},
+    log::{self, AppendError, Change, Segment, SegmentItem, SegmentReader},
+    log_reader::{KnownRevisions, LogRead, ReadError, read_log},
 };
 
 /// Closed segments that may wait for the checkpointer. When it falls further behind, writes wait for it.
 const CLOSED_LEN_MAX: usize = 4;
 
-/// Where commits go.
+/// Where commits are written.
 pub enum Disk {
-    /// Nowhere.
+    /// Nothing is written.
     Memory,
     /// To a directory.
     Directory(Log),
@@ -55,7 +54,7 @@ pub struct Log {
     checkpointer: Option<thread::JoinHandle<()>>,
 }
 
-/// A segment that is not written any more.
+/// A segment that is no longer written.
 struct Closed {
     first: Revision,
     /// Its last revision.
@@ -63,33 +62,33 @@ struct Closed {
     path: PathBuf,
 }
 
-/// What was on disk.
+/// What the directory held when it was opened.
 #[derive(Default)]
-pub struct Found {
+pub struct DiskContent {
     /// The checkpoint's revision.
     pub revision: Revision,
     /// The records at it.
     pub stored: StoredRecords,
-    /// What was written after it, without a gap.
+    /// The writes after it, without a gap.
     pub changes: Vec<Change>,
 }
 
 impl Disk {
-    /// Opens or creates what `medium` says, checks that it is `identity`'s, and reads it.
+    /// Opens or creates the medium, checks its identity, and reads it.
     pub fn open(
         medium: Medium,
         identity: &Identity,
         segment_len_max: u64,
         on_damage: OnDamage,
-    ) -> Result<(Self, Found), OpenError> {
+    ) -> Result<(Self, DiskContent), OpenError> {
         let directory = match medium {
-            Medium::Memory => return Ok((Self::Memory, Found::default())),
+            Medium::Memory => return Ok((Self::Memory, DiskContent::default())),
             Medium::Directory(directory) => directory,
         };
         let at = |source| OpenError::Directory { path: directory.clone(), source };
         private_files::create_private_dir(&directory).map_err(at)?;
         let file = directory.join("records.redb");
-        // redb checks less than it relies on: of some damage it panics.
+        // redb panics on some kinds of damage.
         let read = isolate_sync(|| {
             let checkpoint = Checkpoint::open(&file, identity)?;
             let (content, found) = read_directory(&directory, &checkpoint, on_damage)?;
@@ -105,7 +104,8 @@ impl Disk {
         let (closed, to_fold) = mpsc::sync_channel(CLOSED_LEN_MAX.max(segments.len()));
         let (first, segment) = match (segments.pop(), content.end) {
             (Some((first, path)), Some(end)) => {
-                let kept = content.torn.map_or(Ok(()), |why| damage::keep_torn(&path, end, why));
+                let kept =
+                    content.torn.map_or(Ok(()), |why| damage::save_torn_tail(&path, end, why));
                 (first, kept.and_then(|()| Segment::resume(path, end)))
             }
             _ => (next, Segment::create(&directory, next)),
@@ -120,7 +120,7 @@ impl Disk {
                 closed.try_send(Closed { first, last: Revision(next.0.saturating_sub(1)), path });
         }
         let identity = identity.clone();
-        let checkpoint = KeptOpen { path: file, identity, checkpoint: Some(checkpoint) };
+        let checkpoint = ReopeningCheckpoint { path: file, identity, checkpoint: Some(checkpoint) };
         let checkpointer = spawn_checkpointer(checkpoint, to_fold).map_err(OpenError::Thread)?;
         let checkpointer = Some(checkpointer);
         let log =
@@ -128,7 +128,7 @@ impl Disk {
         Ok((Self::Directory(log), found))
     }
 
-    /// One segment and no directory: tests bring a file that fails.
+    /// A disk of one segment and no directory, for tests with a faulty file.
     #[cfg(test)]
     pub fn with_segment(segment: Segment) -> Self {
         let (closed, _) = mpsc::sync_channel(1);
@@ -144,8 +144,8 @@ impl Disk {
         })
     }
 
-    /// Makes `changes` durable together. After an error that [is final](CommitError::is_final) nothing is known of
-    /// them until the store has been opened again, and nothing more may be committed.
+    /// Makes `changes` durable together. After an error with an [unknown outcome](CommitError::is_outcome_unknown) nothing
+    /// more may be committed until the store has been opened again.
     pub fn commit(&mut self, changes: &[Change]) -> Result<(), CommitError> {
         match self {
             Self::Memory => Ok(()),
@@ -153,7 +153,7 @@ impl Disk {
         }
     }
 
-    /// Closes the directory, when the segments closed so far have been folded in.
+    /// Closes the directory after folding the segments closed so far into the checkpoint.
     pub fn close(self) {
         let Self::Directory(Log { closed, checkpointer, acknowledged, .. }) = self else { return };
         if let Some(acknowledged) = acknowledged {
@@ -161,7 +161,7 @@ impl Disk {
         }
         drop(closed);
         if let Some(checkpointer) = checkpointer {
-            // It ends with its channel; a panic in it has been reported by itself.
+            // The thread ends with its channel; the panic hook has already reported a panic in it.
             let _ = checkpointer.join();
         }
     }
@@ -181,7 +181,7 @@ impl Log {
             AppendError::Unknown(source) => CommitError::Sync { path: path(), source },
         })?;
         if let (Some(acknowledged), Some(last)) = (&mut self.acknowledged, changes.last()) {
-            acknowledged.note(last.stamp.modified);
+            acknowledged.write(last.stamp.modified);
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Log {
         let next = Segment::create(&self.directory, first)
             .map_err(|source| CommitError::Rotate { directory: self.directory.clone(), source })?;
         let closed = std::mem::replace(&mut self.segment, next);
-        // Waits when the checkpointer is far behind. If it is gone, the segment is folded at the next start.
+        // Waits when the checkpointer is far behind. If its thread has ended, the segment is folded at the next start.
         let last = Revision(first.0.saturating_sub(1));
         let _ = self.closed.send(Closed { first: self.first, last, path: closed.path });
         self.first = first;
@@ -201,8 +201,8 @@ impl Log {
 
 // === Reading ===
 
-/// The log as it is to be continued.
-struct Content {
+/// The segments of the log, and where writing continues.
+struct LogContent {
     segments: Vec<(Revision, PathBuf)>,
     /// Where the last segment's frames end; `None` when one has to be made.
     end: Option<u64>,
@@ -213,7 +213,7 @@ fn read_directory(
     directory: &Path,
     checkpoint: &Checkpoint,
     on_damage: OnDamage,
-) -> Result<(Content, Found), OpenError> {
+) -> Result<(LogContent, DiskContent), OpenError> {
     let at = |source| OpenError::Directory { path: directory.to_owned(), source };
     let (revision, stored) = checkpoint.load()?;
     let segments = log::segments(directory).map_err(at)?;
@@ -221,21 +221,21 @@ fn read_directory(
         private_files::make_private(path).map_err(at)?;
     }
     let acknowledged = Acknowledged::read(directory).map_err(at)?;
-    let known = Known { checkpoint: revision, acknowledged };
+    let known = KnownRevisions { checkpoint: revision, acknowledged };
     match read_log(directory, known, &segments) {
         Ok(LogRead { changes, end, torn }) => {
-            Ok((Content { segments, end, torn }, Found { revision, stored, changes }))
+            Ok((LogContent { segments, end, torn }, DiskContent { revision, stored, changes }))
         }
         Err(ReadError::System(error)) => Err(error),
         Err(ReadError::Damaged { damage, .. }) if on_damage == OnDamage::Refuse => {
             Err(OpenError::Damaged(damage))
         }
         Err(ReadError::Damaged { damage, changes }) => {
-            tracing::error!(%damage, "damage is accepted, as was asked for");
+            tracing::error!(%damage, "the log is damaged; opening the store without the unreadable writes, as --store-accept-damage asks");
             damage::set_aside(directory, checkpoint, known, &segments, changes)?;
             let (revision, stored) = checkpoint.load()?;
-            let content = Content { segments: Vec::new(), end: None, torn: None };
-            Ok((content, Found { revision, stored, changes: Vec::new() }))
+            let content = LogContent { segments: Vec::new(), end: None, torn: None };
+            Ok((content, DiskContent { revision, stored, changes: Vec::new() }))
         }
     }
 }
@@ -244,7 +244,7 @@ fn read_directory(
 
 /// Folds closed segments into the checkpoint until the log is dropped.
 fn spawn_checkpointer(
-    mut checkpoint: KeptOpen,
+    mut checkpoint: ReopeningCheckpoint,
     closed: mpsc::Receiver<Closed>,
 ) -> io::Result<thread::JoinHandle<()>> {
     let thread = thread::Builder::new().name("store-checkpoint".into());
@@ -252,12 +252,12 @@ fn spawn_checkpointer(
         let mut waiting: Vec<Closed> = Vec::new();
         while let Ok(segment) = closed.recv() {
             waiting.push(segment);
-            // In order: a segment that cannot be folded holds up those behind it until the next try.
+            // Segments are folded in order: one that fails blocks those after it until the next attempt.
             while let Some(segment) = waiting.first() {
                 let folded = checkpoint.with(|checkpoint| fold(checkpoint, segment));
                 if let Err(error) = folded {
                     let (error, path): (&dyn std::error::Error, _) = (&error, &segment.path);
-                    tracing::error!(error, path = %path.display(), "segment stays in the log");
+                    tracing::error!(error, path = %path.display(), "log segment was not folded into the checkpoint; it stays in the log and is retried with the next segment");
                     break;
                 }
                 waiting.remove(0);
@@ -266,15 +266,14 @@ fn spawn_checkpointer(
     })
 }
 
-/// The checkpoint of a process that goes on after an error: redb writes nothing more, a full disk being over or not, until it has
-/// been opened again.
-struct KeptOpen {
+/// A checkpoint that is opened again after an error: redb refuses all further writes until then, even if the disk is no longer full.
+struct ReopeningCheckpoint {
     path: PathBuf,
     identity: Identity,
     checkpoint: Option<Checkpoint>,
 }
 
-impl KeptOpen {
+impl ReopeningCheckpoint {
     fn with(
         &mut self,
         work: impl FnOnce(&Checkpoint) -> Result<(), FoldError>,
@@ -288,7 +287,7 @@ impl KeptOpen {
             Ok(()) => Some(checkpoint),
             Err(_) => {
                 drop(checkpoint);
-                // At once, since it is its lock that keeps other processes out; if not now, then at the next try.
+                // Opened again at once, because its lock keeps other processes out; if that fails, at the next attempt.
                 Checkpoint::open(&self.path, &self.identity).ok()
             }
         };
@@ -296,7 +295,7 @@ impl KeptOpen {
     }
 }
 
-/// Brings one closed segment into the checkpoint and removes its file, when each of its writes is there.
+/// Folds a closed segment into the checkpoint, then removes its file.
 fn fold(checkpoint: &Checkpoint, Closed { first, last, path }: &Closed) -> Result<(), FoldError> {
     let contained = checkpoint.revision().map_err(Box::new)?;
     if contained < *last {
@@ -317,28 +316,34 @@ fn read_closed(
     let mut net = BTreeMap::new();
     let mut follows = first;
     let found = loop {
-        match reader.next_piece()? {
-            Piece::Frame(frame) => {
+        match reader.next_item()? {
+            SegmentItem::Frame(frame) => {
                 for change in frame {
                     if change.stamp.modified != follows {
                         let found = format!("revision {}", change.stamp.modified);
-                        return Err(damaged(path, reader.end(), found, follows, last));
+                        return Err(damage_of_segment(path, reader.end(), found, follows, last));
                     }
                     follows = follows.next();
                     net.insert(change.key.clone(), change);
                 }
             }
-            Piece::End => break "the segment ends",
-            Piece::Bad(what) => break what,
+            SegmentItem::End => break "the segment ends",
+            SegmentItem::Bad(what) => break what,
         }
     };
     if follows == last.next() && found == "the segment ends" {
         return Ok(net);
     }
-    Err(damaged(path, reader.end(), found.to_owned(), follows, last))
+    Err(damage_of_segment(path, reader.end(), found.to_owned(), follows, last))
 }
 
-fn damaged(path: &Path, offset: u64, found: String, first: Revision, last: Revision) -> FoldError {
+fn damage_of_segment(
+    path: &Path,
+    offset: u64,
+    found: String,
+    first: Revision,
+    last: Revision,
+) -> FoldError {
     let path = path.to_owned();
     FoldError::Damaged(Damage { path, offset, found, first, last: Some(last) })
 }
@@ -360,20 +365,20 @@ enum FoldError {
 /// Why a commit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// The frame could not be written, and nothing of it is left.
+    /// The frame was not written, and the segment is unchanged.
     #[error("append to {path}")]
     Append {
         /// The segment.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The frame may be on the medium or not.
+    /// Whether the frame is on disk is unknown.
     #[error("append to {path}, whose content is not known now")]
     Sync {
         /// The segment.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The next segment could not be created.
@@ -381,14 +386,14 @@ pub enum CommitError {
     Rotate {
         /// The store's directory.
         directory: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
 }
 
 impl CommitError {
-    /// Whether it is not known what the medium holds. Otherwise nothing of the commit is there, and the next one may succeed.
-    pub fn is_final(&self) -> bool {
+    /// Whether the commit may be on disk. Otherwise it is not, and the next one may succeed.
+    pub fn is_outcome_unknown(&self) -> bool {
         matches!(self, Self::Sync { .. })
     }
 }
@@ -407,21 +412,21 @@ pub enum OpenError {
     Directory {
         /// The directory or file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The checkpoint cannot be opened or is none.
+    /// The checkpoint cannot be opened or is not a redb database.
     #[error("open store {path}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What redb says.
+        /// The error of redb.
         source: Box<redb::Error>,
     },
     /// Reading or preparing the checkpoint failed.
     #[error("read checkpoint")]
     Checkpoint {
-        /// What redb says.
+        /// The error of redb.
         source: Box<redb::Error>,
     },
     /// Acknowledged writes cannot be read. Nothing has been changed.
@@ -430,7 +435,7 @@ pub enum OpenError {
          what can be read before the damage is kept, and the log's files are set aside as *.damaged-<n>"
     )]
     Damaged(Damage),
-    /// The checkpoint can be opened and does not hold what was written to it.
+    /// The checkpoint opens, but its content differs from what was written.
     #[error("checkpoint {path} is damaged: {found}. Restore the directory from a copy")]
     DamagedCheckpoint {
         /// The file.

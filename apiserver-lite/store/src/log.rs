@@ -59,7 +59,7 @@ pub struct Change {
 /// Where frames go. The seam at which tests let a write or a sync fail.
 pub trait LogFile: Send {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    fn cut(&self, len: u64) -> io::Result<()>;
+    fn truncate(&self, len: u64) -> io::Result<()>;
     fn sync(&self) -> io::Result<()>;
 }
 
@@ -68,7 +68,7 @@ impl LogFile for File {
         self.write_all_at(bytes, offset)
     }
 
-    fn cut(&self, len: u64) -> io::Result<()> {
+    fn truncate(&self, len: u64) -> io::Result<()> {
         self.set_len(len)
     }
 
@@ -104,7 +104,7 @@ impl Segment {
         // Nothing is in it yet: without it the next try finds its name free.
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
         synced.inspect_err(|_| drop(fs::remove_file(&path)))?;
-        Ok(Self::over(path, Box::new(file), SEGMENT_HEADER_LEN, FILL_LEN))
+        Ok(Self::from_parts(path, Box::new(file), SEGMENT_HEADER_LEN, FILL_LEN))
     }
 
     /// Continues a segment behind its last whole frame, which ends at `end`.
@@ -112,10 +112,10 @@ impl Segment {
         let file = private_files::open_private(&path, OpenOptions::new().write(true))?;
         file.set_len(end)?;
         file.sync_all()?;
-        Ok(Self::over(path, Box::new(file), end, end))
+        Ok(Self::from_parts(path, Box::new(file), end, end))
     }
 
-    pub fn over(path: PathBuf, file: Box<dyn LogFile>, end: u64, filled: u64) -> Self {
+    pub fn from_parts(path: PathBuf, file: Box<dyn LogFile>, end: u64, filled: u64) -> Self {
         Self { path, file, end, filled, frame: Vec::new() }
     }
 
@@ -128,7 +128,7 @@ impl Segment {
     pub fn append(&mut self, changes: &[Change]) -> Result<(), AppendError> {
         encode_frame(changes, &mut self.frame).map_err(AppendError::Refused)?;
         let end = self.end + self.frame.len() as u64;
-        let filled = self.write_frame(end).map_err(|refused| match self.take_back(end) {
+        let filled = self.write_frame(end).map_err(|refused| match self.undo_write(end) {
             Ok(()) => AppendError::Refused(refused),
             Err(_) => AppendError::Unknown(refused),
         })?;
@@ -150,8 +150,8 @@ impl Segment {
     }
 
     /// Puts zeros back where a frame up to `end` was not written to its end. What there was room for before the frame has it still.
-    fn take_back(&self, end: u64) -> io::Result<()> {
-        self.file.cut(self.filled)?;
+    fn undo_write(&self, end: u64) -> io::Result<()> {
+        self.file.truncate(self.filled)?;
         let len = end.min(self.filled).saturating_sub(self.end);
         self.file.write_at(&vec![0; len as usize], self.end)
     }
@@ -230,7 +230,7 @@ pub fn segments(directory: &Path) -> io::Result<Vec<(Revision, PathBuf)>> {
 
 /// What comes next in a segment.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum SegmentItem {
     /// The changes of a frame.
     Frame(Vec<Change>),
     /// Nothing but zeros, or nothing.
@@ -263,9 +263,9 @@ impl SegmentReader {
     }
 
     /// The next frame. After anything else there is no more.
-    pub fn next_piece(&mut self) -> io::Result<Piece> {
+    pub fn next_item(&mut self) -> io::Result<SegmentItem> {
         if self.end == 0 {
-            return Ok(Piece::Bad("no segment header of the revision that the name says"));
+            return Ok(SegmentItem::Bad("no segment header of the revision that the name says"));
         }
         let rest = self.file_len.saturating_sub(self.end);
         let mut header = [0; FRAME_HEADER_LEN];
@@ -279,26 +279,26 @@ impl SegmentReader {
             return self.end_or("no frame, and not only zeros");
         }
         if len > FRAME_LEN_MAX || len as u64 > rest - FRAME_HEADER_LEN as u64 {
-            return Ok(Piece::Bad("a frame longer than the rest of the file"));
+            return Ok(SegmentItem::Bad("a frame longer than the rest of the file"));
         }
         let mut payload = vec![0; len];
         if !read_whole(&mut self.file, &mut payload)? {
-            return Ok(Piece::Bad("a frame longer than the rest of the file"));
+            return Ok(SegmentItem::Bad("a frame longer than the rest of the file"));
         }
         if crc32fast::hash(&payload) != crc {
-            return Ok(Piece::Bad("a frame whose checksum does not fit its content"));
+            return Ok(SegmentItem::Bad("a frame whose checksum does not fit its content"));
         }
         let Some(changes) = decode_payload(&Bytes::from(payload)) else {
-            return Ok(Piece::Bad("a frame whose content is not a list of changes"));
+            return Ok(SegmentItem::Bad("a frame whose content is not a list of changes"));
         };
         self.end += (FRAME_HEADER_LEN + len) as u64;
-        Ok(Piece::Frame(changes))
+        Ok(SegmentItem::Frame(changes))
     }
 
     /// The end if nothing but zeros follows the last frame.
-    fn end_or(&self, otherwise: &'static str) -> io::Result<Piece> {
+    fn end_or(&self, otherwise: &'static str) -> io::Result<SegmentItem> {
         let content = end_of_content(self.file.get_ref(), self.end)?;
-        Ok(if content == self.end { Piece::End } else { Piece::Bad(otherwise) })
+        Ok(if content == self.end { SegmentItem::End } else { SegmentItem::Bad(otherwise) })
     }
 
     /// End of the last whole frame read; 0 when the header is not whole.
@@ -326,7 +326,7 @@ pub fn end_of_content(file: &File, from: u64) -> io::Result<u64> {
 
 /// A whole frame where none was looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Behind {
+pub struct LaterFrames {
     /// Where the first one starts.
     pub offset: u64,
     /// The highest revision in any of them.
@@ -334,7 +334,11 @@ pub struct Behind {
 }
 
 /// Looks at every offset behind `from` for whole frames with revisions from `follows` on. `None`: there is none.
-pub fn frames_behind(path: &Path, from: u64, follows: Revision) -> io::Result<Option<Behind>> {
+pub fn find_frames_after(
+    path: &Path,
+    from: u64,
+    follows: Revision,
+) -> io::Result<Option<LaterFrames>> {
     let file = private_files::open_private(path, &mut OpenOptions::new())?;
     let len = end_of_content(&file, from)?.saturating_sub(from);
     // A frame may end with zeros.
@@ -343,12 +347,12 @@ pub fn frames_behind(path: &Path, from: u64, follows: Revision) -> io::Result<Op
     let mut file = file;
     file.seek(SeekFrom::Start(from))?;
     file.take(len).read_to_end(&mut bytes)?;
-    let mut found: Option<Behind> = None;
+    let mut found: Option<LaterFrames> = None;
     // Content that looks like frames costs no more than a few passes.
     let mut hashed = 8 * (bytes.len() as u64 + 1);
     let mut at = 0;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
-        let Some(candidate) = candidate(rest, follows) else {
+        let Some(candidate) = read_candidate(rest, follows) else {
             at += 1;
             continue;
         };
@@ -359,7 +363,7 @@ pub fn frames_behind(path: &Path, from: u64, follows: Revision) -> io::Result<Op
             continue;
         }
         let last = last_revision(candidate.payload).unwrap_or(follows);
-        let before = found.get_or_insert(Behind { offset, last });
+        let before = found.get_or_insert(LaterFrames { offset, last });
         before.last = before.last.max(last);
         if hashed == 0 {
             // Cannot be told: as if it were one.
@@ -376,7 +380,7 @@ struct Candidate<'a> {
     payload: &'a [u8],
 }
 
-fn candidate(bytes: &[u8], follows: Revision) -> Option<Candidate<'_>> {
+fn read_candidate(bytes: &[u8], follows: Revision) -> Option<Candidate<'_>> {
     let number = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let len = number(0)? as usize;
     let payload = bytes.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN.checked_add(len)?)?;
@@ -424,7 +428,7 @@ fn decode_payload(payload: &Bytes) -> Option<Vec<Change>> {
 
 /// A frame's payload read and written again, for the fuzzing of what reads it; `None` for what is none.
 #[doc(hidden)]
-pub fn rewritten(payload: &[u8]) -> Option<Vec<u8>> {
+pub fn reencode_payload(payload: &[u8]) -> Option<Vec<u8>> {
     let changes = decode_payload(&Bytes::copy_from_slice(payload))?;
     let mut frame = Vec::new();
     encode_frame(&changes, &mut frame).ok()?;

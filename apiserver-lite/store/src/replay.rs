@@ -6,9 +6,9 @@ use bytes::Bytes;
 
 use crate::{
     Entry, Event, EventKind, OpenError, Record, RestoreError, Retention, Stamp,
-    disk::Found,
+    disk::DiskContent,
     log::Change,
-    state::{Loaded, State},
+    state::{LoadedRecords, State},
 };
 
 /// Most events of before the opening that can be watched again, so that clients of a restarted server go on
@@ -20,11 +20,11 @@ type Prepare<'a, T> = &'a dyn Fn(&T) -> Result<(), RestoreError>;
 
 /// Restores the records: the checkpoint's, the log's on top, the last changes as history.
 pub fn replay<T: Record>(
-    found: Found,
+    found: DiskContent,
     retention: Retention,
     prepare: Prepare<'_, T>,
 ) -> Result<State<T>, OpenError> {
-    let Found { mut revision, mut stored, changes } = found;
+    let DiskContent { mut revision, mut stored, changes } = found;
     let recent = changes.len().saturating_sub(HISTORY_LEN_MAX.min(retention.events_max));
     let mut changes = changes.into_iter();
     for change in changes.by_ref().take(recent) {
@@ -36,20 +36,20 @@ pub fn replay<T: Record>(
     }
     let mut entries = Vec::with_capacity(stored.len());
     for (key, (stamp, value)) in stored {
-        let record = restore(&key, value, stamp, prepare)?;
+        let record = restore_record(&key, value, stamp, prepare)?;
         entries.push(Entry { key, stamp, record });
     }
-    let mut state = State::new(Loaded { revision, entries }, retention);
+    let mut state = State::new(LoadedRecords { revision, entries }, retention);
     for change in changes {
         let len = change.value.as_ref().map_or(0, Bytes::len);
-        let event = event(&state, change, prepare)?;
+        let event = replay_change(&state, change, prepare)?;
         state.publish([(event, len)]);
     }
     Ok(state)
 }
 
 /// The event that the change was.
-fn event<T: Record>(
+fn replay_change<T: Record>(
     state: &State<T>,
     change: Change,
     prepare: Prepare<'_, T>,
@@ -61,8 +61,10 @@ fn event<T: Record>(
         None => (key, None),
     };
     let (kind, record) = match (value, &previous) {
-        (Some(value), None) => (EventKind::Created, restore(&key, value, stamp, prepare)?),
-        (Some(value), Some(_)) => (EventKind::Updated, restore(&key, value, stamp, prepare)?),
+        (Some(value), None) => (EventKind::Created, restore_record(&key, value, stamp, prepare)?),
+        (Some(value), Some(_)) => {
+            (EventKind::Updated, restore_record(&key, value, stamp, prepare)?)
+        }
         (None, Some(last)) => (EventKind::Deleted, Arc::new(T::tombstone(last, stamp))),
         (None, None) => {
             let source = "removed, but never written".into();
@@ -72,7 +74,7 @@ fn event<T: Record>(
     Ok(Event { key, kind, stamp, record, previous })
 }
 
-fn restore<T: Record>(
+fn restore_record<T: Record>(
     key: &str,
     value: Bytes,
     stamp: Stamp,

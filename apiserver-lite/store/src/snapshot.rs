@@ -84,12 +84,12 @@ impl<T> Clone for Entry<T> {
     }
 }
 
-/// The revision asked for is older than the history kept.
+/// The revision requested for is older than the history kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("revision {asked} has been compacted, the oldest kept is {oldest}")]
+#[error("revision {requested} has been compacted, the oldest kept is {oldest}")]
 pub struct Compacted {
-    /// What was asked for.
-    pub asked: Revision,
+    /// What was requested for.
+    pub requested: Revision,
     /// The oldest revision that can be read.
     pub oldest: Revision,
 }
@@ -101,10 +101,10 @@ pub enum SnapshotError {
     #[error(transparent)]
     Compacted(#[from] Compacted),
     /// It has not happened yet; see [`Store::wait_for`](crate::Store::wait_for).
-    #[error("revision {asked} is in the future, the current one is {current}")]
+    #[error("revision {requested} is in the future, the current one is {current}")]
     Future {
-        /// What was asked for.
-        asked: Revision,
+        /// What was requested for.
+        requested: Revision,
         /// The current revision.
         current: Revision,
     },

@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     Compacted, Entry, Event, EventKind, Page, Range, Retention, Revision, SnapshotError, Stamp,
-    watch::Follower,
+    watch::Watcher,
 };
 
 /// The state behind its lock. Writers hold it for the length of a publication, readers for one read;
@@ -38,23 +38,23 @@ impl<T> Shared<T> {
 pub struct State<T> {
     keys: BTreeMap<Arc<str>, Versions<T>>,
     /// Events of the revisions `oldest + 1 ..= revision`, one each, in order.
-    ring: VecDeque<Past<T>>,
+    ring: VecDeque<HistoryEntry<T>>,
     /// Sum of their lengths.
     ring_bytes: usize,
     revision: Revision,
     oldest: Revision,
     retention: Retention,
-    followers: Vec<Arc<Follower>>,
+    watchers: Vec<Arc<Watcher>>,
 }
 
 /// An event and the length of its record's stored form.
-struct Past<T> {
+struct HistoryEntry<T> {
     event: Event<T>,
     len: usize,
 }
 
 /// What a medium holds when it is opened.
-pub struct Loaded<T> {
+pub struct LoadedRecords<T> {
     pub revision: Revision,
     /// In ascending order of key.
     pub entries: Vec<Entry<T>>,
@@ -72,7 +72,7 @@ struct Version<T> {
 }
 
 impl<T> State<T> {
-    pub fn new(loaded: Loaded<T>, retention: Retention) -> Self {
+    pub fn new(loaded: LoadedRecords<T>, retention: Retention) -> Self {
         let keys = loaded.entries.into_iter().map(|entry| {
             let newest = Version { stamp: entry.stamp, record: Some(entry.record) };
             (entry.key, Versions { newest, older: VecDeque::new() })
@@ -84,7 +84,7 @@ impl<T> State<T> {
             revision: loaded.revision,
             oldest: loaded.revision,
             retention,
-            followers: Vec::new(),
+            watchers: Vec::new(),
         }
     }
 
@@ -99,14 +99,14 @@ impl<T> State<T> {
     /// Whether the store can be read at `revision` and watched from it.
     pub fn check_readable(&self, revision: Revision) -> Result<(), SnapshotError> {
         if revision > self.revision {
-            return Err(SnapshotError::Future { asked: revision, current: self.revision });
+            return Err(SnapshotError::Future { requested: revision, current: self.revision });
         }
         Ok(self.check_kept(revision)?)
     }
 
     fn check_kept(&self, revision: Revision) -> Result<(), Compacted> {
         if revision < self.oldest {
-            return Err(Compacted { asked: revision, oldest: self.oldest });
+            return Err(Compacted { requested: revision, oldest: self.oldest });
         }
         Ok(())
     }
@@ -127,7 +127,7 @@ impl<T> State<T> {
         self.check_kept(at)?;
         let limit = range.limit.unwrap_or(usize::MAX);
         let mut entries = Vec::new();
-        for (key, versions) in self.within(range) {
+        for (key, versions) in self.versions_in(range) {
             let Some(entry) = versions.at(at).and_then(|version| version.entry(key)) else {
                 continue;
             };
@@ -143,10 +143,10 @@ impl<T> State<T> {
         self.check_kept(at)?;
         let exists = |versions: &Versions<T>| versions.at(at).is_some_and(|v| v.record.is_some());
         let most = range.limit.unwrap_or(usize::MAX);
-        Ok(self.within(range).filter(|(_, versions)| exists(versions)).take(most).count())
+        Ok(self.versions_in(range).filter(|(_, versions)| exists(versions)).take(most).count())
     }
 
-    fn within<'a>(
+    fn versions_in<'a>(
         &'a self,
         range: Range<'a>,
     ) -> impl Iterator<Item = (&'a Arc<str>, &'a Versions<T>)> {
@@ -171,7 +171,7 @@ impl<T> State<T> {
         self.check_kept(seen)?;
         let room = into.len() + max;
         let skip = usize::try_from(seen.0 - self.oldest.0).unwrap_or(usize::MAX);
-        for Past { event, .. } in self.ring.range(skip.min(self.ring.len())..) {
+        for HistoryEntry { event, .. } in self.ring.range(skip.min(self.ring.len())..) {
             if event.key.starts_with(prefix) {
                 into.push(event.clone());
                 if into.len() == room {
@@ -188,12 +188,12 @@ impl<T> State<T> {
     pub fn publish(
         &mut self,
         events: impl IntoIterator<Item = (Event<T>, usize)>,
-    ) -> Vec<Arc<Follower>> {
+    ) -> Vec<Arc<Watcher>> {
         let mut woken = Vec::new();
         for (event, len) in events {
             debug_assert_eq!(event.stamp.modified, self.revision.next());
-            let following = self.followers.iter().filter(|follower| follower.follows(&event.key));
-            woken.extend(following.filter(|follower| follower.pend(self.revision)).cloned());
+            let following = self.watchers.iter().filter(|watcher| watcher.matches(&event.key));
+            woken.extend(following.filter(|watcher| watcher.mark_pending(self.revision)).cloned());
             self.revision = event.stamp.modified;
             let record = (event.kind != EventKind::Deleted).then(|| event.record.clone());
             let version = Version { stamp: event.stamp, record };
@@ -208,42 +208,42 @@ impl<T> State<T> {
                 }
             }
             self.ring_bytes += len;
-            self.ring.push_back(Past { event, len });
+            self.ring.push_back(HistoryEntry { event, len });
         }
         let Retention { events_max, bytes_max } = self.retention;
-        while (self.ring.len() > events_max || self.ring_bytes > bytes_max) && self.forget_oldest()
-        {
-        }
+        while (self.ring.len() > events_max || self.ring_bytes > bytes_max)
+            && self.drop_oldest_event()
+        {}
         woken
     }
 
     /// Has a watch hear of what it follows.
-    pub fn follow(&mut self, follower: Arc<Follower>) {
-        self.followers.push(follower);
+    pub fn add_watcher(&mut self, watcher: Arc<Watcher>) {
+        self.watchers.push(watcher);
     }
 
     /// A watch has ended.
-    pub fn unfollow(&mut self, follower: &Arc<Follower>) {
-        self.followers.retain(|other| !Arc::ptr_eq(other, follower));
+    pub fn remove_watcher(&mut self, watcher: &Arc<Watcher>) {
+        self.watchers.retain(|other| !Arc::ptr_eq(other, watcher));
     }
 
     /// Forgets the revisions before `oldest`.
     pub fn compact(&mut self, oldest: Revision) {
         let oldest = oldest.min(self.revision);
-        while self.oldest < oldest && self.forget_oldest() {}
+        while self.oldest < oldest && self.drop_oldest_event() {}
     }
 
     /// Forgets the oldest event, if there is one.
-    fn forget_oldest(&mut self) -> bool {
-        let Some(Past { event, len }) = self.ring.pop_front() else { return false };
+    fn drop_oldest_event(&mut self) -> bool {
+        let Some(HistoryEntry { event, len }) = self.ring.pop_front() else { return false };
         self.ring_bytes -= len;
         self.oldest = event.stamp.modified;
-        self.forget_versions(&event.key);
+        self.drop_unreadable_versions(&event.key);
         true
     }
 
     /// Drops the versions of `key` that no readable revision sees any more.
-    fn forget_versions(&mut self, key: &str) {
+    fn drop_unreadable_versions(&mut self, key: &str) {
         let Some(versions) = self.keys.get_mut(key) else { return };
         // A version is seen until the next one is made; that next one is at `oldest` or before.
         let next_made = |versions: &Versions<T>| {

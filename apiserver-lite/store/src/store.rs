@@ -9,7 +9,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot, watch as wake};
 
 use crate::{
-    Bounds, Committed, OpenError, Record, RestoreError, Revision, Snapshot, SnapshotError,
+    Bounds, CommittedWrite, OpenError, Record, RestoreError, Revision, Snapshot, SnapshotError,
     StoreConfig, Watch, WatchError, Write, WriteError,
     disk::Disk,
     replay::replay,
@@ -23,7 +23,7 @@ pub struct Store<T: Record> {
     queue: mpsc::Sender<Request<T>>,
     committed: wake::Receiver<Revision>,
     health: wake::Receiver<Health>,
-    ages: Arc<Mutex<Ages>>,
+    revision_times: Arc<Mutex<RevisionTimes>>,
 }
 
 /// Whether writes are possible.
@@ -33,13 +33,13 @@ pub enum Health {
     Serving,
     /// The last commit could not be written (no room) and nothing of it is left. Reads and watches go on, and each write tries again.
     Refusing {
-        /// What the medium said.
+        /// The error of the disk.
         reason: Arc<str>,
     },
     /// What the last commit left on the medium is not known. Reads and watches go on; every write is refused
     /// until the store has been opened again.
     ReadOnly {
-        /// What the medium said.
+        /// The error of the disk.
         reason: Arc<str>,
     },
 }
@@ -85,8 +85,8 @@ impl<T: Record> Store<T> {
         Writer::new(disk, shared.clone(), bounds, committed_to, health_to)
             .spawn(requests)
             .map_err(OpenError::Thread)?;
-        let ages = Arc::new(Mutex::new(Ages::new(history)));
-        Ok(Self { shared, queue, committed, health, ages })
+        let revision_times = Arc::new(Mutex::new(RevisionTimes::new(history)));
+        Ok(Self { shared, queue, committed, health, revision_times })
     }
 
     /// The last committed revision.
@@ -100,7 +100,7 @@ impl<T: Record> Store<T> {
     ///
     /// # Errors
     /// See [`WriteError`]; the store never retries.
-    pub async fn write(&self, write: Write<T>) -> Result<Committed<T>, WriteError<T>> {
+    pub async fn write(&self, write: Write<T>) -> Result<CommittedWrite<T>, WriteError<T>> {
         let (answer, answered) = oneshot::channel();
         let request = Request::Write(write, answer);
         self.queue.send(request).await.map_err(|_| WriteError::Closed)?;
@@ -131,7 +131,7 @@ impl<T: Record> Store<T> {
         let reached = committed.wait_for(|current| *current >= revision);
         match tokio::time::timeout(patience, reached).await {
             Ok(Ok(_)) => Ok(()),
-            _ => Err(TimedOut { asked: revision, current: self.revision() }),
+            _ => Err(TimedOut { requested: revision, current: self.revision() }),
         }
     }
 
@@ -158,9 +158,13 @@ impl<T: Record> Store<T> {
     /// Forgets what is older than [`StoreConfig::history`]. The store has no clock: call this every few
     /// seconds with the time; what was current at one call is forgotten by the first call that comes more
     /// than `history` later.
-    pub fn age_history(&self, now: Instant) {
+    pub fn compact_expired(&self, now: Instant) {
         let current = self.revision();
-        let oldest = self.ages.lock().unwrap_or_else(PoisonError::into_inner).advance(now, current);
+        let oldest = self
+            .revision_times
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .advance(now, current);
         if let Some(oldest) = oldest {
             self.compact(oldest);
         }
@@ -197,23 +201,23 @@ impl<T: Record> Clone for Store<T> {
             queue: self.queue.clone(),
             committed: self.committed.clone(),
             health: self.health.clone(),
-            ages: self.ages.clone(),
+            revision_times: self.revision_times.clone(),
         }
     }
 }
 
 /// The revision did not come in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("revision {asked} did not come in time, the current one is {current}")]
+#[error("revision {requested} did not come in time, the current one is {current}")]
 pub struct TimedOut {
     /// What was waited for.
-    pub asked: Revision,
+    pub requested: Revision,
     /// The revision at the end of the wait.
     pub current: Revision,
 }
 
 /// Which revision was current when, so that history can be forgotten by age.
-struct Ages {
+struct RevisionTimes {
     history: Duration,
     marks: VecDeque<(Instant, Revision)>,
 }
@@ -221,7 +225,7 @@ struct Ages {
 /// Marks kept at most; closer calls are merged, which can only keep history longer.
 const MARKS_MAX: u32 = 64;
 
-impl Ages {
+impl RevisionTimes {
     fn new(history: Duration) -> Self {
         Self { history, marks: VecDeque::new() }
     }

@@ -50,7 +50,7 @@ pub enum EventKind {
 /// its place is compacted away ends with [`Lagged`]. Only what it follows wakes it up.
 pub struct Watch<T> {
     shared: Arc<Shared<T>>,
-    follower: Arc<Follower>,
+    watcher: Arc<Watcher>,
     seen: Revision,
     /// Ends with the writer.
     writer: tokio::sync::watch::Receiver<Health>,
@@ -66,16 +66,16 @@ impl<T> Watch<T> {
         after: Revision,
         writer: tokio::sync::watch::Receiver<Health>,
     ) -> Self {
-        let follower = Arc::new(Follower::new(prefix, after));
-        shared.write().follow(follower.clone());
-        Self { shared, follower, seen: after, writer }
+        let watcher = Arc::new(Watcher::new(prefix, after));
+        shared.write().add_watcher(watcher.clone());
+        Self { shared, watcher, seen: after, writer }
     }
 
     /// Everything up to this revision has been delivered (or did not match): what a bookmark says.
     #[must_use]
     pub fn seen(&mut self) -> Revision {
         let state = self.shared.read();
-        if !self.follower.is_pending() {
+        if !self.watcher.is_pending() {
             self.seen = state.revision();
         }
         self.seen
@@ -91,17 +91,17 @@ impl<T> Watch<T> {
         let before = into.len();
         loop {
             // What is published after the look wakes us up.
-            while self.follower.is_pending() {
+            while self.watcher.is_pending() {
                 self.try_batch(into)?;
                 if into.len() > before {
                     return Ok(());
                 }
             }
             let ended = tokio::select! {
-                () = self.follower.told.notified() => false,
+                () = self.watcher.notify.notified() => false,
                 changed = self.writer.changed() => changed.is_err(),
             };
-            if ended && !self.follower.is_pending() {
+            if ended && !self.watcher.is_pending() {
                 return Err(WatchEnd::Closed);
             }
         }
@@ -113,48 +113,50 @@ impl<T> Watch<T> {
     /// The next event is no longer kept.
     pub fn try_batch(&mut self, into: &mut Vec<Event<T>>) -> Result<(), Lagged> {
         let state = self.shared.read();
-        let Some(from) = self.follower.take() else {
+        let Some(from) = self.watcher.take_pending() else {
             self.seen = state.revision();
             return Ok(());
         };
-        let found = state.events_after(from, &self.follower.prefix, BATCH_LEN_MAX, into);
+        let found = state.events_after(from, &self.watcher.prefix, BATCH_LEN_MAX, into);
         self.seen = *found.as_ref().unwrap_or(&from);
         if self.seen < state.revision() {
-            self.follower.pend(self.seen);
+            self.watcher.mark_pending(self.seen);
         }
-        found.map(drop).map_err(|Compacted { asked, oldest }| Lagged { seen: asked, oldest })
+        found
+            .map(drop)
+            .map_err(|Compacted { requested, oldest }| Lagged { seen: requested, oldest })
     }
 }
 
 impl<T> Drop for Watch<T> {
     fn drop(&mut self) {
-        self.shared.write().unfollow(&self.follower);
+        self.shared.write().remove_watcher(&self.watcher);
     }
 }
 
 /// What one watch follows, and from where it has to look. Changed only under the lock of the state: by who publishes with the lock
 /// for writing, by the watch with that for reading.
-pub struct Follower {
+pub struct Watcher {
     prefix: String,
     /// Nothing that matches lies between what was delivered last and this revision; [`NOTHING`] when all has been delivered.
     pending: AtomicU64,
-    told: Notify,
+    notify: Notify,
 }
 
 /// Not a revision that a store ever reaches.
 const NOTHING: u64 = u64::MAX;
 
-impl Follower {
+impl Watcher {
     fn new(prefix: String, after: Revision) -> Self {
-        Self { prefix, pending: AtomicU64::new(after.0), told: Notify::new() }
+        Self { prefix, pending: AtomicU64::new(after.0), notify: Notify::new() }
     }
 
-    pub fn follows(&self, key: &str) -> bool {
+    pub fn matches(&self, key: &str) -> bool {
         key.starts_with(&self.prefix)
     }
 
     /// There is something after `seen`; whether that is news to the watch.
-    pub fn pend(&self, seen: Revision) -> bool {
+    pub fn mark_pending(&self, seen: Revision) -> bool {
         let known = self.pending.load(Ordering::Acquire) != NOTHING;
         if !known {
             self.pending.store(seen.0, Ordering::Release);
@@ -163,14 +165,14 @@ impl Follower {
     }
 
     pub fn wake(&self) {
-        self.told.notify_one();
+        self.notify.notify_one();
     }
 
     fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire) != NOTHING
     }
 
-    fn take(&self) -> Option<Revision> {
+    fn take_pending(&self) -> Option<Revision> {
         let pending = self.pending.swap(NOTHING, Ordering::AcqRel);
         (pending != NOTHING).then_some(Revision(pending))
     }

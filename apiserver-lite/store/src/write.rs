@@ -55,7 +55,7 @@ pub enum Expect {
 }
 
 /// A write that is durable and visible.
-pub struct Committed<T> {
+pub struct CommittedWrite<T> {
     /// Its revision.
     pub revision: Revision,
     /// The new version, or what watchers are told of a deletion.
@@ -109,7 +109,7 @@ pub enum WriteError<T> {
     /// The commit could not be written. Nothing of it is on disk, and the next may succeed.
     #[error("nothing was written: {reason}")]
     NotWritten {
-        /// What the medium said.
+        /// The error of the disk.
         reason: Arc<str>,
     },
     /// The commit failed. Nothing of it is visible now, but it may be on disk: after the store has been
@@ -118,13 +118,13 @@ pub enum WriteError<T> {
     NotDurable {
         /// The key.
         key: String,
-        /// What the medium said.
+        /// The error of the disk.
         reason: Arc<str>,
     },
     /// An earlier commit failed and the store only answers reads.
     #[error("store is read-only: {reason}")]
     ReadOnly {
-        /// What the medium said.
+        /// The error of the disk.
         reason: Arc<str>,
     },
     /// The store has been closed.
@@ -139,8 +139,8 @@ impl<T> fmt::Debug for WriteError<T> {
     }
 }
 
-impl<T> fmt::Debug for Committed<T> {
+impl<T> fmt::Debug for CommittedWrite<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Committed").field("revision", &self.revision).finish_non_exhaustive()
+        f.debug_struct("CommittedWrite").field("revision", &self.revision).finish_non_exhaustive()
     }
 }

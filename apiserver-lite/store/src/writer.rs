@@ -1,5 +1,5 @@
-//! The one thread that writes: takes what has queued up while the last commit ran, decides each write
-//! against the state and the writes before it, commits them together, publishes, answers.
+//! The writer thread. It takes the writes that were queued during the last commit, decides each against the state and
+//! the writes before it, commits them together, publishes the events and sends the results.
 //!
 //! ```text
 //!   wait for one ─▶ drain the queue ─▶ decide each ─▶ commit ─┬─▶ publish ─▶ wake ─▶ answer
@@ -13,22 +13,22 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::{
-    Bounds, Committed, Entry, Event, EventKind, Expect, Health, Record, Revision, Stamp, Write,
-    WriteError,
+    Bounds, CommittedWrite, Entry, Event, EventKind, Expect, Health, Record, Revision, Stamp,
+    Write, WriteError,
     disk::{CommitError, Disk},
     log::Change,
     state::Shared,
 };
 
-/// What is asked of the writer, and where the answer goes.
+/// A request to the writer thread, with the channel for its result.
 pub enum Request<T: Record> {
-    /// Commit a write.
-    Write(Write<T>, oneshot::Sender<Answer<T>>),
-    /// End, after what was asked before.
+    /// Commits a write.
+    Write(Write<T>, oneshot::Sender<WriteResult<T>>),
+    /// Ends the thread after the requests queued before this one.
     Close(oneshot::Sender<()>),
 }
 
-pub type Answer<T> = Result<Committed<T>, WriteError<T>>;
+pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
 
 pub struct Writer<T: Record> {
     disk: Disk,
@@ -64,7 +64,7 @@ impl<T: Record> Writer<T> {
                         Request::Close(answer) => closer = Some(answer),
                     }
                 }
-                self.run(writes);
+                self.run_batch(writes);
             }
             self.disk.close();
             if let Some(closer) = closer {
@@ -75,7 +75,7 @@ impl<T: Record> Writer<T> {
     }
 
     /// Decides, commits, publishes and answers one batch.
-    fn run(&mut self, requests: Vec<(Write<T>, oneshot::Sender<Answer<T>>)>) {
+    fn run_batch(&mut self, requests: Vec<(Write<T>, oneshot::Sender<WriteResult<T>>)>) {
         if let Health::ReadOnly { reason } = &*self.health.borrow() {
             for (_, answer) in requests {
                 let _ = answer.send(Err(WriteError::ReadOnly { reason: reason.clone() }));
@@ -95,63 +95,67 @@ impl<T: Record> Writer<T> {
         if !changes.is_empty()
             && let Err(error) = self.disk.commit(&changes)
         {
-            return self.fail(accepted, refused, events, &error);
+            return self.fail_batch(accepted, refused, events, &error);
         }
         if !changes.is_empty() {
-            self.recover();
+            self.mark_serving();
         }
-        let committed: Vec<_> = events.iter().map(committed).collect();
+        let committed: Vec<_> = events.iter().map(committed_write).collect();
         if !committed.is_empty() {
             let lens = changes.iter().map(|change| change.value.as_ref().map_or(0, Bytes::len));
             let woken = self.shared.write().publish(events.into_iter().zip(lens));
-            woken.iter().for_each(|follower| follower.wake());
+            woken.iter().for_each(|watcher| watcher.wake());
             self.committed.send_replace(revision);
         }
-        // A refusal may rest on a write of this very batch, so it too is only told now.
-        answer_all(accepted, committed.into_iter().map(Ok));
+        // A refusal may depend on a write of this batch, so it is sent only after the commit.
+        send_results(accepted, committed.into_iter().map(Ok));
         refused.into_iter().for_each(|(answer, error)| drop(answer.send(Err(error))));
     }
 
-    /// What was refused for want of room is taken again.
-    fn recover(&self) {
+    /// Sets the health back to [`Health::Serving`] after a successful commit.
+    fn mark_serving(&self) {
         let refused =
             |health: &mut Health| std::mem::replace(health, Health::Serving) != Health::Serving;
         if self.health.send_if_modified(refused) {
-            tracing::info!("commits are written again");
+            tracing::info!("commits succeed again; the store accepts writes");
         }
     }
 
-    /// A commit failed: nothing of the batch becomes visible. A later one is tried only if nothing of this one is left on the medium.
-    fn fail(
+    /// Handles a failed commit: no write of the batch becomes visible. Later commits are tried only if nothing of this one is left on disk.
+    fn fail_batch(
         &mut self,
-        accepted: Vec<oneshot::Sender<Answer<T>>>,
-        refused: Vec<(oneshot::Sender<Answer<T>>, WriteError<T>)>,
+        accepted: Vec<oneshot::Sender<WriteResult<T>>>,
+        refused: Vec<(oneshot::Sender<WriteResult<T>>, WriteError<T>)>,
         events: Vec<Event<T>>,
         error: &CommitError,
     ) {
         let cause = error.source().map(ToString::to_string).unwrap_or_default();
         let reason: Arc<str> = format!("{error}: {cause}").into();
-        if !error.is_final() {
+        if !error.is_outcome_unknown() {
             let all = accepted.into_iter().chain(refused.into_iter().map(|(answer, _)| answer));
-            return self.refuse(all, reason);
+            return self.refuse_batch(all, reason);
         }
-        tracing::error!(%reason, writes = accepted.len(), "commit failed, store is read-only");
+        tracing::error!(%reason, writes = accepted.len(), "commit failed and may be on disk; the store is read-only until it is opened again");
         self.health.send_replace(Health::ReadOnly { reason: reason.clone() });
         let not_durable = |event: Event<T>| {
             Err(WriteError::NotDurable { key: event.key.to_string(), reason: reason.clone() })
         };
-        answer_all(accepted, events.into_iter().map(not_durable));
+        send_results(accepted, events.into_iter().map(not_durable));
         for (answer, _) in refused {
             let _ = answer.send(Err(WriteError::ReadOnly { reason: reason.clone() }));
         }
     }
 
-    /// Nothing of a batch is on the medium: whoever asked may ask again.
-    fn refuse(&self, all: impl Iterator<Item = oneshot::Sender<Answer<T>>>, reason: Arc<str>) {
-        // Said once, not at each try.
+    /// Fails a batch of which nothing is on disk; callers may retry.
+    fn refuse_batch(
+        &self,
+        all: impl Iterator<Item = oneshot::Sender<WriteResult<T>>>,
+        reason: Arc<str>,
+    ) {
+        // Logged once, not at each attempt.
         if self.health.send_replace(Health::Refusing { reason: reason.clone() }) == Health::Serving
         {
-            tracing::error!(%reason, "commits cannot be written");
+            tracing::error!(%reason, "commit failed and was undone; each following write is tried again");
         }
         for answer in all {
             let _ = answer.send(Err(WriteError::NotWritten { reason: reason.clone() }));
@@ -159,18 +163,18 @@ impl<T: Record> Writer<T> {
     }
 }
 
-fn answer_all<T: Record>(
-    senders: Vec<oneshot::Sender<Answer<T>>>,
-    answers: impl Iterator<Item = Answer<T>>,
+fn send_results<T: Record>(
+    senders: Vec<oneshot::Sender<WriteResult<T>>>,
+    answers: impl Iterator<Item = WriteResult<T>>,
 ) {
     for (sender, answer) in senders.into_iter().zip(answers) {
-        // Whoever asked may have gone away; the write happened all the same.
+        // The caller may have dropped the receiver; the write is committed regardless.
         let _ = sender.send(answer);
     }
 }
 
-fn committed<T>(event: &Event<T>) -> Committed<T> {
-    Committed {
+fn committed_write<T>(event: &Event<T>) -> CommittedWrite<T> {
+    CommittedWrite {
         revision: event.stamp.modified,
         record: event.record.clone(),
         previous: event.previous.clone(),
@@ -182,7 +186,7 @@ struct Batch<'a, T: Record> {
     shared: &'a Shared<T>,
     bounds: Bounds,
     revision: Revision,
-    /// What the keys touched so far will hold; `None` for deleted.
+    /// The pending versions of the keys written so far; `None` for deleted.
     overlay: HashMap<Arc<str>, Option<Entry<T>>>,
     events: Vec<Event<T>>,
     changes: Vec<Change>,
@@ -205,7 +209,7 @@ impl<'a, T: Record> Batch<'a, T> {
         match write {
             Write::Put { key, expect, draft } => {
                 check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
-                let current = self.expect(&key, expect)?;
+                let current = self.check_expectation(&key, expect)?;
                 let value = T::stored(&draft);
                 check_len(&key, "value", value.len(), self.bounds.value_len_max)?;
                 self.put(key, current, value, draft);
@@ -213,7 +217,7 @@ impl<'a, T: Record> Batch<'a, T> {
             Write::Delete { key, expect } => {
                 check_len(&key, "key", key.len(), self.bounds.key_len_max)?;
                 let expect = if expect == Expect::Anything { Expect::Present } else { expect };
-                if let Some(current) = self.expect(&key, expect)? {
+                if let Some(current) = self.check_expectation(&key, expect)? {
                     self.delete(current);
                 }
             }
@@ -221,8 +225,12 @@ impl<'a, T: Record> Batch<'a, T> {
         Ok(())
     }
 
-    /// What `key` holds before this write, if that is as expected.
-    fn expect(&self, key: &str, expect: Expect) -> Result<Option<Entry<T>>, WriteError<T>> {
+    /// Returns the version of `key` before this write, if it is as expected.
+    fn check_expectation(
+        &self,
+        key: &str,
+        expect: Expect,
+    ) -> Result<Option<Entry<T>>, WriteError<T>> {
         let current = match self.overlay.get(key) {
             Some(pending) => pending.clone(),
             None => self.shared.read().current(key),

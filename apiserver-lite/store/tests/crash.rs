@@ -69,7 +69,7 @@ fn say(line: &str) {
 
 /// What the victims said.
 #[derive(Default)]
-struct Said {
+struct VictimLog {
     /// The last acknowledged write of each key.
     acknowledged: BTreeMap<String, (u64, String)>,
     revision: u64,
@@ -78,7 +78,7 @@ struct Said {
 #[test]
 fn nothing_acknowledged_is_lost() {
     let directory = tempfile::tempdir().unwrap();
-    let mut said = Said::default();
+    let mut said = VictimLog::default();
     for round in 0..ROUNDS {
         // Not random, so that a failure can be repeated; spread over start, rotation and checkpoint.
         run_victim(directory.path(), 20 + (round * 7919) % 3000, &mut said);
@@ -88,7 +88,7 @@ fn nothing_acknowledged_is_lost() {
 }
 
 /// Runs one victim until it has said `lines` lines, and kills it.
-fn run_victim(path: &Path, lines: u64, said: &mut Said) {
+fn run_victim(path: &Path, lines: u64, said: &mut VictimLog) {
     let mut victim = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "victim", "--nocapture"])
         .env(DIRECTORY, path)
@@ -128,7 +128,7 @@ fn run_victim(path: &Path, lines: u64, said: &mut Said) {
 
 /// Compares the store with what was acknowledged, and takes over what it holds for the next round. A writer
 /// says each write before it starts the next, so that at most one of its keys may be ahead.
-fn check(path: &Path, said: &mut Said) {
+fn check(path: &Path, said: &mut VictimLog) {
     let store = open(path).unwrap();
     assert!(store.revision().0 >= said.revision);
     let snapshot = store.snapshot();

@@ -5,7 +5,7 @@
 #[path = "damage/table.rs"]
 mod table;
 
-use table::{Answer, Effort};
+use table::{Effort, OpenOutcome};
 
 #[tokio::test]
 async fn nothing_is_lost_in_silence() {
@@ -13,11 +13,11 @@ async fn nothing_is_lost_in_silence() {
     eprintln!("{}", table.text());
     assert_eq!(table.first_loss, None);
     // Not because everything is refused: what loses nothing opens.
-    assert!(table.count("note of what was answered", Answer::Damaged) == 0);
-    assert!(table.count("note of what was answered", Answer::Whole) > 5);
-    assert!(table.count("last segment: flip", Answer::Damaged) > 5);
-    assert!(table.count("closed segment: flip", Answer::Damaged) > 5);
-    assert!(table.count("flip in the last frame", Answer::SetAside) > 5);
+    assert!(table.count("note of what was answered", OpenOutcome::Damaged) == 0);
+    assert!(table.count("note of what was answered", OpenOutcome::Whole) > 5);
+    assert!(table.count("last segment: flip", OpenOutcome::Damaged) > 5);
+    assert!(table.count("closed segment: flip", OpenOutcome::Damaged) > 5);
+    assert!(table.count("flip in the last frame", OpenOutcome::SetAside) > 5);
 }
 
 #[tokio::test]

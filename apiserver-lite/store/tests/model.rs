@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use apiserver_store::{
-    Committed, Event, EventKind, Expect, Identity, Medium, Range, Retention, Revision,
+    CommittedWrite, Event, EventKind, Expect, Identity, Medium, Range, Retention, Revision,
     SnapshotError, Store, StoreConfig, Watch, Write, WriteError,
 };
 use bytes::Bytes;
@@ -23,7 +23,7 @@ struct Model {
     oldest: u64,
 }
 
-struct Followed {
+struct ModelWatch {
     watch: Watch<Bytes>,
     prefix: &'static str,
     seen: u64,
@@ -146,7 +146,7 @@ struct Pair {
     directory: tempfile::TempDir,
     store: Store<Bytes>,
     model: Model,
-    watches: Vec<Followed>,
+    watches: Vec<ModelWatch>,
 }
 
 impl Pair {
@@ -196,7 +196,7 @@ impl Pair {
             None => Write::Delete { key, expect },
         };
         let found = match self.store.write(write).await {
-            Ok(Committed { revision, .. }) => Ok(revision.0),
+            Ok(CommittedWrite { revision, .. }) => Ok(revision.0),
             Err(WriteError::Exists { .. }) => Err("exists"),
             Err(WriteError::NotFound { .. }) => Err("not found"),
             Err(WriteError::Conflict { .. }) => Err("conflict"),
@@ -245,7 +245,7 @@ impl Pair {
         match self.store.watch(prefix, Revision(after)) {
             Ok(watch) => {
                 assert!(after >= self.model.oldest);
-                self.watches.push(Followed { watch, prefix, seen: after, looked: false });
+                self.watches.push(ModelWatch { watch, prefix, seen: after, looked: false });
             }
             Err(error) => {
                 assert!(after < self.model.oldest, "{error}");
@@ -256,7 +256,7 @@ impl Pair {
     /// Every watch gets exactly the events it has not seen, or is told that it is too late.
     fn poll(&mut self) {
         let (model, mut alive) = (&self.model, Vec::new());
-        for Followed { mut watch, prefix, seen, looked } in self.watches.drain(..) {
+        for ModelWatch { mut watch, prefix, seen, looked } in self.watches.drain(..) {
             let mut events: Vec<Event<Bytes>> = Vec::new();
             let expected: Vec<_> = (seen + 1..=model.current())
                 .map(|revision| (revision, model.event(revision)))
@@ -281,7 +281,7 @@ impl Pair {
                 .collect();
             assert_eq!(found, expected);
             assert_eq!(watch.seen(), Revision(model.current()));
-            alive.push(Followed { watch, prefix, seen: model.current(), looked: true });
+            alive.push(ModelWatch { watch, prefix, seen: model.current(), looked: true });
         }
         self.watches = alive;
     }

@@ -148,7 +148,7 @@ async fn waiting_for_a_revision() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     let early = store.wait_for(Revision(2), Duration::ZERO).await.unwrap_err();
-    assert_eq!((early.asked, early.current), (Revision(2), Revision(0)));
+    assert_eq!((early.requested, early.current), (Revision(2), Revision(0)));
     let waiting = store.clone();
     let waiting =
         tokio::spawn(async move { waiting.wait_for(Revision(2), Duration::from_secs(3600)).await });
@@ -164,15 +164,15 @@ async fn history_ages() {
     let start = Instant::now();
     let at = |secs| start + Duration::from_secs(secs);
     put(&store, "a").await;
-    store.age_history(at(0)); // revision 1 was current
+    store.compact_expired(at(0)); // revision 1 was current
     put(&store, "b").await;
-    store.age_history(at(100)); // 2
+    store.compact_expired(at(100)); // 2
     put(&store, "c").await;
-    store.age_history(at(299));
+    store.compact_expired(at(299));
     assert_eq!(store.oldest(), Revision(0));
-    store.age_history(at(301));
+    store.compact_expired(at(301));
     assert_eq!(store.oldest(), Revision(1));
-    store.age_history(at(401));
+    store.compact_expired(at(401));
     assert_eq!(store.oldest(), Revision(2));
     assert!(store.snapshot_at(Revision(1)).is_err() && store.snapshot_at(Revision(2)).is_ok());
     assert!(store.watch("", Revision(4)).is_err(), "the future cannot be watched from");

@@ -38,7 +38,7 @@ pub mod proxy_config {
 pub mod store_log {
     /// What was read is written as it was.
     pub fn check(bytes: &[u8]) {
-        if let Some(written) = apiserver_store::rewritten(bytes) {
+        if let Some(written) = apiserver_store::reencode_payload(bytes) {
             assert_eq!(written, bytes);
         }
     }

@@ -77,7 +77,7 @@ pub(super) fn timeout(query: &Query) -> Result<Option<Duration>, ApiError> {
 ///
 /// # Errors
 /// 400 and 422 for parameters that contradict each other, 504 for a revision that has not happened. A revision that is
-/// gone is told inside the stream, as the ecosystem's clients expect.
+/// gone is told inside the stream, as Kubernetes' clients expect.
 pub async fn watch(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
     let selection = Selection::parse(call)?;
     let from = revision(call.query)?;
@@ -101,11 +101,12 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
         _ => call.prefix(),
     };
     let changes = call.server.store.watch(prefix.clone(), start).map_err(|error| match error {
-        SnapshotError::Compacted(gone) => {
-            ApiError::expired(format!("too old resource version: {} ({})", gone.asked, gone.oldest))
-        }
-        SnapshotError::Future { asked, current } => {
-            ApiError::revision_too_large(asked.0, current.0)
+        SnapshotError::Compacted(compacted) => ApiError::expired(format!(
+            "too old resource version: {} ({})",
+            compacted.requested, compacted.oldest
+        )),
+        SnapshotError::Future { requested, current } => {
+            ApiError::revision_too_large(requested.0, current.0)
         }
     });
     let initial = if with_state { state_at(call, start, &selection) } else { Vec::new() };

@@ -8,7 +8,7 @@ fn a_checkpoint_that_failed_is_open_again() {
     let path = dir.path().join("records.redb");
     let identity = Identity { profile: "orch".into(), domain: "orch.io".into() };
     let open = || Checkpoint::open(&path, &identity);
-    let mut kept = KeptOpen {
+    let mut kept = ReopeningCheckpoint {
         path: path.clone(),
         identity: identity.clone(),
         checkpoint: Some(open().unwrap()),

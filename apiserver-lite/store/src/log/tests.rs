@@ -17,7 +17,7 @@ fn remove(key: &str, created: u64, modified: u64) -> Change {
 fn read(path: &Path, first: u64) -> (Vec<Vec<Change>>, u64) {
     let mut reader = SegmentReader::open(path, Revision(first)).unwrap();
     let mut frames = Vec::new();
-    while let Piece::Frame(frame) = reader.next_piece().unwrap() {
+    while let SegmentItem::Frame(frame) = reader.next_item().unwrap() {
         frames.push(frame);
     }
     (frames, reader.end())
@@ -83,7 +83,7 @@ impl LogFile for Limited {
         Ok(())
     }
 
-    fn cut(&self, len: u64) -> io::Result<()> {
+    fn truncate(&self, len: u64) -> io::Result<()> {
         self.file.set_len(len)
     }
 
@@ -108,7 +108,8 @@ fn a_frame_that_was_refused_leaves_nothing() {
         file.set_len(filled).unwrap();
         let room = Arc::new(AtomicU64::new(bytes));
         let limited = Box::new(Limited { file, filled, room: room.clone() });
-        let mut segment = Segment::over(made.path.clone(), limited, SEGMENT_HEADER_LEN, filled);
+        let mut segment =
+            Segment::from_parts(made.path.clone(), limited, SEGMENT_HEADER_LEN, filled);
         segment.append(&first).unwrap();
         let before = std::fs::read(&made.path).unwrap();
         let error = segment.append(&refused).unwrap_err();

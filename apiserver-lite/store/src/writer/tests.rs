@@ -11,7 +11,7 @@ use crate::{
     Range, Retention, Store,
     disk::Disk,
     log::{LogFile, Segment},
-    state::{Loaded, State},
+    state::{LoadedRecords, State},
 };
 
 /// A file that fails on demand and counts.
@@ -38,7 +38,7 @@ impl LogFile for FaultyFile {
         Ok(())
     }
 
-    fn cut(&self, len: u64) -> io::Result<()> {
+    fn truncate(&self, len: u64) -> io::Result<()> {
         if self.0.no_cut.load(Ordering::Relaxed) {
             return Err(io::Error::other("cut refused"));
         }
@@ -55,8 +55,9 @@ impl LogFile for FaultyFile {
 }
 
 fn store(fault: &Arc<Fault>) -> Store<Bytes> {
-    let segment = Segment::over("log".into(), Box::new(FaultyFile(fault.clone())), 16, 16);
-    let state = State::new(Loaded { revision: Revision(0), entries: vec![] }, Retention::default());
+    let segment = Segment::from_parts("log".into(), Box::new(FaultyFile(fault.clone())), 16, 16);
+    let state =
+        State::new(LoadedRecords { revision: Revision(0), entries: vec![] }, Retention::default());
     let disk = Disk::with_segment(segment);
     Store::start(disk, state, Bounds::default(), Duration::from_secs(300)).unwrap()
 }
@@ -147,7 +148,8 @@ async fn failed_sync() {
 /// Writes of one batch are decided one after the other, each on top of those before it.
 #[test]
 fn batch_decides_in_order() {
-    let state = State::new(Loaded { revision: Revision(9), entries: vec![] }, Retention::default());
+    let state =
+        State::new(LoadedRecords { revision: Revision(9), entries: vec![] }, Retention::default());
     let shared = Shared::<Bytes>::new(state);
     let mut batch = Batch::new(&shared, Bounds::default());
     let value = || Bytes::from_static(b"v");
@@ -174,7 +176,8 @@ fn batch_decides_in_order() {
 
 #[test]
 fn bounds_are_kept() {
-    let state = State::new(Loaded { revision: Revision(0), entries: vec![] }, Retention::default());
+    let state =
+        State::new(LoadedRecords { revision: Revision(0), entries: vec![] }, Retention::default());
     let shared = Shared::<Bytes>::new(state);
     let bounds = Bounds { key_len_max: 4, value_len_max: 2, ..Bounds::default() };
     let mut batch = Batch::new(&shared, bounds);

@@ -28,7 +28,7 @@ pub struct Effort {
 
 /// What an opening ended with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Answer {
+pub enum OpenOutcome {
     /// Everything is there.
     Whole,
     /// Refused, with file, offset and revisions.
@@ -43,24 +43,24 @@ pub enum Answer {
     LostInSilence,
 }
 
-const ANSWERS: [(Answer, &str); 6] = [
-    (Answer::Whole, "opened, all there"),
-    (Answer::Damaged, "refused: log"),
-    (Answer::Checkpoint, "refused: checkpoint"),
-    (Answer::Panicked, "refused: panic in redb"),
-    (Answer::SetAside, "opened, tail set aside and logged"),
-    (Answer::LostInSilence, "lost in silence"),
+const OUTCOMES: [(OpenOutcome, &str); 6] = [
+    (OpenOutcome::Whole, "opened, all there"),
+    (OpenOutcome::Damaged, "refused: log"),
+    (OpenOutcome::Checkpoint, "refused: checkpoint"),
+    (OpenOutcome::Panicked, "refused: panic in redb"),
+    (OpenOutcome::SetAside, "opened, tail set aside and logged"),
+    (OpenOutcome::LostInSilence, "lost in silence"),
 ];
 
 /// What is done to a file.
 #[derive(Clone, Copy, Debug)]
-enum Harm {
+enum Damage {
     Cut(u64),
     Flip { offset: u64, with: u8 },
     Remove,
 }
 
-type Row = (String, BTreeMap<Answer, usize>);
+type Row = (String, BTreeMap<OpenOutcome, usize>);
 
 /// A table of what was answered.
 pub struct Table {
@@ -71,7 +71,7 @@ pub struct Table {
 
 impl Table {
     /// How often `answer` was given in rows whose name contains `row`.
-    pub fn count(&self, row: &str, answer: Answer) -> usize {
+    pub fn count(&self, row: &str, answer: OpenOutcome) -> usize {
         let rows = self.rows.iter().filter(|(name, _)| name.contains(row));
         rows.filter_map(|(_, counts)| counts.get(&answer)).sum()
     }
@@ -79,12 +79,12 @@ impl Table {
     /// As Markdown.
     pub fn text(&self) -> String {
         let mut text = String::from("| harm | tried |");
-        ANSWERS.iter().for_each(|(_, name)| write!(text, " {name} |").unwrap());
+        OUTCOMES.iter().for_each(|(_, name)| write!(text, " {name} |").unwrap());
         text.push_str("\n|---|---|");
-        ANSWERS.iter().for_each(|_| text.push_str("---|"));
+        OUTCOMES.iter().for_each(|_| text.push_str("---|"));
         for (name, counts) in &self.rows {
             write!(text, "\n| {name} | {} |", counts.values().sum::<usize>()).unwrap();
-            for (answer, _) in ANSWERS {
+            for (answer, _) in OUTCOMES {
                 write!(text, " {} |", counts.get(&answer).copied().unwrap_or_default()).unwrap();
             }
         }
@@ -193,7 +193,7 @@ impl Sample {
         copy
     }
 
-    async fn answer(&self, name: &str, harm: Harm, lagging: bool) -> (Answer, String) {
+    async fn answer(&self, name: &str, harm: Damage, lagging: bool) -> (OpenOutcome, String) {
         let copy = self.copy();
         let path = copy.path().join(name);
         if lagging {
@@ -202,19 +202,21 @@ impl Sample {
         inflict(&path, harm);
         let opened = catch_unwind(AssertUnwindSafe(|| Store::<Bytes>::open(config(copy.path()))));
         let store = match opened {
-            Err(_) => return (Answer::Panicked, String::new()),
-            Ok(Err(error @ OpenError::Damaged(_))) => return (Answer::Damaged, error.to_string()),
-            Ok(Err(error)) => return (Answer::Checkpoint, error.to_string()),
+            Err(_) => return (OpenOutcome::Panicked, String::new()),
+            Ok(Err(error @ OpenError::Damaged(_))) => {
+                return (OpenOutcome::Damaged, error.to_string());
+            }
+            Ok(Err(error)) => return (OpenOutcome::Checkpoint, error.to_string()),
             Ok(Ok(store)) => store,
         };
         let found = content(&store);
         store.close().await;
         if found == (self.revision, self.content.clone()) {
-            return (Answer::Whole, String::new());
+            return (OpenOutcome::Whole, String::new());
         }
         let aside =
             files(copy.path(), "log.").iter().any(|path| path.to_string_lossy().contains(".torn-"));
-        let answer = if aside { Answer::SetAside } else { Answer::LostInSilence };
+        let answer = if aside { OpenOutcome::SetAside } else { OpenOutcome::LostInSilence };
         (answer, format!("{name}, {harm:?}: revision {} of {}", found.0, self.revision))
     }
 }
@@ -232,19 +234,19 @@ async fn write(store: &Store<Bytes>, nth: usize) {
     let _ = store.write(write).await;
 }
 
-fn inflict(path: &Path, harm: Harm) {
-    if let Harm::Remove = harm {
+fn inflict(path: &Path, harm: Damage) {
+    if let Damage::Remove = harm {
         return fs::remove_file(path).unwrap();
     }
     let file = File::options().read(true).write(true).open(path).unwrap();
     match harm {
-        Harm::Cut(len) => file.set_len(len).unwrap(),
-        Harm::Flip { offset, with } => {
+        Damage::Cut(len) => file.set_len(len).unwrap(),
+        Damage::Flip { offset, with } => {
             let mut byte = [0];
             file.read_exact_at(&mut byte, offset).unwrap();
             file.write_all_at(&[byte[0] ^ with], offset).unwrap();
         }
-        Harm::Remove => {}
+        Damage::Remove => {}
     }
 }
 
@@ -256,21 +258,21 @@ fn places(path: &Path, step: usize) -> Vec<u64> {
     (0..content).step_by(step).chain(zeros.filter(|place| *place < len)).collect()
 }
 
-fn flips(places: &[u64], bits: bool) -> Vec<Harm> {
+fn flips(places: &[u64], bits: bool) -> Vec<Damage> {
     let each = |offset: &u64| {
         let offset = *offset;
         let masks = if bits { vec![0xff, 1 << (offset % 8)] } else { vec![0xff] };
-        masks.into_iter().map(move |with| Harm::Flip { offset, with })
+        masks.into_iter().map(move |with| Damage::Flip { offset, with })
     };
     places.iter().flat_map(each).collect()
 }
 
-fn cuts(places: &[u64]) -> Vec<Harm> {
-    places.iter().map(|place| Harm::Cut(*place)).collect()
+fn cuts(places: &[u64]) -> Vec<Damage> {
+    places.iter().map(|place| Damage::Cut(*place)).collect()
 }
 
 /// What is tried for a row of the table: its name, what is done to which file, and whether the note of what was answered lags by one write.
-type Tries = (&'static str, Vec<(String, Harm)>, bool);
+type Tries = (&'static str, Vec<(String, Damage)>, bool);
 
 /// Tries all of it.
 pub async fn table(effort: Effort) -> Table {
@@ -279,30 +281,30 @@ pub async fn table(effort: Effort) -> Table {
     let logs = sample.logs();
     let (last, closed) = logs.split_last().unwrap();
     let mut tries: Vec<Tries> = Vec::new();
-    let on = |path: &Path, harms: Vec<Harm>| -> Vec<(String, Harm)> {
+    let on = |path: &Path, harms: Vec<Damage>| -> Vec<(String, Damage)> {
         harms.into_iter().map(|harm| (name(path), harm)).collect()
     };
-    let each = |make: &dyn Fn(&[u64]) -> Vec<Harm>| -> Vec<(String, Harm)> {
+    let each = |make: &dyn Fn(&[u64]) -> Vec<Damage>| -> Vec<(String, Damage)> {
         closed.iter().flat_map(|log| on(log, make(&places(log, effort.log_step)))).collect()
     };
     tries.push(("closed segment: cut", each(&cuts), false));
     tries.push(("closed segment: flip", each(&|places| flips(places, effort.bits)), false));
-    let removed = closed.iter().flat_map(|log| on(log, vec![Harm::Remove])).collect();
+    let removed = closed.iter().flat_map(|log| on(log, vec![Damage::Remove])).collect();
     tries.push(("closed segment: removed", removed, false));
     let of_last = places(last, effort.log_step);
     tries.push(("last segment: cut", on(last, cuts(&of_last)), false));
     tries.push(("last segment: flip", on(last, flips(&of_last, effort.bits)), false));
-    tries.push(("last segment: removed", on(last, vec![Harm::Remove]), false));
+    tries.push(("last segment: removed", on(last, vec![Damage::Remove]), false));
     let note = sample.directory.path().join("acknowledged");
     let of_note = places(&note, effort.log_step);
     tries.push(("note of what was answered: cut", on(&note, cuts(&of_note)), false));
     tries.push(("note of what was answered: flip", on(&note, flips(&of_note, effort.bits)), false));
-    tries.push(("note of what was answered: removed", on(&note, vec![Harm::Remove]), false));
+    tries.push(("note of what was answered: removed", on(&note, vec![Damage::Remove]), false));
     let checkpoint = sample.directory.path().join("records.redb");
     let of_checkpoint = used(&checkpoint, effort.checkpoint_step);
     tries.push(("checkpoint: cut", on(&checkpoint, cuts(&of_checkpoint)), false));
     tries.push(("checkpoint: flip", on(&checkpoint, flips(&of_checkpoint, false)), false));
-    tries.push(("checkpoint: removed", on(&checkpoint, vec![Harm::Remove]), false));
+    tries.push(("checkpoint: removed", on(&checkpoint, vec![Damage::Remove]), false));
     let (before, in_last): (Vec<u64>, Vec<u64>) = places(last, 1)
         .into_iter()
         .filter(|at| *at < content_len(last))
@@ -326,7 +328,7 @@ pub async fn table(effort: Effort) -> Table {
         for (file, harm) in harms {
             let (answer, what) = sample.answer(&file, harm, lagging).await;
             *counts.entry(answer).or_default() += 1;
-            if answer == Answer::LostInSilence {
+            if answer == OpenOutcome::LostInSilence {
                 table.first_loss.get_or_insert(what);
             }
         }
@@ -349,7 +351,7 @@ pub async fn accepted() {
     for nth in 0..logs.len() {
         let copy = sample.copy();
         let path = copy.path().join(logs[nth].file_name().unwrap());
-        inflict(&path, Harm::Flip { offset: 17, with: 1 });
+        inflict(&path, Damage::Flip { offset: 17, with: 1 });
         let refused = Store::<Bytes>::open(config(copy.path())).err().unwrap();
         let OpenError::Damaged(damage) = &refused else { panic!("{refused}") };
         assert_eq!((&damage.path, damage.offset), (&path, 16), "{damage}");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::{
     OpenError, Revision,
     damage::Damage,
-    log::{self, Change, Piece, SegmentReader},
+    log::{self, Change, SegmentItem, SegmentReader},
 };
 
 /// A log that was read to its end.
@@ -34,15 +34,15 @@ pub enum ReadError {
 
 /// What is known beside the log.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct KnownRevisions {
     /// Up to where the checkpoint is complete.
     pub checkpoint: Revision,
     /// The last revision known to have been answered.
     pub acknowledged: Option<Revision>,
 }
 
-impl Known {
-    fn was_answered(self, revision: Revision) -> bool {
+impl KnownRevisions {
+    fn was_acknowledged(self, revision: Revision) -> bool {
         self.acknowledged.is_some_and(|acknowledged| acknowledged >= revision)
     }
 }
@@ -50,7 +50,7 @@ impl Known {
 /// Reads the segments, oldest first. Those that the checkpoint contains whole are not looked at.
 pub fn read_log(
     directory: &Path,
-    known: Known,
+    known: KnownRevisions,
     segments: &[(Revision, PathBuf)],
 ) -> Result<LogRead, ReadError> {
     let mut read = LogRead { changes: Vec::new(), end: None, torn: None };
@@ -67,10 +67,9 @@ pub fn read_log(
         let segment = read_segment(path, *first, known.checkpoint, &mut read.changes);
         let segment = segment.and_then(|segment| {
             let damage = match next {
-                Some(next) => closed_damage(path, &segment, next),
-                None => {
-                    last_damage(path, &segment, known).map_err(|source| system(path, source))?
-                }
+                Some(next) => check_closed_segment(path, &segment, next),
+                None => check_last_segment(path, &segment, known)
+                    .map_err(|source| directory_error(path, source))?,
             };
             Ok((segment, damage))
         });
@@ -87,7 +86,11 @@ pub fn read_log(
 }
 
 /// The log has to begin where the checkpoint ends, or before.
-fn check_start(directory: &Path, known: Known, segments: &[(Revision, PathBuf)]) -> Option<Damage> {
+fn check_start(
+    directory: &Path,
+    known: KnownRevisions,
+    segments: &[(Revision, PathBuf)],
+) -> Option<Damage> {
     let follows = known.checkpoint.next();
     match segments.first() {
         Some((first, _)) if *first <= follows => None,
@@ -101,7 +104,7 @@ fn check_start(directory: &Path, known: Known, segments: &[(Revision, PathBuf)])
             last: Some(Revision(first.0.saturating_sub(1))),
         }),
         // The first segment is made right after the checkpoint.
-        None if known.checkpoint == Revision(0) && !known.was_answered(follows) => None,
+        None if known.checkpoint == Revision(0) && !known.was_acknowledged(follows) => None,
         None => Some(Damage {
             path: directory.to_owned(),
             offset: 0,
@@ -130,20 +133,20 @@ fn read_segment(
     checkpoint: Revision,
     changes: &mut Vec<Change>,
 ) -> Result<SegmentRead, OpenError> {
-    let failed = |source| system(path, source);
+    let failed = |source| directory_error(path, source);
     let mut reader = SegmentReader::open(path, first).map_err(failed)?;
     let mut segment = SegmentRead { follows: first, end: 0, bad: None, disordered: false };
     loop {
         segment.end = reader.end();
-        let frame = match reader.next_piece().map_err(failed)? {
-            Piece::Frame(frame) => frame,
-            Piece::End => return Ok(segment),
-            Piece::Bad(what) => {
+        let frame = match reader.next_item().map_err(failed)? {
+            SegmentItem::Frame(frame) => frame,
+            SegmentItem::End => return Ok(segment),
+            SegmentItem::Bad(what) => {
                 segment.bad = Some(what);
                 return Ok(segment);
             }
         };
-        if !continues(&frame, segment.follows) {
+        if !is_contiguous(&frame, segment.follows) {
             (segment.bad, segment.disordered) = (Some("a frame of another revision"), true);
             return Ok(segment);
         }
@@ -157,7 +160,7 @@ fn read_segment(
 }
 
 /// Whether a frame's revisions rise by one from `follows`.
-fn continues(frame: &[Change], mut follows: Revision) -> bool {
+fn is_contiguous(frame: &[Change], mut follows: Revision) -> bool {
     frame.iter().all(|change| {
         let fits = change.stamp.modified == follows;
         follows = follows.next();
@@ -166,7 +169,7 @@ fn continues(frame: &[Change], mut follows: Revision) -> bool {
 }
 
 /// A segment that was closed ends where the next one starts.
-fn closed_damage(path: &Path, segment: &SegmentRead, next: Revision) -> Option<Damage> {
+fn check_closed_segment(path: &Path, segment: &SegmentRead, next: Revision) -> Option<Damage> {
     if segment.bad.is_none() && segment.follows == next {
         return None;
     }
@@ -179,10 +182,10 @@ fn closed_damage(path: &Path, segment: &SegmentRead, next: Revision) -> Option<D
 }
 
 /// The last segment ends anywhere: with a frame that was not answered and behind which there is none, or with zeros.
-fn last_damage(
+fn check_last_segment(
     path: &Path,
     segment: &SegmentRead,
-    known: Known,
+    known: KnownRevisions,
 ) -> std::io::Result<Option<Damage>> {
     let SegmentRead { follows, end, bad, disordered } = *segment;
     let damage = |found: String, last: Option<Revision>| {
@@ -203,7 +206,7 @@ fn last_damage(
             damage(format!("the log ends here, and revision {last} was answered"), Some(last))
         }
         (Some(bad), answered) => {
-            let behind = log::frames_behind(path, end, follows)?;
+            let behind = log::find_frames_after(path, end, follows)?;
             let last = answered.into_iter().chain(behind.map(|behind| behind.last)).max();
             match (behind, answered) {
                 (Some(behind), _) => damage(
@@ -220,6 +223,6 @@ fn last_damage(
     }
 }
 
-fn system(path: &Path, source: std::io::Error) -> OpenError {
+fn directory_error(path: &Path, source: std::io::Error) -> OpenError {
     OpenError::Directory { path: path.to_owned(), source }
 }

@@ -14,12 +14,14 @@ use futures_util::future::{BoxFuture, join_all};
 use proto_api::Time;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::exit::chain;
+use proto_daemon::panics;
 use serde_json::Value;
 
 use super::measure::Measure;
 use super::routes::{ContainerName, PodName};
 use super::stats::{NodeStats, VolumeStats};
 use super::view::{LogFile, NodeView, Run, Session, ViewError};
+use crate::log_files::LogDirectory;
 use crate::pods::ports::PodVolumes;
 use crate::timeline::Timeline;
 
@@ -206,17 +208,23 @@ impl AgentView {
         Ok(instances)
     }
 
-    /// The runs of a container whose log may be read, oldest first: those that the runtime knows, with their ids, and those of which
-    /// only the log is left.
+    /// The runs of a container whose log may be read, oldest first: those that the runtime knows, with their ids, and
+    /// earlier ones of which only the log is left. A file for a run that is yet to come was not written by the runtime.
     async fn runs(
         &self,
         pod: &Pod,
         container: &str,
         directory: &Path,
     ) -> Result<Vec<(u32, String)>, ViewError> {
+        let directory = directory.to_owned();
+        let logged = panics::spawn_blocking(move || logged_attempts(&directory)).await;
+        let logged = logged.map_err(|error| ViewError::Failed(error.to_string()))?;
         let mut runs: BTreeMap<u32, String> =
-            logged(directory).into_iter().map(|attempt| (attempt, String::new())).collect();
+            logged.into_iter().map(|attempt| (attempt, String::new())).collect();
         let instances = self.instances(pod, container).await?;
+        if let Some(last) = instances.iter().map(|seen| seen.attempt).max() {
+            runs.retain(|attempt, _| *attempt <= last);
+        }
         runs.extend(instances.into_iter().map(|seen| (seen.attempt, seen.id)));
         Ok(runs.into_iter().collect())
     }
@@ -253,10 +261,11 @@ fn private_directory(path: &Path) -> std::io::Result<()> {
     proto_daemon::private_files::create_private_dir(path)
 }
 
-/// Attempts whose logs are there.
-fn logged(directory: &Path) -> BTreeSet<u32> {
-    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    files.filter_map(|file| file.file_name().to_str()?.strip_suffix(".log")?.parse().ok()).collect()
+/// Attempts whose logs are there as regular files; none when the directory cannot be read.
+fn logged_attempts(directory: &Path) -> BTreeSet<u32> {
+    let entries = LogDirectory::open(directory).and_then(|opened| opened.entries());
+    let files = entries.unwrap_or_default().into_iter().filter(|entry| entry.len.is_some());
+    files.filter_map(|file| file.name.strip_suffix(".log")?.parse().ok()).collect()
 }
 
 fn running(found: &PodOnNode) -> Pod {

@@ -152,7 +152,11 @@ async fn a_log_outlives_its_container() {
     assert!(!bench.view.is_running(&previous).await);
     assert_eq!((last.path, previous.path), (directory.join("1.log"), directory.join("0.log")));
     let runs = bench.start(2).await;
+    // Neither is a log that the runtime wrote.
+    std::fs::write(directory.join("7.log"), "").expect("written");
+    std::os::unix::fs::symlink("/etc/passwd", directory.join("2.log")).expect("linked");
     assert_eq!(log(Run::Last).await.instance, runs);
+    assert_eq!(log(Run::Previous).await.path, directory.join("1.log"));
 }
 
 #[tokio::test]

@@ -159,7 +159,7 @@ impl Bound {
         tokio::select! {
             () = serving => {}
             drained = stopping => if drained == Drained::DeadlinePassed {
-                tracing::warn!("connections were still open at the end");
+                tracing::warn!("shutdown deadline passed; the connections still open are closed");
             }
         }
         // Ends by itself, as the server is stopping.

@@ -18,7 +18,7 @@ use crate::http::{BoxError, ResponseBody, accepts_gzip, bytes_response, large_re
 use crate::server::Server;
 use crate::status::ApiError;
 
-/// Release of the ecosystem's API that is served.
+/// The Kubernetes release whose API is served.
 const RELEASE: (&str, &str) = ("1", "25");
 
 /// Paths of health, which need no credentials: what restarts the server may have none.
@@ -175,7 +175,7 @@ fn version() -> Value {
     })
 }
 
-/// The machine's name as the ecosystem spells it.
+/// The architecture as Go names it (`GOARCH`).
 fn platform() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

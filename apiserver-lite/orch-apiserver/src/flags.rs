@@ -1,4 +1,4 @@
-//! The command line, with the ecosystem's flag names, and its translation into a [`Config`].
+//! The command line, with kube-apiserver's flag names, and its translation into a [`Config`].
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn ecosystem_spellings() {
+    fn kube_apiserver_spellings() {
         let config = parse(&[
             "--naming=kubernetes",
             "--authorization-mode=AlwaysAllow,AlwaysDeny",

@@ -1,4 +1,4 @@
-//! The administrator's client configuration, in the format that the ecosystem's clients read.
+//! The administrator's kubeconfig.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 

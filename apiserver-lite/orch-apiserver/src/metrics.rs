@@ -1,4 +1,4 @@
-//! What the server counts, under the names that dashboards of the ecosystem know.
+//! What the server counts, under kube-apiserver's metric names.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Failures as clients see them: one [`ApiError`] wraps the API's `Status`, with the ecosystem's codes, reasons and texts.
+//! Failures as clients see them: one [`ApiError`] wraps the API's `Status`, with Kubernetes' codes, reasons and texts.
 //! Every failed request ends here; nothing else makes a status.
 
 use proto_api::meta::v1::{Status, StatusCause, StatusDetails};
@@ -13,7 +13,7 @@ pub struct ApiError(Box<Status>);
 pub struct About<'a> {
     /// API group; empty for the core.
     pub group: &'a str,
-    /// Resource in the plural, or kind where the ecosystem puts the kind there.
+    /// Resource in the plural, or the kind where Kubernetes puts the kind.
     pub kind: &'a str,
     /// Object name; may be empty.
     pub name: &'a str,

@@ -1,4 +1,4 @@
-//! Defaults: what the ecosystem's server fills in where a client said nothing, kind by kind.
+//! Defaults: the values that Kubernetes sets in fields that a client left unset, by kind.
 //!
 //! Also what it keeps in step: fields that exist twice (`serviceAccount`, `podIP`, `podCIDR`) and write-only input (`stringData`).
 //! Applying defaults twice changes nothing.

@@ -1,4 +1,4 @@
-//! The front door: all kinds of a process, and what can be done with their objects.
+//! The engine: the registered kinds, and decoding, defaulting, patching, validating and encoding of their objects.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -77,7 +77,7 @@ pub enum DecodeError {
     /// The document does not say what it is.
     #[error("Object 'Kind' is missing")]
     NoKind,
-    /// The document is of a kind that nobody knows.
+    /// The document is of a kind that is not registered.
     #[error("no kind {kind:?} is registered for version {api_version:?}")]
     UnknownKind {
         /// `apiVersion` in the document.
@@ -307,7 +307,7 @@ impl Engine {
         out
     }
 
-    /// YAML as clients of the ecosystem print it: keys sorted.
+    /// YAML as kubectl prints it: keys sorted.
     pub fn encode_yaml(&self, object: &Object) -> String {
         let json: serde_json::Value =
             serde_json::from_slice(&self.encode_json(object)).unwrap_or_default(); // own output is JSON
@@ -346,7 +346,7 @@ impl Engine {
         Value::Map(map)
     }
 
-    /// Fills in what the ecosystem's server fills in where a client said nothing. Idempotent.
+    /// Sets Kubernetes' default values for fields that a client left unset. Idempotent.
     pub fn default(&self, object: &mut Object) {
         crate::defaults::apply(self.names, object);
     }

@@ -1,8 +1,8 @@
 //! Pure: the generic object engine of the API server. It knows objects as trees checked against descriptors.
 //!
 //! One path serves every kind: bytes are decoded into a tree ([`Value`]), the tree is checked against the kind's
-//! descriptor, defaulted, changed by patches, validated, and encoded again, in JSON or Protobuf, to the byte as the
-//! ecosystem's own server writes it. A kind adds only what is special about it: defaults, validation, what an update
+//! descriptor, defaulted, changed by patches, validated, and encoded again, in JSON or Protobuf, to the byte as
+//! kube-apiserver writes it. A kind adds only what is special about it: defaults, validation, what an update
 //! may touch, columns.
 //!
 //! ```text

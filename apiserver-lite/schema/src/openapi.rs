@@ -1,6 +1,6 @@
 //! OpenAPI documents: what clients read to learn the schemas, and whether the server validates fields.
 //!
-//! Clients of the ecosystem decide by the `PATCH` operation of a kind whether they may ask for `fieldValidation`, and take
+//! Kubernetes' clients decide by the `PATCH` operation of a kind whether they may ask for `fieldValidation`, and take
 //! merge keys from its schema; so each resource has its main operations here, and each message its schema. What most people ask
 //! about is described in a sentence (`descriptions.tsv`), and subresources are left out.
 

@@ -72,7 +72,7 @@ fn text_micro_time(text: &str) -> Option<Value> {
     micro_time_value(micros.div_euclid(1_000_000), nanos)
 }
 
-/// Line ends inside base64 are skipped, as the ecosystem's reader skips them.
+/// Line ends inside base64 are skipped, as Kubernetes' decoder skips them.
 fn strip_line_ends(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "").into() } else { text.into() }
 }

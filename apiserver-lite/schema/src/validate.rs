@@ -1,4 +1,4 @@
-//! Validation: every rule that an object breaks, each with the path of the field, in the ecosystem's own words.
+//! Validation: every rule that an object breaks, each with the path of the field, in Kubernetes' words.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -37,7 +37,7 @@ mod volume;
 mod volume_source;
 mod workload;
 
-/// What kind of rule a field breaks. The names are the ecosystem's (`reason` of a status cause).
+/// What kind of rule a field breaks. The names are Kubernetes' (`reason` of a status cause).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// It must be set.

@@ -47,7 +47,7 @@ impl Value {
         }
     }
 
-    /// The integer, if this is one (`1.0` counts, as it does for the ecosystem's readers).
+    /// The integer, if this is one (`1.0` counts, as in Kubernetes' decoder).
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Value::Int(number) => Some(*number),

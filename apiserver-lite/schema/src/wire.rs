@@ -1,4 +1,4 @@
-//! Objects to Protobuf and back, by descriptor, to the byte as the ecosystem's generated code writes them:
+//! Objects to Protobuf and back, by descriptor, to the byte as Kubernetes' generated code writes them:
 //! fields in ascending number, plain fields always, optional ones when set, maps sorted by key with both halves, nothing packed.
 
 mod decode;

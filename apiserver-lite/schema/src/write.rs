@@ -1,4 +1,4 @@
-//! Objects to JSON, in the descriptor's order and with the zero values that the ecosystem's server writes.
+//! Objects to JSON, in the descriptor's order and with the zero values that kube-apiserver writes.
 
 use crate::shape::{Field, Presence, ShapeId, Shapes, Type};
 use crate::value::{Map, Value, write_json, write_json_string};

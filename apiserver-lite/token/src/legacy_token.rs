@@ -23,7 +23,7 @@ impl LegacyToken {
         claims.get("iss").and_then(Value::as_str) == Some(&*names.lasting_token_issuer())
     }
 
-    /// The claims, as the ecosystem has always written them: flat, under names of the label domain.
+    /// The claims, as in Kubernetes' legacy tokens: flat, under names of the label domain.
     #[must_use]
     pub fn claims(&self, names: &Names) -> Map<String, Value> {
         let claim = |name: &str| names.label(&format!("serviceaccount/{name}"));
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn claims_are_the_ecosystems_and_come_back() {
+    fn claims_are_kubernetes_and_round_trip() {
         let names = Names::new(Profile::Kubernetes);
         let token = LegacyToken {
             namespace: "a".into(),

@@ -108,7 +108,7 @@ impl Authorizer for Masters {
 }
 
 impl Attributes<'_> {
-    /// The text of a denial, as the ecosystem words it.
+    /// The text of a denial, in Kubernetes' words.
     #[must_use]
     pub fn denial(&self, reason: &str) -> String {
         let user = &self.user.name;

@@ -11,7 +11,7 @@ use proto_daemon::panics;
 
 use super::body::{self, ResponseBody};
 
-/// Answers below this are sent as they are, as the ecosystem's server does.
+/// Responses shorter than this are not compressed, as in kube-apiserver.
 const LEN_MIN: usize = 128 << 10;
 
 /// Whether the client takes gzip.

@@ -16,7 +16,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper_util::rt::TokioIo;
 use proto_daemon::panics;
 
@@ -252,14 +252,55 @@ async fn no_log(response: Response<Incoming>) -> ApiError {
     ApiError::new(code, reason, String::from_utf8_lossy(&text).trim())
 }
 
-/// The text of a refusal, as much of it as people read.
-async fn text(response: Response<Incoming>) -> Bytes {
+/// The text of a refusal, as much of it as people read; empty when it does not end in [`TEXT_WAIT_MAX`].
+async fn text<B>(response: Response<B>) -> Bytes
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
     const TEXT_LEN_MAX: usize = 64 << 10;
     let limited = http_body_util::Limited::new(response.into_body(), TEXT_LEN_MAX);
-    let collected = tokio::time::timeout(TEXT_WAIT_MAX, limited.collect()).await;
+    let collected = tokio::time::timeout(TEXT_WAIT_MAX, Box::pin(limited).collect()).await;
     collected.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default()
 }
 
 fn bad_gateway(place: &ProxyTarget, error: &dyn std::fmt::Display) -> ApiError {
     ApiError::new(502, "InternalError", format!("error dialing {}: {error}", place.authority()))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::{StreamExt as _, stream};
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A page of which the beginning comes and the end never does.
+    fn stalled(kind: &'static str) -> Response<ResponseBody> {
+        let begun = Ok(Frame::data(Bytes::from_static(b"<a href=\"/x\">")));
+        let frames = stream::iter([begun]).chain(stream::pending::<Result<_, BoxError>>());
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        response
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_does_not_end_is_kept_for_ten_seconds() {
+        let began = Instant::now();
+        let error = move_links(stalled("text/html"), "/prefix").await.expect_err("too late");
+        assert_eq!((error.status().code, began.elapsed()), (504, TEXT_WAIT_MAX));
+        // What is not rewritten is not kept, and may take as long as it does.
+        let began = Instant::now();
+        let answer = move_links(stalled("text/plain"), "/prefix").await.expect("passed on");
+        assert_eq!((answer.status(), began.elapsed()), (StatusCode::OK, Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_that_does_not_end_is_empty_after_ten_seconds() {
+        let began = Instant::now();
+        assert_eq!(text(stalled("text/plain")).await, Bytes::new());
+        assert_eq!(began.elapsed(), TEXT_WAIT_MAX);
+    }
 }

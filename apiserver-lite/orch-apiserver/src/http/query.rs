@@ -37,7 +37,7 @@ impl Query {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether `name` is set: `1`, `true` or present without a value, as the ecosystem reads booleans.
+    /// Whether `name` is set: `1`, `true` or present without a value, as Kubernetes reads booleans.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name)

@@ -186,7 +186,7 @@ fn generated_name(prefix: &str) -> String {
     name
 }
 
-/// Five characters as names of the ecosystem end with.
+/// The five random characters of a generated name, from Kubernetes' alphabet.
 #[must_use]
 pub fn random_suffix() -> String {
     let mut random = rand::rng();

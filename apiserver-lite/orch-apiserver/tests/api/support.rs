@@ -79,7 +79,7 @@ pub fn orch() -> &'static Names {
 }
 
 impl TestServer {
-    /// A server in memory, ecosystem names, a default service account in `default`.
+    /// A server in memory, Kubernetes' names, a default service account in `default`.
     pub async fn start() -> Self {
         let server = Self::with(Config::for_tests(kubernetes())).await;
         server

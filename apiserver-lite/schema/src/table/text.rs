@@ -2,7 +2,7 @@
 
 use crate::value::{Map, Value};
 
-/// A duration in at most two units, as people of the ecosystem read ages: `90s`, `5m12s`, `3h`, `2d4h`, `400d`.
+/// A duration in at most two units, as kubectl shows ages: `90s`, `5m12s`, `3h`, `2d4h`, `400d`.
 pub fn human_duration(seconds: i64) -> String {
     const MINUTE: i64 = 60;
     const HOUR: i64 = 60 * MINUTE;

@@ -1,4 +1,4 @@
-//! JSON text to tree and back, by the rules of the ecosystem's own reader and writer.
+//! JSON text to tree and back, by the rules of Kubernetes' JSON codec.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -245,7 +245,7 @@ fn write_float(out: &mut Vec<u8>, number: f64) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Writes a JSON string. `<`, `>`, `&`, U+2028 and U+2029 are escaped as the ecosystem's server escapes them.
+/// Writes a JSON string. `<`, `>`, `&`, U+2028 and U+2029 are escaped, as in kube-apiserver.
 pub fn write_json_string(out: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     out.push(b'"');

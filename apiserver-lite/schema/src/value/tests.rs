@@ -15,7 +15,7 @@ fn compact(text: &str) -> String {
 }
 
 #[test]
-fn json_is_written_as_the_ecosystem_writes_it() {
+fn json_is_written_as_kubernetes_writes_it() {
     let cases = [
         (r#"{ "b" : 1, "a" : [ true , null ] }"#, r#"{"b":1,"a":[true,null]}"#),
         ("-9223372036854775808", "-9223372036854775808"),

@@ -1,4 +1,4 @@
-//! YAML text to tree. As the ecosystem's reader does it: one document, `yes`, `no`, `on` and `off` are
+//! YAML text to tree. As in Kubernetes' YAML decoder: one document, `yes`, `no`, `on` and `off` are
 //! booleans when unquoted, `0644` is octal.
 
 use serde::de::DeserializeSeed;

@@ -34,7 +34,7 @@ pub enum WireError {
     Depth(&'static str),
 }
 
-/// Reads a message of `shape`. Unknown fields are skipped, as the ecosystem's reader does.
+/// Reads a message of `shape`. Unknown fields are skipped, as in Kubernetes' decoder.
 pub(crate) fn decode_message(
     shapes: &Shapes,
     shape: ShapeId,
@@ -235,7 +235,7 @@ fn scalar_value(ty: &Type, value: WireValue<'_>) -> Option<Value> {
     }
 }
 
-/// Numbers that share one field: never written so by this ecosystem, but every Protobuf reader takes them.
+/// Numbers that share one field: Kubernetes never packs them, but every Protobuf decoder accepts packed fields.
 fn packed(ty: &Type, bytes: &[u8]) -> Option<Vec<Value>> {
     let mut reader = Reader(bytes);
     let mut values = Vec::new();

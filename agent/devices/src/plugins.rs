@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agent_node::managers::devices::{Ask, Devices, Health, Ids, Inventory, Outfit};
+use agent_node::managers::devices::{Ask, ContainerEdits, Devices, Health, Ids, Inventory};
 use proto_api::names::Names;
 use proto_grpc::device_plugin::v1beta1 as wire;
 use tokio::sync::watch;
@@ -234,7 +234,7 @@ impl Plugins {
     ///
     /// # Errors
     /// The plugin is gone or refuses.
-    pub async fn allocate(&self, resource: &str, ids: &Ids) -> Result<Outfit, DeviceError> {
+    pub async fn allocate(&self, resource: &str, ids: &Ids) -> Result<ContainerEdits, DeviceError> {
         let (mut client, _) = self.client(resource)?;
         let one = wire::ContainerAllocateRequest { device_ids: ids.iter().cloned().collect() };
         let request = wire::AllocateRequest { container_requests: vec![one] };
@@ -315,10 +315,10 @@ async fn call<T>(
     }
 }
 
-fn outfit(answer: wire::ContainerAllocateResponse) -> Outfit {
+fn outfit(answer: wire::ContainerAllocateResponse) -> ContainerEdits {
     let mounts = answer.mounts.into_iter();
     let devices = answer.devices.into_iter();
-    Outfit {
+    ContainerEdits {
         env: answer.envs.into_iter().collect(),
         mounts: mounts.map(|m| (m.container_path, m.host_path, m.read_only)).collect(),
         devices: devices.map(|d| (d.container_path, d.host_path, d.permissions)).collect(),

@@ -26,7 +26,7 @@ pub fn serve<S: Future<Output = ()> + Send + 'static>(
     stop: S,
 ) -> std::io::Result<impl Future<Output = ()> + Send + use<S>> {
     let listener = socket::listen(&directory.join(SOCKET))?;
-    let service = RegistrationServer::new(Desk { plugins });
+    let service = RegistrationServer::new(RegistrationService { plugins });
     let server = Server::builder()
         .concurrency_limit_per_connection(CONCURRENT_MAX)
         .add_service(service)
@@ -38,12 +38,12 @@ pub fn serve<S: Future<Output = ()> + Send + 'static>(
     })
 }
 
-struct Desk {
+struct RegistrationService {
     plugins: Plugins,
 }
 
 #[tonic::async_trait]
-impl Registration for Desk {
+impl Registration for RegistrationService {
     async fn register(
         &self,
         request: Request<wire::RegisterRequest>,

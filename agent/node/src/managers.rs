@@ -1,4 +1,4 @@
-//! Which processors, memory nodes and devices a container has for itself. Pure deciders over one value, [`Holdings`], which is
+//! Which processors, memory nodes and devices a container has for itself. Pure deciders over one value, [`Allocations`], which is
 //! what a restart must not forget.
 //!
 //! ```text
@@ -16,5 +16,5 @@ pub mod memory;
 pub mod set;
 pub mod topology;
 
-pub use grant::{Grant, Holdings, Rules, grant};
+pub use grant::{Allocations, Grant, Rules, grant};
 pub use set::IdSet;

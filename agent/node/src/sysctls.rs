@@ -13,18 +13,18 @@ const SAFE: [&str; 5] = [
 
 /// The namespace that keeps a sysctl apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeptApart {
+enum SysctlNamespace {
     Ipc,
     Network,
 }
 
 /// What the kernel keeps apart, by name or by prefix.
-const NAMESPACED: [(&str, KeptApart); 5] = [
-    ("kernel.sem", KeptApart::Ipc),
-    ("kernel.shm*", KeptApart::Ipc),
-    ("kernel.msg*", KeptApart::Ipc),
-    ("fs.mqueue.*", KeptApart::Ipc),
-    ("net.*", KeptApart::Network),
+const NAMESPACED: [(&str, SysctlNamespace); 5] = [
+    ("kernel.sem", SysctlNamespace::Ipc),
+    ("kernel.shm*", SysctlNamespace::Ipc),
+    ("kernel.msg*", SysctlNamespace::Ipc),
+    ("fs.mqueue.*", SysctlNamespace::Ipc),
+    ("net.*", SysctlNamespace::Network),
 ];
 
 /// The name of a sysctl with dots as separators, as sysctl(8) reads it: where a slash comes first, slashes separate and dots are
@@ -55,10 +55,10 @@ pub fn forbidden(pod: &Pod, allowed: &[String]) -> Option<String> {
     context.sysctls.iter().find_map(|sysctl| {
         let name = dotted(&sysctl.name);
         let why = match kept_apart(&name) {
-            Some(KeptApart::Network) if pod.spec.host_network => {
+            Some(SysctlNamespace::Network) if pod.spec.host_network => {
                 "not allowed with host net enabled"
             }
-            Some(KeptApart::Ipc) if pod.spec.host_ipc => "not allowed with host ipc enabled",
+            Some(SysctlNamespace::Ipc) if pod.spec.host_ipc => "not allowed with host ipc enabled",
             Some(_) if is_allowed(&name, allowed) => return None,
             _ => "not allowlisted",
         };
@@ -70,7 +70,7 @@ fn is_allowed(name: &str, allowed: &[String]) -> bool {
     SAFE.contains(&name) || allowed.iter().any(|pattern| matches(&dotted(pattern), name))
 }
 
-fn kept_apart(name: &str) -> Option<KeptApart> {
+fn kept_apart(name: &str) -> Option<SysctlNamespace> {
     NAMESPACED.iter().find(|(pattern, _)| matches(pattern, name)).map(|(_, apart)| *apart)
 }
 

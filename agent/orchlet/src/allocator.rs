@@ -14,7 +14,7 @@ use agent_devices::{DeviceError, Plugins};
 use agent_node::admission::Refusal;
 use agent_node::managers::grant::{Scene, containers, shared_cpus, unexpected};
 use agent_node::managers::topology::Machine;
-use agent_node::managers::{Grant, Holdings, IdSet, Rules, devices, grant};
+use agent_node::managers::{Allocations, Grant, IdSet, Rules, devices, grant};
 use agent_pod::spec::{Device, Mount};
 use agent_pod::translate::Granted;
 use proto_api::core::v1::Pod;
@@ -36,7 +36,7 @@ pub struct Allocator {
     journal: Journal,
     /// Held while a pod is decided about.
     deciding: tokio::sync::Mutex<()>,
-    holdings: Mutex<Holdings>,
+    holdings: Mutex<Allocations>,
     /// Counts changes of the holdings.
     version: watch::Sender<u64>,
     acts: Acts,
@@ -137,7 +137,7 @@ impl Allocator {
     }
 
     /// Processors of a container: its own, else those that nobody has; empty when they are not managed.
-    fn cpus_of(&self, own: Option<&Grant>, holdings: &Holdings) -> String {
+    fn cpus_of(&self, own: Option<&Grant>, holdings: &Allocations) -> String {
         match own {
             _ if self.rules.cpus.is_none() => String::new(),
             Some(own) if !own.cpus.is_empty() => own.cpus.to_string(),
@@ -193,7 +193,7 @@ impl Allocator {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Holdings> {
+    fn lock(&self) -> MutexGuard<'_, Allocations> {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -214,8 +214,8 @@ impl Allocator {
 }
 
 /// The shares in the journal. One that cannot be read is dropped, which may give its devices away a second time: said loudly.
-fn remembered(journal: &Journal) -> Holdings {
-    let mut holdings = Holdings::new();
+fn remembered(journal: &Journal) -> Allocations {
+    let mut holdings = Allocations::new();
     for (key, bytes) in journal.notes(SHARE) {
         let uid = key.strip_prefix(SHARE).unwrap_or(&key).to_owned();
         match serde_json::from_slice::<BTreeMap<String, Grant>>(&bytes) {

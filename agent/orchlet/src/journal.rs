@@ -1,7 +1,7 @@
 //! What a restart must not forget, one record per pod, in a small durable store.
 //!
 //! Writers hand in the newest record and go on; a thread of its own commits whatever is pending in one transaction. Who is
-//! about to do something that the record protects waits for [`Ticket::durable`] first.
+//! about to do something that the record protects waits for [`CommitHandle::durable`] first.
 
 mod file;
 mod reserve;
@@ -96,7 +96,7 @@ struct Pending {
 
 /// Stands for a record that was handed in.
 #[derive(Clone, Debug)]
-pub struct Ticket {
+pub struct CommitHandle {
     number: u64,
     shared: Arc<Shared>,
     durable: Arc<Progress>,
@@ -127,7 +127,7 @@ impl Progress {
     }
 }
 
-impl Ticket {
+impl CommitHandle {
     /// Returns once the record is on disk. Cancel safe. Never returns if the disk refuses it: what it protects must not happen.
     pub async fn durable(self) {
         if self.durable.number.load(Ordering::Acquire) < self.number {
@@ -182,11 +182,11 @@ impl Journal {
     }
 
     /// Hands in the newest record of a pod, or its removal.
-    pub fn put(&self, uid: &str, record: Option<Record>) -> Ticket {
+    pub fn put(&self, uid: &str, record: Option<Record>) -> CommitHandle {
         self.hand_in(|pending| drop(pending.batch.records.insert(uid.to_owned(), record)))
     }
 
-    fn hand_in(&self, add: impl FnOnce(&mut Pending)) -> Ticket {
+    fn hand_in(&self, add: impl FnOnce(&mut Pending)) -> CommitHandle {
         let mut pending = self.shared.pending.lock().unwrap_or_else(PoisonError::into_inner);
         // Who gathers is not woken for each.
         let is_first = pending.batch.is_empty();
@@ -200,12 +200,12 @@ impl Journal {
         self.ticket(pending.number)
     }
 
-    fn ticket(&self, number: u64) -> Ticket {
-        Ticket { number, shared: self.shared.clone(), durable: self.durable.clone() }
+    fn ticket(&self, number: u64) -> CommitHandle {
+        CommitHandle { number, shared: self.shared.clone(), durable: self.durable.clone() }
     }
 
     /// Hands in a note of another part of the agent, or its removal.
-    pub fn put_note(&self, key: &str, note: Option<Vec<u8>>) -> Ticket {
+    pub fn put_note(&self, key: &str, note: Option<Vec<u8>>) -> CommitHandle {
         self.hand_in(|pending| drop(pending.batch.notes.insert(key.to_owned(), note)))
     }
 

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 use agent_pod::desired::{Source, grace_of};
 use agent_pod::events::{PodEvent, Severity};
 use agent_pod::record::Memory;
-use agent_runtime::events::Happened;
+use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod};
 use proto_daemon::panics::{self, Panicked};
@@ -65,7 +65,7 @@ const EARLY_LOOKS: [Duration; 4] = [
 
 /// What a source says of its pods.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum PodSourceEvent {
     /// The pod is wanted as it is now, or marked for deletion.
     Wants(Source, Arc<Pod>),
     /// The pod of this uid is not wanted any more.
@@ -107,7 +107,7 @@ pub struct Pods {
 struct Task {
     name: FullName,
     order: watch::Sender<Order>,
-    news: Arc<Inbox<Happened>>,
+    news: Arc<Inbox<RuntimeEvent>>,
     hand: Hand,
     /// What it last gave the journal.
     last: Arc<Mutex<Option<Memory>>>,
@@ -177,8 +177,8 @@ impl Pods {
     /// Takes what sources say and what happens until both are gone.
     pub async fn run(
         mut self,
-        mut said: mpsc::Receiver<Said>,
-        mut happened: mpsc::Receiver<Happened>,
+        mut said: mpsc::Receiver<PodSourceEvent>,
+        mut happened: mpsc::Receiver<RuntimeEvent>,
     ) {
         let began = tokio::time::Instant::now();
         let mut early = EARLY_LOOKS.map(clock::after).into_iter().peekable();
@@ -223,12 +223,12 @@ impl Pods {
         }
     }
 
-    fn hear(&mut self, said: Said) {
+    fn hear(&mut self, said: PodSourceEvent) {
         match said {
-            Said::Wants(source, pod) => {
+            PodSourceEvent::Wants(source, pod) => {
                 self.wants(Order { pod, source, held: Held::Yes }, Instant::now());
             }
-            Said::Dropped(uid) => {
+            PodSourceEvent::Dropped(uid) => {
                 self.waiting.remove(&uid);
                 self.early.remove(&uid);
                 self.drop_suspect(&uid);
@@ -240,7 +240,7 @@ impl Pods {
                     self.remove_remains();
                 }
             }
-            Said::Synced(source) => {
+            PodSourceEvent::Synced(source) => {
                 self.silent.retain(|s| *s != source);
                 self.begin_early(source);
                 if self.silent.is_empty() {
@@ -393,7 +393,7 @@ impl Pods {
         }));
         let task = Task { name, order, news, hand, last };
         if is_old {
-            tell(&task, Happened::Missed);
+            tell(&task, RuntimeEvent::Missed);
         }
         self.tasks.insert(uid, task);
     }
@@ -464,15 +464,17 @@ impl Pods {
         }
     }
 
-    fn pass_on(&mut self, happened: Happened) {
+    fn pass_on(&mut self, happened: RuntimeEvent) {
         let uid = match &happened {
-            Happened::Missed => {
-                self.tasks.values().for_each(|task| _ = tell(task, Happened::Missed));
+            RuntimeEvent::Missed => {
+                self.tasks.values().for_each(|task| _ = tell(task, RuntimeEvent::Missed));
                 self.overheard.extend(self.unclaimed.keys().cloned());
                 self.look();
                 return;
             }
-            Happened::Container { pod_uid, .. } | Happened::Sandbox { pod_uid, .. } => pod_uid,
+            RuntimeEvent::Container { pod_uid, .. } | RuntimeEvent::Sandbox { pod_uid, .. } => {
+                pod_uid
+            }
         };
         if let Some(task) = self.tasks.get(uid) {
             self.parts.metrics.acts.heard();
@@ -487,8 +489,8 @@ impl Pods {
 }
 
 /// News for which there is no room are lost, and what waits with them: the task looks at everything instead.
-fn tell(task: &Task, news: Happened) -> Full {
-    task.news.add(news, NEWS_LEN, || Happened::Missed)
+fn tell(task: &Task, news: RuntimeEvent) -> Full {
+    task.news.add(news, NEWS_LEN, || RuntimeEvent::Missed)
 }
 
 fn container_names(found: &PodOnNode) -> Vec<String> {

@@ -28,8 +28,8 @@ use proto_daemon::panics;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
-use self::republish_queue::Again;
-use self::subpath_refresh::Following;
+use self::republish_queue::RepublishQueue;
+use self::subpath_refresh::SubPathRefresher;
 pub use self::tokens::{Issuer, issuer};
 use self::tokens::{OfPod, Token, Tokens};
 use crate::clock;
@@ -51,10 +51,10 @@ pub struct NodeVolumes {
     node: watch::Receiver<Option<Arc<Node>>>,
     tokens: Tokens,
     /// Persistent volumes in use, by uid of their pod.
-    in_pods: Mutex<BTreeMap<String, InPod>>,
-    again: Again<Driven>,
+    in_pods: Mutex<BTreeMap<String, PodMounts>>,
+    again: RepublishQueue<CsiRequest>,
     /// Parts of volumes that containers see brought up to date.
-    following: Arc<Following>,
+    following: Arc<SubPathRefresher>,
     /// Set-ups under way of pods that have nothing yet, by uid: told when the pod ends.
     begun: Mutex<BTreeMap<String, Arc<Notify>>>,
     /// Sweeps that wait for readers to finish. They end with the agent: the next writer of a volume sweeps as well.
@@ -63,7 +63,7 @@ pub struct NodeVolumes {
 
 /// The persistent volumes of a pod that are set up.
 #[derive(Clone, Debug, Default)]
-struct InPod {
+struct PodMounts {
     /// By name of what is behind them: the volume's name in the pod, and its claim.
     names: BTreeMap<String, (String, Option<String>)>,
     /// On the host, by name in the pod.
@@ -72,7 +72,7 @@ struct InPod {
 
 /// Persistent volumes to set up, with all that this takes.
 #[derive(Clone)]
-struct Driven {
+struct CsiRequest {
     pod: Arc<Pod>,
     volumes: Vec<Persistent>,
     known: Known,
@@ -94,7 +94,7 @@ impl NodeVolumes {
             persistent: Arc::new(persistent),
             node,
             in_pods: Mutex::default(),
-            again: Again::default(),
+            again: RepublishQueue::default(),
             following: Arc::default(),
             begun: Mutex::default(),
             sweeps: Mutex::default(),
@@ -125,7 +125,7 @@ impl NodeVolumes {
         let (tokens, asked) = self.tokens.of(pod, &volumes, &needs.tokens).await;
         let again = republish.then(|| clock::boot() + REPUBLISH_PERIOD);
         let refresh_at = tokens.values().map(Token::next_look).chain(again).min();
-        let driven = Driven {
+        let driven = CsiRequest {
             pod: pod.clone(),
             volumes: persistent,
             known: sources.persistent.clone(),
@@ -149,7 +149,7 @@ impl NodeVolumes {
     }
 
     /// Sets persistent volumes up. Those that the pod has already are brought up to date by and by.
-    async fn drive(&self, driven: Driven) -> Result<BTreeMap<String, VolumeOnHost>, Line> {
+    async fn drive(&self, driven: CsiRequest) -> Result<BTreeMap<String, VolumeOnHost>, Line> {
         if driven.volumes.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -167,28 +167,28 @@ impl NodeVolumes {
         let (there, missing): (Vec<_>, Vec<_>) =
             driven.volumes.iter().cloned().partition(|v| on_host.contains_key(&v.name));
         if !there.is_empty() {
-            self.bring_up_to_date(&uid, Driven { volumes: there, ..driven.clone() });
+            self.bring_up_to_date(&uid, CsiRequest { volumes: there, ..driven.clone() });
         }
         let mut outcome = Ok(());
         if !missing.is_empty() {
-            let missing = Driven { volumes: missing, ..driven };
+            let missing = CsiRequest { volumes: missing, ..driven };
             let (made, done) = self.begin(&uid, &missing).await?;
             on_host.extend(made);
             outcome = done;
         }
-        self.in_pods().insert(uid, InPod { names, on_host: on_host.clone() });
+        self.in_pods().insert(uid, PodMounts { names, on_host: on_host.clone() });
         outcome.map(|()| on_host)
     }
 
     /// Has volumes that a pod has already looked at again, beside everything else.
-    fn bring_up_to_date(&self, uid: &str, driven: Driven) {
+    fn bring_up_to_date(&self, uid: &str, driven: CsiRequest) {
         let persistent = self.persistent.clone();
-        let act = move |driven: Driven| {
+        let act = move |driven: CsiRequest| {
             let persistent = persistent.clone();
             async move { set_up_each(&persistent, &driven).await.1 }
         };
         let reports = self.persistent.reports.clone();
-        let told = move |driven: &Driven, line: Line| {
+        let told = move |driven: &CsiRequest, line: Line| {
             let pod = &driven.pod.metadata;
             tracing::warn!(pod = pod.name, error = line, "volumes are not up to date");
             reports.event(&driven.pod, events::mount_failed(&line));
@@ -197,7 +197,7 @@ impl NodeVolumes {
     }
 
     /// Sets up what a pod has not yet, and waits for it; what hangs is given up when the pod ends.
-    async fn begin(&self, uid: &str, driven: &Driven) -> Result<Made, Line> {
+    async fn begin(&self, uid: &str, driven: &CsiRequest) -> Result<Made, Line> {
         let ends = Arc::new(Notify::new());
         self.begun().insert(uid.to_owned(), ends.clone());
         let given_up = async {
@@ -248,13 +248,13 @@ impl NodeVolumes {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn in_pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, InPod>> {
+    fn in_pods(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, PodMounts>> {
         self.in_pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn filled(&self, pod: &Pod) -> Vec<VolumeFill> {
         let uid = &pod.metadata.uid;
-        let Some(InPod { names, .. }) = self.in_pods().get(uid).cloned() else {
+        let Some(PodMounts { names, .. }) = self.in_pods().get(uid).cloned() else {
             return Vec::new();
         };
         let amount = |(all, used, left): (i64, i64, i64)| {
@@ -298,7 +298,7 @@ impl NodeVolumes {
 type Made = (BTreeMap<String, VolumeOnHost>, Result<(), Line>);
 
 /// Sets persistent volumes up, one after the other.
-async fn set_up_each(persistent: &NodePersistent, driven: &Driven) -> Made {
+async fn set_up_each(persistent: &NodePersistent, driven: &CsiRequest) -> Made {
     let (mut on_host, mut outcome) = (BTreeMap::new(), Ok(()));
     for volume in &driven.volumes {
         let began = Instant::now();
@@ -333,7 +333,7 @@ struct Work {
     tokens: BTreeMap<TokenWant, String>,
     allocatable: BTreeMap<String, Quantity>,
     acts: Acts,
-    following: Arc<Following>,
+    following: Arc<SubPathRefresher>,
 }
 
 struct Done {

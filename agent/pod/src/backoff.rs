@@ -143,7 +143,7 @@ impl Step {
 
 /// A step whose last attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
+pub struct StepFailure {
     /// The step.
     pub step: Step,
     /// Failures in a row.
@@ -158,7 +158,7 @@ pub struct Trouble {
     pub message: String,
 }
 
-impl Trouble {
+impl StepFailure {
     /// The first failure of a step, or one more after `before`.
     pub fn next(
         before: Option<&Self>,
@@ -271,10 +271,10 @@ mod tests {
     #[test]
     fn a_failing_pull_waits_like_a_crashing_container() {
         let step = Step::Image("i".into());
-        let mut last: Option<Trouble> = None;
+        let mut last: Option<StepFailure> = None;
         let mut waits = Vec::new();
         for _ in 0..7 {
-            let next = Trouble::next(last.as_ref(), step.clone(), "ErrImagePull", "no", s(100));
+            let next = StepFailure::next(last.as_ref(), step.clone(), "ErrImagePull", "no", s(100));
             waits.push((next.until - next.at).as_secs());
             last = Some(next);
         }

@@ -9,7 +9,7 @@ use crate::desired::{PodWant, Presence, RestartPolicy, Role};
 use crate::handler::Handler;
 use crate::plan::{Action, StopWhy};
 use crate::probe::{Outcome, ProbeKind};
-use crate::record::{Doom, Memory};
+use crate::record::{KillReason, Memory};
 
 /// Whether an event is ordinary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +85,11 @@ pub fn begun(want: &PodWant, memory: &Memory, action: &Action) -> Option<PodEven
     }
 }
 
-fn unhealthy(want: &PodWant, container: &str, doom: Doom) -> String {
+fn unhealthy(want: &PodWant, container: &str, doom: KillReason) -> String {
     let probe = match doom {
-        Doom::Liveness => "liveness",
-        Doom::Startup => "startup",
-        Doom::PostStart => return "FailedPostStartHook".to_owned(),
+        KillReason::Liveness => "liveness",
+        KillReason::Startup => "startup",
+        KillReason::PostStart => return "FailedPostStartHook".to_owned(),
     };
     let policy = want.container(container).map(|c| want.policy(c.role));
     let next = if policy == Some(RestartPolicy::Never) { "" } else { ", will be restarted" };

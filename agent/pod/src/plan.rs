@@ -8,7 +8,7 @@ use crate::backoff::Step;
 use crate::desired::PodWant;
 use crate::observed::{ContainerSeen, InstanceState, PodSeen};
 use crate::probe::{ProbeOrder, ProbeWant, Probes};
-use crate::record::{Doom, Memory};
+use crate::record::{KillReason, Memory};
 
 /// Where a pod is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ pub enum StopWhy {
     /// The runtime lost track of it.
     StateUnknown,
     /// A probe or hook failed.
-    Unhealthy(Doom),
+    Unhealthy(KillReason),
 }
 
 impl Action {
@@ -249,9 +249,9 @@ impl Next<'_> {
         };
         let own = match why {
             StopWhy::StateUnknown => Some(Duration::ZERO),
-            StopWhy::Unhealthy(Doom::Liveness) => of_probe(|p| &p.liveness),
-            StopWhy::Unhealthy(Doom::Startup) => of_probe(|p| &p.startup),
-            StopWhy::Unhealthy(Doom::PostStart)
+            StopWhy::Unhealthy(KillReason::Liveness) => of_probe(|p| &p.liveness),
+            StopWhy::Unhealthy(KillReason::Startup) => of_probe(|p| &p.startup),
+            StopWhy::Unhealthy(KillReason::PostStart)
             | StopWhy::PodEnds
             | StopWhy::SandboxLost
             | StopWhy::DefinitionChanged => None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::backoff::{CrashBackoff, MissedExits, Step, Trouble};
+use crate::backoff::{CrashBackoff, MissedExits, Step, StepFailure};
 use crate::desired::{ContainerWant, PodWant, RestartPolicy, Role};
 use crate::observed::{ContainerSeen, Exit, InstanceState, Now, PodSeen};
 use crate::probe::ProbeKind;
@@ -40,7 +40,7 @@ pub struct Memory {
     /// Per container, init containers included. Boxed: a map keeps room for eleven in each of its nodes.
     pub containers: BTreeMap<String, Box<ContainerMemory>>,
     /// Steps whose last attempt failed.
-    pub troubles: Vec<Trouble>,
+    pub troubles: Vec<StepFailure>,
     /// Status and time of the last change (seconds since 1970) of each condition shown.
     pub conditions: BTreeMap<String, (String, i64)>,
     /// Whether the API has accepted that the object may go.
@@ -187,12 +187,12 @@ pub struct Health {
     /// Where its first hook is.
     pub post_start: PostStart,
     /// Why it has to be stopped though its pod goes on.
-    pub doomed: Option<Doom>,
+    pub doomed: Option<KillReason>,
 }
 
 impl Health {
     /// What was found, and of which instance.
-    fn findings(&self) -> (&str, [Option<bool>; 2], PostStart, Option<Doom>) {
+    fn findings(&self) -> (&str, [Option<bool>; 2], PostStart, Option<KillReason>) {
         (&self.id, [self.startup, self.readiness], self.post_start, self.doomed)
     }
 
@@ -216,7 +216,7 @@ pub enum PostStart {
 
 /// Why an instance has to be stopped and replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Doom {
+pub enum KillReason {
     /// Its liveness probe failed.
     Liveness,
     /// Its startup probe failed.
@@ -273,7 +273,7 @@ impl Memory {
 
     /// Notes that a step failed at `now` (since boot).
     pub fn failed(&mut self, step: Step, reason: &str, message: &str, now: Duration) {
-        let next = Trouble::next(self.trouble(&step), step.clone(), reason, message, now);
+        let next = StepFailure::next(self.trouble(&step), step.clone(), reason, message, now);
         self.forget_trouble(&step);
         self.troubles.push(next);
     }
@@ -295,7 +295,7 @@ impl Memory {
     }
 
     /// The last failure of a step.
-    pub fn trouble(&self, step: &Step) -> Option<&Trouble> {
+    pub fn trouble(&self, step: &Step) -> Option<&StepFailure> {
         self.troubles.iter().find(|t| t.step == *step)
     }
 
@@ -316,8 +316,12 @@ impl Memory {
         match (kind, good) {
             (ProbeKind::Readiness, good) => health.readiness = Some(good),
             (ProbeKind::Startup, true) => health.startup = Some(true),
-            (ProbeKind::Startup, false) => health.doomed = health.doomed.or(Some(Doom::Startup)),
-            (ProbeKind::Liveness, false) => health.doomed = health.doomed.or(Some(Doom::Liveness)),
+            (ProbeKind::Startup, false) => {
+                health.doomed = health.doomed.or(Some(KillReason::Startup))
+            }
+            (ProbeKind::Liveness, false) => {
+                health.doomed = health.doomed.or(Some(KillReason::Liveness))
+            }
             (ProbeKind::Liveness, true) => {}
         }
         true
@@ -328,7 +332,7 @@ impl Memory {
         let Some(health) = self.health_of(container, id) else { return };
         health.post_start = PostStart::Done;
         if !worked {
-            health.doomed = health.doomed.or(Some(Doom::PostStart));
+            health.doomed = health.doomed.or(Some(KillReason::PostStart));
         }
     }
 
@@ -438,7 +442,7 @@ impl ContainerMemory {
     /// Whether the newest instance, which runs, does not count as running: its first hook is not done, or has failed.
     pub(crate) fn awaits_hook(&self) -> bool {
         let Health { post_start, doomed, .. } = &self.health;
-        *post_start == PostStart::Due || *doomed == Some(Doom::PostStart)
+        *post_start == PostStart::Due || *doomed == Some(KillReason::PostStart)
     }
 
     /// Whether the newest instance, which runs, has come up.

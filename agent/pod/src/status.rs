@@ -8,7 +8,7 @@ use proto_api::core::v1::{
 };
 use proto_api::{Time, duration};
 
-use crate::backoff::{Step, Trouble};
+use crate::backoff::{Step, StepFailure};
 use crate::desired::{Config, ContainerWant, PodWant, PullPolicy, Role};
 use crate::observed::Now;
 use crate::observed::{ContainerSeen, Exit, ImageSeen, InstanceState, PodSeen};
@@ -407,7 +407,7 @@ impl<'a> View<'a> {
         Some(waiting("CrashLoopBackOff", &message))
     }
 
-    fn pull_failed(&self, container: &ContainerWant, trouble: &Trouble) -> ContainerState {
+    fn pull_failed(&self, container: &ContainerWant, trouble: &StepFailure) -> ContainerState {
         // A name that is none does not become one by waiting.
         let stays = matches!(trouble.reason.as_str(), "InvalidImageName" | "ImageInspectError");
         if stays || self.now < pull_reason_turns_at(trouble) {
@@ -427,7 +427,7 @@ impl<'a> View<'a> {
 const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
 
 /// When the waiting reason of a failed pull turns from the error to the back-off, since boot.
-pub(crate) fn pull_reason_turns_at(trouble: &Trouble) -> Duration {
+pub(crate) fn pull_reason_turns_at(trouble: &StepFailure) -> Duration {
     trouble.at.saturating_add(PULL_ERROR_SHOWN)
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use agent_pod::observed::{ContainerSeen, InstanceState};
 use agent_pod::spec::{ContainerConfig, NamespaceScope, Namespaces, SandboxConfig, labels};
 
-use crate::events::Happened;
+use crate::events::RuntimeEvent;
 use crate::runtime::{Runtime, RuntimeError};
 
 /// How long something may take to happen before the rule counts as broken.
@@ -19,7 +19,7 @@ const KEPT: usize = 100;
 
 /// The next thing that happens.
 pub type Next<'a> =
-    &'a mut (dyn FnMut() -> futures_util::future::BoxFuture<'static, Option<Happened>> + Send);
+    &'a mut (dyn FnMut() -> futures_util::future::BoxFuture<'static, Option<RuntimeEvent>> + Send);
 
 /// One run of the contract.
 #[derive(Debug)]
@@ -196,11 +196,11 @@ impl Contract<'_> {
 
     /// Checks that what happens is told: first that everything must be listed, then the end of a container.
     pub async fn check_events(&self, next: Next<'_>) {
-        assert_eq!(next().await, Some(Happened::Missed));
+        assert_eq!(next().await, Some(RuntimeEvent::Missed));
         let (config, sandbox, id) = self.running("tells", "exit 5").await;
         loop {
             let happened = next().await.expect("events go on");
-            if let Happened::Container { pod_uid, container } = happened
+            if let RuntimeEvent::Container { pod_uid, container } = happened
                 && container.id == id
             {
                 assert_eq!(pod_uid, config.uid);

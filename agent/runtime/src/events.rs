@@ -1,7 +1,7 @@
 //! What happens to containers without our doing, as it happens.
 //!
 //! The source is chosen by asking: containerd's own event stream where the runtime is containerd, CRI's stream where that is
-//! implemented, and otherwise a slow reminder to list. Whatever the source, [`Happened::Missed`] comes first and after every
+//! implemented, and otherwise a slow reminder to list. Whatever the source, [`RuntimeEvent::Missed`] comes first and after every
 //! gap: it tells the receiver to list once, and from then on nothing is lost.
 //!
 //! Starts and removals are the agent's own acts and known from their calls; only ends are events here.
@@ -27,7 +27,7 @@ const REMINDER: Duration = Duration::from_secs(2);
 
 /// Something that happened in the runtime.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Happened {
+pub enum RuntimeEvent {
     /// Events may have been lost, or none were received yet: list.
     Missed,
     /// A container ended; this is how the runtime shows it from now on.
@@ -46,7 +46,7 @@ pub enum Happened {
     },
 }
 
-impl From<Instance> for Happened {
+impl From<Instance> for RuntimeEvent {
     fn from(Instance { pod_uid, kind }: Instance) -> Self {
         match kind {
             InstanceKind::Container(container) => Self::Container { pod_uid, container },
@@ -57,7 +57,7 @@ impl From<Instance> for Happened {
 
 /// Watches the runtime until the receiver is dropped. `containerd_namespace` is where its CRI plugin keeps containers, `k8s.io`.
 #[must_use]
-pub fn watch(runtime: CriRuntime, containerd_namespace: &str) -> mpsc::Receiver<Happened> {
+pub fn watch(runtime: CriRuntime, containerd_namespace: &str) -> mpsc::Receiver<RuntimeEvent> {
     let (send, receive) = mpsc::channel(QUEUE_LEN);
     let namespace = containerd_namespace.to_owned();
     tokio::spawn(async move {
@@ -85,14 +85,14 @@ enum StreamError {
     Unsupported,
 }
 
-async fn follow(runtime: &CriRuntime, namespace: &str, send: &mpsc::Sender<Happened>) {
+async fn follow(runtime: &CriRuntime, namespace: &str, send: &mpsc::Sender<RuntimeEvent>) {
     let [first, longest] = RETRY;
     let mut pause = first;
     loop {
         let started = tokio::time::Instant::now();
         let error = match stream(runtime, namespace, send).await {
             Err(StreamError::Unsupported) => {
-                let _ = send.send(Happened::Missed).await;
+                let _ = send.send(RuntimeEvent::Missed).await;
                 tokio::time::sleep(REMINDER).await;
                 continue;
             }
@@ -113,7 +113,7 @@ async fn follow(runtime: &CriRuntime, namespace: &str, send: &mpsc::Sender<Happe
 async fn stream(
     runtime: &CriRuntime,
     namespace: &str,
-    send: &mpsc::Sender<Happened>,
+    send: &mpsc::Sender<RuntimeEvent>,
 ) -> Result<(), StreamError> {
     let version = runtime.version().await.map_err(StreamError::Version)?;
     if version.name == "containerd" {
@@ -126,7 +126,7 @@ async fn stream(
 /// CRI's own stream, which carries the states themselves.
 async fn cri_stream(
     runtime: &CriRuntime,
-    send: &mpsc::Sender<Happened>,
+    send: &mpsc::Sender<RuntimeEvent>,
 ) -> Result<(), StreamError> {
     let answer = runtime.service().get_container_events(wire::GetEventsRequest {}).await;
     let mut events = match answer {
@@ -136,7 +136,7 @@ async fn cri_stream(
         }
         Err(status) => return Err(StreamError::Subscribe(status)),
     };
-    let _ = send.send(Happened::Missed).await;
+    let _ = send.send(RuntimeEvent::Missed).await;
     while let Some(event) = events.message().await.map_err(StreamError::Read)? {
         if event.container_event_type() != wire::ContainerEventType::ContainerStoppedEvent {
             continue;
@@ -147,9 +147,9 @@ async fn cri_stream(
         let happened = match container {
             Some(status) => {
                 let container = observed::container(sandbox.id, status);
-                Happened::Container { pod_uid, container }
+                RuntimeEvent::Container { pod_uid, container }
             }
-            None => Happened::Sandbox { pod_uid, sandbox: observed::sandbox(sandbox) },
+            None => RuntimeEvent::Sandbox { pod_uid, sandbox: observed::sandbox(sandbox) },
         };
         let _ = send.send(happened).await;
     }

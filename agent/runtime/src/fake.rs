@@ -13,7 +13,7 @@ use agent_pod::spec::{ContainerConfig, ContainerResources, NamespaceScope, Sandb
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc;
 
-use crate::events::Happened;
+use crate::events::RuntimeEvent;
 use crate::runtime::{
     Answer, ContainerUsage, ExecOutput, FilesystemUsage, Image, PodOnNode, Refusal, RefusalKind,
     RegistryLogin, Runtime, RuntimeError, RuntimeHealth, RuntimeVersion, StreamRequest,
@@ -26,7 +26,7 @@ const TICK: i64 = 1_000_000;
 #[derive(Debug)]
 pub struct FakeRuntime {
     state: Mutex<State>,
-    happened: mpsc::UnboundedSender<Happened>,
+    happened: mpsc::UnboundedSender<RuntimeEvent>,
 }
 
 /// A call that changed something, or would have.
@@ -74,9 +74,9 @@ struct FakeContainer {
 impl FakeRuntime {
     /// An empty runtime, and what happens in it; `Missed` comes first.
     #[must_use]
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<Happened>) {
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<RuntimeEvent>) {
         let (happened, receive) = mpsc::unbounded_channel();
-        let _ = happened.send(Happened::Missed);
+        let _ = happened.send(RuntimeEvent::Missed);
         (Self { state: Mutex::default(), happened }, receive)
     }
 
@@ -114,7 +114,7 @@ impl FakeRuntime {
         let container = state.containers.get(id).map(|c| c.seen.clone());
         drop(state);
         if let (Some(pod_uid), Some(container)) = (pod_uid, container) {
-            let _ = self.happened.send(Happened::Container { pod_uid, container });
+            let _ = self.happened.send(RuntimeEvent::Container { pod_uid, container });
         }
     }
 
@@ -123,7 +123,7 @@ impl FakeRuntime {
         let mut state = self.lock();
         let Some(sandbox) = state.sandboxes.get_mut(id) else { return };
         sandbox.seen.ready = false;
-        let happened = Happened::Sandbox {
+        let happened = RuntimeEvent::Sandbox {
             pod_uid: sandbox.config.uid.clone(),
             sandbox: sandbox.seen.clone(),
         };

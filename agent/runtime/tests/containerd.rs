@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use agent_runtime::Runtime as _;
 use agent_runtime::contract::Contract;
 use agent_runtime::cri::CriRuntime;
-use agent_runtime::events::{self, Happened};
+use agent_runtime::events::{self, RuntimeEvent};
 use agent_runtime::image::{ImageFile, ImageTar};
 use agent_runtime::import::{self, Keep};
 use agent_runtime::{pause, test_containerd};
@@ -154,7 +154,7 @@ async fn containerd_tells_what_happens() {
     let killed = kill_task(&containerd, &container);
     let told = loop {
         match next().await.unwrap() {
-            Happened::Container { container: seen, .. } if seen.id == container => {
+            RuntimeEvent::Container { container: seen, .. } if seen.id == container => {
                 break killed.elapsed();
             }
             _ => {}
@@ -164,7 +164,7 @@ async fn containerd_tells_what_happens() {
     kill_task(&containerd, &sandbox);
     loop {
         match next().await.unwrap() {
-            Happened::Sandbox { pod_uid, sandbox: seen } if seen.id == sandbox => {
+            RuntimeEvent::Sandbox { pod_uid, sandbox: seen } if seen.id == sandbox => {
                 assert_eq!((pod_uid, seen.ready), (config.uid.clone(), false));
                 break;
             }
@@ -179,12 +179,12 @@ async fn a_restarted_containerd_is_followed_again() {
     let test = "a_restarted_containerd_is_followed_again";
     let Some(containerd) = Containerd::start(test).await else { return };
     let mut events = events::watch(containerd.runtime.clone(), "k8s.io");
-    assert_eq!(events.recv().await, Some(Happened::Missed));
+    assert_eq!(events.recv().await, Some(RuntimeEvent::Missed));
     containerd.private.stop();
     assert!(containerd.runtime.version().await.unwrap_err().is_unavailable());
     containerd.private.start_again();
     let again = tokio::time::timeout(Duration::from_secs(30), events.recv()).await.unwrap();
-    assert_eq!(again, Some(Happened::Missed));
+    assert_eq!(again, Some(RuntimeEvent::Missed));
     containerd.runtime.version().await.unwrap();
 }
 

@@ -17,7 +17,7 @@ async fn the_runtime_in_memory_keeps_the_contract() {
     contract.check().await;
     // What happened so far is not looked at; a fresh watch begins by saying so.
     while events.recv().now_or_never().is_some() {}
-    let mut first = Some(agent_runtime::events::Happened::Missed);
+    let mut first = Some(agent_runtime::events::RuntimeEvent::Missed);
     let mut next = || {
         let event = first.take().or_else(|| events.recv().now_or_never().flatten());
         std::future::ready(event).boxed()

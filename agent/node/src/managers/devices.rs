@@ -40,7 +40,7 @@ pub type Inventory = BTreeMap<String, Devices>;
 
 /// What a plugin wants a container to have so that it can use its devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outfit {
+pub struct ContainerEdits {
     /// Variables.
     pub env: BTreeMap<String, String>,
     /// Files: path in the container, path on the host, whether read-only.

@@ -8,7 +8,7 @@ use proto_api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
 
 use super::cpus;
-use super::devices::{self, Ask, Ids, Inventory, Outfit};
+use super::devices::{self, Ask, ContainerEdits, Ids, Inventory};
 use super::memory::{self, MemoryGrant, Sizes, View};
 use super::set::IdSet;
 use super::topology::{self, Hints, Machine, Policy, Scope, hints};
@@ -28,11 +28,11 @@ pub struct Grant {
     /// Devices by resource.
     pub devices: BTreeMap<String, Ids>,
     /// What the devices' plugins want it to have, by resource.
-    pub outfits: BTreeMap<String, Outfit>,
+    pub outfits: BTreeMap<String, ContainerEdits>,
 }
 
 /// Everything that is given, by uid of the pod and name of the container.
-pub type Holdings = BTreeMap<String, BTreeMap<String, Grant>>;
+pub type Allocations = BTreeMap<String, BTreeMap<String, Grant>>;
 
 /// What is managed, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct Scene<'a> {
     /// The devices.
     pub inventory: &'a Inventory,
     /// What is given already.
-    pub holdings: &'a Holdings,
+    pub holdings: &'a Allocations,
 }
 
 /// All containers of a pod in the order in which they are given their share, with whether each is over when the next begins.
@@ -75,7 +75,7 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = (bool, &Container)> {
 }
 
 /// The processors that containers without any of their own share.
-pub fn shared_cpus(machine: &Machine, holdings: &Holdings) -> IdSet {
+pub fn shared_cpus(machine: &Machine, holdings: &Allocations) -> IdSet {
     let all: IdSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
     let given = holdings.values().flat_map(BTreeMap::values);
     given.fold(all, |left, grant| left.without(&grant.cpus))

@@ -14,9 +14,9 @@ use super::Bound;
 use crate::config::node::event_rate;
 use crate::node_events::NodeEvents;
 use crate::object_cache::ClusterObjects;
-use crate::pods::Said;
+use crate::pods::PodSourceEvent;
 use crate::reports::ClusterReports;
-use crate::sources::manifests::{Directory, Known, Origin, Teller};
+use crate::sources::manifests::{Directory, Known, ManifestPublisher, Origin};
 use crate::sources::{api, mirrors};
 
 impl Bound {
@@ -68,7 +68,7 @@ impl Bound {
     pub(super) fn start_sources(
         &self,
         cluster: Option<&Cluster>,
-        say: &mpsc::Sender<Said>,
+        say: &mpsc::Sender<PodSourceEvent>,
     ) -> Vec<Source> {
         let names = self.settings.names;
         let mut sources = Vec::new();
@@ -106,7 +106,8 @@ impl Bound {
         let events = cluster.map(|cluster| cluster.events.clone());
         let events = events.unwrap_or_else(|| NodeEvents::new(None, &self.machine.name));
         let (names, node) = (self.settings.names, &self.machine.name);
-        let teller = |origin| Teller::new(origin, known.clone(), events.clone(), names, node);
+        let teller =
+            |origin| ManifestPublisher::new(origin, known.clone(), events.clone(), names, node);
         if let Some((path, period)) = directory {
             tokio::spawn(Directory { path, period }.run(teller(Origin::File)));
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use agent_runtime::cri::CRI_NAMESPACE;
-use agent_runtime::events::Happened;
+use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
 use agent_runtime::{Runtime, events, import, pause};
 use proto_daemon::exit::chain;
@@ -54,7 +54,7 @@ impl Bound {
     }
 
     /// What the runtime has, and its news from before that was asked: nothing happens between the two, and nobody has to ask again.
-    pub(super) async fn runtime_from_now(&self) -> (Vec<PodOnNode>, mpsc::Receiver<Happened>) {
+    pub(super) async fn runtime_from_now(&self) -> (Vec<PodOnNode>, mpsc::Receiver<RuntimeEvent>) {
         let mut news = events::watch(self.runtime.clone(), CRI_NAMESPACE);
         // The first word is to ask for everything, as is done next. One that comes late is passed on.
         if tokio::time::timeout(LISTENING_MAX, news.recv()).await.is_err() {
@@ -78,7 +78,7 @@ impl Bound {
 }
 
 /// The runtime's news, and every few minutes a reminder to look.
-fn with_reminders(mut news: mpsc::Receiver<Happened>) -> mpsc::Receiver<Happened> {
+fn with_reminders(mut news: mpsc::Receiver<RuntimeEvent>) -> mpsc::Receiver<RuntimeEvent> {
     let (send, receive) = mpsc::channel(SAID_LEN);
     tokio::spawn(async move {
         let mut reminder = tokio::time::interval(LOOK_PERIOD);
@@ -87,7 +87,7 @@ fn with_reminders(mut news: mpsc::Receiver<Happened>) -> mpsc::Receiver<Happened
             // Both arms are cancel safe.
             let next = tokio::select! {
                 next = news.recv() => next,
-                _ = reminder.tick() => Some(Happened::Missed),
+                _ = reminder.tick() => Some(RuntimeEvent::Missed),
             };
             let Some(next) = next else { return };
             if send.send(next).await.is_err() {

@@ -70,7 +70,7 @@ pub struct Parts {
     /// Names of the naming profile.
     pub names: &'static Names,
     /// What is short on the node, and whether it is shutting down.
-    pub strain: watch::Sender<Strain>,
+    pub strain: watch::Sender<NodePressure>,
     /// What was done for each pod.
     pub timelines: Timelines,
     /// What is counted.
@@ -87,7 +87,7 @@ pub struct Parts {
 
 /// What keeps pods from beginning on the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Strain {
+pub struct NodePressure {
     /// What is short.
     pub pressure: Pressure,
     /// Whether the node is shutting down.
@@ -96,10 +96,10 @@ pub struct Strain {
 
 /// What the node decided about pods, by uid: reaches each pod's task as a poke, and holds until nothing of the pod is left.
 #[derive(Debug, Default)]
-pub struct Verdicts(Mutex<BTreeMap<String, Sentence>>);
+pub struct Verdicts(Mutex<BTreeMap<String, PodDecision>>);
 
 #[derive(Debug, Default)]
-struct Sentence {
+struct PodDecision {
     verdict: Option<Verdict>,
     /// The pod, from its admission until its task counts it itself.
     promised: Option<Arc<Pod>>,
@@ -341,7 +341,7 @@ fn gone(removed: std::io::Result<()>, path: &Path) -> Result<(), Line> {
 const ENDED_LOOK: Duration = Duration::from_millis(50);
 
 impl Verdicts {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Sentence>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, PodDecision>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -24,8 +24,8 @@ struct Node {
     api: Arc<Api>,
     place: Arc<Place>,
     readiness: Readiness,
-    say: mpsc::Sender<Said>,
-    happen: mpsc::Sender<Happened>,
+    say: mpsc::Sender<PodSourceEvent>,
+    happen: mpsc::Sender<RuntimeEvent>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -72,7 +72,7 @@ impl Node {
         Self { _dir: dir, runtime, api, place, readiness, say, happen, task }
     }
 
-    async fn say(&self, said: Said) {
+    async fn say(&self, said: PodSourceEvent) {
         self.say.send(said).await.expect("pods");
     }
 
@@ -116,13 +116,13 @@ async fn an_edited_static_pod_begins_when_the_old_one_has_ended() {
     let (runtime, _happened) = FakeRuntime::new();
     let node = Node::start(runtime, vec![Source::Static]).await;
     assert!(!node.readiness.is_ready());
-    node.say(Said::Wants(Source::Static, pod("old", "web-node"))).await;
-    node.say(Said::Synced(Source::Static)).await;
+    node.say(PodSourceEvent::Wants(Source::Static, pod("old", "web-node"))).await;
+    node.say(PodSourceEvent::Synced(Source::Static)).await;
     node.runs("the first", &[("old", 1)]).await;
     assert!(node.readiness.is_ready());
     // Both orders of saying it; nothing of the new one is made before the old one is gone.
-    node.say(Said::Wants(Source::Static, pod("new", "web-node"))).await;
-    node.say(Said::Dropped("old".into())).await;
+    node.say(PodSourceEvent::Wants(Source::Static, pod("new", "web-node"))).await;
+    node.say(PodSourceEvent::Dropped("old".into())).await;
     node.runs("the second", &[("old", 0), ("new", 1)]).await;
     let calls = node.runtime.changes();
     let place = |call: &str, nth: usize| {
@@ -131,8 +131,8 @@ async fn an_edited_static_pod_begins_when_the_old_one_has_ended() {
     assert!(place("RemovePodSandbox", 0) < place("RunPodSandbox", 1), "{calls:?}");
 
     // Dropped and wanted again with the same content before its end: another life, not the rest of the old one.
-    node.say(Said::Dropped("new".into())).await;
-    node.say(Said::Wants(Source::Static, pod("new", "web-node"))).await;
+    node.say(PodSourceEvent::Dropped("new".into())).await;
+    node.say(PodSourceEvent::Wants(Source::Static, pod("new", "web-node"))).await;
     for _ in 0..PATIENCE.as_millis() / 10 {
         if node.runtime.changes().iter().filter(|c| c.call == "RunPodSandbox").count() == 3 {
             break;
@@ -148,14 +148,14 @@ async fn pods_that_an_event_gap_hid_are_taken_down_once_all_sources_have_spoken(
     let node = Node::start(runtime, vec![Source::Api, Source::Static]).await;
     // Somebody's remains appear in the runtime behind the agent's back.
     node.runtime.run_sandbox(&sandbox_of("ghost")).await.expect("sandbox");
-    node.happen.send(Happened::Missed).await.expect("pods");
-    node.say(Said::Wants(Source::Api, pod("wanted", "q"))).await;
-    node.say(Said::Synced(Source::Api)).await;
+    node.happen.send(RuntimeEvent::Missed).await.expect("pods");
+    node.say(PodSourceEvent::Wants(Source::Api, pod("wanted", "q"))).await;
+    node.say(PodSourceEvent::Synced(Source::Api)).await;
     node.runs("the wanted one", &[("wanted", 1)]).await;
     let has = async |uid: &str| !node.runtime.pod(uid).await.expect("pod").sandboxes.is_empty();
     assert!(has("ghost").await, "removed before all sources have spoken");
-    node.say(Said::Synced(Source::Static)).await;
-    node.happen.send(Happened::Missed).await.expect("pods");
+    node.say(PodSourceEvent::Synced(Source::Static)).await;
+    node.happen.send(RuntimeEvent::Missed).await.expect("pods");
     for _ in 0..PATIENCE.as_millis() / 10 {
         if !has("ghost").await {
             break;
@@ -182,8 +182,8 @@ fn both_found(dir: &tempfile::TempDir) -> Pods {
         Found { pods: vec![found("new")], records: BTreeMap::from([("old".to_owned(), record)]) };
     let unready = Readiness::default().guard("sources");
     let mut pods = Pods::new(parts, StatusBoard::default(), found, vec![Source::Static], unready);
-    pods.hear(Said::Wants(Source::Static, pod("new", "web-node")));
-    pods.hear(Said::Synced(Source::Static));
+    pods.hear(PodSourceEvent::Wants(Source::Static, pod("new", "web-node")));
+    pods.hear(PodSourceEvent::Synced(Source::Static));
     pods
 }
 
@@ -204,7 +204,7 @@ async fn a_pod_that_runs_already_is_not_taken_down_while_it_waits_for_what_is_le
 
     let dir = tempfile::tempdir().expect("tempdir");
     let mut pods = both_found(&dir);
-    pods.hear(Said::Dropped("new".into()));
+    pods.hear(PodSourceEvent::Dropped("new".into()));
     assert_eq!(held(&pods), [("new", Held::No), ("old", Held::No)]);
 }
 
@@ -227,7 +227,7 @@ async fn what_happened_before_a_source_spoke_is_known_to_the_task() {
     while node.happen.capacity() < node.happen.max_capacity() {
         tokio::task::yield_now().await;
     }
-    node.say(Said::Wants(Source::Api, pod("kept", "p"))).await;
+    node.say(PodSourceEvent::Wants(Source::Api, pod("kept", "p"))).await;
     node.runs("the next instance", &[("kept", 1)]).await;
 }
 
@@ -238,7 +238,7 @@ async fn a_cgroup_of_which_nothing_else_is_left_goes_once_all_sources_have_spoke
     let (runtime, _happened) = FakeRuntime::new();
     let node = Node::start_in(place, runtime, vec![Source::Api]).await;
     assert!(!node.place.is_bare());
-    node.say(Said::Synced(Source::Api)).await;
+    node.say(PodSourceEvent::Synced(Source::Api)).await;
     for _ in 0..PATIENCE.as_millis() / 10 {
         if node.place.is_bare() {
             break;
@@ -263,13 +263,13 @@ async fn what_is_new_is_admitted_when_all_that_was_here_counts() {
     let unready = Readiness::default().guard("sources");
     let sources = vec![Source::Api];
     let mut pods = Pods::new(parts.clone(), StatusBoard::default(), found, sources, unready);
-    pods.hear(Said::Wants(Source::Api, pod("new", "a")));
-    pods.hear(Said::Wants(Source::Api, pod("dropped", "b")));
-    pods.hear(Said::Wants(Source::Api, pod("old", "old")));
-    pods.hear(Said::Dropped("dropped".into()));
+    pods.hear(PodSourceEvent::Wants(Source::Api, pod("new", "a")));
+    pods.hear(PodSourceEvent::Wants(Source::Api, pod("dropped", "b")));
+    pods.hear(PodSourceEvent::Wants(Source::Api, pod("old", "old")));
+    pods.hear(PodSourceEvent::Dropped("dropped".into()));
     assert_eq!(held(&pods), [("old", Held::Yes)]);
     assert_eq!(parts.node_and_load("new").1.pods, 1, "before its task has done anything");
-    pods.hear(Said::Synced(Source::Api));
+    pods.hear(PodSourceEvent::Synced(Source::Api));
     assert_eq!(held(&pods), [("new", Held::Yes), ("old", Held::Yes)]);
 }
 
@@ -302,7 +302,7 @@ async fn processors_are_not_given_away_before_all_sources_have_spoken() {
     let has = || allocator.granted(&pinned, "c").cpus;
     pods.looked(Vec::new());
     assert_eq!(has(), "1", "nobody has said that the pod is gone");
-    pods.hear(Said::Synced(Source::Api));
+    pods.hear(PodSourceEvent::Synced(Source::Api));
     pods.looked(Vec::new());
     assert_eq!(has(), "0-7", "nobody wants it: everybody may use them");
 }

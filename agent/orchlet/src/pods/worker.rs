@@ -28,7 +28,7 @@ use agent_pod::lifecycle::plan;
 use agent_pod::observed::{ContainerSeen, InstanceState, PodSeen, VolumesSeen};
 use agent_pod::plan::{Action, Plan, Stage};
 use agent_pod::record::Memory;
-use agent_runtime::events::Happened;
+use agent_runtime::events::RuntimeEvent;
 use agent_runtime::runtime::PodOnNode;
 use proto_api::core::v1::{Container, Pod, PodStatus};
 use proto_daemon::panics::{self, Panicked};
@@ -49,7 +49,7 @@ use super::probe_worker::{Probing, Verdict};
 use super::shown::Shown;
 use super::termination_message::with_message;
 use crate::clock;
-use crate::journal::{Record, Ticket};
+use crate::journal::{CommitHandle, Record};
 use crate::object_cache::Subscription;
 
 /// What a pod's source says of it now.
@@ -103,7 +103,7 @@ enum Outcome {
 pub struct Worker {
     parts: Arc<Parts>,
     order: watch::Receiver<Order>,
-    news: Arc<Inbox<Happened>>,
+    news: Arc<Inbox<RuntimeEvent>>,
     status_page: TaskStatus,
 
     seen: PodSeen,
@@ -117,9 +117,9 @@ pub struct Worker {
     verdicts: Arc<Inbox<Verdict>>,
     /// What the journal was given last, and its receipt.
     recorded: Arc<Mutex<Option<Memory>>>,
-    ticket: Option<Ticket>,
+    ticket: Option<CommitHandle>,
     /// The receipt of the newest record that says what probes or hooks found.
-    findings: Option<Ticket>,
+    findings: Option<CommitHandle>,
 
     busy: Busy,
     under_way: JoinSet<Result<Finished, Panicked>>,
@@ -155,7 +155,7 @@ impl Worker {
     pub fn new(
         parts: Arc<Parts>,
         order: watch::Receiver<Order>,
-        news: Arc<Inbox<Happened>>,
+        news: Arc<Inbox<RuntimeEvent>>,
         status_page: TaskStatus,
         start: Start,
     ) -> Self {
@@ -480,16 +480,16 @@ impl Worker {
 
     // === what comes back ===
 
-    fn hear(&mut self, news: Happened) {
+    fn hear(&mut self, news: RuntimeEvent) {
         match news {
-            Happened::Container { container, .. } => {
+            RuntimeEvent::Container { container, .. } => {
                 let container = with_message(&self.parts, &self.pod(), container);
                 action_result::instance_changed(&mut self.seen, container);
             }
-            Happened::Sandbox { sandbox, .. } => {
+            RuntimeEvent::Sandbox { sandbox, .. } => {
                 action_result::sandbox_changed(&mut self.seen, sandbox);
             }
-            Happened::Missed => self.look_again = true,
+            RuntimeEvent::Missed => self.look_again = true,
         }
         self.epoch = self.epoch.wrapping_add(1);
     }

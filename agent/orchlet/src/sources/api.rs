@@ -9,7 +9,7 @@ use proto_api::names::Names;
 use proto_client::{Change, Client, ListParams, ObjectKey, Reflector, Store};
 use tokio::sync::{Notify, mpsc};
 
-use crate::pods::Said;
+use crate::pods::PodSourceEvent;
 use crate::sources::mirrors::is_mirror;
 
 /// The pods of this node as a map that follows the server.
@@ -47,7 +47,7 @@ impl Changed {
 pub async fn run(
     store: Store<Pod>,
     changed: Arc<Changed>,
-    said: mpsc::Sender<Said>,
+    said: mpsc::Sender<PodSourceEvent>,
     names: &'static Names,
 ) {
     let mut known: BTreeMap<ObjectKey, Arc<Pod>> = BTreeMap::new();
@@ -71,7 +71,7 @@ pub async fn run(
         }
         if complete && !synced {
             synced = true;
-            if said.send(Said::Synced(Source::Api)).await.is_err() {
+            if said.send(PodSourceEvent::Synced(Source::Api)).await.is_err() {
                 return;
             }
         }
@@ -84,12 +84,16 @@ fn by_uid(pod: Arc<Pod>) -> (String, Arc<Pod>) {
 }
 
 /// What has changed between two maps.
-pub fn news(known: &BTreeMap<String, Arc<Pod>>, now: &BTreeMap<String, Arc<Pod>>) -> Vec<Said> {
-    let dropped = known.keys().filter(|uid| !now.contains_key(*uid)).cloned().map(Said::Dropped);
+pub fn news(
+    known: &BTreeMap<String, Arc<Pod>>,
+    now: &BTreeMap<String, Arc<Pod>>,
+) -> Vec<PodSourceEvent> {
+    let dropped =
+        known.keys().filter(|uid| !now.contains_key(*uid)).cloned().map(PodSourceEvent::Dropped);
     let changed = now
         .iter()
         .filter(|(uid, pod)| known.get(*uid).is_none_or(|before| !Arc::ptr_eq(before, pod)))
-        .map(|(_, pod)| Said::Wants(Source::Api, pod.clone()));
+        .map(|(_, pod)| PodSourceEvent::Wants(Source::Api, pod.clone()));
     dropped.chain(changed).collect()
 }
 
@@ -126,9 +130,9 @@ mod tests {
         let told: Vec<String> = news(&old, &new)
             .into_iter()
             .map(|said| match said {
-                Said::Dropped(uid) => format!("-{uid}"),
-                Said::Wants(_, pod) => format!("+{}", pod.metadata.uid),
-                Said::Synced(_) => "synced".into(),
+                PodSourceEvent::Dropped(uid) => format!("-{uid}"),
+                PodSourceEvent::Wants(_, pod) => format!("+{}", pod.metadata.uid),
+                PodSourceEvent::Synced(_) => "synced".into(),
             })
             .collect();
         assert_eq!(told, ["-a", "+c"]);

@@ -67,7 +67,7 @@ impl Known {
 }
 
 /// A source's way to say which pods it has, and what is wrong with its manifests.
-pub struct Teller {
+pub struct ManifestPublisher {
     /// Which source.
     pub origin: Origin,
     /// What all of them say.
@@ -81,7 +81,7 @@ pub struct Teller {
     faults: Faults,
 }
 
-impl Teller {
+impl ManifestPublisher {
     /// One that has said nothing.
     pub fn new(
         origin: Origin,

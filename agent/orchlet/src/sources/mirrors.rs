@@ -11,7 +11,7 @@ use proto_api::names::Names;
 use proto_client::{Change, Client, DeleteParams, ObjectKey, Store, WriteParams};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::pods::Said;
+use crate::pods::PodSourceEvent;
 use crate::sources::manifests::{Known, StaticPods};
 
 /// Between attempts to bring mirrors up to date.
@@ -73,7 +73,7 @@ pub async fn tell(
     mirrors: Option<Store<Pod>>,
     changed: Arc<Notify>,
     names: &'static Names,
-    said: mpsc::Sender<Said>,
+    said: mpsc::Sender<PodSourceEvent>,
 ) {
     let mut known: BTreeMap<String, Arc<Pod>> = BTreeMap::new();
     let mut synced = false;
@@ -85,17 +85,17 @@ pub async fn tell(
             .map(|(uid, pod)| (uid, shown(&pod, mirrors.as_ref(), names)))
             .collect();
         for uid in known.keys().filter(|uid| !now.contains_key(*uid)) {
-            let _ = said.send(Said::Dropped(uid.clone())).await;
+            let _ = said.send(PodSourceEvent::Dropped(uid.clone())).await;
         }
         for (uid, pod) in &now {
             if known.get(uid) != Some(pod) {
-                let _ = said.send(Said::Wants(Source::Static, pod.clone())).await;
+                let _ = said.send(PodSourceEvent::Wants(Source::Static, pod.clone())).await;
             }
         }
         known = now;
         if !synced && current.is_whole() {
             synced = true;
-            let _ = said.send(Said::Synced(Source::Static)).await;
+            let _ = said.send(PodSourceEvent::Synced(Source::Static)).await;
         }
         // Cancel safe: both only say that it is time to compare.
         tokio::select! {

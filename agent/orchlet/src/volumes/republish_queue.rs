@@ -16,7 +16,7 @@ const RETRY_MIN: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// What is being done again, by uid of the pod.
-pub struct Again<J> {
+pub struct RepublishQueue<J> {
     slots: Arc<Mutex<BTreeMap<String, Slot<J>>>>,
 }
 
@@ -26,20 +26,20 @@ struct Slot<J> {
     task: JoinHandle<()>,
 }
 
-impl<J> Default for Again<J> {
+impl<J> Default for RepublishQueue<J> {
     fn default() -> Self {
         Self { slots: Arc::default() }
     }
 }
 
 /// Nothing is done on behalf of an agent that is gone.
-impl<J> Drop for Again<J> {
+impl<J> Drop for RepublishQueue<J> {
     fn drop(&mut self) {
         lock(&self.slots).values().for_each(|slot| slot.task.abort());
     }
 }
 
-impl<J: Clone + Send + 'static> Again<J> {
+impl<J: Clone + Send + 'static> RepublishQueue<J> {
     /// Does `job`, after the one of this pod that is under way, and until it works; `told` hears of each failure.
     pub fn ask<F>(
         &self,
@@ -107,7 +107,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_newest_is_done_after_the_one_under_way_until_it_works() {
-        let again = Again::default();
+        let again = RepublishQueue::default();
         let done = Arc::new(Mutex::new(Vec::new()));
         let failures = Arc::new(AtomicUsize::new(0));
         let ask = |job: u32| {

@@ -23,7 +23,7 @@ use crate::pods::ports::Line;
 
 /// Where each of them is. Calls that show something take turns.
 #[derive(Debug, Default)]
-pub struct Following(Mutex<BTreeMap<Key, State>>);
+pub struct SubPathRefresher(Mutex<BTreeMap<Key, State>>);
 
 /// Uid of the pod, container, number of its mount.
 type Key = (String, String, usize);
@@ -46,7 +46,7 @@ struct Missed {
     path: String,
 }
 
-impl Following {
+impl SubPathRefresher {
     /// A container is made and is given this part.
     pub fn given(&self, uid: &str, container: &str, index: usize) {
         self.lock().insert((uid.into(), container.into(), index), State::Given(None));
@@ -147,7 +147,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let on_disk = PodVolumes::new(dir.path(), Names::new(Profile::Kubernetes));
         std::fs::create_dir_all(dir.path().join("pods/u")).unwrap();
-        let following = Following::default();
+        let following = SubPathRefresher::default();
         let mount =
             VolumeMount { name: "v".into(), sub_path: "f".into(), ..VolumeMount::default() };
         let container =

@@ -17,7 +17,7 @@ use crate::desired::{
 use crate::observed::{ContainerSeen, Exit, ImageSeen, InstanceState, SandboxSeen};
 use crate::plan::StopWhy;
 use crate::probe::Probes;
-use crate::record::{Doom, Phase};
+use crate::record::{KillReason, Phase};
 
 const BOOT: Duration = Duration::from_secs(1000);
 

@@ -19,7 +19,7 @@ use prost_types::Any;
 use tokio::sync::{Semaphore, mpsc};
 use tonic::transport::Channel;
 
-use super::{Happened, StreamError};
+use super::{RuntimeEvent, StreamError};
 use crate::cri::{CriRuntime, Instance, InstanceKind};
 use crate::import::in_namespace;
 
@@ -39,7 +39,7 @@ const SETTLE_LOOKS_MAX: usize = 128;
 pub(super) async fn stream(
     runtime: &CriRuntime,
     namespace: &str,
-    send: &mpsc::Sender<Happened>,
+    send: &mpsc::Sender<RuntimeEvent>,
 ) -> Result<(), StreamError> {
     let mut client = EventsClient::new(runtime.channel());
     let mut subscriber = client.clone();
@@ -61,7 +61,7 @@ pub(super) async fn stream(
         if !in_force {
             // Whatever the first event is, it proves that we are subscribed.
             in_force = true;
-            let _ = send.send(Happened::Missed).await;
+            let _ = send.send(RuntimeEvent::Missed).await;
         }
         match TaskEvent::read(&event) {
             Some(TaskEvent::OutOfMemory { id }) => {
@@ -87,13 +87,13 @@ pub(super) async fn stream(
 }
 
 /// Tells an exit at once, then waits until CRI shows it and tells what it shows if that differs.
-async fn pass_on(runtime: &CriRuntime, id: &str, exit: Exit, send: &mpsc::Sender<Happened>) {
+async fn pass_on(runtime: &CriRuntime, id: &str, exit: Exit, send: &mpsc::Sender<RuntimeEvent>) {
     let mut told = None;
     for look in 0..SETTLE_LOOKS_MAX {
         match runtime.instance(id).await {
             Ok(Some(instance)) if has_ended(&instance.kind) => {
                 runtime.told_exits().forget(id);
-                let happened = Happened::from(instance);
+                let happened = RuntimeEvent::from(instance);
                 if told.as_ref() != Some(&happened) {
                     let _ = send.send(happened).await;
                 }
@@ -120,7 +120,7 @@ async fn pass_on(runtime: &CriRuntime, id: &str, exit: Exit, send: &mpsc::Sender
 
 /// The exit of a container that CRI still shows running, remembered for whoever looks. A container that CRI shows as created is
 /// being started by a call that has not returned: its caller learns the outcome from that call first. A sandbox waits for CRI.
-fn ahead_of_cri(runtime: &CriRuntime, instance: Instance, exit: &Exit) -> Option<Happened> {
+fn ahead_of_cri(runtime: &CriRuntime, instance: Instance, exit: &Exit) -> Option<RuntimeEvent> {
     let Instance { pod_uid, kind: InstanceKind::Container(container) } = instance else {
         return None;
     };
@@ -128,7 +128,7 @@ fn ahead_of_cri(runtime: &CriRuntime, instance: Instance, exit: &Exit) -> Option
     let exit = Exit { started_at, ..exit.clone() };
     runtime.told_exits().remember(&container.id, exit.clone());
     let container = ContainerSeen { state: InstanceState::Exited(exit), ..container };
-    Some(Happened::Container { pod_uid, container })
+    Some(RuntimeEvent::Container { pod_uid, container })
 }
 
 /// Publishes the marker again and again; ends only with an error.

@@ -38,7 +38,7 @@ fn inventory() -> Inventory {
 }
 
 /// Gives a whole pod its share as the agent does.
-fn give(rules: &Rules, holdings: &mut Holdings, pod: &Pod) -> Result<(), Refusal> {
+fn give(rules: &Rules, holdings: &mut Allocations, pod: &Pod) -> Result<(), Refusal> {
     let (machine, inventory) = (machine(), inventory());
     let mut tried = holdings.clone();
     for (_, container) in containers(pod) {
@@ -54,14 +54,14 @@ fn give(rules: &Rules, holdings: &mut Holdings, pod: &Pod) -> Result<(), Refusal
     Ok(())
 }
 
-fn cpus_of(holdings: &Holdings, uid: &str, container: &str) -> String {
+fn cpus_of(holdings: &Allocations, uid: &str, container: &str) -> String {
     holdings[uid][container].cpus.to_string()
 }
 
 #[test]
 fn containers_get_their_own_and_the_rest_is_shared() {
     let rules = rules(Policy::None, Scope::Container);
-    let mut holdings = Holdings::new();
+    let mut holdings = Allocations::new();
     let pod = pod("a", vec![], vec![container("x", "2", "0"), container("y", "500m", "0")]);
     give(&rules, &mut holdings, &pod).expect("given");
     assert_eq!(cpus_of(&holdings, "a", "x"), "1,5");
@@ -74,7 +74,7 @@ fn containers_get_their_own_and_the_rest_is_shared() {
 #[test]
 fn an_init_containers_share_is_used_again() {
     let rules = rules(Policy::None, Scope::Container);
-    let mut holdings = Holdings::new();
+    let mut holdings = Allocations::new();
     let pod = pod("a", vec![container("i", "4", "2")], vec![container("x", "5", "3")]);
     give(&rules, &mut holdings, &pod).expect("given");
     let [init, main] = ["i", "x"].map(|name| &holdings["a"][name]);
@@ -86,7 +86,7 @@ fn an_init_containers_share_is_used_again() {
 #[test]
 fn everything_lies_on_one_node_or_the_pod_is_refused() {
     let single = rules(Policy::SingleNode, Scope::Container);
-    let mut holdings = Holdings::new();
+    let mut holdings = Allocations::new();
     let near = pod("a", vec![], vec![container("x", "2", "1")]);
     give(&single, &mut holdings, &near).expect("given");
     assert_eq!(cpus_of(&holdings, "a", "x"), "1,5");
@@ -106,7 +106,7 @@ fn everything_lies_on_one_node_or_the_pod_is_refused() {
 #[test]
 fn a_pods_containers_lie_together_when_asked_to() {
     let scoped = rules(Policy::SingleNode, Scope::Pod);
-    let mut holdings = Holdings::new();
+    let mut holdings = Allocations::new();
     let pair = pod("a", vec![], vec![container("x", "2", "0"), container("y", "2", "0")]);
     give(&scoped, &mut holdings, &pair).expect("given");
     let [x, y] = ["x", "y"].map(|name| cpus_of(&holdings, "a", name));
@@ -120,14 +120,14 @@ fn whole_cores_and_too_much() {
     let mut cores = rules(Policy::None, Scope::Container);
     cores.cpus.as_mut().expect("rules").unit = cpus::Unit::Core;
     let odd = pod("a", vec![], vec![container("x", "3", "0")]);
-    let refusal = give(&cores, &mut Holdings::new(), &odd).expect_err("refused");
+    let refusal = give(&cores, &mut Allocations::new(), &odd).expect_err("refused");
     assert_eq!(refusal.reason, "SMTAlignmentError");
     let rules = rules(Policy::None, Scope::Container);
     let large = pod("a", vec![], vec![container("x", "8", "0")]);
-    let refusal = give(&rules, &mut Holdings::new(), &large).expect_err("refused");
+    let refusal = give(&rules, &mut Allocations::new(), &large).expect_err("refused");
     assert_eq!(refusal.reason, "UnexpectedAdmissionError");
     let devices = pod("a", vec![], vec![container("x", "1", "4")]);
-    let refusal = give(&rules, &mut Holdings::new(), &devices).expect_err("refused");
+    let refusal = give(&rules, &mut Allocations::new(), &devices).expect_err("refused");
     assert_eq!(
         refusal.message,
         "Allocate failed due to requested number of devices unavailable for example.com/gpu. \
@@ -143,7 +143,7 @@ proptest! {
         policy in prop::sample::select(vec![Policy::None, Policy::BestEffort, Policy::SingleNode]),
     ) {
         let rules = rules(policy, Scope::Container);
-        let mut holdings = Holdings::new();
+        let mut holdings = Allocations::new();
         for (uid, cpus, gpus, leave) in steps {
             let uid = format!("p{uid}");
             if leave || holdings.contains_key(&uid) {

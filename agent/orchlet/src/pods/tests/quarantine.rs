@@ -164,9 +164,9 @@ async fn a_panic_in_the_handling_of_one_pod_is_that_pods_alone() {
     for at in [Where::Begin, Where::Turn, Where::Operation] {
         let on = Arc::new(AtomicBool::new(true));
         let node = Node::poisoned(at, &on).await;
-        node.say(Said::Wants(Source::Api, with_env("bad"))).await;
-        node.say(Said::Wants(Source::Api, pod("well", "well"))).await;
-        node.say(Said::Synced(Source::Api)).await;
+        node.say(PodSourceEvent::Wants(Source::Api, with_env("bad"))).await;
+        node.say(PodSourceEvent::Wants(Source::Api, pod("well", "well"))).await;
+        node.say(PodSourceEvent::Synced(Source::Api)).await;
         node.until("the other runs", pass_on).await;
         // Once is tried again, twice is not.
         node.until("quarantine", |node| !node.conditions().is_empty()).await;
@@ -179,12 +179,12 @@ async fn a_panic_in_the_handling_of_one_pod_is_that_pods_alone() {
 
         // What is told of it again changes nothing, what is changed in it does.
         on.store(false, Ordering::SeqCst);
-        node.say(Said::Wants(Source::Api, with_env("bad"))).await;
+        node.say(PodSourceEvent::Wants(Source::Api, with_env("bad"))).await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(!node.runtime.is_live("bad"));
         let mut changed = (*with_env("bad")).clone();
         changed.metadata.labels.insert("fixed".into(), "yes".into());
-        node.say(Said::Wants(Source::Api, Arc::new(changed))).await;
+        node.say(PodSourceEvent::Wants(Source::Api, Arc::new(changed))).await;
         node.until("the changed pod runs", |node| node.runtime.is_live("bad")).await;
         assert_eq!(node.conditions(), ["True AgentCrashed", "False AgentCrashed"], "{at:?}");
         assert!(!node.task.is_finished() && pass_on(&node));
@@ -195,25 +195,25 @@ async fn a_panic_in_the_handling_of_one_pod_is_that_pods_alone() {
 async fn what_runs_of_a_pod_that_panics_runs_on_and_ends_with_its_deletion() {
     let on = Arc::new(AtomicBool::new(false));
     let node = Node::poisoned(Where::Turn, &on).await;
-    node.say(Said::Wants(Source::Api, with_env("bad"))).await;
-    node.say(Said::Synced(Source::Api)).await;
+    node.say(PodSourceEvent::Wants(Source::Api, with_env("bad"))).await;
+    node.say(PodSourceEvent::Synced(Source::Api)).await;
     node.until("it runs", |node| node.runtime.is_live("bad")).await;
     let made = node.runtime.live();
     on.store(true, Ordering::SeqCst);
-    node.happen.send(Happened::Missed).await.expect("pods");
+    node.happen.send(RuntimeEvent::Missed).await.expect("pods");
     node.until("quarantine", |node| !node.conditions().is_empty()).await;
     assert_eq!(node.runtime.live(), made, "left as it is");
     let mut deleted = (*with_env("bad")).clone();
     deleted.metadata.deletion_timestamp = Some(Time::from_unix(1));
     deleted.metadata.deletion_grace_period_seconds = Some(1);
-    node.say(Said::Wants(Source::Api, Arc::new(deleted))).await;
+    node.say(PodSourceEvent::Wants(Source::Api, Arc::new(deleted))).await;
     let gone = |node: &Node| !node.api.deleted.lock().expect("lock").is_empty();
     node.until("deleted", gone).await;
     assert!(node.runtime.is_bare() && node.place.is_bare());
-    node.say(Said::Dropped("bad".into())).await;
+    node.say(PodSourceEvent::Dropped("bad".into())).await;
     // Another of its name is another pod.
     on.store(false, Ordering::SeqCst);
-    node.say(Said::Wants(Source::Api, with_env("next"))).await;
+    node.say(PodSourceEvent::Wants(Source::Api, with_env("next"))).await;
     node.until("the next runs", |node| node.runtime.is_live("next")).await;
 }
 
@@ -241,9 +241,9 @@ async fn a_pod_that_ends_the_agent_twice_is_not_handled_by_the_third() {
         let say = node.say.clone();
         async move {
             for uid in ["bad", "well"] {
-                say.send(Said::Wants(Source::Api, pod(uid, uid))).await.expect("pods");
+                say.send(PodSourceEvent::Wants(Source::Api, pod(uid, uid))).await.expect("pods");
             }
-            say.send(Said::Synced(Source::Api)).await.expect("pods");
+            say.send(PodSourceEvent::Synced(Source::Api)).await.expect("pods");
         }
     };
     for _ in 0..2 {
@@ -260,7 +260,7 @@ async fn a_pod_that_ends_the_agent_twice_is_not_handled_by_the_third() {
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(runtime.changes().len(), before, "and nothing is done to it");
     // Its source drops it: taken down by its name alone.
-    node.say(Said::Dropped("bad".into())).await;
+    node.say(PodSourceEvent::Dropped("bad".into())).await;
     node.until("gone", |node| !node.runtime.is_live("bad")).await;
     assert!(runtime.is_live("well"));
 }
@@ -274,9 +274,9 @@ async fn of_two_suspects_one_is_tried_after_the_other() {
     let start = async || {
         let node = Node::after(&path, &runtime, &place).await;
         for uid in ["a", "b", "well"] {
-            node.say(Said::Wants(Source::Api, pod(uid, uid))).await;
+            node.say(PodSourceEvent::Wants(Source::Api, pod(uid, uid))).await;
         }
-        node.say(Said::Synced(Source::Api)).await;
+        node.say(PodSourceEvent::Synced(Source::Api)).await;
         node
     };
     for _ in 0..2 {

@@ -17,7 +17,7 @@ use crate::pods::test_support::{Api, Outside, Place, parts};
 struct World {
     dir: tempfile::TempDir,
     runtime: Arc<FakeRuntime>,
-    happened: tokio::sync::mpsc::UnboundedReceiver<Happened>,
+    happened: tokio::sync::mpsc::UnboundedReceiver<RuntimeEvent>,
     api: Arc<Api>,
     place: Arc<Place>,
     /// How many calls that hang take their turns before the pod comes.
@@ -27,7 +27,7 @@ struct World {
 /// The agent, as far as one pod goes.
 struct Agent {
     order: watch::Sender<Order>,
-    news: Arc<Inbox<Happened>>,
+    news: Arc<Inbox<RuntimeEvent>>,
     journal: Journal,
     task: JoinHandle<Result<(), Panicked>>,
 }
@@ -81,7 +81,7 @@ impl World {
     /// Brings the runtime's news to the task.
     async fn deliver(&mut self, agent: &Agent) {
         while let Ok(happened) = self.happened.try_recv() {
-            agent.news.add(happened, 16, || Happened::Missed);
+            agent.news.add(happened, 16, || RuntimeEvent::Missed);
         }
     }
 

@@ -12,7 +12,7 @@ use proto_api::names::Names;
 use tokio::sync::Notify;
 
 use super::text::{self, Context, MANIFEST_BYTES_MAX};
-use super::{Origin, StaticPods, Teller};
+use super::{ManifestPublisher, Origin, StaticPods};
 
 /// Most manifests in a directory.
 const MANIFESTS_MAX: usize = 500;
@@ -29,7 +29,7 @@ pub struct Directory {
 impl Directory {
     /// Reads the directory whenever it changes, and every period, and says which pods it has. One that cannot be read keeps the pods
     /// that were known: a failing disk must not stop them.
-    pub async fn run(self, mut teller: Teller) {
+    pub async fn run(self, mut teller: ManifestPublisher) {
         let changed = Arc::new(Notify::new());
         // Held for as long as the task runs: dropping it ends the watch.
         let _watcher = watch_directory(&self.path, changed.clone());

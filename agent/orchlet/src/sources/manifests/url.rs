@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::text::{self, Context, MANIFEST_BYTES_MAX};
-use super::{Origin, Teller};
+use super::{ManifestPublisher, Origin};
 
 /// How long an answer may take.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -65,7 +65,7 @@ impl Page {
     }
 
     /// Asks for the page every period, and says which pods it has. One that cannot be had, or is faulty, leaves the pods as they are.
-    pub async fn run(self, mut teller: Teller) {
+    pub async fn run(self, mut teller: ManifestPublisher) {
         let place = self.uri.to_string();
         let mut last = None;
         loop {
@@ -87,7 +87,7 @@ impl Page {
     /// The page's pods; nothing when it is as it was.
     async fn pods(
         &self,
-        teller: &Teller,
+        teller: &ManifestPublisher,
         place: &str,
         last: &mut Option<String>,
     ) -> Result<Option<Vec<proto_api::core::v1::Pod>>, String> {
@@ -204,7 +204,8 @@ mod tests {
         let headers = BTreeMap::from([("X-Token".to_owned(), vec!["t".to_owned()])]);
         let page = Page::new(&url, &headers, Duration::from_millis(10)).expect("a page");
         let (send, mut known) = watch::channel(Known::nothing_of([Origin::Http]));
-        let teller = Teller::new(Origin::Http, send, NodeEvents::new(None, "n"), names(), "n");
+        let teller =
+            ManifestPublisher::new(Origin::Http, send, NodeEvents::new(None, "n"), names(), "n");
         let running = tokio::spawn(page.run(teller));
         until(&mut known, |pods| pods.len() == 1).await;
         let first = known.borrow().pods();

@@ -85,7 +85,7 @@ fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another(
         container: "c".into(),
         id: "c-0".into(),
         deadline: at(6).boot,
-        why: StopWhy::Unhealthy(Doom::Liveness),
+        why: StopWhy::Unhealthy(KillReason::Liveness),
         hook: false,
     };
     assert_eq!((stop.actions.as_slice(), kinds(&stop)), ([expect].as_slice(), vec![]));
@@ -142,7 +142,7 @@ fn a_container_runs_once_its_first_hook_is_done() {
     let next = plan(&pod, &seen, &failed, at(1));
     assert!(matches!(
         next.actions.as_slice(),
-        [Action::StopContainer { why: StopWhy::Unhealthy(Doom::PostStart), .. }]
+        [Action::StopContainer { why: StopWhy::Unhealthy(KillReason::PostStart), .. }]
     ));
     assert_eq!((shown(&next), next.status.phase.as_str()), ((false, Some(false)), "Pending"));
 

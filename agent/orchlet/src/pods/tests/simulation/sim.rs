@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use agent_csi::Drivers;
 use agent_pod::desired::Source;
-use agent_runtime::events::Happened;
+use agent_runtime::events::RuntimeEvent;
 use agent_runtime::fake::FakeRuntime;
 use proto_api::core::v1::Pod;
 use tokio::sync::{Notify, mpsc};
@@ -30,7 +30,7 @@ use super::{extras, volumes};
 use crate::clock;
 use crate::journal::GATHER;
 use crate::journal::simulated::Disk;
-use crate::pods::Said;
+use crate::pods::PodSourceEvent;
 use crate::pods::pod_context::Parts;
 use crate::sources::api::news;
 
@@ -38,7 +38,7 @@ type Pods_ = BTreeMap<String, Arc<Pod>>;
 
 /// Something that will happen.
 enum Due {
-    News(Box<Happened>),
+    News(Box<RuntimeEvent>),
     Missed,
     Write,
     Commit,
@@ -56,8 +56,8 @@ enum Due {
 
 /// A process of the agent.
 struct Agent {
-    said: mpsc::Sender<Said>,
-    news: mpsc::Sender<Happened>,
+    said: mpsc::Sender<PodSourceEvent>,
+    news: mpsc::Sender<RuntimeEvent>,
     task: JoinHandle<()>,
     told: Pods_,
     told_static: Pods_,
@@ -71,7 +71,7 @@ struct Agent {
 pub struct Sim {
     pub world: Shared,
     pub runtime: SharedRuntime,
-    happened: mpsc::UnboundedReceiver<Happened>,
+    happened: mpsc::UnboundedReceiver<RuntimeEvent>,
     disk: Disk,
     given: Arc<Notify>,
     agent: Option<Agent>,
@@ -188,7 +188,7 @@ impl Sim {
         }
     }
 
-    fn hear(&mut self, news: Happened) {
+    fn hear(&mut self, news: RuntimeEvent) {
         let (lost, pause, remind) = {
             let mut world = lock(&self.world);
             let lost = world.fault(12) || world.runtime_away;
@@ -236,7 +236,7 @@ impl Sim {
     fn act(&mut self, what: Due) {
         match what {
             Due::News(news) => self.bring(*news),
-            Due::Missed => self.bring(Happened::Missed),
+            Due::Missed => self.bring(RuntimeEvent::Missed),
             Due::Write => self.write(),
             Due::Commit => self.commit(),
             Due::Tell => self.tell(),
@@ -265,7 +265,7 @@ impl Sim {
         }
     }
 
-    fn bring(&mut self, news: Happened) {
+    fn bring(&mut self, news: RuntimeEvent) {
         if let Some(agent) = &self.agent {
             agent.news.try_send(news).expect("room for news");
         }
@@ -298,17 +298,17 @@ impl Sim {
                 }
             }
         }
-        let say = |said: Said| agent.said.try_send(said).expect("room for what is said");
+        let say = |said: PodSourceEvent| agent.said.try_send(said).expect("room for what is said");
         let statics = mirrored(&self.statics, &agent.told_static, &mut lock(&self.world));
         for said in news(&agent.told_static, &statics) {
             say(match said {
-                Said::Wants(_, pod) => Said::Wants(Source::Static, pod),
+                PodSourceEvent::Wants(_, pod) => PodSourceEvent::Wants(Source::Static, pod),
                 said => said,
             });
         }
         agent.told_static = statics;
         if agent.synced.insert(true) {
-            say(Said::Synced(Source::Static));
+            say(PodSourceEvent::Synced(Source::Static));
         }
         let world = &mut *lock(&self.world);
         if world.api.away {
@@ -318,7 +318,7 @@ impl Sim {
         news(&agent.told, &world.api.pods).into_iter().for_each(say);
         agent.told.clone_from(&world.api.pods);
         if agent.synced.insert(false) {
-            say(Said::Synced(Source::Api));
+            say(PodSourceEvent::Synced(Source::Api));
         }
         agent.view.hear(&world.api.maps, &world.api.secret);
     }

@@ -107,13 +107,12 @@ async fn no_number_of_a_pod_ends_its_task() {
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 while let Ok(news) = happened.try_recv() {
                     let uid = match &news {
-                        Happened::Container { pod_uid, .. } | Happened::Sandbox { pod_uid, .. } => {
-                            pod_uid.clone()
-                        }
-                        Happened::Missed => continue,
+                        RuntimeEvent::Container { pod_uid, .. }
+                        | RuntimeEvent::Sandbox { pod_uid, .. } => pod_uid.clone(),
+                        RuntimeEvent::Missed => continue,
                     };
                     let n: usize = uid.trim_start_matches('u').parse().expect("number");
-                    tasks[n].2.add(news, 64, || Happened::Missed);
+                    tasks[n].2.add(news, 64, || RuntimeEvent::Missed);
                 }
             }
         };

@@ -316,12 +316,8 @@ impl Memory {
         match (kind, good) {
             (ProbeKind::Readiness, good) => health.readiness = Some(good),
             (ProbeKind::Startup, true) => health.startup = Some(true),
-            (ProbeKind::Startup, false) => {
-                health.doomed = health.doomed.or(Some(KillReason::Startup))
-            }
-            (ProbeKind::Liveness, false) => {
-                health.doomed = health.doomed.or(Some(KillReason::Liveness))
-            }
+            (ProbeKind::Startup, false) => _ = health.doomed.get_or_insert(KillReason::Startup),
+            (ProbeKind::Liveness, false) => _ = health.doomed.get_or_insert(KillReason::Liveness),
             (ProbeKind::Liveness, true) => {}
         }
         true
@@ -332,7 +328,7 @@ impl Memory {
         let Some(health) = self.health_of(container, id) else { return };
         health.post_start = PostStart::Done;
         if !worked {
-            health.doomed = health.doomed.or(Some(KillReason::PostStart));
+            health.doomed.get_or_insert(KillReason::PostStart);
         }
     }
 

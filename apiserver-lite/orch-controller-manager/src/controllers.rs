@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use proto_api::meta::v1::ObjectMeta;
 use proto_client::ObjectKey;
-use proto_client::events::correlate::Said;
+use proto_client::events::correlate::EventReport;
 
 use crate::api_writes::{ObjectKind, Write};
 use write_events::WriteEvent;
@@ -38,7 +38,7 @@ pub struct Plan {
     /// When to look again even if nothing changes.
     pub again_in: Option<Duration>,
     /// Events of a plan that was done whole.
-    pub said: Vec<Said>,
+    pub said: Vec<EventReport>,
     /// Events of single writes, by their place among the writes.
     pub events: BTreeMap<usize, WriteEvent>,
     /// Who takes objects over by these writes; they are only made if the server shows that it is not being deleted.

@@ -11,7 +11,7 @@ use proto_api::names::Names;
 use proto_api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use proto_api::selectors::Selector;
 use proto_api::{IntOrString, Time};
-use proto_client::events::correlate::Said;
+use proto_client::events::correlate::EventReport;
 use proto_client::events::{EventKind, reference};
 
 use super::Plan;
@@ -88,7 +88,7 @@ pub fn plan<P: AsRef<Pod>>(
     if next.status != budget.status {
         let tell = |(pod, kind, reason, message): Saying<'_>| {
             let about = pod.map_or_else(|| reference(budget, names), |pod| reference(pod, names));
-            Said { about, kind, reason: reason.into(), message }
+            EventReport { about, kind, reason: reason.into(), message }
         };
         plan.said = said.into_iter().map(tell).collect();
         plan.writes.push(Write::UpdateStatus(next.into()));

@@ -11,7 +11,7 @@ use proto_api::names::Names;
 use proto_api::{MicroTime, Time};
 use proto_client::ObjectKey;
 use proto_client::events::EventKind;
-use proto_client::events::correlate::Said;
+use proto_client::events::correlate::EventReport;
 use serde_json::{Value, json};
 
 use super::Plan;
@@ -55,7 +55,7 @@ impl Heard {
 }
 
 /// The event of a change from what was heard before to what is heard now.
-pub fn news(before: Option<&Heard>, after: Option<&Heard>) -> Option<Said> {
+pub fn news(before: Option<&Heard>, after: Option<&Heard>) -> Option<EventReport> {
     let (heard, reason, message) = match (before, after) {
         (None, None) => return None,
         (None, Some(new)) => {
@@ -75,7 +75,7 @@ pub fn news(before: Option<&Heard>, after: Option<&Heard>) -> Option<Said> {
         (Some(_), Some(_)) => return None,
     };
     let (about, kind) = (heard.about.clone(), EventKind::Normal);
-    Some(Said { about, kind, reason: reason.into(), message })
+    Some(EventReport { about, kind, reason: reason.into(), message })
 }
 
 /// When it is.

@@ -7,7 +7,7 @@ use proto_api::Time;
 use proto_api::core::v1::{Node, ObjectReference, Pod, Taint, Toleration};
 use proto_client::ObjectKey;
 use proto_client::events::EventKind;
-use proto_client::events::correlate::Said;
+use proto_client::events::correlate::EventReport;
 use serde_json::json;
 
 use super::Plan;
@@ -104,7 +104,7 @@ fn on_node(pod: &Pod, node: &Node, now: Clocks) -> Plan {
 }
 
 /// An event about the pod.
-fn said(pod: &Pod, kind: EventKind, reason: &'static str, message: String) -> Said {
+fn said(pod: &Pod, kind: EventKind, reason: &'static str, message: String) -> EventReport {
     let metadata = &pod.metadata;
     let about = ObjectReference {
         api_version: "v1".to_owned(),
@@ -114,7 +114,7 @@ fn said(pod: &Pod, kind: EventKind, reason: &'static str, message: String) -> Sa
         uid: metadata.uid.clone(),
         ..ObjectReference::default()
     };
-    Said { about, kind, reason: reason.into(), message }
+    EventReport { about, kind, reason: reason.into(), message }
 }
 
 /// Whether a user has said that a node that is silent is off: nobody is left there to end its pods.

@@ -29,7 +29,7 @@ use proto_api::names::Names;
 use proto_api::storage::v1::StorageClass;
 use proto_api::{Quantity, Resource};
 use proto_client::ObjectKey;
-use proto_client::events::{EventKind, correlate::Said, reference};
+use proto_client::events::{EventKind, correlate::EventReport, reference};
 use serde_json::{Value, json};
 
 use crate::api_writes::{ObjectKind, Part, Write};
@@ -179,8 +179,13 @@ pub fn say<T: Resource>(
     kind: EventKind,
     reason: &'static str,
     message: impl Into<String>,
-) -> Said {
-    Said { about: reference(object, names), kind, reason: reason.into(), message: message.into() }
+) -> EventReport {
+    EventReport {
+        about: reference(object, names),
+        kind,
+        reason: reason.into(),
+        message: message.into(),
+    }
 }
 
 /// A change of an object that holds only while it is as it was looked at. `fields` may hold more metadata.

@@ -3,7 +3,7 @@
 use proto_api::core::v1::ObjectReference;
 use proto_client::ObjectKey;
 use proto_client::events::EventKind;
-use proto_client::events::correlate::Said;
+use proto_client::events::correlate::EventReport;
 
 /// Longest message of an event, characters; Kubernetes' bound.
 const MESSAGE_MAX: usize = 1024;
@@ -35,7 +35,7 @@ pub enum Act {
 
 impl WriteEvent {
     /// The event of a success; `key` is of the object that was written.
-    pub fn done(&self, key: &ObjectKey) -> Said {
+    pub fn done(&self, key: &ObjectKey) -> EventReport {
         let name = &key.name;
         let (reason, message) = match self.act {
             Act::Create => ("SuccessfulCreate", format!("Created pod: {name}")),
@@ -53,7 +53,7 @@ impl WriteEvent {
     }
 
     /// The event of a failure.
-    pub fn failed(&self, error: &str) -> Option<Said> {
+    pub fn failed(&self, error: &str) -> Option<EventReport> {
         let (reason, message) = match self.act {
             Act::Create => ("FailedCreate", format!("Error creating: {error}")),
             Act::Delete => ("FailedDelete", format!("Error deleting: {error}")),
@@ -65,11 +65,11 @@ impl WriteEvent {
         Some(self.said(EventKind::Warning, reason, message))
     }
 
-    fn said(&self, kind: EventKind, reason: &'static str, mut message: String) -> Said {
+    fn said(&self, kind: EventKind, reason: &'static str, mut message: String) -> EventReport {
         if let Some((end, _)) = message.char_indices().nth(MESSAGE_MAX) {
             message.truncate(end);
         }
-        Said { about: self.about.clone(), kind, reason: reason.into(), message }
+        EventReport { about: self.about.clone(), kind, reason: reason.into(), message }
     }
 }
 

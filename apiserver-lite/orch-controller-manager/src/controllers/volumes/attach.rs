@@ -19,7 +19,7 @@ use proto_api::names::Names;
 use proto_api::storage::v1::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use proto_client::ObjectKey;
 use proto_client::events::EventKind;
-use proto_client::events::correlate::Said;
+use proto_client::events::correlate::EventReport;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
@@ -218,7 +218,12 @@ impl Scene<'_> {
     }
 
     /// Tells each pod once that another node has its volume.
-    fn refusals(&self, volume: &Attachable, pods: &[&Arc<Pod>], memory: &mut Memory) -> Vec<Said> {
+    fn refusals(
+        &self,
+        volume: &Attachable,
+        pods: &[&Arc<Pod>],
+        memory: &mut Memory,
+    ) -> Vec<EventReport> {
         let users = (self.elsewhere)(&volume.volume);
         let mut said = Vec::new();
         for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
@@ -242,7 +247,7 @@ impl Scene<'_> {
         volume: &Attachable,
         pods: &[&Arc<Pod>],
         memory: &mut Memory,
-    ) -> Vec<Said> {
+    ) -> Vec<EventReport> {
         let Some(error) = &attachment.status.attach_error else { return Vec::new() };
         let when = error.time.to_string();
         let mut said = Vec::new();

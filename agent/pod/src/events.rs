@@ -71,7 +71,7 @@ pub fn begun(want: &PodWant, memory: &Memory, action: &Action) -> Option<PodEven
                 StopWhy::PodEnds | StopWhy::SandboxLost | StopWhy::StateUnknown => {
                     format!("Stopping container {container}")
                 }
-                StopWhy::Unhealthy(doom) => unhealthy(want, container, *doom),
+                StopWhy::Unhealthy(reason) => unhealthy(want, container, *reason),
             };
             Some(PodEvent::new(Normal, "Killing", message).at(want, container))
         }
@@ -85,8 +85,8 @@ pub fn begun(want: &PodWant, memory: &Memory, action: &Action) -> Option<PodEven
     }
 }
 
-fn unhealthy(want: &PodWant, container: &str, doom: KillReason) -> String {
-    let probe = match doom {
+fn unhealthy(want: &PodWant, container: &str, reason: KillReason) -> String {
+    let probe = match reason {
         KillReason::Liveness => "liveness",
         KillReason::Startup => "startup",
         KillReason::PostStart => return "FailedPostStartHook".to_owned(),

@@ -25,7 +25,7 @@ use crate::{Identity, OpenError, Revision, Stamp, log::Change};
 
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 const REVISION: TableDefinition<'_, (), u64> = TableDefinition::new("revision");
-/// [`RecordSum`] of the records, and the revision: a page that is damaged is told from what was written.
+/// [`RecordSum`] of the records, and the revision: detects damaged pages.
 const SUM: TableDefinition<'_, (), (u64, u64)> = TableDefinition::new("sum");
 const RECORDS: TableDefinition<'_, &str, (u64, u64, &[u8])> = TableDefinition::new("records");
 

@@ -80,7 +80,13 @@ pub fn run(command: Command) -> Result<ExitCode> {
 async fn act(verb: Verb) -> Result<ExitCode> {
     match verb {
         Verb::Up(flags) => up::up(&flags, &Progress::new()).await.map(drop)?,
-        Verb::Down(place) => down::down(&place.absolute()?, &Progress::new()).await?,
+        Verb::Down(place) => {
+            let dir = place.absolute()?;
+            if Spec::load(&dir)?.is_none() {
+                eprintln!("{} holds no cluster: only what one has left is removed", dir.display());
+            }
+            down::down(&dir, &Progress::new()).await?;
+        }
         Verb::Supervise(place) => supervisor::run(&existing(&place.absolute()?)?).await?,
         Verb::Exec(exec) => return exec_on_node(&exec),
         Verb::NodeNetwork { address, gateway } => {

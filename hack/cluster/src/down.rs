@@ -25,7 +25,6 @@ pub async fn down(dir: &Path, progress: &Progress) -> Result<()> {
         progress.step("end the containers", end_containers(&tag)).await?;
         progress.step("empty the namespaces", end_namespaces(&spec)).await?;
     } else {
-        eprintln!("no cluster is recorded in {}: what one may have left is removed", dir.display());
         progress.step("end the containers", end_containers(&tag)).await?;
     }
     progress.step("remove the network", network::remove_bridge(&format!("orch-{tag}"))).await?;

@@ -280,7 +280,9 @@ impl Drop for InFlight {
         state.now_missing(Reason::Idle);
         if state.session && !state.upgraded {
             state.session = false;
-            inner.owner.open().admission.end_session(inner.id);
+            if !inner.authenticated.load(Ordering::Acquire) {
+                inner.owner.open().admission.end_session(inner.id);
+            }
             inner.session_ended.notify_one();
         }
     }
@@ -316,8 +318,12 @@ impl Connection {
     pub fn authorized(&self) {
         let inner = &self.0;
         let mut state = inner.state();
-        if !state.session {
-            state.session = true;
+        if state.session {
+            return;
+        }
+        state.session = true;
+        // An authenticated connection has its place anyway: its requests do not take the server's one lock.
+        if !inner.authenticated.load(Ordering::Acquire) {
             inner.owner.open().admission.begin_session(inner.id);
         }
     }

@@ -76,8 +76,8 @@ pub(super) fn timeout(query: &Query) -> Result<Option<Duration>, ApiError> {
 /// Starts a watch.
 ///
 /// # Errors
-/// 400 and 422 for parameters that contradict each other, 504 for a revision that has not happened. A revision that is
-/// gone is told inside the stream, as Kubernetes' clients expect.
+/// 400 and 422 for parameters that contradict each other, 504 for a revision that has not happened. A revision that was
+/// compacted is an `ERROR` event (410) inside the stream, as Kubernetes' clients expect.
 pub async fn watch(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
     let selection = Selection::parse(call)?;
     let from = revision(call.query)?;

@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn a_new_one_outlives_as_many_further_ones_as_there_are_places() {
         let mut admission = Admission::new(BOUNDS);
-        // Places that a stranger took before, from as many addresses as it has.
+        // One client has filled all places from several addresses.
         for number in 0..8 {
             admission.admit(peer(number));
         }

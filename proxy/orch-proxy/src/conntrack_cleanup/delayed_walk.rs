@@ -1,7 +1,7 @@
 //! Walks through the kernel's connections: at once for flows that were answered, later for those that were not.
 //!
-//! A flow without an answer is a question under way, or one that nobody answers. Deleted too early, the answer of an
-//! endpoint that drains finds no way back; left for a while, it harms nobody: its next packet is reported by the stale flow log.
+//! An unreplied flow may still get its reply from an endpoint that drains: deleted at once, that reply would not be translated
+//! back. Kept for a while it does no harm: the stale flow log reports its next packet.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};

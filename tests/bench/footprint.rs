@@ -1,4 +1,4 @@
-//! Memory and CPU of each of our programs.
+//! Memory and CPU of each program of a cluster, beside the budgets of an idle node.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,12 +11,17 @@ use cluster::{programs, supervisor};
 
 use crate::report::Report;
 
-/// How long the cluster is left alone.
+/// How long an idle cluster is observed.
 const IDLE: Duration = Duration::from_secs(30);
-/// Between two samples meanwhile.
+/// Between two samples of it.
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The programs of a cluster of ours with their process ids; containerd is not ours.
+/// Largest mean memory of an idle orchlet.
+const ORCHLET_BUDGET: Memory = Memory { pss_kb: 15_000, private_dirty_kb: 4_000 };
+/// Largest mean memory of all programs of an idle node together.
+const ALL_BUDGET: Memory = Memory { pss_kb: 60_000, private_dirty_kb: 20_000 };
+
+/// The programs of a cluster with their process ids, without containerd.
 pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
     programs::programs(spec)
         .into_iter()
@@ -25,19 +30,24 @@ pub fn ours(spec: &Spec) -> Vec<(String, i32)> {
         .collect()
 }
 
-/// One row a program, and their sum.
+/// One row a program, and their sum. For an idle node without pods: rows are compared with the budgets.
 pub async fn measure(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
-    let (used, share) = rows(programs, report).await?;
-    report.text("idle: all on one node", row(&used, share));
+    let budget = |name: &str| name.starts_with("orchlet").then_some(ORCHLET_BUDGET);
+    let (used, share) = rows(programs, budget, report).await?;
+    report.text("idle: all on one node", row(&used, share, Some(ALL_BUDGET)));
     Ok(())
 }
 
 /// One row a program.
 pub async fn each(programs: &[(String, i32)], report: &mut Report) -> Result<()> {
-    rows(programs, report).await.map(drop)
+    rows(programs, |_| None, report).await.map(drop)
 }
 
-async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(Vec<Memory>, f64)> {
+async fn rows(
+    programs: &[(String, i32)],
+    budget: impl Fn(&str) -> Option<Memory>,
+    report: &mut Report,
+) -> Result<(Vec<Memory>, f64)> {
     let began = Instant::now();
     let before: Vec<Duration> = programs.iter().map(|(_, pid)| cpu(*pid)).collect::<Result<_>>()?;
     let mut samples: Vec<Vec<Memory>> = Vec::new();
@@ -51,20 +61,25 @@ async fn rows(programs: &[(String, i32)], report: &mut Report) -> Result<(Vec<Me
         let used: Vec<Memory> = samples.iter().map(|sample| sample[at]).collect();
         let share = cpu(*pid)?.saturating_sub(before).as_secs_f64() / took.as_secs_f64() * 100.0;
         all_cpu += share;
-        report.text(&format!("idle: {name}"), row(&used, share));
+        report.text(&format!("idle: {name}"), row(&used, share, budget(name)));
     }
     let all = samples.iter().map(|sample| sample.iter().copied().sum()).collect();
     Ok((all, all_cpu))
 }
 
-/// The mean over all samples, and the largest share of memory in one of them.
-fn row(samples: &[Memory], share: f64) -> String {
+/// The mean over all samples, its budget, and the largest proportional set size in one of them.
+fn row(samples: &[Memory], share: f64, budget: Option<Memory>) -> String {
     let all: Memory = samples.iter().copied().sum();
     let count = u64::try_from(samples.len().max(1)).unwrap_or(1);
     let mean =
         Memory { pss_kb: all.pss_kb / count, private_dirty_kb: all.private_dirty_kb / count };
     let most = samples.iter().map(|sample| sample.pss_kb).max().unwrap_or_default();
-    format!("{mean}, at most {:.1} MB   CPU {share:5.2} % of a core", mb(most))
+    let budget = match budget {
+        Some(budget) if mean.exceeds(budget) => format!("   OVER BUDGET of {budget}"),
+        Some(budget) => format!("   budget {budget}"),
+        None => String::new(),
+    };
+    format!("{mean}, at most {:.1} MB   CPU {share:5.2} % of a core{budget}", mb(most))
 }
 
 fn mb(kb: u64) -> f64 {
@@ -74,7 +89,7 @@ fn mb(kb: u64) -> f64 {
 /// Memory of a process, see proc_pid_smaps(5).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Memory {
-    /// Proportional set size: pages that n processes share count a n-th each.
+    /// Proportional set size: a page that n processes share counts as an n-th of a page.
     pss_kb: u64,
     /// Pages that only this process has and that no file holds.
     private_dirty_kb: u64,
@@ -91,6 +106,10 @@ impl Memory {
         };
         Ok(Memory { pss_kb: field("Pss:")?, private_dirty_kb: field("Private_Dirty:")? })
     }
+
+    fn exceeds(self, budget: Memory) -> bool {
+        self.pss_kb > budget.pss_kb || self.private_dirty_kb > budget.private_dirty_kb
+    }
 }
 
 impl Sum for Memory {
@@ -105,7 +124,7 @@ impl Sum for Memory {
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (pss, dirty) = (mb(self.pss_kb), mb(self.private_dirty_kb));
-        write!(f, "PSS {pss:6.1} MB, private dirty {dirty:.1} MB")
+        write!(f, "PSS {pss:.1} MB, private dirty {dirty:.1} MB")
     }
 }
 

@@ -39,7 +39,7 @@ pub fn measure_all(sizes: &[u32], roads: Option<&Roads>) {
         "add/remove ep",
         "add/remove svc",
         "bulk ep/s",
-        "RSS MiB",
+        "PSS MiB",
         "kernel B/svc or ep"
     );
     sizes.iter().for_each(|services| measure(*services, group.as_ref()));
@@ -133,13 +133,13 @@ fn measure(services: u32, group: Option<&Group>) {
     let things = u64::from(services * (1 + ENDPOINTS));
     let held = held.map_or("not known".to_owned(), |bytes| (bytes / things).to_string());
     proto_daemon::runtime::trim_heap();
-    let rss = crate::program::resident_mib(std::process::id()).0;
+    let pss = crate::program::memory_mib(std::process::id()).pss;
     let (replace, whole) = replace(&mut bench, services);
     let grow = grow(&mut bench, services);
     let come = come(&mut bench, services);
     let bulk = bulk(&mut bench, services);
     println!(
-        "{services:>9} {:>7.1} ms {:>7.1} ms {:>16} {:>16} {:>16} {:>16} {bulk:>12.0} {rss:>9.1} {held:>20}",
+        "{services:>9} {:>7.1} ms {:>7.1} ms {:>16} {:>16} {:>16} {:>16} {bulk:>12.0} {pss:>9.1} {held:>20}",
         compiled.as_secs_f64() * 1e3,
         committed.as_secs_f64() * 1e3,
         quantiles(replace),

@@ -103,15 +103,25 @@ pub fn last_change(session: &mut Session<Socket>, long: Duration) -> Option<Inst
     last
 }
 
-/// Resident memory of a process in MiB, and its part that no file stands behind.
-pub fn resident_mib(process: u32) -> (f64, f64) {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+/// Memory of a process in MiB, see proc_pid_smaps(5).
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Proportional set size: a page that n processes share counts as an n-th of a page.
+    pub pss: f64,
+    /// Pages that only this process has and that no file holds.
+    pub private_dirty: f64,
+}
+
+/// Memory of a process; zero if it has ended.
+pub fn memory_mib(process: u32) -> Memory {
+    let rollup =
+        std::fs::read_to_string(format!("/proc/{process}/smaps_rollup")).unwrap_or_default();
     let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|line| line.split_whitespace().next());
         kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or_default() / 1024.0
     };
-    (field("VmRSS:"), field("RssAnon:"))
+    Memory { pss: field("Pss:"), private_dirty: field("Private_Dirty:") }
 }
 
 /// Processor time of a process and the ones that it started and that have ended.

@@ -11,7 +11,7 @@ use proxy_kernel::{Session, Socket};
 use crate::api::{self, Api};
 use crate::packets::{self, Roads};
 use crate::plane::{quantiles, scatter};
-use crate::program::{PATIENCE, Program, last_change, processor_time, quiet, resident_mib};
+use crate::program::{PATIENCE, Program, last_change, memory_mib, processor_time, quiet};
 use crate::watch;
 
 /// Services, with three endpoints each.
@@ -28,7 +28,7 @@ pub fn measure(peer: &Path, flags: &[String], roads: &Roads) {
     println!("{SERVICES} services of {ENDPOINTS}: ours and {}", peer.display());
     println!(
         "{:<22} {:>16} {:>30} {:>18} {:>9}",
-        "program", "start to loaded", "written to committed p50/p99", "CPU of a change", "RSS MiB"
+        "program", "start to loaded", "written to committed p50/p99", "CPU of a change", "PSS MiB"
     );
     if let Some(ours) = Program::ours() {
         measure_program("orch-proxy", &ours, roads);
@@ -76,7 +76,7 @@ fn measure_program(name: &str, program: &Program, roads: &Roads) {
         answered.as_secs_f64() * 1e3,
         quantiles(times),
         busy.as_secs_f64() * 1e3,
-        resident_mib(child.id()).0,
+        memory_mib(child.id()).pss,
     );
     packets::head();
     roads.measure(name, SERVICES);

@@ -14,7 +14,7 @@ use proxy_netfilter::nft::Family;
 use crate::api::{self, Api};
 use crate::network::{Processors, keep_to};
 use crate::plane::{quantiles, scatter};
-use crate::program::{PATIENCE, Program, quiet, resident_mib};
+use crate::program::{PATIENCE, Program, memory_mib, quiet};
 
 /// Changes that are timed.
 const ROUNDS: u32 = 2000;
@@ -35,8 +35,8 @@ pub fn measure_all(sizes: &[u32]) {
         "start to loaded",
         "socket to commit p50/99",
         "10,000 at once",
-        "RSS MiB",
-        "of it anon MiB"
+        "PSS MiB",
+        "priv dirty MiB"
     );
     sizes.iter().for_each(|services| measure(&program, *services, 3, false));
     measure(&program, 30_000, 4, false);
@@ -111,13 +111,15 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     others(Processors::All);
     keep_to(gettid(), Processors::All);
     let burst = burst(&api, &mut session, services, endpoints);
-    let (rss, anonymous) = resident_mib(child.id());
+    let memory = memory_mib(child.id());
     println!(
-        "{services:>9} {endpoints:>4} {:>4} {:>13.0} ms {:>24} {:>12.0} ms {rss:>8.1} {anonymous:>14.1}",
+        "{services:>9} {endpoints:>4} {:>4} {:>13.0} ms {:>24} {:>12.0} ms {:>8.1} {:>14.1}",
         if naming { "yes" } else { "" },
         loaded.as_secs_f64() * 1e3,
         quantiles(times),
         burst.as_secs_f64() * 1e3,
+        memory.pss,
+        memory.private_dirty,
     );
     program.end(child, &path);
     std::fs::remove_file(&path).unwrap();

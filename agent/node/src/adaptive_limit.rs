@@ -1,75 +1,74 @@
-//! How many calls that make pods the runtime is given at a time.
+//! An adaptive limit on concurrent runtime calls that create pods.
 //!
-//! Given one at a time a machine idles; given all at once they are in each other's way, and every pod is late instead of the last one.
-//! The right number is that at which a few calls wait inside the runtime: then it always has something to do. How many wait is seen
-//! from outside: of `n` calls in flight that take `took`, where one alone takes `base`, about `n * (1 - base / took)` wait. (That is
-//! how TCP Vegas finds its window.)
+//! Calls made one at a time leave the machine idle; calls made all at once contend, and every pod is late instead of the last
+//! one. The right limit lets a few calls wait inside the runtime, so that it always has work. Their number is estimated from
+//! outside: of `n` calls in flight that take `took`, where a single call takes `base`, about `n * (1 - base / took)` wait, as in
+//! the window estimate of TCP Vegas.
 
 use std::time::Duration;
 
-/// What a call makes; each kind takes its own time.
+/// The kind of a call; each kind has its own duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Turn {
-    /// Starts a container. What is nearly done is done first.
+    /// Starts a container; served first, because it completes a pod.
     Start,
-    /// Makes a container.
+    /// Creates a container.
     Create,
-    /// Makes a sandbox.
+    /// Creates a sandbox.
     Sandbox,
 }
 
 impl Turn {
-    /// All kinds, the most urgent first.
+    /// All kinds, most urgent first.
     pub const ALL: [Turn; 3] = [Turn::Start, Turn::Create, Turn::Sandbox];
 }
 
-/// Fewest calls at a time: one that hangs must not hold up all others.
+/// Lower bound of the limit: a call that hangs must not block all others.
 const LEAST: usize = 2;
-/// Most calls at a time.
+/// Upper bound of the limit.
 const MOST: usize = 64;
-/// With fewer calls waiting inside the runtime the number grows. Tried with one runtime and two processors
-/// (`tests/results/bursts.md`): from eight calls at a time to sixteen the rate is the same while the processors are all there is to wait
-/// for, and rises when a disk is.
+/// The limit grows while fewer calls wait inside the runtime. Measured with one runtime on two CPUs (`tests/results/bursts.md`):
+/// between 8 and 16 concurrent calls the rate is constant while the CPUs are the bottleneck and rises when a disk is.
 const TOO_FEW_WAIT: f64 = 8.0;
-/// With more it shrinks.
+/// The limit shrinks while more calls wait inside the runtime.
 const TOO_MANY_WAIT: f64 = 14.0;
-/// Calls at a time for each processor, before anything is known.
+/// Initial limit per CPU.
 const FIRST: usize = 6;
-/// The share that one more lone call has in what a lone call is known to take. Only these can raise it: a machine that has become
-/// slower is noticed in quiet times, and a burst of any length teaches nothing wrong.
+/// Weight of a new measurement of a single call in `base`. Only calls made alone can raise `base`: a slower machine is noticed in
+/// quiet times, and a burst of any length cannot distort it.
 const LEARNED: f64 = 1.0 / 8.0;
 
-/// The number of calls at a time, and what it was learned from.
+/// The limit, and the measurements it is derived from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Width {
     now: usize,
-    /// Seconds that a call takes alone, by kind.
+    /// Seconds that a single call takes, by kind.
     base: [Option<f64>; Turn::ALL.len()],
-    /// Calls since the number was last looked at, and how many waited, summed up.
+    /// Calls since the last adaptation, and the sum of the numbers of waiting calls.
     calls: usize,
     waited: f64,
-    /// Whether somebody had to wait for a turn meanwhile.
+    /// Whether a call had to wait for the limit since then.
     wanted: bool,
 }
 
 impl Width {
-    /// For a machine with so many processors, of whose runtime nothing is known.
+    /// Initial limit for a machine with this number of CPUs.
     pub fn new(processors: usize) -> Self {
         let now = processors.saturating_mul(FIRST).clamp(LEAST, MOST);
         Self { now, base: [None; Turn::ALL.len()], calls: 0, waited: 0.0, wanted: false }
     }
 
-    /// How many calls may be in flight.
+    /// The limit on calls in flight.
     pub fn now(&self) -> usize {
         self.now
     }
 
-    /// Somebody has to wait for a turn: only then more turns would change anything.
+    /// Records that a call had to wait; without demand the limit does not grow.
     pub fn wanted(&mut self) {
         self.wanted = true;
     }
 
-    /// A call has worked, and took so long while `in_flight` were in flight, itself included.
+    /// Records a successful call that took `took` while `in_flight` calls, including itself, were in flight.
     pub fn ended(&mut self, turn: Turn, took: Duration, in_flight: usize) {
         let took = took.as_secs_f64().max(1e-6);
         let Some(base) = self.base.get_mut(turn as usize) else { return };
@@ -101,7 +100,7 @@ impl Width {
 mod tests {
     use super::*;
 
-    /// Calls on a machine whose processors share `in_flight` calls fairly, each of which also waits for a disk half of its time.
+    /// Model: `in_flight` calls share the CPUs fairly, and each spends half of its time waiting for a disk.
     fn took(processors: usize, in_flight: usize) -> Duration {
         let own = Duration::from_millis(10);
         let share = (in_flight as f64 / 2.0 / processors as f64).max(1.0);
@@ -123,7 +122,7 @@ mod tests {
         for processors in [1, 2, 4, 8, 16] {
             for start in [LEAST, 8, MOST] {
                 let width = settled(processors, start);
-                // Calls a second, of the most that are possible.
+                // Calls per second, relative to the maximum.
                 let rate = |n: usize| n as f64 / took(processors, n).as_secs_f64();
                 let best = (LEAST..=MOST).map(rate).fold(0.0, f64::max);
                 assert!(rate(width) > 0.6 * best, "{processors}: {width} of {start}");

@@ -1,4 +1,4 @@
-//! Whether a pod may run on this node. Asked once in a pod's life; the answer is never taken back.
+//! Admission: whether a pod may run on this node. Decided once per pod and final.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -8,27 +8,27 @@ use proto_api::core::v1::{
 
 use crate::resources::{Amounts, PODS, add, capacity, requests};
 
-/// A refusal: reason and message of the failed pod.
+/// A rejection: reason and message of the failed pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Short reason, such as `OutOfcpu` or `NodeAffinity`.
+    /// Reason, such as `OutOfcpu` or `NodeAffinity`.
     pub reason: String,
-    /// Text for users.
+    /// Message for users.
     pub message: String,
 }
 
-/// What pods already accepted take.
+/// Resources taken by the pods already admitted.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     /// Number of pods.
     pub pods: i64,
     /// Sum of their requests.
     pub requests: Amounts,
-    /// Host ports they hold.
+    /// Host ports in use.
     pub host_ports: Vec<HostPort>,
 }
 
-/// A port of the host.
+/// A host port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPort {
     /// Address; empty for all.
@@ -49,7 +49,7 @@ impl HostPort {
 }
 
 impl Load {
-    /// Adds a pod that was accepted and is not over.
+    /// Adds an admitted pod that has not ended.
     pub fn add(&mut self, pod: &Pod) {
         self.pods = self.pods.saturating_add(1);
         add(&mut self.requests, &requests(pod));
@@ -57,7 +57,7 @@ impl Load {
     }
 }
 
-/// Host ports of a pod. On the host's network every port of a container is one.
+/// Host ports of a pod. On the host network every container port is a host port.
 pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
     let ports = pod.spec.containers.iter().flat_map(|c| &c.ports);
     ports
@@ -70,10 +70,10 @@ pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
         .collect()
 }
 
-/// Decides about a pod. `is_static` pods are not kept away by taints.
+/// Decides on a pod. Taints do not reject static pods (`is_static`).
 ///
 /// # Errors
-/// The first refusal in the order resources, ports, node selection, taints.
+/// The first rejection, in the order resources, ports, node selector and affinity, taints.
 pub fn admit(pod: &Pod, node: &Node, load: &Load, is_static: bool) -> Result<(), Refusal> {
     fits(pod, &node.status.allocatable, load)?;
     if host_ports(pod).iter().any(|port| load.host_ports.iter().any(|held| port.clashes(held))) {
@@ -119,7 +119,7 @@ fn out_of(resource: &str, requested: i64, used: i64, capacity: i64) -> Refusal {
     }
 }
 
-/// Whether the pod's node selector and required node affinity choose this node.
+/// Whether the pod's node selector and required node affinity match this node.
 fn selects(pod: &Pod, node: &Node) -> bool {
     let labels = &node.metadata.labels;
     let selector = &pod.spec.node_selector;
@@ -132,7 +132,7 @@ fn selects(pod: &Pod, node: &Node) -> bool {
     required.is_none_or(|r| r.node_selector_terms.iter().any(|term| term_selects(term, node)))
 }
 
-/// A term without any requirement selects nothing.
+/// Whether a term matches the node; a term without requirements matches none.
 fn term_selects(term: &NodeSelectorTerm, node: &Node) -> bool {
     let label = |r: &NodeSelectorRequirement| {
         requirement_holds(r, node.metadata.labels.get(&r.key).map(String::as_str))
@@ -163,7 +163,7 @@ fn requirement_holds(requirement: &NodeSelectorRequirement, value: Option<&str>)
     }
 }
 
-/// Whether every taint that would evict the pod is tolerated. The other effects are the scheduler's business.
+/// Whether every `NoExecute` taint is tolerated. The scheduler handles the other effects.
 fn tolerates(tolerations: &[Toleration], taints: &[Taint]) -> bool {
     let evicting = taints.iter().filter(|t| t.effect == "NoExecute");
     evicting.into_iter().all(|taint| tolerations.iter().any(|t| tolerates_taint(t, taint)))

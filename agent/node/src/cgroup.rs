@@ -1,7 +1,7 @@
-//! The cgroup tree of the node's pods: names and values, for both cgroup versions and both ways of naming.
+//! The cgroup tree of the node's pods: names and limits for both cgroup versions and both drivers.
 //!
 //! ```text
-//! <root>/kubepods                      all pods: what may be allocated
+//! <root>/kubepods                      all pods: the node's allocatable resources
 //!        ├── pod<uid>                  guaranteed
 //!        ├── burstable/pod<uid>
 //!        └── besteffort/pod<uid>
@@ -17,30 +17,30 @@ use proto_api::core::v1::{Container, Pod};
 use crate::qos::{QosClass, qos_class};
 use crate::resources::{Amounts, CPU, HUGE_PAGES, MEMORY, PID, all_limited, limits, requests};
 
-/// Weight of something that asked for no CPU.
+/// CPU weight without a CPU request.
 pub const SHARES_MIN: u64 = 2;
-/// Largest weight of cgroup v1.
+/// Largest CPU weight in cgroup v1.
 pub const SHARES_MAX: u64 = 262_144;
 /// Period of CPU quotas in microseconds.
 pub const QUOTA_PERIOD_US: u64 = 100_000;
-/// Smallest quota that the kernel takes, in microseconds.
+/// Smallest quota that the kernel accepts, in microseconds.
 const QUOTA_MIN_US: u64 = 1_000;
 
-/// Who manages the tree, which decides how its directories are called.
+/// The cgroup driver, which determines the names of directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// Plain directories.
+    /// cgroupfs: plain directories.
     Cgroupfs,
-    /// Slices of systemd.
+    /// systemd: slices.
     Systemd,
 }
 
-/// A place in the tree: a list of plain names from the cgroup root.
+/// A cgroup: the names on its path from the root.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CgroupName(Vec<String>);
 
 impl CgroupName {
-    /// The place of all pods below `root` (`/` or a path of plain names).
+    /// The cgroup of all pods below `root` (`/` or a path of plain names).
     pub fn pods(root: &str) -> Self {
         let mut parts: Vec<String> =
             root.split('/').filter(|p| !p.is_empty()).map(str::to_owned).collect();
@@ -48,7 +48,7 @@ impl CgroupName {
         Self(parts)
     }
 
-    /// The place of a class; guaranteed pods lie directly below all pods.
+    /// The cgroup of a QoS class; guaranteed pods are directly below the cgroup of all pods.
     pub fn class(root: &str, class: QosClass) -> Self {
         let pods = Self::pods(root);
         match class {
@@ -58,12 +58,12 @@ impl CgroupName {
         }
     }
 
-    /// The place of one pod.
+    /// The cgroup of a pod.
     pub fn pod(root: &str, class: QosClass, uid: &str) -> Self {
         Self::class(root, class).child(&format!("pod{uid}"))
     }
 
-    /// The uid of the pod whose cgroup is the directory `child` of the place of its class; `None` when that is no pod's.
+    /// Uid of the pod whose cgroup is the directory `child` of its class; `None` if that is not a pod's cgroup.
     pub fn uid_of(root: &str, class: QosClass, driver: Driver, child: &str) -> Option<String> {
         let uid = match driver {
             Driver::Cgroupfs => child.strip_prefix("pod")?.to_owned(),
@@ -71,7 +71,7 @@ impl CgroupName {
                 let above = Self::class(root, class).parent(driver);
                 let pod =
                     child.strip_suffix(".slice")?.strip_prefix(above.strip_suffix(".slice")?)?;
-                // Uids have no `_` of their own.
+                // Uids contain no `_`.
                 pod.strip_prefix("-pod")?.replace('_', "-")
             }
         };
@@ -83,7 +83,7 @@ impl CgroupName {
         self
     }
 
-    /// Path below the mount point of a hierarchy, starting with `/`.
+    /// Path below the mount point of a hierarchy, with a leading `/`.
     pub fn path(&self, driver: Driver) -> String {
         match driver {
             Driver::Cgroupfs => format!("/{}", self.0.join("/")),
@@ -94,7 +94,7 @@ impl CgroupName {
         }
     }
 
-    /// What the runtime is given as the parent of a sandbox: a path, or the name of the innermost slice.
+    /// The sandbox's `cgroup_parent` in CRI: a path, or the name of the innermost slice.
     pub fn parent(&self, driver: Driver) -> String {
         match driver {
             Driver::Cgroupfs => self.path(driver),
@@ -103,35 +103,35 @@ impl CgroupName {
     }
 }
 
-/// Name of the slice for a list of plain names: systemd reads `-` as the separator, so those inside a name become `_`.
+/// Slice name for a list of names. systemd uses `-` as separator, so `-` inside a name becomes `_`.
 fn slice(parts: &[String]) -> String {
     let escaped: Vec<String> = parts.iter().map(|p| p.replace('-', "_")).collect();
     format!("{}.slice", escaped.join("-"))
 }
 
-/// Values of one cgroup; `None` leaves the kernel's default.
+/// Limits of a cgroup; `None` keeps the kernel's default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupLimits {
-    /// Weight on the scale of cgroup v1, 2 to 262144.
+    /// CPU weight on the scale of cgroup v1, 2 to 262144.
     pub cpu_shares: Option<u64>,
-    /// CPU time in microseconds for each period.
+    /// CPU quota in microseconds per period.
     pub cpu_quota_us: Option<u64>,
-    /// The period; [`QUOTA_PERIOD_US`] by default.
+    /// Length of the period in microseconds; [`QUOTA_PERIOD_US`] by default.
     pub cpu_period_us: Option<u64>,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory_bytes: Option<u64>,
     /// Number of processes and threads.
     pub pids: Option<u64>,
-    /// Bytes of huge pages by page size in bytes; a size that is not named gets none.
+    /// Huge pages in bytes by page size in bytes; 0 for sizes not listed.
     pub huge_pages: Option<BTreeMap<u64, u64>>,
 }
 
-/// How CPU limits are enforced.
+/// Enforcement of CPU limits (`cpuCFSQuota`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CpuBound {
-    /// By quotas of CPU time for periods of so many microseconds.
+    /// By a quota per period of this many microseconds.
     Period(u64),
-    /// Not at all: limits only decide the class of a pod.
+    /// Not enforced: limits only determine the QoS class.
     Off,
 }
 
@@ -142,7 +142,7 @@ impl Default for CpuBound {
 }
 
 impl CgroupLimits {
-    /// The same with CPU limits enforced as the node is told.
+    /// Applies the node's enforcement of CPU limits.
     #[must_use]
     pub fn bound_by(mut self, cpu: CpuBound) -> Self {
         self.cpu_quota_us = match cpu {
@@ -156,7 +156,7 @@ impl CgroupLimits {
         self
     }
 
-    /// The weight on the scale of cgroup v2, 1 to 10000.
+    /// CPU weight on the scale of cgroup v2, 1 to 10000.
     pub fn cpu_weight(&self) -> Option<u64> {
         const RANGE: u64 = SHARES_MAX - SHARES_MIN;
         self.cpu_shares.map(|shares| {
@@ -166,19 +166,19 @@ impl CgroupLimits {
     }
 }
 
-/// Weight for an amount of CPU.
+/// CPU weight for a request.
 pub fn shares(cpu: Quantity) -> u64 {
     let milli = u64::try_from(cpu.as_milli()).unwrap_or(0);
     (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX)
 }
 
-/// Quota per period for an amount of CPU, in microseconds; `None` for none.
+/// CPU quota per period in microseconds for a limit; `None` for a limit of 0.
 pub fn quota_us(cpu: Quantity) -> Option<u64> {
     let milli = u64::try_from(cpu.as_milli()).ok().filter(|m| *m > 0)?;
     Some((milli.saturating_mul(QUOTA_PERIOD_US) / 1000).max(QUOTA_MIN_US))
 }
 
-/// Values of a pod's cgroup. A bound holds for the pod only if every container has it.
+/// Limits of a pod's cgroup. A resource is limited only if every container limits it.
 pub fn pod_limits(pod: &Pod, pids: Option<u64>) -> CgroupLimits {
     let class = qos_class(pod);
     let limits = limits(pod);
@@ -198,7 +198,7 @@ pub fn pod_limits(pod: &Pod, pids: Option<u64>) -> CgroupLimits {
     }
 }
 
-/// Bytes of huge pages by page size.
+/// Huge page limits in bytes by page size.
 fn huge_pages(amounts: &Amounts) -> BTreeMap<u64, u64> {
     let pages = amounts.iter().filter_map(|(name, amount)| {
         let size = name.strip_prefix(HUGE_PAGES)?.parse::<Quantity>().ok()?;
@@ -207,7 +207,7 @@ fn huge_pages(amounts: &Amounts) -> BTreeMap<u64, u64> {
     pages.collect()
 }
 
-/// A size of huge pages as the kernel writes it in file names: `64KB`, `2MB`, `1GB`.
+/// A huge page size as in the kernel's file names: `64KB`, `2MB`, `1GB`.
 pub fn huge_page_file_size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "KB")];
     let whole = UNITS.into_iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit));
@@ -217,12 +217,12 @@ pub fn huge_page_file_size(bytes: u64) -> String {
     )
 }
 
-/// The processor time that a pod asks for, which is its share of its class's weight.
+/// CPU request of a pod, which is its share of its class's weight.
 pub fn cpu_asked(pod: &Pod) -> Quantity {
     asked(&requests(pod), &limits(pod), CPU)
 }
 
-/// Values of the cgroup of one class, from the processor time that [each pod in it asks for](cpu_asked).
+/// Limits of the cgroup of a QoS class, from the [CPU requests](cpu_asked) of its pods.
 pub fn class_limits(class: QosClass, pods: impl Iterator<Item = Quantity>) -> CgroupLimits {
     let cpu_shares = match class {
         QosClass::Guaranteed => None,
@@ -232,8 +232,8 @@ pub fn class_limits(class: QosClass, pods: impl Iterator<Item = Quantity>) -> Cg
     CgroupLimits { cpu_shares, ..CgroupLimits::default() }
 }
 
-/// Values of the cgroup of all pods: what the node has, without what is reserved. What is kept free for eviction is not taken
-/// off: eviction has to see usage above it.
+/// Limits of the cgroup of all pods: the node's capacity less reservations. The eviction threshold is not subtracted, because
+/// eviction has to observe usage above it.
 pub fn node_limits(capacity: &Amounts, reserved: &Amounts) -> CgroupLimits {
     let left = |name: &str| {
         let reserved = amount(reserved, name);
@@ -247,7 +247,7 @@ pub fn node_limits(capacity: &Amounts, reserved: &Amounts) -> CgroupLimits {
     }
 }
 
-/// Values of the cgroup of the system or of the agents: what is reserved for them.
+/// Limits of the cgroup of a reservation (`systemReserved`, `kubeReserved`).
 pub fn reserved_limits(reserved: &Amounts) -> CgroupLimits {
     let given = |name: &str| reserved.get(name).copied().filter(|q| !q.is_zero());
     CgroupLimits {
@@ -258,7 +258,7 @@ pub fn reserved_limits(reserved: &Amounts) -> CgroupLimits {
     }
 }
 
-/// Values of one container; a container that asks for no CPU but is limited asks for its limit.
+/// Limits of a container. Without a CPU request its CPU limit determines the weight.
 pub fn container_limits(container: &Container) -> CgroupLimits {
     let resources = &container.resources;
     let memory = amount(&resources.limits, MEMORY);

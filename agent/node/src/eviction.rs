@@ -1,4 +1,4 @@
-//! When the node takes back what its pods use, and from whom.
+//! Node-pressure eviction: when resources are reclaimed, and which pods are evicted.
 //!
 //! ```text
 //!   readings ─► decide ─┬─► pressure: conditions, admission
@@ -7,7 +7,7 @@
 //!                                                              rank ─► one pod is evicted ◄┘
 //! ```
 //!
-//! One pod at a time: after each the signals are read again, so that a shortage costs no more pods than it must.
+//! Pods are evicted one at a time: after each the signals are read again, so no more pods end than necessary.
 
 pub mod decide;
 pub mod rank;
@@ -17,27 +17,27 @@ pub mod thresholds;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Something that can run short.
+/// An eviction signal, as in Kubernetes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
-    /// Memory of the machine.
+    /// Available memory of the machine.
     MemoryAvailable,
-    /// Memory that pods together may use.
+    /// Available memory within the limit of all pods together.
     AllocatableMemoryAvailable,
-    /// Space on the agent's disk: volumes, logs.
+    /// Free space of the node's file system: volumes, logs.
     NodefsAvailable,
-    /// Inodes of that disk.
+    /// Free inodes of the node's file system.
     NodefsInodesFree,
-    /// Space on the disk with images and writable layers.
+    /// Free space of the file system with images and writable layers.
     ImagefsAvailable,
-    /// Inodes of that disk.
+    /// Free inodes of that file system.
     ImagefsInodesFree,
-    /// Process ids.
+    /// Free process ids.
     PidAvailable,
 }
 
 impl Signal {
-    /// All, in the order in which shortages are dealt with: memory cannot wait.
+    /// All signals by urgency; memory comes first.
     pub const ALL: [Self; 7] = [
         Self::MemoryAvailable,
         Self::AllocatableMemoryAvailable,
@@ -48,7 +48,7 @@ impl Signal {
         Self::PidAvailable,
     ];
 
-    /// As configuration and metrics name it.
+    /// Name in configuration and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::MemoryAvailable => "memory.available",
@@ -61,12 +61,12 @@ impl Signal {
         }
     }
 
-    /// Reads a name of configuration.
+    /// Parses a name of the configuration.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|signal| signal.as_str() == text)
     }
 
-    /// The resource that runs short, as messages name it.
+    /// Name of the resource in messages.
     pub fn resource(self) -> &'static str {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
@@ -76,7 +76,7 @@ impl Signal {
         }
     }
 
-    /// The condition of the node while it is short.
+    /// The node condition of the signal.
     pub fn condition(self) -> Condition {
         match self {
             Self::MemoryAvailable | Self::AllocatableMemoryAvailable => Condition::Memory,
@@ -100,14 +100,14 @@ pub enum Condition {
     Pid,
 }
 
-/// A signal as it was read.
+/// A reading of a signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// What is left.
+    /// Available amount.
     pub available: u64,
-    /// What there is in all, for percentages.
+    /// Total amount, for percentages.
     pub capacity: u64,
-    /// When it was read, since boot.
+    /// Time of the reading, since boot.
     pub at: Duration,
 }
 

@@ -1,58 +1,58 @@
-//! Which images go when the disk that holds them runs full.
+//! Image garbage collection: which images are removed when their disk fills up.
 //!
 //! ```text
 //!   used >= high ──► free down to low: not in use, old enough, longest unused first
 //! ```
 //!
-//! "In use" is what any container of the runtime was made from, what a pod that was admitted names, what is being pulled, what is
-//! pinned or imported by the operator: such an image is never a candidate, however full the disk is.
+//! "In use" are images of any container in the runtime, images named by admitted pods, images being pulled, and images that are
+//! pinned or imported by the operator. They are never removed, however full the disk is.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// When images are removed.
+/// Settings of image garbage collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Percentage of the disk in use from which images are removed; 100 never.
+    /// Disk usage in percent that triggers garbage collection; 100 disables it.
     pub high_percent: u8,
-    /// Percentage down to which they are.
+    /// Disk usage in percent down to which images are removed.
     pub low_percent: u8,
-    /// An image that was first seen later than this ago stays.
+    /// Minimum time since an image was first seen before it may be removed.
     pub min_age: Duration,
 }
 
 impl Default for Limits {
-    /// The ecosystem's own: 85, 80, two minutes.
+    /// Kubernetes' defaults: 85 %, 80 %, two minutes.
     fn default() -> Self {
         Self { high_percent: 85, low_percent: 80, min_age: Duration::from_secs(120) }
     }
 }
 
-/// Room on the disk that holds images.
+/// Space on the image disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes in all.
+    /// Total bytes.
     pub capacity: u64,
-    /// Bytes that can still be written.
+    /// Available bytes.
     pub available: u64,
 }
 
-/// An image that is there.
+/// An image on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The runtime's id.
+    /// Runtime id.
     pub id: String,
-    /// All names: tags and digests.
+    /// All tags and digests.
     pub names: Vec<String>,
     /// Bytes on disk.
     pub size: u64,
-    /// Whether the runtime says that it must stay.
+    /// Whether the runtime marks it as pinned.
     pub pinned: bool,
 }
 
-/// When images were seen and used, by id, since boot. Kept by whoever calls; grows and shrinks with the images that exist.
+/// First sight and last use of images by id, since boot. Owned by the caller; holds only images that exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Uses(BTreeMap<String, Use>);
 
@@ -62,12 +62,12 @@ struct Use {
     last_used: Option<Duration>,
 }
 
-/// Ids and names that must stay.
+/// Images in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needed {
-    /// Ids of images of containers, running or not.
+    /// Ids of images of containers, running or exited.
     pub ids: BTreeSet<String>,
-    /// Names, completed, of images that pods, pulls and imports stand for.
+    /// Full names of images referenced by pods, pulls and imports.
     pub names: BTreeSet<String>,
 }
 
@@ -80,7 +80,7 @@ impl Needed {
 }
 
 impl Uses {
-    /// Takes in what is there and what is needed now.
+    /// Updates the times from the images on the node and those in use at `now`.
     pub fn observe(&mut self, images: &[Found], needed: &Needed, now: Duration) {
         self.0.retain(|id, _| images.iter().any(|image| image.id == *id));
         for image in images {
@@ -92,7 +92,7 @@ impl Uses {
         }
     }
 
-    /// Images that may go, the longest unused first.
+    /// Images that may be removed, least recently used first.
     pub fn candidates<'a>(
         &self,
         images: &'a [Found],
@@ -111,7 +111,7 @@ impl Uses {
     }
 }
 
-/// Bytes to free, by the thresholds; `None` while the disk is not full enough.
+/// Bytes to free; `None` while usage is below the threshold.
 pub fn bytes_to_free(room: Room, limits: Limits) -> Option<u64> {
     if room.capacity == 0 || limits.high_percent >= 100 {
         return None;
@@ -179,7 +179,7 @@ mod tests {
         };
         assert_eq!(ids(&uses, s(119)), Vec::<String>::new(), "all too young");
         assert_eq!(ids(&uses, s(120)), ["a", "b", "c"]);
-        // One that was removed and comes back is new.
+        // An image that was removed and pulled again counts as new.
         uses.observe(&all[1..], &now, s(130));
         uses.observe(&all, &now, s(140));
         assert_eq!(ids(&uses, s(150)), ["b", "c"]);

@@ -1,52 +1,52 @@
-//! References of images: which are valid, and which registry and repository they name.
+//! Image references: validity, registry and repository.
 
-/// An image reference, taken apart.
+/// A parsed image reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageName {
-    /// Registry and repository, completed: `docker.io/library/busybox`.
+    /// Registry and repository in full: `docker.io/library/busybox`.
     pub repository: String,
-    /// Tag, `latest` when neither tag nor digest is given; empty with a digest alone.
+    /// Tag; `latest` if the reference has neither tag nor digest, empty if it has only a digest.
     pub tag: String,
-    /// Digest, or empty.
+    /// Digest; may be empty.
     pub digest: String,
 }
 
 impl ImageName {
-    /// The registry alone.
+    /// Host part of the repository.
     pub fn registry(&self) -> &str {
         self.repository.split('/').next().unwrap_or_default()
     }
 }
 
-/// Registry of names that name none.
+/// Registry of references that name none.
 const DEFAULT_REGISTRY: &str = "docker.io";
-/// Longest repository, registry included.
+/// Longest repository including the registry.
 const REPOSITORY_LEN_MAX: usize = 255;
 /// Longest tag.
 const TAG_LEN_MAX: usize = 128;
 
-/// Why a reference is none, as registries' own tools say it.
+/// Why a reference is invalid. The texts are those of the reference grammar's common parsers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageNameError {
-    /// It does not follow the grammar.
+    /// It does not match the grammar.
     #[error("invalid reference format")]
     Format,
-    /// The same, because of capital letters.
+    /// It contains capital letters.
     #[error("invalid reference format: repository name must be lowercase")]
     Uppercase,
-    /// It could be taken for an image's id.
+    /// It looks like an image id.
     #[error("invalid repository name ({0}), cannot specify 64-byte hexadecimal strings")]
     LooksLikeId(String),
-    /// Too long.
+    /// The repository is too long.
     #[error("repository name must not be more than 255 characters")]
     TooLong,
 }
 
 impl ImageName {
-    /// Takes a reference apart: `[registry/]repository[:tag][@digest]`.
+    /// Parses `[registry/]repository[:tag][@digest]`.
     ///
     /// # Errors
-    /// It follows no grammar that a registry would accept.
+    /// The reference is invalid.
     pub fn parse(text: &str) -> Result<Self, ImageNameError> {
         let is_id = text.len() == 64 && text.bytes().all(is_lower_hex);
         if is_id {
@@ -86,7 +86,7 @@ impl ImageName {
         Ok(Self { tag: tag.to_owned(), digest: digest.to_owned(), repository })
     }
 
-    /// The reference as runtimes name it: repository, tag, digest, completed.
+    /// The full reference for the runtime: repository, tag, digest.
     pub fn full(&self) -> String {
         let mut full = self.repository.clone();
         for (mark, part) in [(':', &self.tag), ('@', &self.digest)] {
@@ -99,7 +99,7 @@ impl ImageName {
     }
 }
 
-/// Adds registry and `library` where they are left out. A first part is a registry when it looks like a host.
+/// Adds the default registry and `library` where absent. The first component is a registry if it looks like a host.
 fn complete(named: &str) -> String {
     match named.split_once('/') {
         Some((first, path)) if looks_like_host(first) => {
@@ -124,7 +124,7 @@ fn is_lower_hex(byte: u8) -> bool {
     byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)
 }
 
-/// `algorithm:hex`, at least 32 digits.
+/// Whether the text is `algorithm:hex` with at least 32 digits.
 fn is_digest(text: &str) -> bool {
     text.split_once(':').is_some_and(|(algorithm, hex)| {
         algorithm.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -140,7 +140,7 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
 
-/// Host with an optional port.
+/// Whether the text is a host with an optional port.
 fn is_registry(text: &str) -> bool {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, rest)) => {
@@ -165,7 +165,7 @@ fn is_registry(text: &str) -> bool {
     host.split('.').all(label) && port.is_none_or(digits)
 }
 
-/// Lower-case letters and digits, with one dot, one or two underscores or any number of hyphens between them.
+/// Whether the text is a path component: lower-case letters and digits, separated by a dot, one or two underscores, or hyphens.
 fn is_component(text: &str) -> bool {
     let plain = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let bytes = text.as_bytes();

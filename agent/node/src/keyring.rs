@@ -1,5 +1,4 @@
-//! Which credentials a registry is shown: read from the files that clients of registries keep them in, found by the longest match
-//! of host and path.
+//! Registry credentials: parsed from docker's configuration files, found by the longest match of host and path.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +8,17 @@ use serde::Deserialize;
 /// Credentials for a registry.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Login {
-    /// User.
+    /// User name.
     pub username: String,
     /// Password.
     pub password: String,
-    /// Token of an identity provider, in place of both.
+    /// Identity token of a token server, in place of user name and password.
     pub identity_token: String,
     /// Bearer token for the registry itself.
     pub registry_token: String,
 }
 
-/// Shows whose they are, never what they are.
+/// Prints the user name only.
 impl std::fmt::Debug for Login {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Login").field("username", &self.username).finish_non_exhaustive()
@@ -32,28 +31,28 @@ impl Login {
     }
 }
 
-/// Why a file of credentials was not understood. Never quotes the file.
+/// Why a credential file is invalid. Never quotes the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyringError {
-    /// It is not the JSON that it should be.
+    /// The file is not JSON of the expected form.
     #[error("is no {form}, line {line} column {column}")]
     Malformed {
-        /// What it should be.
+        /// The expected form.
         form: &'static str,
-        /// Where it is not.
+        /// Line of the error.
         line: usize,
-        /// Where it is not.
+        /// Column of the error.
         column: usize,
     },
-    /// The `auth` of a registry is not `user:password` in base64.
+    /// The field `auth` is not `user:password` in base64.
     #[error("auth of {registry:?} is not user:password in base64")]
     Auth {
-        /// The registry.
+        /// The registry of the entry.
         registry: String,
     },
 }
 
-/// One registry in a file.
+/// An entry of a credential file.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Entry {
@@ -78,20 +77,20 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Reads `config.json`, what secrets of type `dockerconfigjson` hold.
+    /// Parses `config.json`, the content of secrets of type `kubernetes.io/dockerconfigjson`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The JSON or a credential is invalid.
     pub fn config_json(bytes: &[u8]) -> Result<Self, KeyringError> {
         let read = serde_json::from_slice::<ConfigJson>(bytes);
         let config = read.map_err(|error| malformed("config.json", &error))?;
         Self::of_entries(config.auths)
     }
 
-    /// Reads `.dockercfg`, the older form, what secrets of type `dockercfg` hold.
+    /// Parses `.dockercfg`, the older format, the content of secrets of type `kubernetes.io/dockercfg`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The JSON or a credential is invalid.
     pub fn dockercfg(bytes: &[u8]) -> Result<Self, KeyringError> {
         let read = serde_json::from_slice(bytes);
         Self::of_entries(read.map_err(|error| malformed(".dockercfg", &error))?)
@@ -108,7 +107,7 @@ impl Keyring {
         Ok(keyring)
     }
 
-    /// Adds credentials for `registry`: a host, with or without scheme, port, path and API version.
+    /// Adds credentials for `registry`: a host, optionally with scheme, port, path and API version.
     pub fn add(&mut self, registry: &str, login: Login) {
         let bare = registry.trim_start_matches("https://").trim_start_matches("http://");
         let (host, path) = bare.split_once('/').unwrap_or((bare, ""));
@@ -121,11 +120,11 @@ impl Keyring {
         }
     }
 
-    /// Credentials for a completed repository (`docker.io/library/busybox`), the best match first.
+    /// Credentials for a full repository name (`docker.io/library/busybox`), best match first.
     pub fn lookup(&self, repository: &str) -> Vec<Login> {
         let mut found: Vec<(&String, &Vec<Login>)> =
             self.logins.iter().filter(|(key, _)| matches(key, repository)).collect();
-        // The longer the path, the better the match; among equals the reverse order of names, so that globs come last.
+        // Longer paths match better; equal lengths sort in reverse order of names, so globs come last.
         found.sort_by_key(|(key, _)| std::cmp::Reverse((path_len(key), *key)));
         let mut logins: Vec<Login> = found.into_iter().flat_map(|(_, all)| all.clone()).collect();
         if logins.is_empty() && repository.starts_with("docker.io/") {
@@ -156,8 +155,8 @@ fn login(registry: &str, entry: Entry) -> Result<Login, KeyringError> {
     Ok(Login { username, password, identity_token: identitytoken, registry_token: registrytoken })
 }
 
-/// Whether a pattern `host[:port][/path]` covers a repository or a whole image: same port, each part of the host by glob, and the path
-/// as a prefix.
+/// Whether the pattern `host[:port][/path]` matches a repository or image: equal port, each part of the host by glob, and the
+/// path as a prefix.
 pub fn matches(pattern: &str, repository: &str) -> bool {
     let pattern = pattern.trim_start_matches("https://").trim_start_matches("http://");
     let (pattern_host, pattern_path) = pattern.split_once('/').unwrap_or((pattern, ""));
@@ -179,10 +178,10 @@ fn port_of(host: &str) -> (&str, &str) {
     }
 }
 
-/// Shell globs with `*` and `?` over one part of a host name.
+/// Whether the glob with `*` and `?` matches a part of a host name.
 fn glob_matches(glob: &str, text: &str) -> bool {
     let (mut glob, mut text) = (glob.as_bytes(), text.as_bytes());
-    // What came after the last star, of both.
+    // Positions after the last star in both texts.
     let mut star: Option<(&[u8], &[u8])> = None;
     while let Some((first, after)) = text.split_first() {
         match glob.split_first() {
@@ -192,7 +191,7 @@ fn glob_matches(glob: &str, text: &str) -> bool {
             }
             Some((byte, rest)) if *byte == b'?' || byte == first => (glob, text) = (rest, after),
             _ => {
-                // The star takes one more.
+                // The last star matches one more character.
                 let Some((rest, from)) = star else { return false };
                 let Some((_, from)) = from.split_first() else { return false };
                 star = Some((rest, from));

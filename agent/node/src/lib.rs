@@ -1,7 +1,6 @@
-//! Pure: what a node decides about pods and says about itself: who may run here, how the cgroup tree looks, what the Node
-//! object shows.
+//! Pure decisions about the node and its pods: admission, resources, cgroup tree, eviction, and the Node object.
 //!
-//! Capacity, pods and time come in as values; nothing here reads a file or a clock.
+//! Capacity, pods and time are arguments; nothing here reads a file or a clock.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 

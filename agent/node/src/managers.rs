@@ -1,9 +1,9 @@
-//! Which processors, memory nodes and devices a container has for itself. Pure deciders over one value, [`Allocations`], which is
-//! what a restart must not forget.
+//! Exclusive CPUs, NUMA memory and devices of containers. Pure functions over one value, [`Allocations`], which is kept in the
+//! journal.
 //!
 //! ```text
 //!   pod ──► for each container (or the pod as a whole)
-//!             hints:   cpus   memory   devices      each: on which NUMA nodes could it be had
+//!             hints:   cpus   memory   devices      each: on which NUMA nodes it is available
 //!                         └──────┼────────┘
 //!             topology:  merge by policy ──► affinity, or refusal
 //!             grants:   cpus   memory   devices     taken with that affinity

@@ -1,11 +1,11 @@
-//! Labels that a node may give itself: in the domains of the cluster only those that say what a machine is, never those that others
-//! trust (a node must not choose which pods come to it).
+//! Labels that a node may set on itself: in the `kubernetes.io` and `k8s.io` domains only those that describe the machine. Others
+//! could attract pods to the node.
 
 use std::collections::BTreeMap;
 
 use proto_api::names::Names;
 
-/// Names below the cluster's label domain itself.
+/// Names in the label domain itself.
 const OWN: [&str; 3] = ["hostname", "os", "arch"];
 /// Subdomain and name.
 const KNOWN: [(&str, &str); 8] = [
@@ -18,10 +18,10 @@ const KNOWN: [(&str, &str); 8] = [
     ("beta", "arch"),
     ("node", "instance-type"),
 ];
-/// Subdomains in which every name is allowed, below them too.
+/// Subdomains in which every name is allowed, including below them.
 const OPEN: [&str; 2] = ["kubelet", "node"];
 
-/// Labels of the cluster's domains that a node may not give itself.
+/// Labels in Kubernetes' domains that a node may not set on itself.
 pub fn forbidden<'a>(names: &Names, labels: &'a BTreeMap<String, String>) -> Vec<&'a str> {
     let is_allowed = |key: &str| {
         let Some((domain, _)) = key.split_once('/') else { return true };

@@ -1,23 +1,23 @@
-//! What the kernel's log says of tasks that were killed because the whole machine was out of memory. Pure.
+//! Kernel log records of tasks killed because the whole machine was out of memory. Pure.
 
-/// A task that the kernel killed because nobody had memory left, as opposed to a cgroup at its own bound.
+/// A task killed because of a global out-of-memory condition, not because of a cgroup limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// Name of the process.
     pub process: String,
-    /// Its id.
+    /// Process id.
     pub pid: u32,
 }
 
-/// The victim that a record of the kernel's log names. A record begins with its priority, of which all but the lowest three bits say
-/// who wrote it: what users write there is not believed.
+/// Parses the victim from a record of the kernel log. A record starts with its priority, in which all but the lowest three bits
+/// are the facility; records written by user space are ignored.
 pub fn victim(record: &str) -> Option<Victim> {
     let (head, text) = record.split_once(';')?;
     let priority: u32 = head.split(',').next()?.parse().ok()?;
     let of_kernel = priority >> 3 == 0;
     let line = text.lines().next()?.strip_prefix("oom-kill:").filter(|_| of_kernel)?;
     let mut fields = line.split(',');
-    // Names of processes may hold commas; what comes before and after them is found by its key.
+    // Process names may contain commas; the fields before and after them are found by key.
     if !fields.any(|field| field == "global_oom") {
         return None;
     }

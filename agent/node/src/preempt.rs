@@ -1,4 +1,4 @@
-//! Room for a critical pod: which pods end so that it fits.
+//! Preemption on the node: which pods end so that a critical pod fits.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -11,18 +11,18 @@ use crate::priority::{is_critical, priority};
 use crate::qos::{QosClass, qos_class};
 use crate::resources::{Amounts, PODS, capacity, requests};
 
-/// A pod that could end.
+/// A running pod that could be preempted.
 #[derive(Clone, Debug)]
 pub struct Victim {
     /// The pod.
     pub pod: Arc<Pod>,
-    /// Whether it comes from a manifest of the node.
+    /// Whether it is a static pod.
     pub is_static: bool,
 }
 
-/// Uids of the pods that have to end so that `pod` fits into what the node can give; `None` when no set of pods is enough. Only pods
-/// less important than `pod` end. Best-effort pods first, then burstable, then guaranteed ones; among those as few as possible, the
-/// largest that are needed.
+/// Uids of the pods that have to end so that `pod` fits into the allocatable resources; `None` if no set of pods is enough. Only
+/// pods less important than `pod` end: best-effort pods first, then burstable, then guaranteed; within a class as few as
+/// possible, largest usable ones first.
 pub fn victims(
     pod: &Pod,
     is_static: bool,
@@ -56,13 +56,13 @@ pub fn victims(
     Some(spare(pod, running, allocatable, chosen))
 }
 
-/// A critical pod ends only pods that are not, and never one from a manifest.
+/// A critical pod preempts only pods that are not critical, and never a static pod.
 fn may_end(victim: &Victim, pod: &Pod, is_static: bool) -> bool {
     let less_important = priority(&victim.pod) < priority(pod);
     !is_critical(&victim.pod, victim.is_static) && (is_static || less_important)
 }
 
-/// What is missing, by resource, in thousandths.
+/// Missing amounts by resource, in thousandths.
 fn lacking(pod: &Pod, running: &[Victim], allocatable: &Amounts) -> Vec<(String, i64)> {
     let mut lacking = Vec::new();
     let mut wanted = requests(pod);
@@ -85,7 +85,7 @@ fn of(pod: &Pod, resource: &str) -> i64 {
     }
 }
 
-/// How much of what is lacking the pod holds, each resource by its share of the lack, in thousandths.
+/// Share of the missing amounts that the pod holds, summed over the resources, in thousandths.
 fn relief(pod: &Pod, lacking: &[(String, i64)]) -> i64 {
     let share = |(name, missing): &(String, i64)| {
         let held = of(pod, name).min(*missing);
@@ -103,7 +103,7 @@ fn relieve(lacking: &mut Vec<(String, i64)>, pod: &Pod) {
     lacking.retain(|(_, missing)| *missing > 0);
 }
 
-/// Gives back every victim without which the others are still enough, the most valuable first.
+/// Spares every victim without which the others are still enough, most valuable first.
 fn spare(
     pod: &Pod,
     running: &[Victim],
@@ -180,7 +180,7 @@ mod tests {
         let all = running(&[small.clone(), large, guaranteed.clone()]);
         let chosen = victims(&critical, false, &all, &allocatable());
         assert_eq!(chosen, Some(vec!["large".to_owned()]));
-        // One large guaranteed pod is not touched while burstable ones are enough.
+        // A large guaranteed pod is spared while burstable ones are enough.
         let other = pod("other", 0, &[("cpu", "900m")], false);
         let big = pod("g", 0, &[("cpu", "900m"), ("memory", "1")], true);
         let all = running(&[small, other, big]);

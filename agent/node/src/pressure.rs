@@ -1,4 +1,4 @@
-//! What is short on the node, and whom that keeps out.
+//! Pressure on the node's resources, and admission under it.
 
 use proto_api::core::v1::Pod;
 use proto_api::names::Names;
@@ -7,7 +7,7 @@ use crate::admission::Refusal;
 use crate::priority::is_critical;
 use crate::qos::{QosClass, qos_class};
 
-/// What is short on the node.
+/// Resources under pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Memory.
@@ -19,12 +19,12 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Whether anything is short.
+    /// Whether any resource is under pressure.
     pub fn any(self) -> bool {
         self.memory || self.disk || self.pid
     }
 
-    /// The node conditions that hold, in the order in which refusals name them.
+    /// The node conditions that hold, in the order of rejection messages.
     pub fn conditions(self) -> Vec<&'static str> {
         let all = [
             (self.memory, "MemoryPressure"),
@@ -35,11 +35,11 @@ impl Pressure {
     }
 }
 
-/// Whether a pod may begin under this pressure: critical pods always, and where only memory is short every pod that said how much
-/// it needs or that tolerates the shortage.
+/// Admission under pressure: critical pods always; if only memory is short, also pods that request or limit resources or tolerate
+/// the taint.
 ///
 /// # Errors
-/// The refusal, reason `Evicted`.
+/// The rejection, with reason `Evicted`.
 pub fn admit(pod: &Pod, pressure: Pressure, names: &Names, is_static: bool) -> Result<(), Refusal> {
     if !pressure.any() || is_critical(pod, is_static) {
         return Ok(());

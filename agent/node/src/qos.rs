@@ -1,4 +1,4 @@
-//! Quality-of-service class of a pod, and what follows from it for the out-of-memory killer.
+//! QoS class of a pod, and the OOM score that follows from it.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -9,19 +9,19 @@ use proto_api::core::v1::{Container, Pod};
 
 use crate::resources::{CPU, MEMORY};
 
-/// Quality-of-service class.
+/// QoS class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QosClass {
-    /// Every container requests exactly what it is limited to, CPU and memory both.
+    /// Every container has limits on CPU and memory and requests equal to them.
     Guaranteed,
-    /// Some container requests or limits something.
+    /// At least one request or limit.
     Burstable,
-    /// None does.
+    /// No request or limit.
     BestEffort,
 }
 
 impl QosClass {
-    /// As the API writes it.
+    /// The API's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
@@ -31,7 +31,7 @@ impl QosClass {
     }
 }
 
-/// The class of a pod, from CPU and memory of all its containers.
+/// QoS class of a pod, from CPU and memory of all its containers.
 pub fn qos_class(pod: &Pod) -> QosClass {
     let mut requests = BTreeMap::new();
     let mut limits = BTreeMap::new();
@@ -49,7 +49,7 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     }
 }
 
-/// Adds CPU and memory to `sum` and tells how many of the two were there.
+/// Adds CPU and memory to `sum` and returns how many of the two were present.
 fn sum(sum: &mut BTreeMap<&'static str, Quantity>, amounts: &BTreeMap<String, Quantity>) -> usize {
     let mut found: usize = 0;
     for name in [CPU, MEMORY] {
@@ -62,12 +62,12 @@ fn sum(sum: &mut BTreeMap<&'static str, Quantity>, amounts: &BTreeMap<String, Qu
     found
 }
 
-/// Score of the sandbox and of guaranteed containers: killed after everything else.
+/// Score of sandboxes and guaranteed containers: killed last.
 pub const OOM_SCORE_GUARANTEED: i64 = -997;
 /// Score of best-effort containers: killed first.
 pub const OOM_SCORE_BEST_EFFORT: i64 = 1000;
 
-/// `oom_score_adj` of a container: the less of the node's memory a burstable container asked for, the sooner it is killed.
+/// `oom_score_adj` of a container. A burstable container is killed sooner the less memory it requests.
 pub fn oom_score_adj(class: QosClass, container: &Container, node_memory_bytes: u64) -> i64 {
     match class {
         QosClass::Guaranteed => OOM_SCORE_GUARANTEED,
@@ -78,7 +78,7 @@ pub fn oom_score_adj(class: QosClass, container: &Container, node_memory_bytes: 
             let share =
                 thousandths.checked_div(u128::from(node_memory_bytes.max(1))).unwrap_or_default();
             let score = 1000_i64.saturating_sub(i64::try_from(share).unwrap_or(1000));
-            // Above a guaranteed container by enough, below a best-effort one.
+            // Between the scores of guaranteed and best-effort containers.
             score.clamp(1000 + OOM_SCORE_GUARANTEED - 1, OOM_SCORE_BEST_EFFORT - 1)
         }
     }

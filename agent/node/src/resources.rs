@@ -1,4 +1,4 @@
-//! What a pod asks for and what it may use at most, summed over its containers.
+//! Requests and limits of a pod, summed over its containers.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -10,44 +10,43 @@ use proto_api::core::v1::{Container, Pod};
 /// Amounts by resource name.
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// CPU time, in cores.
+/// CPU, in cores.
 pub const CPU: &str = "cpu";
 /// Memory, in bytes.
 pub const MEMORY: &str = "memory";
-/// Local disk space, in bytes.
+/// Local ephemeral storage, in bytes.
 pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
-/// Processes and threads; only in reservations.
+/// Processes and threads; used in reservations only.
 pub const PID: &str = "pid";
-/// What the names of huge pages start with; the page size follows.
+/// Prefix of huge page resources; the page size follows.
 pub const HUGE_PAGES: &str = "hugepages-";
 /// Number of pods.
 pub const PODS: &str = "pods";
 
-/// The resource of huge pages of a size in bytes: `hugepages-2Mi`.
+/// Resource name of a huge page size in bytes: `hugepages-2Mi`.
 pub fn huge_page_resource(bytes: u64) -> String {
     format!("{HUGE_PAGES}{}", Quantity::from_bytes(i64::try_from(bytes).unwrap_or(i64::MAX)))
 }
 
-/// How much a node has of a resource; `None` for a resource of the cluster, which a scheduler accounts for and no node does. What a
-/// plugin of the node has ever offered is the node's: there, if need be as none.
+/// Allocatable amount of a resource; `None` for resources of the cluster, which only the scheduler accounts for. A resource that
+/// a plugin ever offered stays a resource of the node, with 0 if the plugin is gone.
 pub fn capacity(allocatable: &Amounts, resource: &str) -> Option<Quantity> {
     let none = || (!resource.contains('/')).then(Quantity::default);
     allocatable.get(resource).copied().or_else(none)
 }
 
-/// What the scheduler and the node account for the pod: the larger of all containers together and of each init container
-/// alone, both with the sidecars that run beside them, plus the pod's overhead.
+/// Requests that scheduler and node account for: the larger of the sum of all containers and of each init container, both with
+/// the sidecars running alongside, plus the pod's overhead.
 pub fn requests(pod: &Pod) -> Amounts {
     effective(pod, |c| &c.resources.requests)
 }
 
-/// The same over limits. A resource that one container does not limit is limited for that container by nothing; ask
-/// [`all_limited`] before using a sum as a bound.
+/// The same for limits. A container without a limit counts as 0; check [`all_limited`] before using the sum as a limit.
 pub fn limits(pod: &Pod) -> Amounts {
     effective(pod, |c| &c.resources.limits)
 }
 
-/// Whether every container of the pod, init containers included, limits that resource.
+/// Whether every container, including init containers, limits the resource.
 pub fn all_limited(pod: &Pod, resource: &str) -> bool {
     let limited = |c: &Container| c.resources.limits.get(resource).is_some_and(|q| !q.is_zero());
     pod.spec.init_containers.iter().chain(&pod.spec.containers).all(limited)
@@ -73,12 +72,12 @@ fn effective(pod: &Pod, of: impl Fn(&Container) -> &Amounts) -> Amounts {
     sum
 }
 
-/// Whether an init container runs on beside the pod's containers.
+/// Whether an init container is a sidecar.
 pub fn is_sidecar(init: &Container) -> bool {
     init.restart_policy.as_deref() == Some("Always")
 }
 
-/// Raises `sum` to `least`, resource by resource.
+/// Raises each resource in `sum` to at least its amount in `least`.
 fn raise(sum: &mut Amounts, least: &Amounts) {
     for (name, amount) in least {
         let known = sum.entry(name.clone()).or_insert(*amount);
@@ -86,7 +85,7 @@ fn raise(sum: &mut Amounts, least: &Amounts) {
     }
 }
 
-/// Adds `more` to `sum`, resource by resource.
+/// Adds `more` to `sum`, by resource.
 pub fn add(sum: &mut Amounts, more: &Amounts) {
     for (name, amount) in more {
         let known = sum.entry(name.clone()).or_default();

@@ -1,4 +1,4 @@
-//! In which order pods are ended when the node shuts down, and how long each may take.
+//! Graceful node shutdown: order of pods and their grace periods.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -9,22 +9,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::priority::{SYSTEM_CRITICAL, priority};
 
-/// How long pods of a priority and above may take (`shutdownGracePeriodByPodPriority`).
+/// One entry of `shutdownGracePeriodByPodPriority`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PriorityGrace {
-    /// The lowest priority of the group.
+    /// Lowest priority in the group.
     pub priority: i32,
-    /// Seconds that its pods get.
+    /// Grace period in seconds.
     pub shutdown_grace_period_seconds: u32,
 }
 
-/// Groups of pods that are ended one after the other, the least important first. Empty: pods are not waited for.
+/// Groups of pods terminated one after another, lowest priority first. Empty disables graceful shutdown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups(Vec<(i32, Duration)>);
 
 impl Groups {
-    /// From configuration: by priority, or else `all` of which `critical` is for critical pods.
+    /// Builds the groups from `by_priority` or, if empty, from `shutdownGracePeriod` (`all`) and
+    /// `shutdownGracePeriodCriticalPods` (`critical`).
     pub fn new(by_priority: &[PriorityGrace], all: Duration, critical: Duration) -> Self {
         let mut groups: Vec<(i32, Duration)> = by_priority
             .iter()
@@ -38,17 +39,17 @@ impl Groups {
         Self(groups)
     }
 
-    /// Whether pods are ended at all.
+    /// Whether graceful shutdown is disabled.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Time that all groups together may take.
+    /// Sum of the grace periods of all groups.
     pub fn total(&self) -> Duration {
         self.0.iter().fold(Duration::ZERO, |sum, (_, grace)| sum.saturating_add(*grace))
     }
 
-    /// Pods in the order in which they end. A pod below every group belongs to the first.
+    /// Groups of pods in termination order. A pod below every group belongs to the first.
     pub fn plan<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Vec<Round> {
         let mut rounds: Vec<Round> =
             self.0.iter().map(|(_, grace)| Round { within: *grace, pods: Vec::new() }).collect();
@@ -65,22 +66,22 @@ impl Groups {
     }
 }
 
-/// Pods that end together.
+/// Pods that are terminated together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// How long the round may take.
+    /// Time for the group.
     pub within: Duration,
-    /// Uid and grace of each pod.
+    /// Uid and grace period of each pod.
     pub pods: Vec<(String, Duration)>,
 }
 
-/// Reason of pods that the shutdown ended.
+/// Reason of pods terminated by the shutdown.
 pub const TERMINATED_REASON: &str = "Terminated";
-/// Their message.
+/// Message of pods terminated by the shutdown.
 pub const TERMINATED_MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
-/// Reason of pods that come during it.
+/// Reason of pods rejected during the shutdown.
 pub const REFUSED_REASON: &str = "NodeShutdown";
-/// Their message.
+/// Message of pods rejected during the shutdown.
 pub const REFUSED_MESSAGE: &str = "Pod was rejected as the node is shutting down.";
 
 #[cfg(test)]

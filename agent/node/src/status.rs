@@ -1,4 +1,4 @@
-//! The Node object: registration, capacity and what is left for pods, addresses, conditions, images.
+//! The Node object: registration, capacity and allocatable, addresses, conditions, images.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,60 +12,60 @@ use proto_api::{Quantity, Time};
 
 use crate::resources::{Amounts, CPU, EPHEMERAL_STORAGE, MEMORY, PODS};
 
-/// What the machine has.
+/// Capacity of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
-    /// Processors.
+    /// Number of CPUs.
     pub cpus: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Size in bytes of the file system of the agent's root directory.
+    /// Bytes of the file system with orchlet's root directory.
     pub disk_bytes: u64,
-    /// Huge pages by page size in bytes: number of bytes set aside.
+    /// Reserved bytes of huge pages by page size in bytes.
     pub huge_pages: BTreeMap<u64, u64>,
-    /// Largest number of pods.
+    /// Maximum number of pods.
     pub pods: u32,
 }
 
-/// What is kept back from pods.
+/// Resources not available to pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reserved {
-    /// For the system and the agents, by resource.
+    /// Reservations for the system and Kubernetes daemons, by resource.
     pub amounts: Amounts,
-    /// Memory in bytes below which pods are evicted.
+    /// Hard eviction threshold on memory, in bytes.
     pub eviction_memory_bytes: u64,
-    /// Disk space in bytes below which pods are evicted.
+    /// Hard eviction threshold on disk space, in bytes.
     pub eviction_disk_bytes: u64,
 }
 
-/// What the agent knows of its machine.
+/// Facts and settings of the node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Machine {
     /// Name of the Node object.
     pub name: String,
     /// Host name.
     pub hostname: String,
-    /// Addresses of the node, the primary first.
+    /// Addresses, primary first.
     pub ips: Vec<String>,
-    /// Names and versions of system and programs.
+    /// Names and versions of operating system and programs.
     pub info: NodeSystemInfo,
-    /// What it has.
+    /// Capacity of the machine.
     pub capacity: Capacity,
-    /// What is kept back.
+    /// Resources not available to pods.
     pub reserved: Reserved,
-    /// Port of the agent's HTTPS endpoint.
+    /// Port of the HTTPS endpoint.
     pub port: u16,
-    /// Labels given by configuration.
+    /// Labels from the configuration.
     pub labels: BTreeMap<String, String>,
-    /// Taints given by configuration.
+    /// Taints from the configuration.
     pub taints: Vec<Taint>,
-    /// What its provider calls the machine; empty where nobody does.
+    /// Provider id; empty if none is configured.
     pub provider_id: String,
-    /// Pod network configured by hand; empty when it is the cluster's to assign.
+    /// Configured pod CIDR; empty if the cluster assigns it.
     pub pod_cidr: String,
 }
 
-/// An image that the node has.
+/// An image on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// Tags and digests.
@@ -74,10 +74,10 @@ pub struct Image {
     pub size_bytes: i64,
 }
 
-/// What decides the node's conditions.
+/// Input of the node conditions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Why pods cannot run here at the moment; empty when they can.
+    /// Reasons why pods cannot run at the moment; empty if ready.
     pub not_ready: Vec<String>,
     /// Memory is short.
     pub memory_pressure: bool,
@@ -87,19 +87,19 @@ pub struct Health {
     pub pid_pressure: bool,
 }
 
-/// Images, and how many of them are listed.
+/// Images, and the number to list.
 #[derive(Clone, Copy, Debug)]
 pub struct Listed<'a> {
-    /// All that the node has.
+    /// All images.
     pub all: &'a [Image],
-    /// Most that are listed.
+    /// `nodeStatusMaxImages`.
     pub max: usize,
 }
 
-/// Most names listed for an image.
+/// Most names per image, as in Kubernetes.
 const IMAGE_NAMES_MAX: usize = 5;
 
-/// The Node object to register. Its taint keeps pods away until the node has shown that it is ready.
+/// The Node object to register. Its taint keeps pods away until the node is ready.
 pub fn registration(names: &Names, machine: &Machine, status: NodeStatus) -> Node {
     let mut node = Node::default();
     node.metadata.name.clone_from(&machine.name);
@@ -116,7 +116,7 @@ pub fn registration(names: &Names, machine: &Machine, status: NodeStatus) -> Nod
     node
 }
 
-/// Labels that the agent sets: those of configuration, and what is true of the machine.
+/// Labels set by the agent: configured ones and facts of the machine.
 pub fn labels(names: &Names, machine: &Machine) -> BTreeMap<String, String> {
     let mut labels = machine.labels.clone();
     let (arch, os) = (&machine.info.architecture, &machine.info.operating_system);
@@ -128,7 +128,7 @@ pub fn labels(names: &Names, machine: &Machine) -> BTreeMap<String, String> {
     labels
 }
 
-/// The status of the node. `before` is what the object shows now: conditions of others are kept, and a condition that does not
+/// The status of the node. `before` is the current status: conditions of other components are kept, and a condition that does not
 /// change keeps its transition time.
 pub fn status(
     machine: &Machine,
@@ -154,7 +154,7 @@ pub fn status(
     status
 }
 
-/// Whether two statuses differ in more than their heartbeat times.
+/// Whether two statuses differ in more than heartbeat times.
 pub fn differs(a: &NodeStatus, b: &NodeStatus) -> bool {
     let still = |status: &NodeStatus| {
         let mut status = status.clone();
@@ -166,7 +166,7 @@ pub fn differs(a: &NodeStatus, b: &NodeStatus) -> bool {
     still(a) != still(b)
 }
 
-/// Capacity, and what of it pods may ask for.
+/// Capacity and allocatable.
 pub fn capacity(capacity: &Capacity, reserved: &Reserved) -> (Amounts, Amounts) {
     let bytes = |n: u64| Quantity::from_bytes(i64::try_from(n).unwrap_or(i64::MAX));
     let mut total = Amounts::new();
@@ -188,7 +188,7 @@ pub fn capacity(capacity: &Capacity, reserved: &Reserved) -> (Amounts, Amounts) 
     }
     take(MEMORY, bytes(reserved.eviction_memory_bytes));
     take(EPHEMERAL_STORAGE, bytes(reserved.eviction_disk_bytes));
-    // Huge pages are memory that nobody else can have.
+    // Memory of huge pages is not available otherwise.
     take(MEMORY, bytes(capacity.huge_pages.values().sum()));
     (total, left)
 }
@@ -264,7 +264,7 @@ fn conditions(health: &Health, before: &[NodeCondition], now: Time) -> Vec<NodeC
     foreign.chain(own).collect()
 }
 
-/// Which conditions turned between two statuses, as the reasons of the events that tell it.
+/// Event reasons of the conditions that changed between two statuses.
 pub fn turns(before: &NodeStatus, after: &NodeStatus) -> Vec<&'static str> {
     let told = |condition: &NodeCondition| {
         let known = before.conditions.iter().find(|c| c.type_ == condition.type_);

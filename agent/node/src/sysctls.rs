@@ -1,8 +1,8 @@
-//! Which sysctls a pod may set: those that the kernel keeps apart for each namespace and that the node allows.
+//! Sysctls of pods: only namespaced ones that the node allows.
 
 use proto_api::core::v1::Pod;
 
-/// Sysctls that harm neither the node nor other pods.
+/// Safe sysctls: they harm neither the node nor other pods.
 const SAFE: [&str; 5] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -11,14 +11,14 @@ const SAFE: [&str; 5] = [
     "net.ipv4.ip_unprivileged_port_start",
 ];
 
-/// The namespace that keeps a sysctl apart.
+/// The namespace of a sysctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SysctlNamespace {
     Ipc,
     Network,
 }
 
-/// What the kernel keeps apart, by name or by prefix.
+/// Namespaced sysctls, by name or prefix.
 const NAMESPACED: [(&str, SysctlNamespace); 5] = [
     ("kernel.sem", SysctlNamespace::Ipc),
     ("kernel.shm*", SysctlNamespace::Ipc),
@@ -27,8 +27,8 @@ const NAMESPACED: [(&str, SysctlNamespace); 5] = [
     ("net.*", SysctlNamespace::Network),
 ];
 
-/// The name of a sysctl with dots as separators, as sysctl(8) reads it: where a slash comes first, slashes separate and dots are
-/// part of names.
+/// Name of a sysctl with dots as separators, as in sysctl(8): if a slash comes first, slashes separate and dots are part of
+/// names.
 pub fn dotted(name: &str) -> String {
     match name.find(['.', '/']) {
         Some(at) if name.as_bytes().get(at) == Some(&b'/') => {
@@ -43,13 +43,13 @@ pub fn dotted(name: &str) -> String {
     }
 }
 
-/// Whether a pattern of `--allowed-unsafe-sysctls` names sysctls that could be allowed at all.
+/// Whether a pattern of `allowedUnsafeSysctls` matches namespaced sysctls only.
 pub fn is_allowable(pattern: &str) -> bool {
     let pattern = dotted(pattern);
     kept_apart(pattern.trim_end_matches('*')).is_some()
 }
 
-/// The first sysctl of the pod that it may not set, as users are told. `allowed` are names, or prefixes that end in `*`.
+/// Message about the first sysctl that the pod may not set. `allowed` are names, or prefixes ending in `*`.
 pub fn forbidden(pod: &Pod, allowed: &[String]) -> Option<String> {
     let context = pod.spec.security_context.as_ref()?;
     context.sysctls.iter().find_map(|sysctl| {
@@ -111,7 +111,7 @@ mod tests {
         for (name, expect) in cases {
             assert_eq!(forbidden(&pod(name), &allowed).is_none(), expect, "{name}");
         }
-        // What the kernel does not keep apart would change the whole node, whatever an operator says.
+        // A sysctl that is not namespaced would change the whole node, whatever the configuration.
         assert!(forbidden(&pod("vm.swappiness"), &["vm.*".into()]).is_some());
     }
 

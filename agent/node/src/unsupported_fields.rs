@@ -1,5 +1,4 @@
-//! What a pod may ask for that this node cannot give it. Such a pod is refused with the field's name; nothing is left out in
-//! silence.
+//! Fields of pods that this node cannot honour. Such a pod is rejected with the name of the field; no field is ignored silently.
 
 use proto_api::core::v1::{Container, Pod, SecurityContext};
 use proto_api::names::Names;
@@ -7,21 +6,21 @@ use proto_api::names::Names;
 use crate::admission::Refusal;
 use crate::sysctls;
 
-/// What the node can do.
+/// Features of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// Names of the naming profile.
     pub names: &'static Names,
     /// Whether the kernel enforces AppArmor profiles.
     pub apparmor: bool,
-    /// Sysctls beyond the safe ones: names, or prefixes that end in `*`.
+    /// `allowedUnsafeSysctls`: names, or prefixes ending in `*`.
     pub allowed_sysctls: Vec<String>,
 }
 
-/// Whether the node can give the pod what it asks for.
+/// Checks that the node supports all fields of the pod.
 ///
 /// # Errors
-/// The first thing that it cannot.
+/// The first field that it does not support.
 pub fn check(pod: &Pod, node: &Abilities) -> Result<(), Refusal> {
     operating_system(pod)?;
     if let Some(message) = sysctls::forbidden(pod, &node.allowed_sysctls) {
@@ -36,7 +35,7 @@ pub fn check(pod: &Pod, node: &Abilities) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Reason of a pod whose field this node does not know how to honour.
+/// Reason of a pod with an unsupported field.
 const UNSUPPORTED: &str = "UnsupportedField";
 
 fn refusal(reason: &str, message: impl Into<String>) -> Refusal {
@@ -60,7 +59,7 @@ fn operating_system(pod: &Pod) -> Result<(), Refusal> {
     path.map_or(Ok(()), |path| Err(refuse(path)))
 }
 
-/// All containers with their paths.
+/// All containers with their field paths.
 fn containers(pod: &Pod) -> impl Iterator<Item = (String, &Container)> {
     let of = |list: &'static str, all| {
         let numbered = std::iter::zip(0.., all);
@@ -70,7 +69,7 @@ fn containers(pod: &Pod) -> impl Iterator<Item = (String, &Container)> {
     init.chain(of("containers", pod.spec.containers.iter()))
 }
 
-/// Hooks over TCP are in the schema and have never worked anywhere.
+/// Rejects hooks with `tcpSocket`, which the API accepts but no kubelet runs.
 fn hooks(pod: &Pod) -> Result<(), Refusal> {
     for (path, container) in containers(pod) {
         let hooks = container.lifecycle.clone().unwrap_or_default();
@@ -84,7 +83,7 @@ fn hooks(pod: &Pod) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A profile that cannot be enforced is no reason to run without.
+/// Rejects AppArmor profiles on a node without AppArmor.
 fn apparmor(pod: &Pod, node: &Abilities) -> Result<(), Refusal> {
     for (path, container) in containers(pod) {
         let annotation = node.names.apparmor_annotation(&container.name);

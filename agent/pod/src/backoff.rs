@@ -1,6 +1,6 @@
-//! How long a failing thing waits: restarts of a container, and every other step of a pod.
+//! Back-off: delays between restarts of a container and between attempts of any other step of a pod.
 //!
-//! All times are time since boot, so that setting the clock neither starts nor stalls anything.
+//! All times are durations since boot, so setting the wall clock neither starts nor stalls anything.
 
 use std::time::Duration;
 
@@ -10,61 +10,61 @@ use serde::{Deserialize, Serialize};
 pub const CRASH_DELAY_FIRST: Duration = Duration::from_secs(10);
 /// Longest delay between restarts.
 pub const CRASH_DELAY_MAX: Duration = Duration::from_secs(300);
-/// A container that ran this long starts again as if it had never crashed.
+/// A container that ran this long restarts without delay, as after its first crash.
 pub const CRASH_RESET: Duration = Duration::from_secs(600);
 
 /// Restart back-off of one container: none for the first crash, then 10 s doubled up to 300 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CrashBackoff {
-    /// Exits since the last quiet stretch.
+    /// Exits since the container last ran for [`CRASH_RESET`].
     pub exits: u32,
-    /// Delay in force, zero when the next instance may start at once.
+    /// Current delay; zero if the next instance may start at once.
     pub delay: Duration,
     /// When the next instance may start, since boot.
     pub not_before: Duration,
-    /// When the last exit was noted, since boot.
+    /// When the last exit was recorded, since boot.
     pub noted: Duration,
-    /// Attempt of the newest instance whose exit is among them.
+    /// Attempt of the newest instance counted in `exits`.
     pub counted: Option<u32>,
 }
 
-/// Exits that were not noted when they happened: the journal had lost them, or another agent served the pod.
+/// Exits that were not recorded when they happened, because the journal lost them or another kubelet ran the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MissedExits {
-    /// How many.
+    /// Number of exits.
     pub count: u32,
-    /// How long the instance after the last of them was waited for, if that can be told.
+    /// Pause between the last of them and the start of the next instance, if known.
     pub paused: Option<Duration>,
-    /// When the last of them was, since boot.
+    /// Time of the last of them, since boot.
     pub last: Duration,
 }
 
 impl CrashBackoff {
-    /// Notes an exit at `now`.
+    /// Records an exit at `now`.
     pub fn exited(&mut self, now: Duration) {
         self.count(now);
         self.not_before = now.saturating_add(self.delay);
         self.noted = now;
     }
 
-    /// Notes an exit at `now` that the agent brought about because a probe or hook failed. Such an instance takes its time to
-    /// fail: the delay runs from the exit before, so that the next instance starts at once unless they fail faster than that.
+    /// Records that the agent stopped an instance at `now` because a probe or hook failed. The delay runs from the previous exit,
+    /// so the next instance starts at once unless instances fail faster than that.
     pub fn stopped(&mut self, now: Duration) {
         self.count(now);
         self.not_before = self.noted.saturating_add(self.delay).max(now);
         self.noted = now;
     }
 
-    /// When the next instance may start on a node where no delay is longer than `longest`, since boot. What is remembered is the delay
-    /// of the ecosystem's default, so that the node's setting may change at any time.
+    /// Time since boot when the next instance may start, with delays capped at `longest`. The stored delay uses Kubernetes'
+    /// default cap, so the node's setting may change at any time.
     pub fn until(&self, longest: Duration) -> Duration {
         let shorter = self.delay.saturating_sub(longest);
         self.not_before.saturating_sub(shorter).max(self.noted)
     }
 
-    /// Takes in exits that were missed. The pause that followed the last of them is the delay that was in force then, and tells how
-    /// many had come before it; where it cannot be told, all of them count.
+    /// Counts missed exits. The pause after the last of them equals the delay then in force, from which the number of earlier
+    /// exits follows; without a known pause all of them count.
     pub(crate) fn missed(&mut self, missed: MissedExits) {
         let most = self.exits.saturating_add(missed.count);
         self.exits = missed.paused.map_or(most, |paused| most.min(exits_before(paused)));
@@ -80,7 +80,7 @@ impl CrashBackoff {
         self.exits = self.exits.saturating_add(1);
     }
 
-    /// Forgets points in time of another boot; the count of exits stays.
+    /// Resets the points in time, which are meaningless after another boot; the number of exits stays.
     pub fn after_reboot(&mut self) {
         self.not_before = Duration::ZERO;
         self.noted = Duration::ZERO;
@@ -88,7 +88,7 @@ impl CrashBackoff {
     }
 }
 
-/// Delay after `failures` earlier ones: zero for none, then `first` doubled up to `max`.
+/// Delay after `failures` failures: zero for none, then `first`, doubled up to `max`.
 fn delay(failures: u32, first: Duration, max: Duration) -> Duration {
     match failures {
         0 => Duration::ZERO,
@@ -96,7 +96,7 @@ fn delay(failures: u32, first: Duration, max: Duration) -> Duration {
     }
 }
 
-/// Exits in a row after which the next instance is waited for that long: the most that fit.
+/// The largest number of exits in a row whose delay is not longer than `paused`.
 fn exits_before(paused: Duration) -> u32 {
     let mut exits = 1;
     loop {
@@ -111,7 +111,7 @@ fn exits_before(paused: Duration) -> u32 {
     }
 }
 
-/// A step of a pod that can fail by itself and be tried again by itself.
+/// A step of a pod that fails and is retried independently of the others.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Step {
     /// Setting up the volumes.
@@ -124,12 +124,12 @@ pub enum Step {
     Container(String),
     /// Stopping or removing something.
     Cleanup,
-    /// Reporting to the API that the pod may go.
+    /// Deleting the API object of a pod that has ended.
     Report,
 }
 
 impl Step {
-    /// First and longest delay between attempts.
+    /// Delay after the first failure, and the longest delay.
     fn delays(&self) -> (Duration, Duration) {
         match self {
             Self::Image(_) => (CRASH_DELAY_FIRST, CRASH_DELAY_MAX),
@@ -148,18 +148,18 @@ pub struct StepFailure {
     pub step: Step,
     /// Failures in a row.
     pub failures: u32,
-    /// When the last one was noted, since boot.
+    /// When the last failure was recorded, since boot.
     pub at: Duration,
-    /// When it may be tried again, since boot.
+    /// Earliest time of the next attempt, since boot.
     pub until: Duration,
     /// Reason of a waiting container, such as `ErrImagePull`.
     pub reason: String,
-    /// Text for users.
+    /// Message for users.
     pub message: String,
 }
 
 impl StepFailure {
-    /// The first failure of a step, or one more after `before`.
+    /// Failure of a step: the first, or one more after `before`.
     pub fn next(
         before: Option<&Self>,
         step: Step,
@@ -207,7 +207,7 @@ mod tests {
         for (longest, until) in cases {
             assert_eq!(backoff.until(s(longest)), s(until), "{longest}");
         }
-        // One that was stopped for its health has waited while it ran.
+        // An instance stopped for its health has already waited while it ran.
         backoff.stopped(s(1070));
         assert_eq!((backoff.delay, backoff.until(s(60))), (s(160), s(1070)));
     }
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn missed_exits_are_told_from_the_pause_after_the_last() {
-        // Exits known before, missed ones, the pause after the last of them; the delay after the next exit.
+        // Exits known before, missed exits, pause after the last of them; expected delay after the next exit.
         let table = [
             (0, 1, Some(0), 10),
             (0, 9, Some(1), 10),

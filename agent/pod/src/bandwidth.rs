@@ -1,4 +1,4 @@
-//! The traffic limits that a pod's annotations ask for, in bits a second.
+//! Traffic limits from a pod's bandwidth annotations, in bits per second.
 
 use proto_api::Quantity;
 use proto_api::core::v1::Pod;
@@ -6,24 +6,24 @@ use proto_api::names::Names;
 
 use crate::fault::TranslateError;
 
-/// Below this a shaper holds up more than it shapes.
+/// Lowest accepted rate; a shaper cannot keep to a lower one.
 const BITS_MIN: i64 = 1_000;
-/// Above this it is a mistake.
+/// Highest accepted rate, as in Kubernetes.
 const BITS_MAX: i64 = 1_000_000_000_000_000;
 
-/// Traffic limits of a pod; `None` for no limit.
+/// Traffic limits of a pod; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bits a second into the pod.
+    /// Bits per second into the pod.
     pub ingress: Option<i64>,
-    /// Bits a second out of it.
+    /// Bits per second out of the pod.
     pub egress: Option<i64>,
 }
 
-/// The limits of a pod; none on the host's network, which is not the pod's to limit.
+/// Reads the limits of a pod. A pod on the host's network has none.
 ///
 /// # Errors
-/// A value is no quantity, or no sensible rate.
+/// A value is not a quantity or lies outside the accepted range.
 pub fn limits(pod: &Pod, names: &Names) -> Result<Limits, TranslateError> {
     if pod.spec.host_network {
         return Ok(Limits::default());

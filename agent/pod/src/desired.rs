@@ -1,6 +1,6 @@
-//! What a pod is supposed to be, cut down to what the machine decides on.
+//! The desired state of a pod, reduced to what the lifecycle decides on.
 //!
-//! Parsed once from the API object: below this file no rule looks at an optional string again.
+//! It is parsed once from the API object; no later code interprets optional strings of the spec.
 
 use std::hash::Hasher;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::backoff::CRASH_DELAY_MAX;
 use crate::handler::Handler;
 use crate::probe::Probes;
 
-/// A pod as its source wants it, with what the node adds.
+/// A pod as its source specifies it, with settings of the node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PodWant {
     /// Namespace of the pod.
@@ -22,87 +22,88 @@ pub struct PodWant {
     pub uid: String,
     /// Where the pod comes from.
     pub source: Source,
-    /// Whether its source still has it.
+    /// Whether its source still has it, and whether it is being deleted.
     pub presence: Presence,
     /// What happens when a container exits.
     pub restart_policy: RestartPolicy,
-    /// Init containers in order, sidecars among them.
+    /// Init containers in order, including sidecars.
     pub init: Vec<ContainerWant>,
     /// Containers in order.
     pub containers: Vec<ContainerWant>,
-    /// Containers that were added to look into the pod; they have no part in its life.
+    /// Ephemeral containers; they do not affect the pod's phase.
     pub ephemeral: Vec<ContainerWant>,
-    /// Time between the polite and the forced stop of a container.
+    /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
-    /// How long the pod may be active at all.
+    /// `activeDeadlineSeconds`: the longest time that the pod may be active.
     pub active_deadline: Option<Duration>,
     /// Whether the pod uses the host's network.
     pub host_network: bool,
-    /// Addresses of the host, the primary first.
+    /// Addresses of the host, primary first.
     pub host_ips: Vec<String>,
     /// `Guaranteed`, `Burstable` or `BestEffort`.
     pub qos_class: String,
     /// Condition types that must be true before the pod counts as ready.
     pub readiness_gates: Vec<String>,
-    /// Conditions of the API object, for the readiness gates.
+    /// Conditions of the API object, used for readiness gates.
     pub conditions: Vec<PodCondition>,
-    /// Set when the node ends the pod though its source still wants it.
+    /// Set when the node ends the pod although its source still wants it.
     pub verdict: Option<Verdict>,
-    /// Dead instances kept for each container beside its newest; with none a pod that is over keeps nothing in the runtime.
+    /// Dead instances kept per container besides the newest. With 0, a finished pod keeps nothing in the runtime.
     pub dead_kept: u32,
-    /// Longest delay between restarts of a container that crashes.
+    /// Longest delay between restarts of a crashing container.
     pub crash_delay_max: Duration,
 }
 
-/// The node's decision to end a pod: eviction, preemption, shutdown. It counts from when the plan first sees it, for good.
+/// The node's decision to end a pod: eviction, preemption or shutdown. The first plan that sees it makes it final.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Reason of the failed pod, such as `Evicted`.
     pub reason: String,
-    /// Text for users.
+    /// Message for users.
     pub message: String,
-    /// Time between the polite and the forced stop, in place of the pod's own; `None` for the pod's own.
+    /// Grace period in place of the pod's own; `None` keeps the pod's own.
     pub grace: Option<Duration>,
 }
 
-/// A container as its pod wants it.
+/// A container as its pod specifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerWant {
     /// Name, unique among all containers of the pod.
     pub name: String,
-    /// Image as written in the pod.
+    /// Image reference as written in the pod.
     pub image: String,
     /// When the image is pulled.
     pub pull: PullPolicy,
-    /// Hash of what forces a new instance; see [`instance_hash`].
+    /// Hash of the fields whose change replaces the instance; see [`instance_hash`].
     pub hash: String,
-    /// Whether everything that its configuration refers to is there.
+    /// Whether the objects that its environment refers to exist.
     pub config: Config,
-    /// Its part in the pod.
+    /// Its role in the pod.
     pub role: Role,
-    /// Its probes.
+    /// Startup, readiness and liveness probes.
     pub probes: Probes,
-    /// What is done when it has started; it counts as running only after that.
+    /// `postStart` hook; the container counts as running only after it.
     pub post_start: Option<Handler>,
-    /// What is done before it is stopped.
+    /// `preStop` hook.
     pub pre_stop: Option<Handler>,
 }
 
-/// The part that a container has in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs to its end before what comes after it begins.
+    /// Init container: has to complete before the next one starts.
     Init,
-    /// Starts in its turn among the init containers, runs beside all that follows, and is stopped after it.
+    /// Restartable init container: starts in order with the init containers, keeps running, and is stopped after the main
+    /// containers.
     Sidecar,
-    /// What the pod is there for.
+    /// Container of `spec.containers`.
     Main,
-    /// Was added to a pod that runs; never runs twice.
+    /// Ephemeral container, added to a running pod; never restarted.
     Ephemeral,
 }
 
 impl Role {
-    /// Whether it runs beside the main containers and takes part in readiness.
+    /// Whether it runs alongside the main containers and counts for readiness.
     pub fn serves(self) -> bool {
         matches!(self, Self::Main | Self::Sidecar)
     }
@@ -111,7 +112,7 @@ impl Role {
 /// Whether the objects that a container's environment refers to were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Config {
-    /// All of them.
+    /// All were found.
     Ready,
     /// Not all have been looked up yet.
     Unknown,
@@ -119,45 +120,45 @@ pub enum Config {
     Missing(String),
 }
 
-/// Where a pod comes from.
+/// The source of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The API server: status and deletion are reported to it.
+    /// API server: status and deletion are reported to it.
     Api,
-    /// A manifest of this node.
+    /// Static pod from a manifest of this node.
     Static,
 }
 
-/// Whether a pod is still wanted by its source.
+/// Whether the pod's source still wants it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
     /// Wanted.
     Present,
-    /// Marked for deletion: the agent stops it, then reports that it may go.
+    /// Marked for deletion: the agent stops it, then deletes the API object.
     Deleting {
         /// Grace period of the deletion.
         grace: Duration,
     },
-    /// Its source no longer has it: nothing is left to report.
+    /// No longer at its source: nothing is left to report.
     Gone {
-        /// Grace period that was in force last.
+        /// The grace period in force last.
         grace: Duration,
     },
 }
 
-/// What happens when a container exits.
+/// `restartPolicy`: what happens when a container exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
-    /// It runs again.
+    /// Restart always.
     Always,
-    /// It runs again unless it exited with 0.
+    /// Restart unless the exit code is 0.
     OnFailure,
-    /// It never runs again.
+    /// Never restart.
     Never,
 }
 
 impl RestartPolicy {
-    /// Whether a container that exited with `code` runs again.
+    /// Whether a container that exited with `code` is restarted.
     pub fn restarts(self, code: i32) -> bool {
         match self {
             Self::Always => true,
@@ -166,7 +167,7 @@ impl RestartPolicy {
         }
     }
 
-    /// The policy of the pod's init containers: one that succeeded is done.
+    /// The policy applied to init containers: a completed one is not restarted.
     pub fn of_init(self) -> Self {
         match self {
             Self::Never => Self::Never,
@@ -175,23 +176,23 @@ impl RestartPolicy {
     }
 }
 
-/// When an image is pulled.
+/// `imagePullPolicy`: when an image is pulled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
     /// Before each instance.
     Always,
-    /// When the node does not have it.
+    /// If the node does not have it.
     IfNotPresent,
     /// Never.
     Never,
 }
 
-/// Grace period when a pod names none, in seconds.
+/// `terminationGracePeriodSeconds` if the pod sets none.
 const GRACE_SECS_DEFAULT: i64 = 30;
 
 impl PodWant {
-    /// Reads a pod. Total: a value that the API's own validation would have refused counts as the field's default.
-    /// `config` tells for each container whether what its environment refers to is there.
+    /// Reads a pod. Never fails: a value that API validation would have rejected is read as the field's default. `config` reports
+    /// for each container whether the objects of its environment exist.
     pub fn from_pod(
         pod: &Pod,
         source: Source,
@@ -241,7 +242,7 @@ impl PodWant {
         }
     }
 
-    /// The same pod once its source has dropped it.
+    /// The same pod after its source dropped it.
     pub fn gone(mut self) -> Self {
         let grace = match self.presence {
             Presence::Present => self.grace,
@@ -251,12 +252,12 @@ impl PodWant {
         self
     }
 
-    /// Whether the pod has to end because its source says so.
+    /// Whether the source asks for the end of the pod.
     pub fn is_leaving(&self) -> bool {
         self.presence != Presence::Present
     }
 
-    /// What happens when a container of this pod exits.
+    /// Restart policy for a container of this role.
     pub fn policy(&self, role: Role) -> RestartPolicy {
         match role {
             Role::Init => self.restart_policy.of_init(),
@@ -266,22 +267,22 @@ impl PodWant {
         }
     }
 
-    /// All containers: init containers, containers, ephemeral ones.
+    /// All containers: init containers, containers, ephemeral containers.
     pub fn all(&self) -> impl Iterator<Item = &ContainerWant> {
         self.init.iter().chain(&self.containers).chain(&self.ephemeral)
     }
 
-    /// The container of that name.
+    /// Finds a container by name.
     pub fn container(&self, name: &str) -> Option<&ContainerWant> {
         self.all().find(|c| c.name == name)
     }
 
-    /// Sidecars in the order of their start.
+    /// Sidecars in their start order.
     pub fn sidecars(&self) -> impl DoubleEndedIterator<Item = &ContainerWant> {
         self.init.iter().filter(|c| c.role == Role::Sidecar)
     }
 
-    /// Most bytes of a termination message: what one may have, or its share of what a pod may have.
+    /// Most bytes of one termination message: the limit per message, or this container's share of the limit per pod.
     pub fn message_bytes(&self) -> usize {
         let containers = self.init.len().saturating_add(self.containers.len());
         POD_MESSAGE_BYTES
@@ -291,11 +292,11 @@ impl PodWant {
     }
 }
 
-/// Most bytes of termination messages in the status of a pod.
+/// Most bytes of all termination messages in a pod's status, as in Kubernetes.
 const POD_MESSAGE_BYTES: usize = 12 << 10;
 
 impl ContainerWant {
-    /// Reads a container that has this part in its pod.
+    /// Reads a container of this role.
     pub fn of(container: &Container, role: Role, config: Config) -> Self {
         let hooks = container.lifecycle.clone().unwrap_or_default();
         let hook = |handler: Option<&LifecycleHandler>| {
@@ -315,7 +316,7 @@ impl ContainerWant {
     }
 }
 
-/// An ephemeral container as the container that it is.
+/// Converts an ephemeral container to an ordinary one with the same fields.
 pub fn ephemeral_container(ephemeral: &EphemeralContainer) -> Container {
     let c = ephemeral.ephemeral_container_common.clone();
     Container {
@@ -345,7 +346,7 @@ pub fn ephemeral_container(ephemeral: &EphemeralContainer) -> Container {
     }
 }
 
-/// The container of that name in any list of the pod.
+/// Finds a container by name in all three lists of a pod.
 pub fn container_of(pod: &Pod, name: &str) -> Option<Container> {
     let spec = &pod.spec;
     let own = spec.init_containers.iter().chain(&spec.containers).find(|c| c.name == name);
@@ -363,23 +364,23 @@ fn presence(pod: &Pod) -> Presence {
     Presence::Deleting { grace: grace_of(pod) }
 }
 
-/// How long a pod may take to end: as its deletion says, else its spec.
+/// Grace period of a pod: that of its deletion, otherwise that of its spec.
 pub fn grace_of(pod: &Pod) -> Duration {
     let deletion = pod.metadata.deletion_grace_period_seconds;
     let grace = deletion.or(pod.spec.termination_grace_period_seconds);
     secs(grace.unwrap_or(GRACE_SECS_DEFAULT))
 }
 
-/// Most seconds that any number of a pod stands for, the bound that the API has for `activeDeadlineSeconds`: 68 years. It has none for
-/// grace periods; with this one a time that is computed from any of them can still be added to the clock.
+/// Largest number of seconds read from any field: the API's bound for `activeDeadlineSeconds`, 68 years. Grace periods have no
+/// bound in the API; this one keeps every sum with the clock from overflowing.
 const SECS_MAX: i64 = i32::MAX as i64;
 
-/// Seconds as an object has them: nothing when negative, at most `i32::MAX`.
+/// Seconds of an API field, clamped to 0 and `i32::MAX`.
 pub fn secs(value: i64) -> Duration {
     Duration::from_secs(value.clamp(0, SECS_MAX).unsigned_abs())
 }
 
-/// The policy of a container; one that names none pulls only what carries no fixed tag.
+/// Pull policy of a container. Without one, images that have no tag or `latest` are always pulled.
 fn pull_policy(container: &Container) -> PullPolicy {
     match container.image_pull_policy.as_str() {
         "Always" => PullPolicy::Always,
@@ -390,7 +391,7 @@ fn pull_policy(container: &Container) -> PullPolicy {
     }
 }
 
-/// Whether an image reference may name something else tomorrow: no digest, and no tag or `latest`.
+/// Whether the reference has no digest and either no tag or `latest`.
 fn is_floating(image: &str) -> bool {
     if image.contains('@') {
         return false;
@@ -402,8 +403,8 @@ fn is_floating(image: &str) -> bool {
     }
 }
 
-/// Hash over name and image, the fields of a container whose change replaces the instance, as eight hexadecimal digits.
-/// FNV-1a, since the value is stored with the container and must not change with the compiler.
+/// Hash of name and image, the fields of a container whose change replaces the instance, as eight hexadecimal digits. FNV-1a,
+/// because the value is stored with the container and must be the same in every build.
 pub fn instance_hash(container: &Container) -> String {
     let mut hasher = Fnv32::default();
     hasher.write(container.name.as_bytes());
@@ -412,7 +413,7 @@ pub fn instance_hash(container: &Container) -> String {
     format!("{:08x}", hasher.finish())
 }
 
-/// FNV-1a over 32 bits.
+/// FNV-1a with 32 bits.
 pub(crate) struct Fnv32(u32);
 
 impl Default for Fnv32 {

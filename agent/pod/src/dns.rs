@@ -1,4 +1,4 @@
-//! The resolver configuration of a pod: by its policy, with its own additions, within what resolvers take.
+//! Resolver configuration of a pod: its DNS policy, its own `dnsConfig`, and the limits of resolvers.
 
 use std::collections::HashSet;
 
@@ -8,25 +8,25 @@ use crate::hosts;
 use crate::node_facts::NodeFacts;
 use crate::spec::DnsConfig;
 
-/// Most name servers that a resolver asks (resolv.conf(5), `MAXNS`).
+/// Most name servers that a resolver uses (resolv.conf(5), `MAXNS`).
 const SERVERS_MAX: usize = 3;
-/// Most search domains; current resolvers have no bound of their own.
+/// Most search domains, as in Kubernetes; current resolvers have no limit.
 const SEARCHES_MAX: usize = 32;
 /// Most characters of the search line.
 const SEARCH_CHARS_MAX: usize = 2048;
-/// Option of cluster resolvers: names with fewer dots are looked for in the search domains first.
+/// Option of cluster resolvers: names with fewer than five dots are tried with the search domains first.
 const CLUSTER_OPTION: &str = "ndots:5";
 
-/// The resolver of a pod, and what its users are warned of.
+/// Resolver configuration of a pod, with warnings for its users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolver {
-    /// Its configuration.
+    /// Content of `/etc/resolv.conf`.
     pub config: DnsConfig,
-    /// Reason and message of warnings, as events.
+    /// Reason and message of warning events.
     pub warnings: Vec<(&'static str, String)>,
 }
 
-/// The resolver of a pod.
+/// Builds the resolver configuration of a pod.
 pub fn resolver(pod: &Pod, node: &NodeFacts) -> Resolver {
     let mut resolver = Resolver { config: by_policy(pod, node), warnings: Vec::new() };
     if wants_cluster(pod) && node.cluster_dns.is_empty() {
@@ -81,7 +81,7 @@ fn missing_cluster_dns(pod: &Pod) -> String {
     )
 }
 
-/// Appends what is not in the list yet.
+/// Appends the items that the list does not have yet.
 fn append(list: &mut Vec<String>, more: &[String]) {
     let mut known: HashSet<&str> = HashSet::new();
     let known_before = std::mem::take(list);
@@ -100,7 +100,7 @@ fn add_own(dns: &mut DnsConfig, pod: &Pod) {
     keep_last(&mut dns.options);
 }
 
-/// Of options of one name the last counts.
+/// Keeps only the last option of each name.
 fn keep_last(options: &mut Vec<String>) {
     let all = std::mem::take(options);
     let mut known: HashSet<&str> = HashSet::new();
@@ -112,7 +112,7 @@ fn keep_last(options: &mut Vec<String>) {
     options.reverse();
 }
 
-/// Cuts what resolvers would ignore or choke on, and says so.
+/// Drops what exceeds the limits of resolvers and adds a warning.
 fn fit(resolver: &mut Resolver) {
     let DnsConfig { servers, searches, .. } = &mut resolver.config;
     if servers.len() > SERVERS_MAX {

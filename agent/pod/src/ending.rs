@@ -1,4 +1,4 @@
-//! The end of a pod: when it is decided, in which order what runs is stopped, and how what is left is cleared away.
+//! The end of a pod: when it is decided, the order of stops, and the cleanup afterwards.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use crate::observed::{ContainerSeen, InstanceState, PodSeen, SandboxSeen, Volume
 use crate::plan::{Action, Next, StopWhy};
 use crate::record::{Ending, Memory, Why};
 
-/// What a sidecar gets at least between the polite and the forced stop, when others have used the pod's grace period up.
+/// Shortest time between SIGTERM and SIGKILL for a sidecar after other containers used up the grace period.
 const SIDECAR_GRACE: Duration = Duration::from_secs(2);
 
-/// Decides whether the pod ends, or ends sooner than decided before.
+/// Decides whether the pod ends, or ends sooner than decided before, and records it in `memory`.
 pub(crate) fn decide(want: &PodWant, seen: &PodSeen, memory: &mut Memory, now: Duration) {
     let lost = is_lost_for_good(want, seen, memory);
     let wish = match want.presence {
@@ -19,7 +19,7 @@ pub(crate) fn decide(want: &PodWant, seen: &PodSeen, memory: &mut Memory, now: D
         Presence::Present if deadline_passed(want, memory, now) => {
             Some((Why::DeadlineExceeded, want.grace))
         }
-        // Only sidecars and ephemeral containers are left, if anything.
+        // At most sidecars and ephemeral containers still run.
         Presence::Present if is_complete(want, memory) => Some((Why::Completed, want.grace)),
         Presence::Present if lost => Some((Why::SandboxLost, want.grace)),
         Presence::Present => want.verdict.as_ref().map(|verdict| {
@@ -28,7 +28,7 @@ pub(crate) fn decide(want: &PodWant, seen: &PodSeen, memory: &mut Memory, now: D
         }),
     };
     let Some((why, grace)) = wish else { return };
-    // A node that ends the pod has less time than its source may have given.
+    // An eviction or shutdown may allow less time than the pod's own grace period.
     let bound = want.verdict.as_ref().and_then(|verdict| verdict.grace);
     let grace = bound.map_or(grace, |bound| bound.min(grace));
     let deadline = now.saturating_add(grace);
@@ -43,7 +43,7 @@ fn deadline_passed(want: &PodWant, memory: &Memory, now: Duration) -> bool {
     until.is_some_and(|until| now >= until)
 }
 
-/// Whether every container is over: an init container failed for good, or all containers ended for good.
+/// Whether the pod is complete: an init container failed for good, or all containers ended for good.
 fn is_complete(want: &PodWant, memory: &Memory) -> bool {
     let over = |name: &str, policy| memory.containers.get(name).is_some_and(|m| m.is_over(policy));
     let init_failed = want.init.iter().any(|c| {
@@ -58,15 +58,15 @@ fn is_complete(want: &PodWant, memory: &Memory) -> bool {
     init_failed || (!want.containers.is_empty() && all_over)
 }
 
-/// Whether a pod that runs nothing twice has lost its sandbox after it had run something.
+/// Whether a pod with `restartPolicy: Never` lost its sandbox after something had run in it.
 fn is_lost_for_good(want: &PodWant, seen: &PodSeen, memory: &Memory) -> bool {
     want.restart_policy == RestartPolicy::Never
         && seen.ready_sandbox().is_none()
         && memory.containers.values().any(|c| c.attempt.is_some())
 }
 
-/// Stops what runs: all but the sidecars at once, then the sidecars one by one, the last to start first. Up to the deadline, sidecars
-/// wait as well for what may run unseen: they serve it.
+/// Stops running containers: all but the sidecars at once, then the sidecars one at a time in reverse start order. Until the
+/// deadline, sidecars also wait for containers whose state is unknown, because those may still need them.
 pub(crate) fn stop_all(next: &mut Next<'_>, memory: &Memory) {
     let Some(ending) = &memory.ending else { return };
     if !next.may_try(&Step::Cleanup, memory) {
@@ -95,8 +95,8 @@ pub(crate) fn stop_all(next: &mut Next<'_>, memory: &Memory) {
     }
 }
 
-/// A start that was given up may still be done by the runtime: what was made and has not begun to run never does so once its sandbox is
-/// stopped. Until then it may use the volumes.
+/// Stops sandboxes that hold created but not started containers. The runtime may still carry out an abandoned start; nothing
+/// starts in a stopped sandbox. Until then the container may use the volumes.
 fn shut(next: &mut Next<'_>, memory: &Memory) {
     let seen = next.seen;
     for sandbox in seen.sandboxes.iter().filter(|s| may_begin(s, seen, memory)) {
@@ -104,13 +104,13 @@ fn shut(next: &mut Next<'_>, memory: &Memory) {
     }
 }
 
-/// Whether something that was made in a sandbox may still begin to run there.
+/// Whether a container created in the sandbox may still start there.
 pub(crate) fn may_begin(sandbox: &SandboxSeen, seen: &PodSeen, memory: &Memory) -> bool {
     let waits = |c: &ContainerSeen| c.sandbox_id == sandbox.id && c.state == InstanceState::Created;
     needs_stop(sandbox.ready, sandbox.attempt, memory) && seen.containers.iter().any(waits)
 }
 
-/// Removes what a pod that is over still keeps in the runtime.
+/// Removes what a finished pod still keeps in the runtime.
 pub(crate) fn drop_remains(next: &mut Next<'_>, memory: &Memory) {
     if !next.may_try(&Step::Cleanup, memory) {
         return;
@@ -121,7 +121,8 @@ pub(crate) fn drop_remains(next: &mut Next<'_>, memory: &Memory) {
     }
 }
 
-/// Sandboxes are stopped and, for a pod that leaves, removed; volumes go at the same time, the cgroup after the sandboxes.
+/// Cleans up: stops the sandboxes and, if the pod was deleted, removes them and the volumes; the cgroup is removed after the
+/// sandboxes.
 pub(crate) fn clear(next: &mut Next<'_>, memory: &Memory) {
     if !next.may_try(&Step::Cleanup, memory) {
         return;
@@ -136,7 +137,7 @@ pub(crate) fn clear(next: &mut Next<'_>, memory: &Memory) {
         }
     }
     if seen.sandboxes.is_empty() {
-        // Instances whose sandbox is gone already.
+        // Instances whose sandbox no longer exists.
         for instance in &seen.containers {
             next.remove(instance);
         }
@@ -150,11 +151,11 @@ pub(crate) fn clear(next: &mut Next<'_>, memory: &Memory) {
     }
 }
 
-/// Nothing is left on the node: the last word.
+/// Last step, once nothing is left on the node: deletes the API object or ends the pod's task.
 pub(crate) fn leave(next: &mut Next<'_>, memory: &Memory) {
     match (next.want.presence, next.want.source) {
         (Presence::Deleting { .. }, Source::Api) => {
-            // Once accepted, the object goes when its finalizers have gone; its source will tell.
+            // After the API accepted the deletion, finalizers may keep the object; the source reports when it is deleted.
             if !memory.reported && next.may_try(&Step::Report, memory) {
                 next.act(Action::ReportDeleted);
             }
@@ -163,7 +164,7 @@ pub(crate) fn leave(next: &mut Next<'_>, memory: &Memory) {
     }
 }
 
-/// Asks to be called when the pod has been active for long enough.
+/// Requests a new plan at the pod's active deadline.
 pub(crate) fn wake_for_deadline(next: &mut Next<'_>, memory: &Memory) {
     if memory.ending.is_none()
         && let Some(until) = next.want.active_deadline.and_then(|limit| memory.active_until(limit))
@@ -172,7 +173,7 @@ pub(crate) fn wake_for_deadline(next: &mut Next<'_>, memory: &Memory) {
     }
 }
 
-/// Whether a sandbox still has to be stopped: one that died by itself too, since its network is still set up.
+/// Whether a sandbox still has to be stopped. A sandbox whose process died also has to be: its network is still set up.
 pub(crate) fn needs_stop(ready: bool, attempt: u32, memory: &Memory) -> bool {
     ready || !memory.sandboxes_stopped.contains(&attempt)
 }

@@ -1,5 +1,5 @@
-//! The environment of a container: services of the namespace, whole objects, single keys, fields of the pod, amounts of
-//! resources, and references between variables.
+//! The environment of a container: services of the namespace, whole objects (`envFrom`), single keys, pod fields, resource
+//! amounts, and references between variables.
 //!
 //! Later sources win: services, then `envFrom` in order, then `env` in order.
 
@@ -14,57 +14,57 @@ use proto_api::{Quantity, names::Names};
 
 use crate::expand::{expand, expanded_len};
 
-/// What [`environment`] looks at beside the container.
+/// Input of [`environment`] besides the container.
 pub struct Inputs<'a> {
-    /// The pod.
+    /// The pod, for `fieldRef` and `resourceFieldRef`.
     pub pod: &'a Pod,
-    /// Addresses of the node, the primary first.
+    /// Addresses of the node, primary first.
     pub host_ips: &'a [String],
-    /// Addresses of the pod, the primary first.
+    /// Addresses of the pod, primary first.
     pub pod_ips: &'a [String],
     /// Objects of the pod's namespace.
     pub objects: &'a dyn Objects,
-    /// Services of the pod's namespace, and the API server's.
+    /// Services of the pod's namespace, and `kubernetes` of the namespace `default`.
     pub services: &'a [ServiceEnv],
-    /// What the node can give to pods; stands in for a limit that is not set.
+    /// Allocatable resources of the node, used for limits that are not set.
     pub allocatable: &'a BTreeMap<String, Quantity>,
 }
 
-/// Objects that an environment may refer to, in the pod's namespace.
+/// ConfigMaps and Secrets of the pod's namespace.
 pub trait Objects {
-    /// A config map, if it exists.
+    /// The ConfigMap of that name, if it exists.
     fn config_map(&self, name: &str) -> Option<&ConfigMap>;
-    /// A secret, if it exists.
+    /// The Secret of that name, if it exists.
     fn secret(&self, name: &str) -> Option<&Secret>;
 }
 
-/// A service as it shows in environments.
+/// A service as environment variables describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceEnv {
     /// Name of the service.
     pub name: String,
-    /// Its cluster address.
+    /// Cluster IP.
     pub cluster_ip: String,
-    /// Its ports: name (may be empty), protocol, number.
+    /// Ports: name (may be empty), protocol, number.
     pub ports: Vec<(String, String, i32)>,
 }
 
-/// Objects that must be at hand before an environment can be made.
+/// Objects that have to be fetched before an environment can be built.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Names of config maps.
+    /// Names of ConfigMaps.
     pub config_maps: BTreeSet<String>,
-    /// Names of secrets.
+    /// Names of Secrets.
     pub secrets: BTreeSet<String>,
 }
 
-/// Why an environment cannot be made. The texts are shown to users as they are.
+/// Why an environment cannot be built. The texts are shown to users and are Kubernetes' own where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
-    /// A required config map does not exist.
+    /// A required ConfigMap does not exist.
     #[error("configmap {0:?} not found")]
     NoConfigMap(String),
-    /// A required secret does not exist.
+    /// A required Secret does not exist.
     #[error("secret {0:?} not found")]
     NoSecret(String),
     /// A required key is missing.
@@ -79,10 +79,10 @@ pub enum EnvError {
         /// The key.
         key: String,
     },
-    /// A value is not text.
+    /// A value is not UTF-8.
     #[error("key {key} in Secret {name} is not valid UTF-8")]
     NotText {
-        /// Name of the secret.
+        /// Name of the Secret.
         name: String,
         /// The key.
         key: String,
@@ -90,30 +90,30 @@ pub enum EnvError {
     /// The pod has no such field.
     #[error("unsupported fieldPath: {0}")]
     UnknownField(String),
-    /// There is no such resource or container.
+    /// No such resource or container exists.
     #[error("unsupported container resource: {0}")]
     UnknownResource(String),
-    /// References between variables, or whole objects, come to more than a container may have.
+    /// Variables exceed the size limit of one container's environment.
     #[error(
         "environment of container {container:?} is more than {limit} bytes with variable {variable:?}"
     )]
     TooLarge {
         /// Name of the container.
         container: String,
-        /// The variable that did not fit any more.
+        /// The first variable that did not fit.
         variable: String,
-        /// Most bytes.
+        /// The limit in bytes.
         limit: usize,
     },
 }
 
-/// Most bytes of names and values that a pod may give to the environment of a container. The kernel takes about as much for
-/// environment and arguments together (a quarter of the stack's limit, 2 MiB by default), so that no program can be started with more.
+/// Most bytes of names and values that a pod may add to a container's environment. The kernel accepts about twice as much for
+/// environment and arguments together (a quarter of the stack limit, 2 MiB by default).
 pub const POD_BYTES_MAX: usize = 1 << 20;
-/// Most bytes with the variables of services, of which a namespace may have thousands.
+/// Most bytes including the variables of services, of which a namespace may have thousands.
 pub const BYTES_MAX: usize = 4 << 20;
 
-/// The objects that the environment of `container` refers to, optional ones included.
+/// Objects that the environment of `container` refers to, including optional ones.
 pub fn needs(container: &Container) -> Needs {
     let mut needs = Needs::default();
     for from in &container.env_from {
@@ -135,10 +135,10 @@ pub fn needs(container: &Container) -> Needs {
     needs
 }
 
-/// The environment of `container`: names unique, in the order in which they were first set.
+/// Builds the environment of `container`: unique names, in the order of their first setting.
 ///
 /// # Errors
-/// The first required thing that is missing, or the first variable that does not fit.
+/// The first required object or key that is missing, or the first variable that does not fit.
 pub fn environment(
     container: &Container,
     inputs: &Inputs<'_>,
@@ -146,8 +146,8 @@ pub fn environment(
     Ok(made::<String>(container, inputs)?.into_list())
 }
 
-/// Whether [`environment`] can be made, without making it: of each value only its length is kept, and the work is in proportion to
-/// what is written in the pod.
+/// Checks whether [`environment`] would succeed without building it. Only the lengths of values are kept, and the work is
+/// proportional to the size of the pod's spec.
 ///
 /// # Errors
 /// Those of [`environment`].
@@ -155,11 +155,11 @@ pub fn check(container: &Container, inputs: &Inputs<'_>) -> Result<(), EnvError>
     made::<usize>(container, inputs).map(drop)
 }
 
-/// A value of a variable, or what is known of it.
+/// The value of a variable, or only its length.
 trait Value: Sized {
     fn of(text: &str) -> Self;
     fn len(&self) -> usize;
-    /// The value of a text with references; `None` if it is longer than `limit`.
+    /// The text with references replaced; `None` if it is longer than `limit`.
     fn expanded(text: &str, limit: usize, known: &BTreeMap<String, Self>) -> Option<Self>;
 }
 
@@ -213,11 +213,10 @@ fn made<V: Value>(container: &Container, inputs: &Inputs<'_>) -> Result<Environm
 
 /// Variables in the order of their first setting.
 struct Environment<V> {
-    /// Name of the container.
     container: String,
     order: Vec<String>,
     values: BTreeMap<String, V>,
-    /// Names and values together, and the most that they may be.
+    /// Bytes of names and values so far.
     bytes: usize,
     limit: usize,
 }
@@ -233,7 +232,7 @@ impl<V: Value> Environment<V> {
         }
     }
 
-    /// How long the value of a variable may be; `None` if not even its name fits.
+    /// Longest value that still fits for the variable `name`; `None` if the name itself does not fit.
     fn room(&self, name: &str) -> Option<usize> {
         let free = self.limit.saturating_sub(self.bytes);
         match self.values.get(name) {
@@ -244,11 +243,11 @@ impl<V: Value> Environment<V> {
 
     fn too_large(&self, variable: &str) -> EnvError {
         let (container, variable) = (self.container.clone(), variable.to_owned());
-        // The room that services took is not the pod's.
+        // The limit for users excludes the variables of services.
         EnvError::TooLarge { container, variable, limit: self.limit.min(POD_BYTES_MAX) }
     }
 
-    /// Sets a variable to a text as it is.
+    /// Sets a variable without expanding references.
     fn set(&mut self, name: String, value: &str) -> Result<(), EnvError> {
         match self.room(&name) {
             Some(room) if value.len() <= room => self.put(name, V::of(value)),
@@ -257,7 +256,7 @@ impl<V: Value> Environment<V> {
         Ok(())
     }
 
-    /// Sets a variable to a text with references to those before it.
+    /// Sets a variable and expands references to earlier variables.
     fn set_expanded(&mut self, var: &EnvVar) -> Result<(), EnvError> {
         let room = self.room(&var.name);
         let value = room.and_then(|room| V::expanded(&var.value, room, &self.values));
@@ -321,7 +320,7 @@ fn from_objects<V: Value>(
     Ok(())
 }
 
-/// What users are told of keys that `envFrom` names and that cannot be names of variables; a line for each object.
+/// Messages about keys that `envFrom` selects and that are not valid variable names, one per object.
 pub fn skipped(container: &Container, namespace: &str, objects: &dyn Objects) -> Vec<String> {
     let line = |keys: Vec<&String>, prefix: &str, kind: &str, name: &str| {
         let is_none = |key: &&&String| !is_variable_name(&format!("{prefix}{key}"));
@@ -351,7 +350,7 @@ pub fn skipped(container: &Container, namespace: &str, objects: &dyn Objects) ->
     lines
 }
 
-/// Sets a variable named by a key; a key that cannot be a name is left out.
+/// Sets a variable named after a key; skips a key that is not a valid variable name.
 fn set_from<V: Value>(
     result: &mut Environment<V>,
     prefix: &str,
@@ -362,7 +361,7 @@ fn set_from<V: Value>(
     if is_variable_name(&name) { result.set(name, value) } else { Ok(()) }
 }
 
-/// Letters, digits, `_`, `-` and `.`, not starting with a digit and not a path.
+/// Whether the name consists of letters, digits, `_`, `-` and `.`, does not start with a digit and is not a path.
 fn is_variable_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     !name.is_empty()
@@ -377,7 +376,7 @@ fn text<'a>(secret: &str, key: &str, value: &'a [u8]) -> Result<&'a str, EnvErro
         .map_err(|_| EnvError::NotText { name: secret.to_owned(), key: key.to_owned() })
 }
 
-/// What a source gives; `None` when it is optional and missing.
+/// Value of a `valueFrom` source; `None` if it is optional and missing.
 fn value_from<'a>(
     source: &EnvVarSource,
     container: &Container,
@@ -429,7 +428,7 @@ fn no_key(kind: &'static str, pod: &Pod, name: &str, key: &str) -> EnvError {
     EnvError::NoKey { kind, namespace, name: name.to_owned(), key: key.to_owned() }
 }
 
-/// A field of the pod by its path.
+/// Value of a field of the pod by its path.
 fn field_value<'a>(path: &str, inputs: &Inputs<'a>) -> Result<Cow<'a, str>, EnvError> {
     let Pod { metadata, spec, .. } = inputs.pod;
     let of = |text: Option<&'a String>| Cow::Borrowed(text.map_or("", String::as_str));
@@ -452,16 +451,16 @@ fn field_value<'a>(path: &str, inputs: &Inputs<'a>) -> Result<Cow<'a, str>, EnvE
     })
 }
 
-/// The key of `field['key']`.
+/// The key in `field['key']`.
 fn subscript<'a>(path: &'a str, field: &str) -> Option<&'a str> {
     path.strip_prefix(field)?.strip_prefix("['")?.strip_suffix("']")
 }
 
-/// An amount of a container's resources in units of the divisor, rounded up. A limit that is not set is what the node can give, but for
-/// huge pages.
+/// Amount of a container's resource in units of the divisor, rounded up. A limit that is not set is the node's allocatable
+/// amount, except for huge pages.
 ///
 /// # Errors
-/// The resource is not one of `limits.` or `requests.` with a known name.
+/// The resource is not `limits.` or `requests.` with a supported name.
 pub fn resource_value(
     field: &ResourceFieldSelector,
     container: &Container,
@@ -474,7 +473,7 @@ pub fn resource_value(
     let resources = &container.resources;
     let amount = match list {
         _ if !known => return Err(unknown()),
-        // Of huge pages a container has what it asks for and no more.
+        // Huge pages have no default limit.
         "limits" if is_huge => resources.limits.get(name),
         "limits" => resources.limits.get(name).filter(|q| !q.is_zero()).or(allocatable.get(name)),
         "requests" => resources.requests.get(name).or(resources.limits.get(name)),
@@ -493,8 +492,8 @@ pub fn resource_value(
     Ok(amount.saturating_add(divisor.saturating_sub(1)).div_euclid(divisor).to_string())
 }
 
-/// The services that show in the environment of a pod: those of its namespace unless it wants no links, and always the API
-/// server's. `all` holds namespace and service of every service with a cluster address.
+/// Services shown in a pod's environment: those of its namespace unless `enableServiceLinks` is false, and always `kubernetes` of
+/// `default`. `all` lists namespace and service of every service with a cluster IP.
 pub fn linked_services<'a>(
     pod: &Pod,
     names: &Names,
@@ -505,7 +504,7 @@ pub fn linked_services<'a>(
     for (namespace, service) in all {
         let api = namespace == "default" && service.name == names.api_service_name();
         let own = links && namespace == pod.metadata.namespace;
-        // A service of the pod's own namespace wins over the API server's of the same name.
+        // A service of the pod's namespace replaces the API server's service of the same name.
         if own || (api && !linked.contains_key(service.name.as_str())) {
             linked.insert(&service.name, service);
         }

@@ -1,4 +1,4 @@
-//! Events of a pod: which step is told to users, under which reason and in which words.
+//! Events of a pod: which actions are reported to users, and the reason and message of each.
 
 use std::borrow::Cow;
 
@@ -11,25 +11,25 @@ use crate::plan::{Action, StopWhy};
 use crate::probe::{Outcome, ProbeKind};
 use crate::record::{KillReason, Memory};
 
-/// Whether an event is ordinary.
+/// The type of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// As it should be.
+    /// `Normal`.
     Normal,
-    /// Somebody may have to do something.
+    /// `Warning`: a user may have to act.
     Warning,
 }
 
-/// An event to tell.
+/// An event to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodEvent {
-    /// Whether it is ordinary.
+    /// Type of the event.
     pub severity: Severity,
-    /// Reason, as tools filter on it.
+    /// Reason, such as `BackOff`.
     pub reason: Cow<'static, str>,
-    /// Text for users.
+    /// Message for users.
     pub message: String,
-    /// Part of the pod, `spec.containers{name}`, or empty for the whole.
+    /// `fieldPath` of the involved object, `spec.containers{name}`; empty for the whole pod.
     pub field_path: String,
 }
 
@@ -55,7 +55,7 @@ impl PodEvent {
     }
 }
 
-/// The event of an action that begins. A sandbox that is tried again was told when it was tried first.
+/// Event for the start of an action. Only the first attempt of a sandbox is reported.
 pub fn begun(want: &PodWant, memory: &Memory, action: &Action) -> Option<PodEvent> {
     use Severity::Normal;
     match action {
@@ -96,7 +96,7 @@ fn unhealthy(want: &PodWant, container: &str, reason: KillReason) -> String {
     format!("Container {container} failed {probe} probe{next}")
 }
 
-/// The event of a probe's answer that users should know of.
+/// Event for a probe result, if users should see it.
 pub fn probed(
     want: &PodWant,
     container: &str,
@@ -113,16 +113,16 @@ pub fn probed(
     Some(PodEvent::new(Severity::Warning, reason, message).at(want, container))
 }
 
-/// The two hooks of a container.
+/// The lifecycle hooks of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// After its start.
+    /// `postStart`.
     PostStart,
-    /// Before its stop.
+    /// `preStop`.
     PreStop,
 }
 
-/// The event of a hook that failed with `error`; `output` is what its command said.
+/// Event for a hook that failed with `error`; `output` is the output of its command.
 pub fn hook_failed(
     want: &PodWant,
     container: &str,
@@ -147,13 +147,13 @@ pub fn hook_failed(
     PodEvent::new(Severity::Warning, reason, message).at(want, container)
 }
 
-/// The event of a pod that was active too long.
+/// Event for a pod that exceeded its active deadline.
 pub fn deadline_exceeded() -> PodEvent {
     let message = "Pod was active on the node longer than the specified deadline".to_owned();
     PodEvent::new(Severity::Normal, "DeadlineExceeded", message)
 }
 
-/// The event of an action that worked. `took` is the time a pull needed, as users read it.
+/// Event for an action that succeeded. `took` is the formatted duration of a pull.
 pub fn done(want: &PodWant, action: &Action, took: &str) -> Option<PodEvent> {
     use Severity::Normal;
     let event = match action {
@@ -174,7 +174,7 @@ pub fn done(want: &PodWant, action: &Action, took: &str) -> Option<PodEvent> {
     Some(event)
 }
 
-/// The event of a pull that takes long, for a container of `pod`.
+/// Progress event of a slow image pull for a container of `pod`.
 pub fn pull_goes_on(pod: &Pod, container: &str, message: String) -> PodEvent {
     let first = pod.spec.init_containers.iter().any(|c| c.name == container);
     let list = match pod.spec.containers.iter().any(|c| c.name == container) {
@@ -186,17 +186,17 @@ pub fn pull_goes_on(pod: &Pod, container: &str, message: String) -> PodEvent {
     PodEvent { field_path, ..PodEvent::new(Severity::Normal, "Pulling", message) }
 }
 
-/// The event of a container that is created from an image the node already had.
+/// Event for a container whose image is already on the node.
 pub fn image_present(want: &PodWant, container: &str, image: &str) -> PodEvent {
     let message = format!("Container image {image:?} already present on machine");
     PodEvent::new(Severity::Normal, "Pulled", message).at(want, container)
 }
 
-/// The event of an action that failed with `error`.
+/// Event for an action that failed with `error`.
 pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> {
     use Severity::Warning;
     let event = match action {
-        // a pod that goes needs them no more, and may have given them up for that
+        // A pod being deleted no longer needs its volumes and may have released them.
         Action::MountVolumes if want.presence != Presence::Present => return None,
         Action::MountVolumes => mount_failed(error),
         Action::CreateSandbox { .. } => PodEvent::new(
@@ -226,12 +226,12 @@ pub fn failed(want: &PodWant, action: &Action, error: &str) -> Option<PodEvent> 
     Some(event)
 }
 
-/// The event of volumes that could not be set up, or not be brought up to date.
+/// Event for volumes that could not be set up or refreshed.
 pub fn mount_failed(error: &str) -> PodEvent {
     PodEvent::new(Severity::Warning, mount_reason(error), error.to_owned())
 }
 
-/// The reason of a failure to set volumes up, by the step that its text names.
+/// Event reason of a volume failure, derived from the step named in its text.
 fn mount_reason(error: &str) -> &'static str {
     if error.starts_with("AttachVolume.") {
         "FailedAttachVolume"
@@ -244,7 +244,7 @@ fn mount_reason(error: &str) -> &'static str {
     }
 }
 
-/// The events of a container that now waits for `reason`; told when the reason is new.
+/// Events for a container that now waits for `reason`; reported when the reason changes.
 pub fn waiting(want: &PodWant, container: &str, reason: &str, message: &str) -> Vec<PodEvent> {
     use Severity::{Normal, Warning};
     let failed = |text: &str| PodEvent::new(Warning, "Failed", format!("Error: {text}"));

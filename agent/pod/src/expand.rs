@@ -1,16 +1,15 @@
-//! `$(NAME)` in commands, arguments and environment values.
+//! Expansion of `$(NAME)` in commands, arguments and environment values.
 
-/// A piece of a text with references.
+/// A piece of the text.
 enum Piece<'a> {
-    /// As it is.
+    /// Literal text.
     Text(&'a str),
-    /// A reference: the name, and how it is written.
+    /// A reference: its name, and the text as written.
     Name(&'a str, &'a str),
 }
 
-/// Replaces each `$(NAME)` by what `lookup` gives. `$$` is a literal `$`, so `$$(NAME)` stays `$(NAME)`; a name that `lookup`
-/// does not know, and every other `$`, stays as written. `None` if that has more than `limit` bytes: no more than these are kept at
-/// any time.
+/// Replaces each `$(NAME)` with the value that `lookup` returns. `$$` is a literal `$`, so `$$(NAME)` gives `$(NAME)`; an unknown
+/// name and any other `$` stay as written. Returns `None` if the result has more than `limit` bytes; never allocates more.
 pub fn expand<'a>(
     text: &str,
     limit: usize,
@@ -31,7 +30,7 @@ pub fn expand<'a>(
     .then_some(out)
 }
 
-/// How many bytes [`expand`] would give, where `lookup` gives the length of each value.
+/// Length in bytes of the result of [`expand`], given the length of each value.
 pub fn expanded_len(text: &str, lookup: impl Fn(&str) -> Option<usize>) -> usize {
     let mut sum: usize = 0;
     pieces(text, |piece| {
@@ -44,10 +43,10 @@ pub fn expanded_len(text: &str, lookup: impl Fn(&str) -> Option<usize>) -> usize
     sum
 }
 
-/// Gives the pieces of a text to `take` for as long as it wants more; whether it wanted all.
+/// Passes the pieces of a text to `take` until it returns false; returns whether all were taken.
 fn pieces<'a>(text: &'a str, mut take: impl FnMut(Piece<'a>) -> bool) -> bool {
     let mut rest = text;
-    // Bytes behind the last `)`: what begins there is no reference, and its end is not looked for.
+    // Bytes after the last `)`: no reference ends there, so the search for one is skipped.
     let behind = text.rfind(')').and_then(|at| text.len().checked_sub(at.checked_add(1)?));
     let behind = behind.unwrap_or(text.len());
     while let Some((before, after)) = rest.split_once('$') {
@@ -72,7 +71,7 @@ fn pieces<'a>(text: &'a str, mut take: impl FnMut(Piece<'a>) -> bool) -> bool {
     take(Piece::Text(rest))
 }
 
-/// `(NAME)` at the start of `text`: the name and what follows.
+/// Parses `(NAME)` at the start of `text`: the name and the rest.
 fn reference(text: &str) -> Option<(&str, &str)> {
     text.strip_prefix('(')?.split_once(')')
 }
@@ -120,7 +119,7 @@ mod tests {
     #[test]
     fn references_without_an_end_are_not_looked_for_again_and_again() {
         for (begin, end) in [("", ""), ("$(A)", ""), ("", "$")] {
-            // Half a mebibyte of beginnings took minutes.
+            // Half a mebibyte of unterminated references once took minutes.
             let text = format!("{begin}{}{end}", "$(".repeat(1 << 19));
             let began = std::time::Instant::now();
             let expanded = expand(&text, usize::MAX, |_| Some("x"));

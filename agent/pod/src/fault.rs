@@ -1,15 +1,15 @@
-//! Why a pod is refused by translation.
+//! Errors of the translation from a pod to runtime configuration.
 
-/// Why a pod cannot be translated. The texts are shown to users as they are.
+/// Why a pod cannot be translated. The texts are shown to users and are Kubernetes' own where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TranslateError {
-    /// A `Localhost` seccomp profile without a name; nothing is assumed in its place.
+    /// A `Localhost` seccomp profile without a name; no default is assumed.
     #[error("localhostProfile must be set if seccompProfile type is Localhost")]
     NoSeccompProfile,
-    /// A seccomp type that is none.
+    /// An unknown seccomp profile type.
     #[error("unknown seccompProfile type {0:?}")]
     UnknownSeccomp(String),
-    /// A part of a volume whose path cannot be made, or leads upwards.
+    /// A `subPath` that cannot be expanded or leads upwards.
     #[error("failed to expand subPath for volumeMount {mount:?} of container {container:?}")]
     SubPath {
         /// Name of the volume.
@@ -20,7 +20,7 @@ pub enum TranslateError {
     /// A `Localhost` seccomp profile outside the node's directory of profiles.
     #[error("seccomp profile {0:?} must be a relative path without \"..\"")]
     SeccompOutside(String),
-    /// Root is forbidden, and the pod itself asks for it.
+    /// `runAsNonRoot` is set and `runAsUser` is 0.
     #[error("container's runAsUser breaks non-root policy (pod: {pod:?}, container: {container})")]
     RootByContext {
         /// Name, namespace and uid of the pod.
@@ -28,7 +28,7 @@ pub enum TranslateError {
         /// Name of the container.
         container: String,
     },
-    /// Root is forbidden, and the image runs as root.
+    /// `runAsNonRoot` is set and the image runs as root.
     #[error(
         "container has runAsNonRoot and image will run as root (pod: {pod:?}, container: {container})"
     )]
@@ -38,45 +38,45 @@ pub enum TranslateError {
         /// Name of the container.
         container: String,
     },
-    /// Root is forbidden, and the image names its user in letters.
+    /// `runAsNonRoot` is set and the image names its user, so the uid is unknown.
     #[error(
         "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is \
          non-root (pod: {pod:?}, container: {container})"
     )]
     UnknownUser {
-        /// The user.
+        /// User name in the image.
         user: String,
         /// Name, namespace and uid of the pod.
         pod: String,
         /// Name of the container.
         container: String,
     },
-    /// The whole host name does not fit the kernel.
+    /// The fully qualified host name is longer than the kernel allows.
     #[error(
         "failed to construct FQDN from pod hostname and cluster domain, FQDN {0} is too long (64 \
          characters is the max, {len} characters requested)",
         len = .0.len()
     )]
     LongName(String),
-    /// A traffic limit that is none, or that no shaper can hold.
+    /// A bandwidth annotation that is not a quantity or is out of range.
     #[error("annotation {name}: {fault}")]
     Bandwidth {
         /// The annotation.
         name: String,
-        /// What is wrong with its value.
+        /// The problem with its value.
         fault: &'static str,
     },
-    /// A mount of a volume that the pod does not have, or that is not set up.
+    /// A mount of a volume that the pod does not have or that is not set up.
     #[error("no volume {0:?} to mount")]
     NoVolume(String),
-    /// References to variables come to more than a container may have.
+    /// Command or arguments exceed the limit after expansion.
     #[error("{field} of container {container:?} is more than {limit} bytes with its variables")]
     TooLarge {
         /// `command` or `args`.
         field: &'static str,
         /// Name of the container.
         container: String,
-        /// Most bytes.
+        /// The limit in bytes.
         limit: usize,
     },
 }

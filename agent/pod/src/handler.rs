@@ -1,4 +1,4 @@
-//! What a probe or a hook does: a command in the container, or a request to it. Read once from the API object.
+//! The action of a probe or a hook: a command in the container or a request to it. Parsed once from the API object.
 
 use proto_api::IntOrString;
 use proto_api::core::v1::{
@@ -6,48 +6,48 @@ use proto_api::core::v1::{
     TCPSocketAction,
 };
 
-/// One act of a probe or a hook.
+/// The action of a probe or a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Handler {
     /// Runs a program in the container, without a shell.
     Exec(Vec<String>),
-    /// Asks an HTTP server.
+    /// Sends an HTTP request.
     Http(HttpGet),
-    /// Opens a connection.
+    /// Opens a TCP connection.
     Tcp {
-        /// Host; empty for the pod's own address.
+        /// Host; empty for the pod's address.
         host: String,
         /// Port.
         port: u16,
     },
-    /// Asks `grpc.health.v1.Health` at the pod's own address.
+    /// Calls `grpc.health.v1.Health` at the pod's address.
     Grpc {
         /// Port.
         port: u16,
-        /// Service to ask about; empty for the server as a whole.
+        /// Service name in the request; empty for the server as a whole.
         service: String,
     },
-    /// Cannot be done; the text says why, for users.
+    /// Invalid; the text gives the reason for users.
     Unusable(String),
 }
 
-/// A GET request.
+/// An HTTP GET request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HttpGet {
-    /// Whether over TLS; certificates are not verified.
+    /// Whether to use TLS; certificates are not verified, as in Kubernetes.
     pub https: bool,
-    /// Host; empty for the pod's own address.
+    /// Host; empty for the pod's address.
     pub host: String,
     /// Port.
     pub port: u16,
-    /// Path with query, as written; empty is `/`.
+    /// Path with query as written; empty means `/`.
     pub path: String,
-    /// Headers beside the usual ones, or in their place.
+    /// Headers that are added to the default ones or replace them.
     pub headers: Vec<(String, String)>,
 }
 
 impl Handler {
-    /// Reads a probe's handler; ports may be names of the container's own.
+    /// Reads a probe's handler; a port may be the name of a container port.
     pub fn of_probe(handler: &ProbeHandler, container: &Container) -> Self {
         let ProbeHandler { exec, http_get, tcp_socket, grpc } = handler;
         match grpc {
@@ -58,7 +58,7 @@ impl Handler {
         }
     }
 
-    /// Reads a hook's handler. A TCP socket has never been one of a hook, though the field exists.
+    /// Reads a hook's handler. `tcpSocket` exists in the API's hook but is not supported, as in Kubernetes.
     pub fn of_hook(handler: &LifecycleHandler, container: &Container) -> Self {
         of(handler.exec.as_ref(), handler.http_get.as_ref(), None, container)
     }
@@ -97,14 +97,14 @@ fn grpc(action: &GRPCAction) -> Handler {
     }
 }
 
-/// A port by number, or by the name that the container gives it.
+/// Resolves a port given by number or by container port name.
 fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
     match port {
         IntOrString::Int(port) => number(*port),
         IntOrString::String(name) => {
             match container.ports.iter().find(|known| known.name == *name) {
                 Some(known) => number(known.container_port),
-                // Written as a string, a number is a number all the same.
+                // A number written as a string.
                 None => match name.parse() {
                     Ok(port) => number(port),
                     Err(_) => Err(format!("couldn't find port: {name:?}")),

@@ -1,18 +1,18 @@
-//! The names of a pod as its containers see them: host name, domain, and the `/etc/hosts` that the node keeps for it.
+//! The names of a pod as its containers see them: host name, domain, and the `/etc/hosts` that the node manages for it.
 
 use proto_api::core::v1::{HostAlias, Pod};
 
 use crate::fault::TranslateError;
 use crate::node_facts::NodeFacts;
 
-/// Longest host name without its domain, so that it is one DNS label.
+/// Longest host name without its domain: one DNS label.
 const LABEL_CHARS_MAX: usize = 63;
-/// Longest name that the kernel keeps (`HOST_NAME_MAX`).
+/// Longest host name in the kernel (`HOST_NAME_MAX`).
 const KERNEL_CHARS_MAX: usize = 64;
-/// Where containers find the file.
+/// Path of the file in containers.
 pub const PATH: &str = "/etc/hosts";
 
-/// How messages name a pod: `name_namespace(uid)`.
+/// A pod in messages: `name_namespace(uid)`.
 pub fn pod_name(pod: &Pod) -> String {
     let meta = &pod.metadata;
     format!("{}_{}({})", meta.name, meta.namespace, meta.uid)
@@ -25,7 +25,7 @@ pub fn label(pod: &Pod) -> String {
     short.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The domain of a pod that has a subdomain.
+/// The domain of a pod with a subdomain.
 pub fn domain(pod: &Pod, node: &NodeFacts) -> Option<String> {
     let subdomain = &pod.spec.subdomain;
     let service = || format!("{subdomain}.{}.svc", pod.metadata.namespace);
@@ -36,10 +36,10 @@ pub fn domain(pod: &Pod, node: &NodeFacts) -> Option<String> {
     }
 }
 
-/// What the kernel is told: the label, or the whole name if the pod wants it.
+/// Host name set in the sandbox: the label, or the fully qualified name with `setHostnameAsFQDN`.
 ///
 /// # Errors
-/// The whole name is longer than the kernel takes.
+/// The fully qualified name is longer than the kernel allows.
 pub fn host_name(pod: &Pod, node: &NodeFacts) -> Result<String, TranslateError> {
     let label = label(pod);
     let whole = match domain(pod, node) {
@@ -52,7 +52,7 @@ pub fn host_name(pod: &Pod, node: &NodeFacts) -> Result<String, TranslateError> 
     Ok(whole)
 }
 
-/// Text of the pod's `/etc/hosts`; `of_node` is the node's own, for pods on its network.
+/// Content of the pod's `/etc/hosts`; `of_node` is the node's own file, used by pods on the host network.
 pub fn file(pod: &Pod, node: &NodeFacts, ips: &[String], of_node: &str) -> String {
     let mut text = node.names.hosts_file_header();
     if pod.spec.host_network {
@@ -76,7 +76,7 @@ pub fn file(pod: &Pod, node: &NodeFacts, ips: &[String], of_node: &str) -> Strin
     text
 }
 
-/// Names that every machine has.
+/// Entries of every machine.
 const LOCAL: &str = "127.0.0.1\tlocalhost\n\
                      ::1\tlocalhost ip6-localhost ip6-loopback\n\
                      fe00::0\tip6-localnet\n\

@@ -1,5 +1,5 @@
-//! Pods that another agent served before: what is taken from what the runtime and the API show of them, and what such agents look for on
-//! containers, so that either can take pods over from the other without restarting anything.
+//! Adoption of pods that a kubelet or another agent ran: state recovered from their API status and the runtime, and annotations
+//! that let a kubelet adopt containers in turn, all without restarts.
 
 use std::hash::Hasher as _;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::record::{
 };
 
 impl Memory {
-    /// The memory of a pod: what the journal has of it, with what was shown since, or what can be told from its status alone. Of a
-    /// status that the `instances` in the runtime contradict that part is not believed.
+    /// The record of a pod: its journal record updated by the status shown since, or, without a journal record, what the status
+    /// implies. Parts of the status that the runtime's `instances` contradict are ignored.
     pub fn recall(recorded: Option<Self>, status: &PodStatus, instances: &[ContainerSeen]) -> Self {
         let mut shown = Self::adopt(status);
         for (name, known) in &mut shown.containers {
@@ -33,8 +33,8 @@ impl Memory {
         }
     }
 
-    /// The same for a pod of the API: one that is shown as over though nobody here has ended it is given `grace` from `now` (since boot)
-    /// to stop.
+    /// The same for a pod from the API. If the API shows it as ended although this agent did not end it, it gets `grace` from
+    /// `now` (since boot) to stop.
     pub fn recall_of_api(
         recorded: Option<Self>,
         status: &PodStatus,
@@ -53,13 +53,13 @@ impl Memory {
         memory
     }
 
-    /// What can be told of a pod from the status that its API object already has. Used when there is no journal record:
-    /// the first start on a node that another agent served.
+    /// Derives a record from the status of the API object. Used without a journal record, on the first start on a node that a
+    /// kubelet ran.
     pub fn adopt(status: &PodStatus) -> Self {
         let started_at = status.start_time.as_ref().map_or(0, |t| t.unix().unwrap_or(0));
         let mut memory =
             Self { accepted_at: started_at, phase: Phase::parse(&status.phase), ..Self::default() };
-        // A pod that is over may have no sandbox left to tell.
+        // A finished pod may have no sandbox left that shows its addresses.
         memory.ips = status.pod_ips.iter().map(|ip| ip.ip.clone()).collect();
         if started_at != 0 {
             memory.admission = Some(Admission::Admitted);
@@ -79,7 +79,7 @@ impl Memory {
         memory
     }
 
-    /// Takes in how far the pod has come by what is shown of it: it does not go back.
+    /// Advances the record to the progress shown in the status; never backwards.
     pub fn heed_progress(&mut self, status: &PodStatus) {
         self.progress(&Self::adopt(status));
     }
@@ -94,8 +94,8 @@ impl Memory {
         }
     }
 
-    /// Takes in that another has ended the pod: a phase that is final stays, and what runs is stopped within `grace` of `now` (since
-    /// boot), as Kubernetes' kubelet does with a pod of the API that is shown as over.
+    /// Applies an end of the pod that another client wrote: a final phase stays, and running containers are stopped within
+    /// `grace` of `now` (since boot), as the kubelet does.
     pub fn heed_end(&mut self, status: &PodStatus, grace: Duration, now: Duration) {
         let phase = Phase::parse(&status.phase);
         if !phase.is_terminal() || self.phase.is_terminal() {
@@ -113,14 +113,14 @@ impl Memory {
         self.ending.get_or_insert(Ending { why, deadline });
     }
 
-    /// Takes in the status that another gave a condition of the agent, and when, in seconds since 1970: what is shown next is a
-    /// transition from that.
+    /// Records the status that another client gave to a condition of this agent, and its time in seconds since 1970; the next
+    /// status written is a transition from it.
     pub fn heed_condition(&mut self, kind: String, status: String, since: i64) {
         self.conditions.insert(kind, (status, since));
     }
 
-    /// Takes in what the API object has shown since this was remembered: another agent may have served the pod meanwhile. Whatever
-    /// changed last is true; what this agent has not shown yet stays.
+    /// Applies what the API object showed since the record was written, because another agent may have run the pod meanwhile. The
+    /// most recent change wins; changes of this agent that were not shown yet stay.
     pub fn heed(&mut self, status: &PodStatus) {
         self.heed_shown(Self::adopt(status));
     }
@@ -148,8 +148,8 @@ impl Memory {
 }
 
 impl ContainerMemory {
-    /// Sets right what a status told of an instance that the runtime has: one that runs is the newest and has not ended, and each has
-    /// the attempt that it was made with.
+    /// Corrects the state of an instance that the runtime has: a running instance is the newest and has not ended, and each
+    /// instance has the attempt it was created with.
     fn correct(&mut self, newest: &ContainerSeen) {
         let runs = matches!(newest.state, InstanceState::Running { .. });
         if self.attempt > Some(newest.attempt) && (runs || self.health.id == newest.id) {
@@ -159,17 +159,17 @@ impl ContainerMemory {
         }
     }
 
-    /// Whether an instance was made from the container's present definition.
+    /// Whether an instance was created from the container's current definition.
     pub(crate) fn is_made_from(&self, instance: &ContainerSeen, container: &ContainerWant) -> bool {
         match &self.taken_over {
             _ if !instance.hash.is_empty() => instance.hash == container.hash,
             Some(taken) if taken.id == instance.id => taken.hash == container.hash,
-            // Seen for the first time now.
+            // Seen for the first time.
             _ => true,
         }
     }
 
-    /// Remembers the definition of an instance that another agent created, once.
+    /// Records the definition of an instance that another agent created, once.
     pub(crate) fn take_over(&mut self, container: &ContainerWant, instance: &ContainerSeen) {
         let known = self.taken_over.as_ref().is_some_and(|taken| taken.id == instance.id);
         if instance.hash.is_empty() && !known {
@@ -194,7 +194,7 @@ impl ContainerMemory {
         };
         let (mut newest, mut previous) = (ended(&status.state), ended(&status.last_state));
         let id = status.container_id.rsplit("://").next().unwrap_or_default();
-        // While the next instance is waited for, the last state is how the newest ended.
+        // While a restart is pending, `lastState` describes the end of the newest instance.
         if previous.as_ref().is_some_and(|previous| previous.id == id) {
             newest = newest.or(previous.take());
         }
@@ -213,30 +213,29 @@ impl ContainerMemory {
     }
 }
 
-/// Nanoseconds since 1970; 0 for a time that is not set.
+/// Nanoseconds since 1970; 0 for an unset time.
 fn nanoseconds(time: &Time) -> i64 {
     time.unix().unwrap_or(0).saturating_mul(1_000_000_000)
 }
 
-/// The hash by which the ecosystem's own agent tells that a container was made from the definition that it has, in its
-/// releases 1.16 to 1.30: FNV-1a over 32 bits of a listing of the bytes of the container's JSON, in hexadecimal without leading zeros.
-/// An instance whose annotation differs is restarted by it.
+/// The container hash with which kubelets 1.16 to 1.30 detect a changed definition: 32-bit FNV-1a over Go's `%#v` print of the
+/// container's JSON bytes, in hexadecimal without leading zeros. A kubelet restarts an instance whose annotation differs.
 pub fn whole_hash(container: &Container) -> String {
     let mut hasher = Fnv32::default();
     hasher.write(listing(&json(container)).as_bytes());
     format!("{:x}", hasher.finish())
 }
 
-/// Bytes as the language of that agent prints a slice of them with its type.
+/// A byte slice as Go's `%#v` prints it.
 fn listing(bytes: &[u8]) -> String {
     let bytes: Vec<String> = bytes.iter().map(u8::to_string).collect();
     format!("([]uint8)[{}]", bytes.join(" "))
 }
 
-/// A container's JSON as that language's own encoder writes it: the fields in the order of declaration, characters that mean something
-/// to HTML or to scripts escaped. Control characters have one form for all but line feed, return and tab.
+/// A container's JSON as Go's encoder writes it: fields in declaration order, `<`, `>`, `&`, U+2028 and U+2029 escaped, control
+/// characters as `\u00xx` except line feed, carriage return and tab.
 fn json(container: &Container) -> Vec<u8> {
-    // A container holds no bytes of foreign JSON, the only thing that cannot be encoded.
+    // A container holds no raw JSON, the only value that could fail to encode.
     let text = serde_json::to_string(container).unwrap_or_default();
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -297,14 +296,14 @@ mod tests {
             assert_eq!(memory.phase, phase, "{shown}");
             let ending = why.map(|why| Ending { why, deadline: now + grace });
             assert_eq!(memory.ending, ending, "{shown}");
-            // An agent that was away then gives it as much time.
+            // A restarted agent gives it the same time.
             for recorded in [None, Some(Memory { phase: Phase::Running, ..Memory::default() })] {
                 let memory = Memory::recall_of_api(recorded, &over(shown), &[], (grace, now));
                 let deadline = memory.ending.map(|ending| ending.deadline);
                 assert_eq!(deadline, memory.phase.is_terminal().then_some(now + grace), "{shown}");
             }
         }
-        // What has ended here stays as it ended.
+        // A pod that ended here keeps its result.
         let ending = Ending { why: Why::Completed, deadline: now };
         let ended = Memory { phase: Phase::Succeeded, ending: Some(ending), ..Memory::default() };
         let mut memory = ended.clone();
@@ -337,7 +336,7 @@ mod tests {
             status.state.terminated = over.then(Default::default);
             PodStatus { container_statuses: vec![status], ..PodStatus::default() }
         };
-        // The attempt that is believed, and whether it has ended.
+        // The attempt that is adopted, and whether it has ended.
         let table = [
             ("true", &running, shown("i1", 1, false), 1, false),
             ("more restarts of one that runs", &running, shown("i1", 9, false), 1, false),
@@ -356,7 +355,7 @@ mod tests {
                 let memory = Memory::recall(recorded, &status, std::slice::from_ref(instance));
                 let known = &memory.containers["c"];
                 assert_eq!(known.attempt, Some(attempt), "{case}");
-                // What is recorded of an attempt is not changed by what is shown of it.
+                // A recorded attempt is not changed by the status.
                 let told = ended && (!has_record || attempt != 1);
                 assert_eq!(known.ended.is_some(), told, "{case}");
             }
@@ -368,7 +367,7 @@ mod tests {
         assert_eq!(listing(b"{}"), "([]uint8)[123 125]");
     }
 
-    /// Containers as an API server of the ecosystem gave them to its own agent (1.20), and the annotations that this agent wrote.
+    /// Containers as Kubernetes' API server 1.20 returned them, and the annotations that its kubelet wrote.
     const GOLDEN: [(&str, &str); 3] = [
         (
             r#"{"name":"i","image":"docker.io/library/busybox:1.29","command":["true"],"resources":{},"volumeMounts":[{"name":"default-token-qfckk","readOnly":true,"mountPath":"/var/run/secrets/kubernetes.io/serviceaccount"}],"terminationMessagePath":"/dev/termination-log","terminationMessagePolicy":"File","imagePullPolicy":"IfNotPresent"}"#,

@@ -1,5 +1,5 @@
-//! Pure: what a pod's task does next. A pod's desired state, what the runtime shows, what is remembered and the time go in;
-//! a status, a list of actions, the time to look again and the new memory come out.
+//! Pure lifecycle of a pod. Input: its desired state, the state that the runtime shows, the record of what cannot be observed,
+//! and the time. Output: a status, a list of actions, the time of the next plan, and the new record.
 //!
 //! ```text
 //! PodWant ─┐
@@ -9,7 +9,7 @@
 //!                                 └─ Memory      what the next call, or the next process, must know
 //! ```
 //!
-//! Nothing here reads a clock, a file or a socket. Numbers of pods and of the runtime are whatever they are: arithmetic on them
+//! Nothing here reads a clock, a file or a socket. Numbers from pods and the runtime are not trusted: arithmetic on them
 //! saturates.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]

@@ -1,4 +1,4 @@
-//! The life of a pod, and the plan for its next moment.
+//! The lifecycle of a pod, and the plan for its next step.
 //!
 //! ```text
 //!            refused by the node
@@ -19,8 +19,8 @@
 //!                                                   Finished ─► Gone
 //! ```
 //!
-//! `Ending` is a decision, not an observation: it is in the memory, it is durable before the first container is stopped, and
-//! after it nothing of the pod is created or started, whatever is seen later.
+//! `Ending` is a decision, not an observation: it is part of the record, durable before the first container is stopped, and
+//! afterwards nothing of the pod is created or started, whatever is observed.
 
 use std::collections::BTreeSet;
 
@@ -34,10 +34,10 @@ use crate::record::{Admission, Memory, PostStart};
 use crate::start;
 use crate::status;
 
-/// Decides what happens to a pod now. Total: every combination of inputs has an answer.
+/// Plans what happens to a pod now. Total: every combination of inputs gives a plan.
 ///
-/// Calling it again with the returned memory and nothing else changed gives the same plan; applying the plan's actions and
-/// showing their outcome makes progress.
+/// Calling it again with the returned record and the same other inputs gives the same plan; executing the plan's actions and
+/// showing their results makes progress.
 pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
     let mut memory = memory.clone();
     memory.accept(now);
@@ -51,7 +51,7 @@ pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
         Stage::Initializing | Stage::Running => start::advance(&mut next, &memory, stage),
         Stage::Ending => ending::stop_all(&mut next, &memory),
         Stage::Clearing => ending::clear(&mut next, &memory),
-        // Space is short: the status is in the memory, the logs are given up.
+        // Disk space is short: the record keeps the status, the logs are removed.
         Stage::Finished if want.dead_kept == 0 => ending::drop_remains(&mut next, &memory),
         Stage::Gone => ending::leave(&mut next, &memory),
         Stage::Refused | Stage::Finished => {}
@@ -66,8 +66,8 @@ pub fn plan(want: &PodWant, seen: &PodSeen, memory: &Memory, now: Now) -> Plan {
     Plan { stage, status, actions, probes, wake_at, memory }
 }
 
-/// Drops what is remembered of sandboxes and images that the pod has no more: it may go through any number of them. A sandbox that is
-/// not there needs no stop, and its attempt is not used again.
+/// Drops records of sandboxes and images that the pod no longer has, since it may go through any number of them. A sandbox that
+/// does not exist needs no stop, and its attempt is not reused.
 fn forget_past(want: &PodWant, seen: &PodSeen, memory: &mut Memory) {
     if !memory.sandboxes_stopped.is_empty() {
         let there: BTreeSet<u32> = seen.sandboxes.iter().map(|s| s.attempt).collect();
@@ -82,7 +82,7 @@ fn forget_past(want: &PodWant, seen: &PodSeen, memory: &mut Memory) {
     }
 }
 
-/// What is started by us has its hook run by us.
+/// Marks the hooks of instances that this plan starts: only they have their hook run.
 fn mark_hooks(actions: &[Action], memory: &mut Memory) {
     for action in actions {
         if let Action::StartContainer { container, id, hook: true } = action
@@ -94,8 +94,8 @@ fn mark_hooks(actions: &[Action], memory: &mut Memory) {
     }
 }
 
-/// The probes of all instances that serve: the startup probe until it has passed, then the others. A pod that ends is still
-/// asked whether it is ready, and is not restarted any more.
+/// Probes of all instances that serve: the startup probe until it succeeded, then the other two. A terminating pod keeps its
+/// readiness probes and loses the others.
 fn probes(want: &PodWant, seen: &PodSeen, memory: &Memory, stage: Stage) -> Vec<ProbeOrder> {
     if !matches!(stage, Stage::Initializing | Stage::Running | Stage::Ending) {
         return Vec::new();
@@ -137,7 +137,7 @@ fn probes(want: &PodWant, seen: &PodSeen, memory: &Memory, stage: Stage) -> Vec<
     orders
 }
 
-/// Where the pod is.
+/// The stage of the pod.
 fn stage(want: &PodWant, seen: &PodSeen, memory: &Memory) -> Stage {
     let refused = matches!(memory.admission, Some(Admission::Refused { .. }));
     if refused && !want.is_leaving() {

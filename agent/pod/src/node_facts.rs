@@ -1,14 +1,14 @@
-//! What translation knows of the node.
+//! Settings and facts of the node that the translation needs.
 
 use agent_node::cgroup::CpuBound;
 use proto_api::names::Names;
 
 use crate::spec::DnsConfig;
 
-/// What the node adds to every pod.
+/// Settings and facts of the node used for every pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeFacts {
-    /// Names of the naming profile.
+    /// Names under the naming profile.
     pub names: &'static Names,
     /// Directory of pod logs, `/var/log/pods`.
     pub pod_logs_dir: String,
@@ -22,10 +22,10 @@ pub struct NodeFacts {
     pub resolver: DnsConfig,
     /// Memory of the node in bytes.
     pub memory_bytes: u64,
-    /// Whether a container that names no seccomp profile runs under the runtime's.
+    /// `seccompDefault`: whether a container without a seccomp profile gets the runtime's default.
     pub seccomp_default: bool,
     /// Sizes in bytes of the node's huge pages.
     pub huge_page_sizes: Vec<u64>,
-    /// How CPU limits are enforced.
+    /// Whether CPU limits are enforced by a quota.
     pub cpu_bound: CpuBound,
 }

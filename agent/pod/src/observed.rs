@@ -1,45 +1,45 @@
-//! What the runtime and the node show of one pod, and the time.
+//! The observed state of one pod on the node, and the time.
 //!
-//! The pod's task keeps this value complete: it starts from a full listing, applies the outcome of each of its own actions
-//! and of each event, and replaces the whole by a new listing when it may have missed something.
+//! The pod's task keeps it complete: it starts from a full list, applies the result of each of its own actions and each event,
+//! and replaces it with a new list when it may have missed something.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// One pod as the node shows it.
+/// The observed state of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodSeen {
     /// All sandboxes of the pod, any order.
     pub sandboxes: Vec<SandboxSeen>,
     /// All instances of all containers of the pod, any order.
     pub containers: Vec<ContainerSeen>,
-    /// Images by the name that the pod uses; one not in the map has not been looked up.
+    /// Images by the name that the pod uses; a name not in the map has not been looked up.
     pub images: BTreeMap<String, ImageSeen>,
     /// The pod's volumes.
     pub volumes: VolumesSeen,
     /// Whether the pod's cgroup exists.
     pub cgroup: bool,
-    /// Whether something may run that is not shown: a start is under way, or nobody knows what came of it.
+    /// Whether a container may run that is not shown: a start is in progress or its result is unknown.
     pub unsure: bool,
 }
 
-/// A sandbox.
+/// A pod sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxSeen {
-    /// The runtime's id.
+    /// Runtime id.
     pub id: String,
-    /// 0 for the pod's first.
+    /// 0 for the pod's first sandbox.
     pub attempt: u32,
     /// Whether its process runs and its network is set up.
     pub ready: bool,
-    /// Addresses, the primary first; empty with the host's network.
+    /// Addresses, primary first; empty on the host network.
     pub ips: Vec<String>,
 }
 
 /// An instance of a container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ContainerSeen {
-    /// The runtime's id.
+    /// Runtime id.
     pub id: String,
     /// Name of the container in the pod.
     pub name: String,
@@ -47,60 +47,60 @@ pub struct ContainerSeen {
     pub attempt: u32,
     /// Id of the sandbox that it was created in.
     pub sandbox_id: String,
-    /// Name of the image, for people.
+    /// Name of the image, for display.
     pub image: String,
     /// Id or digest of the image that runs.
     pub image_id: String,
-    /// [`crate::desired::instance_hash`] of the container that it was created from; empty when another agent created it.
+    /// [`crate::desired::instance_hash`] of the container it was created from; empty if another agent created it.
     pub hash: String,
-    /// File of the node that its last words are written to, when the runtime tells.
+    /// Path on the node of its termination message file, if the runtime reports it.
     pub message_file: Option<String>,
-    /// Where the instance is in its life.
+    /// State of the instance.
     pub state: InstanceState,
 }
 
-/// Where an instance is in its life. Times are nanoseconds since 1970 as the runtime gives them.
+/// State of an instance. Times are the runtime's, in nanoseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstanceState {
-    /// Made, not started.
+    /// Created, not started.
     Created,
     /// Started, not exited.
     Running {
-        /// Start.
+        /// Start time.
         started_at: i64,
     },
-    /// Ended; never changes again.
+    /// Exited; final.
     Exited(Exit),
-    /// The runtime cannot tell; treated as something that may run.
+    /// Unknown to the runtime; treated as possibly running.
     Unknown,
 }
 
-/// How an instance ended.
+/// Exit of an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Exit {
-    /// Exit code; 128 + n when a signal n ended it.
+    /// Exit code; 128 + n after signal n.
     pub code: i32,
-    /// The runtime's reason (`Completed`, `Error`, `OOMKilled`, `StartError`), or empty.
+    /// The runtime's reason (`Completed`, `Error`, `OOMKilled`, `StartError`) or empty.
     pub reason: String,
     /// Termination message.
     pub message: String,
-    /// Start; 0 if it never started.
+    /// Start time; 0 if it never started.
     pub started_at: i64,
-    /// End.
+    /// Exit time.
     pub finished_at: i64,
 }
 
 /// An image name on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageSeen {
-    /// There, under the runtime's id.
+    /// Present.
     Present {
-        /// The runtime's id of the image.
+        /// Runtime id of the image.
         id: String,
     },
-    /// Not there at that time since boot.
+    /// Absent when it was last looked up.
     Absent {
-        /// When it was looked up.
+        /// Time of the lookup, since boot.
         at: Duration,
     },
 }
@@ -108,10 +108,10 @@ pub enum ImageSeen {
 /// The volumes of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VolumesSeen {
-    /// Nothing of them on the node.
+    /// None of them exists on the node.
     #[default]
     Absent,
-    /// Something on disk that this process has not checked yet.
+    /// They may exist on disk; this process has not checked them yet.
     Unverified,
     /// All set up.
     Mounted,
@@ -123,12 +123,12 @@ impl PodSeen {
         self.sandboxes.iter().max_by_key(|s| s.attempt)
     }
 
-    /// The newest sandbox if it is ready.
+    /// The newest sandbox, if it is ready.
     pub fn ready_sandbox(&self) -> Option<&SandboxSeen> {
         self.newest_sandbox().filter(|s| s.ready)
     }
 
-    /// The sandbox of that id.
+    /// Finds a sandbox by id.
     pub fn sandbox(&self, id: &str) -> Option<&SandboxSeen> {
         self.sandboxes.iter().find(|s| s.id == id)
     }
@@ -150,7 +150,7 @@ impl ContainerSeen {
         matches!(self.state, InstanceState::Running { .. } | InstanceState::Unknown)
     }
 
-    /// How it ended, if it has.
+    /// The exit, if it has exited.
     pub fn exit(&self) -> Option<&Exit> {
         match &self.state {
             InstanceState::Exited(exit) => Some(exit),
@@ -159,11 +159,11 @@ impl ContainerSeen {
     }
 }
 
-/// The time, both ways of telling it.
+/// The current time by both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Seconds since 1970, for people; may jump.
+    /// Wall clock, in seconds since 1970; may jump.
     pub unix_seconds: i64,
-    /// Time since boot, suspended time included; never jumps.
+    /// Time since boot including suspend; monotonic.
     pub boot: Duration,
 }

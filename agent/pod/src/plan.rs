@@ -1,4 +1,4 @@
-//! What a plan for a pod is made of: where the pod is, what may be done, and the draft that is filled while deciding.
+//! The parts of a plan: stages, actions, and the draft filled in while planning.
 
 use std::time::Duration;
 
@@ -10,66 +10,66 @@ use crate::observed::{ContainerSeen, InstanceState, PodSeen};
 use crate::probe::{ProbeOrder, ProbeWant, Probes};
 use crate::record::{KillReason, Memory};
 
-/// Where a pod is in its life.
+/// Stage of a pod's lifecycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The node said no; nothing was ever made.
+    /// Rejected at admission; nothing was created.
     Refused,
-    /// Volumes, cgroup and sandbox are made, images looked up.
+    /// Volumes, cgroup and sandbox are created, images looked up.
     Preparing,
-    /// Init containers run, one after the other.
+    /// Init containers run one at a time.
     Initializing,
     /// Containers run.
     Running,
-    /// Nothing starts any more; what runs is being stopped.
+    /// Nothing is started any more; running containers are being stopped.
     Ending,
-    /// All containers are dead; sandbox, volumes and cgroup go.
+    /// All containers have exited; sandboxes, volumes and cgroup are removed.
     Clearing,
-    /// Over, and still an object of the API: the dead containers are kept for their logs.
+    /// Ended but still in the API: exited containers are kept for their logs.
     Finished,
     /// Nothing is left on the node.
     Gone,
 }
 
-/// What to do now.
+/// The result of planning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// Where the pod is.
+    /// Stage of the pod.
     pub stage: Stage,
-    /// Its status, complete.
+    /// The complete status to show.
     pub status: PodStatus,
-    /// What may be done now, in order; steps on different objects do not depend on each other.
+    /// Actions to execute now, in order; actions on different objects are independent.
     pub actions: Vec<Action>,
-    /// The probes that have to be running now, all of them.
+    /// All probes that should be running now.
     pub probes: Vec<ProbeOrder>,
-    /// When time alone changes the plan, since boot.
+    /// Time since boot at which the plan changes without any other input.
     pub wake_at: Option<Duration>,
-    /// What the next call must be given.
+    /// The record to pass to the next call.
     pub memory: Memory,
 }
 
-/// One thing to do. Each names its object, and doing it twice does no harm.
+/// An action. Each names its object and is idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Ask the node whether the pod may run; the answer goes into [`Memory::admission`].
+    /// Ask the node whether the pod may run; the result goes into [`Memory::admission`].
     Admit,
     /// Set up all volumes.
     MountVolumes,
-    /// Create the pod's cgroup if need be, then a sandbox.
+    /// Create the pod's cgroup if it does not exist, then a sandbox.
     CreateSandbox {
-        /// Its attempt.
+        /// Attempt of the sandbox.
         attempt: u32,
     },
-    /// Find out whether the node has an image.
+    /// Look up an image on the node.
     InspectImage {
-        /// Image as the pod names it.
+        /// Image reference as in the pod.
         image: String,
     },
     /// Pull an image.
     PullImage {
-        /// Image as the pod names it.
+        /// Image reference as in the pod.
         image: String,
-        /// Container that waits for it.
+        /// Container that needs it.
         container: String,
     },
     /// Create an instance of a container.
@@ -78,88 +78,88 @@ pub enum Action {
         container: String,
         /// Attempt of the instance.
         attempt: u32,
-        /// Sandbox to create it in.
+        /// Id of the sandbox to create it in.
         sandbox_id: String,
-        /// The runtime's id of its image.
+        /// Runtime id of the image.
         image_id: String,
     },
     /// Start a created instance.
     StartContainer {
         /// Name of the container.
         container: String,
-        /// The runtime's id of the instance.
+        /// Runtime id of the instance.
         id: String,
-        /// Whether a hook follows that must be run exactly for instances that we start.
+        /// Whether a `postStart` hook follows, which has to run exactly for the instances that this agent starts.
         hook: bool,
     },
-    /// Run the hook that follows an instance's start.
+    /// Run the `postStart` hook of an instance.
     RunPostStart {
         /// Name of the container.
         container: String,
-        /// The runtime's id of the instance.
+        /// Runtime id of the instance.
         id: String,
     },
-    /// Stop an instance: politely, and by force at the deadline.
+    /// Stop an instance: SIGTERM, and SIGKILL at the deadline.
     StopContainer {
         /// Name of the container.
         container: String,
-        /// The runtime's id of the instance.
+        /// Runtime id of the instance.
         id: String,
-        /// When it is killed, since boot.
+        /// Time of SIGKILL, since boot.
         deadline: Duration,
-        /// For the event.
+        /// Reason, for the event.
         why: StopWhy,
-        /// Whether its hook is run first, within the same deadline.
+        /// Whether to run the `preStop` hook first, within the same deadline.
         hook: bool,
     },
-    /// Remove a dead instance, its log and its last words.
+    /// Remove an exited instance, its log and its termination message.
     RemoveContainer {
-        /// The runtime's id of the instance.
+        /// Runtime id of the instance.
         id: String,
         /// Name of the container.
         container: String,
         /// Attempt of the instance.
         attempt: u32,
     },
-    /// Stop a sandbox and tear its network down.
+    /// Stop a sandbox and tear down its network.
     StopSandbox {
-        /// The runtime's id.
+        /// Runtime id.
         id: String,
-        /// Its attempt, for [`Memory::sandbox_stopped`].
+        /// Attempt, for [`Memory::sandbox_stopped`].
         attempt: u32,
     },
-    /// Remove a sandbox with all that is in it.
+    /// Remove a sandbox and everything in it.
     RemoveSandbox {
-        /// The runtime's id.
+        /// Runtime id.
         id: String,
     },
-    /// Take all volumes down.
+    /// Unmount and remove all volumes.
     UnmountVolumes,
     /// Remove the pod's cgroup.
     RemoveCgroup,
-    /// Tell the API that the object may go: delete with no grace, for this uid only.
+    /// Delete the API object with a grace period of 0, with the uid as precondition.
     ReportDeleted,
-    /// End the pod's task and drop its memory.
+    /// End the pod's task and drop its record.
     Forget,
 }
 
 /// Why a container is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StopWhy {
-    /// Its pod ends.
+    /// The pod ends.
     PodEnds,
-    /// Its sandbox is gone.
+    /// Its sandbox no longer runs.
     SandboxLost,
     /// Its definition changed.
     DefinitionChanged,
-    /// The runtime lost track of it.
+    /// The runtime reports an unknown state.
     StateUnknown,
-    /// A probe or hook failed.
+    /// A probe or the `postStart` hook failed.
     Unhealthy(KillReason),
 }
 
 impl Action {
-    /// Whether something of the pod runs after it that did not before.
+    /// Whether it may make something of the pod run that did not run before.
     pub fn begins(&self) -> bool {
         matches!(
             self,
@@ -167,8 +167,8 @@ impl Action {
         )
     }
 
-    /// Whether the memory must be durable before this is done: the action destroys what the memory was made from, or acts on
-    /// a decision that must not be forgotten.
+    /// Whether the record has to be durable before this action: it destroys what the record was derived from, or depends on a
+    /// decision that must not be lost.
     pub fn needs_durable_memory(&self) -> bool {
         match self {
             Self::StopContainer { .. }
@@ -178,11 +178,11 @@ impl Action {
             | Self::UnmountVolumes
             | Self::RemoveCgroup
             | Self::ReportDeleted => true,
-            // That the hook is still to be run is known from nothing else.
+            // Nothing but the record shows that the hook is still due.
             Self::StartContainer { hook, .. } => *hook,
-            // When the one before it ended is not told by the runtime once the clock has been set.
+            // After the wall clock was set, the runtime no longer shows when the previous instance ended.
             Self::CreateContainer { attempt, .. } => *attempt > 0,
-            // What is created carries its attempt in the runtime: it is found again without the journal.
+            // A created object carries its attempt in the runtime and is found again without the journal.
             Self::Admit
             | Self::MountVolumes
             | Self::CreateSandbox { .. }
@@ -194,34 +194,34 @@ impl Action {
     }
 }
 
-/// The plan while it is made.
+/// A plan in the making.
 pub(crate) struct Next<'a> {
-    /// What is wanted.
+    /// Desired state.
     pub want: &'a PodWant,
-    /// What is seen.
+    /// Observed state.
     pub seen: &'a PodSeen,
     /// Time since boot.
     pub now: Duration,
-    /// What is planned so far.
+    /// Actions planned so far.
     pub actions: Vec<Action>,
-    /// Earliest time at which the plan changes by itself.
+    /// Earliest time at which the plan changes by itself, since boot.
     pub wake_at: Option<Duration>,
 }
 
 impl Next<'_> {
-    /// Plans an action, once.
+    /// Adds an action unless it is planned already.
     pub fn act(&mut self, action: Action) {
         if !self.actions.contains(&action) {
             self.actions.push(action);
         }
     }
 
-    /// Asks to be called again at `at`.
+    /// Requests a new plan at `at`, since boot.
     pub fn wake(&mut self, at: Duration) {
         self.wake_at = Some(self.wake_at.map_or(at, |w| w.min(at)));
     }
 
-    /// Whether a step may be tried now; asks to be called again when it may not.
+    /// Whether a step may be tried now; if not, requests a new plan for when it may.
     pub fn may_try(&mut self, step: &Step, memory: &Memory) -> bool {
         match memory.trouble(step) {
             Some(trouble) if self.now < trouble.until => {
@@ -232,7 +232,7 @@ impl Next<'_> {
         }
     }
 
-    /// Plans a stop of an instance.
+    /// Adds the stop of an instance, with its `preStop` hook if it runs and there is time for one.
     pub fn stop(&mut self, instance: &ContainerSeen, deadline: Duration, why: StopWhy) {
         let runs = matches!(instance.state, InstanceState::Running { .. });
         let container = self.want.container(&instance.name);
@@ -241,7 +241,7 @@ impl Next<'_> {
         self.act(Action::StopContainer { container, id, deadline, why, hook });
     }
 
-    /// When an instance that is stopped now, in a pod that goes on, is killed.
+    /// Deadline for stopping an instance now, in a pod that continues.
     pub fn stop_deadline(&self, instance: &ContainerSeen, why: StopWhy) -> Duration {
         let probes = self.want.container(&instance.name).map(|c| &c.probes);
         let of_probe = |pick: fn(&Probes) -> &Option<ProbeWant>| {
@@ -259,7 +259,7 @@ impl Next<'_> {
         self.now.saturating_add(own.unwrap_or(self.want.grace))
     }
 
-    /// Plans to remove a dead instance.
+    /// Adds the removal of an exited instance.
     pub fn remove(&mut self, instance: &ContainerSeen) {
         let (id, container) = (instance.id.clone(), instance.name.clone());
         self.act(Action::RemoveContainer { id, container, attempt: instance.attempt });

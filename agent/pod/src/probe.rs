@@ -1,8 +1,8 @@
-//! Probes: what is asked, when, and what the answers of one probe amount to. Pure; who asks is the program.
+//! Probes: what to run, when, and how results add up. Pure; the program runs them.
 //!
-//! A verdict belongs to one instance of a container and changes only after as many equal answers in a row as the probe's
-//! threshold says. Verdicts are remembered ([`crate::record::Health`]), counts are not: a restarted agent starts to count
-//! anew and flips nothing before it has counted.
+//! The result of a probe belongs to one instance of a container and changes only after as many equal outcomes in a row as the
+//! threshold requires. Results are recorded ([`crate::record::Health`]), counts are not: a restarted agent counts from zero and
+//! changes no result before it has reached a threshold.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::handler::Handler;
 
-/// What a probe is for.
+/// The purpose of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ProbeKind {
-    /// Whether the container has come up; until then the others wait.
+    /// Whether the container has started up; the other probes wait for it.
     Startup,
-    /// Whether it can serve.
+    /// Whether the container can serve.
     Readiness,
-    /// Whether it has to be restarted.
+    /// Whether the container has to be restarted.
     Liveness,
 }
 
 impl ProbeKind {
-    /// As users read it in events.
+    /// Name in event messages.
     pub fn title(self) -> &'static str {
         match self {
             Self::Startup => "Startup",
@@ -32,7 +32,7 @@ impl ProbeKind {
         }
     }
 
-    /// What holds before the first verdict: nothing runs that is known to be dead, nothing serves that has not said so.
+    /// Result before the first threshold is reached: alive, but neither started up nor ready.
     fn at_first(self) -> Option<bool> {
         match self {
             Self::Startup => None,
@@ -47,9 +47,9 @@ impl ProbeKind {
 pub struct Probes {
     /// Gates the other two.
     pub startup: Option<ProbeWant>,
-    /// Decides whether the container is ready.
+    /// Decides readiness.
     pub readiness: Option<ProbeWant>,
-    /// Decides whether it runs on.
+    /// Decides whether the container is restarted.
     pub liveness: Option<ProbeWant>,
 }
 
@@ -65,27 +65,27 @@ impl Probes {
     }
 }
 
-/// A probe as its pod wants it.
+/// A probe as its pod specifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeWant {
-    /// What is asked.
+    /// Action.
     pub handler: Handler,
-    /// Not before the container has run this long.
+    /// `initialDelaySeconds`.
     pub initial_delay: Duration,
-    /// From one asking to the next.
+    /// Time between two runs.
     pub period: Duration,
-    /// No answer within this time is a failure.
+    /// Time after which a run counts as failed.
     pub timeout: Duration,
-    /// Successes in a row that make a good verdict.
+    /// `successThreshold`.
     pub successes: u32,
-    /// Failures in a row that make a bad one.
+    /// `failureThreshold`.
     pub failures: u32,
-    /// Grace period of the stop that a bad verdict leads to, in place of the pod's.
+    /// Grace period of the stop after a failure, in place of the pod's.
     pub grace: Option<Duration>,
 }
 
 impl ProbeWant {
-    /// Reads a probe; a field that is not set has the API's default, which a manifest of this node does not go through.
+    /// Reads a probe. Unset fields get the API's defaults, because static pods do not pass through the API's defaulting.
     pub fn of(probe: &Probe, container: &Container) -> Self {
         let or = |value: i32, default: u32| match u32::try_from(value) {
             Ok(value) if value > 0 => value,
@@ -107,29 +107,29 @@ impl ProbeWant {
     }
 }
 
-/// A probe that has to be running now.
+/// A probe that should be running now.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProbeOrder {
     /// Name of the container.
     pub container: String,
-    /// The runtime's id of the instance.
+    /// Runtime id of the instance.
     pub id: String,
-    /// What it is for.
+    /// Purpose of the probe.
     pub kind: ProbeKind,
-    /// The probe.
+    /// Settings of the probe.
     pub probe: ProbeWant,
-    /// When the instance began to run, since boot.
+    /// Start of the instance, since boot.
     pub since: Duration,
-    /// The verdict so far, if there is one.
+    /// Current result, if any.
     pub verdict: Option<bool>,
-    /// The pod's own address; empty while it has none.
+    /// Address of the pod; empty if it has none yet.
     pub ip: String,
 }
 
 impl ProbeOrder {
-    /// When it is asked first, seen from `now`: at once, or when the initial delay is over. An instance that ran before this
-    /// process did is asked at a point of the period that follows from its id, so that a restarted agent does not ask
-    /// everything at once.
+    /// Time of the first run, given the time `now`: at once, or after the initial delay. If the instance ran before this process
+    /// started (`adopted`), the first run is at an offset into the period derived from its id, so a restarted agent does not run
+    /// all probes at once.
     pub fn first_at(&self, now: Duration, adopted: bool) -> Duration {
         let phase = if adopted { self.phase() } else { Duration::ZERO };
         self.since.saturating_add(self.probe.initial_delay).max(now.saturating_add(phase))
@@ -143,21 +143,21 @@ impl ProbeOrder {
     }
 }
 
-/// What came of asking once.
+/// Outcome of one run of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it should be.
+    /// Success.
     Success,
-    /// It counts as a success; the text is told to users.
+    /// Counts as a success; the text goes into an event.
     Warning(String),
-    /// Not as it should be.
+    /// Failure, with its reason.
     Failure(String),
-    /// It could not be asked; counts as nothing.
+    /// The probe could not be run; not counted.
     Error(String),
 }
 
 impl Outcome {
-    /// Whether it counts as a success; `None` when it does not count.
+    /// Whether it counts as success or failure; `None` if it is not counted.
     pub fn is_good(&self) -> Option<bool> {
         match self {
             Self::Success | Self::Warning(_) => Some(true),
@@ -166,7 +166,7 @@ impl Outcome {
         }
     }
 
-    /// As metrics call it.
+    /// Value of the metric label `result`.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Success | Self::Warning(_) => "successful",
@@ -176,7 +176,7 @@ impl Outcome {
     }
 }
 
-/// Counts the answers of one probe.
+/// Counts the outcomes of one probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
     verdict: Option<bool>,
@@ -185,12 +185,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Begins to count from the verdict that is remembered, if one is.
+    /// Starts with the recorded result, if any.
     pub fn new(kind: ProbeKind, known: Option<bool>) -> Self {
         Self { verdict: known.or(kind.at_first()), last: None, run: 0 }
     }
 
-    /// Counts an answer; the verdict when it changes by that.
+    /// Counts an outcome; returns the result if it changed.
     pub fn count(&mut self, probe: &ProbeWant, good: bool) -> Option<bool> {
         self.run = if self.last == Some(good) { self.run.saturating_add(1) } else { 1 };
         self.last = Some(good);
@@ -202,14 +202,13 @@ impl Tally {
         Some(good)
     }
 
-    /// The verdict so far.
+    /// The current result, if any.
     pub fn verdict(&self) -> Option<bool> {
         self.verdict
     }
 }
 
-/// Whether a probe is done once it has come to a verdict: what a container's start was is known for good, and one that has to
-/// be restarted is not asked again.
+/// Whether a probe stops after this result: startup is decided once, and an instance to be restarted is not probed further.
 pub fn is_last(kind: ProbeKind, verdict: bool) -> bool {
     match kind {
         ProbeKind::Startup => true,
@@ -234,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Kind, what is known, thresholds, answers, verdicts after each.
+    /// Kind, recorded result, thresholds, outcomes, results after each.
     type Case = (ProbeKind, Option<bool>, (u32, u32), &'static str, &'static str);
 
     #[test]

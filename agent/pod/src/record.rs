@@ -1,7 +1,7 @@
-//! What a pod's machine remembers between two looks, and across restarts of the agent.
+//! The record of a pod: what the agent must remember between two plans and across its own restarts.
 //!
-//! The whole value is one journal record per pod: what the runtime forgets (exits of removed containers), what only the agent
-//! decided (admission, the end of the pod, back-off) and what users must never see move backwards (phase, restart counts).
+//! It is one journal record per pod. It holds what the runtime forgets (exits of removed containers), what only the agent decided
+//! (admission, the end of the pod, back-off) and what must never go backwards for users (phase, restart counts).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,70 +13,70 @@ use crate::desired::{ContainerWant, PodWant, RestartPolicy, Role};
 use crate::observed::{ContainerSeen, Exit, InstanceState, Now, PodSeen};
 use crate::probe::ProbeKind;
 
-/// The machine's memory of one pod. A field that an older record lacks is as in a new memory.
+/// The record of a pod. Fields missing in an older record have their defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// The node's answer to the pod; `None` before it was asked. Asked once in a pod's life.
+    /// Result of admission; `None` before it. Decided once per pod.
     pub admission: Option<Admission>,
-    /// When the pod was accepted, seconds since 1970; 0 before.
+    /// Time of admission in seconds since 1970; 0 before.
     pub accepted_at: i64,
-    /// The same moment since boot, for the active deadline; the first look of this boot for a pod that is older.
+    /// The same time since boot, for the active deadline. For a pod admitted before this boot: when it was first planned.
     pub accepted_boot: Duration,
-    /// How long the pod had been active before `accepted_boot`.
+    /// Active time before `accepted_boot`.
     pub active_before: Duration,
-    /// The furthest phase shown so far.
+    /// The most advanced phase shown so far.
     pub phase: Phase,
-    /// Set once nothing of this pod may start again.
+    /// Set once nothing of the pod may start again.
     pub ending: Option<Ending>,
-    /// Attempt of the newest sandbox ever seen.
+    /// Highest attempt of a sandbox seen so far.
     pub sandbox_attempt: Option<u32>,
-    /// Attempts of sandboxes that were stopped and whose network is torn down.
+    /// Attempts of sandboxes that were stopped and whose network was torn down.
     pub sandboxes_stopped: BTreeSet<u32>,
-    /// Addresses of the newest sandbox that was ready; kept for the status of a finished pod.
+    /// Addresses of the newest ready sandbox; kept for the status of a finished pod.
     pub ips: Vec<String>,
     /// Attempt of the sandbox in which all init containers have succeeded.
     pub initialized_in: Option<u32>,
-    /// Per container, init containers included. Boxed: a map keeps room for eleven in each of its nodes.
+    /// Per container, including init containers. Boxed because a B-tree node reserves room for eleven values.
     pub containers: BTreeMap<String, Box<ContainerMemory>>,
     /// Steps whose last attempt failed.
     pub troubles: Vec<StepFailure>,
-    /// Status and time of the last change (seconds since 1970) of each condition shown.
+    /// Status and last transition time (seconds since 1970) of each condition shown.
     pub conditions: BTreeMap<String, (String, i64)>,
-    /// Whether the API has accepted that the object may go.
+    /// Whether the API accepted the deletion of the object.
     pub reported: bool,
 }
 
-/// The node's answer to a pod.
+/// Result of admission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Admission {
-    /// It may run here.
+    /// May run.
     Admitted,
-    /// It never runs here.
+    /// Rejected for good.
     Refused {
-        /// Reason of the failed pod, such as `OutOfcpu`.
+        /// Reason in the pod's status, such as `OutOfcpu`.
         reason: String,
-        /// Text for users.
+        /// Message for users.
         message: String,
     },
 }
 
-/// Phase of a pod. The order is the order of life; a pod never goes back.
+/// Phase of a pod, in the order in which a pod passes through them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
     /// Accepted, not all containers have started.
     #[default]
     Pending,
-    /// At least one container has started.
+    /// All containers have started once and not all have ended for good.
     Running,
-    /// All containers ended with 0 and none runs again.
+    /// All containers exited with 0 and none is restarted.
     Succeeded,
-    /// All containers ended, one of them in failure, or the pod was refused or stopped.
+    /// All containers ended, at least one with a failure, or the pod was rejected or stopped.
     Failed,
 }
 
 impl Phase {
-    /// As the API writes it.
+    /// The API's name.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pending => "Pending",
@@ -86,7 +86,7 @@ impl Phase {
         }
     }
 
-    /// Reads the API's word; an unknown one counts as `Pending`.
+    /// Parses the API's name; an unknown name is read as `Pending`.
     pub fn parse(text: &str) -> Self {
         match text {
             "Running" => Self::Running,
@@ -96,23 +96,23 @@ impl Phase {
         }
     }
 
-    /// Whether the pod is over.
+    /// Whether it is `Succeeded` or `Failed`.
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 
-    /// The phase shown after `self` when `next` is computed: never backwards, and a terminal phase never changes.
+    /// The phase to show after `self` when `next` was computed: never an earlier one, and a terminal phase stays.
     pub fn advance(self, next: Self) -> Self {
         if self.is_terminal() { self } else { self.max(next) }
     }
 }
 
-/// The decision that nothing of a pod starts again.
+/// The decision that nothing of the pod starts again.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ending {
-    /// Why.
+    /// Reason.
     pub why: Why,
-    /// When what still runs is killed, since boot.
+    /// When running containers are killed, since boot.
     pub deadline: Duration,
 }
 
@@ -121,77 +121,77 @@ pub struct Ending {
 pub enum Why {
     /// Deleted at its source.
     Deleted,
-    /// All containers have ended for good.
+    /// All containers ended for good.
     Completed,
-    /// It was active longer than its `activeDeadlineSeconds`.
+    /// It exceeded `activeDeadlineSeconds`.
     DeadlineExceeded,
-    /// Its sandbox went away after it had run something, and its policy is to run nothing twice.
+    /// Its sandbox was lost after something had run in it, and its restart policy is `Never`.
     SandboxLost,
-    /// The node ended it; reason and message are the failed pod's.
+    /// Ended by the node: eviction, preemption or shutdown.
     Evicted {
-        /// Reason, such as `Evicted`.
+        /// Reason in the pod's status, such as `Evicted`.
         reason: String,
-        /// Text for users.
+        /// Message for users.
         message: String,
     },
 }
 
-/// What is remembered of one container.
+/// The record of one container.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContainerMemory {
-    /// Attempt of the newest instance ever seen; also the restart count.
+    /// Highest attempt of an instance seen so far; equals the restart count.
     pub attempt: Option<u32>,
     /// Attempt of the sandbox that the newest instance was created in.
     pub sandbox_attempt: Option<u32>,
-    /// How the newest instance ended.
+    /// Exit of the newest instance.
     pub ended: Option<Ended>,
-    /// How the one before it ended.
+    /// Exit of the instance before it.
     pub previous: Option<Ended>,
     /// Restart back-off.
     pub backoff: CrashBackoff,
-    /// The image that was pulled last, and the attempt that it was pulled for.
+    /// The last image pulled, and the attempt it was pulled for.
     pub pulled: Option<(u32, String)>,
-    /// Attempt that is stopped because its definition changed; what follows it starts at once.
+    /// Attempt stopped because its definition changed; its successor starts without delay.
     pub replaced: Option<u32>,
-    /// Attempt of the newest sandbox in which it has come up: running, its first hook done, its startup probe passed.
+    /// Attempt of the newest sandbox in which the container started up: running, `postStart` done, startup probe succeeded.
     pub came_up_in: Option<u32>,
-    /// What probes and hooks found of the newest instance.
+    /// Results of probes and hooks of the newest instance.
     pub health: Health,
     /// The newest instance that another agent created.
     pub taken_over: Option<TakenOver>,
 }
 
-/// An instance that another agent created. Which definition it was made from cannot be read off it: it counts as made from the
-/// one that was in force when this agent saw it first.
+/// An instance that another agent created. It does not show its definition: it counts as created from the definition in force
+/// when this agent first saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TakenOver {
-    /// The runtime's id of the instance.
+    /// Runtime id of the instance.
     pub id: String,
     /// Hash of that definition; see [`crate::desired::instance_hash`].
     pub hash: String,
 }
 
-/// What probes and hooks found of one instance.
+/// Results of probes and hooks of one instance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Health {
-    /// The runtime's id of the instance; what follows is about no other.
+    /// Runtime id of the instance that the other fields describe.
     pub id: String,
-    /// When it began to run, since boot.
+    /// Start of the instance, since boot.
     pub since: Option<Duration>,
-    /// Verdict of the startup probe.
+    /// Result of the startup probe.
     pub startup: Option<bool>,
-    /// Verdict of the readiness probe.
+    /// Result of the readiness probe.
     pub readiness: Option<bool>,
-    /// Where its first hook is.
+    /// State of its `postStart` hook.
     pub post_start: PostStart,
-    /// Why it has to be stopped though its pod goes on.
+    /// Why it has to be replaced although its pod continues.
     pub doomed: Option<KillReason>,
 }
 
 impl Health {
-    /// What was found, and of which instance.
+    /// The results, and the instance they belong to.
     fn findings(&self) -> (&str, [Option<bool>; 2], PostStart, Option<KillReason>) {
         (&self.id, [self.startup, self.readiness], self.post_start, self.doomed)
     }
@@ -202,10 +202,10 @@ impl Health {
     }
 }
 
-/// Where the hook after a start is. One that was not seen through by this agent is not run behind another's back.
+/// State of a `postStart` hook. A hook that another agent may have run is not run again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PostStart {
-    /// There is none, or it is not ours to run.
+    /// There is none, or another agent started the instance.
     #[default]
     NotDue,
     /// To be run once the instance runs.
@@ -217,32 +217,32 @@ pub enum PostStart {
 /// Why an instance has to be stopped and replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum KillReason {
-    /// Its liveness probe failed.
+    /// Liveness probe failed.
     Liveness,
-    /// Its startup probe failed.
+    /// Startup probe failed.
     Startup,
-    /// Its first hook failed.
+    /// `postStart` hook failed.
     PostStart,
 }
 
-/// An ended instance, kept after the runtime has forgotten it.
+/// An exited instance, kept after the runtime removed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// The runtime's id of the instance.
+    /// Runtime id of the instance.
     pub id: String,
     /// Name of the image.
     pub image: String,
     /// Id of the image.
     pub image_id: String,
-    /// How it ended.
+    /// Its exit.
     pub exit: Exit,
 }
 
-/// Exit code reported for an instance that vanished from the runtime.
+/// Exit code reported for an instance that disappeared from the runtime, as in Kubernetes.
 const VANISHED_CODE: i32 = 137;
 
 impl Memory {
-    /// The memory as it holds after the machine was booted again: points in time since boot mean nothing any more.
+    /// The record after a reboot: points in time since boot are reset.
     pub fn after_reboot(mut self) -> Self {
         self.accepted_boot = Duration::ZERO;
         self.active_before = Duration::ZERO;
@@ -257,13 +257,13 @@ impl Memory {
         self
     }
 
-    /// Whether the pod was admitted and is not over: what it asks for is not there for others.
+    /// Whether the pod was admitted and has not ended, so that its resources are not available to others.
     pub fn takes_of_the_node(&self) -> bool {
         self.admission == Some(Admission::Admitted) && !self.phase.is_terminal()
     }
 
-    /// Whether it holds what probes or hooks found of an instance, and `earlier` does not. Neither can be learnt anew without a time
-    /// in which the pod looks worse than it is.
+    /// Whether it holds probe or hook results that `earlier` does not. Losing them would make the pod look worse than it is until
+    /// the thresholds are reached again.
     pub fn has_found_more_than(&self, earlier: &Self) -> bool {
         self.containers.iter().any(|(name, known)| {
             let before = earlier.containers.get(name).map(|known| known.health.findings());
@@ -271,46 +271,46 @@ impl Memory {
         })
     }
 
-    /// Notes that a step failed at `now` (since boot).
+    /// Records the failure of a step at `now`, since boot.
     pub fn failed(&mut self, step: Step, reason: &str, message: &str, now: Duration) {
         let next = StepFailure::next(self.trouble(&step), step.clone(), reason, message, now);
         self.forget_trouble(&step);
         self.troubles.push(next);
     }
 
-    /// Notes that a sandbox of this attempt may half exist: runtimes keep the name of one whose network could not be set up,
-    /// so that the next one must be another attempt.
+    /// Records that a sandbox of this attempt may partly exist. Runtimes keep the name reserved when its network could not be set
+    /// up, so the next sandbox needs another attempt.
     pub fn sandbox_spoilt(&mut self, attempt: u32) {
         self.sandbox_attempt = self.sandbox_attempt.max(Some(attempt));
     }
 
-    /// Notes that a step succeeded, or that what it failed on has changed: it may be tried at once.
+    /// Clears the failure of a step after a success or a change of its cause: it may be retried at once.
     pub fn forget_trouble(&mut self, step: &Step) {
         self.troubles.retain(|t| t.step != *step);
     }
 
-    /// Notes that a sandbox was made: what could not be begun in the one before may be tried in it at once.
+    /// Records that a sandbox was created: containers that failed in the previous one may be retried at once.
     pub fn sandbox_made(&mut self) {
         self.troubles.retain(|t| !matches!(t.step, Step::Container(_)));
     }
 
-    /// The last failure of a step.
+    /// The last failure of a step, if any.
     pub fn trouble(&self, step: &Step) -> Option<&StepFailure> {
         self.troubles.iter().find(|t| t.step == *step)
     }
 
-    /// Notes that an image was pulled for a container's next instance.
+    /// Records that an image was pulled for the next instance of a container.
     pub fn pulled(&mut self, container: &str, image: &str) {
         let memory = self.containers.entry(container.to_owned()).or_default();
         memory.pulled = Some((memory.next_attempt(), image.to_owned()));
     }
 
-    /// Notes that a sandbox was stopped.
+    /// Records that a sandbox was stopped.
     pub fn sandbox_stopped(&mut self, attempt: u32) {
         self.sandboxes_stopped.insert(attempt);
     }
 
-    /// Notes a verdict about an instance; `false` when it is about one that is not the newest any more.
+    /// Records a probe result; returns `false` if `id` is not the newest instance.
     pub fn probed(&mut self, container: &str, id: &str, kind: ProbeKind, good: bool) -> bool {
         let Some(health) = self.health_of(container, id) else { return false };
         match (kind, good) {
@@ -323,7 +323,7 @@ impl Memory {
         true
     }
 
-    /// Notes how the hook after an instance's start went.
+    /// Records the result of the `postStart` hook of an instance.
     pub fn post_started(&mut self, container: &str, id: &str, worked: bool) {
         let Some(health) = self.health_of(container, id) else { return };
         health.post_start = PostStart::Done;
@@ -337,7 +337,7 @@ impl Memory {
         Some(&mut known.health).filter(|health| health.id == id)
     }
 
-    /// Whether an init container or sidecar holds up what comes after it no more, in that sandbox.
+    /// Whether an init container or sidecar no longer delays its successors in that sandbox.
     pub(crate) fn is_past(&self, container: &ContainerWant, sandbox_attempt: u32) -> bool {
         self.containers.get(&container.name).is_some_and(|known| match container.role {
             Role::Sidecar => known.came_up_in == Some(sandbox_attempt),
@@ -345,10 +345,10 @@ impl Memory {
         })
     }
 
-    /// Takes in what is seen: newest attempts, exits, vanished instances, addresses.
+    /// Updates the record from the observed state: newest attempts, exits, disappeared instances, addresses.
     pub(crate) fn observe(&mut self, want: &PodWant, seen: &PodSeen, now: Now) {
         if self.admission.is_none() && !seen.sandboxes.is_empty() {
-            // Its sandbox is proof that the node had said yes, though that was not on disk in time.
+            // The sandbox proves that the pod was admitted, even if the journal missed it.
             self.admission = Some(Admission::Admitted);
             self.accept(now);
         }
@@ -366,7 +366,7 @@ impl Memory {
         self.observe_init(want, seen);
     }
 
-    /// Notes when the pod was accepted, once.
+    /// Records the time of admission, once.
     pub(crate) fn accept(&mut self, now: Now) {
         if self.admission.is_some() && self.accepted_at == 0 {
             self.accepted_at = now.unix_seconds;
@@ -374,7 +374,7 @@ impl Memory {
         }
     }
 
-    /// A pod that was accepted before this boot, or by another agent, has been active since the wall clock said so.
+    /// Computes the active time of a pod admitted before this boot, or by another agent, from the wall clock.
     fn count_activity(&mut self, now: Now) {
         if self.accepted_at != 0 && self.accepted_boot == Duration::ZERO {
             let secs = now.unix_seconds.saturating_sub(self.accepted_at);
@@ -383,17 +383,17 @@ impl Memory {
         }
     }
 
-    /// When a pod with this limit has been active for long enough, since boot.
+    /// When a pod with the active deadline `limit` exceeds it, since boot.
     pub(crate) fn active_until(&self, limit: Duration) -> Option<Duration> {
         let left = limit.saturating_sub(self.active_before);
         (self.accepted_at != 0).then(|| self.accepted_boot.saturating_add(left))
     }
 
-    /// All init containers done in the newest sandbox: remembered, since their instances may be removed.
+    /// Records that all init containers completed in the newest sandbox, because their instances may be removed.
     fn observe_init(&mut self, want: &PodWant, seen: &PodSeen) {
         let Some(sandbox) = seen.newest_sandbox() else { return };
         let done = want.init.iter().all(|c| self.is_past(c, sandbox.attempt));
-        // A main container of this sandbox is proof as well: it was created after the init containers.
+        // A main container in this sandbox is proof as well: it was created after the init containers.
         let proven = want.containers.iter().any(|c| {
             seen.containers.iter().any(|s| s.name == c.name && s.sandbox_id == sandbox.id)
         });
@@ -409,7 +409,7 @@ impl ContainerMemory {
         self.attempt.map_or(0, |a| a.saturating_add(1))
     }
 
-    /// Whether this image was pulled for the next instance. The pod may have been given another one meanwhile.
+    /// Whether this image was pulled for the next instance. The image in the pod's spec may have changed since.
     pub fn has_pulled(&self, image: &str) -> bool {
         let next = self.next_attempt();
         self.pulled.as_ref().is_some_and(|(attempt, pulled)| *attempt == next && pulled == image)
@@ -421,33 +421,33 @@ impl ContainerMemory {
             && self.ended.as_ref().is_some_and(|e| e.exit.code == 0)
     }
 
-    /// Whether the newest instance succeeded, in another sandbox than that.
+    /// Whether the newest instance succeeded, but in another sandbox.
     pub(crate) fn succeeded_elsewhere(&self, sandbox_attempt: u32) -> bool {
         self.sandbox_attempt != Some(sandbox_attempt)
             && self.ended.as_ref().is_some_and(|e| e.exit.code == 0)
     }
 
-    /// Whether the newest instance ended and none will follow it.
+    /// Whether the newest instance exited and will not be restarted.
     pub fn is_over(&self, policy: RestartPolicy) -> bool {
         let replaced = self.attempt.is_some() && self.replaced == self.attempt;
-        // One that was stopped for its health is followed by another whatever code it ended with.
+        // After a stop for its health an instance is restarted whatever its exit code.
         let doomed = self.health.doomed.is_some() && policy != RestartPolicy::Never;
         self.ended.as_ref().is_some_and(|e| !replaced && !doomed && !policy.restarts(e.exit.code))
     }
 
-    /// Whether the newest instance, which runs, does not count as running: its first hook is not done, or has failed.
+    /// Whether the newest instance runs but does not count as running, because its `postStart` hook is due or failed.
     pub(crate) fn awaits_hook(&self) -> bool {
         let Health { post_start, doomed, .. } = &self.health;
         *post_start == PostStart::Due || *doomed == Some(KillReason::PostStart)
     }
 
-    /// Whether the newest instance, which runs, has come up.
+    /// Whether the newest, running instance has started up.
     pub(crate) fn has_come_up(&self, container: &ContainerWant) -> bool {
         !self.awaits_hook()
             && (container.probes.startup.is_none() || self.health.startup == Some(true))
     }
 
-    /// Whether the newest instance, which runs, is ready.
+    /// Whether the newest, running instance is ready.
     pub(crate) fn is_ready(&self, container: &ContainerWant) -> bool {
         let probed = container.probes.readiness.is_none() || self.health.readiness == Some(true);
         self.has_come_up(container) && probed
@@ -491,7 +491,7 @@ impl ContainerMemory {
             self.health = Health { id: instance.id.clone(), ..Health::default() };
         }
         let InstanceState::Running { started_at } = instance.state else { return };
-        // The runtime tells the start by the wall clock: only how long ago it was is taken from it, once.
+        // The runtime reports the start by the wall clock; only the elapsed time is used, once.
         let ran = now.unix_seconds.saturating_sub(started_at.div_euclid(1_000_000_000));
         let ran = Duration::from_secs(u64::try_from(ran).unwrap_or(0));
         self.health.since.get_or_insert(now.boot.saturating_sub(ran));
@@ -500,10 +500,10 @@ impl ContainerMemory {
         }
     }
 
-    /// A newer instance was seen: what was known of the newest becomes the previous.
+    /// Handles a newer instance: the state of the newest becomes the previous state.
     fn begin(&mut self, instance: &ContainerSeen, seen: &PodSeen) {
         let known = self.ended.take();
-        // After the journal was lost the runtime may still hold one that this memory has never seen.
+        // After the loss of the journal the runtime may still have an instance that this record has never seen.
         let last = before(instance, seen);
         let last = last.filter(|c| known.is_none() || self.attempt < Some(c.attempt));
         let last = last.and_then(|last| last.exit().map(|exit| ended(last, exit)));
@@ -512,7 +512,7 @@ impl ContainerMemory {
         self.sandbox_attempt = seen.sandbox(&instance.sandbox_id).map(|s| s.attempt);
     }
 
-    /// What is remembered only from what was shown to users lacks what the runtime can tell of the newest instance.
+    /// A record derived from the API status lacks what the runtime shows of the newest instance; fills it in.
     fn complete(&mut self, newest: &ContainerSeen, seen: &PodSeen) {
         if self.sandbox_attempt.is_none() {
             self.sandbox_attempt = seen.sandbox(&newest.sandbox_id).map(|s| s.attempt);
@@ -524,7 +524,7 @@ impl ContainerMemory {
         }
     }
 
-    /// Counts the exits of instances before the newest that nobody has counted. When they were is told by the runtime's clock alone.
+    /// Counts exits of instances before the newest that were not counted yet. Only the runtime's wall clock times date them.
     fn catch_up(&mut self, newest: &ContainerSeen, now: Now) {
         let next = self.backoff.counted.map_or(0, |counted| counted.saturating_add(1));
         let count = newest.attempt.saturating_sub(next);
@@ -534,7 +534,7 @@ impl ContainerMemory {
         let wall = nanoseconds(now.unix_seconds);
         let (started, until) = match &newest.state {
             InstanceState::Running { started_at } => (*started_at, wall),
-            // One that could not be started has an end alone.
+            // An instance that failed to start has an end time only.
             InstanceState::Exited(exit) if exit.started_at == 0 => {
                 (exit.finished_at, exit.finished_at)
             }
@@ -555,7 +555,7 @@ impl ContainerMemory {
         self.backoff.counted = newest.attempt.checked_sub(1);
     }
 
-    /// The newest instance has ended: its exit counts once.
+    /// Records the exit of the newest instance; counts it once.
     fn end(&mut self, ended: Ended, now: Duration) {
         self.ended.get_or_insert(ended);
         if self.backoff.counted >= self.attempt {
@@ -569,7 +569,7 @@ impl ContainerMemory {
     }
 }
 
-/// The instance before that one of its container.
+/// The instance of the same container with the next lower attempt.
 fn before<'a>(instance: &ContainerSeen, seen: &'a PodSeen) -> Option<&'a ContainerSeen> {
     let older = seen.containers.iter().filter(|c| c.name == instance.name);
     older.filter(|c| c.attempt < instance.attempt).max_by_key(|c| c.attempt)
@@ -584,7 +584,6 @@ fn ended(instance: &ContainerSeen, exit: &Exit) -> Ended {
     }
 }
 
-/// Nanoseconds since 1970 of so many seconds.
 fn nanoseconds(seconds: i64) -> i64 {
     seconds.saturating_mul(1_000_000_000)
 }

@@ -1,5 +1,5 @@
-//! Who a container runs as and what it may do: its own security context, the pod's where it says nothing, and refusals where
-//! honouring it is not certain. Nothing ever falls back to less protection than was asked for.
+//! Users, capabilities and security profiles of containers: the container's security context, then the pod's, and rejection where
+//! they cannot be honoured for certain. Nothing falls back to weaker protection than specified.
 
 use proto_api::core::v1::{
     Container, Pod, PodSecurityContext, SELinuxOptions, SeccompProfile, SecurityContext,
@@ -10,30 +10,30 @@ use crate::hosts::pod_name;
 use crate::node_facts::NodeFacts;
 use crate::spec::{ContainerSecurity, Namespaces, SandboxSecurity, SeLinux, Seccomp};
 
-/// Prefix of annotations' values that name a profile of the node.
+/// Prefix of annotation values that name a profile on the node.
 const LOCALHOST: &str = "localhost/";
 
-/// The user that an image runs as when nobody says otherwise.
+/// The user in an image's configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImageUser {
-    /// By number.
+    /// Numeric uid.
     pub uid: Option<i64>,
-    /// By name, when not by number.
+    /// User name, if the image has no numeric uid.
     pub name: String,
 }
 
-/// Whether [`container`] has to know the user of the container's image.
+/// Whether [`container`] needs the user of the container's image.
 pub fn asks_for_image_user(pod: &Pod, container: &Container) -> bool {
     let user = Identity::of(pod, container);
     user.uid.is_none() && (user.non_root || user.gid.is_some())
 }
 
-/// Security of a pod's sandbox. Its process is ours: it runs under the runtime's filter whatever the pod says.
+/// Security of a pod's sandbox. Its process is part of the runtime and always runs under the runtime's default seccomp profile.
 pub(crate) fn sandbox(pod: &Pod) -> SandboxSecurity {
     let context = pod.spec.security_context.clone().unwrap_or_default();
     SandboxSecurity {
         run_as_user: context.run_as_user,
-        // A runtime takes a group only beside a user; the sandbox has no file that a group would matter for.
+        // Runtimes accept a group only together with a user; the sandbox has no file for which the group matters.
         run_as_group: context.run_as_group.filter(|_| context.run_as_user.is_some()),
         supplemental_groups: supplemental_groups(&context),
         privileged: pod.spec.init_containers.iter().chain(&pod.spec.containers).any(is_privileged),
@@ -45,7 +45,7 @@ pub(crate) fn sandbox(pod: &Pod) -> SandboxSecurity {
 /// Security of a container.
 ///
 /// # Errors
-/// The pod forbids root and the container would, or could, run as root; or a profile cannot be understood.
+/// `runAsNonRoot` is set and the container would or could run as root, or a profile is invalid.
 pub(crate) fn container(
     pod: &Pod,
     container: &Container,
@@ -62,7 +62,7 @@ pub(crate) fn container(
     let selinux_options = own.se_linux_options.as_ref().or(of_pod.se_linux_options.as_ref());
     let unmasked = privileged || own.proc_mount.as_deref() == Some("Unmasked");
     let capabilities = own.capabilities.clone().unwrap_or_default();
-    // A runtime takes a group only beside a user: the image's, then.
+    // Runtimes accept a group only together with a user: the image's user.
     let from_image = user.uid.is_none() && user.gid.is_some();
     let image_uid = || image_user.uid.or_else(|| image_user.name.is_empty().then_some(0));
     Ok(ContainerSecurity {
@@ -88,7 +88,7 @@ pub(crate) fn container(
     })
 }
 
-/// What container and pod say together of the user.
+/// The effective user settings of a container and its pod.
 struct Identity {
     uid: Option<i64>,
     gid: Option<i64>,
@@ -106,7 +106,7 @@ impl Identity {
         }
     }
 
-    /// Root is refused where it is forbidden, and so is a user whose number nobody knows.
+    /// Rejects root, and users whose uid is unknown, if `runAsNonRoot` is set.
     fn check(
         &self,
         pod: &Pod,
@@ -132,7 +132,7 @@ impl Identity {
     }
 }
 
-/// Set only when escalation is forbidden in so many words; a privileged container escalates by being one.
+/// Set only if `allowPrivilegeEscalation` is explicitly false; a privileged container can escalate in any case.
 fn no_new_privileges(context: &SecurityContext) -> bool {
     context.allow_privilege_escalation == Some(false)
 }
@@ -145,7 +145,7 @@ fn supplemental_groups(context: &PodSecurityContext) -> Vec<i64> {
     context.fs_group.iter().chain(&context.supplemental_groups).copied().collect()
 }
 
-/// The profile of a container: its field, its annotation, the pod's field, the pod's annotation, the node's default.
+/// Seccomp profile of a container: its field, its annotation, the pod's field, the pod's annotation, the node's default.
 fn seccomp(pod: &Pod, container: &Container, node: &NodeFacts) -> Result<Seccomp, TranslateError> {
     let own = container.security_context.as_ref().and_then(|c| c.seccomp_profile.as_ref());
     let of_pod = pod.spec.security_context.as_ref().and_then(|c| c.seccomp_profile.as_ref());
@@ -186,7 +186,7 @@ fn by_annotation(profile: &str, node: &NodeFacts) -> Result<Seccomp, TranslateEr
     }
 }
 
-/// A profile of the node, which has to lie below the node's directory of profiles.
+/// A profile on the node, which has to be inside the node's directory of profiles.
 fn localhost(name: &str, node: &NodeFacts) -> Result<Seccomp, TranslateError> {
     if name.is_empty() {
         return Err(TranslateError::NoSeccompProfile);
@@ -197,7 +197,7 @@ fn localhost(name: &str, node: &NodeFacts) -> Result<Seccomp, TranslateError> {
     Ok(Seccomp::Localhost(format!("{}/{name}", node.seccomp_dir)))
 }
 
-/// The AppArmor profile that the pod's annotation names for a container; empty for none.
+/// AppArmor profile from the pod's annotation for a container; empty if there is none.
 pub fn apparmor<'a>(pod: &'a Pod, container: &str, node: &NodeFacts) -> &'a str {
     let annotation = node.names.apparmor_annotation(container);
     pod.metadata.annotations.get(&annotation).map_or("", String::as_str)

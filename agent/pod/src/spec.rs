@@ -1,10 +1,10 @@
-//! What the container runtime is asked to create: plain values, one per sandbox and one per container.
+//! Configuration of sandboxes and containers for the container runtime, as plain values.
 //!
-//! They hold what the runtime interface of this ecosystem can express and nothing else; the runtime crate maps them field by field.
+//! They hold what CRI can express; the runtime crate maps them to CRI field by field.
 
 use std::collections::BTreeMap;
 
-/// Labels that runtimes and their tools read; owned by the runtime interface, so the same under every naming profile.
+/// Labels and annotations that runtimes and their tools read. CRI defines them, so they are the same under every naming profile.
 pub mod labels {
     /// Name of the pod.
     pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -14,21 +14,22 @@ pub mod labels {
     pub const POD_UID: &str = "io.kubernetes.pod.uid";
     /// Name of the container in the pod.
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
-    /// Annotation: hash of the whole container as other agents compare it, see [`crate::kubelet_adoption::whole_hash`]; for them only.
+    /// Annotation: hash of the whole container as kubelets compare it, see [`crate::kubelet_adoption::whole_hash`]; written for
+    /// them only.
     pub const CONTAINER_HASH: &str = "io.kubernetes.container.hash";
-    /// Annotation: hash of the part of the container that forces a new instance when it changes. No other agent writes it.
+    /// Annotation: hash of the fields whose change replaces the instance. Kubelets do not write it.
     pub const DEFINITION_HASH: &str = "io.kubernetes.container.definitionHash";
-    /// Annotation: how often the container had been restarted when this instance was created; equals its attempt.
+    /// Annotation: restart count when this instance was created; equals its attempt.
     pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-    /// Annotation: path inside the container whose content becomes the termination message.
+    /// Annotation: path in the container of its termination message.
     pub const TERMINATION_MESSAGE_PATH: &str = "io.kubernetes.container.terminationMessagePath";
     /// Annotation: `File` or `FallbackToLogsOnError`.
     pub const TERMINATION_MESSAGE_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
-    /// Annotation: grace period of the pod in seconds, for whoever has to stop the container without the pod.
+    /// Annotation: grace period of the pod in seconds, used when the container is stopped without its pod.
     pub const POD_TERMINATION_GRACE: &str = "io.kubernetes.pod.terminationGracePeriod";
 }
 
-/// A pod sandbox to create. The runtime refuses a second one of the same name, namespace, uid and attempt.
+/// A pod sandbox to create. The runtime rejects a second one with the same name, namespace, uid and attempt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SandboxConfig {
     /// Name of the pod.
@@ -37,33 +38,33 @@ pub struct SandboxConfig {
     pub uid: String,
     /// Namespace of the pod.
     pub namespace: String,
-    /// 0 for the first sandbox of the pod, one more for each replacement.
+    /// 0 for the pod's first sandbox, increased by one for each replacement.
     pub attempt: u32,
-    /// Host name inside; empty when the pod uses the host's network.
+    /// Host name in the sandbox; empty on the host network.
     pub hostname: String,
-    /// Directory below which the runtime writes container logs, `/var/log/pods/<namespace>_<name>_<uid>`.
+    /// Parent directory of container logs, `/var/log/pods/<namespace>_<name>_<uid>`.
     pub log_directory: String,
-    /// Resolver configuration; `None` leaves the image's own file.
+    /// Resolver configuration; `None` keeps the image's file.
     pub dns: Option<DnsConfig>,
     /// Host ports.
     pub port_mappings: Vec<PortMapping>,
-    /// Queryable labels.
+    /// Labels, usable in queries.
     pub labels: BTreeMap<String, String>,
-    /// Opaque annotations.
+    /// Annotations, not interpreted by CRI.
     pub annotations: BTreeMap<String, String>,
     /// Cgroup directory of the pod, absolute below each hierarchy (`/kubepods/burstable/pod<uid>`), or empty.
     pub cgroup_parent: String,
     /// Sysctls in the sandbox's namespaces.
     pub sysctls: BTreeMap<String, String>,
-    /// Namespaces shared with the host or inside the pod.
+    /// Namespaces shared with the host or within the pod.
     pub namespaces: Namespaces,
-    /// Users, groups and profiles of the sandbox's own process.
+    /// Users, groups and profiles of the sandbox process.
     pub security: SandboxSecurity,
-    /// Name of the runtime handler; empty for the runtime's default.
+    /// Runtime handler; empty for the default.
     pub runtime_handler: String,
 }
 
-/// `/etc/resolv.conf` of a pod.
+/// Content of a pod's `/etc/resolv.conf`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsConfig {
     /// Addresses of name servers.
@@ -74,16 +75,16 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
-/// A port of the host that leads into the sandbox.
+/// A host port forwarded to the sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortMapping {
     /// Transport protocol.
     pub protocol: Protocol,
-    /// Port inside.
+    /// Port in the sandbox.
     pub container_port: i32,
-    /// Port of the host.
+    /// Port on the host.
     pub host_port: i32,
-    /// Address of the host to bind; empty for all.
+    /// Host address to bind; empty for all.
     pub host_ip: String,
 }
 
@@ -98,15 +99,15 @@ pub enum Protocol {
     Sctp,
 }
 
-/// How far a namespace reaches.
+/// The scope of a namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NamespaceScope {
-    /// One for the whole pod.
+    /// Shared by the pod.
     #[default]
     Pod,
-    /// One for each container.
+    /// One per container.
     Container,
-    /// The host's own.
+    /// The host's.
     Node,
 }
 
@@ -131,20 +132,20 @@ impl Default for Namespaces {
     }
 }
 
-/// Security of the sandbox's own process.
+/// Security of the sandbox process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SandboxSecurity {
-    /// User that runs the sandbox's process.
+    /// User of the sandbox process.
     pub run_as_user: Option<i64>,
-    /// Its primary group.
+    /// Primary group.
     pub run_as_group: Option<i64>,
-    /// Its further groups.
+    /// Supplemental groups.
     pub supplemental_groups: Vec<i64>,
-    /// Whether a container of the pod is privileged, so that the sandbox allows it.
+    /// Whether any container of the pod is privileged; CRI requires it of the sandbox too.
     pub privileged: bool,
     /// Seccomp profile.
     pub seccomp: Seccomp,
-    /// SELinux label parts.
+    /// SELinux options.
     pub selinux: Option<SeLinux>,
 }
 
@@ -154,57 +155,57 @@ pub enum Seccomp {
     /// No filter.
     #[default]
     Unconfined,
-    /// The runtime's own default.
+    /// The runtime's default profile.
     RuntimeDefault,
-    /// A profile file of the node, by absolute path; never empty.
+    /// Absolute path of a profile on the node; never empty.
     Localhost(String),
 }
 
-/// Parts of an SELinux label.
+/// Parts of an SELinux context.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SeLinux {
-    /// User part.
+    /// User.
     pub user: String,
-    /// Role part.
+    /// Role.
     pub role: String,
-    /// Type part.
+    /// Type.
     pub type_: String,
-    /// Level part.
+    /// Level.
     pub level: String,
 }
 
-/// A container to create inside a sandbox. The runtime refuses a second one of the same name and attempt in a pod.
+/// A container to create in a sandbox. The runtime rejects a second one with the same name and attempt in a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerConfig {
     /// Name of the container in the pod.
     pub name: String,
-    /// 0 for the first instance, one more for each restart.
+    /// 0 for the first instance, increased by one for each restart.
     pub attempt: u32,
-    /// Image as the runtime knows it: the id it gave when the image was looked up.
+    /// Runtime id of the image.
     pub image: String,
-    /// Replaces the image's entry point when not empty.
+    /// Replaces the image's entry point unless empty.
     pub command: Vec<String>,
-    /// Replaces the image's arguments when not empty.
+    /// Replaces the image's arguments unless empty.
     pub args: Vec<String>,
     /// Working directory; empty for the image's.
     pub working_dir: String,
-    /// Environment in order, names unique.
+    /// Environment in order, with unique names.
     pub env: Vec<(String, String)>,
     /// Bind mounts.
     pub mounts: Vec<Mount>,
     /// Device nodes of the host.
     pub devices: Vec<Device>,
-    /// Queryable labels.
+    /// Labels, usable in queries.
     pub labels: BTreeMap<String, String>,
-    /// Opaque annotations.
+    /// Annotations, not interpreted by CRI.
     pub annotations: BTreeMap<String, String>,
     /// Log file relative to the sandbox's log directory, `<container>/<attempt>.log`.
     pub log_path: String,
-    /// Keep standard input open.
+    /// Whether standard input is kept open.
     pub stdin: bool,
-    /// Close standard input after the first attach session.
+    /// Whether standard input is closed after the first attach session.
     pub stdin_once: bool,
-    /// Allocate a terminal.
+    /// Whether a terminal is allocated.
     pub tty: bool,
     /// Limits.
     pub resources: ContainerResources,
@@ -219,91 +220,91 @@ pub struct Mount {
     pub container_path: String,
     /// Absolute path on the host.
     pub host_path: String,
-    /// Mounted read-only.
+    /// Whether it is read-only.
     pub read_only: bool,
     /// Whether the runtime relabels the host path for SELinux.
     pub selinux_relabel: bool,
-    /// How mounts made later travel.
+    /// Propagation of later mounts.
     pub propagation: Propagation,
 }
 
-/// Mount propagation.
+/// Mount propagation, as in `mountPropagation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Propagation {
-    /// Neither way.
+    /// `None`: no propagation.
     #[default]
     Private,
-    /// From the host into the container.
+    /// `HostToContainer`.
     HostToContainer,
-    /// Both ways.
+    /// `Bidirectional`.
     Bidirectional,
 }
 
-/// A device node of the host given to a container.
+/// A device node of the host in a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
     /// Path in the container.
     pub container_path: String,
     /// Path on the host.
     pub host_path: String,
-    /// Any of `r`, `w`, `m`.
+    /// Any combination of `r`, `w` and `m`.
     pub permissions: String,
 }
 
-/// Limits of a container; 0 means that none is set, `oom_score_adj` apart.
+/// Resources of a container; 0 means unset, except for `oom_score_adj`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerResources {
-    /// Relative weight of CPU time (cgroup v1 scale, 2 to 262144).
+    /// CPU weight on the scale of cgroup v1, 2 to 262144.
     pub cpu_shares: i64,
     /// Period of the CPU quota in microseconds.
     pub cpu_period_us: i64,
-    /// CPU time per period in microseconds.
+    /// CPU quota per period in microseconds.
     pub cpu_quota_us: i64,
     /// Memory limit in bytes.
     pub memory_limit_bytes: i64,
     /// -1000 to 1000.
     pub oom_score_adj: i64,
-    /// Processors as a list of ranges; empty for no change.
+    /// CPUs as a list of ranges; empty for unchanged.
     pub cpuset_cpus: String,
-    /// Memory nodes as a list of ranges; empty for no change.
+    /// NUMA nodes as a list of ranges; empty for unchanged.
     pub cpuset_mems: String,
-    /// Bytes of huge pages by page size as the kernel writes it (`2MB`).
+    /// Limit in bytes of huge pages, by page size as the kernel writes it (`2MB`).
     pub huge_page_limits: Vec<(String, u64)>,
 }
 
 /// Users, capabilities and profiles of a container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerSecurity {
-    /// All capabilities, devices and host paths.
+    /// Whether the container is privileged.
     pub privileged: bool,
-    /// Capabilities added to the runtime's default set, without the `CAP_` prefix.
+    /// Capabilities added to the runtime's default set, without the prefix `CAP_`.
     pub add_capabilities: Vec<String>,
-    /// Capabilities taken from it.
+    /// Capabilities removed from the default set.
     pub drop_capabilities: Vec<String>,
-    /// User id; `None` for the image's.
+    /// Uid; `None` for the image's.
     pub run_as_user: Option<i64>,
-    /// User by name, when its number is not known; empty otherwise.
+    /// User name, if the uid is unknown; otherwise empty.
     pub run_as_username: String,
-    /// Group id; `None` for the image's.
+    /// Gid; `None` for the image's.
     pub run_as_group: Option<i64>,
-    /// Further groups.
+    /// Supplemental groups.
     pub supplemental_groups: Vec<i64>,
-    /// Root file system mounted read-only.
+    /// Whether the root file system is mounted read-only.
     pub read_only_root: bool,
-    /// No gain of privilege through exec.
+    /// Whether `no_new_privs` is set.
     pub no_new_privileges: bool,
     /// Seccomp profile.
     pub seccomp: Seccomp,
-    /// AppArmor profile name; empty for the runtime's default.
+    /// AppArmor profile; empty for the runtime's default.
     pub apparmor: String,
-    /// SELinux label parts.
+    /// SELinux options.
     pub selinux: Option<SeLinux>,
-    /// Paths under /proc hidden from the container; `None` for the runtime interface's usual list.
+    /// Masked paths below `/proc`; `None` for the default list.
     pub masked_paths: Option<Vec<String>>,
-    /// Paths under /proc that are read-only; `None` for the runtime interface's usual list.
+    /// Read-only paths below `/proc`; `None` for the default list.
     pub readonly_paths: Option<Vec<String>>,
-    /// Same as the sandbox's; the runtime wants it repeated.
+    /// Namespaces; CRI requires the values of the sandbox.
     pub namespaces: Namespaces,
-    /// Id of the container whose process ids are shared, in place of what `namespaces` says of them.
+    /// Id of the container whose PID namespace is joined; overrides `namespaces.pid`.
     pub pid_of: Option<String>,
 }

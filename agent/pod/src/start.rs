@@ -1,4 +1,4 @@
-//! What is made and started while a pod is alive: sandbox, volumes, images, containers in their order.
+//! Creation and start: sandbox, volumes, images, and containers in their order.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use crate::observed::{ContainerSeen, ImageSeen, InstanceState, PodSeen, SandboxS
 use crate::plan::{Action, Next, Stage, StopWhy};
 use crate::record::{Admission, ContainerMemory, Memory, PostStart};
 
-/// How often an image that may not be pulled is looked for again.
+/// Interval between lookups of an absent image that may not be pulled.
 const ABSENT_IMAGE_RECHECK: Duration = Duration::from_secs(10);
 
-/// No sandbox is ready: stop what is left of the last one, then make the next, with volumes and image lookups beside it.
+/// No sandbox is ready: stops what is left of the previous one, then creates the next, with volumes and image lookups in
+/// parallel.
 pub(crate) fn prepare(next: &mut Next<'_>, memory: &Memory) {
     if memory.admission != Some(Admission::Admitted) {
         next.act(Action::Admit);
@@ -28,7 +29,7 @@ pub(crate) fn prepare(next: &mut Next<'_>, memory: &Memory) {
     next.act(Action::CreateSandbox { attempt });
 }
 
-/// Stops what remains of a lost sandbox; tells whether there is anything.
+/// Stops what is left of a lost sandbox; returns whether there was anything.
 fn stop_remains(next: &mut Next<'_>, memory: &Memory) -> bool {
     let seen = next.seen;
     let mut remains = false;
@@ -52,7 +53,7 @@ fn stop_remains(next: &mut Next<'_>, memory: &Memory) -> bool {
     remains
 }
 
-/// A sandbox is ready: bring up the next init container, or all containers, and the sidecars beside them.
+/// A sandbox is ready: starts the next init container, or all containers, and the sidecars alongside.
 pub(crate) fn advance(next: &mut Next<'_>, memory: &Memory, stage: Stage) {
     let seen = next.seen;
     let Some(sandbox) = seen.ready_sandbox() else { return };
@@ -62,14 +63,14 @@ pub(crate) fn advance(next: &mut Next<'_>, memory: &Memory, stage: Stage) {
         Stage::Initializing => initialize(next, memory, sandbox),
         _ => run(next, memory, sandbox),
     }
-    // Who looks into a pod need not wait for it.
+    // Ephemeral containers do not wait for init containers.
     for container in &want.ephemeral {
         drive(next, memory, container, sandbox);
     }
     prune(next, memory);
 }
 
-/// The next init container, after the sidecars before it have come up; those run on, whatever comes.
+/// Starts the next init container after the sidecars before it have started up; sidecars keep running.
 fn initialize(next: &mut Next<'_>, memory: &Memory, sandbox: &SandboxSeen) {
     let want = next.want;
     for container in &want.init {
@@ -81,7 +82,7 @@ fn initialize(next: &mut Next<'_>, memory: &Memory, sandbox: &SandboxSeen) {
             break;
         }
     }
-    // The images of what comes later are looked up while the init containers run.
+    // Images of later containers are looked up while init containers run.
     for container in want.init.iter().chain(&want.containers) {
         inspect(next, memory, container);
     }
@@ -103,8 +104,8 @@ fn run(next: &mut Next<'_>, memory: &Memory, sandbox: &SandboxSeen) {
     }
 }
 
-/// Whether the containers after this one have to wait before they start for the first time: its first hook is not done, and
-/// nothing stands in the way of that.
+/// Whether later containers have to wait with their first start because the `postStart` hook of this one is due and can still
+/// run.
 fn holds_up(next: &Next<'_>, memory: &Memory, container: &ContainerWant) -> bool {
     if container.post_start.is_none() || container.config != Config::Ready {
         return false;
@@ -121,14 +122,14 @@ fn holds_up(next: &Next<'_>, memory: &Memory, container: &ContainerWant) -> bool
     }
 }
 
-/// Whether a container ended and does not run again in this sandbox.
+/// Whether a container ended and is not restarted in this sandbox.
 fn is_over(
     next: &Next<'_>,
     known: &ContainerMemory,
     container: &ContainerWant,
     sandbox: &SandboxSeen,
 ) -> bool {
-    // What succeeded as an init container of a sandbox that is gone runs again in this one.
+    // An init container that succeeded in a lost sandbox runs again in the new one.
     let again = container.role == Role::Init && known.succeeded_elsewhere(sandbox.attempt);
     known.is_over(next.want.policy(container.role)) && !again
 }
@@ -146,7 +147,7 @@ fn inspect(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
     }
 }
 
-/// Brings one container one step further.
+/// Plans the next action for one container.
 fn drive(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant, sandbox: &SandboxSeen) {
     let seen = next.seen;
     let known = memory.containers.get(&container.name).cloned().unwrap_or_default();
@@ -185,7 +186,7 @@ fn drive(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant, sandbo
     }
 }
 
-/// An instance that runs as it should: its first hook, or its end when a probe or the hook has failed.
+/// Handles a running instance: runs its `postStart` hook, or stops it after a failed probe or hook.
 fn tend(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, known: &ContainerMemory) {
     let health = &known.health;
     if health.id != instance.id {
@@ -199,7 +200,7 @@ fn tend(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, known: &
     }
 }
 
-/// Stops an instance that must not run on though its pod does.
+/// Stops an instance that has to be replaced although its pod continues.
 fn retire(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, why: StopWhy) {
     if next.may_try(&Step::Cleanup, memory) {
         let deadline = next.stop_deadline(instance, why);
@@ -207,7 +208,7 @@ fn retire(next: &mut Next<'_>, memory: &Memory, instance: &ContainerSeen, why: S
     }
 }
 
-/// Creates the next instance once its back-off is over, its volumes, configuration and image are there.
+/// Creates the next instance after its back-off, once its volumes, configuration and image are available.
 fn create_when_due(
     next: &mut Next<'_>,
     memory: &Memory,
@@ -233,7 +234,7 @@ fn create_when_due(
     }
 }
 
-/// Whether the next instance still has to wait. A changed definition and a rerun in a new sandbox after success do not.
+/// Whether the next instance still has to wait. There is no back-off after a changed definition or for a rerun in a new sandbox.
 pub(crate) fn is_backing_off(
     known: &ContainerMemory,
     sandbox: &SandboxSeen,
@@ -248,7 +249,7 @@ pub(crate) fn is_backing_off(
     !replaced && !rerun && now < known.backoff.until(longest)
 }
 
-/// The runtime's id of the container's image if its next instance may use it.
+/// Runtime id of the container's image, if its next instance may use it.
 pub(crate) fn usable_image<'a>(
     seen: &'a PodSeen,
     container: &ContainerWant,
@@ -259,7 +260,7 @@ pub(crate) fn usable_image<'a>(
     usable.then_some(id.as_str())
 }
 
-/// The same; plans the lookup or the pull that is missing.
+/// The same; plans the missing lookup or pull.
 fn image(
     next: &mut Next<'_>,
     memory: &Memory,
@@ -289,7 +290,7 @@ fn image(
 fn pull(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
     let step = Step::Image(container.image.clone());
     if let Some(trouble) = memory.trouble(&step) {
-        // The shown reason turns from the error to the back-off.
+        // The shown reason changes from the error to `ImagePullBackOff`.
         let turns = crate::status::pull_reason_turns_at(trouble);
         if next.now < turns {
             next.wake(turns);
@@ -305,13 +306,13 @@ fn pull(next: &mut Next<'_>, memory: &Memory, container: &ContainerWant) {
     }
 }
 
-/// Removes dead instances that nobody asks for any more, and lost sandboxes that hold nothing.
+/// Removes exited instances beyond the number to keep, and empty lost sandboxes.
 fn prune(next: &mut Next<'_>, memory: &Memory) {
     if !next.may_try(&Step::Cleanup, memory) {
         return;
     }
     let seen = next.seen;
-    // The newest, and those before it for their logs.
+    // The newest, and earlier ones for their logs.
     let kept = usize::try_from(next.want.dead_kept).unwrap_or(usize::MAX).saturating_add(1);
     for container in next.want.all() {
         let mut instances: Vec<&ContainerSeen> =

@@ -1,4 +1,4 @@
-//! The status of a pod: phase, conditions, container states, as the users and tools of this ecosystem know them.
+//! The status of a pod: phase, conditions and container states, as in Kubernetes.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::record::{Admission, ContainerMemory, Ended, Memory, Phase, Why};
 use crate::start::{is_backing_off, usable_image};
 use crate::termination;
 
-/// The complete status of a pod; updates phase and transition times in `memory`.
+/// Builds the complete status of a pod; updates phase and transition times in `memory`.
 pub(crate) fn status(
     want: &PodWant,
     seen: &PodSeen,
@@ -27,7 +27,7 @@ pub(crate) fn status(
 ) -> PodStatus {
     let over = matches!(stage, Stage::Clearing | Stage::Finished | Stage::Gone);
     let view = View::new(want, seen, memory, now.boot, over);
-    // A refused pod has no containers to tell of: tools then show why it was refused.
+    // A rejected pod has no container statuses, so tools show the reason of the rejection.
     let shown = !matches!(memory.admission, Some(Admission::Refused { .. }));
     let statuses = |list: &[ContainerWant]| -> Vec<ContainerStatus> {
         let numbered = list.iter().enumerate().filter(|_| shown);
@@ -58,7 +58,7 @@ pub(crate) fn status(
     }
 }
 
-/// Reason and message of the pod itself.
+/// Reason and message of the pod.
 fn pod_reason(memory: &Memory) -> (String, String) {
     if let Some(Admission::Refused { reason, message }) = &memory.admission {
         return (reason.clone(), message.clone());
@@ -89,11 +89,11 @@ fn phase(want: &PodWant, memory: &Memory, stage: Stage, main: &[ContainerStatus]
             || s.state.terminated.is_some()
             || s.last_state.terminated.is_some()
     };
-    // Pending as long as one container has never started.
+    // Pending until every container has started once.
     if main.iter().all(started) { Phase::Running } else { Phase::Pending }
 }
 
-/// Phase of a pod of which nothing runs any more.
+/// Phase of a pod with no running container left.
 fn final_phase(want: &PodWant, memory: &Memory) -> Phase {
     let why = memory.ending.as_ref().map(|e| &e.why);
     let refused = matches!(memory.admission, Some(Admission::Refused { .. }));
@@ -205,7 +205,7 @@ fn containers_ready(phase: Phase, serving: &[&ContainerStatus]) -> Verdict {
     Verdict::no("ContainersNotReady", message)
 }
 
-/// The first readiness gate that is not open, if any.
+/// The first readiness gate that is not true.
 fn gates(want: &PodWant) -> Option<Verdict> {
     let closed: Vec<String> = want
         .readiness_gates
@@ -231,15 +231,16 @@ struct View<'a> {
     seen: &'a PodSeen,
     memory: &'a Memory,
     now: Duration,
-    /// Whether nothing of the pod runs any more, for good.
+    /// Whether all containers of the pod have ended for good.
     over: bool,
-    /// How many init containers, from the first on, hold up nothing any more.
+    /// Number of leading init containers that no longer delay their successors.
     past: usize,
-    /// How many of them, from the first on, should have run by now: up to the last that has, one in any case.
+    /// Number of leading init containers that should have started: up to the last one that did, at least one.
     begun: usize,
 }
 
-/// How often a container has been restarted. An instance that was made and has not begun to run counts from when it does: readers take a
+/// Restart count of a container. A created instance counts only once it starts, because readers take a higher count for a restart
+/// that happened.
 /// new count for a container that runs again.
 fn restarts(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> u32 {
     let attempt = known.attempt.unwrap_or(0);
@@ -267,13 +268,13 @@ impl<'a> View<'a> {
         Self { want, seen, memory, now, over, past, begun }
     }
 
-    /// The status of the container that is `number` in its list.
+    /// Status of the container at index `number` of its list.
     fn status(&self, number: usize, container: &ContainerWant) -> ContainerStatus {
         let known = self.memory.containers.get(&container.name).cloned().unwrap_or_default();
         let newest = self.seen.newest(&container.name).filter(|c| Some(c.attempt) == known.attempt);
         let running = running(newest, &known).is_some();
         let (state, last_state) = self.states((number, container), &known, newest);
-        // One that has not begun to run says nothing of itself: what the runtime shows of it differs from what it was asked for.
+        // A created instance has nothing to show yet: the runtime reports fields of the request differently before the start.
         let begun = newest.filter(|c| c.state != InstanceState::Created);
         let shown = begun.map(|c| (c.image.clone(), c.image_id.clone(), runtime_id(&c.id)));
         let (image, image_id, container_id) = shown
@@ -290,7 +291,7 @@ impl<'a> View<'a> {
             ready: match container.role {
                 Role::Init => succeeded,
                 Role::Main | Role::Sidecar => running && known.is_ready(container),
-                // Nobody asks whether it can serve.
+                // Ephemeral containers have no readiness.
                 Role::Ephemeral => false,
             },
             restart_count: i32::try_from(restarts(newest, &known)).unwrap_or(i32::MAX),
@@ -301,7 +302,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// State and last state of a container.
+    /// `state` and `lastState` of a container.
     fn states(
         &self,
         (number, container): (usize, &ContainerWant),
@@ -326,9 +327,9 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Whether a container that has not run counts as failed, now that its pod is over: each of a pod that was initialized, and
-    /// init containers up to the last that has run, the first in any case. Others go on to wait, as tools expect of a pod that
-    /// failed while it was initialized.
+    /// Whether a container that never ran counts as failed in a pod that ended: all of them if the pod was initialized, otherwise
+    /// init containers up to the last that ran, at least the first. Others keep waiting, as tools expect of a pod that failed
+    /// during initialization.
     fn counts_as_failed(&self, number: usize, container: &ContainerWant) -> bool {
         self.over
             && match container.role {
@@ -338,7 +339,7 @@ impl<'a> View<'a> {
             }
     }
 
-    /// What a container that should run waits for, where that is worth telling.
+    /// Reason and message for a container that should run but does not, if there is one to show.
     fn waiting(
         &self,
         number: usize,
@@ -373,7 +374,7 @@ impl<'a> View<'a> {
         Some(waiting(&trouble.reason, &trouble.message))
     }
 
-    /// Whether the order of init containers has come to this one.
+    /// Whether the order of init containers has reached this one.
     fn has_turn(&self, number: usize, container: &ContainerWant) -> bool {
         let initialized = is_initialized(self.want, self.memory);
         let sandbox = self.memory.sandbox_attempt.unwrap_or(0);
@@ -408,7 +409,7 @@ impl<'a> View<'a> {
     }
 
     fn pull_failed(&self, container: &ContainerWant, trouble: &StepFailure) -> ContainerState {
-        // A name that is none does not become one by waiting.
+        // An invalid name stays invalid.
         let stays = matches!(trouble.reason.as_str(), "InvalidImageName" | "ImageInspectError");
         if stays || self.now < pull_reason_turns_at(trouble) {
             return waiting(&trouble.reason, &trouble.message);
@@ -416,22 +417,22 @@ impl<'a> View<'a> {
         waiting("ImagePullBackOff", &format!("Back-off pulling image {:?}", container.image))
     }
 
-    /// A container whose turn has not come.
+    /// State of a container whose predecessors are not done.
     fn not_yet(&self, _container: &ContainerWant) -> ContainerState {
         let initializing = !is_initialized(self.want, self.memory);
         waiting(if initializing { "PodInitializing" } else { "ContainerCreating" }, "")
     }
 }
 
-/// How long a failed pull shows its error before it shows that it waits.
+/// Time for which a failed pull shows its error before `ImagePullBackOff`.
 const PULL_ERROR_SHOWN: Duration = Duration::from_secs(5);
 
-/// When the waiting reason of a failed pull turns from the error to the back-off, since boot.
+/// When the waiting reason of a failed pull changes from the error to the back-off, since boot.
 pub(crate) fn pull_reason_turns_at(trouble: &StepFailure) -> Duration {
     trouble.at.saturating_add(PULL_ERROR_SHOWN)
 }
 
-/// When the newest instance was started, if it runs for users: its first hook comes before that.
+/// Start time of the newest instance if it counts as running, which it does after its `postStart` hook.
 fn running(newest: Option<&ContainerSeen>, known: &ContainerMemory) -> Option<i64> {
     match newest?.state {
         InstanceState::Running { .. } if known.awaits_hook() => None,
@@ -446,7 +447,7 @@ fn waiting(reason: &str, message: &str) -> ContainerState {
     ContainerState { waiting, ..ContainerState::default() }
 }
 
-/// How a container ended that was still to run when its pod was over, as the ecosystem tells it.
+/// State of a container that never ran in a pod that ended, as the kubelet reports it.
 fn never_ran() -> Ended {
     let exit = Exit {
         code: 137,
@@ -476,12 +477,12 @@ fn terminated(ended: &Ended, message_bytes: usize) -> ContainerState {
     ContainerState { terminated, ..ContainerState::default() }
 }
 
-/// The API's form of a runtime's id.
+/// A runtime id in the form `containerd://<id>`.
 fn runtime_id(id: &str) -> String {
     if id.is_empty() { String::new() } else { format!("containerd://{id}") }
 }
 
-/// Whole seconds of a runtime's time in nanoseconds; 0 is no time.
+/// A runtime's time in nanoseconds as whole seconds; 0 is unset.
 fn time(nanoseconds: i64) -> Time {
     match nanoseconds.div_euclid(1_000_000_000) {
         0 => Time::default(),

@@ -1,19 +1,20 @@
-//! Last words: what a container leaves to be read when it has ended.
+//! Termination messages of containers.
 
-/// Most bytes of one termination message.
+/// Most bytes of a termination message, as in Kubernetes.
 pub const MESSAGE_BYTES: usize = 4096;
-/// Most bytes that a message taken from the log has.
+/// Most bytes of a message taken from the log.
 const LOG_BYTES: usize = 2048;
-/// Most lines that a message taken from the log has.
+/// Most lines of a message taken from the log.
 const LOG_LINES: usize = 80;
-/// How much of the end of a log file holds the message in any case: its content, and what the log format adds to each line.
+/// Bytes at the end of a log file that always contain the message, including what the log format adds to each line.
 pub const LOG_TAIL_BYTES: u64 = 64 << 10;
 
-/// The policy that takes the end of the log for a container that failed and left no message.
+/// `terminationMessagePolicy` that uses the end of the log if a failed container left no message.
 pub const FALLBACK_TO_LOGS: &str = "FallbackToLogsOnError";
 
-/// The message in the end of a log file: its last 80 lines, at most 2048 bytes of them. `tail` may begin within a line; lines are
-/// as runtimes write them, `<time> <stream> <P or F> <text>`, where `P` tells that the line goes on in the next.
+/// The message from the end of a log file: the last 80 lines, at most their last 2048 bytes. Lines have the CRI format `<time>
+/// <stream> <P or F> <text>`, where `P` marks a line continued in the next entry. `begins_within`: `tail` may start inside a
+/// line.
 pub fn of_log(tail: &[u8], begins_within: bool) -> String {
     let text = String::from_utf8_lossy(tail);
     let mut lines: Vec<String> = Vec::new();
@@ -38,20 +39,20 @@ pub fn of_log(tail: &[u8], begins_within: bool) -> String {
     last_bytes(&message, LOG_BYTES).to_owned()
 }
 
-/// Tag and text of a line of a log; `None` for one that is not whole.
+/// Tag and text of a log line; `None` if it is incomplete.
 fn parse(line: &str) -> Option<(&str, &str)> {
     let mut parts = line.splitn(4, ' ');
     let (_time, _stream, tags) = (parts.next()?, parts.next()?, parts.next()?);
     Some((tags.split(':').next().unwrap_or(tags), parts.next().unwrap_or_default()))
 }
 
-/// At most the last `limit` bytes of a text, whole characters.
+/// The last `limit` bytes of a text at most, cut at a character boundary.
 fn last_bytes(text: &str, limit: usize) -> &str {
     let from = text.ceil_char_boundary(text.len().saturating_sub(limit));
     text.get(from..).unwrap_or_default()
 }
 
-/// At most the first `limit` bytes of a text, whole characters.
+/// The first `limit` bytes of a text at most, cut at a character boundary.
 pub(crate) fn first_bytes(text: &str, limit: usize) -> &str {
     let to = text.floor_char_boundary(limit);
     text.get(..to).unwrap_or_default()

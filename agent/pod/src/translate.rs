@@ -1,5 +1,5 @@
-//! From a pod to what the runtime is asked to create. Pure and total: the same pod gives the same sandbox and containers on the
-//! first start, on every restart and after a restart of the agent.
+//! Translation of a pod to the configuration of its sandbox and containers. Pure and total: the same pod gives the same result on
+//! the first start, on every restart and after a restart of the agent.
 
 use std::collections::BTreeMap;
 
@@ -21,21 +21,21 @@ use crate::spec::{
 use crate::volume_mounts::{self, VolumeOnHost};
 use crate::{bandwidth, dns, hosts, security};
 
-/// Directory of a pod's logs below `pod_logs_dir`.
+/// Log directory of a pod below `pod_logs_dir`.
 pub fn log_directory(pod_logs_dir: &str, pod: &Pod) -> String {
     let meta = &pod.metadata;
     log_directory_of(pod_logs_dir, &meta.namespace, &meta.name, &meta.uid)
 }
 
-/// The same of a pod of which only this is known.
+/// Log directory of a pod given by namespace, name and uid.
 pub fn log_directory_of(pod_logs_dir: &str, namespace: &str, name: &str, uid: &str) -> String {
     format!("{pod_logs_dir}/{namespace}_{name}_{uid}")
 }
 
-/// The sandbox of a pod.
+/// Configuration of a pod's sandbox.
 ///
 /// # Errors
-/// The pod's host name or traffic limits cannot be had.
+/// The host name or the traffic limits are invalid.
 pub fn sandbox(
     pod: &Pod,
     node: &NodeFacts,
@@ -56,7 +56,7 @@ pub fn sandbox(
         labels: sandbox_labels(pod),
         annotations: sandbox_annotations(pod, node)?,
         cgroup_parent: cgroup_parent.to_owned(),
-        // Both spellings of sysctl(8) are accepted; the runtime takes the one with dots.
+        // sysctl(8) accepts both spellings; the runtime requires dots.
         sysctls: sysctls.map(|s| (dotted(&s.name), s.value.clone())).collect(),
         namespaces: namespaces(pod),
         security: security::sandbox(pod),
@@ -64,13 +64,13 @@ pub fn sandbox(
     })
 }
 
-/// The name of a sysctl with dots as separators, as sysctl(8) reads it: where the first separator is a slash, slashes
-/// separate and dots are part of names.
+/// Name of a sysctl with dots as separators, as in sysctl(8): if the first separator is a slash, slashes separate and dots are
+/// part of names.
 fn dotted(name: &str) -> String {
     agent_node::sysctls::dotted(name)
 }
 
-/// The pod's own, and its traffic limits under the names that runtimes read.
+/// The pod's annotations, with traffic limits under the names that CNI plugins read.
 fn sandbox_annotations(
     pod: &Pod,
     node: &NodeFacts,
@@ -129,48 +129,48 @@ fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
 
 // === containers ===
 
-/// What a container is made of beside its pod.
+/// Input for a container besides its pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ContainerInputs {
     /// Attempt of the instance.
     pub attempt: u32,
-    /// The runtime's id of its image.
+    /// Runtime id of the image.
     pub image_id: String,
-    /// The user that the image runs as; looked at only if [`security::asks_for_image_user`].
+    /// User of the image; used only if [`security::asks_for_image_user`].
     pub image_user: ImageUser,
-    /// What of the node's processors, memory and devices is the container's own.
+    /// CPUs, NUMA nodes and devices allocated to the container.
     pub granted: Granted,
     /// Its environment.
     pub env: Vec<(String, String)>,
-    /// The pod's volumes on the host, by name.
+    /// The pod's volumes on the host, by volume name.
     pub volumes: BTreeMap<String, VolumeOnHost>,
-    /// Where parts of volumes are bound, by the number of their mount; see [`crate::volume_mounts::sub_paths`].
+    /// Bind mounts of volume parts by mount index; see [`crate::volume_mounts::sub_paths`].
     pub sub_paths: BTreeMap<usize, String>,
-    /// Mounts that the node adds, such as the file for the termination message.
+    /// Mounts added by the node, such as the termination message file.
     pub extra_mounts: Vec<Mount>,
 }
 
-/// What the node gave to a container for itself.
+/// Resources of the node allocated to one container.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Granted {
-    /// Processors as a list of ranges (`0-2,7`); empty for all.
+    /// Exclusive CPUs as a list of ranges (`0-2,7`); empty for all.
     pub cpus: String,
-    /// Memory nodes as a list of ranges; empty for all.
+    /// NUMA nodes as a list of ranges; empty for all.
     pub mems: String,
-    /// Variables of its devices.
+    /// Environment variables from device plugins.
     pub env: Vec<(String, String)>,
-    /// Files of its devices.
+    /// Mounts from device plugins.
     pub mounts: Vec<Mount>,
     /// Device nodes.
     pub devices: Vec<crate::spec::Device>,
-    /// Annotations that devices' plugins pass to the runtime.
+    /// Annotations from device plugins, for the runtime.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// One instance of a container.
+/// Configuration of one instance of a container.
 ///
 /// # Errors
-/// A volume is not there, or the security context cannot be honoured.
+/// A volume is missing, or the security context cannot be honoured.
 pub fn container(
     pod: &Pod,
     container: &Container,
@@ -209,7 +209,7 @@ pub fn container(
     })
 }
 
-/// What the pod itself sets wins over what a device's plugin sets.
+/// Adds variables of device plugins; variables of the pod win.
 fn add_granted(env: &mut Vec<(String, String)>, granted: &[(String, String)]) {
     for (name, value) in granted {
         if !env.iter().any(|(known, _)| known == name) {
@@ -218,7 +218,7 @@ fn add_granted(env: &mut Vec<(String, String)>, granted: &[(String, String)]) {
     }
 }
 
-/// Most bytes of a container's command and arguments together, with their variables; see [`crate::env::POD_BYTES_MAX`].
+/// Most bytes of command and arguments together after expansion; see [`crate::env::POD_BYTES_MAX`].
 pub const ARGUMENT_BYTES_MAX: usize = 1 << 20;
 
 struct Expanded {
@@ -231,7 +231,7 @@ fn expand_all(container: &Container, env: &[(String, String)]) -> Result<Expande
     let mut left = ARGUMENT_BYTES_MAX;
     let mut all = |field: &'static str, list: &[String]| {
         let one = |text: &String| {
-            // Each has an end of its own as well.
+            // Each argument also has a terminating NUL.
             let room = left.checked_sub(1)?;
             let text = expand(text, room, |name| known.get(name).copied())?;
             left = room.saturating_sub(text.len());
@@ -301,7 +301,7 @@ fn resources(
     }
 }
 
-/// Every page size of the node is bounded: what a container did not ask for it does not get.
+/// Limits of all huge page sizes of the node; 0 for sizes that the container does not request.
 fn huge_pages(container: &Container, node: &NodeFacts) -> Vec<(String, u64)> {
     let limit = |size: &u64| {
         let name = agent_node::resources::huge_page_resource(*size);

@@ -1,4 +1,4 @@
-//! From a container's volume mounts and devices to what the runtime is asked to mount.
+//! Translation of a container's volume mounts and devices to mounts of the runtime.
 
 use std::collections::BTreeMap;
 
@@ -13,47 +13,47 @@ use crate::spec::{Device, Mount, Propagation};
 pub struct VolumeOnHost {
     /// Absolute path: a directory or file, or the node of a block device.
     pub path: String,
-    /// Whether no container may write to it, whatever its mount says.
+    /// Whether it is read-only in every container, whatever the mount says.
     pub read_only: bool,
-    /// Whether the agent made it, so that it may be labelled for the containers.
+    /// Whether the agent created it, so that it may be relabelled for SELinux.
     pub managed: bool,
     /// Whether it is a block device.
     pub block: bool,
-    /// Whether it is checked when it is bound, so that containers are given it through a binding of the agent's only.
+    /// Whether it is checked when it is bound, so that containers get it only through a bind mount of the agent.
     pub checked: bool,
-    /// Whether containers that have a part of it see that part brought up to date; its pod asked for it.
+    /// Whether `subPath` mounts of it are refreshed, as its pod requested.
     pub follows: bool,
 }
 
-/// Whether a mount has to be read-only also where something else is mounted below it (`recursiveReadOnly`).
+/// Whether a read-only mount includes the mounts below it (`recursiveReadOnly`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllReadOnly {
-    /// It has to.
+    /// Required.
     Enabled,
-    /// Where the kernel can do that.
+    /// If the kernel supports it.
     IfPossible,
 }
 
-/// What a container is given through a binding of the agent's: a part of a volume, or all of one that has no path.
+/// A mount that a container gets through a bind mount of the agent: part of a volume, or a whole volume that has no path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
-    /// Number of the mount among the container's.
+    /// Index of the mount in the container.
     pub index: usize,
     /// Name of the volume.
     pub volume: &'a str,
-    /// Path below its root.
+    /// Path below the volume's root.
     pub path: String,
-    /// Whether what is mounted below is read-only too.
+    /// Whether mounts below are read-only too.
     pub all_read_only: Option<AllReadOnly>,
-    /// Whether it is brought up to date while containers have it.
+    /// Whether it is refreshed while containers use it.
     pub follows: bool,
 }
 
-/// What a container is given through bindings of the agent's: parts of volumes, volumes that are checked when they are bound, and those
-/// that are read-only all the way down. Variables in a `subPathExpr` are replaced from the container's environment.
+/// The mounts that need a bind mount of the agent: parts of volumes, volumes checked when bound, and recursively read-only
+/// mounts. Variables in `subPathExpr` are expanded from the container's environment.
 ///
 /// # Errors
-/// A variable that the environment does not have, or a path that leads upwards.
+/// A variable is not in the environment, or a path leads upwards.
 pub fn sub_paths<'a>(
     container: &'a Container,
     env: &[(String, String)],
@@ -86,7 +86,7 @@ pub fn sub_paths<'a>(
     Ok(found)
 }
 
-/// Only of a mount that is read-only and through which nothing travels; the API takes no other.
+/// `recursiveReadOnly` of a mount; the API accepts it only for read-only mounts without propagation.
 fn all_read_only(mount: &VolumeMount) -> Option<AllReadOnly> {
     let wanted = match mount.recursive_read_only.as_deref() {
         Some("Enabled") => AllReadOnly::Enabled,
@@ -96,13 +96,13 @@ fn all_read_only(mount: &VolumeMount) -> Option<AllReadOnly> {
     (mount.read_only && !propagates(mount)).then_some(wanted)
 }
 
-/// Whether mounts made later travel through a mount. A binding of the agent's would be one more place that they travel to.
+/// Whether later mounts propagate through the mount. A bind mount of the agent would be one more place they propagate to.
 fn propagates(mount: &VolumeMount) -> bool {
     matches!(mount.mount_propagation.as_deref(), Some("HostToContainer" | "Bidirectional"))
 }
 
-/// Whether a mount is brought up to date while a container has it: a part with a fixed name of a volume whose pod asked for it. What
-/// is read-only all the way down receives nothing.
+/// Whether a mount is refreshed while a container uses it: a fixed `subPath` of a volume whose pod requested it. A recursively
+/// read-only mount receives no propagation.
 pub fn follows(mount: &VolumeMount, volume: &VolumeOnHost) -> bool {
     volume.follows
         && !mount.sub_path.is_empty()
@@ -111,10 +111,10 @@ pub fn follows(mount: &VolumeMount, volume: &VolumeOnHost) -> bool {
         && all_read_only(mount).is_none()
 }
 
-/// Longest path below a volume, in bytes: the kernel takes no longer one.
+/// Longest path below a volume in bytes (`PATH_MAX` without the terminating NUL).
 const PATH_BYTES_MAX: usize = 4095;
 
-/// `text` with its variables replaced; `None` if one is not known, or if that is no path for the kernel.
+/// Expands variables in `text`; `None` if one is unknown or the result is too long for a path.
 fn expanded(text: &str, env: &BTreeMap<&str, &str>) -> Option<String> {
     let all_known = std::cell::Cell::new(true);
     let value = expand(text, PATH_BYTES_MAX, |name| {
@@ -125,10 +125,10 @@ fn expanded(text: &str, env: &BTreeMap<&str, &str>) -> Option<String> {
     value.filter(|_| all_known.get())
 }
 
-/// The bind mounts of a container. `sub_paths` says where the parts lie that [`sub_paths`] named.
+/// The bind mounts of a container. `sub_paths` holds the paths of the mounts returned by [`sub_paths`].
 ///
 /// # Errors
-/// A volume, or a part of one, that is not there.
+/// A volume or a part of one is missing.
 pub(crate) fn mounts(
     container: &Container,
     volumes: &BTreeMap<String, VolumeOnHost>,
@@ -140,7 +140,7 @@ pub(crate) fn mounts(
         let part = !wanted.sub_path.is_empty() || !wanted.sub_path_expr.is_empty();
         let host_path = match sub_paths.get(&index) {
             Some(path) => path,
-            // an expression may come to nothing, which is the whole volume
+            // A `subPathExpr` may expand to nothing, which means the whole volume.
             None if !part || wanted.sub_path.is_empty() => &volume.path,
             None => return Err(missing()),
         };
@@ -152,7 +152,7 @@ pub(crate) fn mounts(
             propagation: match wanted.mount_propagation.as_deref() {
                 Some("HostToContainer") => Propagation::HostToContainer,
                 Some("Bidirectional") => Propagation::Bidirectional,
-                // Newer versions travel to it.
+                // Newer versions are mounted over it on the host.
                 _ if follows(wanted, volume) => Propagation::HostToContainer,
                 _ => Propagation::Private,
             },
@@ -164,7 +164,7 @@ pub(crate) fn mounts(
 /// The block devices of a container.
 ///
 /// # Errors
-/// A volume that is not there, or is none.
+/// A volume is missing or is not a block device.
 pub(crate) fn devices(
     container: &Container,
     volumes: &BTreeMap<String, VolumeOnHost>,
@@ -267,7 +267,7 @@ mod tests {
             (Some("Disabled"), true, None, None),
             (Some("Enabled"), true, None, Some(Enabled)),
             (Some("IfPossible"), true, Some("None"), Some(IfPossible)),
-            // what the API does not take
+            // Combinations that the API rejects.
             (Some("Enabled"), false, None, None),
             (Some("Enabled"), true, Some("HostToContainer"), None),
         ];

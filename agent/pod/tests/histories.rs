@@ -1,6 +1,6 @@
-//! Random histories of one pod: a small world obeys the rules of a runtime, does what the plans say, and misbehaves.
+//! Random histories of one pod in a small model of a runtime that executes the plans, and sometimes fails.
 //!
-//! After every step the invariants of a pod's life are checked; see [`World::look`].
+//! The invariants of a pod's lifecycle are checked after every step; see [`World::look`].
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -25,33 +25,33 @@ use proptest::prelude::*;
 /// Something that happens to the pod.
 #[derive(Clone, Debug)]
 enum Event {
-    /// The agent does the n-th action of its plan, and it works.
+    /// The agent executes the n-th action of its plan successfully.
     Do(usize),
-    /// The agent tries the n-th action of its plan, and it fails.
+    /// The agent executes the n-th action of its plan, and it fails.
     Fail(usize),
     /// The n-th live container exits.
     Exit(usize, i32),
-    /// The newest sandbox dies, its containers with it or not.
+    /// The newest sandbox dies, with or without its containers.
     SandboxDies { with_containers: bool },
     /// Time passes.
     Pass(u64),
-    /// The agent is killed and started again: what it looked up is forgotten, the journal is not.
+    /// The agent is killed and restarted: lookups are lost, the journal is kept.
     Restart,
-    /// The machine is booted again.
+    /// The machine reboots.
     Reboot,
     /// The pod is marked for deletion.
     Delete(u64),
-    /// Its source drops it.
+    /// Its source drops the pod.
     Drop,
     /// The n-th container's image changes.
     Change(usize),
     /// The n-th container's configuration appears or disappears.
     Configure(usize, bool),
-    /// The n-th probe that runs comes to a verdict.
+    /// The n-th running probe reaches a result.
     Verdict(usize, bool),
-    /// A verdict that was on its way when its instance ended arrives.
+    /// A result arrives after its instance ended.
     StaleVerdict(ProbeKind, bool),
-    /// Somebody adds an ephemeral container.
+    /// A user adds an ephemeral container.
     Debug,
 }
 
@@ -79,7 +79,7 @@ fn kind() -> impl Strategy<Value = ProbeKind> {
     prop_oneof![Just(ProbeKind::Startup), Just(ProbeKind::Readiness), Just(ProbeKind::Liveness)]
 }
 
-/// Which probes and hooks a container has, and whether it is a sidecar if it stands among the init containers.
+/// Probes and hooks of a container, and whether it is a sidecar if it is an init container.
 #[derive(Clone, Copy, Debug)]
 struct Extras {
     startup: bool,
@@ -196,9 +196,9 @@ struct World {
     restarts: BTreeMap<String, i32>,
     ended: bool,
     forgotten: bool,
-    /// Instances that we started, by id, and how often the hook after it has been run.
+    /// Instances started by the agent, by id, and how often their `postStart` hook has run.
     hooks: BTreeMap<String, u32>,
-    /// Verdicts that were given, by instance.
+    /// Probe results by instance.
     verdicts: BTreeMap<(String, ProbeKind), bool>,
 }
 
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// Plans, and checks what must hold of every plan.
+    /// Plans, and checks the invariants of the plan.
     fn look(&mut self) -> Plan {
         let result = plan(&self.want, &self.seen, &self.memory, self.now);
         let again = plan(&self.want, &self.seen, &result.memory, self.now);
@@ -262,7 +262,7 @@ impl World {
         result
     }
 
-    /// What is shown as ready has said so itself, this very instance.
+    /// A container shown as ready has this very instance probed as ready.
     fn check_readiness(&self, plan: &Plan) {
         let statuses =
             plan.status.init_container_statuses.iter().chain(&plan.status.container_statuses);
@@ -286,7 +286,7 @@ impl World {
         assert!(!ready || all.all(|ready| ready), "ready without all of its containers");
     }
 
-    /// Only what runs is asked; the startup probe comes first; nothing is restarted while the pod ends.
+    /// Only running instances are probed, the startup probe first; liveness is not probed while the pod terminates.
     fn check_probe(&self, order: &ProbeOrder) {
         let newest = self.seen.newest(&order.container).expect("what is asked is there");
         assert_eq!(newest.id, order.id);
@@ -300,7 +300,7 @@ impl World {
         assert!(!self.ended || order.kind == ProbeKind::Readiness, "{order:?} of a pod that ends");
     }
 
-    /// Sidecars are stopped one by one, in reverse, when nothing else runs.
+    /// Sidecars are stopped one at a time, in reverse order, after all other containers.
     fn check_stop(&self, name: &str, why: StopWhy) {
         assert!(!(self.ended && matches!(why, StopWhy::Unhealthy(_))), "{name}: {why:?}");
         let place = self.want.sidecars().position(|c| c.name == name);
@@ -362,7 +362,7 @@ impl World {
         }
     }
 
-    /// No init container runs beside another or beside a main container, and what comes after a sidecar comes after its start.
+    /// No init container runs alongside another or a main container, and a sidecar starts before its successors.
     fn check_init_order(&self, container: &str) {
         let role = self.want.container(container).expect("wanted").role;
         if matches!(role, Role::Init | Role::Main) {
@@ -445,7 +445,7 @@ impl World {
             }
             Event::StaleVerdict(kind, good) => {
                 let before = self.memory.clone();
-                // One that was never started has not been asked.
+                // An instance that never started was not probed.
                 let dead = self.seen.containers.iter().filter(|c| c.exit().is_some());
                 let dead: Vec<ContainerSeen> = dead.cloned().collect();
                 for old in dead {
@@ -454,7 +454,7 @@ impl World {
                     assert!(!told || newest, "a verdict about an older instance counts");
                     self.verdicts.insert((old.id.clone(), *kind), *good);
                 }
-                // About the newest, dead instance it may count; it changes nothing but its health.
+                // For the newest, dead instance it may count; only its health changes.
                 assert_eq!(self.memory.ending, before.ending);
             }
             Event::Debug => {
@@ -590,7 +590,7 @@ impl World {
         }
     }
 
-    /// Lets the agent work without further trouble until it has nothing to do, and time only when it asks for it.
+    /// Lets the agent work without faults until it has nothing to do; advances time only when the plan requests it.
     fn settle(&mut self) -> Plan {
         for _ in 0..400 {
             let result = self.look();
@@ -689,7 +689,7 @@ proptest! {
                 }
             }
         };
-        // Each init container needs a settling of its own, and a definition that changed one more.
+        // Each init container needs a round of its own, and a changed definition one more.
         for _ in 0..2 * world.want.init.len() + 2 {
             for n in 0..2 {
                 let image = format!("image{n}");
@@ -719,13 +719,13 @@ proptest! {
         }
         let all = world.want.init.iter_mut().chain(&mut world.want.containers);
         all.for_each(|c| c.config = Config::Ready);
-        // Images are all there: a pod that waits for one asks for ever, by design.
+        // All images are present: a pod that waits for one looks it up forever, by design.
         for n in 0..2 {
             let image = format!("image{n}");
             world.seen.images.insert(image.clone(), ImageSeen::Present { id: image });
         }
         let before = world.settle();
-        // A new process: memory through its stored form, everything seen anew, some time later.
+        // A new process some time later: the record in its stored form, everything observed again.
         let stored = serde_json::to_string(&world.memory).expect("encode");
         let memory: Memory = serde_json::from_str(&stored).expect("decode");
         prop_assert_eq!(&memory, &world.memory);
@@ -733,7 +733,7 @@ proptest! {
         let mut seen = world.seen.clone();
         seen.images.clear();
         let after = plan(&world.want, &seen, &memory, later);
-        // A lookup reads; everything else would change something.
+        // A lookup only reads; every other action would change something.
         let mut changes = after.actions.iter().filter(|a| !matches!(a, Action::InspectImage { .. }));
         prop_assert!(changes.next().is_none() || before.stage == Stage::Gone, "{:?}", after.actions);
         prop_assert_eq!(after.status, before.status);

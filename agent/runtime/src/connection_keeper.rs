@@ -1,14 +1,14 @@
-//! Calls to the runtime outlive the agent that made them.
+//! Runtime calls that survive the agent that made them.
 //!
-//! A runtime cancels the calls of a connection that closes, and a start that is cancelled half way leaves a container that has
-//! failed, or has run and was killed. When the agent dies all its connections close. So while calls are under way that change
-//! something, a small process, the holder, keeps the connection open beyond the agent's end: they come to theirs, and the next agent
-//! finds what they did.
+//! A runtime cancels the calls of a connection that closes. A cancelled container start leaves a container that failed, or that
+//! ran and was killed. When the agent dies, all its connections close. Therefore, while calls that change something are in
+//! flight, a small process, the connection keeper, holds the connection open beyond the agent's death: in-flight calls complete,
+//! and the next agent observes their results.
 //!
 //! ```text
 //!   agent ══ connection ══ runtime
 //!     │           ║
-//!    pipe ──► holder        reads the pipe: a byte, and it ends; the end of the agent, and it reads the connection until that
+//!    pipe ──► keeper        reads the pipe: a byte ends it; on end of file (the agent died) it reads the connection until that
 //!                           closes or LINGER is over
 //! ```
 
@@ -22,18 +22,18 @@ use std::time::{Duration, Instant};
 
 use tokio::process::Command;
 
-/// First argument of the agent's own program that makes it a holder.
+/// First argument with which the agent's program runs as a connection keeper.
 pub const ARGUMENT: &str = "hold-connection";
-/// The agent's own program, also when its file was replaced meanwhile.
+/// The program of this process, even if its file was replaced.
 const OWN_PROGRAM: &str = "/proc/self/exe";
-/// How long a connection is held: as long as a call may take.
+/// How long a connection is kept open after the agent's death: the deadline of the longest call.
 const LINGER: Duration = Duration::from_secs(120);
-/// How long a holder is kept when no call is under way: the next may come soon.
+/// How long a keeper lives without calls in flight, because the next call may follow soon.
 const IDLE: Duration = Duration::from_secs(5);
-/// What is read at a time of what nobody waits for any more.
+/// Size of reads of responses that are discarded.
 const CHUNK: usize = 4096;
 
-/// The calls of one connection that change something, and their holder while there are any.
+/// The calls in flight on one connection that change something, and their keeper process.
 #[derive(Debug, Default)]
 pub struct Holding(Mutex<State>);
 
@@ -42,27 +42,27 @@ struct State {
     connection: Option<OwnedFd>,
     holder: Option<Holder>,
     calls: usize,
-    /// Counts calls that have begun, so that a pause is known to have been one.
+    /// Number of calls begun, to detect whether any began during a pause.
     begun: u64,
 }
 
-/// Whatever ends it, the pipe tells.
+/// A keeper process; closing its pipe ends it.
 #[derive(Debug)]
 struct Holder {
     pipe: File,
 }
 
-/// A call under way.
+/// A call in flight.
 #[derive(Debug)]
 pub struct Busy {
     holding: Arc<Holding>,
 }
 
 impl Holding {
-    /// Takes note of a new connection in the place of the last one.
+    /// Replaces the connection by a new one.
     pub(crate) fn connected(&self, connection: &tokio::net::UnixStream) {
         let mut state = self.lock();
-        // A holder of the last connection lets it go.
+        // Ends the keeper of the previous connection.
         if let Some(holder) = state.holder.take() {
             holder.end();
         }
@@ -72,7 +72,7 @@ impl Holding {
         }
     }
 
-    /// A call begins; it ends when what is given back is dropped.
+    /// Begins a call, which ends when the returned guard is dropped.
     pub(crate) fn begin(self: &Arc<Self>) -> Busy {
         let mut state = self.lock();
         state.calls = state.calls.saturating_add(1);
@@ -85,7 +85,7 @@ impl Holding {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the holder go if nothing has begun since.
+    /// Ends the keeper if no call has begun since `begun`.
     fn pause(&self, begun: u64) {
         let mut state = self.lock();
         if state.calls == 0
@@ -98,7 +98,7 @@ impl Holding {
 }
 
 impl State {
-    /// Sees to it that there is a holder. Without one calls work as well, until the agent dies.
+    /// Starts a keeper if there is none. Without one calls still work, but do not survive the agent.
     fn hold(&mut self) {
         if self.holder.is_some() {
             return;
@@ -120,7 +120,7 @@ impl Drop for Busy {
         }
         let (holding, begun) = (self.holding.clone(), state.begun);
         drop(state);
-        // Outside of the async runtime nobody waits: the holder ends with the process.
+        // Outside of an async runtime the keeper lives until the process ends.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 tokio::time::sleep(IDLE).await;
@@ -133,23 +133,23 @@ impl Drop for Busy {
 impl Holder {
     fn start(connection: OwnedFd) -> std::io::Result<Holder> {
         let mut holder = Command::new(OWN_PROGRAM);
-        // Nothing is ever written there: it is only a place that every program hands on.
+        // Standard output is never written to; it is the descriptor through which the keeper inherits the connection.
         holder.arg(ARGUMENT).stdin(Stdio::piped()).stdout(connection).stderr(Stdio::null());
-        // Not in the way of an unmount, and not told what is typed at a terminal.
+        // Does not block unmounts and receives no signals from a terminal.
         holder.current_dir("/").process_group(0).env_clear();
-        // Reaped in the background once it has ended.
+        // Reaped in the background after it exited.
         let pipe = holder.spawn()?.stdin.take().ok_or(ErrorKind::BrokenPipe)?;
         Ok(Holder { pipe: File::from(pipe.into_owned_fd()?) })
     }
 
-    /// Nothing is under way: it need not linger.
+    /// Ends the keeper: no call is in flight.
     fn end(mut self) {
-        // One that has ended by itself is as well.
+        // The keeper may have exited already.
         drop(self.pipe.write(b"."));
     }
 }
 
-/// The holder: standard input is the pipe, standard output the connection.
+/// Runs the keeper: standard input is the pipe, standard output the connection.
 #[must_use]
 pub fn run() -> ExitCode {
     match wait() {

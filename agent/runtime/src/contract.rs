@@ -1,6 +1,7 @@
-//! What every runtime does, checked: the same for the one in memory and for a real one, so that tests above the seam mean something.
+//! The contract of every [`Runtime`], as executable checks. The in-memory and the real runtime pass the same ones, so tests on
+//! the in-memory one are meaningful.
 //!
-//! Needs an image with a shell at `/bin/sh`, on a runtime that nobody else changes meanwhile. Panics at the first rule broken.
+//! Needs an image with `/bin/sh` and a runtime that nothing else uses meanwhile. Panics on the first violation.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::expect_used, reason = "this file is a test")]
 
 use std::collections::BTreeSet;
@@ -12,25 +13,25 @@ use agent_pod::spec::{ContainerConfig, NamespaceScope, Namespaces, SandboxConfig
 use crate::events::RuntimeEvent;
 use crate::runtime::{Runtime, RuntimeError};
 
-/// How long something may take to happen before the rule counts as broken.
+/// Time after which an expected event counts as missing.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of what a command writes that are asked for.
+/// Bytes of command output to keep.
 const KEPT: usize = 100;
 
-/// The next thing that happens.
+/// Waits for the next event.
 pub type Next<'a> =
     &'a mut (dyn FnMut() -> futures_util::future::BoxFuture<'static, Option<RuntimeEvent>> + Send);
 
-/// One run of the contract.
+/// A run of the contract.
 #[derive(Debug)]
 pub struct Contract<'a> {
-    /// The runtime.
+    /// The runtime under test.
     pub runtime: &'a dyn Runtime,
-    /// Name of an image that is there and has `/bin/sh`.
+    /// Name of a present image with `/bin/sh`.
     pub image: &'a str,
-    /// Parent of the pods' cgroups.
+    /// Parent cgroup of the pods.
     pub cgroup_parent: &'a str,
-    /// Directory for logs.
+    /// Log directory.
     pub log_directory: &'a str,
 }
 
@@ -41,7 +42,7 @@ impl std::fmt::Debug for dyn Runtime {
 }
 
 impl Contract<'_> {
-    /// Checks every rule, each with a pod of its own that is removed again.
+    /// Checks every rule with a pod of its own, which is removed afterwards.
     pub async fn check(&self) {
         self.knows_itself().await;
         self.images_are_found_by_name_and_id().await;
@@ -132,7 +133,7 @@ impl Contract<'_> {
             let (_, sandbox, id) = self.running("exits", &format!("exit {code}")).await;
             let exit = self.ended(&id).await;
             assert_eq!((exit.code, exit.reason.as_str()), (code, reason));
-            // a process that ends at once may end before its start is noted
+            // A process that exits at once may exit before its start is recorded.
             assert!(exit.started_at > 0 && exit.finished_at > 0);
             self.cleared(&sandbox).await;
         }
@@ -194,7 +195,7 @@ impl Contract<'_> {
         self.runtime.remove_sandbox(&sandbox).await.unwrap();
     }
 
-    /// Checks that what happens is told: first that everything must be listed, then the end of a container.
+    /// Checks the events: first [`RuntimeEvent::Missed`], then the exit of a container.
     pub async fn check_events(&self, next: Next<'_>) {
         assert_eq!(next().await, Some(RuntimeEvent::Missed));
         let (config, sandbox, id) = self.running("tells", "exit 5").await;
@@ -204,7 +205,7 @@ impl Contract<'_> {
                 && container.id == id
             {
                 assert_eq!(pod_uid, config.uid);
-                // what was told is not taken back by looking
+                // A later status does not contradict the event.
                 assert_eq!(container, self.seen(&id).await);
                 let pod = self.runtime.pod(&config.uid).await.unwrap();
                 assert_eq!(pod.containers, std::slice::from_ref(&container));
@@ -217,7 +218,7 @@ impl Contract<'_> {
         self.cleared(&sandbox).await;
     }
 
-    /// A sandbox's configuration, on the host's network so that no plugin is needed.
+    /// Configuration of a sandbox on the host network, so that no CNI plugin is needed.
     #[must_use]
     pub fn sandbox(&self, name: &str) -> SandboxConfig {
         SandboxConfig {
@@ -247,7 +248,7 @@ impl Contract<'_> {
         }
     }
 
-    /// Runs a pod with one container; its configuration, the sandbox's id and the container's.
+    /// Runs a pod with one container; returns the configuration and the ids of sandbox and container.
     pub async fn running(&self, name: &str, script: &str) -> (SandboxConfig, String, String) {
         let config = self.sandbox(name);
         let sandbox = self.runtime.run_sandbox(&config).await.unwrap();
@@ -271,7 +272,7 @@ impl Contract<'_> {
         self.runtime.container(id).await.unwrap().expect("the container is there")
     }
 
-    /// Removes the sandbox of a container that has just ended by itself. Its shim may be on its way out and refuse; callers ask again.
+    /// Removes the sandbox of a container that has just exited. Its shim may still be exiting and refuse; callers retry.
     async fn cleared(&self, sandbox: &str) {
         let poll = async {
             while let Err(refused) = self.runtime.remove_sandbox(sandbox).await {

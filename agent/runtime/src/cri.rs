@@ -1,7 +1,7 @@
-//! The runtime over CRI v1, on a unix socket.
+//! A [`Runtime`] over CRI v1 on a unix socket.
 //!
-//! Here is the connection, how one call is made and how pods are listed; the calls themselves are in `calls.rs`. Translation of values
-//! lies in [`config`] (towards the runtime) and [`seen`] (from it).
+//! This file has the connection, the execution of a call and the list of pods; the calls are in `calls.rs`. Values are translated
+//! in [`config`] (to the runtime) and [`observed`] (from it).
 
 mod calls;
 pub(crate) mod config;
@@ -30,38 +30,38 @@ use crate::connection_keeper::{Busy, Holding};
 use crate::observe::{self, Ended};
 use crate::runtime::{OUTPUT_LEN_MAX, PodOnNode, Refusal, RefusalKind, Runtime as _, RuntimeError};
 
-/// containerd's own name for what its CRI plugin keeps.
+/// containerd namespace of its CRI plugin.
 pub const CRI_NAMESPACE: &str = "k8s.io";
 
 /// Deadline of calls that only read.
 pub(crate) const READ: Duration = Duration::from_secs(20);
-/// Deadline of calls that change something; the ecosystem's usual one.
+/// Deadline of calls that change something; the kubelet's default.
 const CHANGE: Duration = Duration::from_secs(120);
-/// Deadline of an image pull: long, since its progress cannot be seen over CRI, but not for ever.
+/// Deadline of an image pull. CRI does not show progress, so it is long; it only bounds a pull that hangs.
 const PULL: Duration = Duration::from_secs(3600);
-/// Between two attempts at what an earlier call is still doing.
+/// Interval between attempts while an earlier call for the same object is in flight.
 const UNDER_WAY_LOOK: Duration = Duration::from_millis(50);
-/// How long an earlier call is waited for; one that takes longer is left to itself.
+/// Longest wait for an earlier call.
 const UNDER_WAY_MAX: Duration = Duration::from_secs(30);
-/// What containerd says of a name or state that a call under way has taken. Other runtimes wait or fail in their own words.
+/// containerd's errors for a name or state reserved by a call in flight. Other runtimes wait, or fail with other errors.
 const UNDER_WAY: [&str; 2] = ["is reserved for", "is already in starting state"];
-/// Largest answer: a list of all containers of a full node. The size that containerd allows itself.
+/// Largest response: a list of all containers of a full node, containerd's own limit.
 const ANSWER_LEN_MAX: usize = OUTPUT_LEN_MAX;
 
-/// A runtime that speaks CRI v1.
+/// A runtime that implements CRI v1.
 #[derive(Clone, Debug)]
 pub struct CriRuntime {
     channel: Channel,
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
-    /// What lets calls outlive this process, if they are to.
+    /// Keeps in-flight calls alive beyond this process; `None` if not wanted.
     holding: Option<Arc<Holding>>,
     told: ToldExits,
     placed: Placed,
 }
 
-/// Exits that an event told and CRI does not show yet, by container. Empty but for the milliseconds that a runtime takes to
-/// collect an ended process; looking at a container meanwhile must not bring it back to life.
+/// Exits known from events that CRI does not show yet, by container. Entries live for the milliseconds in which the runtime
+/// collects an exited process; a status read meanwhile must not show the container as running again.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ToldExits(Arc<Mutex<HashMap<String, Exit>>>);
 
@@ -85,20 +85,20 @@ impl ToldExits {
 }
 
 impl CriRuntime {
-    /// A client of the runtime at `unix:///path` (or a plain absolute path). Connects with the first call and again when the
-    /// connection breaks.
+    /// A client for the runtime at `unix:///path` or an absolute path. Connects with the first call, and again after the
+    /// connection broke.
     ///
     /// # Errors
-    /// When the endpoint is of another form.
+    /// The endpoint has another form.
     pub fn new(endpoint: &str) -> Result<Self, RuntimeError> {
         Ok(Self::over(connect(socket_path(endpoint)?, None), None))
     }
 
-    /// The same for a program that hands itself to [`crate::connection_keeper::run`] when it is started with [`crate::connection_keeper::ARGUMENT`]: calls that
-    /// are under way when it dies come to their end.
+    /// The same for a program that calls [`crate::connection_keeper::run`] when it is started with
+    /// [`crate::connection_keeper::ARGUMENT`]: its in-flight calls complete if it dies.
     ///
     /// # Errors
-    /// When the endpoint is of another form.
+    /// The endpoint has another form.
     pub fn held(endpoint: &str) -> Result<Self, RuntimeError> {
         let holding = Arc::<Holding>::default();
         let channel = connect(socket_path(endpoint)?, Some(holding.clone()));
@@ -118,7 +118,7 @@ impl CriRuntime {
         }
     }
 
-    /// The connection, for what the runtime offers beside CRI on the same socket.
+    /// The connection, for other services of the runtime on the same socket.
     #[must_use]
     pub fn channel(&self) -> Channel {
         self.channel.clone()
@@ -128,7 +128,7 @@ impl CriRuntime {
         &self.told
     }
 
-    /// Around a call that changes something.
+    /// Guards a call that changes something.
     fn changes(&self) -> Option<Busy> {
         self.holding.as_ref().map(Holding::begin)
     }
@@ -153,14 +153,14 @@ impl CriRuntime {
         answer.status.ok_or_else(|| incomplete("ContainerStatus", id, "status"))
     }
 
-    /// The sandbox or container of `id` and the pod it belongs to; `None` when it is neither.
+    /// The sandbox or container with this id, and its pod; `None` if there is none.
     pub(crate) async fn instance(&self, id: &str) -> Result<Option<Instance>, RuntimeError> {
         let container =
             |(pod_uid, container)| Instance { pod_uid, kind: InstanceKind::Container(container) };
         if self.placed.sandbox_of(id).is_some() {
             return Ok(self.shown_container(id).await?.map(container));
         }
-        // Most of what is not known to be a container is a sandbox.
+        // An id that is not a known container is most likely a sandbox.
         if let Some(status) = found(self.sandbox_status(id).await)? {
             return Ok(Some(Instance {
                 pod_uid: status.metadata.as_ref().map(|m| m.uid.clone()).unwrap_or_default(),
@@ -170,7 +170,7 @@ impl CriRuntime {
         Ok(self.shown_container(id).await?.map(container))
     }
 
-    /// A container as CRI shows it, with the UID of its pod.
+    /// A container as CRI shows it, and the uid of its pod.
     async fn shown_container(
         &self,
         id: &str,
@@ -181,7 +181,7 @@ impl CriRuntime {
         Ok(Some((pod_uid, observed::container(sandbox_id, status))))
     }
 
-    /// The sandbox of a container, asked for where it is not known yet.
+    /// The sandbox of a container; asks the runtime if it is not known yet.
     async fn sandbox_of(&self, id: &str) -> Result<Option<String>, RuntimeError> {
         if let Some(known) = self.placed.sandbox_of(id) {
             return Ok(Some(known));
@@ -197,7 +197,7 @@ impl CriRuntime {
         Ok(Some(item.pod_sandbox_id))
     }
 
-    /// All sandboxes and containers with these labels, each looked at closely, grouped by pod; those of pods in `but` are left out.
+    /// All sandboxes and containers with these labels and their full status, by pod, except for pods in `but`.
     async fn pods(
         &self,
         selector: &[(&str, &str)],
@@ -247,13 +247,13 @@ impl CriRuntime {
         Ok(pods)
     }
 
-    /// Whether somebody's earlier call is still at it, which may be a call that an agent before this one has made.
+    /// Whether the error says that another call for the object is in flight, possibly one of a previous agent.
     fn is_under_way(error: &RuntimeError) -> bool {
         let RuntimeError::Refused { source, .. } = error else { return false };
         UNDER_WAY.iter().any(|text| source.message.contains(text))
     }
 
-    /// The sandbox that stands in the way of making this one, whatever its state.
+    /// The existing sandbox with the name of `config`, in any state.
     async fn same_sandbox(&self, config: &SandboxConfig) -> Option<SandboxSeen> {
         let pod = self.pod(&config.uid).await.ok()?;
         pod.sandboxes.into_iter().find(|s| s.attempt == config.attempt)
@@ -272,7 +272,7 @@ impl CriRuntime {
     }
 }
 
-/// Whether a start was refused because the container has been started, in containerd's words.
+/// Whether a start failed because the container was started already, by containerd's message.
 fn says_started(error: &RuntimeError) -> bool {
     let RuntimeError::Refused { source, .. } = error else { return false };
     ["is in CONTAINER_RUNNING state", "is in CONTAINER_EXITED state"]
@@ -280,7 +280,7 @@ fn says_started(error: &RuntimeError) -> bool {
         .any(|text| source.message.contains(text))
 }
 
-/// Patience with an earlier call that is at the same thing.
+/// The wait for an earlier call for the same object.
 struct Earlier {
     until: tokio::time::Instant,
 }
@@ -291,7 +291,7 @@ impl Earlier {
         Self { until: now.checked_add(UNDER_WAY_MAX).unwrap_or(now) }
     }
 
-    /// After a refusal: whether to ask again, once a moment has passed.
+    /// After an error: waits a moment and returns true if the call should be retried.
     async fn is_at_it(&self, error: &RuntimeError) -> bool {
         let waits = CriRuntime::is_under_way(error) && tokio::time::Instant::now() < self.until;
         if waits {
@@ -314,7 +314,7 @@ pub(crate) enum InstanceKind {
     Container(ContainerSeen),
 }
 
-/// Makes one call: the deadline holds on both sides, and an error says what was asked about what.
+/// Makes one call. The deadline applies on both sides; errors name the call and its object.
 pub(crate) async fn call<Q, A, F>(
     name: &'static str,
     object: &str,
@@ -348,7 +348,7 @@ where
 
 pub(crate) fn refusal(status: &tonic::Status) -> Refusal {
     let kind = match status.code() {
-        // a status made on our side, by a connection that could not be opened or broke
+        // A status created by the client: the connection could not be opened or broke.
         _ if std::error::Error::source(status).is_some() => RefusalKind::Unavailable,
         tonic::Code::NotFound => RefusalKind::NotFound,
         tonic::Code::Unimplemented => RefusalKind::Unimplemented,
@@ -363,7 +363,7 @@ fn incomplete(call: &'static str, object: &str, missing: &'static str) -> Runtim
     RuntimeError::Incomplete { call, object: object.into(), missing }
 }
 
-/// An object that is not there is an answer, not an error.
+/// Turns "not found" into `None`.
 fn found<T>(result: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -372,7 +372,7 @@ fn found<T>(result: Result<T, RuntimeError>) -> Result<Option<T>, RuntimeError> 
     }
 }
 
-/// What should be gone and is not there is gone.
+/// Turns "not found" into success, for removals.
 fn gone<T>(result: Result<T, RuntimeError>) -> Result<(), RuntimeError> {
     found(result).map(drop)
 }
@@ -411,7 +411,7 @@ fn socket_path(endpoint: &str) -> Result<PathBuf, RuntimeError> {
 }
 
 fn connect(socket: PathBuf, holding: Option<Arc<Holding>>) -> Channel {
-    // The address is never used: the connector below opens the socket instead.
+    // A placeholder: the connector below opens the socket instead.
     Endpoint::from_static("http://runtime").connect_with_connector_lazy(tower::service_fn(
         move |_| {
             let (socket, holding) = (socket.clone(), holding.clone());

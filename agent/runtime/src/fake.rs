@@ -1,8 +1,9 @@
-//! A runtime in memory that keeps the real one's rules, for tests of what stands above it.
+//! An in-memory runtime that follows the rules of a real one, for tests of its users.
 //!
-//! It obeys the same [`crate::contract`] as containerd: names with an attempt are unique, a container starts once, nothing is
-//! created or started in a sandbox that is not ready, and the name of a sandbox stays taken until it is removed. A container's process is its command: `exit <n>` as its last argument ends at once with that code,
-//! anything else runs until it is stopped or [`FakeRuntime::end`] is called. Time is a counter, or what [`FakeRuntime::set_clock`] says.
+//! It passes the same [`crate::contract`] as containerd: names with an attempt are unique, a container starts once, nothing is
+//! created or started in a sandbox that is not ready, and the name of a sandbox stays reserved until it is removed. A container's
+//! process is its command: with `exit <n>` as last argument it exits at once with that code, otherwise it runs until it is
+//! stopped or [`FakeRuntime::end`] is called. Time is a counter, or the result of [`FakeRuntime::set_clock`]'s function.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,22 +20,22 @@ use crate::runtime::{
     RegistryLogin, Runtime, RuntimeError, RuntimeHealth, RuntimeVersion, StreamRequest,
 };
 
-/// Nanoseconds between two things that happen.
+/// Nanoseconds between two events.
 const TICK: i64 = 1_000_000;
 
-/// The runtime in memory.
+/// The in-memory runtime.
 #[derive(Debug)]
 pub struct FakeRuntime {
     state: Mutex<State>,
     happened: mpsc::UnboundedSender<RuntimeEvent>,
 }
 
-/// A call that changed something, or would have.
+/// A call that changes something, successful or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Name of the call.
     pub call: &'static str,
-    /// What it was about: the pod's name for a sandbox, pod and container with attempt for a container, the image's name.
+    /// Its object: pod name for a sandbox; pod, container and attempt for a container; name of an image.
     pub object: String,
 }
 
@@ -52,7 +53,7 @@ struct State {
     usage: Vec<ContainerUsage>,
 }
 
-/// How a call fails.
+/// An injected failure.
 #[derive(Debug)]
 enum Failure {
     Refused(Refusal),
@@ -72,7 +73,7 @@ struct FakeContainer {
 }
 
 impl FakeRuntime {
-    /// An empty runtime, and what happens in it; `Missed` comes first.
+    /// An empty runtime and its events, starting with `Missed`.
     #[must_use]
     pub fn new() -> (Self, mpsc::UnboundedReceiver<RuntimeEvent>) {
         let (happened, receive) = mpsc::unbounded_channel();
@@ -80,34 +81,34 @@ impl FakeRuntime {
         (Self { state: Mutex::default(), happened }, receive)
     }
 
-    /// Puts an image on the node.
+    /// Adds an image to the node.
     pub fn add_image(&self, name: &str) {
         let image = image_of(name);
         self.lock().images.insert(name.into(), image);
     }
 
-    /// Puts an image into the registry, from where it can be pulled.
+    /// Adds an image to the registry, so that it can be pulled.
     pub fn offer_image(&self, name: &str) {
         self.lock().pullable.insert(name.into(), image_of(name));
     }
 
-    /// The next call of this name fails in this way, before it does anything.
+    /// Makes the next call of this name fail before it has any effect.
     pub fn fail_next(&self, call: &'static str, kind: RefusalKind, message: &str) {
         let refusal = Refusal { kind, message: message.into() };
         self.lock().failures.push_back((call, Failure::Refused(refusal)));
     }
 
-    /// The next call of this name panics.
+    /// Makes the next call of this name panic.
     pub fn panic_next(&self, call: &'static str) {
         self.lock().failures.push_back((call, Failure::Panic));
     }
 
-    /// What containers are said to use.
+    /// Sets the result of [`Runtime::usage`].
     pub fn set_usage(&self, usage: Vec<ContainerUsage>) {
         self.lock().usage = usage;
     }
 
-    /// The process of a running container ends by itself.
+    /// Ends the process of a running container.
     pub fn end(&self, id: &str, code: i32) {
         let mut state = self.lock();
         let pod_uid = state.end_container(id, code);
@@ -118,7 +119,7 @@ impl FakeRuntime {
         }
     }
 
-    /// The process of a sandbox ends by itself; its containers run on, as they do under a real one.
+    /// Ends the process of a sandbox; its containers keep running, as with a real runtime.
     pub fn end_sandbox(&self, id: &str) {
         let mut state = self.lock();
         let Some(sandbox) = state.sandboxes.get_mut(id) else { return };
@@ -131,12 +132,12 @@ impl FakeRuntime {
         let _ = self.happened.send(happened);
     }
 
-    /// Takes the time, in nanoseconds since 1970, from there.
+    /// Sets the clock, in nanoseconds since 1970.
     pub fn set_clock(&self, now: fn() -> i64) {
         self.lock().source = Some(now);
     }
 
-    /// The machine boots: no process is left, and what is known of them is.
+    /// Simulates a reboot: all processes are gone, the objects are kept.
     pub fn reboot(&self) {
         let mut state = self.lock();
         let ids: Vec<String> = state.containers.keys().cloned().collect();
@@ -149,7 +150,7 @@ impl FakeRuntime {
         }
     }
 
-    /// What a container was made from.
+    /// Sandbox id and configuration of a container.
     #[must_use]
     pub fn config(&self, id: &str) -> Option<(String, ContainerConfig)> {
         let state = self.lock();
@@ -158,7 +159,7 @@ impl FakeRuntime {
         Some((sandbox.config.uid.clone(), container.config.clone()))
     }
 
-    /// What is live, with the uid of its pod.
+    /// Live containers with the uids of their pods.
     #[must_use]
     pub fn live(&self) -> Vec<(String, ContainerSeen)> {
         let state = self.lock();
@@ -170,7 +171,7 @@ impl FakeRuntime {
         live.filter_map(of_pod).collect()
     }
 
-    /// Whether anything of a pod is live.
+    /// Whether a container of the pod is live.
     #[must_use]
     pub fn is_live(&self, uid: &str) -> bool {
         let state = self.lock();
@@ -181,31 +182,31 @@ impl FakeRuntime {
         state.containers.values().any(|c| c.seen.is_live() && of_pod(c))
     }
 
-    /// Somebody removes an image.
+    /// Removes an image, as another client would.
     pub fn remove_image_now(&self, name: &str) {
         self.lock().images.remove(name);
     }
 
-    /// How many calls so far changed something or tried to.
+    /// Number of calls so far that change something.
     #[must_use]
     pub fn changes_len(&self) -> usize {
         self.lock().changes.len()
     }
 
-    /// Whether nothing of any pod is left.
+    /// Whether no object of any pod is left.
     #[must_use]
     pub fn is_bare(&self) -> bool {
         let state = self.lock();
         state.sandboxes.is_empty() && state.containers.is_empty()
     }
 
-    /// All calls so far that changed something or tried to, oldest first.
+    /// All calls so far that change something, oldest first.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
         self.lock().changes.clone()
     }
 
-    /// The limits of a container as they were set last; none for one that does not exist.
+    /// Resources of a container as set last; default values if it does not exist.
     #[must_use]
     pub fn resources(&self, id: &str) -> ContainerResources {
         self.lock().containers.get(id).map(|c| c.config.resources.clone()).unwrap_or_default()
@@ -215,7 +216,7 @@ impl FakeRuntime {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a call against the state, at once.
+    /// Executes a call on the state at once.
     #[expect(clippy::panic, reason = "a test asked for it")]
     fn act<T: Send + 'static>(
         &self,
@@ -263,7 +264,7 @@ impl State {
         format!("{kind}-{}", self.ids)
     }
 
-    /// Ends a running container; the UID of its pod.
+    /// Ends a running container; returns the uid of its pod.
     fn end_container(&mut self, id: &str, code: i32) -> Option<String> {
         let now = self.now();
         let container = self.containers.get_mut(id)?;
@@ -279,7 +280,7 @@ impl State {
         Some(sandbox.config.uid.clone())
     }
 
-    /// The pods with such a uid.
+    /// The pods whose uid matches.
     fn pods(&self, of: impl Fn(&str) -> bool) -> Vec<PodOnNode> {
         let mut pods: BTreeMap<String, PodOnNode> = BTreeMap::new();
         for (id, sandbox) in self.sandboxes.iter().filter(|(_, s)| of(&s.config.uid)) {
@@ -352,7 +353,7 @@ impl State {
         Ok(id)
     }
 
-    /// Starts a container; the code it ends with, if that is at once.
+    /// Starts a container; returns its exit code if it exits at once.
     fn start(&mut self, id: &str) -> Result<Option<i32>, Refusal> {
         let now = self.now();
         let container = self.containers.get_mut(id).ok_or_else(|| no_such("container", id))?;
@@ -478,7 +479,7 @@ impl Runtime for FakeRuntime {
         resources: &'a ContainerResources,
     ) -> Answer<'a, ()> {
         let known = self.resources(id);
-        // CRI: what an update does not say stays as it is.
+        // CRI: unset fields of an update keep their values.
         let of = |asked: i64, known: i64| if asked == 0 { known } else { asked };
         let text = |asked: &String, known: String| match asked.is_empty() {
             true => known,
@@ -502,7 +503,7 @@ impl Runtime for FakeRuntime {
             container.config.resources = updated.clone();
             Ok(())
         };
-        // Bounds that are as they were are written without any effect on the container.
+        // Writing unchanged limits has no effect on the container.
         match known == updated {
             true => self.act("UpdateContainerResources", id, update),
             false => self.change("UpdateContainerResources", id, update),

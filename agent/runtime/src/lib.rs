@@ -1,9 +1,8 @@
-//! io: the container runtime of the node, as the agent sees it.
+//! io: the container runtime of the node.
 //!
-//! [`Runtime`] is what a pod's task needs; [`cri::CriRuntime`] gives it over CRI v1 and so works with any runtime of that
-//! interface. What CRI lacks comes from containerd itself where it is the runtime: [`events`] and [`import`].
-//! No call here retries: whoever calls knows whether trying again makes sense. A call that an earlier agent has left under way is
-//! waited for ([`hold`]).
+//! [`Runtime`] is what a pod's task needs; [`cri::CriRuntime`] implements it over CRI v1 for any CRI runtime. What CRI lacks
+//! comes from containerd where it is the runtime: [`events`] and [`import`]. Errors are returned to the caller, who decides on
+//! retries. The only wait is for a call that a previous agent left in flight ([`connection_keeper`]).
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 

@@ -1,17 +1,16 @@
-//! Who is told of each call to the runtime: its name, how long it took and whether it worked. One observer a process, set once before
-//! the first call, as a program has one set of metrics.
+//! Reports of runtime calls: name, duration and result. A process has one observer, set before the first call.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A call that has ended.
+/// A completed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Name of the call, as `RunPodSandbox`.
+    /// Name of the call, such as `RunPodSandbox`.
     pub call: &'static str,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
-    /// Whether the runtime did it.
+    /// Whether it succeeded.
     pub worked: bool,
 }
 
@@ -19,7 +18,7 @@ type Observer = Box<dyn Fn(Ended) + Send + Sync>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
-/// Sets the observer. A second one is not taken.
+/// Sets the observer; later calls have no effect.
 pub fn set(observer: impl Fn(Ended) + Send + Sync + 'static) {
     let _ = OBSERVER.set(Box::new(observer));
 }

@@ -1,10 +1,10 @@
-//! The sandbox's own process: a static program of about 300 bytes, assembled here.
+//! The sandbox's process: a static program of about 300 bytes, assembled here.
 //!
-//! Each pod runs one, so its size is paid per pod: one page of memory, no interpreter, no libc. It holds the pod's namespaces
-//! open, collects orphans when it is process 1 of a shared process namespace, and ends on SIGTERM or SIGINT.
+//! Each pod runs one, so its size counts per pod: one page of memory, no interpreter, no libc. It keeps the pod's namespaces
+//! open, reaps orphans as process 1 of a shared PID namespace, and exits on SIGTERM or SIGINT.
 //!
-//! The signals are blocked, not handled: a blocked signal stays pending even for process 1, which the kernel otherwise shields
-//! from signals it has no handler for (`sig_ignored` in kernel/signal.c), so that waiting for them is all there is to do.
+//! The signals are blocked instead of handled. A blocked signal stays pending even for process 1, to which the kernel otherwise
+//! does not deliver signals without a handler (`sig_ignored` in kernel/signal.c), so waiting for them is enough.
 //!
 //! ```text
 //!         rt_sigprocmask(SIG_BLOCK, set, NULL, 8)
@@ -20,10 +20,10 @@ mod x86_64;
 
 use crate::image::{ImageFile, ImageTar};
 
-/// Reference under which the sandbox image is imported unless configured otherwise. The number changes with the program.
+/// Default reference of the sandbox image. Its number changes with the program.
 pub const IMAGE: &str = "orch.local/pause:1";
 
-/// There is no program for this kind of machine.
+/// There is no program for this architecture.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no sandbox program is built in for {0}, only for x86_64 and aarch64: import an image with one into the runtime and name it by \
@@ -31,23 +31,23 @@ pub const IMAGE: &str = "orch.local/pause:1";
 )]
 pub struct NoProgram(String);
 
-/// The image of the sandbox's process as an archive to import: one file, `/pause`, under the reference `name`.
+/// The sandbox image as an archive to import: one file, `/pause`, under the reference `name`.
 ///
 /// # Errors
-/// There is no program for this host.
+/// There is no program for this host's architecture.
 pub fn image(name: &str) -> Result<ImageTar, NoProgram> {
     let data = program(std::env::consts::ARCH)?;
     let file = ImageFile::Regular { path: "pause", mode: 0o755, data };
     Ok(ImageTar::single_layer(name, &[file], &["/pause"]))
 }
 
-/// Where the program is loaded: an address that a static program usually has on either kind of machine.
+/// Load address of the program, usual for static programs on both architectures.
 const BASE: u32 = 0x40_0000;
 const ELF_HEADER_LEN: u32 = 64;
 const PROGRAM_HEADER_LEN: u32 = 56;
 const CODE: u32 = BASE + ELF_HEADER_LEN + 2 * PROGRAM_HEADER_LEN;
 
-/// What a kind of machine wants in the file's header: its number (`e_machine` of elf(5)), and its largest pages.
+/// Fields of the ELF header by architecture: `e_machine` (elf(5)), and the largest page size.
 struct Machine {
     number: u16,
     page: u64,
@@ -56,15 +56,14 @@ struct Machine {
 const X86_64: Machine = Machine { number: 62, page: 0x1000 };
 const AARCH64: Machine = Machine { number: 183, page: 0x1_0000 };
 
-/// The ELF file for a kind of machine, named as Rust names it: header, one loaded segment of code and data, a stack that is not
-/// executable.
+/// The ELF file for an architecture in Rust's spelling: header, one loaded segment with code and data, non-executable stack.
 ///
 /// # Errors
-/// There is none for it.
+/// There is no program for the architecture.
 pub fn program(arch: &str) -> Result<Vec<u8>, NoProgram> {
     let (machine, code) = match arch {
         "x86_64" => {
-            // The code refers to the signal set behind it, whose address follows from the code's length.
+            // The code refers to the signal set after it, whose address depends on the length of the code.
             let length = u32::try_from(x86_64::code(0).len()).unwrap_or(0);
             (X86_64, x86_64::code(CODE + length))
         }
@@ -115,7 +114,7 @@ fn elf_header(out: &mut Vec<u8>, machine: u16) {
     }
 }
 
-/// One program header of `size` bytes from the start of the file, mapped at `address`.
+/// A program header of `size` bytes from the start of the file, mapped at `address`.
 fn program_header(out: &mut Vec<u8>, kind: u32, flags: u32, address: u64, size: u64, align: u64) {
     out.extend(kind.to_le_bytes());
     out.extend(flags.to_le_bytes());
@@ -138,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// Where signals are waited for, by the kernel's number of it on this machine.
+    /// Number of the system call that waits for signals on this machine.
     const RT_SIGTIMEDWAIT: u32 = if cfg!(target_arch = "aarch64") { 137 } else { 128 };
 
     fn install(dir: &Path) -> PathBuf {
@@ -148,7 +147,7 @@ mod tests {
         path
     }
 
-    /// Another test's fork may hold our file open for writing until its exec; the kernel then refuses ours.
+    /// A fork in another test may hold the file open for writing until its exec, which makes the kernel reject this exec.
     fn spawn(command: &mut Command) -> Child {
         loop {
             match command.stdin(Stdio::null()).spawn() {
@@ -158,7 +157,7 @@ mod tests {
         }
     }
 
-    /// The program waits for a signal: it has blocked them and is in `rt_sigtimedwait`, which shows them as not blocked meanwhile.
+    /// Waits until the program has blocked its signals and is in `rt_sigtimedwait`, where they do not show as blocked.
     fn wait_until_ready(pid: u32) {
         wait_for(|| {
             let syscall = std::fs::read_to_string(format!("/proc/{pid}/syscall"));
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!(child.wait().unwrap().signal(), Some(10));
     }
 
-    /// A shell forks a child that outlives it by an instant and then becomes the program itself: the child is the
+    /// A shell forks a child that outlives it and then becomes the program: the program has to reap the child.
     /// program's to collect, and its entry in the process table must go.
     #[test]
     fn collects_children() {
@@ -237,7 +236,7 @@ mod tests {
         }
     }
 
-    /// The other machine's program, where an emulator of it is there. The emulator shows the system calls that are made.
+    /// Runs the other architecture's program if its emulator is installed; the emulator prints the system calls.
     #[test]
     fn runs_on_aarch64() {
         let emulator =

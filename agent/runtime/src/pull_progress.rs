@@ -1,4 +1,4 @@
-//! What is on its way: content that containerd is fetching for images. CRI says nothing of a pull before its end.
+//! Content that containerd is currently fetching for images. CRI reports nothing about a pull before its end.
 
 use containerd_client::services::v1::ListStatusesRequest;
 use containerd_client::services::v1::content_client::ContentClient;
@@ -8,10 +8,10 @@ use crate::cri::{CRI_NAMESPACE, READ, call};
 use crate::import::in_namespace;
 use crate::runtime::{Arrivals, RefusalKind, RuntimeError};
 
-/// What is being fetched now, for all images together; nothing where the runtime is another.
+/// The content being fetched for all pulls together; zeros if the runtime is not containerd.
 ///
 /// # Errors
-/// containerd does not answer.
+/// containerd does not respond.
 pub(crate) async fn of_images(channel: Channel) -> Result<Arrivals, RuntimeError> {
     let mut client = ContentClient::new(channel);
     let ask = |request: tonic::Request<ListStatusesRequest>| async move {

@@ -1,7 +1,8 @@
-//! The seam between the agent and whatever runs containers.
+//! The interface between the agent and the container runtime.
 //!
-//! Declared by what a pod's task does, not by what an interface offers: values of `agent_pod` go in and come out, so that the
-//! real runtime and the one in tests cannot be told apart. Every call is safe to repeat: creating what exists gives what is there,
+//! It consists of what a pod's task needs, in values of `agent_pod`, so that the real and the in-memory runtime are
+//! interchangeable. Every call may be repeated: creating an existing object returns it, stopping or removing a missing one
+//! succeeds.
 //! stopping or removing what is gone succeeds.
 
 use std::collections::BTreeSet;
@@ -12,21 +13,21 @@ use agent_pod::spec::{ContainerConfig, ContainerResources, SandboxConfig};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, TryFutureExt as _};
 
-/// The future of a call's answer.
+/// Future of the result of a call.
 pub type Answer<'a, T> = BoxFuture<'a, Result<T, RuntimeError>>;
 
 /// A container runtime.
 pub trait Runtime: Send + Sync + 'static {
-    /// Who answers, e.g. `containerd` `1.6.20`.
+    /// Name and version, such as `containerd` `1.6.20`.
     fn version(&self) -> Answer<'_, RuntimeVersion>;
 
-    /// Whether sandboxes can be run at all and whether their network can be set up.
+    /// Whether sandboxes and their network can be set up.
     fn health(&self) -> Answer<'_, RuntimeHealth>;
 
-    /// All pods that the runtime has, for adopting them at the start and for repair.
+    /// All pods in the runtime, for adoption at the start and for repair.
     fn list(&self) -> Answer<'_, Vec<PodOnNode>>;
 
-    /// The pods that are not among `known`, by uid: how those are is not asked for, which is most of what [`Runtime::list`] costs.
+    /// The pods whose uids are not in `known`. Skips the status of known pods, which is most of the cost of [`Runtime::list`].
     fn strangers<'a>(&'a self, known: &'a BTreeSet<String>) -> Answer<'a, Vec<PodOnNode>> {
         let strangers = |mut pods: Vec<PodOnNode>| {
             pods.retain(|pod| !known.contains(&pod.uid));
@@ -35,19 +36,19 @@ pub trait Runtime: Send + Sync + 'static {
         self.list().map_ok(strangers).boxed()
     }
 
-    /// One pod; empty when the runtime has nothing of it.
+    /// One pod; empty if the runtime has nothing of it.
     fn pod<'a>(&'a self, uid: &'a str) -> Answer<'a, PodOnNode>;
 
-    /// Creates and starts a sandbox; the one of the same attempt when it is there already and ready.
+    /// Creates and starts a sandbox; returns the existing one of the same attempt if it is ready.
     fn run_sandbox<'a>(&'a self, config: &'a SandboxConfig) -> Answer<'a, SandboxSeen>;
 
-    /// Kills what runs in a sandbox and takes its network down.
+    /// Kills the processes in a sandbox and tears down its network.
     fn stop_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
 
     /// Removes a sandbox and its containers.
     fn remove_sandbox<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
 
-    /// Creates a container in a sandbox; its id. The one of the same name and attempt when it is there already.
+    /// Creates a container in a sandbox and returns its id; returns the existing one of the same name and attempt.
     fn create_container<'a>(
         &'a self,
         sandbox_id: &'a str,
@@ -55,34 +56,35 @@ pub trait Runtime: Send + Sync + 'static {
         sandbox: &'a SandboxConfig,
     ) -> Answer<'a, String>;
 
-    /// Starts a created container. Fails when it has been started before.
+    /// Starts a created container. Fails if it was started before.
     fn start_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
 
-    /// Sends the stop signal, waits up to `grace`, then kills; returns when the container has ended.
+    /// Sends the stop signal, waits up to `grace`, then kills; returns after the container has exited.
     fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()>;
 
-    /// Removes a container, its log apart.
+    /// Removes a container, but not its log.
     fn remove_container<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
 
-    /// A container as it is now; `None` when there is none of that id.
+    /// The current status of a container; `None` if it does not exist.
     fn container<'a>(&'a self, id: &'a str) -> Answer<'a, Option<ContainerSeen>>;
 
-    /// Changes the limits of a running container.
+    /// Changes the resources of a running container.
     fn update_resources<'a>(
         &'a self,
         id: &'a str,
         resources: &'a ContainerResources,
     ) -> Answer<'a, ()>;
 
-    /// Tells the runtime that the container's log file was moved away.
+    /// Makes the runtime reopen the container's log file after it was renamed.
     fn reopen_log<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
 
-    /// Writes a running container to an archive; a `timeout` of zero is the runtime's own. Runtimes before 1.25 cannot.
+    /// Writes a checkpoint of a running container to `archive`; a `timeout` of 0 uses the default. CRI has the call since release
+    /// 1.25.
     fn checkpoint<'a>(&'a self, id: &'a str, archive: &'a str, timeout: Duration)
     -> Answer<'a, ()>;
 
-    /// Runs a command in a container to its end. `timeout` of zero is none. Of what it writes the first `keep` bytes of each stream
-    /// are given back; the rest is read, so that the command goes on, and never gathered.
+    /// Runs a command in a container until it exits; a `timeout` of 0 is none. Returns the first `keep` bytes of each output
+    /// stream; the rest is read and discarded, so the command is not blocked.
     fn exec<'a>(
         &'a self,
         id: &'a str,
@@ -91,23 +93,23 @@ pub trait Runtime: Send + Sync + 'static {
         keep: usize,
     ) -> Answer<'a, ExecOutput>;
 
-    /// Prepares a streaming session; the URL of the runtime's own server, good for one connection.
+    /// Prepares a streaming session; returns a URL of the runtime's server, valid for one connection.
     fn stream<'a>(&'a self, request: &'a StreamRequest) -> Answer<'a, String>;
 
-    /// An image by name or id; `None` when the node does not have it.
+    /// An image by name or id; `None` if the node does not have it.
     fn image<'a>(&'a self, name: &'a str) -> Answer<'a, Option<Image>>;
 
     /// All images.
     fn images(&self) -> Answer<'_, Vec<Image>>;
 
-    /// Pulls an image; its id.
+    /// Pulls an image and returns its id.
     fn pull_image<'a>(
         &'a self,
         name: &'a str,
         login: Option<&'a RegistryLogin>,
     ) -> Answer<'a, String>;
 
-    /// What of images is on its way, as far as the runtime says.
+    /// Progress of all pulls, if the runtime reports it.
     fn arrivals(&self) -> Answer<'_, Arrivals> {
         std::future::ready(Ok(Arrivals::default())).boxed()
     }
@@ -115,93 +117,93 @@ pub trait Runtime: Send + Sync + 'static {
     /// Removes an image with all its names.
     fn remove_image<'a>(&'a self, id: &'a str) -> Answer<'a, ()>;
 
-    /// The file systems that hold images.
+    /// File systems that hold images.
     fn image_filesystems(&self) -> Answer<'_, Vec<FilesystemUsage>>;
 
     /// Usage of all running containers.
     fn usage(&self) -> Answer<'_, Vec<ContainerUsage>>;
 }
 
-/// Parts of images that the runtime is fetching, for all pulls together.
+/// Content being fetched by all pulls together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
-    /// How many.
+    /// Number of blobs.
     pub parts: usize,
-    /// Bytes of them that have come.
+    /// Bytes received.
     pub bytes: u64,
-    /// Bytes of them in all.
+    /// Total bytes.
     pub total: u64,
 }
 
-/// Why a call did not do what it was asked.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// The endpoint is not one that can be connected to.
+    /// The endpoint has an invalid form.
     #[error("runtime endpoint {endpoint} is not unix:///an/absolute/path")]
     Endpoint {
-        /// As configured.
+        /// The configured endpoint.
         endpoint: String,
     },
-    /// The runtime did not answer in time; what it does meanwhile is unknown.
+    /// No response in time; the state of the call is unknown.
     #[error("{call} {object}: no answer within {} s", after.as_secs())]
     Deadline {
         /// The call.
         call: &'static str,
-        /// What it was about.
+        /// Its object.
         object: String,
-        /// How long was waited.
+        /// The deadline.
         after: Duration,
     },
-    /// The runtime answered with an error, or the connection broke.
+    /// The runtime returned an error, or the connection broke.
     #[error("{call} {object}")]
     Refused {
         /// The call.
         call: &'static str,
-        /// What it was about.
+        /// Its object.
         object: String,
-        /// What the runtime said.
+        /// The error.
         #[source]
         source: Refusal,
     },
-    /// The runtime's answer lacks something that every answer has.
+    /// The response lacks a required field.
     #[error("{call} {object}: the answer has no {missing}")]
     Incomplete {
         /// The call.
         call: &'static str,
-        /// What it was about.
+        /// Its object.
         object: String,
-        /// What is missing.
+        /// Name of the field.
         missing: &'static str,
     },
 }
 
-/// What a runtime said when it refused.
+/// An error returned by a runtime.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// Kind of error.
+    /// Kind of the error.
     pub kind: RefusalKind,
-    /// The runtime's text, for people.
+    /// The runtime's message.
     pub message: String,
 }
 
-/// Kinds of refusal that callers treat differently.
+/// Kinds of errors that callers distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalKind {
     /// No such object.
     NotFound,
-    /// This runtime does not implement the call.
+    /// The runtime does not implement the call.
     Unimplemented,
-    /// The connection failed or the runtime is not up yet.
+    /// The connection failed, or the runtime is not up yet.
     Unavailable,
-    /// What was asked for took longer than it was allowed to.
+    /// The operation exceeded its timeout.
     TimedOut,
-    /// Anything else.
+    /// Any other error.
     Other,
 }
 
 impl RuntimeError {
-    /// The error for people who know which call of which object it is about: the runtime's own words where there are some.
+    /// The message without call and object: the runtime's own message if there is one.
     #[must_use]
     pub fn said(&self) -> String {
         match self {
@@ -210,25 +212,25 @@ impl RuntimeError {
         }
     }
 
-    /// Whether the object of the call does not exist.
+    /// Whether the object does not exist.
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.kind() == Some(RefusalKind::NotFound)
     }
 
-    /// Whether the runtime itself, not the object, was the problem: other calls would fail too.
+    /// Whether the runtime as a whole is unavailable, so that other calls fail too.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.kind() == Some(RefusalKind::Unavailable)
     }
 
-    /// Whether the time for the call was up.
+    /// Whether the call timed out.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Deadline { .. }) || self.kind() == Some(RefusalKind::TimedOut)
     }
 
-    /// The kind of refusal, when the runtime answered.
+    /// Kind of the error if the runtime responded.
     #[must_use]
     pub fn kind(&self) -> Option<RefusalKind> {
         match self {
@@ -247,16 +249,16 @@ pub struct RuntimeVersion {
     pub version: String,
 }
 
-/// What a runtime says about itself. `Ok` is ready; `Err` holds reason and message.
+/// Health of a runtime: `Ok` is ready; `Err` has reason and message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeHealth {
-    /// Sandboxes can be run.
+    /// Whether sandboxes can run.
     pub runtime: Result<(), String>,
-    /// The network of sandboxes can be set up; without it only pods of the host's network run.
+    /// Whether the network of sandboxes can be set up; without it only pods on the host network run.
     pub network: Result<(), String>,
 }
 
-/// A pod as the runtime has it.
+/// A pod in the runtime.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PodOnNode {
     /// UID of the pod.
@@ -271,15 +273,15 @@ pub struct PodOnNode {
     pub containers: Vec<ContainerSeen>,
 }
 
-/// Most that is asked for of what a command writes: what the runtimes of the field give at most.
+/// Largest command output that can be requested: the limit of current runtimes.
 pub const OUTPUT_LEN_MAX: usize = 16 << 20;
 
-/// What a command in a container left.
+/// Result of a command in a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
-    /// Standard output, as much as was asked for.
+    /// Standard output, up to the requested size.
     pub stdout: Vec<u8>,
-    /// Standard error, likewise.
+    /// Standard error, up to the requested size.
     pub stderr: Vec<u8>,
     /// Exit code.
     pub code: i32,
@@ -294,21 +296,21 @@ pub enum StreamRequest {
         container: String,
         /// Program and arguments.
         command: Vec<String>,
-        /// Which streams are connected.
+        /// Connected streams.
         streams: Streams,
     },
-    /// The container's own process.
+    /// The container's main process.
     Attach {
         /// Id of the container.
         container: String,
-        /// Which streams are connected.
+        /// Connected streams.
         streams: Streams,
     },
-    /// Connections to ports inside a sandbox.
+    /// Ports of a sandbox.
     PortForward {
         /// Id of the sandbox.
         sandbox: String,
-        /// Ports; empty when the client names them in the session.
+        /// Ports; empty if the client names them in the session.
         ports: Vec<i32>,
     },
 }
@@ -316,17 +318,17 @@ pub enum StreamRequest {
 /// Streams of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streams {
-    /// Standard input.
+    /// Whether standard input is connected.
     pub stdin: bool,
-    /// Standard output.
+    /// Whether standard output is connected.
     pub stdout: bool,
-    /// Standard error; never together with a terminal.
+    /// Whether standard error is connected; never with a terminal.
     pub stderr: bool,
-    /// A terminal.
+    /// Whether a terminal is allocated.
     pub tty: bool,
 }
 
-/// An image of the node.
+/// An image on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// `sha256:<hex>` of its configuration.
@@ -335,32 +337,32 @@ pub struct Image {
     pub tags: Vec<String>,
     /// References with a digest.
     pub digests: Vec<String>,
-    /// Size in bytes as stored.
+    /// Stored size in bytes.
     pub size: u64,
-    /// User id that it runs as, when it says so by number.
+    /// Numeric uid in its configuration, if any.
     pub uid: Option<i64>,
-    /// User name that it runs as, when it says so by name.
+    /// User name in its configuration, if not numeric.
     pub username: String,
-    /// Whether it must never be removed for space.
+    /// Whether the runtime pins it against garbage collection.
     pub pinned: bool,
 }
 
 /// Credentials for a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RegistryLogin {
-    /// User.
+    /// User name.
     pub username: String,
     /// Password.
     pub password: String,
-    /// Server that they are for.
+    /// Server that the credentials are for.
     pub server: String,
-    /// Token of an identity provider instead of user and password.
+    /// Identity token, in place of user name and password.
     pub identity_token: String,
-    /// Bearer token for the registry instead of user and password.
+    /// Registry token, in place of user name and password.
     pub registry_token: String,
 }
 
-/// Shows whose credentials they are, never the credentials.
+/// Prints user name and server only.
 impl std::fmt::Debug for RegistryLogin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RegistryLogin")
@@ -373,11 +375,11 @@ impl std::fmt::Debug for RegistryLogin {
 /// Usage of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemUsage {
-    /// A directory on it.
+    /// Mount point or a directory on it.
     pub mountpoint: String,
-    /// Bytes used by what was asked about.
+    /// Used bytes.
     pub used_bytes: u64,
-    /// Inodes used by it.
+    /// Used inodes.
     pub inodes_used: u64,
 }
 
@@ -390,15 +392,15 @@ pub struct ContainerUsage {
     pub name: String,
     /// UID of its pod.
     pub pod_uid: String,
-    /// When it was measured, nanoseconds since 1970.
+    /// Time of the measurement in nanoseconds since 1970.
     pub measured_at: i64,
-    /// CPU time since the start in nanoseconds.
+    /// Cumulative CPU time in nanoseconds.
     pub cpu_nanos: u64,
-    /// Memory that cannot be taken back at once, in bytes.
+    /// Working set in bytes.
     pub working_set_bytes: u64,
     /// Anonymous memory in bytes.
     pub rss_bytes: u64,
-    /// All memory charged, in bytes.
+    /// Charged memory in bytes.
     pub usage_bytes: u64,
     /// Bytes in the writable layer.
     pub writable_bytes: u64,

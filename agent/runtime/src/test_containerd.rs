@@ -1,4 +1,4 @@
-//! A containerd of a test's own, on the host, stopped and removed with it (`hack/containerd-private`).
+//! A containerd for one test, started on the host and removed afterwards (`hack/containerd-private`).
 #![allow(clippy::print_stderr, clippy::unwrap_used, clippy::panic, reason = "for tests only")]
 
 use std::os::unix::fs::MetadataExt as _;
@@ -7,19 +7,19 @@ use std::process::{Command, Output};
 
 use crate::cri::CriRuntime;
 
-/// A private containerd.
+/// A containerd of a test.
 #[derive(Debug)]
 pub struct Containerd {
     dir: PathBuf,
-    /// Its CRI.
+    /// Its CRI client.
     pub runtime: CriRuntime,
 }
 
 impl Containerd {
-    /// Starts one for the test of this name; `None`, having said so, where a containerd cannot be run.
+    /// Starts a containerd for the named test; prints a reason and returns `None` if containerd cannot run here.
     ///
     /// # Panics
-    /// When it should run and does not.
+    /// It should run and does not.
     #[must_use]
     pub fn start(test: &str) -> Option<Self> {
         let root = std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
@@ -37,13 +37,13 @@ impl Containerd {
         Some(Self { dir, runtime })
     }
 
-    /// Everything of it is below this directory.
+    /// Directory of all its files.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Stops it; what it keeps stays.
+    /// Stops it; its files are kept.
     pub fn stop(&self) {
         script("stop", &self.dir);
     }

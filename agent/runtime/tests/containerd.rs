@@ -1,6 +1,6 @@
-//! A real containerd keeps the contract, runs our sandbox image and tells its events.
+//! containerd passes the contract, runs the sandbox image and reports its events.
 //!
-//! Each test starts a containerd of its own with `hack/containerd-private` and needs root; without either it says SKIPPED.
+//! Each test starts its own containerd with `hack/containerd-private` as root; if that is not possible, it prints SKIPPED.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr, reason = "a test")]
 
 use std::process::Command;
@@ -17,7 +17,7 @@ use futures_util::FutureExt as _;
 
 const BUSYBOX: &str = "orch.local/busybox:1";
 
-/// A containerd of one test, and the cgroup in which its pods are.
+/// A containerd and the cgroup of its pods.
 struct Containerd {
     private: test_containerd::Containerd,
     cgroup: String,
@@ -54,7 +54,7 @@ impl Containerd {
 impl Drop for Containerd {
     fn drop(&mut self) {
         self.private.stop();
-        // OCI runtimes make the parent in every tree and leave it
+        // OCI runtimes create the parent cgroup in every hierarchy and leave it.
         let trees = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
         for tree in trees.map(|tree| tree.path()).chain(["/sys/fs/cgroup".into()]) {
             let _ = std::fs::remove_dir(tree.join(self.cgroup.trim_start_matches('/')));
@@ -80,13 +80,13 @@ async fn containerd_keeps_the_contract() {
     let Some(containerd) = Containerd::start("containerd_keeps_the_contract").await else { return };
     containerd.import(&pause::image(pause::IMAGE).unwrap(), pause::IMAGE, Keep::Pinned).await;
     containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
-    // importing what is there is nothing to do
+    // Importing an existing image does nothing.
     containerd.import(&busybox(), BUSYBOX, Keep::WhileUsed).await;
     let logs = containerd.logs();
     containerd.contract(&logs).check().await;
 }
 
-/// What commands write is not gathered: neither in what they answer nor on the way there.
+/// Output of commands is buffered neither in the response nor on the way.
 #[tokio::test]
 async fn commands_may_write_more_than_is_kept() {
     const MIB: usize = 1 << 20;
@@ -114,7 +114,7 @@ async fn commands_may_write_more_than_is_kept() {
     eprintln!("{AT_ONCE} commands wrote {WRITTEN} MiB each: {grown} MiB more at most");
     assert!(grown < AT_ONCE * WRITTEN / 2, "{grown} MiB");
 
-    // Beyond what fits into an answer the runtime refuses to give one, but the command came to its end.
+    // Beyond the response limit the runtime returns an error, but the command completes.
     let floods = shell("head -c 20000000 /dev/zero; echo done > /flooded");
     let ran = containerd.runtime.exec(&id, &floods, patience, 1000).await;
     eprintln!("20 MB: {ran:?}");
@@ -124,7 +124,7 @@ async fn commands_may_write_more_than_is_kept() {
     containerd.runtime.remove_sandbox(&sandbox).await.unwrap();
 }
 
-/// Most memory that this process has had resident, in KiB, since it was asked to begin `anew`.
+/// Peak resident memory of this process in KiB; `anew` resets the peak.
 fn peak(anew: bool) -> usize {
     if anew {
         std::fs::write("/proc/self/clear_refs", "5").unwrap();
@@ -149,7 +149,7 @@ async fn containerd_tells_what_happens() {
     };
     contract.check_events(&mut next).await;
 
-    // the sandbox's process ends on SIGKILL from outside; the event names the sandbox
+    // A SIGKILL from outside ends the sandbox's process; the event names the sandbox.
     let (config, sandbox, container) = contract.running("killed", "sleep 1000").await;
     let killed = kill_task(&containerd, &container);
     let told = loop {
@@ -188,7 +188,7 @@ async fn a_restarted_containerd_is_followed_again() {
     containerd.runtime.version().await.unwrap();
 }
 
-/// Kills a task's process by its id, as the kernel or an operator would; when.
+/// Kills a task's process by its pid, as the kernel or an operator would; returns when.
 fn kill_task(containerd: &Containerd, id: &str) -> Instant {
     let socket = containerd.private.dir().join("containerd.sock");
     let listed = Command::new("ctr")

@@ -1,4 +1,4 @@
-//! The runtime in memory keeps the contract.
+//! The in-memory runtime passes the contract.
 
 use agent_runtime::contract::Contract;
 use agent_runtime::fake::FakeRuntime;
@@ -15,7 +15,7 @@ async fn the_runtime_in_memory_keeps_the_contract() {
         log_directory: "/var/log/pods",
     };
     contract.check().await;
-    // What happened so far is not looked at; a fresh watch begins by saying so.
+    // Skips earlier events; a new watch starts with `Missed`.
     while events.recv().now_or_never().is_some() {}
     let mut first = Some(agent_runtime::events::RuntimeEvent::Missed);
     let mut next = || {

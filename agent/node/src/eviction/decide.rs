@@ -1,4 +1,4 @@
-//! What readings mean: which conditions the node shows, and whether something must be taken back now.
+//! The decision from the readings: the conditions of the node, and whether resources have to be reclaimed now.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -9,42 +9,42 @@ use super::thresholds::Threshold;
 use super::{Condition, Readings, Signal};
 use crate::pressure::Pressure;
 
-/// What is remembered between two decisions.
+/// State kept between decisions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Since when each threshold is reached, by its place in the list, since boot.
+    /// Since when each threshold has been reached, by its index, since boot.
     reached: BTreeMap<usize, Duration>,
-    /// When each condition last had a cause.
+    /// When each condition was last caused by a threshold.
     caused: BTreeMap<Condition, Duration>,
-    /// When each signal had been read that a pod was last evicted for: an older or equal reading does not show yet what that freed.
+    /// Time of the reading that caused the last eviction, by signal. A reading that is not newer cannot show what the eviction
+    /// freed.
     acted_on: BTreeMap<Signal, Duration>,
 }
 
-/// What is to be done.
+/// A shortage to act on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reclaim {
-    /// What is short.
+    /// The signal.
     pub signal: Signal,
-    /// The threshold.
+    /// The threshold that was reached.
     pub threshold: Threshold,
-    /// Whether pods are given no time to stop.
+    /// Whether pods are evicted without a grace period (hard threshold).
     pub at_once: bool,
 }
 
 /// The decision.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What the node shows and admits by.
+    /// Pressure for node conditions and admission.
     pub pressure: Pressure,
-    /// What must be taken back now, the most urgent first.
+    /// The most urgent shortage, if any.
     pub reclaim: Option<Reclaim>,
-    /// When the decision changes with time alone, since boot.
+    /// Time since boot at which the decision changes without new readings.
     pub wake_at: Option<Duration>,
 }
 
 impl State {
-    /// Takes in new readings and decides. A signal that could not be read is neither short nor recovered: its thresholds stay as they
-    /// were.
+    /// Evaluates new readings. A signal that could not be read is neither short nor recovered: its thresholds keep their state.
     pub fn decide(
         &mut self,
         thresholds: &[Threshold],
@@ -110,7 +110,7 @@ impl State {
         Some(Reclaim { signal: threshold.signal, threshold, at_once })
     }
 
-    /// Notes that a pod was evicted on the strength of this reading.
+    /// Records that a pod was evicted because of these readings.
     pub fn acted(&mut self, signal: Signal, readings: &Readings) {
         if let Some(reading) = readings.get(&signal) {
             self.acted_on.insert(signal, reading.at);
@@ -201,7 +201,7 @@ mod tests {
         let now = readings(5, &[(PidAvailable, 1), (ImagefsAvailable, 1), (MemoryAvailable, 1)]);
         let reclaim = state.decide(&all, &now, TRANSITION, s(5)).reclaim.expect("reclaim");
         assert_eq!((reclaim.signal, reclaim.at_once), (MemoryAvailable, true));
-        // After an eviction the next one needs a newer reading of that signal; another shortage does not wait for it.
+        // The next eviction for the same signal needs a newer reading; other signals do not.
         state.acted(MemoryAvailable, &now);
         let reclaim = state.decide(&all, &now, TRANSITION, s(6)).reclaim.expect("reclaim");
         assert_eq!(reclaim.signal, ImagefsAvailable);

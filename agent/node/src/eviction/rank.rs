@@ -1,4 +1,4 @@
-//! Who is evicted first: whoever uses more than was asked for, the less important before the more important, the greedier first.
+//! Eviction order: pods above their requests first, then by lower priority, then by usage above requests.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -11,54 +11,54 @@ use super::Signal;
 use crate::priority::{is_critical, priority};
 use crate::resources::{EPHEMERAL_STORAGE, MEMORY, requests};
 
-/// What a container uses.
+/// Usage of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerUse {
     /// Name of the container.
     pub name: String,
-    /// Memory that cannot be taken back at once, in bytes.
+    /// Memory working set in bytes.
     pub memory: u64,
-    /// Bytes of its writable layer.
+    /// Bytes of the writable layer.
     pub layer: u64,
     /// Bytes of its logs.
     pub logs: u64,
 }
 
-/// What a pod uses.
+/// Usage of a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodUse {
-    /// Memory that cannot be taken back at once, in bytes.
+    /// Memory working set in bytes.
     pub memory: u64,
-    /// Bytes of its own volumes on disk.
+    /// Bytes of local volumes.
     pub volumes: u64,
     /// Inodes of volumes, logs and writable layers.
     pub inodes: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub tasks: u64,
     /// Its containers.
     pub containers: Vec<ContainerUse>,
 }
 
 impl PodUse {
-    /// Bytes on disk in all.
+    /// Total bytes on disk.
     pub fn disk(&self) -> u64 {
         let own = |c: &ContainerUse| c.layer.saturating_add(c.logs);
         self.containers.iter().map(own).fold(self.volumes, u64::saturating_add)
     }
 }
 
-/// A pod that could be evicted.
+/// A pod that may be evicted.
 #[derive(Clone, Debug)]
 pub struct Candidate<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// Whether it comes from a manifest of the node.
+    /// Whether it is a static pod.
     pub is_static: bool,
-    /// What it uses; `None` when that is not known, which counts as the most.
+    /// Its usage; `None` if unknown, which ranks as the highest.
     pub uses: Option<PodUse>,
 }
 
-/// Candidates in the order in which they are evicted for a shortage of `signal`. Critical pods are not among them.
+/// Candidates in eviction order for a shortage of `signal`, without critical pods.
 pub fn order<'a, 'b>(candidates: &'b [Candidate<'a>], signal: Signal) -> Vec<&'b Candidate<'a>> {
     let mut order: Vec<&Candidate<'_>> =
         candidates.iter().filter(|c| !is_critical(c.pod, c.is_static)).collect();
@@ -66,7 +66,7 @@ pub fn order<'a, 'b>(candidates: &'b [Candidate<'a>], signal: Signal) -> Vec<&'b
         let requested = |resource: &str| {
             requests(c.pod).get(resource).map_or(0, |quantity| quantity.as_bytes())
         };
-        // (uses more than it asked for, how much)
+        // Whether usage exceeds the request, and by how much.
         let (exceeds, amount) = match (&c.uses, signal) {
             (None, _) => (true, i128::MAX),
             (Some(uses), Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable) => {
@@ -77,11 +77,11 @@ pub fn order<'a, 'b>(candidates: &'b [Candidate<'a>], signal: Signal) -> Vec<&'b
                 let asked = requested(EPHEMERAL_STORAGE);
                 (uses.disk() > asked, difference(uses.disk(), asked))
             }
-            // Nobody can ask for inodes: each that is used is more than that, and who uses none would give none back.
+            // Inodes cannot be requested, so any use exceeds the request; a pod without inodes frees none.
             (Some(uses), Signal::NodefsInodesFree | Signal::ImagefsInodesFree) => {
                 (uses.inodes > 0, i128::from(uses.inodes))
             }
-            // Process ids are not asked for either, and every pod has some.
+            // Process ids cannot be requested, and every pod has some.
             (Some(uses), Signal::PidAvailable) => (false, i128::from(uses.tasks)),
         };
         (Reverse(exceeds), priority(c.pod), Reverse(amount), c.pod.metadata.uid.clone())
@@ -89,7 +89,7 @@ pub fn order<'a, 'b>(candidates: &'b [Candidate<'a>], signal: Signal) -> Vec<&'b
     order
 }
 
-/// The message of a pod evicted for a shortage, as the ecosystem writes it.
+/// Message of an evicted pod, as the kubelet writes it.
 pub fn message(candidate: &Candidate<'_>, signal: Signal) -> String {
     let resource = signal.resource();
     let mut message = format!("The node was low on resource: {resource}. ");
@@ -114,14 +114,14 @@ pub fn message(candidate: &Candidate<'_>, signal: Signal) -> String {
     message
 }
 
-/// An amount as messages write it: in whole kibibytes.
+/// An amount in messages: whole kibibytes.
 pub fn kibibytes(bytes: u64) -> Quantity {
     Quantity::from_bytes(
         i64::try_from(bytes.div_ceil(1024).saturating_mul(1024)).unwrap_or(i64::MAX),
     )
 }
 
-/// How much more is used than asked for; negative for less. Exact: both fit twice.
+/// Usage above the request, negative if below; cannot overflow.
 fn difference(used: u64, asked: u64) -> i128 {
     i128::from(used).saturating_sub(i128::from(asked))
 }

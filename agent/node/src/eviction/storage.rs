@@ -1,4 +1,4 @@
-//! Local storage that a pod may use: its volumes, its containers and itself each have a limit, whatever the node has left.
+//! Limits on local ephemeral storage of volumes, containers and pods, enforced independently of the node's free space.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -10,7 +10,7 @@ use proto_api::core::v1::Pod;
 use super::rank::PodUse;
 use crate::resources::{EPHEMERAL_STORAGE, all_limited, limits};
 
-/// Whether anything of the pod is limited: only then what it uses has to be measured.
+/// Whether the pod has any such limit, so that its usage has to be measured.
 pub fn is_limited(pod: &Pod) -> bool {
     let container = |c: &proto_api::core::v1::Container| {
         c.resources.limits.get(EPHEMERAL_STORAGE).is_some_and(|q| !q.is_zero())
@@ -19,7 +19,7 @@ pub fn is_limited(pod: &Pod) -> bool {
         || !volume_limits(pod).is_empty()
 }
 
-/// `emptyDir` volumes with a limit.
+/// `emptyDir` volumes on disk with a `sizeLimit`.
 fn volume_limits(pod: &Pod) -> BTreeMap<&str, Quantity> {
     let limit = |volume: &proto_api::core::v1::Volume| {
         volume.volume_source.empty_dir.as_ref()?.size_limit.filter(|limit| !limit.is_zero())
@@ -28,16 +28,16 @@ fn volume_limits(pod: &Pod) -> BTreeMap<&str, Quantity> {
     volumes.filter_map(|v| Some((v.name.as_str(), limit(v)?))).collect()
 }
 
-/// A limit that was exceeded.
+/// An exceeded limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exceeded {
-    /// What metrics call it.
+    /// Value of the metric label.
     pub signal: &'static str,
-    /// What the pod's status says.
+    /// Message in the pod's status.
     pub message: String,
 }
 
-/// Which limit a pod has exceeded; `volumes` holds the bytes in each `emptyDir`.
+/// The first limit that the pod exceeds; `volumes` holds the bytes of each `emptyDir`.
 pub fn exceeded(pod: &Pod, uses: &PodUse, volumes: &BTreeMap<String, u64>) -> Option<Exceeded> {
     let found = |signal, message| Some(Exceeded { signal, message });
     for (name, limit) in volume_limits(pod) {

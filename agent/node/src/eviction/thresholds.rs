@@ -1,4 +1,4 @@
-//! The thresholds of configuration: which signal, below what, for how long, and how much more must come back.
+//! Eviction thresholds of the configuration: signal, amount, grace period and minimum reclaim.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -9,7 +9,7 @@ use proto_api::{Quantity, duration};
 
 use super::{Reading, Signal};
 
-/// An amount of a signal.
+/// A threshold amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     /// Bytes, inodes or process ids.
@@ -24,7 +24,7 @@ impl Amount {
         match self {
             Self::Absolute(amount) => amount,
             Self::Percent(percent) => {
-                // Thousandths of a percent: exact enough for a threshold, and the same on every machine.
+                // Thousandths of a percent: precise enough, and exact on every machine.
                 let thousandths = (percent * 1000.0).clamp(0.0, 100_000.0);
                 let share = u128::from(capacity).saturating_mul(rounded(thousandths)) / 100_000;
                 u64::try_from(share).unwrap_or(u64::MAX)
@@ -42,21 +42,22 @@ fn rounded(number: f64) -> u128 {
     number.round() as u128
 }
 
-/// A threshold: reached when less than `below` is available.
+/// A threshold: reached while less than `below` is available.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
-    /// What is measured.
+    /// The signal.
     pub signal: Signal,
-    /// What must be available.
+    /// The required amount.
     pub below: Amount,
-    /// How long it must be reached before pods are evicted; `None` for a hard threshold, which evicts at once and with no grace.
+    /// Time for which it has to be reached before pods are evicted; `None` for a hard threshold, which evicts at once and without
+    /// a grace period.
     pub grace: Option<Duration>,
-    /// How much more than `below` must be available before the shortage counts as over.
+    /// Additional amount that has to be available before the shortage ends.
     pub min_reclaim: Option<Amount>,
 }
 
 impl Threshold {
-    /// Whether it is reached, or, with `recovering`, not recovered from.
+    /// Whether the threshold is reached or, with `recovering`, not yet left by the minimum reclaim.
     pub fn is_reached(&self, reading: &Reading, recovering: bool) -> bool {
         let below = self.below.of(reading.capacity);
         let more = match self.min_reclaim {
@@ -67,7 +68,7 @@ impl Threshold {
     }
 }
 
-/// The maps of configuration.
+/// The threshold maps of the configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct Texts<'a> {
     /// `evictionHard`.
@@ -80,19 +81,20 @@ pub struct Texts<'a> {
     pub min_reclaim: &'a BTreeMap<String, String>,
 }
 
-/// What is wrong with one entry of a map.
+/// An error in one entry of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Map and key.
+    /// Path of the entry in the configuration.
     pub path: String,
-    /// What is wrong.
+    /// What was expected.
     pub message: String,
 }
 
-/// Reads all thresholds. One of 0 % or 100 % is switched off. A hard threshold on memory also bounds what pods use together.
+/// Parses all thresholds. A threshold of 0 % or 100 % is disabled. A hard threshold on memory also limits the memory of all pods
+/// together.
 ///
 /// # Errors
-/// Every fault.
+/// All errors found.
 pub fn thresholds(texts: &Texts<'_>) -> Result<Vec<Threshold>, Vec<Fault>> {
     let mut faults = Vec::new();
     let reclaim = amounts("evictionMinimumReclaim", texts.min_reclaim, &mut faults);

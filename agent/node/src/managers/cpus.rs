@@ -1,5 +1,5 @@
-//! Processors of its own for a container: whole sockets first, whole cores next, single threads last, so that what is left stays
-//! whole. Containers without processors of their own share the rest.
+//! Exclusive CPUs: whole sockets first, then whole cores, then single threads, so that the remainder stays as contiguous as
+//! possible. Containers without exclusive CPUs share the rest.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -12,26 +12,26 @@ use super::topology::{Cpu, Machine};
 use crate::qos::{QosClass, qos_class};
 use crate::resources::CPU;
 
-/// Which processors may be given away, and how.
+/// Settings of the CPU manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Processors that no container gets for itself.
+    /// CPUs that are never allocated exclusively.
     pub reserved: IdSet,
-    /// Whether only whole cores are given.
+    /// Whether only whole cores are allocated.
     pub unit: Unit,
 }
 
-/// In what processors are given.
+/// The unit of allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
     /// Single threads.
     #[default]
     Thread,
-    /// Whole cores; a container that asks for part of one is refused.
+    /// Whole cores (`full-pcpus-only`); a request for a part of a core is rejected.
     Core,
 }
 
-/// How many processors a container has for itself: those of a guaranteed pod that asks for whole ones.
+/// Number of exclusive CPUs: the CPU request of a container in a guaranteed pod if it is a whole number, otherwise 0.
 pub fn exclusive(pod: &Pod, container: &Container) -> usize {
     if qos_class(pod) != QosClass::Guaranteed {
         return 0;
@@ -42,13 +42,13 @@ pub fn exclusive(pod: &Pod, container: &Container) -> usize {
     if milli % 1000 == 0 { usize::try_from(milli / 1000).unwrap_or(0) } else { 0 }
 }
 
-/// The processors to reserve when only their number is given: those that [`take`] would give first.
+/// The CPUs to reserve if only their number is configured: those that [`take`] would allocate first.
 pub fn reserve(machine: &Machine, number: usize) -> Option<IdSet> {
     let all = machine.cpus.iter().map(|cpu| cpu.id).collect();
     take(machine, &all, number, Unit::Thread, None)
 }
 
-/// `number` of the `free` processors, those of `nodes` first; `None` when there are not enough.
+/// Allocates `number` of the `free` CPUs, those of `nodes` first; `None` if there are too few.
 pub fn take(
     machine: &Machine,
     free: &IdSet,
@@ -69,13 +69,13 @@ pub fn take(
     (taken.len() == number).then_some(taken)
 }
 
-/// At most `number` processors of `free`, largest whole parts first. With [`Unit::Core`] only whole cores.
+/// At most `number` CPUs of `free`, largest whole parts first. With [`Unit::Core`] only whole cores.
 fn packed(machine: &Machine, free: &IdSet, number: usize, unit: Unit) -> IdSet {
     let mut taken = IdSet::default();
     take_whole(machine, free, number, |cpu| cpu.socket, &mut taken);
     take_whole(machine, free, number, |cpu| cpu.core, &mut taken);
     if unit == Unit::Thread {
-        // The sockets and cores with the least left are used up first.
+        // Sockets and cores with the fewest free CPUs are used first.
         let left = free.without(&taken);
         let count = |of: fn(&Cpu) -> u32, cpu: &Cpu| {
             let same = |other: &&Cpu| of(other) == of(cpu) && left.contains(other.id);
@@ -92,7 +92,7 @@ fn packed(machine: &Machine, free: &IdSet, number: usize, unit: Unit) -> IdSet {
     taken
 }
 
-/// Takes parts of the machine (all processors with the same `part`) that are free as a whole and not larger than what is missing.
+/// Takes parts (all CPUs with the same value of `part`) that are entirely free and not larger than the remaining number.
 fn take_whole(
     machine: &Machine,
     free: &IdSet,
@@ -112,7 +112,7 @@ fn take_whole(
     }
 }
 
-/// Threads of a core; the most of all cores.
+/// Largest number of threads per core.
 pub fn threads_per_core(machine: &Machine) -> usize {
     let mut cores: BTreeMap<u32, usize> = BTreeMap::new();
     machine.cpus.iter().for_each(|cpu| {
@@ -128,7 +128,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Two sockets with a node each, two cores a socket, two threads a core: threads of core n are n and n + 4.
+    /// Two sockets with one NUMA node each, two cores per socket, two threads per core: core n has threads n and n + 4.
     pub(crate) fn machine() -> Machine {
         let cpu = |id: u32| {
             let core = id % 4;
@@ -191,7 +191,7 @@ pub(crate) mod tests {
     }
 
     proptest! {
-        /// What is taken was free, is as much as asked for, and near while there is near.
+        /// Allocated CPUs were free, match the requested number, and are near while near ones are free.
         #[test]
         fn takes_what_was_asked_for(free in 0_u32..256, number in 0_usize..9, near in 0_u32..2) {
             let free: IdSet = (0..8).filter(|bit| free & (1 << bit) != 0).collect();

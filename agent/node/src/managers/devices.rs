@@ -1,4 +1,4 @@
-//! Devices of plugins: which there are, who has them, and which a container gets.
+//! Devices of device plugins: inventory, use, and allocation.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -11,39 +11,39 @@ use serde::{Deserialize, Serialize};
 use super::set::IdSet;
 use super::topology::{Hints, hints};
 
-/// Ids of devices.
+/// Device ids.
 pub type Ids = BTreeSet<String>;
 
-/// A device as its plugin tells of it.
+/// A device as its plugin reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Whether it works.
+    /// Its health.
     pub health: Health,
-    /// The NUMA nodes it is near to; empty when the plugin does not say.
+    /// NUMA nodes of the device; empty if the plugin reports none.
     pub nodes: IdSet,
 }
 
-/// Whether a device works.
+/// Health of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Health {
-    /// It works.
+    /// Works.
     #[default]
     Healthy,
-    /// It does not, and is given to nobody.
+    /// Does not work and is not allocated.
     Unhealthy,
 }
 
-/// The devices of one resource, by id.
+/// Devices of one resource by id.
 pub type Devices = BTreeMap<String, Device>;
-/// All devices, by resource.
+/// All devices by resource.
 pub type Inventory = BTreeMap<String, Devices>;
 
-/// What a plugin wants a container to have so that it can use its devices.
+/// What a plugin adds to a container that uses its devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerEdits {
-    /// Variables.
+    /// Environment variables.
     pub env: BTreeMap<String, String>,
-    /// Files: path in the container, path on the host, whether read-only.
+    /// Mounts: path in the container, path on the host, whether read-only.
     pub mounts: Vec<(String, String, bool)>,
     /// Device nodes: path in the container, path on the host, permissions.
     pub devices: Vec<(String, String, String)>,
@@ -51,36 +51,36 @@ pub struct ContainerEdits {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Which of a resource's devices could be given.
+/// A choice among the devices of a resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ask {
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// Those to choose from.
+    /// Devices to choose from.
     pub available: Ids,
-    /// Those among them that are given in any case.
+    /// Devices that have to be chosen.
     pub must: Ids,
-    /// How many in all.
+    /// Number of devices to choose.
     pub number: usize,
 }
 
-/// There are not enough devices. The text is the ecosystem's.
+/// Too few devices; the text is the kubelet's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "requested number of devices unavailable for {resource}. Requested: {requested}, Available: \
      {available}"
 )]
 pub struct TooFew {
-    /// The resource.
+    /// Name of the resource.
     pub resource: String,
-    /// How many are missing beside those that are given already.
+    /// Requested number, without devices that are reused.
     pub requested: usize,
-    /// How many are free.
+    /// Number of free devices.
     pub available: usize,
 }
 
-/// Shows devices in the Node's status: how many there are, and how many of them work. Resources that others have put into the Node's
-/// capacity stay as `before` shows them; pods may ask for all of one of which nobody has said how many can be had.
+/// Adds devices to the Node's status: their number as capacity, the number of healthy ones as allocatable. Extended resources
+/// that other clients added to `before` are kept; their allocatable amount defaults to the capacity.
 pub fn show(status: &mut NodeStatus, before: &NodeStatus, inventory: &Inventory) {
     for (name, amount) in before.capacity.iter().filter(|(name, _)| name.contains('/')) {
         let allocatable = before.allocatable.get(name).unwrap_or(amount);
@@ -95,14 +95,15 @@ pub fn show(status: &mut NodeStatus, before: &NodeStatus, inventory: &Inventory)
     }
 }
 
-/// Devices that work and that nobody has.
+/// Healthy devices that are not in use.
 fn free(devices: &Devices, used: &Ids) -> Ids {
     let works =
         |(id, device): &(&String, &Device)| device.health == Health::Healthy && !used.contains(*id);
     devices.iter().filter(works).map(|(id, _)| id.clone()).collect()
 }
 
-/// The hints for `number` devices; `None` when no device says where it is. `reusable` are devices of the same pod's init containers.
+/// Topology hints for `number` devices; `None` if no device reports its NUMA node. `reusable` are devices of the pod's init
+/// containers.
 pub fn device_hints(
     nodes: &IdSet,
     devices: &Devices,
@@ -129,10 +130,10 @@ pub fn device_hints(
     Some(hints(nodes, number as u64, total, left))
 }
 
-/// What may be given: devices that the pod has had already first, those near `place` next.
+/// Determines the devices that may be allocated: reusable ones first, then those near `place`.
 ///
 /// # Errors
-/// There are not enough.
+/// There are too few.
 pub fn ask(
     resource: &str,
     devices: &Devices,
@@ -163,7 +164,7 @@ pub fn ask(
     Ok(Ask { resource: resource.to_owned(), available, must, number })
 }
 
-/// The devices that are given: as the plugin prefers within what may be given, in order of their ids otherwise.
+/// The allocated devices: the plugin's preferred ones as far as they are allowed, then in order of id.
 pub fn settle(ask: &Ask, preferred: &[String]) -> Ids {
     let mut chosen = ask.must.clone();
     let candidates = preferred.iter().chain(&ask.available);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a plugin prefers, exactly as many devices are given as were asked for, all of them free or reused.
+        /// Whatever the plugin prefers, exactly the requested number is allocated, and all are free or reused.
         #[test]
         fn a_plugin_cannot_give_what_is_not_there(
             used in 0_u8..64, number in 0_usize..7, preferred in prop::collection::vec(0_u8..9, 0..8),

@@ -1,4 +1,4 @@
-//! One container's share, from all deciders together.
+//! Allocation of CPUs, memory and devices to one container.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -15,83 +15,83 @@ use super::topology::{self, Hints, Machine, Policy, Scope, hints};
 use crate::admission::Refusal;
 use crate::resources::is_sidecar;
 
-/// What a container has for itself.
+/// Exclusive resources of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Grant {
-    /// Whether it is an init container, whose share the pod's other containers use after it.
+    /// Whether it is an init container, whose resources the pod's other containers reuse.
     pub init: bool,
-    /// Processors; empty when it shares those that nobody has.
+    /// Exclusive CPUs; empty if it uses the shared ones.
     pub cpus: IdSet,
-    /// Memory; `None` when it may use any.
+    /// Memory; `None` if it may use any NUMA node.
     pub memory: Option<MemoryGrant>,
     /// Devices by resource.
     pub devices: BTreeMap<String, Ids>,
-    /// What the devices' plugins want it to have, by resource.
+    /// What device plugins add to the container, by resource.
     pub outfits: BTreeMap<String, ContainerEdits>,
 }
 
-/// Everything that is given, by uid of the pod and name of the container.
+/// All allocations, by pod uid and container name.
 pub type Allocations = BTreeMap<String, BTreeMap<String, Grant>>;
 
-/// What is managed, and how.
+/// Settings of the resource managers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Processors; `None` when no container gets any for itself.
+    /// CPU manager; `None` for the policy `none`.
     pub cpus: Option<cpus::Rules>,
-    /// Memory; `None` when it is not kept apart by node.
+    /// Memory manager; `None` for the policy `None`.
     pub memory: Option<memory::Rules>,
-    /// How strict places are.
+    /// Topology manager policy.
     pub policy: Policy,
-    /// What is placed together.
+    /// Topology manager scope.
     pub scope: Scope,
 }
 
-/// A share that is decided but for its devices, for which their plugins may have preferences.
+/// An allocation that is complete except for its devices, which plugins may have preferences for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draft {
-    /// The share.
+    /// The allocation so far.
     pub grant: Grant,
     /// Devices to choose.
     pub asks: Vec<Ask>,
 }
 
-/// What decisions look at.
+/// Input of the decisions.
 pub struct Scene<'a> {
-    /// The rules.
+    /// Settings.
     pub rules: &'a Rules,
-    /// The machine.
+    /// CPUs and memory of the machine.
     pub machine: &'a Machine,
-    /// The devices.
+    /// Devices of all plugins.
     pub inventory: &'a Inventory,
-    /// What is given already.
+    /// Existing allocations.
     pub holdings: &'a Allocations,
 }
 
-/// All containers of a pod in the order in which they are given their share, with whether each is over when the next begins.
+/// All containers of a pod in allocation order, each with whether it ends before the next one starts.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = (bool, &Container)> {
     let init = pod.spec.init_containers.iter().map(|c| (!is_sidecar(c), c));
     init.chain(pod.spec.containers.iter().map(|c| (false, c)))
 }
 
-/// The processors that containers without any of their own share.
+/// The CPUs shared by containers without exclusive ones.
 pub fn shared_cpus(machine: &Machine, holdings: &Allocations) -> IdSet {
     let all: IdSet = machine.cpus.iter().map(|cpu| cpu.id).collect();
     let given = holdings.values().flat_map(BTreeMap::values);
     given.fold(all, |left, grant| left.without(&grant.cpus))
 }
 
-/// Decides the share of one container; what its pod's earlier containers have is in the holdings.
+/// Decides the allocation of one container, given those of the pod's earlier containers.
 ///
 /// # Errors
-/// It cannot be had, or not where the policy wants it: the pod is refused.
+/// The resources are not available, or not where the topology policy requires: the pod is rejected.
 pub fn grant(scene: &Scene<'_>, pod: &Pod, container: &Container) -> Result<Draft, Refusal> {
     let init = containers(pod).any(|(init, c)| init && c.name == container.name);
     let want = Want::of(scene, pod, container);
     let place = match scene.rules.scope {
         Scope::Container => scene.place(pod, &want)?,
         Scope::Pod => {
-            // As if nothing of the pod were placed yet, so that every container gets the same answer.
+            // As if nothing of the pod were allocated yet, so that every container gets the same result.
             let mut others = scene.holdings.clone();
             others.remove(&pod.metadata.uid);
             let scene = Scene { holdings: &others, ..*scene };
@@ -111,7 +111,7 @@ pub fn grant(scene: &Scene<'_>, pod: &Pod, container: &Container) -> Result<Draf
     Ok(draft)
 }
 
-/// What the ecosystem says when a share cannot be had though the scheduler thought so.
+/// The kubelet's rejection when resources are missing although the scheduler placed the pod.
 pub fn unexpected(why: impl std::fmt::Display) -> Refusal {
     Refusal {
         reason: "UnexpectedAdmissionError".to_owned(),
@@ -119,7 +119,7 @@ pub fn unexpected(why: impl std::fmt::Display) -> Refusal {
     }
 }
 
-/// What a container, or a pod, wants for itself.
+/// Exclusive resources that a container or pod requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Want {
     cpus: usize,
@@ -146,7 +146,7 @@ impl Want {
         }
     }
 
-    /// The larger of all containers together and of each init container.
+    /// The larger of the sum of all containers and of each init container.
     fn of_pod(scene: &Scene<'_>, pod: &Pod) -> Self {
         let mut sum = Self::default();
         for (_, container) in containers(pod).filter(|(init, _)| !init) {
@@ -178,19 +178,19 @@ impl Want {
 }
 
 impl Scene<'_> {
-    /// Shares of the pod's init containers, which its other containers may use.
+    /// Allocations of the pod's init containers, which its other containers may reuse.
     fn own_init<'a>(&'a self, pod: &Pod) -> impl Iterator<Item = &'a Grant> {
         let own = self.holdings.get(&pod.metadata.uid).into_iter().flat_map(BTreeMap::values);
         own.filter(|grant| grant.init)
     }
 
-    /// Devices of a resource that somebody has.
+    /// Devices of a resource that are in use.
     fn used(&self, resource: &str) -> Ids {
         let grants = self.holdings.values().flat_map(BTreeMap::values);
         grants.filter_map(|grant| grant.devices.get(resource)).flatten().cloned().collect()
     }
 
-    /// Devices of the pod's init containers that no other container of it has taken over.
+    /// Devices of the pod's init containers that no other container of the pod has reused yet.
     fn reusable(&self, pod: &Pod, resource: &str) -> Ids {
         let own = self.holdings.get(&pod.metadata.uid).into_iter().flat_map(BTreeMap::values);
         let taken: Ids = own
@@ -203,7 +203,7 @@ impl Scene<'_> {
         init.filter(|id| !taken.contains(*id)).cloned().collect()
     }
 
-    /// Processors that may be given to the pod; those of its init containers come second.
+    /// CPUs available to the pod: free ones, and those of its init containers.
     fn free_cpus(&self, pod: &Pod) -> (IdSet, IdSet) {
         let reserved = self.rules.cpus.as_ref().map(|rules| rules.reserved.clone());
         let free = shared_cpus(self.machine, self.holdings).without(&reserved.unwrap_or_default());
@@ -227,7 +227,7 @@ impl Scene<'_> {
         View { machine: self.machine, rules, held }
     }
 
-    /// The place for everything that is wanted.
+    /// NUMA nodes for all requested resources.
     fn place(&self, pod: &Pod, want: &Want) -> Result<Option<IdSet>, Refusal> {
         let nodes = self.machine.nodes();
         if self.rules.policy == Policy::None || nodes.len() > topology::NODES_MAX {

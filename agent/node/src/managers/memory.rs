@@ -1,7 +1,7 @@
-//! Memory of certain NUMA nodes for the containers of guaranteed pods.
+//! NUMA memory of containers in guaranteed pods.
 //!
-//! A set of nodes from which a container takes memory is a group; a node is in one group at a time, so that what a group has can
-//! be counted without asking the kernel where a page of it lies.
+//! The set of nodes from which a container allocates is a group. A node belongs to one group at a time, so the memory of a group
+//! can be accounted for without knowing where the kernel placed each page.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -18,23 +18,23 @@ use crate::resources::{HUGE_PAGES, MEMORY};
 /// Bytes by resource: `memory`, `hugepages-2Mi`.
 pub type Sizes = BTreeMap<String, u64>;
 
-/// What is kept back on each node.
+/// Settings of the memory manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Bytes by node and resource.
+    /// Reserved bytes by node and resource.
     pub reserved: BTreeMap<u32, Sizes>,
 }
 
-/// Memory that a container has.
+/// Memory allocated to a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryGrant {
-    /// From these nodes.
+    /// NUMA nodes of the memory.
     pub nodes: IdSet,
-    /// So much of each kind.
+    /// Bytes by resource.
     pub sizes: Sizes,
 }
 
-/// What a container takes of the nodes' memory; nothing unless its pod is guaranteed.
+/// Memory that a container requests; nothing unless its pod is guaranteed.
 pub fn wanted(pod: &Pod, container: &Container) -> Sizes {
     if qos_class(pod) != QosClass::Guaranteed {
         return Sizes::new();
@@ -49,13 +49,13 @@ pub fn wanted(pod: &Pod, container: &Container) -> Sizes {
     sizes
 }
 
-/// What of the machine's memory is where, and who has it.
+/// The machine's memory and its allocations.
 pub struct View<'a> {
-    /// The machine.
+    /// CPUs and memory of the machine.
     pub machine: &'a Machine,
-    /// What is kept back.
+    /// Settings.
     pub rules: &'a Rules,
-    /// What containers have.
+    /// Existing allocations.
     pub held: Vec<&'a MemoryGrant>,
 }
 
@@ -81,7 +81,7 @@ impl View<'_> {
         self.total(nodes, resource).saturating_sub(used)
     }
 
-    /// The hints for each kind of memory that is wanted.
+    /// Topology hints for each requested resource.
     pub fn hints(&self, wanted: &Sizes) -> BTreeMap<String, Vec<Hint>> {
         let nodes = self.machine.nodes();
         let of = |resource: &String, bytes: u64| {
@@ -91,8 +91,8 @@ impl View<'_> {
         wanted.iter().map(|(name, bytes)| (name.clone(), of(name, *bytes))).collect()
     }
 
-    /// Where to take `wanted`: from `place` if that has it, else from the narrowest set that does and holds `place`, else from any;
-    /// `None` when no set has it.
+    /// NUMA nodes for `wanted`: `place` if it has enough, else the smallest set around `place` that has, else any set; `None` if
+    /// no set has enough.
     pub fn choose(&self, wanted: &Sizes, place: Option<&IdSet>) -> Option<IdSet> {
         let has = |set: &IdSet| wanted.iter().all(|(name, bytes)| self.free(set, name) >= *bytes);
         if let Some(place) = place.filter(|place| has(place)) {

@@ -1,4 +1,4 @@
-//! Sets of small numbers, as the kernel writes them: `0-3,8`.
+//! Sets of CPU or node numbers in the kernel's list format: `0-3,8`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,70 +6,69 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Largest number in a set; the kernel has fewer processors and nodes.
+/// Largest number in a set; the kernel supports fewer CPUs and nodes.
 const NUMBER_MAX: u32 = 65_535;
 
-/// A set of processors or of NUMA nodes.
+/// A set of CPUs or NUMA nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct IdSet(BTreeSet<u32>);
 
-/// A text that is no set.
+/// A text that is not in the list format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a list of numbers and ranges")]
 pub struct NotASet(String);
 
 impl IdSet {
-    /// How many there are.
+    /// Number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it has `id`.
+    /// Whether `id` is a member.
     pub fn contains(&self, id: u32) -> bool {
         self.0.contains(&id)
     }
 
-    /// Its members in ascending order.
+    /// Members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         self.0.iter().copied()
     }
 
-    /// Adds one.
+    /// Adds a member.
     pub fn insert(&mut self, id: u32) {
         self.0.insert(id);
     }
 
-    /// What is in both.
+    /// Intersection.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self(self.0.intersection(&other.0).copied().collect())
     }
 
-    /// What is in one of them.
+    /// Union.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self(self.0.union(&other.0).copied().collect())
     }
 
-    /// What is in this and not in the other.
+    /// Difference.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
         Self(self.0.difference(&other.0).copied().collect())
     }
 
-    /// Whether all of this is in the other.
+    /// Whether it is a subset of `other`.
     pub fn is_within(&self, other: &Self) -> bool {
         self.0.is_subset(&other.0)
     }
 
-    /// Every subset that is not empty, smaller ones first. There are 2^n - 1: for sets of NUMA nodes, bounded by
-    /// [`super::topology::NODES_MAX`].
+    /// All non-empty subsets, smaller ones first. There are 2^n - 1; for NUMA nodes n is at most [`super::topology::NODES_MAX`].
     pub fn subsets(&self) -> Vec<Self> {
         let mut all = vec![Self::default()];
         for id in self.iter() {

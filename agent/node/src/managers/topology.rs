@@ -1,7 +1,7 @@
-//! Where the parts of a container's share should lie: on one NUMA node if it can be had.
+//! The topology manager: resources of a container on one NUMA node if possible.
 //!
-//! Each resource says with which sets of nodes it could be given ([`Hint`]). Taking one hint of each, a place is the nodes that all
-//! have in common; the best place is one that every resource prefers, and among those the one with the fewest nodes.
+//! Each resource lists the node sets on which it is available ([`Hint`]). A placement is the intersection of one hint of each
+//! resource; the best one is preferred by every resource, and among those has the fewest nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,61 +9,61 @@ use serde::{Deserialize, Serialize};
 
 use super::set::IdSet;
 
-/// Most NUMA nodes with which hints are made; the number of hints doubles with each node. The ecosystem's own bound.
+/// Most NUMA nodes supported, as in Kubernetes; the number of hints doubles with each node.
 pub const NODES_MAX: usize = 8;
 
-/// A processor.
+/// A CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cpu {
-    /// Its number.
+    /// CPU number.
     pub id: u32,
-    /// Its core; unique over the machine.
+    /// Core id, unique on the machine.
     pub core: u32,
-    /// Its socket.
+    /// Socket id.
     pub socket: u32,
-    /// Its NUMA node.
+    /// NUMA node.
     pub node: u32,
 }
 
-/// What of the machine lies where.
+/// CPUs and memory of the machine by location.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// Its processors that are online.
+    /// Online CPUs.
     pub cpus: Vec<Cpu>,
-    /// By NUMA node: bytes of memory by resource (`memory`, `hugepages-2Mi`).
+    /// Bytes by resource (`memory`, `hugepages-2Mi`) of each NUMA node.
     pub memory: BTreeMap<u32, BTreeMap<String, u64>>,
 }
 
 impl Machine {
-    /// Its NUMA nodes; one when it does not say.
+    /// NUMA nodes; one if the machine reports none.
     pub fn nodes(&self) -> IdSet {
         let nodes: IdSet =
             self.cpus.iter().map(|cpu| cpu.node).chain(self.memory.keys().copied()).collect();
         if nodes.is_empty() { IdSet::from_iter([0]) } else { nodes }
     }
 
-    /// Numbers of the processors of some nodes.
+    /// CPUs of some nodes.
     pub fn cpus_of(&self, nodes: &IdSet) -> IdSet {
         self.cpus.iter().filter(|cpu| nodes.contains(cpu.node)).map(|cpu| cpu.id).collect()
     }
 }
 
-/// How strict the place of a container is.
+/// Topology manager policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Places are not looked at.
+    /// `none`: no placement.
     #[default]
     None,
-    /// The best place is used, whatever it is.
+    /// `best-effort`: the best placement is used, preferred or not.
     BestEffort,
-    /// A container without a preferred place is refused.
+    /// `restricted`: a container without a preferred placement is rejected.
     Restricted,
-    /// A container that does not fit one node is refused.
+    /// `single-numa-node`: a container that does not fit on one node is rejected.
     SingleNode,
 }
 
 impl Policy {
-    /// The policy of that name.
+    /// Parses the name of a policy.
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "none" | "" => Some(Self::None),
@@ -75,30 +75,30 @@ impl Policy {
     }
 }
 
-/// What is placed together.
+/// Topology manager scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Each container by itself.
+    /// `container`: each container is placed by itself.
     #[default]
     Container,
-    /// All containers of a pod.
+    /// `pod`: all containers of a pod are placed together.
     Pod,
 }
 
-/// A way in which a resource can be had.
+/// A node set on which a resource is available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hint {
-    /// On these nodes.
+    /// The nodes.
     pub nodes: IdSet,
-    /// Whether there is none with fewer nodes.
+    /// Whether no smaller set would do.
     pub preferred: bool,
 }
 
-/// The hints of one resource; `None` where its place does not matter, empty where it cannot be had at all.
+/// Hints of one resource; `None` if its location does not matter, empty if it is unavailable.
 pub type Hints = Option<Vec<Hint>>;
 
-/// Hints for `wanted` of something of which a set of nodes has `total`, and `free` at the moment. Preferred are those with as few
-/// nodes as the resource could be had with on an idle machine.
+/// Hints for `wanted` units of a resource, given the `total` and `free` units of a node set. Preferred are the smallest sets that
+/// would do on an idle machine.
 pub fn hints(
     nodes: &IdSet,
     wanted: u64,
@@ -111,16 +111,16 @@ pub fn hints(
     usable.map(|set| Hint { preferred: Some(set.len()) == fewest, nodes: set }).collect()
 }
 
-/// The place for resources with these hints, by the policy; `None` for no place in particular.
+/// The placement for these hints under the policy; `None` for any nodes.
 ///
 /// # Errors
-/// The policy refuses the best there is.
+/// The policy rejects the best placement.
 pub fn place(policy: Policy, nodes: &IdSet, all: &[Hints]) -> Result<Option<IdSet>, NoPlace> {
     if policy == Policy::None {
         return Ok(None);
     }
     let best = best(policy, nodes, all);
-    // All nodes are no place in particular.
+    // All nodes together are no restriction.
     let place = Some(best.nodes).filter(|set| set != nodes || nodes.len() == 1);
     match policy {
         Policy::None | Policy::BestEffort => Ok(place),
@@ -129,7 +129,7 @@ pub fn place(policy: Policy, nodes: &IdSet, all: &[Hints]) -> Result<Option<IdSe
     }
 }
 
-/// There is no place that the policy accepts.
+/// No placement satisfies the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("Resources cannot be allocated with Topology locality")]
 pub struct NoPlace;
@@ -142,7 +142,7 @@ fn best(policy: Policy, nodes: &IdSet, all: &[Hints]) -> Hint {
             hints.retain(|hint| hint.nodes.len() == 1);
         }
         if hints.is_empty() {
-            // It cannot be had at all, or not on one node: nobody prefers anywhere.
+            // Unavailable, or not on a single node: no preference.
             return Hint { nodes: nodes.clone(), preferred: false };
         }
         resources.push(hints);
@@ -150,8 +150,8 @@ fn best(policy: Policy, nodes: &IdSet, all: &[Hints]) -> Hint {
     preferred_by_all(nodes, &resources).unwrap_or_else(|| common_to_all(nodes, &resources))
 }
 
-/// The narrowest set that every resource prefers. Preferred sets that differ are no place: what is common to them is narrower than
-/// what one of them needs.
+/// The smallest set preferred by every resource. Different preferred sets give none: their intersection is too small for at least
+/// one resource.
 fn preferred_by_all(nodes: &IdSet, resources: &[Vec<Hint>]) -> Option<Hint> {
     let Some((first, rest)) = resources.split_first() else {
         return Some(Hint { nodes: nodes.clone(), preferred: true });
@@ -165,8 +165,8 @@ fn preferred_by_all(nodes: &IdSet, resources: &[Vec<Hint>]) -> Option<Hint> {
     shared.min_by_key(|hint| (hint.nodes.len(), hint.nodes.clone())).cloned()
 }
 
-/// The narrowest set that is common to one hint of each resource. The sets that can be reached are as many as there are sets of
-/// nodes, however many resources there are.
+/// The smallest intersection of one hint of each resource. The work is bounded by the number of node sets, whatever the number of
+/// resources.
 fn common_to_all(nodes: &IdSet, resources: &[Vec<Hint>]) -> Hint {
     let mut reached = BTreeSet::from([nodes.clone()]);
     for hints in resources {

@@ -280,7 +280,7 @@ fn keys_that_are_no_names_are_told_of() {
     assert!(skipped(&prefixed, "ns", &store).is_empty());
 }
 
-/// `A0` is 64 bytes and each of the others sixteen times the one before.
+/// `A0` has 64 bytes, each other variable sixteen times the bytes of the one before.
 fn doubling(levels: usize) -> Container {
     let mut env = vec![literal("A0", &"x".repeat(64))];
     env.extend(
@@ -361,7 +361,7 @@ fn services_of_a_namespace_leave_a_pod_its_own_room() {
 }
 
 proptest::proptest! {
-    /// Whatever variables refer to: what is made is within the bound, and the check says the same as the making.
+    /// Whatever the references, the environment stays within the limit and `check` gives the result of `environment`.
     #[test]
     fn what_is_made_is_within_the_bound_and_is_what_was_checked(
         values in proptest::collection::vec(

@@ -1,4 +1,4 @@
-//! Single moments of a pod's life: what is planned, and what users see.
+//! Single plans: actions, and the status that users see.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ fn admitted() -> Memory {
     Memory { admission: Some(Admission::Admitted), ..Memory::default() }
 }
 
-/// Sandbox, volumes and image are there, nothing runs.
+/// Sandbox, volumes and image exist, no container runs.
 fn prepared() -> PodSeen {
     let image = ImageSeen::Present { id: "sha256:1".into() };
     PodSeen {
@@ -213,7 +213,8 @@ fn a_restart_counts_from_when_it_runs() {
 
 #[test]
 fn what_has_not_begun_to_run_says_nothing_of_itself() {
-    // Asked for by the image's id, shown by the runtime under a name or a digest: an agent that made it and one that finds it say the same.
+    // Created by image id, shown by the runtime under a name or a digest: the agent that created it and one that adopts it report
+    // the same.
     let found = ContainerSeen {
         image: "registry/image:1".into(),
         image_id: "registry/image@sha256:2".into(),
@@ -239,7 +240,7 @@ fn what_never_ran_of_a_pod_that_is_over_counts_as_failed_once_it_was_initialized
     };
     let init = vec![init_container("i0"), init_container("i1"), init_container("i2")];
     let pod = PodWant { init, presence: Presence::Deleting { grace: Duration::ZERO }, ..want() };
-    // Exits of i0, i1 and so on; who counts as failed among them; whether c does.
+    // Exits of i0, i1 and so on; which of them count as failed; whether c counts as failed.
     let cases: [(&[i32], [bool; 3], bool); 4] = [
         (&[], [true, false, false], false),
         (&[0], [false, false, false], false),
@@ -458,7 +459,7 @@ fn a_verdict_of_the_node_ends_the_pod_in_failure_whatever_its_policy() {
     };
     assert_eq!(deadline(&hurried), Some(Duration::from_secs(5)));
 
-    // The decision is remembered without the verdict, and a container that ends well changes nothing about it.
+    // The decision is kept after the disruption is no longer passed, and a container that succeeds does not change it.
     let memory = plan(&hard, &seen, &admitted(), at(0)).memory;
     let over = with(vec![instance("c", 0, exited(0))]);
     let next = plan(&want(), &over, &memory, at(1));
@@ -475,7 +476,7 @@ fn the_time_before_this_boot_counts_for_the_deadline() {
     let memory = Memory { accepted_at: at(0).unix_seconds - 50, ..admitted() };
     let first = plan(&pod, &seen, &memory, at(0));
     assert_eq!((first.stage, first.wake_at), (Stage::Running, Some(at(10).boot)));
-    // From here on time since boot counts: the wall clock may jump.
+    // From here on only time since boot counts: the wall clock may jump.
     let jumped = Now { unix_seconds: 0, ..at(9) };
     assert_eq!(plan(&pod, &seen, &first.memory, jumped).stage, Stage::Running);
     assert_eq!(plan(&pod, &seen, &first.memory, at(10)).stage, Stage::Ending);
@@ -538,7 +539,7 @@ fn a_pod_of_many_containers_is_planned_in_proportion() {
 #[test]
 fn what_a_pod_has_left_behind_is_not_remembered() {
     let mut memory = admitted();
-    // A user tries one image after the other, and its sandbox is lost again and again.
+    // A user tries one image after another, and the sandbox is lost repeatedly.
     for n in 0..1000 {
         memory.failed(Step::Image(format!("none:{n}")), "ErrImagePull", "no", BOOT);
         memory.sandbox_stopped(n);

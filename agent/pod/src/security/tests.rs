@@ -47,7 +47,7 @@ fn a_container_says_more_than_its_pod() {
     assert_eq!(got.seccomp, Seccomp::Unconfined);
 }
 
-/// Root is refused wherever it is forbidden, in the words that users of this ecosystem search for.
+/// Root is rejected wherever `runAsNonRoot` forbids it, with the kubelet's messages.
 #[test]
 fn root_is_kept_out() {
     let image = |uid, name: &str| ImageUser { uid, name: name.into() };

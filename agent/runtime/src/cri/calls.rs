@@ -1,4 +1,4 @@
-//! The calls of the runtime: one method each, with its deadline and its object in the error.
+//! The calls of [`Runtime`] over CRI, each with its deadline and its object in the error.
 
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects))]
 
@@ -23,7 +23,7 @@ use crate::runtime::{
     Runtime, RuntimeHealth, RuntimeVersion, StreamRequest,
 };
 
-/// Longest time for writing a container to disk when nobody says how long it may take.
+/// Longest time for a checkpoint if the caller sets no timeout.
 const CHECKPOINT: Duration = Duration::from_secs(120);
 
 impl Runtime for CriRuntime {
@@ -86,7 +86,7 @@ impl Runtime for CriRuntime {
                     }
                     Err(error) => error,
                 };
-                // The name may be taken by the same sandbox, made by a call whose answer was lost or is still to come.
+                // The name may belong to the same sandbox, created by a call whose response was lost or is still due.
                 match self.same_sandbox(config).await {
                     Some(sandbox) if sandbox.ready => return Ok(sandbox),
                     None if earlier.is_at_it(&error).await => {}
@@ -170,7 +170,7 @@ impl Runtime for CriRuntime {
                     call("StartContainer", id, CHANGE, request, |r| client.start_container(r));
                 match started.await {
                     Ok(_) => return Ok(()),
-                    // An earlier call has started it.
+                    // An earlier call started it.
                     Err(error) if waited && says_started(&error) => return Ok(()),
                     Err(error) if earlier.is_at_it(&error).await => waited = true,
                     Err(error) => return Err(error),
@@ -183,7 +183,7 @@ impl Runtime for CriRuntime {
     fn stop_container<'a>(&'a self, id: &'a str, grace: Duration) -> Answer<'a, ()> {
         async move {
             let _under_way = self.changes();
-            // whole seconds, rounded up: the container must never get less time than it was promised
+            // Whole seconds, rounded up: the container must not get less than its grace period.
             let timeout = grace.as_secs().saturating_add(u64::from(grace.subsec_nanos() > 0));
             let request = wire::StopContainerRequest {
                 container_id: id.into(),

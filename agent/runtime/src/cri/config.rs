@@ -1,4 +1,4 @@
-//! Values of `agent_pod::spec` as CRI messages. Total: every value has one form on the wire.
+//! CRI messages from the values of `agent_pod::spec`. Total: every value has exactly one message.
 
 use agent_pod::spec::{
     ContainerConfig, ContainerResources, ContainerSecurity, Mount, NamespaceScope, Namespaces,
@@ -9,7 +9,7 @@ use wire::security_profile::ProfileType;
 
 use crate::runtime::{RegistryLogin, Streams};
 
-/// Files of /proc and /sys that show or change the host and that an ordinary container does not see.
+/// Default masked paths of CRI.
 const MASKED_PATHS: [&str; 11] = [
     "/proc/asound",
     "/proc/acpi",
@@ -24,7 +24,7 @@ const MASKED_PATHS: [&str; 11] = [
     "/sys/devices/virtual/powercap",
 ];
 
-/// Files of /proc that an ordinary container sees but cannot write.
+/// Default read-only paths of CRI.
 const READONLY_PATHS: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
@@ -185,7 +185,7 @@ fn container_security(security: &ContainerSecurity) -> wire::LinuxContainerSecur
     }
 }
 
-/// The process ids of another container instead of its own.
+/// Replaces the PID namespace by that of another container.
 fn of_target(options: wire::NamespaceOption, target: &Option<String>) -> wire::NamespaceOption {
     match target {
         Some(id) => wire::NamespaceOption {
@@ -219,7 +219,7 @@ fn seccomp(profile: &Seccomp) -> wire::SecurityProfile {
     }
 }
 
-/// The annotation's spelling: `runtime/default`, `unconfined`, `localhost/<profile>`, or the profile's bare name.
+/// An AppArmor profile as in the annotation: `runtime/default`, `unconfined`, `localhost/<profile>`, or a bare profile name.
 fn apparmor(profile: &str) -> Option<wire::SecurityProfile> {
     match profile {
         "" => None,

@@ -1,8 +1,8 @@
-//! The answer to a command in a container, cut to what somebody reads, on its way in.
+//! Truncates the response of an exec call while it is received.
 //!
-//! CRI puts all that a command writes into one message, and a gRPC client gathers a message whole before it decodes it: what a
-//! container writes would become the agent's memory. So the body is read here as it comes: the beginnings of both streams are kept, the
-//! rest is thrown away, and the client gets a short message in the place of the long one.
+//! CRI puts all output of a command into one message, and a gRPC client buffers a message before it decodes it, so the output of
+//! a container would fill the agent's memory. This body is parsed as it arrives: the first bytes of both streams are kept, the
+//! rest is discarded, and the client gets a short message.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -12,14 +12,14 @@ use http_body::{Body, Frame};
 use prost::Message as _;
 use proto_grpc::cri::v1::ExecSyncResponse;
 
-/// What stands before a message: whether it is compressed, and its length.
+/// gRPC message prefix: compression flag and length.
 const PREFIX_LEN: usize = 5;
 
-/// A body with one [`ExecSyncResponse`], shortened.
+/// A body with one [`ExecSyncResponse`], truncated.
 pub(super) struct Abridged<B> {
     body: B,
     reader: Reader,
-    /// What came after the message and waits until that has been handed on.
+    /// A frame that followed the message, returned after it.
     after: Option<Frame<Bytes>>,
 }
 
@@ -58,19 +58,19 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Abridged<B> {
     }
 }
 
-/// Reads a message piece by piece. Pure.
+/// An incremental parser of the message. Pure.
 #[derive(Debug)]
 struct Reader {
-    /// Bytes kept of each stream.
+    /// Number of bytes kept of each stream.
     keep: usize,
     next: Part,
-    /// Bytes of the message that are still to come.
+    /// Remaining bytes of the message.
     left: u64,
     number: Varint,
     read: ExecSyncResponse,
 }
 
-/// What comes next.
+/// State of the parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Prefix {
@@ -88,7 +88,7 @@ enum Part {
         left: u64,
     },
     End,
-    /// The message was handed on, or is none: then nothing is handed on, and the client says that an answer is missing.
+    /// The message was returned, or is invalid; in that case nothing is returned, and the client reports a missing response.
     Nothing,
 }
 
@@ -122,7 +122,7 @@ impl Reader {
         }
     }
 
-    /// The message as far as it is kept, framed, once it was read whole.
+    /// The kept part of the message with its prefix, once all of it was parsed.
     fn take(&mut self) -> Option<Bytes> {
         if self.next != Part::End {
             return None;
@@ -136,12 +136,12 @@ impl Reader {
         Some(framed.freeze())
     }
 
-    /// Takes one byte of what is not a stream; what comes after it.
+    /// Parses a byte that is not part of a stream; returns the next state.
     fn step(&mut self, byte: u8) -> Part {
         if let Part::Prefix { seen } = self.next {
             return self.prefix(seen, byte);
         }
-        // A call has one answer: there is nothing after it.
+        // A unary call has one message: nothing may follow it.
         let Some(left) = self.left.checked_sub(1) else { return Part::Nothing };
         self.left = left;
         let value = match self.number.push(byte) {
@@ -153,7 +153,7 @@ impl Reader {
             Part::Key => after_key(value),
             Part::Number { field } => {
                 if field == 3 {
-                    // 32 bits with a sign, sent as the low half of 64.
+                    // A negative `int32` is sent as 64 bits; only the lower half counts.
                     let low = u32::try_from(value & u64::from(u32::MAX)).unwrap_or_default();
                     self.read.exit_code = low.cast_signed();
                 }
@@ -180,7 +180,7 @@ impl Reader {
         }
     }
 
-    /// A stream begins; the last of several is the one that counts.
+    /// Starts a stream field; of repeated fields the last one counts.
     fn begin(&mut self, field: u64, left: u64) -> Part {
         if let Some(stream) = self.stream(field) {
             stream.clear();
@@ -216,18 +216,18 @@ fn after_key(key: u64) -> Part {
     }
 }
 
-/// A number of which some bytes have come.
+/// A partly received varint.
 #[derive(Debug, Default)]
 struct Varint {
     value: u64,
     shift: u32,
 }
 
-/// A number of more than 64 bits.
+/// A varint of more than 64 bits.
 struct TooLong;
 
 impl Varint {
-    /// Takes a byte; the number when that was its last.
+    /// Adds a byte; returns the number after its last byte.
     fn push(&mut self, byte: u8) -> Result<Option<u64>, TooLong> {
         let bits = u64::from(byte & 0x7f).checked_shl(self.shift).ok_or(TooLong)?;
         self.value |= bits;
@@ -355,7 +355,7 @@ mod tests {
         fn nothing_is_believed(message in prop::collection::vec(any::<u8>(), 0..60), pieces in 1..70_usize) {
             let decoded = ExecSyncResponse::decode(message.as_slice()).ok();
             let answer = read(usize::MAX, &framed(&message), pieces);
-            // Groups, and numbers with more bits than fit, are not in these messages.
+            // Groups and overlong varints do not occur in these messages.
             prop_assert!(answer.is_none() || decoded.is_none() || answer == decoded);
         }
     }

@@ -1,4 +1,4 @@
-//! CRI messages as the values that the agent decides on.
+//! Values of the agent from CRI messages.
 
 use agent_pod::observed::{ContainerSeen, Exit, InstanceState, SandboxSeen};
 use agent_pod::spec::labels;
@@ -81,7 +81,7 @@ pub(super) fn filesystem(usage: wire::FilesystemUsage) -> FilesystemUsage {
     }
 }
 
-/// `None` for an entry that does not say which container it is about.
+/// Usage of a container; `None` if the entry does not name its container.
 pub(super) fn usage(stats: wire::ContainerStats) -> Option<ContainerUsage> {
     let attributes = stats.attributes?;
     let cpu = stats.cpu.unwrap_or_default();
@@ -130,7 +130,7 @@ mod tests {
         };
         assert_eq!(state(1), InstanceState::Running { started_at: 0 });
         assert_eq!(state(3), InstanceState::Unknown);
-        // a number that no version of the interface has: prost reads it as the first state, which nothing treats as an end
+        // An unknown state: prost decodes it as the first one, which is never treated as an exit.
         assert_eq!(state(99), InstanceState::Created);
     }
 

@@ -1,36 +1,36 @@
-//! Which sandbox each container is in. It never changes, and CRI tells it only in lists, for which the runtime goes through all that
-//! it has: what was heard once is not asked for again.
+//! The sandbox of each container. It never changes, and CRI shows it only in lists, for which the runtime visits all its objects,
+//! so known values are cached.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Sandboxes by container, by the runtime's ids. Holds no more than the runtime does: what it removes goes with the call, what
-/// somebody else removes with the next list of everything.
+/// Sandbox ids by container id. Bounded by what the runtime has: objects removed by this agent are dropped at once, others with
+/// the next full list.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Placed(Arc<Mutex<HashMap<String, String>>>);
 
 impl Placed {
-    /// The sandbox of a container, if it is known.
+    /// The sandbox of a container, if known.
     pub(super) fn sandbox_of(&self, container: &str) -> Option<String> {
         self.known().get(container).cloned()
     }
 
-    /// A container is in that sandbox.
+    /// Adds a container.
     pub(super) fn learn(&self, container: &str, sandbox: &str) {
         self.known().insert(container.to_owned(), sandbox.to_owned());
     }
 
-    /// These are all there are.
+    /// Replaces all entries by those of a full list.
     pub(super) fn learn_all(&self, all: impl Iterator<Item = (String, String)>) {
         *self.known() = all.collect();
     }
 
-    /// A container was removed.
+    /// Drops a removed container.
     pub(super) fn forget(&self, container: &str) {
         self.known().remove(container);
     }
 
-    /// A sandbox was removed, and all that was in it.
+    /// Drops the containers of a removed sandbox.
     pub(super) fn forget_sandbox(&self, sandbox: &str) {
         self.known().retain(|_, other| other != sandbox);
     }

@@ -1,9 +1,9 @@
-//! containerd's own event stream.
+//! containerd's event stream.
 //!
-//! Two things about it are not obvious. Its answer headers come with the first event, so nothing says when a subscription is in
-//! force: we publish a marker until it comes back to us, and only then is nothing lost. And an exit reaches us tens of milliseconds
-//! before CRI shows it, since the CRI plugin first collects the task: we pass the exit on at once, remember it so that looking at the
-//! container does not contradict it, and forget it when CRI has caught up.
+//! Its response headers arrive with the first event, so they do not show when a subscription is active. The agent publishes a
+//! marker until it receives it; from then on no event is lost. An exit event arrives tens of milliseconds before CRI shows the
+//! exit, because the CRI plugin first collects the task. The exit is passed on at once, remembered so that status reads do not
+//! contradict it, and forgotten once CRI shows it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use super::{RuntimeEvent, StreamError};
 use crate::cri::{CriRuntime, Instance, InstanceKind};
 use crate::import::in_namespace;
 
-/// Topic of the marker. Nobody else publishes or reads it.
+/// Topic of the marker; used by this agent only.
 const MARKER: &str = "/orchlet/subscribed";
-/// How often the marker is published until it arrives; once is usual.
+/// Interval at which the marker is published until it arrives; usually once.
 const MARKER_PERIOD: Duration = Duration::from_millis(20);
-/// Exits that are looked at together; each costs two short calls a look.
+/// Exits that are polled concurrently; each poll costs two short calls.
 const SETTLING_MAX: usize = 16;
-/// Containers remembered to have run out of memory, until their exit comes right after.
+/// Number of containers remembered after an out-of-memory event, until their exit event.
 const OUT_OF_MEMORY_MAX: usize = 256;
-/// Pauses between looks at an exit that the CRI status does not show yet; the last repeats.
+/// Delays between polls of an exit that CRI does not show yet; the last one repeats.
 const SETTLE_MS: [u64; 5] = [1, 2, 4, 8, 16];
-/// Looks at an exit before it is left to the repair by listing: about two seconds.
+/// Polls of an exit before it is left to the periodic list: about two seconds.
 const SETTLE_LOOKS_MAX: usize = 128;
 
 pub(super) async fn stream(
@@ -49,7 +49,7 @@ pub(super) async fn stream(
         format!("namespace=={namespace},topic==\"{MARKER}\""),
     ];
     let subscription = subscriber.subscribe(in_namespace(SubscribeRequest { filters }, namespace));
-    // Both arms are safe to drop: the first ends the function, the second never finishes before it.
+    // Dropping either branch is safe: the first ends the function, the second never completes before it.
     let mut events = tokio::select! {
         answer = subscription => answer.map_err(StreamError::Subscribe)?.into_inner(),
         status = publish_markers(&mut client, namespace) => return Err(StreamError::Subscribe(status)),
@@ -59,7 +59,7 @@ pub(super) async fn stream(
     let mut in_force = false;
     while let Some(event) = events.message().await.map_err(StreamError::Read)? {
         if !in_force {
-            // Whatever the first event is, it proves that we are subscribed.
+            // Any event proves that the subscription is active.
             in_force = true;
             let _ = send.send(RuntimeEvent::Missed).await;
         }
@@ -86,7 +86,7 @@ pub(super) async fn stream(
     Ok(())
 }
 
-/// Tells an exit at once, then waits until CRI shows it and tells what it shows if that differs.
+/// Reports an exit at once, then waits until CRI shows it and reports that status if it differs.
 async fn pass_on(runtime: &CriRuntime, id: &str, exit: Exit, send: &mpsc::Sender<RuntimeEvent>) {
     let mut told = None;
     for look in 0..SETTLE_LOOKS_MAX {
@@ -118,8 +118,8 @@ async fn pass_on(runtime: &CriRuntime, id: &str, exit: Exit, send: &mpsc::Sender
     tracing::warn!(id, "the runtime reported an exit that its status does not show");
 }
 
-/// The exit of a container that CRI still shows running, remembered for whoever looks. A container that CRI shows as created is
-/// being started by a call that has not returned: its caller learns the outcome from that call first. A sandbox waits for CRI.
+/// The exit event for a container that CRI still shows as running; remembered for status reads. A created container is being
+/// started by a call in flight, whose caller gets the result first. A sandbox waits for CRI.
 fn ahead_of_cri(runtime: &CriRuntime, instance: Instance, exit: &Exit) -> Option<RuntimeEvent> {
     let Instance { pod_uid, kind: InstanceKind::Container(container) } = instance else {
         return None;
@@ -131,7 +131,7 @@ fn ahead_of_cri(runtime: &CriRuntime, instance: Instance, exit: &Exit) -> Option
     Some(RuntimeEvent::Container { pod_uid, container })
 }
 
-/// Publishes the marker again and again; ends only with an error.
+/// Publishes the marker repeatedly; returns only on an error.
 async fn publish_markers(client: &mut EventsClient<Channel>, namespace: &str) -> tonic::Status {
     let mut period = tokio::time::interval(MARKER_PERIOD);
     loop {
@@ -148,7 +148,7 @@ async fn publish_markers(client: &mut EventsClient<Channel>, namespace: &str) ->
     }
 }
 
-/// What an event says about the own process of a container; an exec's end is somebody else's matter.
+/// An event of a container's main process; events of exec processes are ignored.
 #[derive(Debug, PartialEq)]
 enum TaskEvent {
     Exit { id: String, exit: Exit },
@@ -170,7 +170,7 @@ impl TaskEvent {
                         reason: if code == 0 { "Completed" } else { "Error" }.into(),
                         message: String::new(),
                         started_at: 0,
-                        // The runtime may not know when, and says so by a time before all times.
+                        // An unknown exit time is sent as a time before 1970.
                         finished_at: at
                             .seconds
                             .saturating_mul(1_000_000_000)

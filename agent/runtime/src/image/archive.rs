@@ -1,6 +1,6 @@
-//! Reads image archives: which images are inside, which blobs each needs, where in the file each blob lies.
+//! Parser of image archives: the images, their blobs, and where in the file each blob is.
 //!
-//! Nothing is unpacked and no layer is held in memory; only the small JSON documents are.
+//! Nothing is unpacked; only the small JSON documents are held in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Seek, SeekFrom};
@@ -11,13 +11,13 @@ use sha2::{Digest as _, Sha256};
 
 use super::{CONFIG, LAYER, LAYER_GZIP, MANIFEST, architecture, blob_path, descriptor, digest_of};
 
-/// Most entries that an archive may have.
+/// Most entries of an archive.
 const ENTRIES_MAX: usize = 20_000;
-/// Largest JSON document (index, manifest, configuration) that is read.
+/// Largest JSON document (index, manifest, configuration).
 const DOCUMENT_LEN_MAX: u64 = 4 << 20;
-/// Most documents that are read of one archive: an index may name the same one over and over, or itself.
+/// Most documents read from one archive: an index may refer to the same one repeatedly, or to itself.
 const DOCUMENTS_MAX: usize = 4096;
-/// Deepest nesting of an index in an index.
+/// Deepest nesting of indexes.
 const INDEX_DEPTH_MAX: usize = 4;
 const DOCKER_MANIFEST_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 
@@ -27,45 +27,45 @@ pub enum ArchiveError {
     /// The file cannot be read or is not a tar.
     #[error("read the archive")]
     Read(#[source] std::io::Error),
-    /// It has more entries than any image has.
+    /// It has too many entries.
     #[error("the archive has more than {ENTRIES_MAX} entries")]
     TooManyEntries,
-    /// Its documents refer to more documents than any image's do.
+    /// Its documents refer to too many documents.
     #[error("the archive's documents refer to each other more than {DOCUMENTS_MAX} times")]
     TooManyDocuments,
     /// Neither an OCI layout nor a docker archive.
     #[error("the archive has neither index.json nor manifest.json")]
     NoIndex,
-    /// An index names a file that is not there.
+    /// The index refers to a missing file.
     #[error("{path} is named by the archive's index but is not in it")]
     Missing {
         /// Path inside the archive.
         path: String,
     },
-    /// A JSON document is larger than one can be.
+    /// A JSON document is too large.
     #[error("{path} is larger than {DOCUMENT_LEN_MAX} bytes")]
     DocumentTooLarge {
         /// Path inside the archive.
         path: String,
     },
-    /// A JSON document does not have the form that it should.
+    /// A JSON document does not have the expected form.
     #[error("{path} is not what its place in the archive says")]
     Malformed {
         /// Path inside the archive.
         path: String,
-        /// What is wrong with it.
+        /// The JSON error.
         #[source]
         source: serde_json::Error,
     },
-    /// No image inside is for this machine.
+    /// It contains no image for this platform.
     #[error("the archive has no image for linux/{}", architecture())]
     NoImage,
 }
 
-/// What an archive holds for this machine.
+/// The images of an archive for this platform.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archive {
-    /// The images with their names.
+    /// The images and their names.
     pub images: Vec<FoundImage>,
 }
 
@@ -74,7 +74,7 @@ pub struct Archive {
 pub struct FoundImage {
     /// Full references, e.g. `docker.io/library/busybox:1`; may be empty.
     pub names: Vec<String>,
-    /// The manifest that describes it.
+    /// Its manifest.
     pub manifest: Blob,
     /// Its configuration.
     pub config: Blob,
@@ -82,7 +82,7 @@ pub struct FoundImage {
     pub layers: Vec<Blob>,
 }
 
-/// A piece of content and where its bytes are.
+/// A blob and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blob {
     /// Media type.
@@ -91,24 +91,24 @@ pub struct Blob {
     pub digest: String,
     /// Length in bytes.
     pub size: u64,
-    /// Where the bytes are.
+    /// Location of its bytes.
     pub source: Source,
 }
 
-/// Where a blob's bytes are.
+/// Location of a blob's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// In the archive from this offset.
+    /// At this offset in the archive.
     At(u64),
-    /// Made while reading: the manifest of a docker archive, which has none.
+    /// Generated: the manifest of a docker archive, which has none.
     Bytes(Vec<u8>),
 }
 
 impl Archive {
-    /// Finds the images of an archive.
+    /// Reads the images of an archive.
     ///
     /// # Errors
-    /// When it is not an image archive, is truncated, or has no image for this machine.
+    /// It is not an image archive, is truncated, or has no image for this platform.
     pub fn read<R: Read + Seek>(file: &mut R) -> Result<Self, ArchiveError> {
         let mut reader =
             Reader { entries: entries(file)?, file, documents: 0, hashed: BTreeMap::new() };
@@ -154,7 +154,7 @@ fn entries<R: Read + Seek>(file: &mut R) -> Result<BTreeMap<String, Extent>, Arc
         let path = entry.path().map_err(ArchiveError::Read)?;
         let path = path.to_string_lossy().trim_start_matches("./").to_owned();
         if entry.header().entry_type().is_symlink() {
-            // `docker save` of old links a repeated layer to the first one, relative to its own directory
+            // Older `docker save` links a repeated layer to the first one, relative to its directory.
             if let Some(target) = entry.link_name().map_err(ArchiveError::Read)? {
                 links.push((path, target.to_string_lossy().trim_start_matches("../").to_owned()));
             }
@@ -174,9 +174,9 @@ fn entries<R: Read + Seek>(file: &mut R) -> Result<BTreeMap<String, Extent>, Arc
 struct Reader<'a, R> {
     file: &'a mut R,
     entries: BTreeMap<String, Extent>,
-    /// Documents read so far.
+    /// Number of documents read so far.
     documents: usize,
-    /// Digests by offset: a layer that is named often is read once.
+    /// Digests by offset, so that a layer listed repeatedly is hashed once.
     hashed: BTreeMap<u64, String>,
 }
 
@@ -232,7 +232,7 @@ impl<R: Read + Seek> Reader<'_, R> {
                 .find_map(|key| entry.annotations.get(*key))
                 .map(|name| canonical(name));
             let Some(mut image) = self.image(&entry, 0)? else { continue };
-            // one entry per name is usual; they are one image to us
+            // Archives usually have one entry per name; entries with the same manifest are one image.
             match images.iter_mut().find(|seen| seen.manifest.digest == image.manifest.digest) {
                 Some(seen) => seen.names.extend(name),
                 None => {
@@ -244,7 +244,7 @@ impl<R: Read + Seek> Reader<'_, R> {
         Ok(images)
     }
 
-    /// The image that a descriptor leads to, through nested indexes to the one for this machine.
+    /// The image of a descriptor; nested indexes are followed to the entry for this platform.
     fn image(
         &mut self,
         entry: &Descriptor,
@@ -325,7 +325,7 @@ impl<R: Read + Seek> Reader<'_, R> {
         })
     }
 
-    /// A blob of a docker archive, whose digest its name does not tell.
+    /// A blob of a docker archive, whose name does not contain its digest.
     fn hashed(&mut self, path: &str, media_type: &str) -> Result<Blob, ArchiveError> {
         let extent = self.extent(path)?;
         let digest = match self.hashed.get(&extent.offset) {

@@ -1,4 +1,4 @@
-//! The sandbox's program in the code of aarch64: words of 32 bits, and the signal set right behind them.
+//! The sandbox's program for aarch64: 32-bit words, followed by the signal set.
 
 use super::SIGCHLD;
 
@@ -8,12 +8,12 @@ const RT_SIGPROCMASK: u32 = 135;
 const RT_SIGTIMEDWAIT: u32 = 137;
 const WAIT4: u32 = 260;
 
-/// Conditions of a branch.
+/// Branch conditions.
 const EQUAL: u32 = 0x0;
 const NEGATIVE: u32 = 0x4;
 const GREATER: u32 = 0xc;
 
-/// Words of the program.
+/// Length of the program in words.
 const WORDS: usize = 27;
 
 /// The program.
@@ -22,7 +22,7 @@ pub(super) fn code() -> Vec<u8> {
     let mut asm = Assembler::default();
     asm.syscall(RT_SIGPROCMASK, &[Number(0 /* SIG_BLOCK */), SignalSet, Number(0), Number(8)]);
     let reap = asm.here();
-    // any child, WNOHANG
+    // Any child, WNOHANG.
     asm.syscall(WAIT4, &[MinusOne, Number(0), Number(1), Number(0)]);
     asm.compare(0);
     asm.branch_back(GREATER, reap);
@@ -42,11 +42,11 @@ enum Argument {
     /// A number of at most 16 bits.
     Number(u32),
     MinusOne,
-    /// The address behind the program.
+    /// The address after the program.
     SignalSet,
 }
 
-/// Just enough of an assembler: system calls with constant arguments, comparisons of their results, short branches back.
+/// A minimal assembler: system calls with constant arguments, comparison of their results, short backward branches.
 #[derive(Default)]
 struct Assembler {
     words: Vec<u32>,
@@ -57,14 +57,14 @@ impl Assembler {
         self.words.len()
     }
 
-    /// The number goes into register 8, arguments into those from 0 on.
+    /// The number goes into register 8, arguments into registers 0 and up.
     fn syscall(&mut self, number: u32, arguments: &[Argument]) {
         self.words.push(move_wide(8, number));
         for (register, argument) in (0_u32..).zip(arguments) {
             let word = match argument {
                 Argument::Number(number) => move_wide(register, *number),
                 Argument::MinusOne => 0x9280_0000 | register, // movn x, #0
-                // adr x, distance in bytes: whole words, so that the lowest two bits of it are zero
+                // `adr x` with a distance in whole words, so its lowest two bits are zero.
                 Argument::SignalSet => 0x1000_0000 | (self.distance(WORDS) << 5) | register,
             };
             self.words.push(word);
@@ -82,7 +82,7 @@ impl Assembler {
         self.words.push(0x5400_0000 | (self.distance(target) << 5) | condition);
     }
 
-    /// From the next word to `target`, in words, as 19 bits.
+    /// Distance from the next word to `target`, in words, as 19 bits.
     fn distance(&self, target: usize) -> u32 {
         let words = i32::try_from(target).unwrap_or(0) - i32::try_from(self.here()).unwrap_or(0);
         words.cast_unsigned() & 0x7_ffff
@@ -98,7 +98,7 @@ fn move_wide(register: u32, number: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// As `llvm-mc --triple=aarch64 --show-encoding` assembles the same.
+    /// Same output as `llvm-mc --triple=aarch64 --show-encoding`.
     #[test]
     fn words_are_those_of_an_assembler() {
         let code = code();

@@ -1,4 +1,4 @@
-//! The sandbox's program in the code of x86-64.
+//! The sandbox's program for x86-64.
 
 use super::SIGCHLD;
 
@@ -26,7 +26,7 @@ pub(super) fn code(set: u32) -> Vec<u8> {
     asm.code
 }
 
-/// Just enough of an assembler: system calls with constant arguments and short jumps back.
+/// A minimal assembler: system calls with constant arguments and short backward jumps.
 #[derive(Default)]
 struct Assembler {
     code: Vec<u8>,
@@ -41,7 +41,7 @@ impl Assembler {
         self.code.extend(bytes);
     }
 
-    /// `mov` of the number and four arguments, each 32 bits wide and so clearing the upper half, then `syscall`.
+    /// `mov` of the number and four arguments, each 32 bits wide, which clears the upper half, then `syscall`.
     fn syscall(&mut self, number: u32, args: [u32; 4]) {
         self.bytes(&[0xb8]); // mov eax, imm32
         self.bytes(&number.to_le_bytes());
@@ -53,7 +53,7 @@ impl Assembler {
         self.bytes(&[0x0f, 0x05]);
     }
 
-    /// A conditional jump of two bytes to `target`, at most 128 bytes back.
+    /// A conditional two-byte jump to `target`, at most 128 bytes back.
     fn jump_back(&mut self, opcode: u8, target: usize) {
         let distance = self.code.len() + 2 - target;
         let displacement = i8::try_from(-(distance as isize)).unwrap_or(0);

@@ -37,7 +37,7 @@ fn inventory() -> Inventory {
     Inventory::from([("example.com/gpu".to_owned(), gpus)])
 }
 
-/// Gives a whole pod its share as the agent does.
+/// Allocates for a whole pod as the agent does.
 fn give(rules: &Rules, holdings: &mut Allocations, pod: &Pod) -> Result<(), Refusal> {
     let (machine, inventory) = (machine(), inventory());
     let mut tried = holdings.clone();
@@ -136,7 +136,7 @@ fn whole_cores_and_too_much() {
 }
 
 proptest! {
-    /// Whatever comes and goes, no processor and no device belongs to two pods, and reserved processors to none.
+    /// In any sequence, no CPU or device belongs to two pods, and reserved CPUs to none.
     #[test]
     fn nothing_is_given_twice(
         steps in prop::collection::vec((0_u8..6, 1_u8..5, 0_u8..3, any::<bool>()), 1..30),

@@ -1,4 +1,4 @@
-//! Probes and hooks: what is asked when, and what a verdict changes.
+//! Probes and hooks: which are run when, and the effect of a result.
 
 use super::*;
 use crate::handler::Handler;
@@ -59,7 +59,7 @@ fn the_startup_probe_gates_the_others_and_readiness_the_pod() {
     assert_eq!(condition(&third.status, "Ready").status, "True");
     assert_eq!(third.probes[0].verdict, Some(true));
 
-    // The next instance has to show itself.
+    // The next instance has to become ready again.
     let next = with(vec![instance("c", 0, exited(1)), instance("c", 1, running())]);
     let mut memory = third.memory;
     assert!(!memory.clone().probed("c", "c-1", ProbeKind::Readiness, true), "not seen yet");
@@ -89,7 +89,7 @@ fn a_dead_instance_is_stopped_with_the_probes_own_grace_and_followed_by_another(
         hook: false,
     };
     assert_eq!((stop.actions.as_slice(), kinds(&stop)), ([expect].as_slice(), vec![]));
-    // It ends well, as one does that is told to: it has to run again all the same, at once.
+    // It exits with 0 after SIGTERM and is restarted nevertheless, without delay.
     let next = plan(&pod, &with(vec![instance("c", 0, exited(0))]), &stop.memory, at(2));
     assert!(matches!(next.actions.as_slice(), [Action::CreateContainer { attempt: 1, .. }]));
 
@@ -146,7 +146,7 @@ fn a_container_runs_once_its_first_hook_is_done() {
     ));
     assert_eq!((shown(&next), next.status.phase.as_str()), ((false, Some(false)), "Pending"));
 
-    // One that another agent has started is taken as it is.
+    // An instance started by another agent gets no hook.
     let adopted = plan(&pod, &seen, &admitted(), at(0));
     assert_eq!((adopted.actions.as_slice(), shown(&adopted)), ([].as_slice(), (true, Some(true))));
 }
@@ -173,7 +173,7 @@ fn a_first_hook_holds_up_the_containers_after_it() {
     let mut memory = hook.memory;
     memory.post_started("a", "a-0", true);
     assert_eq!(creates(&plan(&pod, &seen, &memory, at(0))), ["b"]);
-    // What cannot start holds nobody up.
+    // A container that cannot start does not delay others.
     let mut memory = first.memory;
     memory.failed(Step::Container("a".into()), "CreateContainerError", "no", at(0).boot);
     assert_eq!(creates(&plan(&pod, &prepared(), &memory, at(0))), ["b"]);

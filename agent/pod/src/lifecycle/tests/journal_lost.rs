@@ -1,4 +1,4 @@
-//! What is known of a pod whose journal record is old or gone: the runtime's instances tell the rest.
+//! Pods whose journal record is old or lost: the runtime's instances supply the rest.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn ran(attempt: u32, from: i64, to: i64) -> ContainerSeen {
     instance("c", attempt, InstanceState::Exited(exit))
 }
 
-/// How long the next instance is waited for, seconds.
+/// Delay of the next instance in seconds.
 fn pause(plan: &Plan, now: Now) -> Option<u64> {
     plan.wake_at.map(|at| (at - now.boot).as_secs())
 }
@@ -66,7 +66,7 @@ fn the_last_state_is_of_the_instance_before_the_newest() {
     assert_eq!(last.map(|t| t.container_id).as_deref(), Some("containerd://c-1"));
 }
 
-/// Seed 1609 of the simulation, again: what was shown of the pod was all that was known of it.
+/// Seed 1609 of the simulation: only the API status of the pod was left.
 #[test]
 fn the_newest_end_is_not_taken_for_the_one_before() {
     let looped = vec![ran(1, 0, 1), ran(2, 11, 12)];

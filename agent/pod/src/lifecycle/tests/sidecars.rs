@@ -48,7 +48,7 @@ fn sidecars_start_in_their_turn_and_run_on() {
     let s1 = &second.status.init_container_statuses[0];
     assert_eq!((s1.ready, s1.started), (true, Some(true)));
 
-    // A sidecar that crashes while an init container runs is started beside it.
+    // A sidecar that crashes while an init container runs is restarted alongside it.
     let crashed = vec![instance("s1", 0, exited(0)), instance("i", 0, running())];
     let beside = plan(&pod(), &with(crashed), &second.memory, at(1));
     assert_eq!(acts(&beside), ["create s1"]);
@@ -92,13 +92,13 @@ fn sidecars_stop_last_and_in_reverse() {
     let [Action::StopContainer { container, deadline, .. }] = late.actions.as_slice() else {
         panic!("{:?}", late.actions)
     };
-    // The containers have used the grace period up: there is a moment left for the polite stop.
+    // The containers used up the grace period; a short time for SIGTERM is left.
     assert_eq!((container.as_str(), *deadline), ("s2", at(42).boot));
     let last = plan(&deleted(30), &with(all[..1].to_vec()), &late.memory, at(41));
     assert_eq!(acts(&last), ["stop s1"]);
 }
 
-/// Seed 600 of the simulation: nobody knew yet what had come of another container's start.
+/// Seed 600 of the simulation: the result of another container's start was still unknown.
 #[test]
 fn sidecars_serve_what_may_run_unseen_up_to_the_deadline() {
     let pod = PodWant { presence: Presence::Deleting { grace: Duration::from_secs(30) }, ..pod() };

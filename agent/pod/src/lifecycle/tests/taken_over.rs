@@ -1,4 +1,4 @@
-//! Instances that another agent created.
+//! Instances created by another agent.
 
 use super::*;
 use crate::observed::VolumesSeen;
@@ -16,7 +16,7 @@ fn newer() -> PodWant {
 #[test]
 fn an_instance_of_another_agent_runs_on_until_its_definition_changes() {
     let seen = with(vec![foreign(running())]);
-    // Nothing is known of it but what the API shows, or a journal of before the other agent's time.
+    // Only the API status is known, or a journal from before the other agent ran the pod.
     let memories = [admitted(), Memory { phase: Phase::Running, ..admitted() }];
     for memory in memories {
         let first = plan(&want(), &seen, &memory, at(0));
@@ -92,7 +92,7 @@ fn what_another_agent_has_shown_since_is_not_taken_back() {
     newer.conditions.insert("Ready".into(), ("True".into(), 1_700_000_100));
     assert!(unchanged(&newer, &older), "what it has not shown yet stays");
 
-    // The other agent had the pod not ready for a while.
+    // The other agent showed the pod as not ready for a while.
     let mut theirs = first.status.clone();
     let later = proto_api::Time::from_unix(1_700_000_500);
     for condition in theirs.conditions.iter_mut().filter(|c| c.type_.ends_with("Ready")) {
@@ -103,7 +103,7 @@ fn what_another_agent_has_shown_since_is_not_taken_back() {
     let next = plan(&want(), &seen, &heeded, at(900));
     assert_eq!((&next.status, next.actions.as_slice()), (&theirs, [].as_slice()));
 
-    // It restarted a container, or ended the pod.
+    // The other agent restarted a container, or ended the pod.
     let again = with(vec![instance("c", 0, exited(1)), instance("c", 3, running())]);
     let theirs = plan(&want(), &again, &Memory::adopt(&first.status), at(9)).status;
     let mut heeded = own.clone();

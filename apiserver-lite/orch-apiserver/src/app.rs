@@ -1,4 +1,4 @@
-//! Wiring: from a [`Config`] to a bound server. Every part is built here, in order; nothing runs before [`Bound::run`].
+//! Wiring: from a [`Config`] to a bound server. Every part is built here, in order; nothing runs before [`BoundServer::run`].
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -28,9 +28,9 @@ use crate::http::{NodeProxyError, Overload, WatchBatches, serve};
 use crate::kubeconfig;
 use crate::maintenance;
 use crate::metrics::Metrics;
-use crate::pki::{Pki, PkiError, Served};
-use crate::record::Stored;
-use crate::registry::ServiceAllocations;
+use crate::pki::{Pki, PkiError, ServingNames};
+use crate::record::StoredObject;
+use crate::registry::{ServiceAllocations, ServiceRange as _};
 use crate::server::{Server, now};
 use crate::status::ApiError;
 use crate::tls::{self, TlsError};
@@ -115,7 +115,7 @@ impl BuildError {
 }
 
 /// A server that has its socket and serves once it is run.
-pub struct Bound {
+pub struct BoundServer {
     server: Arc<Server>,
     listener: TcpListener,
     address: SocketAddr,
@@ -124,7 +124,7 @@ pub struct Bound {
     kubeconfig: String,
 }
 
-impl Bound {
+impl BoundServer {
     /// The real address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -145,7 +145,7 @@ impl Bound {
         let store = self.server.store.clone();
         let (delay, deadline) =
             (self.server.config.shutdown_delay, self.server.config.shutdown_deadline);
-        let upkeep = tokio::spawn(maintenance::run(self.server.clone()));
+        let maintenance = tokio::spawn(maintenance::run(self.server.clone()));
         let about_to_stop = self.server.about_to_stop.clone();
         let drain = Drain::default();
         let serving = serve(self.server, self.listener, (self.tls, self.trust), drain.watch());
@@ -163,7 +163,7 @@ impl Bound {
             }
         }
         // Ends by itself, as the server is stopping.
-        let _ = upkeep.await;
+        let _ = maintenance.await;
         store.close().await;
     }
 }
@@ -172,7 +172,7 @@ impl Bound {
 ///
 /// # Errors
 /// [`BuildError`] naming the part and the file, address or object.
-pub async fn build(config: Config) -> Result<Bound, BuildError> {
+pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let names = config.names;
     let listener = TcpListener::bind(config.bind)
         .await
@@ -204,7 +204,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
         tokens,
         allocations: Arc::new(Mutex::new(allocations)),
         nodes,
-        crowds: WatchBatches::default(),
+        watch_batches: WatchBatches::default(),
         overload: Overload::default(),
         metrics: Metrics::new(&pages.metrics)?,
         pages,
@@ -218,7 +218,7 @@ pub async fn build(config: Config) -> Result<Bound, BuildError> {
     if let Some(path) = server.config.write_kubeconfig.as_ref().filter(|_| !kubeconfig.is_empty()) {
         crate::pki::write(path, &kubeconfig)?;
     }
-    Ok(Bound { server, listener, address, tls: acceptor, trust, kubeconfig })
+    Ok(BoundServer { server, listener, address, tls: acceptor, trust, kubeconfig })
 }
 
 /// The address that others reach this server at: the one configured, else the one it listens at, else the one that this
@@ -247,7 +247,7 @@ fn own_pki(config: &Config) -> Result<Option<Pki>, BuildError> {
         return Ok(None);
     }
     let name = config.names.api_service_name();
-    let mut served = Served {
+    let mut served = ServingNames {
         names: vec![
             "localhost".to_owned(),
             name.to_owned(),
@@ -261,7 +261,7 @@ fn own_pki(config: &Config) -> Result<Option<Pki>, BuildError> {
             advertised(config),
         ],
     };
-    served.addresses.extend(config.service_ranges.iter().map(crate::registry::Cidr::first));
+    served.addresses.extend(config.service_ranges.iter().map(|range| range.first_usable()));
     served.addresses.sort_unstable();
     served.addresses.dedup();
     let admin = format!("{name}-admin");
@@ -269,7 +269,7 @@ fn own_pki(config: &Config) -> Result<Option<Pki>, BuildError> {
 }
 
 /// Opens the store and decodes everything in it, so that a store that cannot be read is noticed now.
-fn open_store(engine: &Engine, config: &Config) -> Result<Store<Stored>, BuildError> {
+fn open_store(engine: &Engine, config: &Config) -> Result<Store<StoredObject>, BuildError> {
     let medium = match &config.storage {
         Storage::Memory => Medium::Memory,
         Storage::Directory(dir) => {
@@ -285,13 +285,17 @@ fn open_store(engine: &Engine, config: &Config) -> Result<Store<Stored>, BuildEr
     let identity =
         Identity { profile: profile.to_owned(), domain: config.names.label_domain().to_owned() };
     // Not after opening: the history of before a restart has versions that no key holds any more.
-    let decode = |record: &Stored| Ok(record.load(engine)?);
+    let decode = |record: &StoredObject| Ok(record.load(engine)?);
     let on_damage = if config.accept_store_damage { OnDamage::SetAside } else { OnDamage::Refuse };
     let store = StoreConfig { on_damage, ..StoreConfig::new(medium, identity) };
     Ok(Store::open_with(store, decode)?)
 }
 
-fn adopt_services(engine: &Engine, store: &Store<Stored>, allocations: &mut ServiceAllocations) {
+fn adopt_services(
+    engine: &Engine,
+    store: &Store<StoredObject>,
+    allocations: &mut ServiceAllocations,
+) {
     let Some(kind) = engine.resource("", "v1", "services") else { return };
     let prefix = crate::key::prefix(kind, "");
     let range = Range { prefix: &prefix, after: None, limit: None };
@@ -369,7 +373,7 @@ fn token_issuer(
 
 fn pages(
     config: &Config,
-    store: &Store<Stored>,
+    store: &Store<StoredObject>,
     about_to_stop: &tokio_util::sync::CancellationToken,
 ) -> Result<AdminPages, BuildError> {
     let build = BuildInfo {
@@ -393,7 +397,7 @@ fn pages(
 }
 
 #[cfg(test)]
-impl Bound {
+impl BoundServer {
     /// What all requests share.
     pub(crate) fn server(&self) -> Arc<Server> {
         self.server.clone()

@@ -17,10 +17,10 @@ pub use authorize::{
     AlwaysAllow, AlwaysDeny, Attributes, Authorization, Authorizer, Chain, Decision, Masters,
     Subject,
 };
-pub use certificate::Certified;
+pub use certificate::ClientCertificate;
 pub use impersonate::effective as effective_user;
 pub use limits::{AnonymousLimit, NODE_USER_PREFIX, NodeLimit, is_node};
-pub use service_account::{Bound, LIFE_SECS, TokenIssuer, TokenRequest};
+pub use service_account::{BoundObject, TOKEN_LIFETIME_SECS, TokenIssuer, TokenRequest};
 pub use static_token::{StaticTokens, TokenFileError};
 pub use user::{AUTHENTICATED, MASTERS, User};
 
@@ -48,11 +48,12 @@ impl Authenticators {
     pub fn authenticate(
         &self,
         server: &Server,
-        certificate: Option<&Certified>,
+        certificate: Option<&ClientCertificate>,
         headers: &HeaderMap,
     ) -> Result<User, ApiError> {
-        let shown = certificate.map(|shown| shown.user(crate::server::now()));
-        if let Some(Ok(user)) = shown {
+        let certificate_user =
+            certificate.map(|certificate| certificate.user(crate::server::now()));
+        if let Some(Ok(user)) = certificate_user {
             return Ok(user.clone());
         }
         if let Some(token) = bearer(headers) {
@@ -62,7 +63,7 @@ impl Authenticators {
                 .map(|(user, _)| user)
                 .ok_or_else(ApiError::unauthorized);
         }
-        match (shown, self.anonymous) {
+        match (certificate_user, self.anonymous) {
             (Some(Err(reason)), _) => Err(ApiError::unauthorized_because(reason)),
             (_, Anonymous::Served(_)) if !headers.contains_key(AUTHORIZATION) => {
                 Ok(User::anonymous())
@@ -82,7 +83,7 @@ impl Authenticators {
         if let Some(user) = self.static_tokens.user_of(token) {
             return Some((user.clone(), audiences.to_vec()));
         }
-        if self.bootstrap_tokens == BootstrapTokens::Believed
+        if self.bootstrap_tokens == BootstrapTokens::Accepted
             && let Some(user) = bootstrap_token::user_of(server, token)
         {
             return Some((user, audiences.to_vec()));

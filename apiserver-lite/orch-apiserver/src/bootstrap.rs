@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::app::{BuildError, advertised};
 use crate::auth::User;
-use crate::http::{Accepted, Encoding, Form, Query, ResourceRequest, Verb};
+use crate::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
 use crate::server::Server;
 use crate::status::ApiError;
 use crate::verbs::{self, Effects, RequestContext};
@@ -24,7 +24,7 @@ pub async fn run(server: &Server) -> Result<(), BuildError> {
         names.node_lease_namespace(),
     ];
     let namespaces = namespaces.map(|name| json!({"metadata": {"name": name}}));
-    let namespaces = namespaces.map(|object| ensure(server, "", "namespaces", object));
+    let namespaces = namespaces.map(|object| create_if_missing(server, "", "namespaces", object));
     let classes = [
         (
             "system-cluster-critical",
@@ -40,7 +40,7 @@ pub async fn run(server: &Server) -> Result<(), BuildError> {
     let classes = classes.map(|(name, value, description)| {
         let object =
             json!({"metadata": {"name": name}, "value": value, "description": description});
-        ensure(server, "scheduling", "priorityclasses", object)
+        create_if_missing(server, "scheduling", "priorityclasses", object)
     });
     // Together: what is written at the same time shares one wait for the disk.
     try_join(try_join_all(namespaces), try_join_all(classes)).await?;
@@ -60,7 +60,7 @@ async fn own_service(server: &Server) -> Result<(), BuildError> {
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": server.config.bind.port()}],
         },
     });
-    let service = ensure(server, "", "services", service);
+    let service = create_if_missing(server, "", "services", service);
     let (address, port) = (advertised(&server.config), server.config.bind.port());
     if address.is_loopback() {
         // Pods cannot reach it there.
@@ -74,7 +74,7 @@ async fn own_service(server: &Server) -> Result<(), BuildError> {
             "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
         }],
     });
-    let endpoints = settle(server, "", "endpoints", endpoints, "subsets");
+    let endpoints = create_or_replace(server, "", "endpoints", endpoints, "subsets");
     let of_service = server.names.label("service-name");
     let slice = json!({
         "metadata": {"name": name, "namespace": "default", "labels": {of_service: name}},
@@ -82,12 +82,12 @@ async fn own_service(server: &Server) -> Result<(), BuildError> {
         "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
     });
-    let slice = settle(server, "discovery", "endpointslices", slice, "endpoints");
+    let slice = create_or_replace(server, "discovery", "endpointslices", slice, "endpoints");
     try_join3(service, endpoints, slice).await.map(drop)
 }
 
 /// Creates an object unless it is there.
-async fn ensure(
+async fn create_if_missing(
     server: &Server,
     group: &str,
     resource: &str,
@@ -105,7 +105,7 @@ async fn ensure(
 }
 
 /// Creates an object, or replaces it when `field` has another value.
-async fn settle(
+async fn create_or_replace(
     server: &Server,
     group: &str,
     resource: &str,
@@ -119,7 +119,9 @@ async fn settle(
         namespace.as_str().unwrap_or_default(),
         name.as_str().unwrap_or_default(),
     );
-    let Some(found) = found else { return ensure(server, group, resource, object).await };
+    let Some(found) = found else {
+        return create_if_missing(server, group, resource, object).await;
+    };
     let current: Value = serde_json::from_slice(found.json(&server.engine)).unwrap_or_default();
     let differs =
         ["addressType", "ports", field].iter().any(|field| object.get(field) != current.get(field));
@@ -158,9 +160,9 @@ fn request(
     resource: &str,
     object: &Value,
     verb: Verb,
-) -> ResourceRequest {
+) -> RequestInfo {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
-    ResourceRequest {
+    RequestInfo {
         verb,
         group: server.names.group(group),
         version: "v1".to_owned(),
@@ -174,12 +176,12 @@ fn request(
 
 fn call<'a>(
     server: &'a Server,
-    request: &'a ResourceRequest,
+    request: &'a RequestInfo,
     query: &'a Query,
 ) -> Result<RequestContext<'a>, ApiError> {
     let kind = server.engine.resource(&request.group, &request.version, &request.resource);
     let kind = kind.cloned().ok_or_else(|| crate::server::missing_kind(&request.resource))?;
-    let accepted = Accepted { encoding: Encoding::Json, form: Form::Object };
+    let accepted = Accepted { encoding: Encoding::Json, representation: Representation::Object };
     Ok(RequestContext {
         server,
         request,

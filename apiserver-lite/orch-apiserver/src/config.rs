@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use proto_api::Cidr;
 use proto_api::names::Names;
 
-use crate::registry::{Cidr, PortRange};
+use crate::registry::PortRange;
 
 /// Everything that decides how a server behaves.
 #[derive(Clone, Debug)]
@@ -63,7 +64,7 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BootstrapTokens {
     /// Those that a Secret of the system's namespace holds.
-    Believed,
+    Accepted,
     /// None.
     #[default]
     Refused,

@@ -32,7 +32,7 @@ pub fn is_health(path: &str) -> bool {
 ///
 /// # Errors
 /// 404 for what is not there, 405 for anything but reading.
-pub async fn answer(
+pub async fn serve(
     server: &Arc<Server>,
     request: &Request<Incoming>,
     path: &str,
@@ -53,7 +53,7 @@ pub async fn answer(
     }
     let names = server.names;
     if let (["api" | "apis"], Some(version)) =
-        (segments.as_slice(), aggregated::asked(request.headers(), names))
+        (segments.as_slice(), aggregated::requested_version(request.headers(), names))
     {
         let document = aggregated::document(names, version, segments == ["api"]);
         let media_type = aggregated::media_type(names, version);
@@ -210,7 +210,7 @@ fn groups(names: &Names) -> Vec<Value> {
 }
 
 fn group_json(names: &Names, group: &str, mut versions: Vec<&str>) -> Value {
-    versions.sort_by_key(|version| std::cmp::Reverse(priority(version)));
+    versions.sort_by_key(|version| std::cmp::Reverse(version_priority(version)));
     let versions: Vec<Value> = versions
         .into_iter()
         .map(|version| json!({"groupVersion": names.api_version(group, version), "version": version}))
@@ -219,7 +219,7 @@ fn group_json(names: &Names, group: &str, mut versions: Vec<&str>) -> Value {
 }
 
 /// Order of versions: stable before beta before alpha, higher numbers first.
-pub(crate) fn priority(version: &str) -> (u8, u32, u32) {
+pub(crate) fn version_priority(version: &str) -> (u8, u32, u32) {
     let rest = version.trim_start_matches('v');
     let number = |text: &str| text.parse().unwrap_or(0);
     match (rest.split_once("beta"), rest.split_once("alpha")) {
@@ -306,8 +306,8 @@ mod tests {
         let groups = groups(names);
         let autoscaling = groups.iter().find(|group| group["name"] == "autoscaling").unwrap();
         assert_eq!(autoscaling["preferredVersion"]["version"], "v2");
-        assert!(priority("v1") > priority("v2beta3"));
-        assert!(priority("v2beta3") > priority("v2beta1"));
+        assert!(version_priority("v1") > version_priority("v2beta3"));
+        assert!(version_priority("v2beta3") > version_priority("v2beta1"));
     }
 
     #[test]

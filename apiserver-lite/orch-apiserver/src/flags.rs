@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, ValueEnum};
+use proto_api::Cidr;
 use proto_daemon::flags::CommonFlags;
 
 use crate::config::{
     Anonymous, AnonymousAccess, AuthorizationMode, BootstrapTokens, Config, Credentials,
     NodeClient, Privileged, ServiceAccounts, Storage, TokenLookup,
 };
-use crate::registry::{Cidr, PortRange};
+use crate::registry::PortRange;
 
 /// The API server: REST over an embedded durable store.
 #[derive(Parser, Clone, Debug)]
@@ -201,7 +202,7 @@ impl Flags {
             client_ca_file: identity.client_ca_file,
             token_auth_file: identity.token_auth_file,
             bootstrap_tokens: if identity.enable_bootstrap_token_auth {
-                BootstrapTokens::Believed
+                BootstrapTokens::Accepted
             } else {
                 BootstrapTokens::Refused
             },

@@ -24,10 +24,11 @@ mod metrics;
 mod pki;
 mod record;
 pub mod registry;
+pub mod request;
 mod server;
 pub mod status;
 mod tls;
 pub mod verbs;
 
-pub use app::{Bound, BuildError, build};
+pub use app::{BoundServer, BuildError, build};
 pub use config::Config;

@@ -13,23 +13,23 @@ use crate::key;
 use crate::server::{Server, now, time_of};
 
 /// Time between two rounds.
-const EVERY: Duration = Duration::from_secs(10);
+const INTERVAL: Duration = Duration::from_secs(10);
 /// Rounds between two looks at events.
 const EVENT_ROUNDS: u32 = 6;
 
 /// How far the clocks of those who write events may be ahead of the server's.
-const CLOCKS_APART_MAX: time::Duration = time::Duration::minutes(5);
+const CLOCK_SKEW_MAX: time::Duration = time::Duration::minutes(5);
 
 /// Runs until the server stops.
 pub async fn run(server: Arc<Server>) {
-    let status = server.pages.status.task("upkeep");
+    let status = server.pages.status.task("maintenance");
     let mut rounds = 0u32;
     let mut events_due = None;
     loop {
         // Cancel safe: sleeping holds no state.
         tokio::select! {
             () = server.stopping.cancelled() => return,
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(INTERVAL) => {}
         }
         status.started("time has passed");
         server.store.compact_expired(Instant::now());
@@ -62,7 +62,7 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
     // An event that comes later is touched later: none ends before the oldest of those that stay.
     let mut next = now;
     for entry in page.entries {
-        let Some(at) = touched(entry.record.object(), now) else { continue };
+        let Some(at) = last_activity(entry.record.object(), now) else { continue };
         if at >= oldest {
             next = next.min(at);
             continue;
@@ -78,7 +78,7 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
 
 /// When an event was last written about what it is about: the last of a series counts, whichever of the two forms of
 /// an event it has. Times that a client has put far ahead of `now` do not count.
-fn touched(event: &Object, now: OffsetDateTime) -> Option<OffsetDateTime> {
+fn last_activity(event: &Object, now: OffsetDateTime) -> Option<OffsetDateTime> {
     let times = [
         event.str_at(&["series", "lastObservedTime"]),
         event.fields.str("lastTimestamp"),
@@ -86,7 +86,7 @@ fn touched(event: &Object, now: OffsetDateTime) -> Option<OffsetDateTime> {
         event.fields.str("eventTime"),
         event.meta_str("creationTimestamp"),
     ];
-    let latest = now.checked_add(CLOCKS_APART_MAX).unwrap_or(now);
+    let latest = now.checked_add(CLOCK_SKEW_MAX).unwrap_or(now);
     times.into_iter().filter_map(time_of).filter(|at| *at <= latest).max()
 }
 
@@ -110,7 +110,7 @@ mod tests {
             let body = body.to_string();
             let event = engine.decode(kind, Format::Json, body.as_bytes(), Strictness::Ignore);
             let event = event.expect("event").object;
-            assert_eq!(touched(&event, now), time_of(expected), "{body}");
+            assert_eq!(last_activity(&event, now), time_of(expected), "{body}");
         };
         let series = json!({"count": 2, "lastObservedTime": "2026-01-02T11:30:00.000000Z"});
         check("", json!({}), "2026-01-02T10:00:00Z");

@@ -37,7 +37,7 @@ pub enum PkiError {
 
 /// What the serving certificate has to be valid for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Served {
+pub struct ServingNames {
     /// DNS names.
     pub names: Vec<String>,
     /// Addresses.
@@ -50,16 +50,16 @@ pub struct Pki {
     /// CA certificate; clients trust it and client certificates are checked against it.
     pub ca: String,
     /// Serving certificate.
-    pub serving: Pair,
+    pub serving: CertificatePem,
     /// Client certificate of an administrator: user `orch-admin` or `kubernetes-admin`, group `system:masters`.
-    pub admin: Pair,
+    pub admin: CertificatePem,
     /// Private key that signs service account tokens.
     pub service_account_key: String,
 }
 
 /// A certificate and its key, as PEM text.
 #[derive(Clone, Debug)]
-pub struct Pair {
+pub struct CertificatePem {
     /// The certificate.
     pub certificate: String,
     /// Its private key.
@@ -74,7 +74,7 @@ impl Pki {
     /// [`PkiError`] naming the file or certificate.
     pub fn open(
         dir: Option<&Path>,
-        served: &Served,
+        served: &ServingNames,
         admin: &str,
         now: OffsetDateTime,
     ) -> Result<Self, PkiError> {
@@ -82,10 +82,10 @@ impl Pki {
             private_files::create_private_dir(dir)
                 .map_err(|source| PkiError::File { path: dir.to_owned(), source })?;
         }
-        let ca_key = kept(dir, "ca.key", || Ok(generate("ca")?.serialize_pem()))?;
+        let ca_key = read_or_create(dir, "ca.key", || Ok(generate("ca")?.serialize_pem()))?;
         let key = KeyPair::from_pem(&ca_key)
             .map_err(|source| PkiError::Certificate { name: "ca", source })?;
-        let ca = kept(dir, "ca.crt", || Ok(authority(&key, now)?.pem()))?;
+        let ca = read_or_create(dir, "ca.crt", || Ok(authority(&key, now)?.pem()))?;
         let issuer = Issuer::from_ca_cert_pem(&ca, key)
             .map_err(|source| PkiError::Certificate { name: "ca", source })?;
         let serving = issue("apiserver", serving_params(served, now)?, &issuer)?;
@@ -95,7 +95,8 @@ impl Pki {
             write(&dir.join(format!("{name}.crt")), &pair.certificate)?;
             write(&dir.join(format!("{name}.key")), &pair.key)?;
         }
-        let service_account_key = kept(dir, "sa.key", || Ok(generate("sa")?.serialize_pem()))?;
+        let service_account_key =
+            read_or_create(dir, "sa.key", || Ok(generate("sa")?.serialize_pem()))?;
         Ok(Self { ca, serving, admin, service_account_key })
     }
 }
@@ -125,7 +126,10 @@ fn authority(key: &KeyPair, now: OffsetDateTime) -> Result<Certificate, PkiError
     params.self_signed(key).map_err(|source| PkiError::Certificate { name: "ca", source })
 }
 
-fn serving_params(served: &Served, now: OffsetDateTime) -> Result<CertificateParams, PkiError> {
+fn serving_params(
+    served: &ServingNames,
+    now: OffsetDateTime,
+) -> Result<CertificateParams, PkiError> {
     let mut params = params("orch-apiserver", now, 365);
     for name in &served.names {
         let name = name
@@ -154,15 +158,15 @@ fn issue(
     name: &'static str,
     params: CertificateParams,
     issuer: &Issuer<'_, KeyPair>,
-) -> Result<Pair, PkiError> {
+) -> Result<CertificatePem, PkiError> {
     let key = generate(name)?;
     let certificate =
         params.signed_by(&key, issuer).map_err(|source| PkiError::Certificate { name, source })?;
-    Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+    Ok(CertificatePem { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
 /// The file's text; if it is not there, `make` gives it and it is written.
-fn kept(
+fn read_or_create(
     dir: Option<&Path>,
     name: &str,
     make: impl FnOnce() -> Result<String, PkiError>,
@@ -194,7 +198,7 @@ mod tests {
     #[test]
     fn second_start_keeps_the_authority() {
         let dir = tempfile::tempdir().unwrap();
-        let served = Served {
+        let served = ServingNames {
             names: vec!["localhost".into()],
             addresses: vec!["127.0.0.1".parse().unwrap()],
         };

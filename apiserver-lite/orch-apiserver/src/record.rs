@@ -10,8 +10,8 @@ use bytes::Bytes;
 use crate::registry::versions;
 
 /// An object at its revision.
-pub struct Stored {
-    /// The tree, `resourceVersion` included. Empty only between opening a store and [`Stored::load`].
+pub struct StoredObject {
+    /// The tree, `resourceVersion` included. Empty only between opening a store and [`StoredObject::load`].
     object: OnceLock<Object>,
     /// What came from disk, until it has been loaded.
     raw: Bytes,
@@ -36,7 +36,7 @@ impl Draft {
     }
 }
 
-impl Stored {
+impl StoredObject {
     /// Decodes what came from disk. Called once for every record after a store has been opened.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Stored {
 
     /// The record as an object of another version of its kind; itself when that is its own.
     #[must_use]
-    pub fn shown_as(self: &Arc<Self>, kind: &Arc<Kind>) -> Arc<Self> {
+    pub fn as_version(self: &Arc<Self>, kind: &Arc<Kind>) -> Arc<Self> {
         if Arc::ptr_eq(&self.object().kind, kind) {
             return self.clone();
         }
@@ -95,7 +95,7 @@ impl Stored {
     }
 }
 
-impl Record for Stored {
+impl Record for StoredObject {
     type Draft = Draft;
 
     fn stored(draft: &Draft) -> Bytes {

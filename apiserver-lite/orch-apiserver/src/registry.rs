@@ -1,13 +1,13 @@
 //! What single kinds have beyond the generic verbs: how they are prepared, how they are deleted, what they hold.
 
 pub mod binding;
-mod cidr;
 pub mod eviction;
 pub mod logs;
 mod node_ports;
 pub mod pods;
 pub mod reviews;
 pub mod scale;
+mod service_range;
 mod services;
 pub mod token;
 pub mod versions;
@@ -15,8 +15,8 @@ pub mod versions;
 use apiserver_schema::update::{Subresource, prepare_for_create};
 use apiserver_schema::{Kind, Map, Object, Value};
 
-pub use cidr::{Cidr, CidrError};
 pub use node_ports::{PortRange, PortRangeError};
+pub use service_range::ServiceRange;
 pub use services::{Reservation, ServiceAllocations};
 
 use crate::auth::User;
@@ -39,13 +39,13 @@ pub fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
         }
         ("", "Namespace") => {
             set_phase(object, "Active");
-            hold_content(object, call.server.names.api_service_name());
+            add_namespace_finalizer(object, call.server.names.api_service_name());
         }
         ("", "PersistentVolumeClaim" | "PersistentVolume") => set_phase(object, "Pending"),
         ("", "Node") => {
             registered.into_iter().for_each(|status| drop(object.fields.insert("status", status)))
         }
-        ("certificates", "CertificateSigningRequest") => sign_request(call.user, object),
+        ("certificates", "CertificateSigningRequest") => set_requester(call.user, object),
         _ => {}
     }
 }
@@ -55,7 +55,7 @@ fn set_phase(object: &mut Object, phase: &str) {
 }
 
 /// A namespace stays until its content is gone: the finalizer is taken away through the subresource `finalize`.
-fn hold_content(namespace: &mut Object, finalizer: &str) {
+fn add_namespace_finalizer(namespace: &mut Object, finalizer: &str) {
     let spec = namespace.fields.map_or_insert("spec");
     let mut finalizers = spec.list("finalizers").to_vec();
     if !finalizers.iter().any(|other| other.as_str() == Some(finalizer)) {
@@ -65,7 +65,7 @@ fn hold_content(namespace: &mut Object, finalizer: &str) {
 }
 
 /// A certificate request carries who made it; what the client wrote there does not count.
-fn sign_request(user: &User, object: &mut Object) {
+fn set_requester(user: &User, object: &mut Object) {
     let texts = |values: &[String]| -> Value {
         values.iter().map(|value| value.as_str().into()).collect::<Vec<Value>>().into()
     };
@@ -147,14 +147,14 @@ pub fn has_grace(object: &Object) -> bool {
 /// Seconds that the object's owner has for an orderly end, at most [`GRACE_SECS_MAX`], whatever is stored. Only pods
 /// that run on a node have an owner to wait for.
 #[must_use]
-pub fn grace_secs(object: &Object, wished: Option<i64>) -> i64 {
-    let seconds = if has_grace(object) { pods::grace_secs(object, wished) } else { 0 };
+pub fn grace_secs(object: &Object, requested: Option<i64>) -> i64 {
+    let seconds = if has_grace(object) { pods::grace_secs(object, requested) } else { 0 };
     seconds.clamp(0, GRACE_SECS_MAX)
 }
 
 /// Whether finalizers keep the object.
 #[must_use]
-pub fn is_held(object: &Object) -> bool {
+pub fn has_finalizers(object: &Object) -> bool {
     let own = object.finalizers().next().is_some();
     let content = object.kind.is("", "Namespace")
         && object.spec().is_some_and(|spec| !spec.list("finalizers").is_empty());
@@ -165,7 +165,7 @@ pub fn is_held(object: &Object) -> bool {
 #[must_use]
 pub fn is_finished(object: &Object) -> bool {
     let grace = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
-    object.deletion_timestamp().is_some() && grace.unwrap_or(0) == 0 && !is_held(object)
+    object.deletion_timestamp().is_some() && grace.unwrap_or(0) == 0 && !has_finalizers(object)
 }
 
 /// What a kind shows of being deleted, besides the timestamp.
@@ -177,7 +177,7 @@ pub fn mark_deleted(object: &mut Object) {
 
 /// Whether a deletion answers with the object instead of a status.
 #[must_use]
-pub fn answers_with_object(kind: &Kind) -> bool {
+pub fn returns_object_on_delete(kind: &Kind) -> bool {
     match (kind.short_group, kind.kind) {
         ("", name) => matches!(
             name,
@@ -233,7 +233,7 @@ mod tests {
         spec.insert("groups", vec![Value::from("system:masters")]);
         spec.map_or_insert("extra").insert("k", vec![Value::from("v")]);
         let user = User { name: "jane".into(), ..User::default() };
-        sign_request(&user, &mut object);
+        set_requester(&user, &mut object);
         let spec = object.spec().unwrap();
         assert_eq!(spec.iter().collect::<Vec<_>>(), [("username", &Value::from("jane"))]);
     }

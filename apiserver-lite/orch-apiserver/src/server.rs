@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::http::{NodeProxy, Overload, WatchBatches};
 use crate::key;
 use crate::metrics::Metrics;
-use crate::record::Stored;
+use crate::record::StoredObject;
 use crate::registry::ServiceAllocations;
 use crate::status::ApiError;
 
@@ -27,7 +27,7 @@ pub struct Server {
     /// Knows every kind.
     pub engine: Engine,
     /// Holds every object.
-    pub store: Store<Stored>,
+    pub store: Store<StoredObject>,
     /// Says who asks.
     pub authenticators: Authenticators,
     /// Says who may.
@@ -39,7 +39,7 @@ pub struct Server {
     /// Talks to node agents.
     pub nodes: NodeProxy,
     /// Who watches the same.
-    pub crowds: WatchBatches,
+    pub watch_batches: WatchBatches,
     /// Places for requests.
     pub overload: Overload,
     /// Health, metrics and task status pages.
@@ -55,13 +55,13 @@ pub struct Server {
 impl Server {
     /// The store as it is now.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot<Stored> {
+    pub fn snapshot(&self) -> Snapshot<StoredObject> {
         self.store.snapshot()
     }
 
     /// The current version of an object.
     #[must_use]
-    pub fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<Stored>> {
+    pub fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<StoredObject>> {
         // A snapshot of now is never compacted.
         self.snapshot()
             .get(&key::object(kind, namespace, name))
@@ -78,7 +78,7 @@ impl Server {
         resource: &str,
         namespace: &str,
         name: &str,
-    ) -> Option<Arc<Stored>> {
+    ) -> Option<Arc<StoredObject>> {
         self.find(self.kind(short_group, resource)?.as_ref(), namespace, name)
     }
 

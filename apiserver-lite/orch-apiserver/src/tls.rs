@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::config::{Config, Credentials};
 use crate::http::{NodeProxy, NodeProxyError};
-use crate::pki::{Pair, Pki};
+use crate::pki::{CertificatePem, Pki};
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum TlsError {
     NoCertificate,
 }
 
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// The crypto provider of the process.
 #[must_use]
@@ -125,7 +125,7 @@ pub fn node_proxy(
     Ok(NodeProxy::new(provider, authority, identity)?)
 }
 
-fn from_files(files: &Credentials) -> Result<Identity, TlsError> {
+fn from_files(files: &Credentials) -> Result<ChainAndKey, TlsError> {
     let file = |path: &Path| {
         let path = path.to_owned();
         move |source| TlsError::File { path, source }
@@ -137,7 +137,7 @@ fn from_files(files: &Credentials) -> Result<Identity, TlsError> {
     Ok((chain.map_err(file(&files.certificate))?, key))
 }
 
-fn from_text(pair: &Pair) -> Result<Identity, TlsError> {
+fn from_text(pair: &CertificatePem) -> Result<ChainAndKey, TlsError> {
     let made = |source| TlsError::File { path: PathBuf::from("(generated)"), source };
     let chain = tls::certificates(pair.certificate.as_bytes()).map_err(made)?;
     Ok((chain, tls::key(pair.key.as_bytes()).map_err(made)?))

@@ -18,15 +18,15 @@ use apiserver_schema::list::ListMeta;
 use apiserver_schema::{Kind, Object};
 
 use crate::auth::User;
-use crate::http::{Accepted, Query, ResourceRequest};
 use crate::key;
-use crate::record::Stored;
+use crate::record::StoredObject;
 use crate::registry::versions;
+use crate::request::{Accepted, Query, RequestInfo};
 use crate::server::Server;
 use crate::status::{About, ApiError};
 
 pub use create::{create, create_object, random_suffix};
-pub use delete::{about_gone, delete, delete_collection, delete_object};
+pub use delete::{about_deleted, delete, delete_collection, delete_object};
 pub use options::{DeleteOptions, Effects, GRACE_SECS_MAX, Propagation};
 pub use patch::patch;
 pub use read::{get, list};
@@ -36,14 +36,14 @@ pub use update_common::{
     CONFLICT_TRIES, UpdateAttempt, about_kind, commit_update, decode, decode_as, invalid,
     write_failed,
 };
-pub use watch::{Bookmarks, LENGTH_MAX, WatchStart, change, watch};
+pub use watch::{Bookmarks, LENGTH_MAX, WatchStart, watch, watch_event};
 
 /// One authorized request to a resource.
 pub struct RequestContext<'a> {
     /// The server.
     pub server: &'a Server,
     /// What is asked; the same value that was authorized.
-    pub request: &'a ResourceRequest,
+    pub request: &'a RequestInfo,
     /// Kind under which the resource's objects are stored.
     pub kind: Arc<Kind>,
     /// Kind that the client knows them as: another version, for a few resources.
@@ -63,7 +63,7 @@ pub enum VerbResponse {
         /// HTTP status code.
         code: u16,
         /// The object.
-        record: Arc<Stored>,
+        record: Arc<StoredObject>,
     },
     /// An object that is not in the store: a dry run's, or a virtual resource's.
     Object {
@@ -79,14 +79,14 @@ pub enum VerbResponse {
         /// Revision and continuation.
         meta: ListMeta,
         /// The items.
-        items: Vec<Arc<Stored>>,
+        items: Vec<Arc<StoredObject>>,
     },
     /// A stream of changes.
     Watch(Box<WatchStart>),
     /// The object is gone; answered with a status that names it.
-    Gone {
+    Deleted {
         /// What was deleted.
-        record: Arc<Stored>,
+        record: Arc<StoredObject>,
     },
     /// Success without an object.
     Success {
@@ -96,41 +96,41 @@ pub enum VerbResponse {
 }
 
 /// An answer and what the client should be warned of.
-pub struct Outcome {
+pub struct VerbOutput {
     /// The answer.
-    pub answer: VerbResponse,
+    pub response: VerbResponse,
     /// Texts for `Warning` headers.
     pub warnings: Vec<String>,
 }
 
-impl Outcome {
+impl VerbOutput {
     /// The outcome in the version of the kind that the client asked for.
     #[must_use]
-    pub fn shown_as(mut self, stored: &Arc<Kind>, shown: &Arc<Kind>) -> Self {
+    pub fn as_version(mut self, stored: &Arc<Kind>, shown: &Arc<Kind>) -> Self {
         if Arc::ptr_eq(stored, shown) {
             return self;
         }
-        match &mut self.answer {
-            VerbResponse::Stored { record, .. } => *record = record.shown_as(shown),
+        match &mut self.response {
+            VerbResponse::Stored { record, .. } => *record = record.as_version(shown),
             VerbResponse::Object { object, .. } if Arc::ptr_eq(&object.kind, stored) => {
                 **object = versions::convert(object, shown);
             }
             VerbResponse::List { kind, items, .. } => {
                 kind.clone_from(shown);
-                items.iter_mut().for_each(|record| *record = record.shown_as(shown));
+                items.iter_mut().for_each(|record| *record = record.as_version(shown));
             }
             VerbResponse::Watch(start) => start.kind.clone_from(shown),
             VerbResponse::Object { .. }
-            | VerbResponse::Gone { .. }
+            | VerbResponse::Deleted { .. }
             | VerbResponse::Success { .. } => {}
         }
         self
     }
 }
 
-impl From<VerbResponse> for Outcome {
-    fn from(answer: VerbResponse) -> Self {
-        Self { answer, warnings: Vec::new() }
+impl From<VerbResponse> for VerbOutput {
+    fn from(response: VerbResponse) -> Self {
+        Self { response, warnings: Vec::new() }
     }
 }
 
@@ -157,7 +157,7 @@ impl RequestContext<'_> {
     ///
     /// # Errors
     /// 404.
-    pub fn current(&self) -> Result<Arc<Stored>, ApiError> {
+    pub fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
         self.server
             .find(&self.kind, &self.request.namespace, &self.request.name)
             .ok_or_else(|| ApiError::not_found(self.about()))

@@ -60,9 +60,9 @@ fn steps(engine: &Engine, what: &str, body: &[u8]) {
     measure("list of 500, JSON", || {
         list::list_json(&object.kind, &meta, std::iter::repeat_n(json.as_slice(), 500))
     });
-    let form = table::Form {
+    let form = table::TableOptions {
         api_version: "meta.k8s.io/v1",
-        columns: table::Columns::Shown,
+        columns: table::ColumnDefinitions::Included,
         include: table::Include::Metadata,
         now: 0,
     };

@@ -199,9 +199,9 @@ fn show(engine: &Engine, object: &Object) {
     for field in fields::supported(&object.kind) {
         let _ = fields::value_of(object, field);
     }
-    let form = table::Form {
+    let form = table::TableOptions {
         api_version: "meta/v1",
-        columns: table::Columns::Shown,
+        columns: table::ColumnDefinitions::Included,
         include: table::Include::Metadata,
         now: 1_800_000_000,
     };

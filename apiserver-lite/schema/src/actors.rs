@@ -1,6 +1,6 @@
 //! Who acts on the objects of each served kind. Of the kinds that nobody acts on, writers are warned.
 
-use Actor::{Clients, Controllers, Nobody, Node, Proxy, Scheduler, Server};
+use Actor::{Clients, Controllers, Node, NotImplemented, Proxy, Scheduler, Server};
 
 use crate::object::Kind;
 
@@ -20,7 +20,7 @@ pub enum Actor {
     /// Those who write them: the kind is for keeping something, in Kubernetes too.
     Clients,
     /// None of the programs here, where Kubernetes has one.
-    Nobody,
+    NotImplemented,
 }
 
 /// Every served kind: group without the domain, kind, who acts. Sorted.
@@ -30,7 +30,7 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("", "ConfigMap", Node),
     ("", "Endpoints", Controllers),
     ("", "Event", Server),
-    ("", "LimitRange", Nobody),
+    ("", "LimitRange", NotImplemented),
     ("", "Namespace", Controllers),
     ("", "Node", Scheduler),
     ("", "PersistentVolume", Controllers),
@@ -38,42 +38,42 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("", "Pod", Node),
     ("", "PodTemplate", Clients),
     ("", "ReplicationController", Controllers),
-    ("", "ResourceQuota", Nobody),
+    ("", "ResourceQuota", NotImplemented),
     ("", "Secret", Node),
     ("", "Service", Proxy),
     ("", "ServiceAccount", Server),
-    ("admissionregistration", "MutatingWebhookConfiguration", Nobody),
-    ("admissionregistration", "ValidatingWebhookConfiguration", Nobody),
-    ("apiextensions", "CustomResourceDefinition", Nobody),
-    ("apiregistration", "APIService", Nobody),
+    ("admissionregistration", "MutatingWebhookConfiguration", NotImplemented),
+    ("admissionregistration", "ValidatingWebhookConfiguration", NotImplemented),
+    ("apiextensions", "CustomResourceDefinition", NotImplemented),
+    ("apiregistration", "APIService", NotImplemented),
     ("apps", "ControllerRevision", Clients),
-    ("apps", "DaemonSet", Nobody),
+    ("apps", "DaemonSet", NotImplemented),
     ("apps", "Deployment", Controllers),
     ("apps", "ReplicaSet", Controllers),
-    ("apps", "StatefulSet", Nobody),
+    ("apps", "StatefulSet", NotImplemented),
     ("authentication", "TokenReview", Server),
     ("authorization", "LocalSubjectAccessReview", Server),
     ("authorization", "SelfSubjectAccessReview", Server),
     ("authorization", "SelfSubjectRulesReview", Server),
     ("authorization", "SubjectAccessReview", Server),
-    ("autoscaling", "HorizontalPodAutoscaler", Nobody),
-    ("batch", "CronJob", Nobody),
-    ("batch", "Job", Nobody),
+    ("autoscaling", "HorizontalPodAutoscaler", NotImplemented),
+    ("batch", "CronJob", NotImplemented),
+    ("batch", "Job", NotImplemented),
     ("certificates", "CertificateSigningRequest", Controllers),
     ("coordination", "Lease", Clients),
     ("discovery", "EndpointSlice", Proxy),
     ("events", "Event", Server),
-    ("flowcontrol.apiserver", "FlowSchema", Nobody),
-    ("flowcontrol.apiserver", "PriorityLevelConfiguration", Nobody),
-    ("networking", "Ingress", Nobody),
-    ("networking", "IngressClass", Nobody),
-    ("networking", "NetworkPolicy", Nobody),
+    ("flowcontrol.apiserver", "FlowSchema", NotImplemented),
+    ("flowcontrol.apiserver", "PriorityLevelConfiguration", NotImplemented),
+    ("networking", "Ingress", NotImplemented),
+    ("networking", "IngressClass", NotImplemented),
+    ("networking", "NetworkPolicy", NotImplemented),
     ("node", "RuntimeClass", Node),
     ("policy", "PodDisruptionBudget", Controllers),
-    ("rbac.authorization", "ClusterRole", Nobody),
-    ("rbac.authorization", "ClusterRoleBinding", Nobody),
-    ("rbac.authorization", "Role", Nobody),
-    ("rbac.authorization", "RoleBinding", Nobody),
+    ("rbac.authorization", "ClusterRole", NotImplemented),
+    ("rbac.authorization", "ClusterRoleBinding", NotImplemented),
+    ("rbac.authorization", "Role", NotImplemented),
+    ("rbac.authorization", "RoleBinding", NotImplemented),
     ("scheduling", "PriorityClass", Server),
     ("storage", "CSIDriver", Controllers),
     ("storage", "CSINode", Scheduler),
@@ -90,8 +90,8 @@ pub fn actor(kind: &Kind) -> Option<Actor> {
 }
 
 /// What a writer of an object of `kind` has to know, in one sentence: that nobody acts on it.
-pub fn notice(kind: &Kind) -> Option<String> {
-    let inert = actor(kind) == Some(Nobody);
+pub fn stored_only_warning(kind: &Kind) -> Option<String> {
+    let inert = actor(kind) == Some(NotImplemented);
     inert.then(|| {
         format!(
             "{} {} is only stored: no program of this release acts on it",
@@ -124,7 +124,9 @@ mod tests {
     #[test]
     fn only_what_nobody_acts_on_has_a_notice() {
         let engine = Engine::new(Names::new(Profile::Kubernetes));
-        let of = |version: &str, kind: &str| notice(engine.kind_of(version, kind).expect(kind));
+        let of = |version: &str, kind: &str| {
+            stored_only_warning(engine.kind_of(version, kind).expect(kind))
+        };
         let job = of("batch/v1", "Job").expect("a notice");
         assert_eq!(job, "batch/v1 Job is only stored: no program of this release acts on it");
         assert!(of("networking.k8s.io/v1", "NetworkPolicy").is_some());

@@ -61,7 +61,7 @@ impl Conform<'_> {
             return Ok(None);
         }
         let value = self.value(&field.ty, value, path)?;
-        Ok((value != Value::Null && field.keeps(&value)).then_some(value))
+        Ok((value != Value::Null && field.is_stored(&value)).then_some(value))
     }
 
     fn value(&mut self, ty: &Type, value: Value, path: &Path<'_>) -> Result<Value, TypeError> {

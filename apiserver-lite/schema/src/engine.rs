@@ -147,7 +147,11 @@ impl Engine {
         for (short_group, version, kind, message) in kinds {
             let Some(&root) = roots.get(&message) else { continue };
             let api_version = names.api_version(short_group, version);
-            let head = if message.get().is_kind { head(kind, &api_version) } else { String::new() };
+            let type_meta_json = if message.get().is_kind {
+                type_meta_json(kind, &api_version)
+            } else {
+                String::new()
+            };
             let at = engine.kinds.len();
             let resource = schema::resource_of_kind(short_group, version, kind);
             engine.by_kind.insert((short_group, version, kind), at);
@@ -163,7 +167,7 @@ impl Engine {
                 resource,
                 shapes: Arc::clone(&shapes),
                 root,
-                head,
+                type_meta_json,
             }));
         }
         engine
@@ -256,7 +260,7 @@ impl Engine {
     ) -> Result<Decoded, DecodeError> {
         let shape = document.shape();
         let Value::Map(mut map) = document else { return Err(DecodeError::NotAnObject(shape)) };
-        if !kind.head.is_empty() {
+        if !kind.type_meta_json.is_empty() {
             let text = |value: Option<Value>| match value {
                 Some(Value::String(text)) => text,
                 _ => String::new(),
@@ -303,7 +307,7 @@ impl Engine {
     pub fn encode_json(&self, object: &Object) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         let kind = &object.kind;
-        write_object(&mut out, &kind.shapes, kind.root, &object.fields, &kind.head);
+        write_object(&mut out, &kind.shapes, kind.root, &object.fields, &kind.type_meta_json);
         out
     }
 
@@ -319,7 +323,7 @@ impl Engine {
         let kind = &object.kind;
         let mut raw = Vec::with_capacity(512);
         encode_message(&mut raw, &kind.shapes, kind.root, &object.fields);
-        if kind.head.is_empty() {
+        if kind.type_meta_json.is_empty() {
             return envelope("", "", &raw);
         }
         envelope(&kind.api_version, kind.kind, &raw)
@@ -339,7 +343,7 @@ impl Engine {
     /// The object as a JSON tree, `apiVersion` and `kind` included, zero values not filled in.
     pub fn document(&self, object: &Object) -> Value {
         let mut map = object.fields.clone();
-        if !object.kind.head.is_empty() {
+        if !object.kind.type_meta_json.is_empty() {
             map.insert("kind", object.kind.kind);
             map.insert("apiVersion", object.kind.api_version.as_str());
         }
@@ -403,7 +407,7 @@ impl Engine {
 }
 
 /// `"kind":"…","apiVersion":"…"`.
-fn head(kind: &str, api_version: &str) -> String {
+fn type_meta_json(kind: &str, api_version: &str) -> String {
     let mut out = b"\"kind\":".to_vec();
     write_json_string(&mut out, kind);
     out.extend_from_slice(b",\"apiVersion\":");

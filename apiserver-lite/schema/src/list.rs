@@ -38,16 +38,16 @@ pub fn list_json<'a>(
             out.push(b',');
         }
         out.push(b'{');
-        out.extend_from_slice(after_head(kind, item));
+        out.extend_from_slice(without_type_meta(kind, item));
     }
     out.extend_from_slice(b"]}");
     out
 }
 
 /// What follows `{"kind":…,"apiVersion":…,` in an encoded object.
-fn after_head<'a>(kind: &Kind, object: &'a [u8]) -> &'a [u8] {
+fn without_type_meta<'a>(kind: &Kind, object: &'a [u8]) -> &'a [u8] {
     let body = object.strip_prefix(b"{").unwrap_or(object);
-    match body.strip_prefix(kind.head.as_bytes()) {
+    match body.strip_prefix(kind.type_meta_json.as_bytes()) {
         Some(rest) => rest.strip_prefix(b",").unwrap_or(rest),
         None => body,
     }

@@ -26,7 +26,7 @@ pub struct Kind {
     pub(crate) shapes: Arc<Shapes>,
     pub(crate) root: ShapeId,
     /// `"kind":"…","apiVersion":"…"`, what JSON objects of this kind start with; empty for messages without the two.
-    pub(crate) head: String,
+    pub(crate) type_meta_json: String,
 }
 
 impl Kind {

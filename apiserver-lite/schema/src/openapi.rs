@@ -16,9 +16,9 @@ mod schemas;
 #[cfg(test)]
 mod tests;
 
-/// The edition of a document: they differ in where things stand.
+/// The version of a document: they differ in where things stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Edition {
+enum OpenApiVersion {
     /// Swagger 2.0: one document for everything.
     V2,
     /// OpenAPI 3.0: one document for each group version.
@@ -42,12 +42,12 @@ pub fn v3_index(engine: &Engine) -> Vec<u8> {
 /// The v3 document of one path of the index; `None` when there is no such group version.
 pub fn v3_document(engine: &Engine, path: &str) -> Option<Vec<u8>> {
     let operations =
-        operations::paths(engine, Edition::V3, |api_version| api_path(api_version) == path);
+        operations::paths(engine, OpenApiVersion::V3, |api_version| api_path(api_version) == path);
     if operations.is_empty() {
         return None;
     }
     let kinds = engine.kinds().iter().filter(|kind| api_path(&kind.api_version) == path);
-    let schemas = schemas::definitions(engine, Edition::V3, kinds);
+    let schemas = schemas::definitions(engine, OpenApiVersion::V3, kinds);
     let document = Map::from_iter([
         ("openapi", Value::from("3.0.0")),
         ("info", info()),
@@ -72,8 +72,11 @@ fn v2(engine: &Engine) -> Map {
     Map::from_iter([
         ("swagger", Value::from("2.0")),
         ("info", info()),
-        ("paths", Value::Map(operations::paths(engine, Edition::V2, |_| true))),
-        ("definitions", Value::Map(schemas::definitions(engine, Edition::V2, engine.kinds()))),
+        ("paths", Value::Map(operations::paths(engine, OpenApiVersion::V2, |_| true))),
+        (
+            "definitions",
+            Value::Map(schemas::definitions(engine, OpenApiVersion::V2, engine.kinds())),
+        ),
     ])
 }
 

@@ -102,9 +102,9 @@ fn selectors_tables_and_lists() {
     });
     check("a table with labels", |size| {
         let pod = read(&engine, size);
-        let form = table::Form {
+        let form = table::TableOptions {
             api_version: "meta/v1",
-            columns: table::Columns::Shown,
+            columns: table::ColumnDefinitions::Included,
             include: table::Include::Metadata,
             now: 0,
         };

@@ -150,7 +150,7 @@ impl Type {
 
 impl Field {
     /// Whether `value` is worth an entry in a tree: a plain field at zero is the same as none.
-    pub(crate) fn keeps(&self, value: &Value) -> bool {
+    pub(crate) fn is_stored(&self, value: &Value) -> bool {
         if self.presence == Presence::Optional {
             return true;
         }

@@ -26,11 +26,11 @@ pub use text::human_duration;
 
 /// What a table looks like.
 #[derive(Clone, Copy, Debug)]
-pub struct Form<'a> {
+pub struct TableOptions<'a> {
     /// `apiVersion` of the table: `v1` or `v1beta1` of the group `meta`.
     pub api_version: &'a str,
     /// Whether the columns are described.
-    pub columns: Columns,
+    pub columns: ColumnDefinitions,
     /// What each row says about its object besides its cells.
     pub include: Include,
     /// Seconds since the Unix epoch: ages count from here.
@@ -39,11 +39,11 @@ pub struct Form<'a> {
 
 /// Whether a table describes its columns. In a watch only the first one does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Columns {
+pub enum ColumnDefinitions {
     /// They are described.
-    Shown,
+    Included,
     /// They are left out.
-    Left,
+    Omitted,
 }
 
 /// What a row says about its object (the query parameter `includeObject`).
@@ -58,7 +58,7 @@ pub enum Include {
 }
 
 impl Include {
-    /// The form that the query parameter asks for; metadata when it says nothing.
+    /// The options that the query parameter asks for; metadata when it says nothing.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "" | "Metadata" => Some(Include::Metadata),
@@ -78,7 +78,7 @@ const DEFAULT_COLUMNS: &[Column] = &[
 /// A `Table` of objects of `kind`, as JSON.
 pub fn encode<'a>(
     engine: &Engine,
-    form: Form<'_>,
+    options: TableOptions<'_>,
     kind: &Kind,
     meta: &ListMeta,
     objects: impl IntoIterator<Item = &'a Object>,
@@ -87,20 +87,20 @@ pub fn encode<'a>(
     let columns = if own.is_empty() { DEFAULT_COLUMNS } else { own };
     let mut out = Vec::with_capacity(1024);
     out.extend_from_slice(b"{\"kind\":\"Table\",\"apiVersion\":");
-    write_json_string(&mut out, form.api_version);
+    write_json_string(&mut out, options.api_version);
     out.extend_from_slice(b",\"metadata\":");
     write_list_meta(&mut out, meta);
     out.extend_from_slice(b",\"columnDefinitions\":");
-    match form.columns {
-        Columns::Shown => write_columns(&mut out, columns),
-        Columns::Left => out.extend_from_slice(b"null"),
+    match options.columns {
+        ColumnDefinitions::Included => write_columns(&mut out, columns),
+        ColumnDefinitions::Omitted => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b",\"rows\":[");
     for (at, object) in objects.into_iter().enumerate() {
         if at > 0 {
             out.push(b',');
         }
-        write_row(&mut out, engine, form, columns, object);
+        write_row(&mut out, engine, options, columns, object);
     }
     out.extend_from_slice(b"]}");
     out
@@ -130,11 +130,11 @@ fn write_columns(out: &mut Vec<u8>, columns: &[Column]) {
 fn write_row(
     out: &mut Vec<u8>,
     engine: &Engine,
-    form: Form<'_>,
+    options: TableOptions<'_>,
     columns: &[Column],
     object: &Object,
 ) {
-    let cells = row(engine.names(), object, form.now);
+    let cells = row(engine.names(), object, options.now);
     out.extend_from_slice(b"{\"cells\":[");
     for (at, column) in columns.iter().enumerate() {
         if at > 0 {
@@ -144,7 +144,7 @@ fn write_row(
     }
     out.push(b']');
     write_conditions(out, object);
-    match form.include {
+    match options.include {
         Include::None => {}
         Include::Metadata => {
             out.extend_from_slice(b",\"object\":");

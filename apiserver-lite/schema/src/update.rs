@@ -57,7 +57,7 @@ pub fn counts_generations(object: &Object) -> bool {
 }
 
 /// Kinds whose `status` only the status subresource writes.
-fn status_apart(object: &Object) -> bool {
+fn has_status_subresource(object: &Object) -> bool {
     object.kind.resource.is_some_and(|resource| resource.subresource("status").is_some())
 }
 
@@ -79,7 +79,7 @@ pub fn merge_for_update(old: &Object, request: &Object, subresource: Subresource
     let annotated = old.kind.is("apps", "Deployment")
         && subresource == Subresource::Main
         && annotations(old) != annotations(&new);
-    if counts_generations(old) && (annotated || desired_changed(old, &new)) {
+    if counts_generations(old) && (annotated || spec_changed(old, &new)) {
         new.set_generation(old.generation().saturating_add(1));
     }
     new
@@ -88,7 +88,7 @@ pub fn merge_for_update(old: &Object, request: &Object, subresource: Subresource
 /// Prepares an object for its creation, after defaults and once it has its name and uid: no status yet, and the first
 /// generation. A node brings its status along: it registers itself.
 pub fn prepare_for_create(object: &mut Object) {
-    if status_apart(object) && !object.kind.is("", "Node") {
+    if has_status_subresource(object) && !object.kind.is("", "Node") {
         object.fields.remove("status");
     }
     if object.kind.is("batch", "Job") {
@@ -126,7 +126,7 @@ fn select_own_pods(job: &mut Object) {
 
 fn main_update(old: &Object, request: &Object) -> Object {
     let mut new = request.clone();
-    if status_apart(old) {
+    if has_status_subresource(old) {
         copy(&old.fields, &mut new.fields, "status");
     }
     if old.kind.is("certificates", "CertificateSigningRequest") {
@@ -222,7 +222,7 @@ fn annotations(object: &Object) -> Option<&Value> {
     object.metadata()?.get("annotations")
 }
 
-fn desired_changed(old: &Object, new: &Object) -> bool {
+fn spec_changed(old: &Object, new: &Object) -> bool {
     let desired = |object: &Object| -> Vec<(String, Value)> {
         let fields = object.fields.iter().filter(|(key, _)| !matches!(*key, "metadata" | "status"));
         fields.map(|(key, value)| (key.to_owned(), value.clone())).collect()

@@ -39,9 +39,9 @@ fn use_object(mut object: Object) {
     ENGINE.default(&mut object);
     let _ = ENGINE.validate_create(&object);
     let _ = ENGINE.validate_update(&object, &object, apiserver_schema::update::Subresource::Main);
-    let form = table::Form {
+    let form = table::TableOptions {
         api_version: "meta/v1",
-        columns: table::Columns::Shown,
+        columns: table::ColumnDefinitions::Included,
         include: table::Include::Metadata,
         now: 0,
     };

@@ -46,9 +46,9 @@ fn use_object(engine: &Engine, old: &Object, mut new: Object, patch: &[u8]) {
         let _ = engine.patch(old, kind, patch, Strictness::Warn);
     }
     for now in [0, 1_800_000_000, i64::MAX] {
-        let form = table::Form {
+        let form = table::TableOptions {
             api_version: "meta/v1",
-            columns: table::Columns::Shown,
+            columns: table::ColumnDefinitions::Included,
             include: table::Include::Metadata,
             now,
         };

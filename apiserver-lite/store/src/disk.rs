@@ -50,12 +50,12 @@ pub struct Log {
     segment_len_max: u64,
     first: Revision,
     acknowledged: Option<Acknowledged>,
-    closed: mpsc::SyncSender<Closed>,
+    closed: mpsc::SyncSender<ClosedSegment>,
     checkpointer: Option<thread::JoinHandle<()>>,
 }
 
 /// A segment that is no longer written.
-struct Closed {
+struct ClosedSegment {
     first: Revision,
     /// Its last revision.
     last: Revision,
@@ -116,8 +116,11 @@ impl Disk {
             segments.iter().skip(1).map(|(first, _)| *first).chain([first]).collect();
         for ((first, path), next) in segments.into_iter().zip(next_firsts) {
             // The channel has room for all of them.
-            let _ =
-                closed.try_send(Closed { first, last: Revision(next.0.saturating_sub(1)), path });
+            let _ = closed.try_send(ClosedSegment {
+                first,
+                last: Revision(next.0.saturating_sub(1)),
+                path,
+            });
         }
         let identity = identity.clone();
         let checkpoint = ReopeningCheckpoint { path: file, identity, checkpoint: Some(checkpoint) };
@@ -193,7 +196,7 @@ impl Log {
         let closed = std::mem::replace(&mut self.segment, next);
         // Waits when the checkpointer is far behind. If its thread has ended, the segment is folded at the next start.
         let last = Revision(first.0.saturating_sub(1));
-        let _ = self.closed.send(Closed { first: self.first, last, path: closed.path });
+        let _ = self.closed.send(ClosedSegment { first: self.first, last, path: closed.path });
         self.first = first;
         Ok(())
     }
@@ -245,11 +248,11 @@ fn read_directory(
 /// Folds closed segments into the checkpoint until the log is dropped.
 fn spawn_checkpointer(
     mut checkpoint: ReopeningCheckpoint,
-    closed: mpsc::Receiver<Closed>,
+    closed: mpsc::Receiver<ClosedSegment>,
 ) -> io::Result<thread::JoinHandle<()>> {
     let thread = thread::Builder::new().name("store-checkpoint".into());
     thread.spawn(move || {
-        let mut waiting: Vec<Closed> = Vec::new();
+        let mut waiting: Vec<ClosedSegment> = Vec::new();
         while let Ok(segment) = closed.recv() {
             waiting.push(segment);
             // Segments are folded in order: one that fails blocks those after it until the next attempt.
@@ -296,7 +299,10 @@ impl ReopeningCheckpoint {
 }
 
 /// Folds a closed segment into the checkpoint, then removes its file.
-fn fold(checkpoint: &Checkpoint, Closed { first, last, path }: &Closed) -> Result<(), FoldError> {
+fn fold(
+    checkpoint: &Checkpoint,
+    ClosedSegment { first, last, path }: &ClosedSegment,
+) -> Result<(), FoldError> {
     let contained = checkpoint.revision().map_err(Box::new)?;
     if contained < *last {
         let net = read_closed(path, *first, *last)?;

@@ -8,7 +8,7 @@ use crate::{
     Entry, Event, EventKind, OpenError, Record, RestoreError, Retention, Stamp,
     disk::DiskContent,
     log::Change,
-    state::{LoadedRecords, State},
+    state::{LoadedRecords, StoreState},
 };
 
 /// Most events of before the opening that can be watched again, so that clients of a restarted server go on
@@ -16,14 +16,14 @@ use crate::{
 const HISTORY_LEN_MAX: usize = 4096;
 
 /// What the store's user does to each record that has been restored.
-type Prepare<'a, T> = &'a dyn Fn(&T) -> Result<(), RestoreError>;
+type PrepareRecord<'a, T> = &'a dyn Fn(&T) -> Result<(), RestoreError>;
 
 /// Restores the records: the checkpoint's, the log's on top, the last changes as history.
 pub fn replay<T: Record>(
     found: DiskContent,
     retention: Retention,
-    prepare: Prepare<'_, T>,
-) -> Result<State<T>, OpenError> {
+    prepare: PrepareRecord<'_, T>,
+) -> Result<StoreState<T>, OpenError> {
     let DiskContent { mut revision, mut stored, changes } = found;
     let recent = changes.len().saturating_sub(HISTORY_LEN_MAX.min(retention.events_max));
     let mut changes = changes.into_iter();
@@ -39,7 +39,7 @@ pub fn replay<T: Record>(
         let record = restore_record(&key, value, stamp, prepare)?;
         entries.push(Entry { key, stamp, record });
     }
-    let mut state = State::new(LoadedRecords { revision, entries }, retention);
+    let mut state = StoreState::new(LoadedRecords { revision, entries }, retention);
     for change in changes {
         let len = change.value.as_ref().map_or(0, Bytes::len);
         let event = replay_change(&state, change, prepare)?;
@@ -50,9 +50,9 @@ pub fn replay<T: Record>(
 
 /// The event that the change was.
 fn replay_change<T: Record>(
-    state: &State<T>,
+    state: &StoreState<T>,
     change: Change,
-    prepare: Prepare<'_, T>,
+    prepare: PrepareRecord<'_, T>,
 ) -> Result<Event<T>, OpenError> {
     let Change { key, stamp, value } = change;
     let previous = state.current(&key);
@@ -78,7 +78,7 @@ fn restore_record<T: Record>(
     key: &str,
     value: Bytes,
     stamp: Stamp,
-    prepare: Prepare<'_, T>,
+    prepare: PrepareRecord<'_, T>,
 ) -> Result<Arc<T>, OpenError> {
     let restored = T::restore(key, value, stamp).and_then(|record| {
         prepare(&record)?;

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use crate::{Record, Revision, Stamp, state::Shared};
+use crate::{Record, Revision, Stamp, state::SharedState};
 
 /// The store as it was at one revision. Cheap to make and to keep: it holds no data, so its revision
 /// can be compacted away under it, which its reads then say.
 pub struct Snapshot<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedState<T>>,
     revision: Revision,
 }
 
 impl<T: Record> Snapshot<T> {
-    pub(crate) fn new(shared: Arc<Shared<T>>, revision: Revision) -> Self {
+    pub(crate) fn new(shared: Arc<SharedState<T>>, revision: Revision) -> Self {
         Self { shared, revision }
     }
 

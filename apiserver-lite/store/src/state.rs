@@ -18,24 +18,24 @@ use crate::{
 
 /// The state behind its lock. Writers hold it for the length of a publication, readers for one read;
 /// nobody holds it over IO or an await.
-pub struct Shared<T>(RwLock<State<T>>);
+pub struct SharedState<T>(RwLock<StoreState<T>>);
 
-impl<T> Shared<T> {
-    pub fn new(state: State<T>) -> Self {
+impl<T> SharedState<T> {
+    pub fn new(state: StoreState<T>) -> Self {
         Self(RwLock::new(state))
     }
 
-    pub fn read(&self) -> RwLockReadGuard<'_, State<T>> {
+    pub fn read(&self) -> RwLockReadGuard<'_, StoreState<T>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn write(&self) -> RwLockWriteGuard<'_, State<T>> {
+    pub fn write(&self) -> RwLockWriteGuard<'_, StoreState<T>> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Versions by key, and the events since `oldest`.
-pub struct State<T> {
+pub struct StoreState<T> {
     keys: BTreeMap<Arc<str>, Versions<T>>,
     /// Events of the revisions `oldest + 1 ..= revision`, one each, in order.
     ring: VecDeque<HistoryEntry<T>>,
@@ -71,7 +71,7 @@ struct Version<T> {
     record: Option<Arc<T>>,
 }
 
-impl<T> State<T> {
+impl<T> StoreState<T> {
     pub fn new(loaded: LoadedRecords<T>, retention: Retention) -> Self {
         let keys = loaded.entries.into_iter().map(|entry| {
             let newest = Version { stamp: entry.stamp, record: Some(entry.record) };

@@ -13,14 +13,14 @@ use crate::{
     StoreConfig, Watch, WatchError, Write, WriteError,
     disk::Disk,
     replay::replay,
-    state::{Shared, State},
-    writer::{Request, Writer},
+    state::{SharedState, StoreState},
+    writer::{Writer, WriterRequest},
 };
 
 /// An open store. Cheap to clone; the last clone to be dropped closes it.
 pub struct Store<T: Record> {
-    shared: Arc<Shared<T>>,
-    queue: mpsc::Sender<Request<T>>,
+    shared: Arc<SharedState<T>>,
+    queue: mpsc::Sender<WriterRequest<T>>,
     committed: wake::Receiver<Revision>,
     health: wake::Receiver<Health>,
     revision_times: Arc<Mutex<RevisionTimes>>,
@@ -74,14 +74,14 @@ impl<T: Record> Store<T> {
     /// Starts the writer over what has been read.
     pub(crate) fn start(
         disk: Disk,
-        state: State<T>,
+        state: StoreState<T>,
         bounds: Bounds,
         history: Duration,
     ) -> Result<Self, OpenError> {
         let (committed_to, committed) = wake::channel(state.revision());
         let (health_to, health) = wake::channel(Health::Serving);
         let (queue, requests) = mpsc::channel(bounds.queue_len_max.max(1));
-        let shared = Arc::new(Shared::new(state));
+        let shared = Arc::new(SharedState::new(state));
         Writer::new(disk, shared.clone(), bounds, committed_to, health_to)
             .spawn(requests)
             .map_err(OpenError::Thread)?;
@@ -102,7 +102,7 @@ impl<T: Record> Store<T> {
     /// See [`WriteError`]; the store never retries.
     pub async fn write(&self, write: Write<T>) -> Result<CommittedWrite<T>, WriteError<T>> {
         let (answer, answered) = oneshot::channel();
-        let request = Request::Write(write, answer);
+        let request = WriterRequest::Write(write, answer);
         self.queue.send(request).await.map_err(|_| WriteError::Closed)?;
         answered.await.unwrap_or(Err(WriteError::Closed))
     }
@@ -182,7 +182,7 @@ impl<T: Record> Store<T> {
     pub async fn close(&self) {
         let (answer, closed) = oneshot::channel();
         // Both fail only if it is already closed, or is being closed by somebody else.
-        if self.queue.send(Request::Close(answer)).await.is_ok() {
+        if self.queue.send(WriterRequest::Close(answer)).await.is_ok() {
             let _ = closed.await;
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-use crate::{Compacted, Health, Revision, Stamp, state::Shared};
+use crate::{Compacted, Health, Revision, Stamp, state::SharedState};
 
 /// One committed write, as watchers see it.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub enum EventKind {
 /// A cursor into the shared log of events. Costs no memory per event; a watch that reads so slowly that
 /// its place is compacted away ends with [`Lagged`]. Only what it follows wakes it up.
 pub struct Watch<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedState<T>>,
     watcher: Arc<Watcher>,
     seen: Revision,
     /// Ends with the writer.
@@ -61,7 +61,7 @@ const BATCH_LEN_MAX: usize = 256;
 
 impl<T> Watch<T> {
     pub(crate) fn new(
-        shared: Arc<Shared<T>>,
+        shared: Arc<SharedState<T>>,
         prefix: String,
         after: Revision,
         writer: tokio::sync::watch::Receiver<Health>,

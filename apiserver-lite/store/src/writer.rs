@@ -17,11 +17,11 @@ use crate::{
     Write, WriteError,
     disk::{CommitError, Disk},
     log::Change,
-    state::Shared,
+    state::SharedState,
 };
 
 /// A request to the writer thread, with the channel for its result.
-pub enum Request<T: Record> {
+pub enum WriterRequest<T: Record> {
     /// Commits a write.
     Write(Write<T>, oneshot::Sender<WriteResult<T>>),
     /// Ends the thread after the requests queued before this one.
@@ -32,7 +32,7 @@ pub type WriteResult<T> = Result<CommittedWrite<T>, WriteError<T>>;
 
 pub struct Writer<T: Record> {
     disk: Disk,
-    shared: Arc<Shared<T>>,
+    shared: Arc<SharedState<T>>,
     bounds: Bounds,
     committed: watch::Sender<Revision>,
     health: watch::Sender<Health>,
@@ -41,7 +41,7 @@ pub struct Writer<T: Record> {
 impl<T: Record> Writer<T> {
     pub fn new(
         disk: Disk,
-        shared: Arc<Shared<T>>,
+        shared: Arc<SharedState<T>>,
         bounds: Bounds,
         committed: watch::Sender<Revision>,
         health: watch::Sender<Health>,
@@ -50,7 +50,7 @@ impl<T: Record> Writer<T> {
     }
 
     /// Runs until it is asked to close, or every sender of `requests` is gone and the queue is empty.
-    pub fn spawn(mut self, mut requests: mpsc::Receiver<Request<T>>) -> io::Result<()> {
+    pub fn spawn(mut self, mut requests: mpsc::Receiver<WriterRequest<T>>) -> io::Result<()> {
         let thread = thread::Builder::new().name("store-writer".into());
         thread.spawn(move || {
             let mut closer = None;
@@ -60,8 +60,8 @@ impl<T: Record> Writer<T> {
                 let mut writes = Vec::with_capacity(waiting.len());
                 for request in waiting.drain(..) {
                     match request {
-                        Request::Write(write, answer) => writes.push((write, answer)),
-                        Request::Close(answer) => closer = Some(answer),
+                        WriterRequest::Write(write, answer) => writes.push((write, answer)),
+                        WriterRequest::Close(answer) => closer = Some(answer),
                     }
                 }
                 self.run_batch(writes);
@@ -183,7 +183,7 @@ fn committed_write<T>(event: &Event<T>) -> CommittedWrite<T> {
 
 /// Writes decided but not yet durable, in order; later ones are decided on top of earlier ones.
 struct Batch<'a, T: Record> {
-    shared: &'a Shared<T>,
+    shared: &'a SharedState<T>,
     bounds: Bounds,
     revision: Revision,
     /// The pending versions of the keys written so far; `None` for deleted.
@@ -193,7 +193,7 @@ struct Batch<'a, T: Record> {
 }
 
 impl<'a, T: Record> Batch<'a, T> {
-    fn new(shared: &'a Shared<T>, bounds: Bounds) -> Self {
+    fn new(shared: &'a SharedState<T>, bounds: Bounds) -> Self {
         let revision = shared.read().revision();
         Self {
             shared,

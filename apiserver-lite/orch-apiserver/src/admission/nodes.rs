@@ -20,9 +20,9 @@ pub fn admit(
         annotations.is_some_and(|annotations| annotations.contains(&key))
     };
     let is_own = match old {
-        Some(old) => belongs(old, node),
-        None if object.kind.is("", "Pod") => belongs(object, node) && is_mirror(object),
-        None => belongs(object, node),
+        Some(old) => belongs_to_node(old, node),
+        None if object.kind.is("", "Pod") => belongs_to_node(object, node) && is_mirror(object),
+        None => belongs_to_node(object, node),
     };
     if is_own { Ok(()) } else { Err(refusal(call)) }
 }
@@ -34,7 +34,7 @@ pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let object = stored.object();
     let is_own = match object.kind.is("certificates", "CertificateSigningRequest") {
         true => object.str_at(&["spec", "username"]) == call.user.name,
-        false => belongs(object, node),
+        false => belongs_to_node(object, node),
     };
     if is_own { Ok(()) } else { Err(refusal(call)) }
 }
@@ -46,7 +46,7 @@ fn kubelet<'a>(call: &RequestContext<'a>) -> Option<&'a str> {
         .then(|| user.name.strip_prefix(NODE_USER_PREFIX).unwrap_or_default())
 }
 
-fn belongs(object: &Object, node: &str) -> bool {
+fn belongs_to_node(object: &Object, node: &str) -> bool {
     let kind = &object.kind;
     if kind.is("", "Pod") {
         return !node.is_empty() && object.str_at(&["spec", "nodeName"]) == node;

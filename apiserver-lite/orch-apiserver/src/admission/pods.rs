@@ -11,17 +11,17 @@ use crate::status::{ApiError, FieldProblem};
 use crate::verbs::{RequestContext, about_kind};
 
 /// Seconds that a pod stays on a node that is not ready or not reachable.
-const NODE_TROUBLE_SECS: i64 = 300;
+const DEFAULT_TOLERATION_SECS: i64 = 300;
 
 /// Completes and checks a new pod.
 pub fn admit_create(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     check_privileged(call, pod)?;
     set_priority(call, pod)?;
-    tolerate_trouble(call.server.names, pod);
+    add_default_tolerations(call.server.names, pod);
     Ok(())
 }
 
-fn tolerate_trouble(names: &Names, pod: &mut Object) {
+fn add_default_tolerations(names: &Names, pod: &mut Object) {
     for condition in ["not-ready", "unreachable"] {
         tolerate(pod.fields.map_or_insert("spec"), &names.sub_label("node", condition));
     }
@@ -29,7 +29,7 @@ fn tolerate_trouble(names: &Names, pod: &mut Object) {
 
 /// Keeps what admission decided at creation, which an update need not repeat.
 pub fn admit_update(names: &Names, pod: &mut Object, old: &Object) {
-    tolerate_trouble(names, pod);
+    add_default_tolerations(names, pod);
     let Some(before) = old.spec() else { return };
     let spec = pod.fields.map_or_insert("spec");
     for field in ["priority", "preemptionPolicy"] {
@@ -130,7 +130,7 @@ fn tolerate(spec: &mut Map, key: &str) {
         ("key", Value::from(key)),
         ("operator", Value::from("Exists")),
         ("effect", Value::from("NoExecute")),
-        ("tolerationSeconds", Value::from(NODE_TROUBLE_SECS)),
+        ("tolerationSeconds", Value::from(DEFAULT_TOLERATION_SECS)),
     ]
     .into_iter()
     .collect();

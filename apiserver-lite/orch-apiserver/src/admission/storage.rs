@@ -15,10 +15,10 @@ pub fn admit_create(call: &RequestContext<'_>, object: &mut Object) {
     let names = call.server.names;
     match (object.kind.short_group, object.kind.kind) {
         ("", "PersistentVolumeClaim") => {
-            protect(object, &names.label("pvc-protection"));
-            give_class(call, object);
+            add_finalizer(object, &names.label("pvc-protection"));
+            set_default_class(call, object);
         }
-        ("", "PersistentVolume") => protect(object, &names.label("pv-protection")),
+        ("", "PersistentVolume") => add_finalizer(object, &names.label("pv-protection")),
         _ => {}
     }
 }
@@ -53,7 +53,7 @@ fn requested(claim: &Object) -> Quantity {
     claim.str_at(&["spec", "resources", "requests", "storage"]).parse().unwrap_or(Quantity::ZERO)
 }
 
-fn protect(object: &mut Object, finalizer: &str) {
+fn add_finalizer(object: &mut Object, finalizer: &str) {
     if object.finalizers().any(|other| other == finalizer) {
         return;
     }
@@ -70,7 +70,7 @@ fn class_of(names: &Names, claim: &Object) -> Option<String> {
     annotated.or(said.map(str::to_owned))
 }
 
-fn give_class(call: &RequestContext<'_>, claim: &mut Object) {
+fn set_default_class(call: &RequestContext<'_>, claim: &mut Object) {
     if class_of(call.server.names, claim).is_some() {
         return;
     }

@@ -7,7 +7,7 @@ use proto_api::Time;
 use proto_api::names::Names;
 
 use super::user::User;
-use crate::record::Stored;
+use crate::record::StoredObject;
 use crate::server::{Server, now};
 
 const ID_LEN: usize = 6;
@@ -15,12 +15,12 @@ const SECRET_LEN: usize = 16;
 /// Everybody who shows such a token, and what further groups begin with.
 const GROUP: &str = "system:bootstrappers";
 
-/// The user that a token belongs to, if it is one that counts now.
+/// The user that a token belongs to, if it is one that valid now.
 pub fn user_of(server: &Server, token: &str) -> Option<User> {
     let (id, secret) = parts(token)?;
     let namespace = server.names.system_namespace();
     let record = server.find_in("", "secrets", namespace, &format!("bootstrap-token-{id}"))?;
-    let found = Found::of(&record, server.names);
+    let found = TokenSecret::from_secret(&record, server.names);
     found.user(id, secret, now().unix_timestamp())
 }
 
@@ -34,9 +34,9 @@ fn parts(token: &str) -> Option<(&str, &str)> {
 
 /// What a Secret says of a token.
 #[derive(Debug, Default)]
-struct Found {
-    of_type: bool,
-    going: bool,
+struct TokenSecret {
+    type_matches: bool,
+    deleted: bool,
     id: String,
     secret: String,
     authenticates: String,
@@ -44,8 +44,8 @@ struct Found {
     groups: String,
 }
 
-impl Found {
-    fn of(record: &Stored, names: &Names) -> Self {
+impl TokenSecret {
+    fn from_secret(record: &StoredObject, names: &Names) -> Self {
         let object = record.object();
         let data = |key: &str| {
             let encoded = object.fields.str_at(&["data", key]);
@@ -53,8 +53,8 @@ impl Found {
         };
         let text = |key: &str| data(key).unwrap_or_default();
         Self {
-            of_type: object.fields.str("type") == names.sub_label("bootstrap", "token"),
-            going: object.deletion_timestamp().is_some(),
+            type_matches: object.fields.str("type") == names.sub_label("bootstrap", "token"),
+            deleted: object.deletion_timestamp().is_some(),
             id: text("token-id"),
             secret: text("token-secret"),
             authenticates: text("usage-bootstrap-authentication"),
@@ -64,13 +64,13 @@ impl Found {
     }
 
     fn user(&self, id: &str, secret: &str, now_unix: i64) -> Option<User> {
-        let counts = self.of_type
-            && !self.going
+        let valid = self.type_matches
+            && !self.deleted
             && self.id == id
-            && same(self.secret.as_bytes(), secret.as_bytes())
+            && constant_time_eq(self.secret.as_bytes(), secret.as_bytes())
             && self.authenticates == "true"
-            && self.lasts(now_unix);
-        if !counts {
+            && self.is_unexpired(now_unix);
+        if !valid {
             return None;
         }
         let extra = self.groups.split(',').map(str::trim).filter(|group| !group.is_empty());
@@ -85,7 +85,7 @@ impl Found {
         Some(User { name, groups, ..User::default() }.authenticated())
     }
 
-    fn lasts(&self, now_unix: i64) -> bool {
+    fn is_unexpired(&self, now_unix: i64) -> bool {
         match self.expiration.as_str() {
             "" => true,
             text => {
@@ -108,7 +108,7 @@ fn is_group(group: &str) -> bool {
 }
 
 /// Compares without telling by its duration where two texts differ.
-fn same(a: &[u8], b: &[u8]) -> bool {
+fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
@@ -116,14 +116,14 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn found() -> Found {
-        Found {
-            of_type: true,
+    fn found() -> TokenSecret {
+        TokenSecret {
+            type_matches: true,
             id: "abcdef".into(),
             secret: "0123456789abcdef".into(),
             authenticates: "true".into(),
             groups: "system:bootstrappers:workers, system:bootstrappers:zone-1".into(),
-            ..Found::default()
+            ..TokenSecret::default()
         }
     }
 
@@ -146,20 +146,20 @@ mod tests {
             "system:authenticated",
         ];
         assert_eq!(user.groups, groups);
-        let ends = Found { expiration: "1970-01-01T00:01:40Z".into(), ..found() };
+        let ends = TokenSecret { expiration: "1970-01-01T00:01:40Z".into(), ..found() };
         assert!(ends.user("abcdef", "0123456789abcdef", 99).is_some());
     }
 
     #[test]
     fn nothing_less_counts() {
-        let ends = |text: &str| Found { expiration: text.into(), ..found() };
-        let groups = |text: &str| Found { groups: text.into(), ..found() };
+        let ends = |text: &str| TokenSecret { expiration: text.into(), ..found() };
+        let groups = |text: &str| TokenSecret { groups: text.into(), ..found() };
         for (what, found) in [
-            ("type", Found { of_type: false, ..found() }),
-            ("going", Found { going: true, ..found() }),
-            ("id", Found { id: "x".into(), ..found() }),
-            ("secret", Found { secret: "0123456789abcdee".into(), ..found() }),
-            ("usage", Found { authenticates: String::new(), ..found() }),
+            ("type", TokenSecret { type_matches: false, ..found() }),
+            ("deleted", TokenSecret { deleted: true, ..found() }),
+            ("id", TokenSecret { id: "x".into(), ..found() }),
+            ("secret", TokenSecret { secret: "0123456789abcdee".into(), ..found() }),
+            ("usage", TokenSecret { authenticates: String::new(), ..found() }),
             ("expired", ends("1970-01-01T00:01:40Z")),
             ("no time", ends("tomorrow")),
             ("a group of others", groups("system:masters")),

@@ -7,26 +7,26 @@ use super::user::User;
 
 /// What a client certificate that was shown on a connection proves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Certified {
+pub enum ClientCertificate {
     /// A user, until the certificate expires.
     User {
         /// Who.
         user: User,
         /// Second since 1970 after which it proves nothing.
-        until: i64,
+        not_after: i64,
     },
     /// Nothing, and why.
-    Nothing(String),
+    Invalid(String),
 }
 
-impl Certified {
+impl ClientCertificate {
     /// Reads the user out of a certificate that has been verified against the client authorities.
     #[must_use]
     pub fn read(der: &[u8]) -> Self {
         match read(der) {
-            Some((user, until)) => Self::User { user, until },
+            Some((user, not_after)) => Self::User { user, not_after },
             // Such a certificate names no user.
-            None => Self::Nothing("the certificate's subject has no common name".to_owned()),
+            None => Self::Invalid("the certificate's subject has no common name".to_owned()),
         }
     }
 
@@ -36,11 +36,11 @@ impl Certified {
     /// Why the certificate is not valid.
     pub fn user(&self, now: OffsetDateTime) -> Result<&User, &str> {
         match self {
-            Self::User { until, .. } if *until < now.unix_timestamp() => {
+            Self::User { not_after, .. } if *not_after < now.unix_timestamp() => {
                 Err("the certificate has expired")
             }
             Self::User { user, .. } => Ok(user),
-            Self::Nothing(reason) => Err(reason),
+            Self::Invalid(reason) => Err(reason),
         }
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_certificate_that_expires_during_a_connection_is_no_longer_valid() {
         let user = User { name: "a".to_owned(), ..User::default() };
-        let shown = Certified::User { user, until: 1000 };
+        let shown = ClientCertificate::User { user, not_after: 1000 };
         let at = |seconds| OffsetDateTime::from_unix_timestamp(seconds).unwrap();
         assert!(shown.user(at(1000)).is_ok());
         assert_eq!(shown.user(at(1001)), Err("the certificate has expired"));
@@ -80,12 +80,12 @@ mod tests {
         params.distinguished_name = rcgen::DistinguishedName::new();
         let key = rcgen::KeyPair::generate().unwrap();
         let made = params.clone().self_signed(&key).unwrap();
-        assert!(matches!(Certified::read(made.der()), Certified::Nothing(_)));
+        assert!(matches!(ClientCertificate::read(made.der()), ClientCertificate::Invalid(_)));
         params.distinguished_name.push(rcgen::DnType::CommonName, "a");
         let made = params.self_signed(&key).unwrap();
         assert!(
-            matches!(Certified::read(made.der()), Certified::User { user, .. } if user.name == "a")
+            matches!(ClientCertificate::read(made.der()), ClientCertificate::User { user, .. } if user.name == "a")
         );
-        assert!(matches!(Certified::read(b"x"), Certified::Nothing(_)));
+        assert!(matches!(ClientCertificate::read(b"x"), ClientCertificate::Invalid(_)));
     }
 }

@@ -1,10 +1,10 @@
-//! Impersonation: a request made in the name of somebody else, if its maker may.
+//! Impersonation: a request made in the name of somebody else, if its requester may.
 
 use http::HeaderMap;
 
 use super::authorize::{Attributes, Authorizer, Decision, Subject};
 use super::user::{UNAUTHENTICATED, User};
-use crate::http::decode_percent;
+use crate::request::decode_percent;
 use crate::status::{About, ApiError};
 
 const USER: &str = "impersonate-user";
@@ -12,19 +12,19 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The user in whose name the request is made: its maker, unless headers name another.
+/// The user in whose name the request is made: its requester, unless headers name another.
 ///
 /// # Errors
-/// 403 when the maker may not be somebody that the headers name, 400 when they name attributes but no user.
+/// 403 when the requester may not be somebody that the headers name, 400 when they name attributes but no user.
 pub fn effective(
     authorizer: &dyn Authorizer,
-    maker: User,
+    requester: User,
     headers: &HeaderMap,
     auth_group: &str,
 ) -> Result<User, ApiError> {
     let named = headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
     if !named {
-        return Ok(maker);
+        return Ok(requester);
     }
     let text =
         |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -42,7 +42,8 @@ pub fn effective(
             wanted.extra.entry(decode_percent(key)).or_default().push(value.to_owned());
         }
     }
-    for (group, resource, subresource, namespace, name) in asked(&wanted, auth_group) {
+    for (group, resource, subresource, namespace, name) in required_permissions(&wanted, auth_group)
+    {
         let subject = Subject::Resource {
             group: &group,
             version: "v1",
@@ -51,21 +52,21 @@ pub fn effective(
             namespace: &namespace,
             name: &name,
         };
-        let attributes = Attributes { user: &maker, verb: "impersonate", subject };
+        let attributes = Attributes { user: &requester, verb: "impersonate", subject };
         let authorization = authorizer.authorize(&attributes);
         if authorization.decision != Decision::Allow {
             let about = About { group: &group, kind: resource, name: &name };
             return Err(ApiError::forbidden(about, &attributes.denial(&authorization.reason)));
         }
     }
-    Ok(completed(wanted))
+    Ok(with_default_groups(wanted))
 }
 
 /// Group, resource, subresource, namespace and name of one permission.
 type Permission = (String, &'static str, String, String, String);
 
-/// Everything that the maker must be allowed to impersonate.
-fn asked(wanted: &User, auth_group: &str) -> Vec<Permission> {
+/// Everything that the requester must be allowed to impersonate.
+fn required_permissions(wanted: &User, auth_group: &str) -> Vec<Permission> {
     let none = String::new;
     let mut all: Vec<Permission> = Vec::new();
     all.push(match service_account(&wanted.name) {
@@ -92,7 +93,7 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
 }
 
 /// Adds the groups that follow from who the user is.
-fn completed(mut user: User) -> User {
+fn with_default_groups(mut user: User) -> User {
     if let (Some((namespace, name)), true) = (service_account(&user.name), user.groups.is_empty()) {
         user.groups = User::service_account(namespace, name).groups;
     }
@@ -111,15 +112,15 @@ mod tests {
     use crate::auth::{AlwaysDeny, Chain, MASTERS, Masters};
     use http::{HeaderName, HeaderValue};
 
-    fn ask(maker: &str, headers: &[(&'static str, &'static str)]) -> Result<User, u16> {
-        let groups = if maker == "admin" { vec![MASTERS.to_owned()] } else { Vec::new() };
-        let maker = User { name: maker.to_owned(), groups, ..User::default() };
+    fn ask(requester: &str, headers: &[(&'static str, &'static str)]) -> Result<User, u16> {
+        let groups = if requester == "admin" { vec![MASTERS.to_owned()] } else { Vec::new() };
+        let requester = User { name: requester.to_owned(), groups, ..User::default() };
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
         let chain = Chain(vec![Box::new(Masters), Box::new(AlwaysDeny)]);
-        effective(&chain, maker, &map, "authentication.orch.io").map_err(|error| error.code())
+        effective(&chain, requester, &map, "authentication.orch.io").map_err(|error| error.code())
     }
 
     #[test]

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::user::User;
 use crate::config::TokenLookup;
-use crate::record::Stored;
+use crate::record::StoredObject;
 use crate::server::{Server, now};
 use apiserver_token::{KeyError, LegacyToken, PublicKey, SigningKey, jwt};
 use proto_api::names::Names;
@@ -18,7 +18,7 @@ use proto_api::names::Names;
 /// Seconds that another machine's clock may be off.
 const CLOCK_SKEW_SECS: i64 = 10;
 /// Lives that can be asked for, in seconds.
-pub const LIFE_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
+pub const TOKEN_LIFETIME_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
 
 /// Makes and believes tokens.
 pub struct TokenIssuer {
@@ -27,7 +27,7 @@ pub struct TokenIssuer {
     issuers: Vec<String>,
     audiences: Vec<String>,
     lookup: TokenLookup,
-    life_max: Option<Duration>,
+    lifetime_max: Option<Duration>,
     /// The label domain names the claim that holds what a token is bound to.
     names: &'static Names,
 }
@@ -42,16 +42,16 @@ pub struct TokenRequest<'a> {
     /// Uid of the account.
     pub account_uid: &'a str,
     /// What else it is bound to.
-    pub bound: Option<Bound>,
+    pub bound: Option<BoundObject>,
     /// Who it is meant for; this server when empty.
     pub audiences: Vec<String>,
     /// Life in seconds.
-    pub life_secs: i64,
+    pub lifetime_secs: i64,
 }
 
 /// The object that a token is bound to besides its account.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bound {
+pub struct BoundObject {
     /// `pod` or `secret`.
     pub kind: &'static str,
     /// Name in the account's namespace.
@@ -108,7 +108,7 @@ impl TokenIssuer {
             issuers: config.issuers.clone(),
             audiences: audiences.clone(),
             lookup: config.lookup,
-            life_max: config.expiration_max,
+            lifetime_max: config.expiration_max,
             names,
         }
     }
@@ -131,39 +131,44 @@ impl TokenIssuer {
         &self.keys
     }
 
-    /// The life that a wish for `secs` gets.
+    /// The life that a request for `secs` gets.
     #[must_use]
-    pub fn life_secs(&self, secs: i64) -> i64 {
-        let max =
-            self.life_max.and_then(|max| i64::try_from(max.as_secs()).ok()).filter(|max| *max > 0);
-        max.map_or(secs, |max| secs.min(max.max(*LIFE_SECS.start())))
+    pub fn lifetime_secs(&self, secs: i64) -> i64 {
+        let max = self
+            .lifetime_max
+            .and_then(|max| i64::try_from(max.as_secs()).ok())
+            .filter(|max| *max > 0);
+        max.map_or(secs, |max| secs.min(max.max(*TOKEN_LIFETIME_SECS.start())))
     }
 
     /// Makes a token. `issued_secs` is the time in seconds since 1970.
     ///
     /// # Errors
     /// The key cannot sign.
-    pub fn issue(&self, wish: &TokenRequest<'_>, issued_secs: i64) -> Result<String, KeyError> {
-        let audiences = if wish.audiences.is_empty() { &self.audiences } else { &wish.audiences };
+    pub fn issue(&self, request: &TokenRequest<'_>, issued_secs: i64) -> Result<String, KeyError> {
+        let audiences =
+            if request.audiences.is_empty() { &self.audiences } else { &request.audiences };
         let mut about = Map::new();
-        about.insert("namespace".into(), json!(wish.namespace));
-        if let Some(bound) = &wish.bound {
+        about.insert("namespace".into(), json!(request.namespace));
+        if let Some(bound) = &request.bound {
             about.insert(bound.kind.into(), json!({"name": bound.name, "uid": bound.uid}));
         }
         about.insert(
             "serviceaccount".into(),
-            json!({"name": wish.account, "uid": wish.account_uid}),
+            json!({"name": request.account, "uid": request.account_uid}),
         );
         let mut claims = Map::new();
         claims.insert("aud".into(), json!(audiences));
-        claims.insert("exp".into(), json!(issued_secs + wish.life_secs));
+        claims.insert("exp".into(), json!(issued_secs + request.lifetime_secs));
         claims.insert("iat".into(), json!(issued_secs));
         claims.insert("iss".into(), json!(self.issuer()));
         claims.insert("jti".into(), json!(Uuid::new_v4().to_string()));
         claims.insert(self.names.label_domain().to_owned(), Value::Object(about));
         claims.insert("nbf".into(), json!(issued_secs));
-        claims
-            .insert("sub".into(), json!(User::service_account(wish.namespace, wish.account).name));
+        claims.insert(
+            "sub".into(),
+            json!(User::service_account(request.namespace, request.account).name),
+        );
         jwt::sign(&claims, &self.key)
     }
 
@@ -179,7 +184,7 @@ impl TokenIssuer {
     ) -> Result<(User, Vec<String>), TokenError> {
         let claims: Map<String, Value> = jwt::verify(token, &self.keys)?;
         if LegacyToken::is(self.names, &claims) {
-            return self.authenticate_lasting(server, token, &claims, audiences);
+            return self.authenticate_legacy(server, token, &claims, audiences);
         }
         let issuer = claims.get("iss").and_then(Value::as_str).unwrap_or_default();
         if !self.issuers.iter().any(|known| known == issuer) {
@@ -212,7 +217,7 @@ impl TokenIssuer {
     }
 
     /// A token that lies in a secret: it has no audience of its own and no end but that of the secret.
-    fn authenticate_lasting(
+    fn authenticate_legacy(
         &self,
         server: &Server,
         token: &str,
@@ -226,7 +231,7 @@ impl TokenIssuer {
             check_exists(server, "serviceaccounts", "service account", namespace, &account)?;
             let secret = server.find_in("", "secrets", namespace, &held.secret);
             let encoded = STANDARD.encode(token);
-            let keeps = |found: &Stored| found.object().str_at(&["data", "token"]) == encoded;
+            let keeps = |found: &StoredObject| found.object().str_at(&["data", "token"]) == encoded;
             if !secret.as_deref().is_some_and(keeps) {
                 return Err(TokenError::Gone { kind: "secret", name: held.secret });
             }

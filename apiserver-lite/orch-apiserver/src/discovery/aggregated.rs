@@ -8,11 +8,11 @@ use proto_api::names::Names;
 use proto_api::schema::{self, Resource};
 use serde_json::{Value, json};
 
-use super::priority;
+use super::version_priority;
 
 /// The version of the aggregated form that the client prefers, if it asks for one before plain JSON.
 #[must_use]
-pub fn asked(headers: &HeaderMap, names: &Names) -> Option<&'static str> {
+pub fn requested_version(headers: &HeaderMap, names: &Names) -> Option<&'static str> {
     let group = format!("g={}", names.group("apidiscovery"));
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     for range in values.flat_map(|value| value.split(',')) {
@@ -69,7 +69,7 @@ fn group(names: &Names, short: &str) -> Value {
             versions.push(row.version);
         }
     }
-    versions.sort_by_key(|version| Reverse(priority(version)));
+    versions.sort_by_key(|version| Reverse(version_priority(version)));
     let of = |version: &str| -> Vec<Value> {
         rows.iter().filter(|row| row.version == version).map(|row| resource(names, row)).collect()
     };
@@ -126,7 +126,7 @@ mod tests {
         let ask = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(ACCEPT, HeaderValue::from_static(value));
-            asked(&headers, names)
+            requested_version(&headers, names)
         };
         let both = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
         assert_eq!(ask(both), Some("v2"));

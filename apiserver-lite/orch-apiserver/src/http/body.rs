@@ -10,10 +10,9 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 
+use crate::request::BODY_LEN_MAX;
 use crate::status::ApiError;
 
-/// Largest request body, in bytes.
-pub const BODY_LEN_MAX: usize = 3 << 20;
 /// Longest wait for the rest of a request body.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Of a body that is too large, this much more is read and thrown away: most clients look at the answer only when they have
@@ -29,16 +28,16 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A body that holds `kept` until it is gone.
 #[must_use]
-pub fn keeping<T: Send + Unpin + 'static>(body: ResponseBody, kept: T) -> ResponseBody {
-    Keeping { body, _kept: kept }.boxed_unsync()
+pub fn hold_until_end<T: Send + Unpin + 'static>(body: ResponseBody, kept: T) -> ResponseBody {
+    HoldingBody { body, _kept: kept }.boxed_unsync()
 }
 
-struct Keeping<T> {
+struct HoldingBody<T> {
     body: ResponseBody,
     _kept: T,
 }
 
-impl<T: Unpin> Body for Keeping<T> {
+impl<T: Unpin> Body for HoldingBody<T> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -71,7 +70,7 @@ pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
 #[must_use]
 pub fn parts(parts: Vec<Bytes>) -> ResponseBody {
     let left = parts.iter().map(|part| part.len() as u64).sum();
-    Parts { parts: parts.into_iter(), left }.boxed_unsync()
+    PartsBody { parts: parts.into_iter(), left }.boxed_unsync()
 }
 
 /// Reads a request's body whole.
@@ -79,10 +78,12 @@ pub fn parts(parts: Vec<Bytes>) -> ResponseBody {
 /// # Errors
 /// 413 above `BODY_LEN_MAX`, 400 when the client breaks off, 408 when it takes too long.
 pub async fn read(body: Incoming) -> Result<Bytes, ApiError> {
-    match tokio::time::timeout(BODY_WAIT_MAX, gather(body)).await {
+    match tokio::time::timeout(BODY_WAIT_MAX, collect_bounded(body)).await {
         Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(Unread::Broken)) => Err(ApiError::bad_request("the request body could not be read")),
-        Ok(Err(Unread::TooLarge(rest))) => {
+        Ok(Err(BodyReadError::Aborted)) => {
+            Err(ApiError::bad_request("the request body could not be read"))
+        }
+        Ok(Err(BodyReadError::TooLarge(rest))) => {
             let _ = tokio::time::timeout(DISCARD_WAIT_MAX, discard(*rest)).await;
             Err(ApiError::too_large(BODY_LEN_MAX))
         }
@@ -91,9 +92,9 @@ pub async fn read(body: Incoming) -> Result<Bytes, ApiError> {
 }
 
 /// Why a body was not read whole.
-enum Unread {
+enum BodyReadError {
     /// It broke off.
-    Broken,
+    Aborted,
     /// There is more of it than may be.
     TooLarge(Box<Incoming>),
 }
@@ -112,16 +113,16 @@ async fn discard(mut body: Incoming) {
     }
 }
 
-async fn gather(mut body: Incoming) -> Result<Bytes, Unread> {
+async fn collect_bounded(mut body: Incoming) -> Result<Bytes, BodyReadError> {
     if body.size_hint().lower() > BODY_LEN_MAX as u64 {
-        return Err(Unread::TooLarge(Box::new(body)));
+        return Err(BodyReadError::TooLarge(Box::new(body)));
     }
     let mut all = BytesMut::new();
     let mut only: Option<Bytes> = None;
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(|_| Unread::Broken)?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| BodyReadError::Aborted)?.into_data() else { continue };
         if all.len() + only.as_ref().map_or(0, Bytes::len) + data.len() > BODY_LEN_MAX {
-            return Err(Unread::TooLarge(Box::new(body)));
+            return Err(BodyReadError::TooLarge(Box::new(body)));
         }
         // Most bodies come in one frame, which is kept without a copy.
         match only.take() {
@@ -135,12 +136,12 @@ async fn gather(mut body: Incoming) -> Result<Bytes, Unread> {
     Ok(only.unwrap_or_else(|| all.freeze()))
 }
 
-struct Parts {
+struct PartsBody {
     parts: std::vec::IntoIter<Bytes>,
     left: u64,
 }
 
-impl Body for Parts {
+impl Body for PartsBody {
     type Data = Bytes;
     type Error = BoxError;
 

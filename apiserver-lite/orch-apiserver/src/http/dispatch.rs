@@ -9,18 +9,17 @@ use http::Request;
 use hyper::body::Incoming;
 
 use super::body;
-use super::negotiate::{self, Accepted, Encoding, PatchKind};
-use super::query::Query;
-use super::routes::{ResourceRequest, Verb};
+use super::negotiate::{self, PatchKind};
 use crate::auth::User;
 use crate::registry::{binding, eviction, reviews, scale, token, versions};
+use crate::request::{Accepted, Encoding, Query, RequestInfo, Verb};
 use crate::server::Server;
 use crate::status::ApiError;
-use crate::verbs::{self, DeleteOptions, Outcome, RequestContext};
+use crate::verbs::{self, DeleteOptions, RequestContext, VerbOutput};
 
 /// Subresources that are passed on to a node or a workload.
 #[must_use]
-pub fn is_proxied(request: &ResourceRequest) -> bool {
+pub fn is_proxied(request: &RequestInfo) -> bool {
     let core = request.group.is_empty() && request.version == "v1";
     let pod =
         matches!(request.subresource.as_str(), "log" | "exec" | "attach" | "portforward" | "proxy");
@@ -40,36 +39,39 @@ pub async fn dispatch(
     server: &Server,
     user: &User,
     request: Request<Incoming>,
-    resource: &ResourceRequest,
+    resource: &RequestInfo,
     query: &Query,
     accepted: Accepted,
-) -> Result<Outcome, ApiError> {
-    let shown = served(server, resource)?;
-    let kind = versions::stored_kind(&server.engine, server.names, &shown);
+) -> Result<VerbOutput, ApiError> {
+    let requested_version = served(server, resource)?;
+    let kind = versions::stored_kind(&server.engine, server.names, &requested_version);
     let call = RequestContext {
         server,
         request: resource,
         kind,
-        requested_version: shown,
+        requested_version,
         user,
         query,
         accepted,
     };
-    let mut outcome = act(&call, request).await?;
+    let mut outcome = serve_verb(&call, request).await?;
     // First: of many unknown fields not all fit.
-    if let Some(notice) = notice(resource, &call.requested_version) {
-        outcome.warnings.insert(0, notice);
+    if let Some(warning) = stored_only_warning(resource, &call.requested_version) {
+        outcome.warnings.insert(0, warning);
     }
-    Ok(outcome.shown_as(&call.kind, &call.requested_version))
+    Ok(outcome.as_version(&call.kind, &call.requested_version))
 }
 
 /// What the writer of an object is told of its kind. Who writes a status acts on the object, and knows.
-fn notice(request: &ResourceRequest, kind: &Kind) -> Option<String> {
+fn stored_only_warning(request: &RequestInfo, kind: &Kind) -> Option<String> {
     let writes = matches!(request.verb, Verb::Create | Verb::Update | Verb::Patch);
-    (writes && request.subresource.is_empty()).then(|| actors::notice(kind)).flatten()
+    (writes && request.subresource.is_empty()).then(|| actors::stored_only_warning(kind)).flatten()
 }
 
-async fn act(call: &RequestContext<'_>, request: Request<Incoming>) -> Result<Outcome, ApiError> {
+async fn serve_verb(
+    call: &RequestContext<'_>,
+    request: Request<Incoming>,
+) -> Result<VerbOutput, ApiError> {
     let (server, resource, query) = (call.server, call.request, call.query);
     match resource.verb {
         Verb::Get if resource.subresource == "scale" => scale::get(call),
@@ -90,11 +92,11 @@ async fn act(call: &RequestContext<'_>, request: Request<Incoming>) -> Result<Ou
             patch(call, kind, bytes).await
         }
         Verb::Delete | Verb::DeleteCollection => {
-            let wish =
+            let options =
                 DeleteOptions::new(server.names, &delete_options(server, request).await?, query)?;
             match resource.verb {
-                Verb::Delete => verbs::delete(call, &wish).await,
-                _ => verbs::delete_collection(call, &wish).await,
+                Verb::Delete => verbs::delete(call, &options).await,
+                _ => verbs::delete_collection(call, &options).await,
             }
         }
     }
@@ -104,14 +106,14 @@ async fn act(call: &RequestContext<'_>, request: Request<Incoming>) -> Result<Ou
 ///
 /// # Errors
 /// 404 for what is not served, 405 for verbs that it has not.
-pub fn served(server: &Server, request: &ResourceRequest) -> Result<Arc<Kind>, ApiError> {
+pub fn served(server: &Server, request: &RequestInfo) -> Result<Arc<Kind>, ApiError> {
     let kind = server.engine.resource(&request.group, &request.version, &request.resource);
     let kind = kind.ok_or_else(ApiError::no_such_resource)?;
     check_served(request, kind)?;
     Ok(kind.clone())
 }
 
-fn check_served(request: &ResourceRequest, kind: &Kind) -> Result<(), ApiError> {
+fn check_served(request: &RequestInfo, kind: &Kind) -> Result<(), ApiError> {
     let row = kind.resource.ok_or_else(ApiError::no_such_resource)?;
     let verbs = match request.subresource.as_str() {
         "" => row.verbs,
@@ -138,7 +140,7 @@ async fn create(
     call: &RequestContext<'_>,
     bytes: Bytes,
     format: Format,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     match (call.request.resource.as_str(), call.request.subresource.as_str()) {
         ("bindings", "") | ("pods", "binding") => binding::create(call, &bytes, format).await,
         ("pods", "eviction") => eviction::create(call, &bytes, format).await,
@@ -153,7 +155,7 @@ async fn update(
     call: &RequestContext<'_>,
     bytes: Bytes,
     format: Format,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     match Subresource::from_name(&call.request.subresource) {
         Some(subresource) => verbs::update(call, subresource, bytes, format).await,
         None if call.request.subresource == "scale" => scale::update(call, &bytes, format).await,
@@ -165,7 +167,7 @@ async fn patch(
     call: &RequestContext<'_>,
     kind: PatchType,
     bytes: Bytes,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     match Subresource::from_name(&call.request.subresource) {
         Some(subresource) => verbs::patch(call, subresource, kind, bytes).await,
         None if call.request.subresource == "scale" => scale::patch(call, kind, &bytes).await,

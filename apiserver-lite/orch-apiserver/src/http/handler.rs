@@ -12,22 +12,21 @@ use proto_daemon::panics::{Panicked, isolate};
 
 use super::body::{self, ResponseBody};
 use super::labels::Labels;
-use super::negotiate::{self, Accepted, Encoding};
-use super::query::Query;
-use super::routes::{self, ResourceRequest, Target};
-use super::{compress, dispatch, render, watch, websocket};
-use crate::auth::{Attributes, Certified, Decision, Subject, User, effective_user};
+use super::routes::{self, Target};
+use super::{compress, dispatch, negotiate, render, watch, websocket};
+use crate::auth::{Attributes, ClientCertificate, Decision, Subject, User, effective_user};
 use crate::discovery;
 use crate::metrics::RequestKind;
+use crate::request::{Accepted, Encoding, Query, RequestInfo};
 use crate::server::Server;
 use crate::status::ApiError;
-use crate::verbs::{Outcome, VerbResponse, about_gone};
+use crate::verbs::{VerbOutput, VerbResponse, about_deleted};
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
     /// What the client certificate proves, if one was shown.
-    pub certificate: Option<Arc<Certified>>,
+    pub certificate: Option<Arc<ClientCertificate>>,
     /// The connection, if there is one.
     pub connection: Option<Connection>,
 }
@@ -57,7 +56,7 @@ fn is_write(method: &Method, target: &Target) -> bool {
 }
 
 /// Runs `work` to its end even if this future is dropped.
-async fn finish<T: Send + 'static>(
+async fn run_to_completion<T: Send + 'static>(
     work: impl Future<Output = Result<T, Panicked>> + Send + 'static,
 ) -> Result<T, Panicked> {
     let ended = tokio::spawn(work).await;
@@ -75,12 +74,12 @@ async fn serve(
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let target = routes::parse(request.method(), request.uri().path(), &query);
     let writes = target.as_ref().is_ok_and(|target| is_write(request.method(), target));
-    let work = serve_target(server, peer, request, query, target);
+    let work = serve_with_metrics(server, peer, request, query, target);
     // A write that is queued is made though its client goes away; what has to follow it (addresses kept or given back) is done as well.
-    if writes { finish(isolate(work)).await } else { Ok(work.await) }
+    if writes { run_to_completion(isolate(work)).await } else { Ok(work.await) }
 }
 
-async fn serve_target(
+async fn serve_with_metrics(
     server: Arc<Server>,
     peer: Peer,
     request: Request<Incoming>,
@@ -90,19 +89,19 @@ async fn serve_target(
     let started = Instant::now();
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
-    let labels = Labels::of(&server.engine, &method, target.as_ref().ok());
+    let labels = Labels::new(&server.engine, &method, target.as_ref().ok());
     let accepted = negotiate::accepted(request.headers(), server.names);
     let encoding = accepted.map_or(Encoding::Json, |accepted| accepted.encoding);
     let in_flight = server.metrics.started(labels.kind());
     let outcome = match target {
         Ok(target) => {
-            let asked = Asked {
+            let parsed = ParsedRequest {
                 target: &target,
                 query: &query,
                 kind: labels.kind(),
                 accepted: accepted.ok(),
             };
-            answer(&server, &peer, request, asked).await
+            authenticate_and_serve(&server, &peer, request, parsed).await
         }
         Err(error) => Err(error),
     };
@@ -118,51 +117,51 @@ async fn serve_target(
 }
 
 /// What a request's head says, parsed.
-struct Asked<'a> {
+struct ParsedRequest<'a> {
     target: &'a Target,
     query: &'a Query,
     kind: RequestKind,
     accepted: Option<Accepted>,
 }
 
-async fn answer(
+async fn authenticate_and_serve(
     server: &Arc<Server>,
     peer: &Peer,
     request: Request<Incoming>,
-    asked: Asked<'_>,
+    parsed: ParsedRequest<'_>,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    let Asked { target, query, kind, accepted } = asked;
+    let ParsedRequest { target, query, kind, accepted } = parsed;
     if let Target::NonResource(path) = target
         && discovery::is_health(path)
     {
         // Liveness is told to everybody: those who restart the server have no credentials.
-        return discovery::answer(server, &request, path).await;
+        return discovery::serve(server, &request, path).await;
     }
-    let maker = server.authenticators.authenticate(
+    let requester = server.authenticators.authenticate(
         server,
         peer.certificate.as_deref(),
         request.headers(),
     )?;
-    let authenticated = maker.is_in(crate::auth::AUTHENTICATED);
+    let authenticated = requester.is_in(crate::auth::AUTHENTICATED);
     if authenticated {
         peer.connection.iter().for_each(Connection::authenticated);
     }
     let group = server.names.group("authentication");
-    let user = effective_user(server.authorizer.as_ref(), maker, request.headers(), &group)?;
-    let place = server.overload.admit(kind, &user)?;
+    let user = effective_user(server.authorizer.as_ref(), requester, request.headers(), &group)?;
+    let permit = server.overload.admit(kind, &user)?;
     authorize(server, &user, request.method(), target)?;
     if authenticated || matches!(target, Target::Resource(_)) {
         peer.connection.iter().for_each(Connection::authorized);
     }
     let response = match target {
-        Target::NonResource(path) => discovery::answer(server, &request, path).await?,
+        Target::NonResource(path) => discovery::serve(server, &request, path).await?,
         Target::Resource(resource) => {
-            resource_answer(server, &user, request, resource, query, accepted).await?
+            serve_resource(server, &user, request, resource, query, accepted).await?
         }
     };
     // A stream goes on when its head has been answered.
     let streams = kind == RequestKind::LongRunning;
-    Ok(if streams { response.map(|stream| body::keeping(stream, place)) } else { response })
+    Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
 }
 
 fn authorize(
@@ -188,41 +187,41 @@ fn authorize(
     })
 }
 
-async fn resource_answer(
+async fn serve_resource(
     server: &Arc<Server>,
     user: &User,
     mut request: Request<Incoming>,
-    resource: &ResourceRequest,
+    resource: &RequestInfo,
     query: &Query,
     accepted: Option<Accepted>,
 ) -> Result<Response<ResponseBody>, ApiError> {
-    if !websocket::is_asked(request.headers(), resource) {
-        return plain_answer(server, user, request, resource, query, accepted).await;
+    if !websocket::is_stream_upgrade(request.headers(), resource) {
+        return serve_resource_plain(server, user, request, resource, query, accepted).await;
     }
-    let asked = websocket::take(&mut request, resource);
-    let response = plain_answer(server, user, request, resource, query, accepted).await?;
-    Ok(asked.grant(response))
+    let upgrade = websocket::take_upgrade(&mut request, resource);
+    let response = serve_resource_plain(server, user, request, resource, query, accepted).await?;
+    Ok(upgrade.accept(response))
 }
 
-async fn plain_answer(
+async fn serve_resource_plain(
     server: &Arc<Server>,
     user: &User,
     request: Request<Incoming>,
-    resource: &ResourceRequest,
+    resource: &RequestInfo,
     query: &Query,
     accepted: Option<Accepted>,
 ) -> Result<Response<ResponseBody>, ApiError> {
     if dispatch::is_proxied(resource) {
         dispatch::served(server, resource)?;
-        return server.nodes.answer(server, request, resource, query).await;
+        return server.nodes.proxy(server, request, resource, query).await;
     }
     let accepted =
         accepted.ok_or_else(|| ApiError::not_acceptable(server.names.protobuf_media_type()))?;
     let accepted = accepted.with_include(query)?;
     let packed = compress::is_accepted(request.headers());
     let outcome = dispatch::dispatch(server, user, request, resource, query, accepted).await?;
-    let Outcome { answer, warnings } = outcome;
-    let mut response = respond(server, accepted, query, answer, packed).await?;
+    let VerbOutput { response, warnings } = outcome;
+    let mut response = encode_response(server, accepted, query, response, packed).await?;
     for warning in warnings.iter().take(WARNINGS_MAX) {
         if let Ok(value) = HeaderValue::from_str(&warning_text(warning)) {
             response.headers_mut().append(WARNING, value);
@@ -240,23 +239,25 @@ fn warning_text(text: &str) -> String {
     format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-async fn respond(
+async fn encode_response(
     server: &Arc<Server>,
     accepted: Accepted,
     query: &Query,
-    answer: VerbResponse,
+    response: VerbResponse,
     packed: bool,
 ) -> Result<Response<ResponseBody>, ApiError> {
     let names = server.names;
     let encoding = accepted.encoding;
     let one = |code: u16, bytes: Bytes| {
-        let mut response =
-            Response::new(body::parts(ended(encoding, vec![pretty(query, encoding, bytes)])));
+        let mut response = Response::new(body::parts(with_final_newline(
+            encoding,
+            vec![pretty(query, encoding, bytes)],
+        )));
         *response.status_mut() = status_code(code);
         set_type(&mut response, encoding.media_type(names));
         Ok(response)
     };
-    match answer {
+    match response {
         VerbResponse::Stored { code, record } => {
             one(code, render::stored(server, accepted, &record, true)?)
         }
@@ -269,7 +270,8 @@ async fn respond(
                 true => vec![pretty(query, encoding, Bytes::from(parts.concat()))],
                 false => parts,
             };
-            let mut response = compress::response(ended(encoding, parts), packed).await;
+            let mut response =
+                compress::response(with_final_newline(encoding, parts), packed).await;
             set_type(&mut response, encoding.media_type(names));
             Ok(response)
         }
@@ -282,8 +284,8 @@ async fn respond(
             set_type(&mut response, &streamed);
             Ok(response)
         }
-        VerbResponse::Gone { record } => {
-            let about = about_gone(record.object());
+        VerbResponse::Deleted { record } => {
+            let about = about_deleted(record.object());
             let status = crate::status::success(200, about, record.object().uid());
             one(200, render::status(names, encoding, &status))
         }
@@ -294,8 +296,8 @@ async fn respond(
     }
 }
 
-/// JSON ends with a newline, as the ecosystem's server ends it.
-fn ended(encoding: Encoding, mut parts: Vec<Bytes>) -> Vec<Bytes> {
+/// JSON ends with a newline, as the Kubernetes does.
+fn with_final_newline(encoding: Encoding, mut parts: Vec<Bytes>) -> Vec<Bytes> {
     if encoding == Encoding::Json {
         parts.push(Bytes::from_static(b"\n"));
     }
@@ -317,7 +319,7 @@ fn pretty(query: &Query, encoding: Encoding, bytes: Bytes) -> Bytes {
 /// A failure as the client gets it.
 pub fn failure(server: &Server, encoding: Encoding, error: &ApiError) -> Response<ResponseBody> {
     let bytes = render::status(server.names, encoding, error.status());
-    let bytes = Bytes::from(ended(encoding, vec![bytes]).concat());
+    let bytes = Bytes::from(with_final_newline(encoding, vec![bytes]).concat());
     let mut response = bytes_response(error.code(), encoding.media_type(server.names), bytes);
     if let Some(seconds) = error.retry_after_seconds() {
         response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));

@@ -3,8 +3,9 @@
 use apiserver_schema::Engine;
 use http::Method;
 
-use super::routes::{Target, Verb};
+use super::routes::Target;
 use crate::metrics::RequestKind;
+use crate::request::Verb;
 
 /// Labels of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub struct Labels {
 impl Labels {
     /// Labels of a request to `target`; `None` for one that could not be parsed.
     #[must_use]
-    pub fn of(engine: &Engine, method: &Method, target: Option<&Target>) -> Self {
+    pub fn new(engine: &Engine, method: &Method, target: Option<&Target>) -> Self {
         let Some(Target::Resource(r)) = target else {
             return Self { verb: method_label(method), ..Self::default() };
         };

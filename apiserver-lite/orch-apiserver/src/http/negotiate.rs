@@ -5,48 +5,7 @@ use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use proto_api::names::Names;
 
-use super::query::Query;
-use crate::status::ApiError;
-
-/// Bytes on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Encoding {
-    /// `application/json`.
-    Json,
-    /// `application/yaml`.
-    Yaml,
-    /// The Protobuf type of the naming profile.
-    Protobuf,
-}
-
-/// What the bytes represent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
-    /// The object or list itself.
-    Object,
-    /// A table of columns and rows, of the given version of the meta group, and what its rows hold of the objects.
-    Table(MetaVersion, Include),
-    /// Metadata only.
-    PartialObjectMetadata(MetaVersion),
-}
-
-/// Version of the meta group that a client asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MetaVersion {
-    /// `v1`
-    V1,
-    /// `v1beta1`
-    V1Beta1,
-}
-
-/// What a client accepts best.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted {
-    /// Bytes on the wire.
-    pub encoding: Encoding,
-    /// What they represent.
-    pub form: Form,
-}
+use crate::request::{Accepted, Encoding, MetaVersion, Representation};
 
 /// Kinds of patch documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,50 +27,12 @@ pub struct NotAcceptable;
 /// Ranges of an `Accept` header that are looked at.
 const RANGES_MAX: usize = 32;
 
-impl Accepted {
-    /// Reads `includeObject`, which says what a table's rows hold.
-    ///
-    /// # Errors
-    /// 400 for an unknown value.
-    pub fn with_include(self, query: &Query) -> Result<Self, ApiError> {
-        let Form::Table(version, _) = self.form else { return Ok(self) };
-        let text = query.get("includeObject").unwrap_or_default();
-        let include = Include::parse(text).ok_or_else(|| {
-            ApiError::bad_request(format!("invalid value {text:?} for includeObject"))
-        })?;
-        Ok(Self { form: Form::Table(version, include), ..self })
-    }
-}
-
-impl MetaVersion {
-    /// As it stands in `apiVersion`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::V1 => "v1",
-            Self::V1Beta1 => "v1beta1",
-        }
-    }
-}
-
-impl Encoding {
-    /// The media type.
-    #[must_use]
-    pub fn media_type(self, names: &Names) -> &str {
-        match self {
-            Self::Json => "application/json",
-            Self::Yaml => "application/yaml",
-            Self::Protobuf => names.protobuf_media_type(),
-        }
-    }
-}
-
 /// The best representation that the client accepts; JSON when it names none.
 ///
 /// # Errors
 /// [`NotAcceptable`] when it names some, and none that is served.
 pub fn accepted(headers: &HeaderMap, names: &Names) -> Result<Accepted, NotAcceptable> {
-    let json = Accepted { encoding: Encoding::Json, form: Form::Object };
+    let json = Accepted { encoding: Encoding::Json, representation: Representation::Object };
     let mut best: Option<(u16, Accepted)> = None;
     let mut named = false;
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
@@ -139,8 +60,8 @@ fn acceptable(range: &MediaType<'_>, names: &Names) -> Option<Accepted> {
         name if name == names.protobuf_media_type() => Encoding::Protobuf,
         _ => return None,
     };
-    let Some(form) = range.parameter("as") else {
-        return Some(Accepted { encoding, form: Form::Object });
+    let Some(transform) = range.parameter("as") else {
+        return Some(Accepted { encoding, representation: Representation::Object });
     };
     if range.parameter("g").is_some_and(|group| group != names.group("meta")) {
         return None;
@@ -150,15 +71,15 @@ fn acceptable(range: &MediaType<'_>, names: &Names) -> Option<Accepted> {
         "v1beta1" => MetaVersion::V1Beta1,
         _ => return None,
     };
-    let form = match form {
+    let representation = match transform {
         // A table's rows hold raw objects, which only JSON can nest.
-        "Table" if encoding == Encoding::Json => Form::Table(version, Include::Metadata),
+        "Table" if encoding == Encoding::Json => Representation::Table(version, Include::Metadata),
         "PartialObjectMetadata" | "PartialObjectMetadataList" => {
-            Form::PartialObjectMetadata(version)
+            Representation::PartialObjectMetadata(version)
         }
         _ => return None,
     };
-    Some(Accepted { encoding, form })
+    Some(Accepted { encoding, representation })
 }
 
 /// The encoding of a request's body; JSON when the header is missing. `None`: not supported.
@@ -243,7 +164,7 @@ mod tests {
     }
 
     fn object(encoding: Encoding) -> Result<Accepted, NotAcceptable> {
-        Ok(Accepted { encoding, form: Form::Object })
+        Ok(Accepted { encoding, representation: Representation::Object })
     }
 
     #[test]
@@ -269,7 +190,7 @@ mod tests {
         let accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let table = Accepted {
             encoding: Encoding::Json,
-            form: Form::Table(MetaVersion::V1, Include::Metadata),
+            representation: Representation::Table(MetaVersion::V1, Include::Metadata),
         };
         assert_eq!(ask(accept), Ok(table));
         assert_eq!(ask("application/json;as=Table;v=v9;g=meta.k8s.io"), Err(NotAcceptable));

@@ -1,8 +1,8 @@
 //! Requests that end at a node or a workload: logs, exec, attach, port forwarding, proxying. The server finds out where to
 //! go, connects, and passes bytes; upgraded connections go through unchanged. Redirects are never followed.
 
-mod allowed;
 mod connect;
+mod dial_policy;
 mod html_rewrite;
 mod target;
 
@@ -20,20 +20,19 @@ use hyper::body::{Body, Incoming};
 use hyper_util::rt::TokioIo;
 use proto_daemon::panics;
 
-use allowed::Own;
 use connect::ConnectError;
 pub use connect::{NodeProxy, NodeProxyError};
+use dial_policy::DialPolicy;
 use target::ProxyTarget;
 
 use super::body::{self, BoxError, ResponseBody};
-use super::query::Query;
-use super::routes::ResourceRequest;
 use super::upgrade;
+use crate::request::{Query, RequestInfo};
 use crate::server::Server;
 use crate::status::ApiError;
 
 /// Longest wait for the head of a response.
-const ANSWER_WAIT_MAX: Duration = Duration::from_secs(60);
+const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long a page or the text of a refusal may take to arrive: it is kept in memory meanwhile.
 const TEXT_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest page whose links are rewritten.
@@ -46,19 +45,19 @@ impl NodeProxy {
     ///
     /// # Errors
     /// 404 and 400 for places that are not there, 502 when the other end cannot be reached or answers nonsense.
-    pub async fn answer(
+    pub async fn proxy(
         &self,
         server: &Arc<Server>,
         request: Request<Incoming>,
-        resource: &ResourceRequest,
+        resource: &RequestInfo,
         query: &Query,
     ) -> Result<Response<ResponseBody>, ApiError> {
         let raw_query = request.uri().query().unwrap_or_default().to_owned();
-        let place = target::find(server, resource, query, &raw_query)?;
-        let own = Own::of(&server.config);
+        let target = target::find(server, resource, query, &raw_query)?;
+        let policy = DialPolicy::new(&server.config);
         let proxied = resource.subresource == "proxy";
-        if upgrade::is_asked(request.headers()) {
-            return self.switch(&place, &own, request, proxied).await;
+        if upgrade::is_requested(request.headers()) {
+            return self.proxy_upgrade(&target, &policy, request, proxied).await;
         }
         if matches!(resource.subresource.as_str(), "exec" | "attach" | "portforward") {
             return Err(ApiError::bad_request("Upgrade request required"));
@@ -68,45 +67,47 @@ impl NodeProxy {
             // Links in pages are rewritten, and for that they have to be readable.
             parts.headers.remove(ACCEPT_ENCODING);
         }
-        let mut passed = Request::new(incoming.map_err(BoxError::from).boxed_unsync());
-        *passed.method_mut() = parts.method;
-        *passed.headers_mut() = passed_headers(&parts.headers);
-        let response = self.send(&place, &own, passed).await?;
+        let mut forwarded = Request::new(incoming.map_err(BoxError::from).boxed_unsync());
+        *forwarded.method_mut() = parts.method;
+        *forwarded.headers_mut() = forwarded_headers(&parts.headers);
+        let response = self.send_to(&target, &policy, forwarded).await?;
         if resource.subresource == "log" && !response.status().is_success() {
-            return Err(no_log(response).await);
+            return Err(log_error(response).await);
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(bad_gateway(&place, &"it switched protocols without having been asked"));
+            return Err(bad_gateway(&target, &"it switched protocols without having been asked"));
         }
-        let answer = passed_back(response);
+        let answer = client_response(response);
         match proxied {
-            true => move_links(answer, target::prefix(parts.uri.path(), resource)).await,
+            true => rewrite_links(answer, target::prefix(parts.uri.path(), resource)).await,
             false => Ok(answer),
         }
     }
 
     /// Asks the other end to switch protocols; when it does, the two connections become one. What is behind a proxy path
     /// may as well answer without (RFC 9110 section 7.8: an upgrade may be ignored).
-    async fn switch(
+    async fn proxy_upgrade(
         &self,
-        place: &ProxyTarget,
-        own: &Own,
+        target: &ProxyTarget,
+        policy: &DialPolicy,
         mut request: Request<Incoming>,
         proxied: bool,
     ) -> Result<Response<ResponseBody>, ApiError> {
-        let asked = request.headers().get(UPGRADE).cloned();
+        let protocol = request.headers().get(UPGRADE).cloned();
         let client = hyper::upgrade::on(&mut request);
-        let mut passed = Request::new(body::full(""));
-        *passed.method_mut() = request.method().clone();
-        *passed.headers_mut() = passed_headers(request.headers());
-        passed.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
-        asked.into_iter().for_each(|protocol| drop(passed.headers_mut().insert(UPGRADE, protocol)));
-        let mut response = self.send(place, own, passed).await?;
+        let mut forwarded = Request::new(body::full(""));
+        *forwarded.method_mut() = request.method().clone();
+        *forwarded.headers_mut() = forwarded_headers(request.headers());
+        forwarded.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        protocol
+            .into_iter()
+            .for_each(|protocol| drop(forwarded.headers_mut().insert(UPGRADE, protocol)));
+        let mut response = self.send_to(target, policy, forwarded).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS && proxied {
-            return Ok(passed_back(response));
+            return Ok(client_response(response));
         }
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return refused(response).await;
+            return refused_upgrade(response).await;
         }
         let node = hyper::upgrade::on(&mut response);
         let mut answer = Response::new(body::full(""));
@@ -120,19 +121,19 @@ impl NodeProxy {
         Ok(answer)
     }
 
-    async fn send(
+    async fn send_to(
         &self,
-        place: &ProxyTarget,
-        own: &Own,
+        target: &ProxyTarget,
+        policy: &DialPolicy,
         mut request: Request<ResponseBody>,
     ) -> Result<Response<Incoming>, ApiError> {
         *request.uri_mut() =
-            place.path.parse::<Uri>().map_err(|error| ApiError::bad_request(error.to_string()))?;
-        let host = HeaderValue::from_str(&place.authority())
+            target.path.parse::<Uri>().map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let host = HeaderValue::from_str(&target.authority())
             .map_err(|_| ApiError::bad_request("the address of the other end is no host"))?;
         request.headers_mut().insert(HOST, host);
-        let unreachable = |error: &dyn std::fmt::Display| bad_gateway(place, error);
-        let stream = self.connect(place, own).await.map_err(|error| match error {
+        let unreachable = |error: &dyn std::fmt::Display| bad_gateway(target, error);
+        let stream = self.connect(target, policy).await.map_err(|error| match error {
             ConnectError::NotAllowed => ApiError::bad_request(error.to_string()),
             error => unreachable(&error),
         })?;
@@ -140,23 +141,26 @@ impl NodeProxy {
         let (mut sender, connection) = handshake.map_err(|error| unreachable(&error))?;
         // Ends with the response's body, or with the upgraded connection.
         panics::spawn(connection.with_upgrades());
-        let answer = tokio::time::timeout(ANSWER_WAIT_MAX, sender.send_request(request)).await;
+        let answer = tokio::time::timeout(RESPONSE_WAIT_MAX, sender.send_request(request)).await;
         answer.map_err(|_| unreachable(&"no answer in time"))?.map_err(|error| unreachable(&error))
     }
 }
 
 /// The client's headers for the other end, without what proves who the client is: that is between it and this server.
-fn passed_headers(headers: &HeaderMap) -> HeaderMap {
-    let mut passed = upgrade::end_to_end(headers);
-    passed.remove(AUTHORIZATION);
-    let own: Vec<_> =
-        passed.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();
-    own.iter().for_each(|name| drop(passed.remove(name)));
-    passed
+fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
+    let mut forwarded = upgrade::end_to_end(headers);
+    forwarded.remove(AUTHORIZATION);
+    let own: Vec<_> = forwarded
+        .keys()
+        .filter(|name| name.as_str().starts_with("impersonate-"))
+        .cloned()
+        .collect();
+    own.iter().for_each(|name| drop(forwarded.remove(name)));
+    forwarded
 }
 
 /// The other end's answer, without what belongs to its connection.
-fn passed_back(response: Response<Incoming>) -> Response<ResponseBody> {
+fn client_response(response: Response<Incoming>) -> Response<ResponseBody> {
     let (head, incoming) = response.into_parts();
     let mut answer = Response::new(incoming.map_err(BoxError::from).boxed_unsync());
     *answer.status_mut() = head.status;
@@ -165,7 +169,7 @@ fn passed_back(response: Response<Incoming>) -> Response<ResponseBody> {
 }
 
 /// An upgrade that the other end did not grant: its answer is passed on, its connection is not.
-async fn refused(response: Response<Incoming>) -> Result<Response<ResponseBody>, ApiError> {
+async fn refused_upgrade(response: Response<Incoming>) -> Result<Response<ResponseBody>, ApiError> {
     let status = response.status();
     if status.is_redirection() || status.is_success() {
         return Err(ApiError::new(
@@ -180,12 +184,12 @@ async fn refused(response: Response<Incoming>) -> Result<Response<ResponseBody>,
 }
 
 /// Makes what a page and a redirect refer to start at the path that the client knows.
-async fn move_links(
+async fn rewrite_links(
     mut answer: Response<ResponseBody>,
     prefix: &str,
 ) -> Result<Response<ResponseBody>, ApiError> {
     if let Some(moved) = text_of(answer.headers(), LOCATION)
-        .and_then(|location| html_rewrite::moved(location, prefix))
+        .and_then(|location| html_rewrite::under_prefix(location, prefix))
         && let Ok(moved) = HeaderValue::from_str(&moved)
     {
         answer.headers_mut().insert(LOCATION, moved);
@@ -239,7 +243,7 @@ fn text_of(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 }
 
 /// A node says in plain text why there is no log; clients want a Status.
-async fn no_log(response: Response<Incoming>) -> ApiError {
+async fn log_error(response: Response<Incoming>) -> ApiError {
     let status = response.status();
     let reason = match status {
         StatusCode::BAD_REQUEST => "BadRequest",
@@ -264,8 +268,8 @@ where
     collected.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default()
 }
 
-fn bad_gateway(place: &ProxyTarget, error: &dyn std::fmt::Display) -> ApiError {
-    ApiError::new(502, "InternalError", format!("error dialing {}: {error}", place.authority()))
+fn bad_gateway(target: &ProxyTarget, error: &dyn std::fmt::Display) -> ApiError {
+    ApiError::new(502, "InternalError", format!("error dialing {}: {error}", target.authority()))
 }
 
 #[cfg(test)]
@@ -289,11 +293,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_page_that_does_not_end_is_kept_for_ten_seconds() {
         let began = Instant::now();
-        let error = move_links(stalled("text/html"), "/prefix").await.expect_err("too late");
+        let error = rewrite_links(stalled("text/html"), "/prefix").await.expect_err("too late");
         assert_eq!((error.status().code, began.elapsed()), (504, TEXT_WAIT_MAX));
         // What is not rewritten is not kept, and may take as long as it does.
         let began = Instant::now();
-        let answer = move_links(stalled("text/plain"), "/prefix").await.expect("passed on");
+        let answer = rewrite_links(stalled("text/plain"), "/prefix").await.expect("passed on");
         assert_eq!((answer.status(), began.elapsed()), (StatusCode::OK, Duration::ZERO));
     }
 

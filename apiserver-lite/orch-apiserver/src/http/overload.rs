@@ -15,18 +15,18 @@ const READING_MAX: usize = 400;
 /// Requests that change something.
 const CHANGING_MAX: usize = 200;
 /// The part of all places for short requests that one user may have, but for administrators.
-const PART_OF_USER: usize = 4;
+const USER_SHARE: usize = 4;
 /// Watches, logs and sessions: some kilobytes each, several for every node of a large cluster.
 const STREAMS_MAX: usize = 32_768;
 /// Those of one user. A controller has a few dozen; a thousand and more of one user are a test's.
 const STREAMS_OF_USER_MAX: usize = 8_192;
 
-/// Places for requests.
+/// RequestClass for requests.
 pub struct Overload {
     reading: Arc<Semaphore>,
     changing: Arc<Semaphore>,
     streams: Arc<Semaphore>,
-    by_user: Arc<Mutex<HashMap<(Places, String), usize>>>,
+    by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
 }
 
 impl Default for Overload {
@@ -44,24 +44,24 @@ impl Default for Overload {
 /// A place, until dropped: for a stream as long as its body.
 pub struct InFlightPermit {
     _permit: Option<OwnedSemaphorePermit>,
-    _user: Option<OfUser>,
+    _user: Option<UserPermit>,
 }
 
 /// What a place is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Places {
+enum RequestClass {
     Reading,
     Changing,
     Streams,
 }
 
 /// Counts a request of a user.
-struct OfUser {
-    by_user: Arc<Mutex<HashMap<(Places, String), usize>>>,
-    key: (Places, String),
+struct UserPermit {
+    by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
+    key: (RequestClass, String),
 }
 
-impl Drop for OfUser {
+impl Drop for UserPermit {
     fn drop(&mut self) {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = by_user.get_mut(&self.key) {
@@ -80,32 +80,39 @@ impl Overload {
     /// 429 when all are taken.
     pub fn admit(&self, kind: RequestKind, user: &User) -> Result<InFlightPermit, ApiError> {
         let is_master = user.is_in(crate::auth::MASTERS);
-        let (places, free, of_user_max) = match kind {
-            RequestKind::LongRunning => (Places::Streams, &self.streams, STREAMS_OF_USER_MAX),
-            RequestKind::ReadOnly => (Places::Reading, &self.reading, READING_MAX / PART_OF_USER),
+        let (class, free, of_user_max) = match kind {
+            RequestKind::LongRunning => (RequestClass::Streams, &self.streams, STREAMS_OF_USER_MAX),
+            RequestKind::ReadOnly => {
+                (RequestClass::Reading, &self.reading, READING_MAX / USER_SHARE)
+            }
             RequestKind::Mutating => {
-                (Places::Changing, &self.changing, CHANGING_MAX / PART_OF_USER)
+                (RequestClass::Changing, &self.changing, CHANGING_MAX / USER_SHARE)
             }
         };
-        let is_exempt = is_master && places != Places::Streams;
+        let is_exempt = is_master && class != RequestClass::Streams;
         let permit = free.clone().try_acquire_owned().ok();
         if is_exempt {
             return Ok(InFlightPermit { _permit: permit, _user: None });
         }
         let permit = permit.ok_or_else(too_many)?;
-        let of_user = self.count(places, user, of_user_max)?;
-        Ok(InFlightPermit { _permit: Some(permit), _user: Some(of_user) })
+        let user_permit = self.acquire_for_user(class, user, of_user_max)?;
+        Ok(InFlightPermit { _permit: Some(permit), _user: Some(user_permit) })
     }
 
-    fn count(&self, places: Places, user: &User, max: usize) -> Result<OfUser, ApiError> {
-        let key = (places, user.name.clone());
+    fn acquire_for_user(
+        &self,
+        class: RequestClass,
+        user: &User,
+        max: usize,
+    ) -> Result<UserPermit, ApiError> {
+        let key = (class, user.name.clone());
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let count = by_user.entry(key.clone()).or_default();
         if *count >= max {
             return Err(too_many());
         }
         *count += 1;
-        Ok(OfUser { by_user: self.by_user.clone(), key })
+        Ok(UserPermit { by_user: self.by_user.clone(), key })
     }
 }
 
@@ -122,15 +129,14 @@ mod tests {
         let overload = Overload::default();
         let user = |name: &str| User { name: name.to_owned(), ..User::default() };
         let write = |name: &str| overload.admit(RequestKind::Mutating, &user(name));
-        let of_one: Vec<_> =
-            (0..CHANGING_MAX / PART_OF_USER).map(|_| write("a").unwrap()).collect();
+        let of_one: Vec<_> = (0..CHANGING_MAX / USER_SHARE).map(|_| write("a").unwrap()).collect();
         let refused = write("a").err().unwrap();
         assert_eq!((refused.code(), refused.retry_after_seconds()), (429, Some(1)));
         assert!(overload.admit(RequestKind::ReadOnly, &user("a")).is_ok());
         assert!(overload.admit(RequestKind::LongRunning, &user("a")).is_ok());
         let others: Vec<_> = ["b", "c", "d"]
             .iter()
-            .flat_map(|name| (0..CHANGING_MAX / PART_OF_USER).map(|_| write(name).unwrap()))
+            .flat_map(|name| (0..CHANGING_MAX / USER_SHARE).map(|_| write(name).unwrap()))
             .collect();
         assert_eq!(write("e").err().map(|error| error.code()), Some(429), "all are taken");
         assert!(overload.admit(RequestKind::Mutating, &User::server()).is_ok());

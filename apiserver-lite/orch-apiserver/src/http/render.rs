@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use apiserver_schema::list::{self, ListMeta};
-use apiserver_schema::table::{self, Columns, Include};
+use apiserver_schema::table::{self, ColumnDefinitions, Include};
 use apiserver_schema::{Engine, Kind, Object};
 use bytes::Bytes;
 use proto_api::meta::v1::Status;
 use proto_api::names::Names;
 use proto_api::object;
 
-use super::negotiate::{Accepted, Encoding, Form, MetaVersion};
-use crate::record::Stored;
+use crate::record::StoredObject;
+use crate::request::{Accepted, Encoding, MetaVersion, Representation};
 use crate::server::{Server, now};
 use crate::status::ApiError;
 
@@ -22,18 +22,19 @@ use crate::status::ApiError;
 pub fn stored(
     server: &Server,
     accepted: Accepted,
-    record: &Stored,
+    record: &StoredObject,
     with_columns: bool,
 ) -> Result<Bytes, ApiError> {
-    match (accepted.form, accepted.encoding) {
-        (Form::Object, Encoding::Json) => Ok(record.json(&server.engine).clone()),
-        (Form::Object, Encoding::Protobuf) => Ok(record.protobuf(&server.engine).clone()),
-        (Form::Table(version, include), _) => {
+    match (accepted.representation, accepted.encoding) {
+        (Representation::Object, Encoding::Json) => Ok(record.json(&server.engine).clone()),
+        (Representation::Object, Encoding::Protobuf) => Ok(record.protobuf(&server.engine).clone()),
+        (Representation::Table(version, include), _) => {
             let revision = record.object().resource_version();
             let meta = ListMeta { resource_version: revision.to_owned(), ..ListMeta::default() };
-            let columns = if with_columns { Columns::Shown } else { Columns::Left };
-            let shown = (version, include, columns);
-            Ok(table(server, shown, &record.object().kind, &meta, [record.object()].into_iter()))
+            let columns =
+                if with_columns { ColumnDefinitions::Included } else { ColumnDefinitions::Omitted };
+            let params = (version, include, columns);
+            Ok(table(server, params, &record.object().kind, &meta, [record.object()].into_iter()))
         }
         _ => object(server, accepted, record.object()),
     }
@@ -44,22 +45,22 @@ pub fn stored(
 /// # Errors
 /// 406 for a form that the kind has not.
 pub fn object(server: &Server, accepted: Accepted, object: &Object) -> Result<Bytes, ApiError> {
-    match accepted.form {
-        Form::Object => Ok(encode(&server.engine, accepted.encoding, object)),
-        Form::Table(version, include) => {
+    match accepted.representation {
+        Representation::Object => Ok(encode(&server.engine, accepted.encoding, object)),
+        Representation::Table(version, include) => {
             let meta = ListMeta {
                 resource_version: object.resource_version().to_owned(),
                 ..ListMeta::default()
             };
             Ok(table(
                 server,
-                (version, include, Columns::Shown),
+                (version, include, ColumnDefinitions::Included),
                 &object.kind,
                 &meta,
                 [object].into_iter(),
             ))
         }
-        Form::PartialObjectMetadata(version) => {
+        Representation::PartialObjectMetadata(version) => {
             let partial = metadata_only(server, version, object)?;
             Ok(encode(&server.engine, accepted.encoding, &partial))
         }
@@ -75,24 +76,30 @@ pub fn collection(
     accepted: Accepted,
     kind: &Arc<Kind>,
     meta: &ListMeta,
-    items: &[Arc<Stored>],
+    items: &[Arc<StoredObject>],
 ) -> Result<Vec<Bytes>, ApiError> {
     let engine = &server.engine;
-    match (accepted.form, accepted.encoding) {
-        (Form::Object, Encoding::Json) => Ok(json_list(engine, kind, meta, items)),
-        (Form::Object, Encoding::Protobuf) => {
+    match (accepted.representation, accepted.encoding) {
+        (Representation::Object, Encoding::Json) => Ok(json_list(engine, kind, meta, items)),
+        (Representation::Object, Encoding::Protobuf) => {
             let items = items.iter().map(|record| record.protobuf(engine).as_ref());
             Ok(vec![Bytes::from(list::list_protobuf(kind, meta, items))])
         }
-        (Form::Object, Encoding::Yaml) => {
+        (Representation::Object, Encoding::Yaml) => {
             let json: Vec<u8> = json_list(engine, kind, meta, items).concat();
             Ok(vec![yaml(&json)])
         }
-        (Form::Table(version, include), _) => {
+        (Representation::Table(version, include), _) => {
             let objects = items.iter().map(|record| record.object());
-            Ok(vec![table(server, (version, include, Columns::Shown), kind, meta, objects)])
+            Ok(vec![table(
+                server,
+                (version, include, ColumnDefinitions::Included),
+                kind,
+                meta,
+                objects,
+            )])
         }
-        (Form::PartialObjectMetadata(version), encoding) => {
+        (Representation::PartialObjectMetadata(version), encoding) => {
             let partial = partial_kind(server, version)?;
             let encoded: Result<Vec<Bytes>, ApiError> = items
                 .iter()
@@ -113,23 +120,23 @@ pub fn collection(
 /// An object of a bookmark: nothing but its revision, in whatever form the stream has.
 #[must_use]
 pub fn bookmark(server: &Server, accepted: Accepted, object: &Object) -> Bytes {
-    match accepted.form {
-        Form::PartialObjectMetadata(_) => self::object(server, accepted, object)
+    match accepted.representation {
+        Representation::PartialObjectMetadata(_) => self::object(server, accepted, object)
             .unwrap_or_else(|_| encode(&server.engine, accepted.encoding, object)),
-        Form::Table(version, include) => {
+        Representation::Table(version, include) => {
             let meta = ListMeta {
                 resource_version: object.resource_version().to_owned(),
                 ..ListMeta::default()
             };
             table(
                 server,
-                (version, include, Columns::Left),
+                (version, include, ColumnDefinitions::Omitted),
                 &object.kind,
                 &meta,
                 [object].into_iter(),
             )
         }
-        Form::Object => encode(&server.engine, accepted.encoding, object),
+        Representation::Object => encode(&server.engine, accepted.encoding, object),
     }
 }
 
@@ -159,7 +166,12 @@ fn yaml(json: &[u8]) -> Bytes {
 }
 
 /// The parts of a JSON list: nothing of an item is copied, its `kind` and `apiVersion` are skipped.
-fn json_list(engine: &Engine, kind: &Kind, meta: &ListMeta, items: &[Arc<Stored>]) -> Vec<Bytes> {
+fn json_list(
+    engine: &Engine,
+    kind: &Kind,
+    meta: &ListMeta,
+    items: &[Arc<StoredObject>],
+) -> Vec<Bytes> {
     let empty = list::list_json(kind, meta, std::iter::empty());
     // `{…,"items":[` and `]}`.
     let head_len = empty.len() - 2;
@@ -202,17 +214,21 @@ fn metadata_only(
 }
 
 /// How a table is shown: version, content of rows, columns.
-type Shown = (MetaVersion, Include, Columns);
+type TableParams = (MetaVersion, Include, ColumnDefinitions);
 
 fn table<'a>(
     server: &Server,
-    (version, include, columns): Shown,
+    (version, include, columns): TableParams,
     kind: &Kind,
     meta: &ListMeta,
     objects: impl Iterator<Item = &'a Object>,
 ) -> Bytes {
     let api_version = format!("{}/{}", server.names.group("meta"), version.as_str());
-    let form =
-        table::Form { api_version: &api_version, columns, include, now: now().unix_timestamp() };
+    let form = table::TableOptions {
+        api_version: &api_version,
+        columns,
+        include,
+        now: now().unix_timestamp(),
+    };
     Bytes::from(table::encode(&server.engine, form, kind, meta, objects))
 }

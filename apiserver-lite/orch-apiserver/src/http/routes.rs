@@ -5,97 +5,16 @@
 
 use http::Method;
 
-use super::query::{Query, decode};
-use crate::auth::Subject;
-use crate::status::{About, ApiError};
+use crate::request::{Query, RequestInfo, Verb, decode_percent as decode};
+use crate::status::ApiError;
 
 /// What a request is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An object, a collection or a subresource.
-    Resource(ResourceRequest),
+    Resource(RequestInfo),
     /// Everything else: discovery, health, metrics, OpenAPI.
     NonResource(String),
-}
-
-/// A request to a resource, as authorizers see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResourceRequest {
-    /// What is to be done.
-    pub verb: Verb,
-    /// API group as it stands in the path; empty for the core.
-    pub group: String,
-    /// API version.
-    pub version: String,
-    /// Namespace; empty for cluster-scoped resources and collections of all namespaces.
-    pub namespace: String,
-    /// Resource in the plural.
-    pub resource: String,
-    /// Subresource; empty for none.
-    pub subresource: String,
-    /// Object name; empty for collections.
-    pub name: String,
-    /// What follows the subresource `proxy`, with its leading slash as far as there is one.
-    pub rest: String,
-}
-
-impl ResourceRequest {
-    /// What authorizers decide about.
-    #[must_use]
-    pub fn subject(&self) -> Subject<'_> {
-        Subject::Resource {
-            group: &self.group,
-            version: &self.version,
-            resource: &self.resource,
-            subresource: &self.subresource,
-            namespace: &self.namespace,
-            name: &self.name,
-        }
-    }
-
-    /// What statuses name.
-    #[must_use]
-    pub fn about(&self) -> About<'_> {
-        About { group: &self.group, kind: &self.resource, name: &self.name }
-    }
-}
-
-/// Verbs of resource requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// Read one object.
-    Get,
-    /// Read a collection.
-    List,
-    /// Follow a collection.
-    Watch,
-    /// Make an object, or use a subresource that acts.
-    Create,
-    /// Replace an object.
-    Update,
-    /// Change an object.
-    Patch,
-    /// Remove an object.
-    Delete,
-    /// Remove a collection's objects.
-    DeleteCollection,
-}
-
-impl Verb {
-    /// As authorizers and discovery spell it.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Watch => "watch",
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Patch => "patch",
-            Self::Delete => "delete",
-            Self::DeleteCollection => "deletecollection",
-        }
-    }
 }
 
 /// Segments of a path that are looked at; only proxied paths are longer.
@@ -122,22 +41,22 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, ApiEr
     else {
         return Ok(Target::NonResource(path.to_owned()));
     };
-    let place = Place::parse(&rest)?;
-    let verb = verb(method, &place, query)?;
-    Ok(Target::Resource(ResourceRequest {
+    let parsed = ResourcePath::parse(&rest)?;
+    let verb = verb(method, &parsed, query)?;
+    Ok(Target::Resource(RequestInfo {
         verb,
         group,
         version: decode(version),
-        namespace: place.namespace,
-        resource: place.resource,
-        subresource: place.subresource,
-        name: place.name,
-        rest: place.rest,
+        namespace: parsed.namespace,
+        resource: parsed.resource,
+        subresource: parsed.subresource,
+        name: parsed.name,
+        rest: parsed.rest,
     }))
 }
 
 #[derive(Default)]
-struct Place {
+struct ResourcePath {
     namespace: String,
     resource: String,
     name: String,
@@ -145,7 +64,7 @@ struct Place {
     rest: String,
 }
 
-impl Place {
+impl ResourcePath {
     fn parse(segments: &[&str]) -> Result<Self, ApiError> {
         let (namespace, tail) = match segments {
             ["namespaces", namespace, resource, ..]
@@ -156,26 +75,26 @@ impl Place {
             _ => (String::new(), segments),
         };
         let part = |index: usize| tail.get(index).map_or(Ok(String::new()), |text| component(text));
-        let mut place = Self {
+        let mut parsed = Self {
             namespace,
             resource: part(0)?,
             name: part(1)?,
             subresource: part(2)?,
             rest: String::new(),
         };
-        if place.resource == "namespaces" && place.namespace.is_empty() {
+        if parsed.resource == "namespaces" && parsed.namespace.is_empty() {
             // Requests about a namespace are authorized inside it.
-            place.namespace.clone_from(&place.name);
+            parsed.namespace.clone_from(&parsed.name);
         }
         let further = tail.get(3..).unwrap_or_default();
-        match (place.subresource.as_str(), further) {
+        match (parsed.subresource.as_str(), further) {
             ("proxy", further) => {
-                place.rest = further.iter().map(|text| format!("/{text}")).collect()
+                parsed.rest = further.iter().map(|text| format!("/{text}")).collect()
             }
             (_, [] | [""]) => {}
             _ => return Err(ApiError::no_such_resource()),
         }
-        Ok(place)
+        Ok(parsed)
     }
 }
 
@@ -188,10 +107,10 @@ fn component(text: &str) -> Result<String, ApiError> {
     Ok(text)
 }
 
-fn verb(method: &Method, place: &Place, query: &Query) -> Result<Verb, ApiError> {
-    let collection = place.name.is_empty();
+fn verb(method: &Method, path: &ResourcePath, query: &Query) -> Result<Verb, ApiError> {
+    let collection = path.name.is_empty();
     Ok(match *method {
-        Method::GET | Method::HEAD if place.subresource.is_empty() && query.flag("watch") => {
+        Method::GET | Method::HEAD if path.subresource.is_empty() && query.flag("watch") => {
             Verb::Watch
         }
         Method::GET | Method::HEAD if collection => Verb::List,
@@ -203,7 +122,7 @@ fn verb(method: &Method, place: &Place, query: &Query) -> Result<Verb, ApiError>
         Method::DELETE if collection => Verb::DeleteCollection,
         Method::DELETE => Verb::Delete,
         // Proxied requests may use any method; the others are served nowhere.
-        Method::OPTIONS if place.subresource == "proxy" => Verb::Get,
+        Method::OPTIONS if path.subresource == "proxy" => Verb::Get,
         _ => return Err(ApiError::method_not_allowed()),
     })
 }

@@ -14,7 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::handler::{Peer, handle};
-use crate::auth::Certified;
+use crate::auth::ClientCertificate;
 use crate::server::Server;
 
 /// What connections may take. A thousand clients that begin at once at one address (all pods of a node behind one
@@ -40,15 +40,15 @@ pub async fn serve(
     let serving = TaskTracker::new();
     loop {
         // Both arms are cancel safe: a connection that is not taken stays in the kernel's queue.
-        let (socket, place) = tokio::select! {
+        let (socket, connection) = tokio::select! {
             () = until.asked() => break,
             taken = connections.accept(&listener) => taken,
         };
-        let address = place.address();
+        let address = connection.address();
         let (server, until) = (server.clone(), until.clone());
         let tls = (tls.clone(), trust.clone());
         serving.spawn(async move {
-            match isolate(connection(server, socket, place, tls, until)).await {
+            match isolate(serve_connection(server, socket, connection, tls, until)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(%address, %error, "connection ended"),
                 Err(panicked) => tracing::error!(%address, %panicked, "connection closed"),
@@ -61,32 +61,36 @@ pub async fn serve(
     serving.wait().await;
 }
 
-async fn connection(
+async fn serve_connection(
     server: Arc<Server>,
     socket: TcpStream,
-    place: Connection,
+    connection: Connection,
     (tls, trust): (TlsAcceptor, Option<Arc<ClientTrust>>),
     until: DrainWatch,
 ) -> Result<(), ConnectionError> {
-    let Some(stream) = place.handshake(tls.accept(socket)).await else { return Ok(()) };
-    let peer = peer(&stream, trust.as_deref(), &place);
+    let Some(stream) = connection.handshake(tls.accept(socket)).await else { return Ok(()) };
+    let peer = peer(&stream, trust.as_deref(), &connection);
     let handler = move |request| handle(server.clone(), peer.clone(), request);
-    place.serve(stream, handler, until.asked()).await
+    connection.serve(stream, handler, until.asked()).await
 }
 
 /// Checks and reads the client's certificate once per connection; the handshake has only shown that the client holds its key.
-fn peer(stream: &TlsStream<TcpStream>, trust: Option<&ClientTrust>, place: &Connection) -> Peer {
+fn peer(
+    stream: &TlsStream<TcpStream>,
+    trust: Option<&ClientTrust>,
+    connection: &Connection,
+) -> Peer {
     let (_, session) = stream.get_ref();
     let chain = session.peer_certificates().filter(|chain| !chain.is_empty());
-    let certified = chain.zip(trust).map(|(chain, trust)| match trust.check(chain) {
+    let certificate = chain.zip(trust).map(|(chain, trust)| match trust.check(chain) {
         Ok(()) => {
-            place.authenticated();
-            Certified::read(&chain[0])
+            connection.authenticated();
+            ClientCertificate::read(&chain[0])
         }
         Err(error) => {
             tracing::info!(%error, "client certificate refused");
-            Certified::Nothing(error.to_string())
+            ClientCertificate::Invalid(error.to_string())
         }
     });
-    Peer { certificate: certified.map(Arc::new), connection: Some(place.clone()) }
+    Peer { certificate: certificate.map(Arc::new), connection: Some(connection.clone()) }
 }

@@ -26,7 +26,7 @@ const HOP_BY_HOP: [&str; 10] = [
 /// Whether the request asks to switch protocols. HTTP/2 over the connection (`h2c`) does not count: it may be ignored (RFC
 /// 9113 section 3.1 has removed it), and the request is answered over HTTP/1.1.
 #[must_use]
-pub fn is_asked(headers: &HeaderMap) -> bool {
+pub fn is_requested(headers: &HeaderMap) -> bool {
     let tokens = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
     let wanted = headers.get_all(UPGRADE).iter().filter_map(|value| value.to_str().ok());
     let mut wanted = wanted.flat_map(|value| value.split(',')).map(str::trim);
@@ -94,7 +94,7 @@ mod tests {
         ] {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        assert!(is_asked(&headers));
+        assert!(is_requested(&headers));
         let passed = end_to_end(&headers);
         assert!(passed.contains_key("x-other"));
         assert!(
@@ -108,12 +108,12 @@ mod tests {
     fn upgrade_needs_both_headers() {
         let mut headers = HeaderMap::new();
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-        assert!(!is_asked(&headers));
+        assert!(!is_requested(&headers));
         headers.insert(CONNECTION, HeaderValue::from_static("keep-alive, upgrade"));
-        assert!(is_asked(&headers));
+        assert!(is_requested(&headers));
         headers.insert(UPGRADE, HeaderValue::from_static("h2c"));
-        assert!(!is_asked(&headers), "answered over HTTP/1.1");
+        assert!(!is_requested(&headers), "answered over HTTP/1.1");
         headers.insert(UPGRADE, HeaderValue::from_static("h2c, websocket"));
-        assert!(is_asked(&headers));
+        assert!(is_requested(&headers));
     }
 }

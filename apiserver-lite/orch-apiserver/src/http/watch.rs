@@ -13,16 +13,16 @@ use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use tokio::time::{Instant, sleep_until};
 
-use watch_batching::Member;
+use watch_batching::GroupMember;
 pub use watch_batching::WatchBatches;
 
 use super::body::{BoxError, ResponseBody};
-use super::negotiate::{Accepted, Encoding};
 use super::render;
-use crate::record::Stored;
+use crate::record::StoredObject;
+use crate::request::{Accepted, Encoding};
 use crate::server::Server;
 use crate::status::ApiError;
-use crate::verbs::{Bookmarks, LENGTH_MAX, Selection, WatchStart, change};
+use crate::verbs::{Bookmarks, LENGTH_MAX, Selection, WatchStart, watch_event};
 
 /// Time between bookmarks on a quiet stream.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -33,10 +33,10 @@ const CHUNK_LEN: usize = 64 << 10;
 #[must_use]
 pub fn body(server: Arc<Server>, start: WatchStart, accepted: Accepted) -> ResponseBody {
     let now = Instant::now();
-    let streaming = Streaming {
+    let streaming = WatchStream {
         ends_at: now.checked_add(start.length.min(LENGTH_MAX)).unwrap_or(now),
         bookmark_at: now + BOOKMARK_EVERY,
-        member: server.crowds.join(&start.prefix),
+        member: server.watch_batches.join(&start.prefix),
         encoder: Encoder { server, accepted, kind: start.kind.clone(), with_columns: true },
         selection: start.selection,
         bookmarks: start.bookmarks,
@@ -54,41 +54,41 @@ pub fn body(server: Arc<Server>, start: WatchStart, accepted: Accepted) -> Respo
     StreamBody::new(frames).boxed_unsync()
 }
 
-struct Streaming {
+struct WatchStream {
     ends_at: Instant,
     bookmark_at: Instant,
     /// Place among those who watch the same.
-    member: Member,
+    member: GroupMember,
     encoder: Encoder,
     selection: Selection,
     bookmarks: Bookmarks,
     phase: Phase,
     /// Events taken from the log and not yet written; reused.
-    events: Vec<Event<Stored>>,
+    events: Vec<Event<StoredObject>>,
 }
 
 enum Phase {
     /// Reporting what was there at the start.
     Initial {
-        left: std::vec::IntoIter<Arc<Stored>>,
-        then: Result<Watch<Stored>, ApiError>,
+        left: std::vec::IntoIter<Arc<StoredObject>>,
+        then: Result<Watch<StoredObject>, ApiError>,
         revision: u64,
     },
     /// Reporting what changes.
-    Following(Watch<Stored>),
+    Following(Watch<StoredObject>),
     /// Nothing more to say.
     Ended,
 }
 
 /// Why waiting for changes ended.
-enum Woken {
+enum WakeReason {
     Events,
-    Bookmark,
+    BookmarkDue,
     Lagged(ApiError),
-    Over,
+    Ended,
 }
 
-impl Streaming {
+impl WatchStream {
     /// The next bytes to send; `None` at the end.
     async fn next_chunk(&mut self) -> Option<Bytes> {
         let mut chunk = BytesMut::new();
@@ -106,8 +106,8 @@ impl Streaming {
 
     fn initial(
         &mut self,
-        mut left: std::vec::IntoIter<Arc<Stored>>,
-        then: Result<Watch<Stored>, ApiError>,
+        mut left: std::vec::IntoIter<Arc<StoredObject>>,
+        then: Result<Watch<StoredObject>, ApiError>,
         revision: u64,
         chunk: &mut BytesMut,
     ) {
@@ -121,7 +121,7 @@ impl Streaming {
         match then {
             Ok(watch) => {
                 if self.bookmarks == Bookmarks::AfterInitial {
-                    self.encoder.bookmark(chunk, revision, Marks::EndOfInitial);
+                    self.encoder.bookmark(chunk, revision, BookmarkKind::InitialEventsEnd);
                 }
                 self.phase = Phase::Following(watch);
             }
@@ -129,55 +129,55 @@ impl Streaming {
         }
     }
 
-    async fn following(&mut self, mut watch: Watch<Stored>, chunk: &mut BytesMut) {
+    async fn following(&mut self, mut watch: Watch<StoredObject>, chunk: &mut BytesMut) {
         match self.wait(&mut watch).await {
-            Woken::Events => {
-                if let Some(turn) = self.member.turn(Instant::now()) {
+            WakeReason::Events => {
+                if let Some(turn) = self.member.next_send(Instant::now()) {
                     sleep_until(turn).await;
                     // What does not fit into one batch, or fails, is seen by the next wait.
                     let _ = watch.try_batch(&mut self.events);
                 }
                 for event in self.events.drain(..) {
-                    if let Some(change) = change(&event, &self.selection) {
+                    if let Some(change) = watch_event(&event, &self.selection) {
                         self.encoder.event(chunk, change.kind, &change.record);
                     }
                 }
                 self.phase = Phase::Following(watch);
             }
-            Woken::Bookmark => {
-                self.encoder.bookmark(chunk, watch.seen().0, Marks::Progress);
+            WakeReason::BookmarkDue => {
+                self.encoder.bookmark(chunk, watch.seen().0, BookmarkKind::Progress);
                 self.bookmark_at = Instant::now() + BOOKMARK_EVERY;
                 self.phase = Phase::Following(watch);
             }
-            Woken::Lagged(error) => self.encoder.error(chunk, &error),
-            Woken::Over => {}
+            WakeReason::Lagged(error) => self.encoder.error(chunk, &error),
+            WakeReason::Ended => {}
         }
     }
 
-    async fn wait(&mut self, watch: &mut Watch<Stored>) -> Woken {
+    async fn wait(&mut self, watch: &mut Watch<StoredObject>) -> WakeReason {
         let wants_bookmark = self.bookmarks != Bookmarks::Unwanted;
         // Cancel safe: `next_batch` keeps undelivered events, the others hold no state.
         tokio::select! {
             biased;
-            () = self.encoder.server.stopping.cancelled() => Woken::Over,
-            () = sleep_until(self.ends_at) => Woken::Over,
+            () = self.encoder.server.stopping.cancelled() => WakeReason::Ended,
+            () = sleep_until(self.ends_at) => WakeReason::Ended,
             outcome = watch.next_batch(&mut self.events) => match outcome {
-                Ok(()) => Woken::Events,
-                Err(WatchEnd::Lagged(lag)) => Woken::Lagged(ApiError::expired(format!(
+                Ok(()) => WakeReason::Events,
+                Err(WatchEnd::Lagged(lag)) => WakeReason::Lagged(ApiError::expired(format!(
                     "too old resource version: {} ({})", lag.seen, lag.oldest,
                 ))),
-                Err(WatchEnd::Closed) => Woken::Over,
+                Err(WatchEnd::Closed) => WakeReason::Ended,
             },
-            () = sleep_until(self.bookmark_at), if wants_bookmark => Woken::Bookmark,
+            () = sleep_until(self.bookmark_at), if wants_bookmark => WakeReason::BookmarkDue,
         }
     }
 }
 
 /// What a bookmark marks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Marks {
+enum BookmarkKind {
     Progress,
-    EndOfInitial,
+    InitialEventsEnd,
 }
 
 struct Encoder {
@@ -189,8 +189,8 @@ struct Encoder {
 }
 
 impl Encoder {
-    fn event(&mut self, out: &mut BytesMut, event: &str, record: &Arc<Stored>) {
-        let shown = record.shown_as(&self.kind);
+    fn event(&mut self, out: &mut BytesMut, event: &str, record: &Arc<StoredObject>) {
+        let shown = record.as_version(&self.kind);
         match render::stored(&self.server, self.accepted, &shown, self.with_columns) {
             Ok(object) => {
                 self.with_columns = false;
@@ -200,10 +200,10 @@ impl Encoder {
         }
     }
 
-    fn bookmark(&self, out: &mut BytesMut, revision: u64, marks: Marks) {
+    fn bookmark(&self, out: &mut BytesMut, revision: u64, kind: BookmarkKind) {
         let mut object = Object::new(self.kind.clone());
         object.set_meta_str("resourceVersion", &revision.to_string());
-        if marks == Marks::EndOfInitial {
+        if kind == BookmarkKind::InitialEventsEnd {
             let annotation = format!("{}/initial-events-end", self.server.names.group_domain());
             object.metadata_mut().map_or_insert("annotations").insert(annotation, "true");
         }

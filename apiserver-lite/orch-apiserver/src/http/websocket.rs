@@ -19,8 +19,8 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::body::{self, BoxError, ResponseBody};
-use super::routes::{ResourceRequest, Verb};
 use super::upgrade;
+use crate::request::{RequestInfo, Verb};
 
 /// What clients send on such a stream is read only to see pings and the end.
 const INCOMING_LEN_MAX: usize = 64 << 10;
@@ -39,30 +39,33 @@ enum Framing {
 }
 
 /// A request to switch, taken out of the request that it came with.
-pub struct Asked {
+pub struct WebSocketUpgrade {
     socket: OnUpgrade,
-    accept: String,
+    accept_key: String,
     framing: Framing,
     protocol: Option<&'static str>,
 }
 
 /// Whether a request asks for a stream of this server over WebSocket.
 #[must_use]
-pub fn is_asked(headers: &HeaderMap, resource: &ResourceRequest) -> bool {
+pub fn is_stream_upgrade(headers: &HeaderMap, resource: &RequestInfo) -> bool {
     let streams = resource.verb == Verb::Watch || resource.subresource == "log";
     let websocket = headers
         .get(UPGRADE)
         .is_some_and(|name| name.to_str().is_ok_and(|name| name.eq_ignore_ascii_case("websocket")));
-    streams && websocket && upgrade::is_asked(headers) && headers.contains_key(SEC_WEBSOCKET_KEY)
+    streams
+        && websocket
+        && upgrade::is_requested(headers)
+        && headers.contains_key(SEC_WEBSOCKET_KEY)
 }
 
 /// Takes what concerns the switch out of a request; what is left is the plain request.
-pub fn take<B>(request: &mut Request<B>, resource: &ResourceRequest) -> Asked {
+pub fn take_upgrade<B>(request: &mut Request<B>, resource: &RequestInfo) -> WebSocketUpgrade {
     let socket = hyper::upgrade::on(&mut *request);
     let headers = request.headers_mut();
     let key = headers.remove(SEC_WEBSOCKET_KEY);
-    let accept = derive_accept_key(key.as_ref().map(HeaderValue::as_bytes).unwrap_or_default());
-    let protocol = chosen(headers);
+    let accept_key = derive_accept_key(key.as_ref().map(HeaderValue::as_bytes).unwrap_or_default());
+    let protocol = choose_protocol(headers);
     let framing = match (resource.verb, protocol) {
         (_, Some("base64.binary.k8s.io")) => Framing::Base64,
         (Verb::Watch, None) => Framing::Lines,
@@ -70,21 +73,21 @@ pub fn take<B>(request: &mut Request<B>, resource: &ResourceRequest) -> Asked {
     };
     headers.remove(UPGRADE);
     headers.remove(CONNECTION);
-    Asked { socket, accept, framing, protocol }
+    WebSocketUpgrade { socket, accept_key, framing, protocol }
 }
 
 /// The first subprotocol offered that is known.
-fn chosen(headers: &HeaderMap) -> Option<&'static str> {
+fn choose_protocol(headers: &HeaderMap) -> Option<&'static str> {
     const KNOWN: [&str; 2] = ["binary.k8s.io", "base64.binary.k8s.io"];
     let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
     let mut names = offered.filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(','));
     names.find_map(|name| KNOWN.into_iter().find(|known| *known == name.trim()))
 }
 
-impl Asked {
+impl WebSocketUpgrade {
     /// Switches, if the answer is one to stream; anything else is answered as it is.
     #[must_use]
-    pub fn grant(self, response: Response<ResponseBody>) -> Response<ResponseBody> {
+    pub fn accept(self, response: Response<ResponseBody>) -> Response<ResponseBody> {
         if response.status() != StatusCode::OK {
             return response;
         }
@@ -93,7 +96,7 @@ impl Asked {
         let headers = answer.headers_mut();
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
         headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-        if let Ok(accept) = HeaderValue::from_str(&self.accept) {
+        if let Ok(accept) = HeaderValue::from_str(&self.accept_key) {
             headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
         }
         if let Some(protocol) = self.protocol {
@@ -202,9 +205,9 @@ mod tests {
     #[test]
     fn the_first_known_protocol_is_taken() {
         let mut headers = HeaderMap::new();
-        assert_eq!(chosen(&headers), None);
+        assert_eq!(choose_protocol(&headers), None);
         let offer = HeaderValue::from_static("other, base64.binary.k8s.io,binary.k8s.io");
         headers.insert(SEC_WEBSOCKET_PROTOCOL, offer);
-        assert_eq!(chosen(&headers), Some("base64.binary.k8s.io"));
+        assert_eq!(choose_protocol(&headers), Some("base64.binary.k8s.io"));
     }
 }

@@ -9,7 +9,7 @@ use crate::record::Draft;
 use crate::server::{now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
 use crate::verbs::{
-    CONFLICT_TRIES, Effects, Outcome, RequestContext, VerbResponse, decode_as, invalid,
+    CONFLICT_TRIES, Effects, RequestContext, VerbOutput, VerbResponse, decode_as, invalid,
     write_failed,
 };
 
@@ -22,7 +22,7 @@ pub async fn create(
     call: &RequestContext<'_>,
     body: &[u8],
     format: Format,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     let server = call.server;
     let kind = server
         .engine
@@ -37,7 +37,7 @@ pub async fn create(
     }
     check(&binding, about)?;
     assign(call, &binding, about, call.effects()?).await?;
-    Ok(Outcome { answer: VerbResponse::Success { code: 201 }, warnings: decoded.warnings })
+    Ok(VerbOutput { response: VerbResponse::Success { code: 201 }, warnings: decoded.warnings })
 }
 
 async fn assign(

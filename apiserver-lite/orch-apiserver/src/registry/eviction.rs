@@ -8,11 +8,11 @@ use proto_api::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use proto_api::selectors::Selector;
 
 use crate::key;
-use crate::record::{Draft, Stored};
+use crate::record::{Draft, StoredObject};
 use crate::server::{Server, now, timestamp};
 use crate::status::{About, ApiError};
 use crate::verbs::{
-    CONFLICT_TRIES, DeleteOptions, Effects, Outcome, RequestContext, VerbResponse, decode_as,
+    CONFLICT_TRIES, DeleteOptions, Effects, RequestContext, VerbOutput, VerbResponse, decode_as,
     delete_object, labels_match,
 };
 
@@ -29,7 +29,7 @@ pub async fn create(
     call: &RequestContext<'_>,
     body: &[u8],
     format: Format,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     let server = call.server;
     let kind = server
         .engine
@@ -41,23 +41,24 @@ pub async fn create(
         return Err(ApiError::bad_request("name in URL does not match name in Eviction object"));
     }
     let options = decoded.object.fields.map("deleteOptions").cloned().unwrap_or_default();
-    let wish = DeleteOptions::new(server.names, &options, call.query)?;
+    let delete_options = DeleteOptions::new(server.names, &options, call.query)?;
     for _ in 0..CONFLICT_TRIES {
         let pod = call.current()?;
-        let consent = ask_budget(call, pod.object(), wish.effects).await?;
-        let mut wish = wish.clone();
-        wish.uid.get_or_insert_with(|| pod.object().uid().to_owned());
+        let grant = take_disruption(call, pod.object(), delete_options.effects).await?;
+        let mut delete_options = delete_options.clone();
+        delete_options.uid.get_or_insert_with(|| pod.object().uid().to_owned());
         // What was asked of the budget holds for the pod as it was looked at.
-        let pinned = consent == Consent::AsItIs && wish.resource_version.is_none();
+        let pinned =
+            grant == EvictionGrant::IfUnchanged && delete_options.resource_version.is_none();
         if pinned {
-            wish.resource_version = Some(pod.object().resource_version().to_owned());
+            delete_options.resource_version = Some(pod.object().resource_version().to_owned());
         }
-        match delete_object(call, &wish).await {
+        match delete_object(call, &delete_options).await {
             Err(error) if pinned && error.code() == 409 => {}
             Err(error) => return Err(error),
             Ok(_) => {
-                let answer = VerbResponse::Success { code: 201 };
-                return Ok(Outcome { answer, warnings: decoded.warnings });
+                let response = VerbResponse::Success { code: 201 };
+                return Ok(VerbOutput { response, warnings: decoded.warnings });
             }
         }
     }
@@ -66,38 +67,38 @@ pub async fn create(
 
 /// Why a pod may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Consent {
+enum EvictionGrant {
     /// As it is now it disrupts nothing: it does not run, or is not ready while enough others are.
-    AsItIs,
+    IfUnchanged,
     /// No budget covers it, or one has given a disruption for it.
-    Whatever,
+    Unconditional,
 }
 
 /// Finds the budget that covers `pod` and takes one disruption from it, unless the pod counts for none. A dry run takes
 /// nothing.
-async fn ask_budget(
+async fn take_disruption(
     call: &RequestContext<'_>,
     pod: &Object,
     effects: Effects,
-) -> Result<Consent, ApiError> {
+) -> Result<EvictionGrant, ApiError> {
     let phase = pod.str_at(&["status", "phase"]);
     if matches!(phase, "Pending" | "Succeeded" | "Failed") || pod.deletion_timestamp().is_some() {
-        return Ok(Consent::AsItIs);
+        return Ok(EvictionGrant::IfUnchanged);
     }
     let server = call.server;
     for _ in 0..CONFLICT_TRIES {
-        let Some(budget) = covering(server, pod)? else { return Ok(Consent::Whatever) };
+        let Some(budget) = covering(server, pod)? else { return Ok(EvictionGrant::Unconditional) };
         if !is_ready(pod) && has_enough(budget.object()) {
-            return Ok(Consent::AsItIs);
+            return Ok(EvictionGrant::IfUnchanged);
         }
-        let next = disrupted(budget.object(), pod.name())?;
+        let next = with_disruption(budget.object(), pod.name())?;
         if effects == Effects::DryRun {
-            return Ok(Consent::Whatever);
+            return Ok(EvictionGrant::Unconditional);
         }
         let key = key::object(&next.kind, pod.namespace(), next.name());
         let write = Write::update(key, budget.revision(), Draft::new(&server.engine, next));
         match server.store.write(write).await {
-            Ok(_) => return Ok(Consent::Whatever),
+            Ok(_) => return Ok(EvictionGrant::Unconditional),
             Err(WriteError::Conflict { .. } | WriteError::NotFound { .. }) => {}
             Err(error) => return Err(crate::verbs::write_failed(&error)),
         }
@@ -106,7 +107,7 @@ async fn ask_budget(
 }
 
 /// The only budget whose selector has the pod.
-fn covering(server: &Server, pod: &Object) -> Result<Option<Arc<Stored>>, ApiError> {
+fn covering(server: &Server, pod: &Object) -> Result<Option<Arc<StoredObject>>, ApiError> {
     let Some(kind) = server.kind("policy", "poddisruptionbudgets") else { return Ok(None) };
     let prefix = key::prefix(kind, pod.namespace());
     let page = server.snapshot().range(Range { prefix: &prefix, after: None, limit: None });
@@ -158,7 +159,7 @@ fn covers(budget: &Object, pod: &Object) -> bool {
 }
 
 /// The budget with one disruption less.
-fn disrupted(budget: &Object, pod: &str) -> Result<Object, ApiError> {
+fn with_disruption(budget: &Object, pod: &str) -> Result<Object, ApiError> {
     let name = budget.name();
     if status_int(budget, "observedGeneration") < budget.generation() {
         let detail =

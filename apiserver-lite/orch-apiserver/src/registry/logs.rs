@@ -1,6 +1,6 @@
 //! What may be asked of a container's log.
 
-use crate::http::Query;
+use crate::request::Query;
 use crate::status::{About, ApiError, FieldProblem};
 
 /// Checks the options of a request for logs of the pod `name`.

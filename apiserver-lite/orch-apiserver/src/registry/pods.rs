@@ -39,17 +39,17 @@ pub fn qos_class(pod: &Object) -> &'static str {
 /// within times of four-digit years.
 const GRACE_SECS_MAX: i64 = i32::MAX as i64;
 
-/// Seconds that a pod has to end, from 0 to 2^31-1: what is wished, else what its spec says. A pod that runs nowhere, or runs no more,
+/// Seconds that a pod has to end, from 0 to 2^31-1: what is requested, else what its spec says. A pod that runs nowhere, or runs no more,
 /// needs none.
 #[must_use]
-pub fn grace_secs(pod: &Object, wished: Option<i64>) -> i64 {
+pub fn grace_secs(pod: &Object, requested: Option<i64>) -> i64 {
     let ended = matches!(pod.str_at(&["status", "phase"]), "Succeeded" | "Failed");
     if pod.str_at(&["spec", "nodeName"]).is_empty() || ended {
         return 0;
     }
     let own = pod.spec().and_then(|spec| spec.int("terminationGracePeriodSeconds"));
     // A negative period in the spec means one second, as in Kubernetes.
-    match wished.unwrap_or_else(|| own.unwrap_or(30)) {
+    match requested.unwrap_or_else(|| own.unwrap_or(30)) {
         seconds if seconds < 0 => 1,
         seconds => seconds.min(GRACE_SECS_MAX),
     }

@@ -3,9 +3,9 @@
 use apiserver_schema::{Format, Kind, Map, Object, Value};
 
 use crate::auth::{Attributes, Decision, Subject, User};
-use crate::http::Form;
+use crate::request::Representation;
 use crate::status::{ApiError, FieldProblem};
-use crate::verbs::{Outcome, RequestContext, VerbResponse, about_kind, decode};
+use crate::verbs::{RequestContext, VerbOutput, VerbResponse, about_kind, decode};
 
 /// Whether objects of the kind are questions.
 #[must_use]
@@ -17,8 +17,12 @@ pub fn is_review(kind: &Kind) -> bool {
 ///
 /// # Errors
 /// 400 for a question that asks nothing, 406 for an answer as a table: questions have no rows.
-pub fn create(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
-    if matches!(call.accepted.form, Form::Table(..)) {
+pub fn create(
+    call: &RequestContext<'_>,
+    body: &[u8],
+    format: Format,
+) -> Result<VerbOutput, ApiError> {
+    if matches!(call.accepted.representation, Representation::Table(..)) {
         return Err(ApiError::not_acceptable(call.server.names.protobuf_media_type()));
     }
     let decoded = decode(call, body, format)?;
@@ -40,8 +44,8 @@ pub fn create(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<
         _ => return Err(ApiError::no_such_resource()),
     };
     review.fields.insert("status", status);
-    Ok(Outcome {
-        answer: VerbResponse::Object { code: 201, object: Box::new(review) },
+    Ok(VerbOutput {
+        response: VerbResponse::Object { code: 201, object: Box::new(review) },
         warnings: decoded.warnings,
     })
 }

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use apiserver_schema::update::Subresource;
 use apiserver_schema::{Format, Map, Object, PatchType, Value};
 
-use crate::record::Stored;
+use crate::record::StoredObject;
 use crate::status::{About, ApiError, FieldProblem};
 use crate::verbs::{
-    CONFLICT_TRIES, Outcome, RequestContext, UpdateAttempt, VerbResponse, commit_update, decode_as,
+    CONFLICT_TRIES, RequestContext, UpdateAttempt, VerbOutput, VerbResponse, commit_update,
+    decode_as,
 };
 
 /// Reads the scale of the object that the request names.
 ///
 /// # Errors
 /// 404.
-pub fn get(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
+pub fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     let scale = scale_of(call, call.current()?.object())?;
     Ok(VerbResponse::Object { code: 200, object: Box::new(scale) }.into())
 }
@@ -28,10 +29,10 @@ pub async fn update(
     call: &RequestContext<'_>,
     body: &[u8],
     format: Format,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     let kind = kind(call)?;
     let decoded = decode_as(call, &kind, body, format)?;
-    change(call, decoded.warnings, |_| Ok(decoded.object.clone())).await
+    update_replicas(call, decoded.warnings, |_| Ok(decoded.object.clone())).await
 }
 
 /// Patches the scale.
@@ -42,8 +43,8 @@ pub async fn patch(
     call: &RequestContext<'_>,
     kind: PatchType,
     body: &[u8],
-) -> Result<Outcome, ApiError> {
-    change(call, Vec::new(), |current| {
+) -> Result<VerbOutput, ApiError> {
+    update_replicas(call, Vec::new(), |current| {
         let scale = scale_of(call, current.object())?;
         let strictness = apiserver_schema::Strictness::Ignore;
         let patched = call.server.engine.patch(&scale, kind, body, strictness);
@@ -53,11 +54,11 @@ pub async fn patch(
     .await
 }
 
-async fn change(
+async fn update_replicas(
     call: &RequestContext<'_>,
     warnings: Vec<String>,
-    wanted: impl Fn(&Arc<Stored>) -> Result<Object, ApiError>,
-) -> Result<Outcome, ApiError> {
+    wanted: impl Fn(&Arc<StoredObject>) -> Result<Object, ApiError>,
+) -> Result<VerbOutput, ApiError> {
     let effects = call.effects()?;
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;
@@ -80,14 +81,14 @@ async fn change(
         match commit_update(call, &old, next, Subresource::Main, effects).await? {
             UpdateAttempt::Done(VerbResponse::Stored { record, .. }) => {
                 let object = Box::new(scale_of(call, record.object())?);
-                return Ok(Outcome {
-                    answer: VerbResponse::Object { code: 200, object },
+                return Ok(VerbOutput {
+                    response: VerbResponse::Object { code: 200, object },
                     warnings,
                 });
             }
             UpdateAttempt::Done(_) => {
-                return Ok(Outcome {
-                    answer: VerbResponse::Object { code: 200, object: Box::new(scale) },
+                return Ok(VerbOutput {
+                    response: VerbResponse::Object { code: 200, object: Box::new(scale) },
                     warnings,
                 });
             }

@@ -8,10 +8,11 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_schema::{Map, Object, Value};
+use proto_api::Cidr;
 use rand::Rng as _;
 
-use super::cidr::Cidr;
 use super::node_ports::PortRange;
+use super::service_range::ServiceRange as _;
 use crate::status::FieldProblem;
 
 /// Who has which address and port.
@@ -27,18 +28,18 @@ pub struct ServiceAllocations {
 
 /// What one service holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Holdings {
+struct AllocatedValues {
     addresses: HashSet<IpAddr>,
     node_ports: HashSet<u16>,
 }
 
-/// Marks taken for a service that is being written. Given back when dropped before [`Reservation::keep`].
+/// Marks taken for a service that is being written. Given back when dropped before [`Reservation::commit`].
 #[derive(Debug, Default)]
 pub struct Reservation {
     allocations: Option<Arc<Mutex<ServiceAllocations>>>,
-    taken: Holdings,
+    taken: AllocatedValues,
     /// What the stored service holds and the new one does not: given back when kept.
-    dropped: Holdings,
+    dropped: AllocatedValues,
 }
 
 impl ServiceAllocations {
@@ -50,15 +51,16 @@ impl ServiceAllocations {
 
     /// Marks what a stored service holds.
     pub fn adopt(&mut self, service: &Object) {
-        let holdings = Holdings::of(service);
+        let allocated = AllocatedValues::from_service(service);
         let uid = service.uid().to_owned();
-        self.addresses.extend(holdings.addresses.into_iter().map(|address| (address, uid.clone())));
-        self.node_ports.extend(holdings.node_ports.into_iter().map(|port| (port, uid.clone())));
+        self.addresses
+            .extend(allocated.addresses.into_iter().map(|address| (address, uid.clone())));
+        self.node_ports.extend(allocated.node_ports.into_iter().map(|port| (port, uid.clone())));
     }
 
-    fn release(&mut self, holdings: &Holdings) {
-        holdings.addresses.iter().for_each(|address| drop(self.addresses.remove(address)));
-        holdings.node_ports.iter().for_each(|port| drop(self.node_ports.remove(port)));
+    fn release(&mut self, allocated: &AllocatedValues) {
+        allocated.addresses.iter().for_each(|address| drop(self.addresses.remove(address)));
+        allocated.node_ports.iter().for_each(|port| drop(self.node_ports.remove(port)));
     }
 
     fn free_address(&self, range: Cidr) -> Option<IpAddr> {
@@ -80,8 +82,8 @@ impl ServiceAllocations {
     }
 }
 
-impl Holdings {
-    fn of(service: &Object) -> Self {
+impl AllocatedValues {
+    fn from_service(service: &Object) -> Self {
         let Some(spec) = service.spec() else { return Self::default() };
         let addresses =
             texts(spec.list("clusterIPs")).filter_map(|text| text.parse().ok()).collect();
@@ -102,8 +104,8 @@ impl Holdings {
 
 impl Reservation {
     /// The write is durable: what was taken stays, what the service gave up is free.
-    pub fn keep(mut self) {
-        self.taken = Holdings::default();
+    pub fn commit(mut self) {
+        self.taken = AllocatedValues::default();
         if let Some(allocations) = self.allocations.take() {
             locked(&allocations).release(&self.dropped);
         }
@@ -118,9 +120,9 @@ impl Drop for Reservation {
     }
 }
 
-/// Gives back what a removed service held.
+/// Gives back what a removed service allocated.
 pub fn release(allocations: &Mutex<ServiceAllocations>, service: &Object) {
-    locked(allocations).release(&Holdings::of(service));
+    locked(allocations).release(&AllocatedValues::from_service(service));
 }
 
 fn locked(allocations: &Mutex<ServiceAllocations>) -> MutexGuard<'_, ServiceAllocations> {
@@ -137,34 +139,34 @@ pub fn reserve(
     service: &mut Object,
     old: Option<&Object>,
 ) -> Result<Reservation, Vec<FieldProblem>> {
-    let before = old.map(Holdings::of).unwrap_or_default();
+    let before = old.map(AllocatedValues::from_service).unwrap_or_default();
     let mut reservation = Reservation::default();
     reservation.allocations = Some(allocations.clone());
     let uid = service.uid().to_owned();
     let mut guard = locked(allocations);
-    let mut asking = Asking {
+    let mut allocator = Allocator {
         allocations: &mut guard,
         before: &before,
         taken: &mut reservation.taken,
         uid: &uid,
     };
     let spec = service.fields.map_or_insert("spec");
-    let outcome = asking.addresses(spec).and_then(|()| asking.ports(spec));
+    let outcome = allocator.addresses(spec).and_then(|()| allocator.ports(spec));
     drop(guard);
     // On failure the reservation is dropped here and gives back what it took.
     outcome.map_err(|problem| vec![problem])?;
-    reservation.dropped = before.without(&Holdings::of(service));
+    reservation.dropped = before.without(&AllocatedValues::from_service(service));
     Ok(reservation)
 }
 
-struct Asking<'a> {
+struct Allocator<'a> {
     allocations: &'a mut ServiceAllocations,
-    before: &'a Holdings,
-    taken: &'a mut Holdings,
+    before: &'a AllocatedValues,
+    taken: &'a mut AllocatedValues,
     uid: &'a str,
 }
 
-impl Asking<'_> {
+impl Allocator<'_> {
     fn addresses(&mut self, spec: &mut Map) -> Result<(), FieldProblem> {
         if spec.str("type") == "ExternalName" {
             ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"]
@@ -189,12 +191,12 @@ impl Asking<'_> {
             spec.insert("clusterIPs", vec![Value::from("None")]);
             return Ok(());
         }
-        let mut held = Vec::new();
+        let mut allocated = Vec::new();
         for (index, range) in families.iter().enumerate() {
-            held.push(self.address(*range, given.get(index).map(String::as_str))?.to_string());
+            allocated.push(self.address(*range, given.get(index).map(String::as_str))?.to_string());
         }
-        spec.insert("clusterIP", held.first().cloned().unwrap_or_default());
-        spec.insert("clusterIPs", held.into_iter().map(Value::from).collect::<Vec<_>>());
+        spec.insert("clusterIP", allocated.first().cloned().unwrap_or_default());
+        spec.insert("clusterIPs", allocated.into_iter().map(Value::from).collect::<Vec<_>>());
         Ok(())
     }
 

@@ -5,20 +5,24 @@ use std::sync::Arc;
 use apiserver_schema::{Format, Object, Value};
 use time::{Duration, OffsetDateTime};
 
-use crate::auth::{Bound, LIFE_SECS, TokenRequest, is_node};
-use crate::record::Stored;
+use crate::auth::{BoundObject, TOKEN_LIFETIME_SECS, TokenRequest, is_node};
+use crate::record::StoredObject;
 use crate::server::{now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
-use crate::verbs::{Effects, Outcome, RequestContext, VerbResponse, about_kind, decode_as};
+use crate::verbs::{Effects, RequestContext, VerbOutput, VerbResponse, about_kind, decode_as};
 
 /// Life of a token that does not say, in seconds.
-const LIFE_SECS_DEFAULT: i64 = 3600;
+const TOKEN_LIFETIME_SECS_DEFAULT: i64 = 3600;
 
 /// Makes a token of the account that the request names. A dry run answers with an empty token.
 ///
 /// # Errors
 /// 422 for an unknown dry run, 404 without such an account or bound object, 409 when a uid differs, 422 for a life outside the bounds.
-pub fn create(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<Outcome, ApiError> {
+pub fn create(
+    call: &RequestContext<'_>,
+    body: &[u8],
+    format: Format,
+) -> Result<VerbOutput, ApiError> {
     let server = call.server;
     let effects = call.effects()?;
     let group = server.names.group("authentication");
@@ -29,50 +33,58 @@ pub fn create(call: &RequestContext<'_>, body: &[u8], format: Format) -> Result<
     let decoded = decode_as(call, kind, body, format)?;
     let mut request = decoded.object;
     let account = call.current()?;
-    let wished =
-        request.spec().and_then(|spec| spec.int("expirationSeconds")).unwrap_or(LIFE_SECS_DEFAULT);
-    check_life(&request, wished)?;
+    let lifetime_secs = request
+        .spec()
+        .and_then(|spec| spec.int("expirationSeconds"))
+        .unwrap_or(TOKEN_LIFETIME_SECS_DEFAULT);
+    check_lifetime(&request, lifetime_secs)?;
     let audiences = request.spec().map(|spec| spec.list("audiences")).unwrap_or_default();
     let mut audiences: Vec<String> =
         audiences.iter().filter_map(Value::as_str).map(str::to_owned).collect();
     if audiences.is_empty() {
         audiences = server.tokens.audiences().to_vec();
     }
-    let wish = TokenRequest {
+    let token_request = TokenRequest {
         namespace: &call.request.namespace,
         account: &call.request.name,
         account_uid: account.object().uid(),
-        bound: bound(call, &request)?,
+        bound: bound_object(call, &request)?,
         audiences: audiences.clone(),
-        life_secs: server.tokens.life_secs(wished),
+        lifetime_secs: server.tokens.lifetime_secs(lifetime_secs),
     };
     let issued: OffsetDateTime = now();
     let token = match effects {
-        Effects::Real => {
-            server.tokens.issue(&wish, issued.unix_timestamp()).map_err(ApiError::internal)?
-        }
+        Effects::Real => server
+            .tokens
+            .issue(&token_request, issued.unix_timestamp())
+            .map_err(ApiError::internal)?,
         Effects::DryRun => String::new(),
     };
     let spec = request.fields.map_or_insert("spec");
-    spec.insert("expirationSeconds", wish.life_secs);
+    spec.insert("expirationSeconds", token_request.lifetime_secs);
     spec.insert("audiences", audiences.into_iter().map(Value::from).collect::<Vec<_>>());
     let status = request.fields.map_or_insert("status");
     status.insert("token", token);
-    status.insert("expirationTimestamp", timestamp(issued + Duration::seconds(wish.life_secs)));
+    status.insert(
+        "expirationTimestamp",
+        timestamp(issued + Duration::seconds(token_request.lifetime_secs)),
+    );
     let (name, namespace) = (call.request.name.clone(), call.request.namespace.clone());
     request.set_meta_str("name", &name);
     request.set_meta_str("namespace", &namespace);
     request.metadata_mut().insert("creationTimestamp", timestamp(issued));
-    Ok(Outcome {
-        answer: VerbResponse::Object { code: 201, object: Box::new(request) },
+    Ok(VerbOutput {
+        response: VerbResponse::Object { code: 201, object: Box::new(request) },
         warnings: decoded.warnings,
     })
 }
 
-fn check_life(request: &Object, secs: i64) -> Result<(), ApiError> {
+fn check_lifetime(request: &Object, secs: i64) -> Result<(), ApiError> {
     let problem = match secs {
-        secs if LIFE_SECS.contains(&secs) => return Ok(()),
-        secs if secs < *LIFE_SECS.start() => "may not specify a duration less than 10 minutes",
+        secs if TOKEN_LIFETIME_SECS.contains(&secs) => return Ok(()),
+        secs if secs < *TOKEN_LIFETIME_SECS.start() => {
+            "may not specify a duration less than 10 minutes"
+        }
         _ => "may not specify a duration larger than 2^32 seconds",
     };
     let problem = FieldProblem::invalid("spec.expirationSeconds", secs, problem);
@@ -97,7 +109,10 @@ fn check_node(call: &RequestContext<'_>, bound: Option<&Object>) -> Result<(), A
 }
 
 /// The object that the token is to be bound to: it has to exist, and a pod has to use the account.
-fn bound(call: &RequestContext<'_>, request: &Object) -> Result<Option<Bound>, ApiError> {
+fn bound_object(
+    call: &RequestContext<'_>,
+    request: &Object,
+) -> Result<Option<BoundObject>, ApiError> {
     let Some(reference) = request.spec().and_then(|spec| spec.map("boundObjectRef")) else {
         check_node(call, None)?;
         return Ok(None);
@@ -114,7 +129,7 @@ fn bound(call: &RequestContext<'_>, request: &Object) -> Result<Option<Bound>, A
     };
     let about = About { group: "", kind: resource, name: reference.str("name") };
     let found = call.server.find_in("", resource, &call.request.namespace, about.name);
-    let found: Arc<Stored> = found.ok_or_else(|| ApiError::not_found(about))?;
+    let found: Arc<StoredObject> = found.ok_or_else(|| ApiError::not_found(about))?;
     let object = found.object();
     if !reference.str("uid").is_empty() && reference.str("uid") != object.uid() {
         let why = format!(
@@ -130,5 +145,5 @@ fn bound(call: &RequestContext<'_>, request: &Object) -> Result<Option<Bound>, A
         )));
     }
     check_node(call, Some(object))?;
-    Ok(Some(Bound { kind, name: object.name().to_owned(), uid: object.uid().to_owned() }))
+    Ok(Some(BoundObject { kind, name: object.name().to_owned(), uid: object.uid().to_owned() }))
 }

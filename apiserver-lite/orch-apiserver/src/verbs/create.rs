@@ -9,10 +9,10 @@ use rand::Rng as _;
 use uuid::Uuid;
 
 use super::update_common::{CONFLICT_TRIES, invalid, write_failed};
-use super::{Effects, Outcome, RequestContext, VerbResponse};
+use super::{Effects, RequestContext, VerbOutput, VerbResponse};
 use crate::admission::{self, Operation};
 use crate::key;
-use crate::record::{Draft, Stored};
+use crate::record::{Draft, StoredObject};
 use crate::registry;
 use crate::server::{Server, now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
@@ -32,11 +32,11 @@ pub async fn create(
     call: &RequestContext<'_>,
     body: Bytes,
     format: apiserver_schema::Format,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     let effects = call.effects()?;
     let decoded = super::update_common::decode(call, &body, format)?;
-    let answer = create_object(call, decoded.object, effects).await?;
-    Ok(Outcome { answer, warnings: decoded.warnings })
+    let response = create_object(call, decoded.object, effects).await?;
+    Ok(VerbOutput { response, warnings: decoded.warnings })
 }
 
 /// Creates `object`, as decoded.
@@ -50,11 +50,11 @@ pub async fn create_object(
 ) -> Result<VerbResponse, ApiError> {
     let generated = object.name().is_empty() && !object.meta_str("generateName").is_empty();
     if !generated {
-        return attempt(call, object, effects).await;
+        return create_once(call, object, effects).await;
     }
     let mut taken = None;
     for _ in 0..GENERATE_TRIES {
-        match attempt(call, object.clone(), effects).await {
+        match create_once(call, object.clone(), effects).await {
             Err(error) if error.code() == 409 => taken = Some(error),
             outcome => return outcome,
         }
@@ -62,12 +62,12 @@ pub async fn create_object(
     Err(taken.unwrap_or_else(|| ApiError::internal("no name could be generated")))
 }
 
-async fn attempt(
+async fn create_once(
     call: &RequestContext<'_>,
     mut object: Object,
     effects: Effects,
 ) -> Result<VerbResponse, ApiError> {
-    prepare(call, &mut object)?;
+    prepare_metadata(call, &mut object)?;
     call.server.engine.default(&mut object);
     admission::admit(call, Operation::Create, &mut object, None).await?;
     registry::prepare_create(call, &mut object);
@@ -77,13 +77,13 @@ async fn attempt(
         return Ok(VerbResponse::Object { code: 201, object: Box::new(object) });
     }
     let record = commit(call, object).await?;
-    reserved.keep();
+    reserved.commit();
     Ok(VerbResponse::Stored { code: 201, record })
 }
 
 /// Writes a new object, if its namespace is there before and after: what is written between the end of a namespace's
 /// content and of the namespace itself would never be deleted.
-async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<Stored>, ApiError> {
+async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<StoredObject>, ApiError> {
     let name = object.name().to_owned();
     let key = key::object(&call.kind, object.namespace(), &name);
     let before = admission::namespace_of(call.server, &object)?;
@@ -95,18 +95,18 @@ async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<Stored>
         }
         Err(error) => return Err(write_failed(&error)),
     };
-    settle(call.server, call.about(), &key, record, &before).await
+    confirm_namespace(call.server, call.about(), &key, record, &before).await
 }
 
 /// The object that was written, if its namespace is still the one with the uid `before` and stays; otherwise the object is
 /// taken back.
-async fn settle(
+async fn confirm_namespace(
     server: &Server,
     about: About<'_>,
     key: &str,
-    record: Arc<Stored>,
+    record: Arc<StoredObject>,
     before: &str,
-) -> Result<Arc<Stored>, ApiError> {
+) -> Result<Arc<StoredObject>, ApiError> {
     let why = match admission::namespace_of(server, record.object()) {
         Ok(after) if after == before => return Ok(record),
         // The namespace was deleted, and made again, in between.
@@ -129,13 +129,13 @@ async fn settle(
 }
 
 /// Fills in what the server decides about new objects.
-fn prepare(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
+fn prepare_metadata(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
     if !object.resource_version().is_empty() {
         return Err(ApiError::bad_request(
             "resourceVersion should not be set on objects to be created",
         ));
     }
-    settle_namespace(call, object)?;
+    fill_namespace(call, object)?;
     let prefix = object.meta_str("generateName");
     if object.name().is_empty() {
         if prefix.is_empty() {
@@ -156,7 +156,7 @@ fn prepare(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiErro
 }
 
 /// The object's namespace and the path's have to agree; the path fills in a missing one.
-pub(super) fn settle_namespace(
+pub(super) fn fill_namespace(
     call: &RequestContext<'_>,
     object: &mut Object,
 ) -> Result<(), ApiError> {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// A server with the namespace `team`, and an object in it that is stored already.
-    async fn stored() -> (Arc<Server>, String, Arc<Stored>, String) {
+    async fn stored() -> (Arc<Server>, String, Arc<StoredObject>, String) {
         let names = Names::new(Profile::Kubernetes);
         let server = crate::app::build(Config::for_tests(names)).await.unwrap().server();
         let uid = write(&server, "namespaces", "", "team", "one").await.1.object().uid().to_owned();
@@ -230,7 +230,7 @@ mod tests {
         namespace: &str,
         name: &str,
         uid: &str,
-    ) -> (String, Arc<Stored>) {
+    ) -> (String, Arc<StoredObject>) {
         let kind = server.kind("", resource).unwrap();
         let mut object = Object::new(kind.clone());
         for (field, text) in [("name", name), ("namespace", namespace), ("uid", uid)] {
@@ -248,10 +248,10 @@ mod tests {
         let left = |server: &Server| server.find_in("", "configmaps", "team", "a").is_some();
 
         let (server, key, record, uid) = stored().await;
-        assert!(settle(&server, about, &key, record.clone(), &uid).await.is_ok());
+        assert!(confirm_namespace(&server, about, &key, record.clone(), &uid).await.is_ok());
         assert!(left(&server));
         // Another namespace of the same name.
-        let made = settle(&server, about, &key, record, "older").await;
+        let made = confirm_namespace(&server, about, &key, record, "older").await;
         assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(409), false));
 
         let (server, key, record, uid) = stored().await;
@@ -264,13 +264,13 @@ mod tests {
         server.store.write(Write::update(&namespace, found.revision(), draft)).await.unwrap();
         // Others may have changed the object since.
         write(&server, "configmaps", "team", "a", "two").await;
-        let made = settle(&server, about, &key, record, &uid).await;
+        let made = confirm_namespace(&server, about, &key, record, &uid).await;
         assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(403), false));
 
         let (server, key, record, uid) = stored().await;
         let gone = Write::Delete { key: namespace, expect: Expect::Present };
         server.store.write(gone).await.unwrap();
-        let made = settle(&server, about, &key, record, &uid).await;
+        let made = confirm_namespace(&server, about, &key, record, &uid).await;
         assert_eq!((made.err().map(|error| error.code()), left(&server)), (Some(404), false));
     }
 }

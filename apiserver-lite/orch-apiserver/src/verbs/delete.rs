@@ -9,12 +9,13 @@ use time::{Duration, OffsetDateTime};
 
 use super::update_common::{CONFLICT_TRIES, write_failed};
 use super::{
-    DeleteOptions, Effects, GRACE_SECS_MAX, Outcome, RequestContext, VerbResponse, propagate, read,
+    DeleteOptions, Effects, GRACE_SECS_MAX, RequestContext, VerbOutput, VerbResponse, propagate,
+    read,
 };
 use crate::admission;
-use crate::http::ResourceRequest;
-use crate::record::{Draft, Stored};
+use crate::record::{Draft, StoredObject};
 use crate::registry;
+use crate::request::RequestInfo;
 use crate::server::{now, time_of, timestamp};
 use crate::status::{About, ApiError};
 
@@ -25,9 +26,12 @@ const PARALLEL_MAX: usize = 32;
 ///
 /// # Errors
 /// 404 when it is not there, 409 when it is not the one that the preconditions name, 403 when it may not be deleted.
-pub async fn delete(call: &RequestContext<'_>, wish: &DeleteOptions) -> Result<Outcome, ApiError> {
+pub async fn delete(
+    call: &RequestContext<'_>,
+    options: &DeleteOptions,
+) -> Result<VerbOutput, ApiError> {
     admission::admit_delete(call)?;
-    Ok(delete_object(call, wish).await?.into())
+    Ok(delete_object(call, options).await?.into())
 }
 
 /// Deletes all objects of the collection that the request selects; of those only the page that `limit` and `continue`
@@ -37,10 +41,10 @@ pub async fn delete(call: &RequestContext<'_>, wish: &DeleteOptions) -> Result<O
 /// Those of a list, then the first failure, objects that are gone already not counting as one.
 pub async fn delete_collection(
     call: &RequestContext<'_>,
-    wish: &DeleteOptions,
-) -> Result<Outcome, ApiError> {
+    options: &DeleteOptions,
+) -> Result<VerbOutput, ApiError> {
     let chosen = read::select(call).await?.into_iter();
-    let deletions = chosen.map(|record| async move { delete_one(call, &record, wish).await });
+    let deletions = chosen.map(|record| async move { delete_one(call, &record, options).await });
     // All are brought to their end: one that fails must not break off those that are under way.
     let first_failure = stream::iter(deletions)
         .buffer_unordered(PARALLEL_MAX)
@@ -52,11 +56,11 @@ pub async fn delete_collection(
 
 async fn delete_one(
     call: &RequestContext<'_>,
-    record: &Stored,
-    wish: &DeleteOptions,
+    record: &StoredObject,
+    options: &DeleteOptions,
 ) -> Result<(), ApiError> {
     let object = record.object();
-    let request = ResourceRequest {
+    let request = RequestInfo {
         namespace: object.namespace().to_owned(),
         name: object.name().to_owned(),
         ..call.request.clone()
@@ -71,7 +75,7 @@ async fn delete_one(
         accepted: call.accepted,
     };
     admission::admit_delete(&one)?;
-    match delete_object(&one, wish).await {
+    match delete_object(&one, options).await {
         Err(error) if error.code() != 404 => Err(error),
         _ => Ok(()),
     }
@@ -83,17 +87,17 @@ async fn delete_one(
 /// As [`delete`].
 pub async fn delete_object(
     call: &RequestContext<'_>,
-    wish: &DeleteOptions,
+    options: &DeleteOptions,
 ) -> Result<VerbResponse, ApiError> {
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;
-        check_preconditions(call, wish, old.object())?;
-        let step = next_step(old.object(), wish, now());
-        if wish.effects == Effects::DryRun {
+        check_preconditions(call, options, old.object())?;
+        let step = next_step(old.object(), options, now());
+        if options.effects == Effects::DryRun {
             return Ok(dry_run(step, old));
         }
-        if let Some(answer) = take(call, &old, step).await? {
-            return Ok(answer);
+        if let Some(response) = apply_step(call, &old, step).await? {
+            return Ok(response);
         }
     }
     Err(ApiError::modified(call.about()))
@@ -101,7 +105,7 @@ pub async fn delete_object(
 
 fn check_preconditions(
     call: &RequestContext<'_>,
-    wish: &DeleteOptions,
+    options: &DeleteOptions,
     object: &Object,
 ) -> Result<(), ApiError> {
     let differs = |what: &str, wanted: &Option<String>, is: &str| match wanted {
@@ -113,13 +117,13 @@ fn check_preconditions(
         }
         _ => Ok(()),
     };
-    differs("UID", &wish.uid, object.uid())?;
-    differs("ResourceVersion", &wish.resource_version, object.resource_version())
+    differs("UID", &options.uid, object.uid())?;
+    differs("ResourceVersion", &options.resource_version, object.resource_version())
 }
 
 /// What a deletion does to an object now.
 #[derive(Clone, Debug, PartialEq)]
-enum Step {
+enum DeletionStep {
     /// It goes.
     Remove,
     /// It is marked, and goes when its owner and its finalizers are done.
@@ -128,11 +132,11 @@ enum Step {
     Wait,
 }
 
-fn next_step(object: &Object, wish: &DeleteOptions, now: OffsetDateTime) -> Step {
+fn next_step(object: &Object, options: &DeleteOptions, now: OffsetDateTime) -> DeletionStep {
     let marked = object.deletion_timestamp().and_then(time_of);
     let was = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
     let was = was.map(|seconds| seconds.clamp(0, GRACE_SECS_MAX));
-    let grace = match (was, wish.grace_secs) {
+    let grace = match (was, options.grace_secs) {
         // A period that runs is only shortened by a request that says so.
         (Some(was), None) if marked.is_some() => was,
         (_, wished) => registry::grace_secs(object, wished),
@@ -141,13 +145,17 @@ fn next_step(object: &Object, wish: &DeleteOptions, now: OffsetDateTime) -> Step
     let mut next = object.clone();
     // The finalizers of a pod whose period runs stay as they are.
     if !(pending && registry::has_grace(object)) {
-        set_finalizers(&mut next, propagate::finalizers(object, wish.propagation));
+        set_finalizers(&mut next, propagate::finalizers(object, options.propagation));
     }
-    if grace == 0 && !registry::is_held(&next) {
-        return Step::Remove;
+    if grace == 0 && !registry::has_finalizers(&next) {
+        return DeletionStep::Remove;
     }
     if pending {
-        return if next == *object { Step::Wait } else { Step::Mark(Box::new(next)) };
+        return if next == *object {
+            DeletionStep::Wait
+        } else {
+            DeletionStep::Mark(Box::new(next))
+        };
     }
     let metadata = next.metadata_mut();
     metadata.insert("deletionTimestamp", timestamp(end_of_grace(marked, was, grace, now)));
@@ -156,7 +164,7 @@ fn next_step(object: &Object, wish: &DeleteOptions, now: OffsetDateTime) -> Step
         next.set_generation(next.generation().saturating_add(1));
     }
     registry::mark_deleted(&mut next);
-    Step::Mark(Box::new(next))
+    DeletionStep::Mark(Box::new(next))
 }
 
 /// When a period of `grace` seconds ends: it counts from the moment of the first request, but never ends in the past.
@@ -166,9 +174,9 @@ fn end_of_grace(
     grace: i64,
     now: OffsetDateTime,
 ) -> OffsetDateTime {
-    let first_asked =
+    let first_requested =
         marked.and_then(|at| at.checked_sub(Duration::seconds(was.unwrap_or(0)))).unwrap_or(now);
-    first_asked.checked_add(Duration::seconds(grace)).unwrap_or(now).max(now)
+    first_requested.checked_add(Duration::seconds(grace)).unwrap_or(now).max(now)
 }
 
 fn set_finalizers(object: &mut Object, finalizers: Vec<String>) {
@@ -184,25 +192,27 @@ fn set_finalizers(object: &mut Object, finalizers: Vec<String>) {
     }
 }
 
-fn dry_run(step: Step, old: Arc<Stored>) -> VerbResponse {
+fn dry_run(step: DeletionStep, old: Arc<StoredObject>) -> VerbResponse {
     match step {
-        Step::Mark(object) => VerbResponse::Object { code: 200, object },
-        Step::Remove | Step::Wait => gone_or_object(old),
+        DeletionStep::Mark(object) => VerbResponse::Object { code: 200, object },
+        DeletionStep::Remove | DeletionStep::Wait => deletion_response(old),
     }
 }
 
 /// Carries out one step; `None` when another write came first.
-async fn take(
+async fn apply_step(
     call: &RequestContext<'_>,
-    old: &Arc<Stored>,
-    step: Step,
+    old: &Arc<StoredObject>,
+    step: DeletionStep,
 ) -> Result<Option<VerbResponse>, ApiError> {
     let key = call.key();
     let store = &call.server.store;
     let (written, removed) = match step {
-        Step::Wait => return Ok(Some(VerbResponse::Stored { code: 200, record: old.clone() })),
-        Step::Remove => (store.write(Write::delete(key, old.revision())).await, true),
-        Step::Mark(object) => {
+        DeletionStep::Wait => {
+            return Ok(Some(VerbResponse::Stored { code: 200, record: old.clone() }));
+        }
+        DeletionStep::Remove => (store.write(Write::delete(key, old.revision())).await, true),
+        DeletionStep::Mark(object) => {
             let draft = Draft::new(&call.server.engine, *object);
             (store.write(Write::update(key, old.revision(), draft)).await, false)
         }
@@ -210,7 +220,7 @@ async fn take(
     match written {
         Ok(committed) if removed => {
             registry::release(call.server, committed.record.object());
-            Ok(Some(gone_or_object(committed.record)))
+            Ok(Some(deletion_response(committed.record)))
         }
         Ok(committed) => Ok(Some(VerbResponse::Stored { code: 200, record: committed.record })),
         Err(WriteError::Conflict { .. }) => Ok(None),
@@ -220,17 +230,17 @@ async fn take(
 }
 
 /// Some resources answer a deletion with the object, most with a status.
-fn gone_or_object(record: Arc<Stored>) -> VerbResponse {
-    if registry::answers_with_object(&record.object().kind) {
+fn deletion_response(record: Arc<StoredObject>) -> VerbResponse {
+    if registry::returns_object_on_delete(&record.object().kind) {
         VerbResponse::Stored { code: 200, record }
     } else {
-        VerbResponse::Gone { record }
+        VerbResponse::Deleted { record }
     }
 }
 
 /// About the object that a deletion removed, for its status.
 #[must_use]
-pub fn about_gone<'a>(object: &'a Object) -> About<'a> {
+pub fn about_deleted<'a>(object: &'a Object) -> About<'a> {
     About { group: &object.kind.group, kind: object.kind.plural(), name: object.name() }
 }
 

@@ -3,7 +3,7 @@
 use apiserver_schema::{Map, Value};
 use proto_api::names::Names;
 
-use crate::http::Query;
+use crate::request::Query;
 use crate::status::{About, ApiError, FieldProblem};
 
 /// Whether a request leaves a trace.
@@ -201,9 +201,9 @@ mod tests {
     fn body_goes_before_query() {
         let body: Map = [("gracePeriodSeconds", 5)].into_iter().collect();
         let query = Query::parse("gracePeriodSeconds=7&propagationPolicy=Orphan&dryRun=All");
-        let wish = DeleteOptions::new(names(), &body, &query).unwrap();
-        assert_eq!((wish.grace_secs, wish.propagation), (Some(5), Some(Propagation::Orphan)));
-        assert_eq!(wish.effects, Effects::DryRun);
+        let options = DeleteOptions::new(names(), &body, &query).unwrap();
+        assert_eq!((options.grace_secs, options.propagation), (Some(5), Some(Propagation::Orphan)));
+        assert_eq!(options.effects, Effects::DryRun);
         assert_eq!(DeleteOptions::new(names(), &Map::new(), &query).unwrap().grace_secs, Some(7));
     }
 

@@ -8,7 +8,7 @@ use crate::status::ApiError;
 
 /// Where the next page starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Continue {
+pub struct ContinueToken {
     /// Version of this format.
     v: u8,
     /// Revision that all pages see.
@@ -20,7 +20,7 @@ pub struct Continue {
 /// Longest token that is looked at.
 const TOKEN_LEN_MAX: usize = 4096;
 
-impl Continue {
+impl ContinueToken {
     /// A token for the page after `start`.
     #[must_use]
     pub fn new(rv: u64, start: &str) -> Self {
@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn round_trip_and_garbage() {
-        let page = Continue::new(42, "default/a");
-        assert_eq!(Continue::decode(&page.encode()).unwrap(), page);
+        let page = ContinueToken::new(42, "default/a");
+        assert_eq!(ContinueToken::decode(&page.encode()).unwrap(), page);
         for token in ["", "x", "e30", "eyJ2IjoyfQ"] {
-            assert_eq!(Continue::decode(token).unwrap_err().code(), 400, "{token}");
+            assert_eq!(ContinueToken::decode(token).unwrap_err().code(), 400, "{token}");
         }
     }
 }

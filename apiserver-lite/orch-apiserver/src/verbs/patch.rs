@@ -6,11 +6,11 @@ use apiserver_schema::update::Subresource;
 use apiserver_schema::{DecodeError, PatchError, PatchType};
 use bytes::Bytes;
 
-use super::update::check;
+use super::update::check_precondition;
 use super::update_common::{
     CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, object_error, strictness,
 };
-use super::{Outcome, RequestContext};
+use super::{RequestContext, VerbOutput};
 use crate::registry::versions;
 use crate::status::{About, ApiError, FieldProblem};
 
@@ -24,22 +24,22 @@ pub async fn patch(
     subresource: Subresource,
     kind: PatchType,
     body: Bytes,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     let effects = call.effects()?;
     let strictness = strictness(call)?;
     for _ in 0..CONFLICT_TRIES {
         let old = call.current()?;
-        let shown = old.shown_as(&call.requested_version);
+        let shown = old.as_version(&call.requested_version);
         let patched = call.server.engine.patch(shown.object(), kind, &body, strictness);
         let patched = patched.map_err(|error| patch_error(call, &error))?;
         let mut patched = patched.map_err(|error| patched_error(call, &error))?;
         if !Arc::ptr_eq(&call.requested_version, &call.kind) {
             patched.object = versions::convert(&patched.object, &call.kind);
         }
-        let intent = match check(call, &patched.object, old.object())? {
+        let precondition = match check_precondition(call, &patched.object, old.object())? {
             // The patch did not mention the revision: it is the stored one.
             Precondition::IfUnchanged if !mentions_revision(&body) => Precondition::Unconditional,
-            intent => intent,
+            precondition => precondition,
         };
         if patched.object.name() != old.object().name()
             || patched.object.namespace() != old.object().namespace()
@@ -49,10 +49,10 @@ pub async fn patch(
             ));
         }
         match commit_update(call, &old, patched.object, subresource, effects).await? {
-            UpdateAttempt::Done(answer) => {
-                return Ok(Outcome { answer, warnings: patched.warnings });
+            UpdateAttempt::Done(response) => {
+                return Ok(VerbOutput { response, warnings: patched.warnings });
             }
-            UpdateAttempt::Conflict if intent == Precondition::IfUnchanged => break,
+            UpdateAttempt::Conflict if precondition == Precondition::IfUnchanged => break,
             UpdateAttempt::Conflict => {}
         }
     }

@@ -12,7 +12,7 @@ pub const FOREGROUND: &str = "foregroundDeletion";
 
 /// What a kind does when a deletion does not say it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Default {
+enum DefaultPropagation {
     /// Its objects have no dependents, whatever is asked for.
     Unsupported,
     /// Dependents are kept.
@@ -23,26 +23,26 @@ enum Default {
 
 /// The defaults of Kubernetes 1.25: replication controllers and jobs keep their pods, as they did before there was a
 /// garbage collector.
-fn default_of(kind: &Kind) -> Default {
+fn default_of(kind: &Kind) -> DefaultPropagation {
     match (kind.short_group, kind.kind) {
-        ("" | "events", "Event") => Default::Unsupported,
-        ("", "ReplicationController") | ("batch", "Job") => Default::Orphan,
-        _ => Default::Delete,
+        ("" | "events", "Event") => DefaultPropagation::Unsupported,
+        ("", "ReplicationController") | ("batch", "Job") => DefaultPropagation::Orphan,
+        _ => DefaultPropagation::Delete,
     }
 }
 
-/// The finalizers that an object has once it is deleted with `wish`: at most one of the two, the others as they were.
-pub fn finalizers(object: &Object, wish: Option<Propagation>) -> Vec<String> {
-    let is_ours = |finalizer: &&str| matches!(*finalizer, ORPHAN | FOREGROUND);
+/// The finalizers that an object has once it is deleted with `policy`: at most one of the two, the others as they were.
+pub fn finalizers(object: &Object, policy: Option<Propagation>) -> Vec<String> {
+    let is_propagation = |finalizer: &&str| matches!(*finalizer, ORPHAN | FOREGROUND);
     let mut all: Vec<String> =
-        object.finalizers().filter(|f| !is_ours(f)).map(str::to_owned).collect();
-    all.extend(added(object, wish).map(str::to_owned));
+        object.finalizers().filter(|f| !is_propagation(f)).map(str::to_owned).collect();
+    all.extend(propagation_finalizer(object, policy).map(str::to_owned));
     all
 }
 
-fn added(object: &Object, wish: Option<Propagation>) -> Option<&'static str> {
+fn propagation_finalizer(object: &Object, policy: Option<Propagation>) -> Option<&'static str> {
     let default = default_of(&object.kind);
-    if default == Default::Unsupported {
+    if default == DefaultPropagation::Unsupported {
         return None;
     }
     let first = object.finalizers().find_map(|finalizer| match finalizer {
@@ -50,8 +50,8 @@ fn added(object: &Object, wish: Option<Propagation>) -> Option<&'static str> {
         FOREGROUND => Some(Propagation::Foreground),
         _ => None,
     });
-    let by_default = (default == Default::Orphan).then_some(Propagation::Orphan);
-    match wish.or(first).or(by_default)? {
+    let by_default = (default == DefaultPropagation::Orphan).then_some(Propagation::Orphan);
+    match policy.or(first).or(by_default)? {
         Propagation::Orphan => Some(ORPHAN),
         Propagation::Foreground => Some(FOREGROUND),
         Propagation::Background => None,

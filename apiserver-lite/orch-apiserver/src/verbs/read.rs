@@ -6,11 +6,11 @@ use std::time::Duration;
 use apiserver_schema::list::ListMeta;
 use apiserver_store::{Compacted, Range, Revision, Snapshot, SnapshotError};
 
-use super::page::Continue;
+use super::page::ContinueToken;
 use super::selection::Selection;
-use super::{Outcome, RequestContext, VerbResponse};
-use crate::http::Query;
-use crate::record::Stored;
+use super::{RequestContext, VerbOutput, VerbResponse};
+use crate::record::StoredObject;
+use crate::request::Query;
 use crate::status::{About, ApiError, FieldProblem};
 
 /// How long a read waits for a revision that has not happened.
@@ -25,7 +25,7 @@ const SCAN_LEN: usize = 500;
 ///
 /// # Errors
 /// 404, 400 for a malformed revision, 504 for one that has not happened.
-pub async fn get(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
+pub async fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     if let Some(revision) = revision(call.query)? {
         wait_for(call, revision).await?;
     }
@@ -36,15 +36,15 @@ pub async fn get(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
 ///
 /// # Errors
 /// 400 and 422 for parameters that contradict each other, 410 for revisions that are gone, 504 for those to come.
-pub async fn list(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
-    let view = View::parse(call.query)?;
+pub async fn list(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
+    let options = ListOptions::parse(call.query)?;
     // A list is answered from memory, long before any timeout: only its form matters.
     super::watch::timeout(call.query)?;
     let selection = Selection::parse(call)?;
-    let (snapshot, start) = open(call, &view).await?;
-    let page = scan(call, &snapshot, start.as_deref(), view.limit, &selection)
+    let (snapshot, start) = open_snapshot(call, &options).await?;
+    let page = scan(call, &snapshot, start.as_deref(), options.limit, &selection)
         .map_err(|_| list_expired())?;
-    let next = page.next.as_ref().map(|start| Continue::new(snapshot.revision().0, start));
+    let next = page.next.as_ref().map(|start| ContinueToken::new(snapshot.revision().0, start));
     let remaining = match &page.next {
         // Counting what a selector would match means reading it: the field is left out, as the API allows.
         Some(start) if selection.is_everything() => remaining(call, &snapshot, start),
@@ -62,34 +62,34 @@ pub async fn list(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
 ///
 /// # Errors
 /// As [`list`].
-pub(super) async fn select(call: &RequestContext<'_>) -> Result<Vec<Arc<Stored>>, ApiError> {
-    let view = View::parse(call.query)?;
+pub(super) async fn select(call: &RequestContext<'_>) -> Result<Vec<Arc<StoredObject>>, ApiError> {
+    let options = ListOptions::parse(call.query)?;
     let selection = Selection::parse(call)?;
-    let (snapshot, start) = open(call, &view).await?;
-    let page = scan(call, &snapshot, start.as_deref(), view.limit, &selection);
+    let (snapshot, start) = open_snapshot(call, &options).await?;
+    let page = scan(call, &snapshot, start.as_deref(), options.limit, &selection);
     Ok(page.map_err(|_| list_expired())?.items)
 }
 
 /// Which state of the collection is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum At {
+enum ListRevision {
     /// The newest.
-    Now,
+    Latest,
     /// This revision or a newer one.
     NotOlderThan(u64),
     /// This revision.
-    Exactly(u64),
+    Exact(u64),
     /// Where a token says.
-    Continued(Continue),
+    FromToken(ContinueToken),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct View {
-    at: At,
+struct ListOptions {
+    revision: ListRevision,
     limit: Option<usize>,
 }
 
-impl View {
+impl ListOptions {
     /// The tables of "Resource version semantics" of the specification.
     fn parse(query: &Query) -> Result<Self, ApiError> {
         let limit = query.number("limit")?.filter(|limit| *limit > 0);
@@ -114,24 +114,24 @@ impl View {
                 ));
             }
         }
-        let at = match (matching, token, asked) {
+        let revision = match (matching, token, asked) {
             (None, Some(_), Some(revision)) if revision > 0 => {
                 return Err(ApiError::bad_request(
                     "specifying resource version is not allowed when using continue",
                 ));
             }
-            (None, Some(token), _) => At::Continued(Continue::decode(token)?),
-            (None, None, None | Some(0)) => At::Now,
-            (None, None, Some(revision)) if limit.is_some() => At::Exactly(revision),
-            (None, None, Some(revision)) => At::NotOlderThan(revision),
+            (None, Some(token), _) => ListRevision::FromToken(ContinueToken::decode(token)?),
+            (None, None, None | Some(0)) => ListRevision::Latest,
+            (None, None, Some(revision)) if limit.is_some() => ListRevision::Exact(revision),
+            (None, None, Some(revision)) => ListRevision::NotOlderThan(revision),
             (Some("Exact"), _, Some(0)) => {
                 return Err(forbidden(
                     "resourceVersionMatch",
                     "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
-            (Some("Exact"), _, Some(revision)) => At::Exactly(revision),
-            (Some("NotOlderThan"), _, asked) => At::NotOlderThan(asked.unwrap_or(0)),
+            (Some("Exact"), _, Some(revision)) => ListRevision::Exact(revision),
+            (Some("NotOlderThan"), _, asked) => ListRevision::NotOlderThan(asked.unwrap_or(0)),
             (Some(other), _, _) => {
                 let problem = FieldProblem {
                     reason: "FieldValueNotSupported".to_owned(),
@@ -143,7 +143,7 @@ impl View {
                 return Err(invalid_options(problem));
             }
         };
-        Ok(Self { at, limit })
+        Ok(Self { revision, limit })
     }
 }
 
@@ -177,10 +177,10 @@ pub(super) async fn wait_for(call: &RequestContext<'_>, revision: u64) -> Result
     waited.map_err(|late| ApiError::revision_too_large(revision, late.current.0))
 }
 
-async fn open(
+async fn open_snapshot(
     call: &RequestContext<'_>,
-    view: &View,
-) -> Result<(Snapshot<Stored>, Option<String>), ApiError> {
+    options: &ListOptions,
+) -> Result<(Snapshot<StoredObject>, Option<String>), ApiError> {
     let exactly = |revision: u64| match call.server.store.snapshot_at(Revision(revision)) {
         Ok(snapshot) => Ok(snapshot),
         Err(SnapshotError::Compacted(_)) => Err(list_expired()),
@@ -188,17 +188,17 @@ async fn open(
             Err(ApiError::revision_too_large(revision, current.0))
         }
     };
-    match &view.at {
-        At::Now => Ok((call.server.snapshot(), None)),
-        At::NotOlderThan(revision) => {
+    match &options.revision {
+        ListRevision::Latest => Ok((call.server.snapshot(), None)),
+        ListRevision::NotOlderThan(revision) => {
             wait_for(call, *revision).await?;
             Ok((call.server.snapshot(), None))
         }
-        At::Exactly(revision) => {
+        ListRevision::Exact(revision) => {
             wait_for(call, *revision).await?;
             Ok((exactly(*revision)?, None))
         }
-        At::Continued(page) => {
+        ListRevision::FromToken(page) => {
             let snapshot = exactly(page.rv).map_err(|_| {
                 ApiError::expired(
                     "The provided continue parameter is too old to display a consistent list result. \
@@ -214,19 +214,19 @@ fn list_expired() -> ApiError {
     ApiError::expired("The resourceVersion for the provided list is too old.")
 }
 
-struct Scanned {
-    items: Vec<Arc<Stored>>,
+struct ScannedPage {
+    items: Vec<Arc<StoredObject>>,
     /// Where the next page starts, below the prefix; unset on the last.
     next: Option<String>,
 }
 
 fn scan(
     call: &RequestContext<'_>,
-    snapshot: &Snapshot<Stored>,
+    snapshot: &Snapshot<StoredObject>,
     start: Option<&str>,
     limit: Option<usize>,
     selection: &Selection,
-) -> Result<Scanned, Compacted> {
+) -> Result<ScannedPage, Compacted> {
     let prefix = call.prefix();
     let below = |key: &str| key.strip_prefix(prefix.as_str()).unwrap_or(key).to_owned();
     let mut after = start.map(|start| format!("{prefix}{start}"));
@@ -244,18 +244,22 @@ fn scan(
             items.push(entry.record.clone());
             if limit == Some(items.len()) {
                 let more = page.more || index + 1 < page.entries.len();
-                return Ok(Scanned { items, next: more.then(|| below(&entry.key)) });
+                return Ok(ScannedPage { items, next: more.then(|| below(&entry.key)) });
             }
         }
         match last {
             Some(last) if page.more => after = Some(last.to_string()),
-            _ => return Ok(Scanned { items, next: None }),
+            _ => return Ok(ScannedPage { items, next: None }),
         }
     }
 }
 
 /// How many objects follow, if they are few enough to be counted on the way.
-fn remaining(call: &RequestContext<'_>, snapshot: &Snapshot<Stored>, start: &str) -> Option<i64> {
+fn remaining(
+    call: &RequestContext<'_>,
+    snapshot: &Snapshot<StoredObject>,
+    start: &str,
+) -> Option<i64> {
     let prefix = call.prefix();
     let after = format!("{prefix}{start}");
     let range = Range { prefix: &prefix, after: Some(&after), limit: Some(REMAINING_MAX + 1) };
@@ -267,38 +271,46 @@ fn remaining(call: &RequestContext<'_>, snapshot: &Snapshot<Stored>, start: &str
 mod tests {
     use super::*;
 
-    fn view(query: &str) -> Result<At, u16> {
-        View::parse(&Query::parse(query)).map(|view| view.at).map_err(|error| error.code())
+    fn options(query: &str) -> Result<ListRevision, u16> {
+        ListOptions::parse(&Query::parse(query))
+            .map(|options| options.revision)
+            .map_err(|error| error.code())
     }
 
     #[test]
     fn the_tables_of_the_specification() {
-        let token = Continue::new(7, "a");
+        let token = ContinueToken::new(7, "a");
         let with = |rest: &str| format!("limit=2&continue={}{rest}", token.encode());
-        assert_eq!(view(""), Ok(At::Now));
-        assert_eq!(view("resourceVersion=0"), Ok(At::Now));
-        assert_eq!(view("resourceVersion=5"), Ok(At::NotOlderThan(5)));
-        assert_eq!(view("limit=3"), Ok(At::Now));
-        assert_eq!(view("limit=3&resourceVersion=0"), Ok(At::Now));
-        assert_eq!(view("limit=3&resourceVersion=5"), Ok(At::Exactly(5)));
-        assert_eq!(view(&with("")), Ok(At::Continued(token.clone())));
-        assert_eq!(view(&with("&resourceVersion=0")), Ok(At::Continued(token.clone())));
-        assert_eq!(view(&with("&resourceVersion=5")), Err(400));
-        assert_eq!(view("resourceVersionMatch=Exact"), Err(422));
-        assert_eq!(view("resourceVersionMatch=Exact&resourceVersion=0"), Err(422));
-        assert_eq!(view("resourceVersionMatch=Exact&resourceVersion=5"), Ok(At::Exactly(5)));
-        assert_eq!(view("resourceVersionMatch=NotOlderThan"), Err(422));
+        assert_eq!(options(""), Ok(ListRevision::Latest));
+        assert_eq!(options("resourceVersion=0"), Ok(ListRevision::Latest));
+        assert_eq!(options("resourceVersion=5"), Ok(ListRevision::NotOlderThan(5)));
+        assert_eq!(options("limit=3"), Ok(ListRevision::Latest));
+        assert_eq!(options("limit=3&resourceVersion=0"), Ok(ListRevision::Latest));
+        assert_eq!(options("limit=3&resourceVersion=5"), Ok(ListRevision::Exact(5)));
+        assert_eq!(options(&with("")), Ok(ListRevision::FromToken(token.clone())));
         assert_eq!(
-            view("resourceVersionMatch=NotOlderThan&resourceVersion=0"),
-            Ok(At::NotOlderThan(0))
+            options(&with("&resourceVersion=0")),
+            Ok(ListRevision::FromToken(token.clone()))
+        );
+        assert_eq!(options(&with("&resourceVersion=5")), Err(400));
+        assert_eq!(options("resourceVersionMatch=Exact"), Err(422));
+        assert_eq!(options("resourceVersionMatch=Exact&resourceVersion=0"), Err(422));
+        assert_eq!(
+            options("resourceVersionMatch=Exact&resourceVersion=5"),
+            Ok(ListRevision::Exact(5))
+        );
+        assert_eq!(options("resourceVersionMatch=NotOlderThan"), Err(422));
+        assert_eq!(
+            options("resourceVersionMatch=NotOlderThan&resourceVersion=0"),
+            Ok(ListRevision::NotOlderThan(0))
         );
         assert_eq!(
-            view("resourceVersionMatch=NotOlderThan&resourceVersion=5&limit=1"),
-            Ok(At::NotOlderThan(5))
+            options("resourceVersionMatch=NotOlderThan&resourceVersion=5&limit=1"),
+            Ok(ListRevision::NotOlderThan(5))
         );
-        assert_eq!(view("resourceVersionMatch=Newest&resourceVersion=5"), Err(422));
-        assert_eq!(view("resourceVersion=x"), Err(400));
-        assert_eq!(view("continue=x"), Err(400));
-        assert_eq!(view("limit=-1"), Err(400));
+        assert_eq!(options("resourceVersionMatch=Newest&resourceVersion=5"), Err(422));
+        assert_eq!(options("resourceVersion=x"), Err(400));
+        assert_eq!(options("continue=x"), Err(400));
+        assert_eq!(options("limit=-1"), Err(400));
     }
 }

@@ -17,7 +17,7 @@ pub struct Selection {
     /// The only name asked for: from the path, or from a field selector on it.
     name: Option<String>,
     /// The version whose fields are selected by, when it is not the stored one.
-    shown: Option<Arc<Kind>>,
+    version: Option<Arc<Kind>>,
 }
 
 impl Selection {
@@ -39,9 +39,9 @@ impl Selection {
         let by_field =
             fields.as_ref().and_then(|fields| fields.exact("metadata.name")).map(str::to_owned);
         let by_path = (!call.request.name.is_empty()).then(|| call.request.name.clone());
-        let shown = (!Arc::ptr_eq(&call.requested_version, &call.kind))
+        let version = (!Arc::ptr_eq(&call.requested_version, &call.kind))
             .then(|| call.requested_version.clone());
-        Ok(Self { labels: labels.transpose()?, fields, name: by_path.or(by_field), shown })
+        Ok(Self { labels: labels.transpose()?, fields, name: by_path.or(by_field), version })
     }
 
     /// Whether nothing is filtered out.
@@ -61,7 +61,7 @@ impl Selection {
     pub fn matches(&self, object: &Object) -> bool {
         self.name.as_deref().is_none_or(|name| object.name() == name)
             && self.labels.as_ref().is_none_or(|selector| labels_match(selector, object))
-            && self.fields.as_ref().is_none_or(|selector| match &self.shown {
+            && self.fields.as_ref().is_none_or(|selector| match &self.version {
                 Some(kind) => fields_match(selector, &versions::convert(object, kind)),
                 None => fields_match(selector, object),
             })

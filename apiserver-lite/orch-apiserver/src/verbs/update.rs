@@ -5,7 +5,7 @@ use apiserver_schema::update::Subresource;
 use bytes::Bytes;
 
 use super::update_common::{CONFLICT_TRIES, Precondition, UpdateAttempt, commit_update, decode};
-use super::{Effects, Outcome, RequestContext, VerbResponse};
+use super::{Effects, RequestContext, VerbOutput, VerbResponse};
 use crate::auth::{Attributes, Decision};
 use crate::registry;
 use crate::status::ApiError;
@@ -19,13 +19,13 @@ pub async fn update(
     subresource: Subresource,
     body: Bytes,
     format: apiserver_schema::Format,
-) -> Result<Outcome, ApiError> {
+) -> Result<VerbOutput, ApiError> {
     let effects = call.effects()?;
     let decoded = decode(call, &body, format)?;
     let mut object = decoded.object;
-    settle_name(call, &mut object)?;
-    let answer = replace(call, &object, subresource, effects).await?;
-    Ok(Outcome { answer, warnings: decoded.warnings })
+    fill_name(call, &mut object)?;
+    let response = replace(call, &object, subresource, effects).await?;
+    Ok(VerbOutput { response, warnings: decoded.warnings })
 }
 
 async fn replace(
@@ -44,10 +44,10 @@ async fn replace(
             }
             return Err(ApiError::not_found(call.about()));
         };
-        let intent = check(call, object, old.object())?;
+        let precondition = check_precondition(call, object, old.object())?;
         match commit_update(call, &old, object.clone(), subresource, effects).await? {
-            UpdateAttempt::Done(answer) => return Ok(answer),
-            UpdateAttempt::Conflict if intent == Precondition::IfUnchanged => break,
+            UpdateAttempt::Done(response) => return Ok(response),
+            UpdateAttempt::Conflict if precondition == Precondition::IfUnchanged => break,
             UpdateAttempt::Conflict => {}
         }
     }
@@ -66,7 +66,7 @@ fn check_create(call: &RequestContext<'_>) -> Result<(), ApiError> {
 }
 
 /// Compares revision and uid that the caller sent with those of the stored object.
-pub(super) fn check(
+pub(super) fn check_precondition(
     call: &RequestContext<'_>,
     wanted: &Object,
     stored: &Object,
@@ -86,8 +86,8 @@ pub(super) fn check(
     }
 }
 
-fn settle_name(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
-    super::create::settle_namespace(call, object)?;
+fn fill_name(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
+    super::create::fill_namespace(call, object)?;
     if object.name().is_empty() {
         object.set_meta_str("name", &call.request.name);
     }

@@ -9,7 +9,7 @@ use apiserver_store::{Write, WriteError};
 use super::{Effects, RequestContext, VerbResponse};
 use crate::admission::{self, Operation};
 use crate::key;
-use crate::record::{Draft, Stored};
+use crate::record::{Draft, StoredObject};
 use crate::registry::{self, versions};
 use crate::status::{About, ApiError, FieldProblem};
 
@@ -25,7 +25,7 @@ pub enum Precondition {
     Unconditional,
 }
 
-/// Outcome of one try to change an object.
+/// VerbOutput of one try to change an object.
 pub enum UpdateAttempt {
     /// Done, or nothing to do.
     Done(VerbResponse),
@@ -106,9 +106,9 @@ pub fn invalid(object: &Object, errors: &FieldErrors) -> ApiError {
 }
 
 /// A write that the store could not carry out for reasons of its own.
-pub fn write_failed(error: &WriteError<Stored>) -> ApiError {
+pub fn write_failed(error: &WriteError<StoredObject>) -> ApiError {
     match error {
-        WriteError::Size { .. } => ApiError::too_large(crate::http::BODY_LEN_MAX),
+        WriteError::Size { .. } => ApiError::too_large(crate::request::BODY_LEN_MAX),
         WriteError::Closed | WriteError::ReadOnly { .. } | WriteError::NotWritten { .. } => {
             ApiError::unavailable(error.to_string())
         }
@@ -122,7 +122,7 @@ pub fn write_failed(error: &WriteError<Stored>) -> ApiError {
 /// Whatever admission, validation and the store have against it.
 pub async fn commit_update(
     call: &RequestContext<'_>,
-    old: &Arc<Stored>,
+    old: &Arc<StoredObject>,
     mut wanted: Object,
     subresource: Subresource,
     effects: Effects,
@@ -151,16 +151,16 @@ pub async fn commit_update(
             object: Box::new(object),
         }));
     }
-    let tried = store(call, old, object).await?;
+    let tried = write_update(call, old, object).await?;
     if matches!(tried, UpdateAttempt::Done(_)) {
-        reserved.keep();
+        reserved.commit();
     }
     Ok(tried)
 }
 
-async fn store(
+async fn write_update(
     call: &RequestContext<'_>,
-    old: &Arc<Stored>,
+    old: &Arc<StoredObject>,
     object: Object,
 ) -> Result<UpdateAttempt, ApiError> {
     let key = key::object(&object.kind, object.namespace(), object.name());
@@ -174,7 +174,7 @@ async fn store(
                     record: committed.record,
                 }))
             }
-            Err(error) => overtaken(call, &error),
+            Err(error) => conflict_or_error(call, &error),
         };
     }
     let draft = Draft::new(&call.server.engine, object);
@@ -182,13 +182,13 @@ async fn store(
         Ok(committed) => {
             Ok(UpdateAttempt::Done(VerbResponse::Stored { code: 200, record: committed.record }))
         }
-        Err(error) => overtaken(call, &error),
+        Err(error) => conflict_or_error(call, &error),
     }
 }
 
-fn overtaken(
+fn conflict_or_error(
     call: &RequestContext<'_>,
-    error: &WriteError<Stored>,
+    error: &WriteError<StoredObject>,
 ) -> Result<UpdateAttempt, ApiError> {
     match error {
         WriteError::Conflict { .. } => Ok(UpdateAttempt::Conflict),

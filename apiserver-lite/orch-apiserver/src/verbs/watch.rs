@@ -9,9 +9,9 @@ use rand::Rng as _;
 
 use super::read::{forbidden, revision, wait_for};
 use super::selection::Selection;
-use super::{Outcome, RequestContext, VerbResponse};
-use crate::http::Query;
-use crate::record::Stored;
+use super::{RequestContext, VerbOutput, VerbResponse};
+use crate::record::StoredObject;
+use crate::request::Query;
 use crate::status::ApiError;
 
 /// A watch that is about to be streamed.
@@ -21,11 +21,11 @@ pub struct WatchStart {
     /// Key prefix of what is watched.
     pub prefix: String,
     /// Objects that are reported as added first.
-    pub initial: Vec<Arc<Stored>>,
+    pub initial: Vec<Arc<StoredObject>>,
     /// Revision of `initial`.
     pub revision: Revision,
     /// What follows, or why nothing can.
-    pub changes: Result<Watch<Stored>, ApiError>,
+    pub changes: Result<Watch<StoredObject>, ApiError>,
     /// Which objects are of interest.
     pub selection: Selection,
     /// Whether the client wants bookmarks.
@@ -46,11 +46,11 @@ pub enum Bookmarks {
 }
 
 /// What a watcher is told.
-pub struct Change {
+pub struct WatchEvent {
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub kind: &'static str,
     /// The object.
-    pub record: Arc<Stored>,
+    pub record: Arc<StoredObject>,
 }
 
 /// Length of a watch for which the client names none: spread, so that clients do not all come back at once.
@@ -78,7 +78,7 @@ pub(super) fn timeout(query: &Query) -> Result<Option<Duration>, ApiError> {
 /// # Errors
 /// 400 and 422 for parameters that contradict each other, 504 for a revision that has not happened. A revision that was
 /// compacted is an `ERROR` event (410) inside the stream, as Kubernetes' clients expect.
-pub async fn watch(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
+pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     let selection = Selection::parse(call)?;
     let from = revision(call.query)?;
     let initial_events = initial_events(call)?;
@@ -97,7 +97,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
     };
     // One name is followed by its key; longer names that start with it are filtered out like everything else.
     let prefix = match selection.name() {
-        Some(name) if is_one_place(call) => format!("{}{name}", call.prefix()),
+        Some(name) if names_one_object(call) => format!("{}{name}", call.prefix()),
         _ => call.prefix(),
     };
     let changes = call.server.store.watch(prefix.clone(), start).map_err(|error| match error {
@@ -109,7 +109,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
             ApiError::revision_too_large(requested.0, current.0)
         }
     });
-    let initial = if with_state { state_at(call, start, &selection) } else { Vec::new() };
+    let initial = if with_state { objects_at(call, start, &selection) } else { Vec::new() };
     let length = timeout(call.query)?
         .unwrap_or_else(|| Duration::from_secs(rand::rng().random_range(LENGTH_SECS)));
     Ok(VerbResponse::Watch(Box::new(WatchStart {
@@ -126,7 +126,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<Outcome, ApiError> {
 }
 
 /// Whether a name in the request's collection is one object: it is not a collection over all namespaces.
-fn is_one_place(call: &RequestContext<'_>) -> bool {
+fn names_one_object(call: &RequestContext<'_>) -> bool {
     !call.kind.namespaced() || !call.request.namespace.is_empty()
 }
 
@@ -151,11 +151,11 @@ fn initial_events(call: &RequestContext<'_>) -> Result<Option<bool>, ApiError> {
     }
 }
 
-fn state_at(
+fn objects_at(
     call: &RequestContext<'_>,
     revision: Revision,
     selection: &Selection,
-) -> Vec<Arc<Stored>> {
+) -> Vec<Arc<StoredObject>> {
     // The revision was current a moment ago: it cannot have been compacted.
     let Ok(snapshot) = call.server.store.snapshot_at(revision) else { return Vec::new() };
     let prefix = call.prefix();
@@ -170,16 +170,16 @@ fn state_at(
 
 /// What `event` means to a watcher: an object that starts or stops matching is added or deleted for it.
 #[must_use]
-pub fn change(event: &Event<Stored>, selection: &Selection) -> Option<Change> {
+pub fn watch_event(event: &Event<StoredObject>, selection: &Selection) -> Option<WatchEvent> {
     let now = selection.is_everything() || selection.matches(event.record.object());
     if event.kind == EventKind::Deleted {
-        return now.then(|| Change { kind: "DELETED", record: event.record.clone() });
+        return now.then(|| WatchEvent { kind: "DELETED", record: event.record.clone() });
     }
     let before = event.previous.as_ref().filter(|last| selection.matches(last.object()));
     match (before, now) {
-        (None, true) => Some(Change { kind: "ADDED", record: event.record.clone() }),
-        (Some(_), true) => Some(Change { kind: "MODIFIED", record: event.record.clone() }),
-        (Some(last), false) => Some(Change { kind: "DELETED", record: last.at(event.stamp) }),
+        (None, true) => Some(WatchEvent { kind: "ADDED", record: event.record.clone() }),
+        (Some(_), true) => Some(WatchEvent { kind: "MODIFIED", record: event.record.clone() }),
+        (Some(last), false) => Some(WatchEvent { kind: "DELETED", record: last.at(event.stamp) }),
         (None, false) => None,
     }
 }

@@ -6,10 +6,8 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod crowd;
 mod deletion;
 mod identity;
-mod inert;
 mod nodes;
 mod numbers;
 mod process;
@@ -17,5 +15,7 @@ mod proxy;
 mod requests;
 mod rules;
 mod semantics;
+mod silent_connections;
 mod storage;
+mod stored_only_kinds;
 mod support;

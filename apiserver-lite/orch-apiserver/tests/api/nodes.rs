@@ -1,4 +1,4 @@
-//! Logs, exec and port forwarding through the server, against a node agent that records what it is asked.
+//! Logs, exec and port forwarding through the server, against a node agent that records what it is requests.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 struct Node {
     address: SocketAddr,
     /// Request lines in order.
-    asked: Arc<Mutex<Vec<String>>>,
+    requests: Arc<Mutex<Vec<String>>>,
 }
 
 impl Node {
@@ -39,8 +39,8 @@ impl Node {
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
-        let log = asked.clone();
+        let requests: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = requests.clone();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let (acceptor, log) = (acceptor.clone(), log.clone());
@@ -50,11 +50,11 @@ impl Node {
                 });
             }
         });
-        Self { address, asked }
+        Self { address, requests }
     }
 
     fn last(&self) -> String {
-        self.asked.lock().unwrap().last().cloned().unwrap_or_default()
+        self.requests.lock().unwrap().last().cloned().unwrap_or_default()
     }
 }
 

@@ -29,22 +29,25 @@ impl Descriptions {
     }
 
     /// What a message is. Of a kind that nobody acts on it says so.
-    pub(super) fn of_message(&self, shape: &Shape, kind: Option<&Kind>) -> Option<String> {
-        let text = self.of(shape, "").map(str::to_owned).or_else(|| self.made_of_name(shape.name));
-        match (text, kind.and_then(actors::notice)) {
-            (Some(text), Some(notice)) => Some(format!("{text} {notice}.")),
-            (text, notice) => text.or(notice),
+    pub(super) fn message(&self, shape: &Shape, kind: Option<&Kind>) -> Option<String> {
+        let text = self
+            .lookup(shape, "")
+            .map(str::to_owned)
+            .or_else(|| self.derived_from_name(shape.name));
+        match (text, kind.and_then(actors::stored_only_warning)) {
+            (Some(text), Some(warning)) => Some(format!("{text} {warning}.")),
+            (text, warning) => text.or(warning),
         }
     }
 
     /// What a field of a message holds; of one that holds a message, what that is unless the table says more.
-    pub(super) fn of_field(&self, shapes: &Shapes, shape: &Shape, field: &Field) -> Option<String> {
+    pub(super) fn field(&self, shapes: &Shapes, shape: &Shape, field: &Field) -> Option<String> {
         let alike = ALIKE.iter().find(|(name, _)| *name == shape.name);
-        let own = self.of(shape, &field.name);
+        let own = self.lookup(shape, &field.name);
         let own = own.or_else(|| self.get(alike?.1, &field.name));
         match (own, &field.ty) {
             (Some(text), _) => Some(text.to_owned()),
-            (None, Type::Message(id)) => self.of_message(shapes.get(*id), None),
+            (None, Type::Message(id)) => self.message(shapes.get(*id), None),
             (None, Type::String) if field.name == "status" && shape.name.ends_with("Condition") => {
                 Some("Whether it holds: True, False or Unknown.".to_owned())
             }
@@ -52,7 +55,7 @@ impl Descriptions {
         }
     }
 
-    fn of(&self, shape: &Shape, field: &str) -> Option<&'static str> {
+    fn lookup(&self, shape: &Shape, field: &str) -> Option<&'static str> {
         let group = format!("{}/{}", shape.group, shape.name);
         self.get(&group, field).or_else(|| self.get(shape.name, field))
     }
@@ -62,7 +65,7 @@ impl Descriptions {
     }
 
     /// A sentence about a message whose name says what it is: `DeploymentList`, `DeploymentStatus`.
-    fn made_of_name(&self, name: &str) -> Option<String> {
+    fn derived_from_name(&self, name: &str) -> Option<String> {
         let of = |ending: &str, text: &str| {
             let owner = name.strip_suffix(ending).filter(|owner| !owner.is_empty())?;
             self.get(owner, "").map(|_| text.replace("{}", owner))
@@ -123,10 +126,13 @@ mod tests {
         let engine = Engine::new(Names::new(Profile::Kubernetes));
         let descriptions = Descriptions::new();
         for kind in engine.kinds().iter().filter(|kind| kind.resource.is_some()) {
-            let text = descriptions.of_message(kind.shapes.get(kind.root), Some(kind));
+            let text = descriptions.message(kind.shapes.get(kind.root), Some(kind));
             let text = text.unwrap_or_else(|| panic!("{} has no description", kind.qualified()));
-            let notice = actors::notice(kind);
-            assert!(notice.is_none_or(|notice| text.ends_with(&format!(" {notice}."))), "{text}");
+            let warning = actors::stored_only_warning(kind);
+            assert!(
+                warning.is_none_or(|warning| text.ends_with(&format!(" {warning}."))),
+                "{text}"
+            );
         }
         // The messages of what people write most, whole: themselves and all of their fields.
         let whole = [
@@ -155,7 +161,7 @@ mod tests {
                 }
                 for field in &shape.fields {
                     if whole.contains(&shape.name)
-                        && descriptions.of_field(&kind.shapes, shape, field).is_none()
+                        && descriptions.field(&kind.shapes, shape, field).is_none()
                     {
                         missing.insert(format!("{}.{}", shape.name, field.name));
                     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::schemas::{gvk, reference};
-use super::{Edition, api_path};
+use super::{OpenApiVersion, api_path};
 use crate::engine::Engine;
 use crate::object::Kind;
 use crate::value::{Key, Map, Value};
 
 /// What an operation is, apart from the resource.
-struct Verb {
+struct OperationTemplate {
     /// The verb of the resource table that offers it.
     name: &'static str,
     /// The HTTP method.
@@ -27,8 +27,8 @@ struct Verb {
 const WRITE_QUERY: &[(&str, &str)] =
     &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string")];
 
-const VERBS: &[Verb] = &[
-    Verb {
+const OPERATIONS: &[OperationTemplate] = &[
+    OperationTemplate {
         name: "list",
         method: "get",
         on_item: false,
@@ -46,7 +46,7 @@ const VERBS: &[Verb] = &[
             ("watch", "boolean"),
         ],
     },
-    Verb {
+    OperationTemplate {
         name: "create",
         method: "post",
         on_item: false,
@@ -54,8 +54,15 @@ const VERBS: &[Verb] = &[
         consumes: &["application/json", "application/yaml"],
         query: WRITE_QUERY,
     },
-    Verb { name: "get", method: "get", on_item: true, action: "get", consumes: &[], query: &[] },
-    Verb {
+    OperationTemplate {
+        name: "get",
+        method: "get",
+        on_item: true,
+        action: "get",
+        consumes: &[],
+        query: &[],
+    },
+    OperationTemplate {
         name: "update",
         method: "put",
         on_item: true,
@@ -63,7 +70,7 @@ const VERBS: &[Verb] = &[
         consumes: &["application/json", "application/yaml"],
         query: WRITE_QUERY,
     },
-    Verb {
+    OperationTemplate {
         name: "patch",
         method: "patch",
         on_item: true,
@@ -75,7 +82,7 @@ const VERBS: &[Verb] = &[
         ],
         query: WRITE_QUERY,
     },
-    Verb {
+    OperationTemplate {
         name: "delete",
         method: "delete",
         on_item: true,
@@ -90,13 +97,17 @@ const VERBS: &[Verb] = &[
 ];
 
 /// The paths of all resources whose `apiVersion` is wanted.
-pub(super) fn paths(engine: &Engine, edition: Edition, wanted: impl Fn(&str) -> bool) -> Map {
+pub(super) fn paths(
+    engine: &Engine,
+    version: OpenApiVersion,
+    wanted: impl Fn(&str) -> bool,
+) -> Map {
     let mut entries = Vec::new();
     let kinds = engine.kinds().iter().filter(|kind| kind.resource.is_some());
     for kind in kinds.filter(|kind| wanted(&kind.api_version)) {
-        for place in [Place::Everywhere, Place::Collection, Place::Item] {
-            if let Some(item) = path_item(engine, edition, kind, place) {
-                entries.push((Key::Owned(path(kind, place)), Value::Map(item)));
+        for scope in [PathScope::AllNamespaces, PathScope::Collection, PathScope::Item] {
+            if let Some(item) = path_item(engine, version, kind, scope) {
+                entries.push((Key::Owned(path(kind, scope)), Value::Map(item)));
             }
         }
     }
@@ -105,50 +116,55 @@ pub(super) fn paths(engine: &Engine, edition: Edition, wanted: impl Fn(&str) -> 
 
 /// What a path of a resource names.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PathScope {
     /// The objects of all namespaces.
-    Everywhere,
+    AllNamespaces,
     /// The objects of one namespace, or of a kind that has none.
     Collection,
     /// One object.
     Item,
 }
 
-impl Place {
+impl PathScope {
     /// Whether an operation of a verb is offered there.
-    fn offers(self, kind: &Kind, verb: &Verb) -> bool {
+    fn offers(self, kind: &Kind, verb: &OperationTemplate) -> bool {
         match self {
-            Self::Everywhere => kind.namespaced() && verb.name == "list",
+            Self::AllNamespaces => kind.namespaced() && verb.name == "list",
             Self::Collection => !verb.on_item,
             Self::Item => verb.on_item,
         }
     }
 }
 
-fn path(kind: &Kind, place: Place) -> String {
-    let within = kind.namespaced() && place != Place::Everywhere;
+fn path(kind: &Kind, scope: PathScope) -> String {
+    let within = kind.namespaced() && scope != PathScope::AllNamespaces;
     let namespace = if within { "/namespaces/{namespace}" } else { "" };
-    let name = if place == Place::Item { "/{name}" } else { "" };
+    let name = if scope == PathScope::Item { "/{name}" } else { "" };
     format!("/{}{namespace}/{}{name}", api_path(&kind.api_version), kind.plural())
 }
 
-fn path_item(engine: &Engine, edition: Edition, kind: &Arc<Kind>, place: Place) -> Option<Map> {
+fn path_item(
+    engine: &Engine,
+    version: OpenApiVersion,
+    kind: &Arc<Kind>,
+    scope: PathScope,
+) -> Option<Map> {
     let offered = kind.resource.map_or(&[][..], |resource| resource.verbs);
     let verbs =
-        VERBS.iter().filter(|verb| place.offers(kind, verb) && offered.contains(&verb.name));
+        OPERATIONS.iter().filter(|verb| scope.offers(kind, verb) && offered.contains(&verb.name));
     let mut item: Map = verbs
-        .map(|verb| (verb.method, Value::Map(operation(engine, edition, kind, verb, place))))
+        .map(|verb| (verb.method, Value::Map(operation(engine, version, kind, verb, scope))))
         .collect();
     if item.is_empty() {
         return None;
     }
-    let within = kind.namespaced() && place != Place::Everywhere;
-    let in_path = [("name", place == Place::Item), ("namespace", within)];
+    let within = kind.namespaced() && scope != PathScope::AllNamespaces;
+    let in_path = [("name", scope == PathScope::Item), ("namespace", within)];
     let parameters: Vec<Value> = in_path
         .into_iter()
         .filter(|(_, there)| *there)
         .map(|(name, _)| {
-            let mut parameter = parameter(edition, name, "path", "string");
+            let mut parameter = parameter(version, name, "path", "string");
             parameter.insert("required", true);
             Value::Map(parameter)
         })
@@ -161,34 +177,34 @@ fn path_item(engine: &Engine, edition: Edition, kind: &Arc<Kind>, place: Place) 
 
 fn operation(
     engine: &Engine,
-    edition: Edition,
+    version: OpenApiVersion,
     kind: &Arc<Kind>,
-    verb: &Verb,
-    place: Place,
+    verb: &OperationTemplate,
+    scope: PathScope,
 ) -> Map {
     let list = format!("{}List", kind.kind);
     let answer = match verb.name {
         "list" => engine.kind(&kind.group, kind.version, &list).unwrap_or(kind),
         _ => kind,
     };
-    let answer = reference(engine, edition, answer);
+    let answer = reference(engine, version, answer);
     // A patch is a document of its own; everything else is the kind.
     let body = match verb.name {
         "patch" => Value::Map(Map::from_iter([("type", "object")])),
-        _ => reference(engine, edition, kind),
+        _ => reference(engine, version, kind),
     };
     let mut query: Vec<Value> = verb
         .query
         .iter()
-        .map(|(name, ty)| Value::Map(parameter(edition, name, "query", ty)))
+        .map(|(name, ty)| Value::Map(parameter(version, name, "query", ty)))
         .collect();
     if verb.name == "patch" {
-        query.push(Value::Map(parameter(edition, "force", "query", "boolean")));
+        query.push(Value::Map(parameter(version, "force", "query", "boolean")));
     }
-    let which = match place {
-        Place::Everywhere => "ForAllNamespaces",
-        Place::Collection => "Collection",
-        Place::Item => "",
+    let which = match scope {
+        PathScope::AllNamespaces => "ForAllNamespaces",
+        PathScope::Collection => "Collection",
+        PathScope::Item => "",
     };
     let id = format!("{}{}{which}", verb.action, identifier(kind));
     let mut operation = Map::from_iter([
@@ -196,16 +212,16 @@ fn operation(
         ("x-kubernetes-action", Value::from(verb.action)),
         ("x-kubernetes-group-version-kind", gvk(kind)),
     ]);
-    match edition {
-        Edition::V2 => describe_v2(&mut operation, verb, query, body, answer),
-        Edition::V3 => describe_v3(&mut operation, verb, query, body, answer),
+    match version {
+        OpenApiVersion::V2 => describe_v2(&mut operation, verb, query, body, answer),
+        OpenApiVersion::V3 => describe_v3(&mut operation, verb, query, body, answer),
     }
     operation
 }
 
 fn describe_v2(
     operation: &mut Map,
-    verb: &Verb,
+    verb: &OperationTemplate,
     mut query: Vec<Value>,
     body: Value,
     answer: Value,
@@ -227,7 +243,13 @@ fn describe_v2(
     operation.insert("responses", Map::from_iter([("200", ok)]));
 }
 
-fn describe_v3(operation: &mut Map, verb: &Verb, query: Vec<Value>, body: Value, answer: Value) {
+fn describe_v3(
+    operation: &mut Map,
+    verb: &OperationTemplate,
+    query: Vec<Value>,
+    body: Value,
+    answer: Value,
+) {
     operation.insert("parameters", query);
     let content = |types: &[&str], schema: &Value| {
         let schema = Map::from_iter([("schema", schema.clone())]);
@@ -245,11 +267,11 @@ fn describe_v3(operation: &mut Map, verb: &Verb, query: Vec<Value>, body: Value,
     operation.insert("responses", Map::from_iter([("200", ok)]));
 }
 
-fn parameter(edition: Edition, name: &str, place: &str, ty: &str) -> Map {
+fn parameter(version: OpenApiVersion, name: &str, place: &str, ty: &str) -> Map {
     let mut parameter = Map::from_iter([("name", name), ("in", place)]);
-    match edition {
-        Edition::V2 => drop(parameter.insert("type", ty)),
-        Edition::V3 => drop(parameter.insert("schema", Map::from_iter([("type", ty)]))),
+    match version {
+        OpenApiVersion::V2 => drop(parameter.insert("type", ty)),
+        OpenApiVersion::V3 => drop(parameter.insert("schema", Map::from_iter([("type", ty)]))),
     }
     parameter
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Edition;
+use super::OpenApiVersion;
 use super::descriptions::Descriptions;
 use crate::engine::Engine;
 use crate::object::Kind;
@@ -13,11 +13,11 @@ use crate::value::{Key, Map, Value};
 /// The schemas of `kinds` and of every message that they hold, by name.
 pub(super) fn definitions<'a>(
     engine: &Engine,
-    edition: Edition,
+    version: OpenApiVersion,
     kinds: impl IntoIterator<Item = &'a Arc<Kind>>,
 ) -> Map {
     let kinds: Vec<&Arc<Kind>> = kinds.into_iter().collect();
-    let writer = Writer::new(engine, edition);
+    let writer = Writer::new(engine, version);
     let descriptions = Descriptions::new();
     let mut entries = Vec::new();
     let mut seen = BTreeSet::new();
@@ -29,10 +29,10 @@ pub(super) fn definitions<'a>(
             }
             let shape = kind.shapes.get(id);
             let mut schema = writer.message(&descriptions, &kind.shapes, shape, &mut queue);
-            let named = |kind: &&&Arc<Kind>| kind.root == id && !kind.head.is_empty();
+            let named = |kind: &&&Arc<Kind>| kind.root == id && !kind.type_meta_json.is_empty();
             let served = kinds.iter().filter(named).find(|kind| kind.resource.is_some());
             let served = served.map(|kind| kind.as_ref());
-            if let Some(text) = descriptions.of_message(shape, served) {
+            if let Some(text) = descriptions.message(shape, served) {
                 schema.insert("description", text);
             }
             let own: Vec<Value> = kinds.iter().filter(named).map(|kind| gvk(kind)).collect();
@@ -46,8 +46,8 @@ pub(super) fn definitions<'a>(
 }
 
 /// A reference to the schema of `kind`.
-pub(super) fn reference(engine: &Engine, edition: Edition, kind: &Kind) -> Value {
-    let writer = Writer::new(engine, edition);
+pub(super) fn reference(engine: &Engine, version: OpenApiVersion, kind: &Kind) -> Value {
+    let writer = Writer::new(engine, version);
     writer.reference(kind.shapes.get(kind.root))
 }
 
@@ -58,13 +58,13 @@ pub(super) fn gvk(kind: &Kind) -> Value {
 }
 
 struct Writer {
-    edition: Edition,
+    version: OpenApiVersion,
     prefix: String,
 }
 
 impl Writer {
-    fn new(engine: &Engine, edition: Edition) -> Self {
-        Self { edition, prefix: reversed(engine.names().group_domain()) }
+    fn new(engine: &Engine, version: OpenApiVersion) -> Self {
+        Self { version, prefix: reversed(engine.names().group_domain()) }
     }
 
     /// `io.k8s.api.apps.v1.Deployment`.
@@ -79,9 +79,9 @@ impl Writer {
     }
 
     fn reference(&self, shape: &Shape) -> Value {
-        let place = match self.edition {
-            Edition::V2 => "#/definitions/",
-            Edition::V3 => "#/components/schemas/",
+        let place = match self.version {
+            OpenApiVersion::V2 => "#/definitions/",
+            OpenApiVersion::V3 => "#/components/schemas/",
         };
         Value::Map(Map::from_iter([("$ref", format!("{place}{}", self.name(shape)))]))
     }
@@ -95,7 +95,7 @@ impl Writer {
         queue: &mut Vec<ShapeId>,
     ) -> Map {
         let properties = shape.fields.iter().map(|field| {
-            let text = descriptions.of_field(shapes, shape, field);
+            let text = descriptions.field(shapes, shape, field);
             let schema = self.described(self.field(shapes, field, queue), text);
             (field.name.clone(), Value::Map(schema))
         });
@@ -116,10 +116,10 @@ impl Writer {
         schema
     }
 
-    /// A schema with a description. In the third edition nothing may stand beside a reference: it is wrapped.
+    /// A schema with a description. In the third version nothing may stand beside a reference: it is wrapped.
     fn described(&self, mut schema: Map, text: Option<String>) -> Map {
         let Some(text) = text else { return schema };
-        if self.edition == Edition::V3
+        if self.version == OpenApiVersion::V3
             && let Some(reference) = schema.remove("$ref")
         {
             let reference = Map::from_iter([("$ref", reference)]);

@@ -6,10 +6,10 @@ use crate::value::{Map, Value, write_json};
 /// Applies the operations of `patch` in order. On an error `document` is left half changed: the caller drops it.
 pub(crate) fn apply_json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let operations = parse(patch)?;
-    let mut spent = Spent::default();
+    let mut cost = PatchCost::default();
     for operation in operations {
         let (name, path) = (operation.name(), operation.path().text);
-        apply(document, operation, &mut spent).map_err(|why| {
+        apply(document, operation, &mut cost).map_err(|why| {
             PatchError::Inapplicable(format!("{name} operation does not apply: {path:?}: {why}"))
         })?;
     }
@@ -87,14 +87,14 @@ fn parse_operation(item: &Map) -> Result<Operation<'_>, String> {
 
 /// What the operations of one patch have cost so far.
 #[derive(Default)]
-struct Spent {
+struct PatchCost {
     /// JSON bytes copied.
     copied_bytes: usize,
     /// Items and entries that made room, closed a gap, or were looked at within what was moved.
     shifted_items: usize,
 }
 
-impl Spent {
+impl PatchCost {
     /// Items that may be shifted: ten thousand operations on a list of ten thousand.
     const SHIFTED_MAX: usize = 100_000_000;
 
@@ -107,13 +107,17 @@ impl Spent {
     }
 }
 
-fn apply(document: &mut Value, operation: Operation<'_>, spent: &mut Spent) -> Result<(), String> {
+fn apply(
+    document: &mut Value,
+    operation: Operation<'_>,
+    cost: &mut PatchCost,
+) -> Result<(), String> {
     match operation {
-        Operation::Add { path, value } => add(document, &path, value.clone(), spent),
-        Operation::Remove { path } => remove(document, &path, spent).map(drop),
+        Operation::Add { path, value } => add(document, &path, value.clone(), cost),
+        Operation::Remove { path } => remove(document, &path, cost).map(drop),
         Operation::Replace { path, value } => {
             check_depth(&path, value)?;
-            *find_mut(document, &path.tokens, spent)? = value.clone();
+            *find_mut(document, &path.tokens, cost)? = value.clone();
             Ok(())
         }
         Operation::Move { from, path } => {
@@ -121,22 +125,22 @@ fn apply(document: &mut Value, operation: Operation<'_>, spent: &mut Spent) -> R
             if inside && path.tokens.starts_with(&from.tokens) {
                 return Err("a value cannot be moved into itself".to_owned());
             }
-            let value = remove(document, &from, spent)?;
-            spent.shift(count_items(&value))?;
-            add(document, &path, value, spent)
+            let value = remove(document, &from, cost)?;
+            cost.shift(count_items(&value))?;
+            add(document, &path, value, cost)
         }
         Operation::Copy { from, path } => {
-            let value = find_mut(document, &from.tokens, spent)?.clone();
+            let value = find_mut(document, &from.tokens, cost)?.clone();
             let mut text = Vec::new();
             write_json(&mut text, &value);
-            spent.copied_bytes += text.len();
-            if spent.copied_bytes > JSON_PATCH_COPY_MAX {
+            cost.copied_bytes += text.len();
+            if cost.copied_bytes > JSON_PATCH_COPY_MAX {
                 return Err(format!("copies add up to more than {JSON_PATCH_COPY_MAX} bytes"));
             }
-            add(document, &path, value, spent)
+            add(document, &path, value, cost)
         }
         Operation::Test { path, value } => {
-            let holds = match find_mut(document, &path.tokens, spent) {
+            let holds = match find_mut(document, &path.tokens, cost) {
                 Ok(have) => have == value,
                 Err(_) => *value == Value::Null,
             };
@@ -173,22 +177,22 @@ fn add(
     document: &mut Value,
     path: &Pointer<'_>,
     value: Value,
-    spent: &mut Spent,
+    cost: &mut PatchCost,
 ) -> Result<(), String> {
     check_depth(path, &value)?;
     let Some((last, parents)) = path.tokens.split_last() else {
         *document = value;
         return Ok(());
     };
-    match find_mut(document, parents, spent)? {
+    match find_mut(document, parents, cost)? {
         Value::Map(map) => {
-            spent.shift(map.behind(last))?;
+            cost.shift(map.entries_after(last))?;
             map.insert(last.clone(), value);
             Ok(())
         }
         Value::List(items) => {
             let at = if last == "-" { items.len() } else { index(last, items.len() + 1)? };
-            spent.shift(items.len() - at)?;
+            cost.shift(items.len() - at)?;
             items.insert(at, value);
             Ok(())
         }
@@ -221,18 +225,18 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-fn remove(document: &mut Value, path: &Pointer<'_>, spent: &mut Spent) -> Result<Value, String> {
+fn remove(document: &mut Value, path: &Pointer<'_>, cost: &mut PatchCost) -> Result<Value, String> {
     let Some((last, parents)) = path.tokens.split_last() else {
         return Ok(std::mem::take(document));
     };
-    match find_mut(document, parents, spent)? {
+    match find_mut(document, parents, cost)? {
         Value::Map(map) => {
-            spent.shift(map.behind(last))?;
+            cost.shift(map.entries_after(last))?;
             map.remove(last).ok_or_else(|| missing(last))
         }
         Value::List(items) => {
             let at = index(last, items.len())?;
-            spent.shift(items.len() - at)?;
+            cost.shift(items.len() - at)?;
             Ok(items.remove(at))
         }
         _ => Err(missing(last)),
@@ -242,11 +246,11 @@ fn remove(document: &mut Value, path: &Pointer<'_>, spent: &mut Spent) -> Result
 fn find_mut<'v>(
     document: &'v mut Value,
     tokens: &[String],
-    spent: &mut Spent,
+    cost: &mut PatchCost,
 ) -> Result<&'v mut Value, String> {
     tokens.iter().try_fold(document, |value, token| match value {
         Value::Map(map) => {
-            spent.shift(map.lookup_cost())?;
+            cost.shift(map.lookup_cost())?;
             map.get_mut(token).ok_or_else(|| missing(token))
         }
         Value::List(items) => {

@@ -58,13 +58,17 @@ impl Summary {
         let total = spec.list("initContainers").len();
         for (at, container) in status.maps("initContainerStatuses").enumerate() {
             self.add_restarts(container);
-            let state = State::of(container);
+            let state = ContainerState::read(container);
             self.reason = match state {
-                State::Terminated { code: 0, .. } => continue,
-                State::Terminated { reason, .. } if !reason.is_empty() => format!("Init:{reason}"),
-                State::Terminated { signal, .. } if signal != 0 => format!("Init:Signal:{signal}"),
-                State::Terminated { code, .. } => format!("Init:ExitCode:{code}"),
-                State::Waiting(reason) if !matches!(reason, "" | "PodInitializing") => {
+                ContainerState::Terminated { code: 0, .. } => continue,
+                ContainerState::Terminated { reason, .. } if !reason.is_empty() => {
+                    format!("Init:{reason}")
+                }
+                ContainerState::Terminated { signal, .. } if signal != 0 => {
+                    format!("Init:Signal:{signal}")
+                }
+                ContainerState::Terminated { code, .. } => format!("Init:ExitCode:{code}"),
+                ContainerState::Waiting(reason) if !matches!(reason, "" | "PodInitializing") => {
                     format!("Init:{reason}")
                 }
                 _ => format!("Init:{at}/{total}"),
@@ -81,16 +85,18 @@ impl Summary {
         let containers: Vec<&Map> = status.maps("containerStatuses").collect();
         for container in containers.into_iter().rev() {
             self.add_restarts(container);
-            match State::of(container) {
-                State::Waiting(reason) if !reason.is_empty() => self.reason = reason.to_owned(),
-                State::Terminated { reason, .. } if !reason.is_empty() => {
+            match ContainerState::read(container) {
+                ContainerState::Waiting(reason) if !reason.is_empty() => {
+                    self.reason = reason.to_owned()
+                }
+                ContainerState::Terminated { reason, .. } if !reason.is_empty() => {
                     self.reason = reason.to_owned();
                 }
-                State::Terminated { signal, .. } if signal != 0 => {
+                ContainerState::Terminated { signal, .. } if signal != 0 => {
                     self.reason = format!("Signal:{signal}");
                 }
-                State::Terminated { code, .. } => self.reason = format!("ExitCode:{code}"),
-                State::Running if container.is_true("ready") => {
+                ContainerState::Terminated { code, .. } => self.reason = format!("ExitCode:{code}"),
+                ContainerState::Running if container.is_true("ready") => {
                     any_running = true;
                     self.ready += 1;
                 }
@@ -115,27 +121,27 @@ impl Summary {
 }
 
 /// The state of a container, as far as a row shows it.
-enum State<'a> {
+enum ContainerState<'a> {
     Waiting(&'a str),
     Running,
     Terminated { code: i64, signal: i64, reason: &'a str },
     Unknown,
 }
 
-impl<'a> State<'a> {
-    fn of(container: &'a Map) -> Self {
-        let Some(state) = container.map("state") else { return State::Unknown };
+impl<'a> ContainerState<'a> {
+    fn read(container: &'a Map) -> Self {
+        let Some(state) = container.map("state") else { return ContainerState::Unknown };
         if let Some(ended) = state.map("terminated") {
-            return State::Terminated {
+            return ContainerState::Terminated {
                 code: count(Some(ended), "exitCode"),
                 signal: count(Some(ended), "signal"),
                 reason: ended.str("reason"),
             };
         }
         match state.map("waiting") {
-            Some(waiting) => State::Waiting(waiting.str("reason")),
-            None if state.contains("running") => State::Running,
-            None => State::Unknown,
+            Some(waiting) => ContainerState::Waiting(waiting.str("reason")),
+            None if state.contains("running") => ContainerState::Running,
+            None => ContainerState::Unknown,
         }
     }
 }

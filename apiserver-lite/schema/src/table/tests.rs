@@ -4,26 +4,26 @@ use proto_api::Time;
 use proto_api::names::{Names, Profile};
 use serde_json::{Value as Json, json};
 
-use super::{Columns, Form, Include, encode, human_duration};
+use super::{ColumnDefinitions, Include, TableOptions, encode, human_duration};
 use crate::list::ListMeta;
 use crate::{Engine, Format, Strictness};
 
 const NOW: &str = "2026-01-01T12:00:00Z";
 
-fn table(object: &Json, columns: Columns, include: Include) -> Json {
+fn table(object: &Json, columns: ColumnDefinitions, include: Include) -> Json {
     let engine = Engine::new(Names::new(Profile::Kubernetes));
     let body = object.to_string();
     let object =
         engine.decode_any(Format::Json, body.as_bytes(), Strictness::Strict).expect(&body).object;
     let now = NOW.parse::<Time>().ok().and_then(Time::unix).expect("a time");
-    let form = Form { api_version: "meta.k8s.io/v1", columns, include, now };
+    let options = TableOptions { api_version: "meta.k8s.io/v1", columns, include, now };
     let meta = ListMeta { resource_version: "7".to_owned(), ..ListMeta::default() };
-    let bytes = encode(&engine, form, &object.kind, &meta, [&object]);
+    let bytes = encode(&engine, options, &object.kind, &meta, [&object]);
     serde_json::from_slice(&bytes).expect("JSON")
 }
 
 fn cells(object: &Json) -> Json {
-    table(object, Columns::Shown, Include::None)["rows"][0]["cells"].clone()
+    table(object, ColumnDefinitions::Included, Include::None)["rows"][0]["cells"].clone()
 }
 
 fn pod(status: Json) -> Json {
@@ -36,7 +36,8 @@ fn pod(status: Json) -> Json {
 
 #[test]
 fn a_table_describes_itself_and_its_objects() {
-    let got = table(&pod(json!({"phase": "Succeeded"})), Columns::Shown, Include::Metadata);
+    let got =
+        table(&pod(json!({"phase": "Succeeded"})), ColumnDefinitions::Included, Include::Metadata);
     assert_eq!(got["kind"], "Table");
     assert_eq!(got["metadata"], json!({"resourceVersion": "7"}));
     let first = json!({"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0});
@@ -45,7 +46,7 @@ fn a_table_describes_itself_and_its_objects() {
     assert_eq!(row["object"]["kind"], "PartialObjectMetadata");
     assert_eq!(row["object"]["metadata"]["name"], "web");
     assert_eq!(row["conditions"][0]["reason"], "Succeeded");
-    let next = table(&pod(json!({})), Columns::Left, Include::None);
+    let next = table(&pod(json!({})), ColumnDefinitions::Omitted, Include::None);
     assert!(next["columnDefinitions"].is_null() && next["rows"][0]["object"].is_null());
 }
 

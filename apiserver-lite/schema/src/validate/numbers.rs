@@ -40,14 +40,14 @@ pub(super) fn between(
 
 /// A number of things that may also be given in per cent of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Share {
+pub(super) enum CountOrPercent {
     Count(i64),
     Percent(i64),
 }
 
-impl Share {
+impl CountOrPercent {
     /// Reads a number or `25%`; nothing when it is neither or does not fit 32 bits.
-    pub(super) fn of(value: &Value) -> Option<Self> {
+    pub(super) fn parse(value: &Value) -> Option<Self> {
         let Value::String(text) = value else { return value.as_int().map(Self::Count) };
         let digits = text.strip_suffix('%')?;
         let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -66,16 +66,16 @@ pub(super) fn share(
     field: &str,
     path: &Path<'_>,
     errors: &mut FieldErrors,
-) -> Option<Share> {
+) -> Option<CountOrPercent> {
     let value = map.get(field)?;
-    let share = Share::of(value);
+    let share = CountOrPercent::parse(value);
     match share {
         None => {
             let detail = "a valid percent string must be a numeric string followed by an ending '%' \
                           (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
             errors.invalid(&path.field(field), value.clone(), detail);
         }
-        Some(Share::Count(number)) if number < 0 => {
+        Some(CountOrPercent::Count(number)) if number < 0 => {
             errors.invalid(&path.field(field), number, NOT_NEGATIVE);
         }
         Some(_) => {}
@@ -89,9 +89,9 @@ pub(super) fn share_of_whole(
     field: &str,
     path: &Path<'_>,
     errors: &mut FieldErrors,
-) -> Option<Share> {
+) -> Option<CountOrPercent> {
     let share = share(map, field, path, errors);
-    if matches!(share, Some(Share::Percent(percent)) if percent > 100) {
+    if matches!(share, Some(CountOrPercent::Percent(percent)) if percent > 100) {
         let value = map.get(field).cloned().unwrap_or_default();
         errors.invalid(&path.field(field), value, "must not be greater than 100%");
     }

@@ -2,7 +2,7 @@
 
 use proto_api::Quantity;
 
-use super::volume_source::{self, Place};
+use super::volume_source::{self, VolumeOwner};
 use super::{FieldErrors, names, selector};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
@@ -42,7 +42,13 @@ pub(super) fn check_volume(object: &Object, errors: &mut FieldErrors) {
         Some((name, source)) => {
             let empty = Map::new();
             let source = source.as_map().unwrap_or(&empty);
-            volume_source::check(name, source, Place::Persistent, &path.field(name), errors);
+            volume_source::check(
+                name,
+                source,
+                VolumeOwner::PersistentVolume,
+                &path.field(name),
+                errors,
+            );
         }
     }
     for (name, _) in sources {

@@ -56,7 +56,7 @@ const HUGE_PAGES: [&str; 2] = ["limits.hugepages-", "requests.hugepages-"];
 
 /// Where a reference stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum ReferenceTarget {
     /// In a file of a volume.
     File,
     /// In a variable of a container.
@@ -64,7 +64,12 @@ pub(super) enum Shown {
 }
 
 /// A reference to a field of the pod.
-pub(super) fn check_field(field: &Map, shown: Shown, path: &Path<'_>, errors: &mut FieldErrors) {
+pub(super) fn check_field(
+    field: &Map,
+    target: ReferenceTarget,
+    path: &Path<'_>,
+    errors: &mut FieldErrors,
+) {
     let (name, here) = (field.str("fieldPath"), path.field("fieldPath"));
     let version = field.str("apiVersion");
     if !matches!(version, "" | "v1") {
@@ -76,9 +81,9 @@ pub(super) fn check_field(field: &Map, shown: Shown, path: &Path<'_>, errors: &m
         errors.required(&here, "");
         return;
     }
-    let supported = match shown {
-        Shown::File => OF_FILES,
-        Shown::Variable => OF_VARIABLES,
+    let supported = match target {
+        ReferenceTarget::File => OF_FILES,
+        ReferenceTarget::Variable => OF_VARIABLES,
     };
     match name.strip_suffix("']").and_then(|name| name.split_once("['")) {
         Some((map, key)) if KEYED.contains(&map) => {
@@ -91,7 +96,7 @@ pub(super) fn check_field(field: &Map, shown: Shown, path: &Path<'_>, errors: &m
             errors.invalid(path, name, &detail);
         }
         None if supported.contains(&name) => {}
-        None if NAMED.contains(&name) || shown == Shown::File => {
+        None if NAMED.contains(&name) || target == ReferenceTarget::File => {
             errors.not_supported(&here, name, supported);
         }
         None => {
@@ -104,11 +109,11 @@ pub(super) fn check_field(field: &Map, shown: Shown, path: &Path<'_>, errors: &m
 /// A reference to an amount of a container; a file has to say of which.
 pub(super) fn check_resource(
     resource: &Map,
-    shown: Shown,
+    target: ReferenceTarget,
     path: &Path<'_>,
     errors: &mut FieldErrors,
 ) {
-    if shown == Shown::File && resource.str("containerName").is_empty() {
+    if target == ReferenceTarget::File && resource.str("containerName").is_empty() {
         errors.required(&path.field("containerName"), "");
     }
     let (name, here) = (resource.str("resource"), path.field("resource"));
@@ -180,10 +185,15 @@ fn check_env_source(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         _ => errors.invalid(path, "", "may not have more than one field specified at a time"),
     }
     if let Some(field) = source.map("fieldRef") {
-        check_field(field, Shown::Variable, &path.field("fieldRef"), errors);
+        check_field(field, ReferenceTarget::Variable, &path.field("fieldRef"), errors);
     }
     if let Some(resource) = source.map("resourceFieldRef") {
-        check_resource(resource, Shown::Variable, &path.field("resourceFieldRef"), errors);
+        check_resource(
+            resource,
+            ReferenceTarget::Variable,
+            &path.field("resourceFieldRef"),
+            errors,
+        );
     }
     for kind in ["configMapKeyRef", "secretKeyRef"] {
         let Some(reference) = source.map(kind) else { continue };

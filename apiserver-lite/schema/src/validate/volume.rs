@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::references::{self, Shown};
-use super::volume_source::{self, Place, check_relative};
+use super::references::{self, ReferenceTarget};
+use super::volume_source::{self, VolumeOwner, check_relative};
 use super::{FieldErrors, classes, names, persistent};
 use crate::value::{Map, Path, Value};
 
@@ -80,7 +80,7 @@ fn check_source(volume: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
         Some((name, source)) => {
             let source = source.as_map().unwrap_or(&empty);
             let here = path.field(name);
-            volume_source::check(name, source, Place::Pod, &here, errors);
+            volume_source::check(name, source, VolumeOwner::Pod, &here, errors);
             check_projection(name, source, &here, errors);
         }
     }
@@ -197,11 +197,16 @@ fn check_downward(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
                 );
             }
             (Some(field), None) => {
-                references::check_field(field, Shown::File, &here.field("fieldRef"), errors);
+                references::check_field(
+                    field,
+                    ReferenceTarget::File,
+                    &here.field("fieldRef"),
+                    errors,
+                );
             }
             (None, Some(resource)) => {
                 let here = here.field("resourceFieldRef");
-                references::check_resource(resource, Shown::File, &here, errors);
+                references::check_resource(resource, ReferenceTarget::File, &here, errors);
             }
         }
     }

@@ -8,11 +8,11 @@ use crate::value::{Map, Path, Value};
 
 /// Where a source stands: some have another form in a persistent volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum VolumeOwner {
     /// In a pod.
     Pod,
     /// In a persistent volume.
-    Persistent,
+    PersistentVolume,
 }
 
 /// Fields that must be set, by source.
@@ -101,7 +101,7 @@ const TENANT_LEN_MAX: usize = 64;
 pub(super) fn check(
     name: &str,
     source: &Map,
-    place: Place,
+    owner: VolumeOwner,
     path: &Path<'_>,
     errors: &mut FieldErrors,
 ) {
@@ -123,7 +123,7 @@ pub(super) fn check(
             errors.required(&path.field("secretRef"), "");
         }
         "storageos" => check_storage_os(source, path, errors),
-        "csi" => check_driver(source, place, path, errors),
+        "csi" => check_driver(source, owner, path, errors),
         _ => {}
     }
 }
@@ -322,9 +322,9 @@ fn check_storage_os(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-fn check_driver(source: &Map, place: Place, path: &Path<'_>, errors: &mut FieldErrors) {
+fn check_driver(source: &Map, owner: VolumeOwner, path: &Path<'_>, errors: &mut FieldErrors) {
     check_driver_name(source.str("driver"), &path.field("driver"), errors);
-    if place == Place::Pod {
+    if owner == VolumeOwner::Pod {
         return;
     }
     if source.str("volumeHandle").is_empty() {

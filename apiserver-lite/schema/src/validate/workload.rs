@@ -1,6 +1,6 @@
 //! Rules for what makes pods: workloads of `apps` and `batch`, replication controllers, pod templates.
 
-use super::numbers::{self, SECONDS_MAX, Share, not_negative};
+use super::numbers::{self, CountOrPercent, SECONDS_MAX, not_negative};
 use super::pod::check_template;
 use super::{FieldErrors, cron, metadata, selector};
 use crate::object::Object;
@@ -47,7 +47,7 @@ fn check_rolling(spec: &Map, field: &str, kind: &str, path: &Path<'_>, errors: &
     }
     let Some(rolling) = rolling else { return };
     let value = |name: &str| rolling.get(name).cloned().unwrap_or_default();
-    let zero = |share: Option<Share>| share.is_some_and(Share::is_zero);
+    let zero = |share: Option<CountOrPercent>| share.is_some_and(CountOrPercent::is_zero);
     match kind {
         "Deployment" => {
             let surge = numbers::share(rolling, "maxSurge", &here, errors);
@@ -60,7 +60,7 @@ fn check_rolling(spec: &Map, field: &str, kind: &str, path: &Path<'_>, errors: &
         "DaemonSet" => {
             let surge = numbers::share_of_whole(rolling, "maxSurge", &here, errors);
             let away = numbers::share_of_whole(rolling, "maxUnavailable", &here, errors);
-            let none = |share: Option<Share>| share.is_none_or(Share::is_zero);
+            let none = |share: Option<CountOrPercent>| share.is_none_or(CountOrPercent::is_zero);
             if none(surge) && none(away) {
                 let detail = "cannot be 0 when maxSurge is 0";
                 errors.required(&here.field("maxUnavailable"), detail);

@@ -151,7 +151,7 @@ impl Map {
     }
 
     /// How many entries stand behind the place of `key`, or are read to find it: what an insertion or a removal there costs.
-    pub(crate) fn behind(&self, key: &str) -> usize {
+    pub(crate) fn entries_after(&self, key: &str) -> usize {
         let at = match self.position(key) {
             Ok(at) | Err(at) => at,
         };

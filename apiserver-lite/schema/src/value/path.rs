@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-/// One step below `parent`; the root has none.
+/// One segment below `parent`; the root has none.
 #[derive(Clone, Copy)]
 pub(crate) struct Path<'a> {
     parent: Option<&'a Path<'a>>,
-    step: Step<'a>,
+    segment: PathSegment<'a>,
 }
 
 #[derive(Clone, Copy)]
-enum Step<'a> {
+enum PathSegment<'a> {
     Root,
     Field(&'a str),
     Key(&'a str),
@@ -19,21 +19,21 @@ enum Step<'a> {
 
 impl<'a> Path<'a> {
     /// The top of an object.
-    pub(crate) const ROOT: Path<'static> = Path { parent: None, step: Step::Root };
+    pub(crate) const ROOT: Path<'static> = Path { parent: None, segment: PathSegment::Root };
 
     /// The field `name` below.
     pub(crate) fn field(&'a self, name: &'a str) -> Path<'a> {
-        Path { parent: Some(self), step: Step::Field(name) }
+        Path { parent: Some(self), segment: PathSegment::Field(name) }
     }
 
     /// The entry `key` of a map below, written in brackets.
     pub(crate) fn key(&'a self, key: &'a str) -> Path<'a> {
-        Path { parent: Some(self), step: Step::Key(key) }
+        Path { parent: Some(self), segment: PathSegment::Key(key) }
     }
 
     /// The item at `index` of a list below.
     pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
-        Path { parent: Some(self), step: Step::Index(index) }
+        Path { parent: Some(self), segment: PathSegment::Index(index) }
     }
 }
 
@@ -42,14 +42,16 @@ impl fmt::Display for Path<'_> {
         if let Some(parent) = self.parent {
             parent.fmt(f)?;
         }
-        match self.step {
-            Step::Root => Ok(()),
-            Step::Key(key) => write!(f, "[{key}]"),
-            Step::Index(index) => write!(f, "[{index}]"),
-            Step::Field(name) if self.parent.is_none_or(|p| matches!(p.step, Step::Root)) => {
+        match self.segment {
+            PathSegment::Root => Ok(()),
+            PathSegment::Key(key) => write!(f, "[{key}]"),
+            PathSegment::Index(index) => write!(f, "[{index}]"),
+            PathSegment::Field(name)
+                if self.parent.is_none_or(|p| matches!(p.segment, PathSegment::Root)) =>
+            {
                 f.write_str(name)
             }
-            Step::Field(name) => write!(f, ".{name}"),
+            PathSegment::Field(name) => write!(f, ".{name}"),
         }
     }
 }

@@ -113,7 +113,7 @@ impl<'a> Decoder<'a> {
             (ty, value) => {
                 let old = map.remove(&field.name);
                 let value = self.value(ty, value, old)?.ok_or_else(|| wrong(ty.name()))?;
-                if value != Value::Null && field.keeps(&value) {
+                if value != Value::Null && field.is_stored(&value) {
                     map.insert(field.name.clone(), value);
                 }
             }

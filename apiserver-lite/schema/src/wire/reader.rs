@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
             2 => {
                 let len = self.varint()?;
                 let len = usize::try_from(len).map_err(|_| FormatError::Truncated)?;
-                WireValue::Bytes(self.take(len)?)
+                WireValue::Bytes(self.take_bytes(len)?)
             }
             5 => WireValue::Fixed32(u32::from_le_bytes(self.fixed()?)),
             _ => return Err(FormatError::Key(key)),
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
         Err(if self.0.len() < 10 { FormatError::Truncated } else { FormatError::Varint })
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
+    fn take_bytes(&mut self, len: usize) -> Result<&'a [u8], FormatError> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(FormatError::Truncated)?;
         self.0 = rest;
         Ok(taken)

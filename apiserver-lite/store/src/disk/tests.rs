@@ -28,7 +28,7 @@ fn a_checkpoint_that_failed_is_open_again() {
 }
 
 /// A closed segment of two frames with a bad byte in the second one.
-fn damaged_segment(directory: &Path) -> Closed {
+fn damaged_segment(directory: &Path) -> ClosedSegment {
     use std::os::unix::fs::FileExt as _;
     let mut segment = Segment::create(directory, Revision(1)).unwrap();
     for revision in [1, 2] {
@@ -38,7 +38,7 @@ fn damaged_segment(directory: &Path) -> Closed {
     }
     let file = fs::File::options().write(true).open(&segment.path).unwrap();
     file.write_all_at(b"?", segment.len() - 1).unwrap();
-    Closed { first: Revision(1), last: Revision(2), path: segment.path }
+    ClosedSegment { first: Revision(1), last: Revision(2), path: segment.path }
 }
 
 #[test]

@@ -8,9 +8,9 @@ fn created(key: &str, revision: u64) -> Event<u64> {
     Event { key: key.into(), kind: EventKind::Created, stamp, record, previous: None }
 }
 
-fn empty(revision: u64, events_max: usize) -> State<u64> {
+fn empty(revision: u64, events_max: usize) -> StoreState<u64> {
     let retention = Retention { events_max, bytes_max: 1000 };
-    State::new(LoadedRecords { revision: Revision(revision), entries: vec![] }, retention)
+    StoreState::new(LoadedRecords { revision: Revision(revision), entries: vec![] }, retention)
 }
 
 /// Whatever the size of a page, a reader gets each event once and is told how far it has seen.

@@ -11,7 +11,7 @@ use crate::{
     Range, Retention, Store,
     disk::Disk,
     log::{LogFile, Segment},
-    state::{LoadedRecords, State},
+    state::{LoadedRecords, StoreState},
 };
 
 /// A file that fails on demand and counts.
@@ -56,8 +56,10 @@ impl LogFile for FaultyFile {
 
 fn store(fault: &Arc<Fault>) -> Store<Bytes> {
     let segment = Segment::from_parts("log".into(), Box::new(FaultyFile(fault.clone())), 16, 16);
-    let state =
-        State::new(LoadedRecords { revision: Revision(0), entries: vec![] }, Retention::default());
+    let state = StoreState::new(
+        LoadedRecords { revision: Revision(0), entries: vec![] },
+        Retention::default(),
+    );
     let disk = Disk::with_segment(segment);
     Store::start(disk, state, Bounds::default(), Duration::from_secs(300)).unwrap()
 }
@@ -148,9 +150,11 @@ async fn failed_sync() {
 /// Writes of one batch are decided one after the other, each on top of those before it.
 #[test]
 fn batch_decides_in_order() {
-    let state =
-        State::new(LoadedRecords { revision: Revision(9), entries: vec![] }, Retention::default());
-    let shared = Shared::<Bytes>::new(state);
+    let state = StoreState::new(
+        LoadedRecords { revision: Revision(9), entries: vec![] },
+        Retention::default(),
+    );
+    let shared = SharedState::<Bytes>::new(state);
     let mut batch = Batch::new(&shared, Bounds::default());
     let value = || Bytes::from_static(b"v");
     assert!(batch.decide(Write::create("a", value())).is_ok());
@@ -176,9 +180,11 @@ fn batch_decides_in_order() {
 
 #[test]
 fn bounds_are_kept() {
-    let state =
-        State::new(LoadedRecords { revision: Revision(0), entries: vec![] }, Retention::default());
-    let shared = Shared::<Bytes>::new(state);
+    let state = StoreState::new(
+        LoadedRecords { revision: Revision(0), entries: vec![] },
+        Retention::default(),
+    );
+    let shared = SharedState::<Bytes>::new(state);
     let bounds = Bounds { key_len_max: 4, value_len_max: 2, ..Bounds::default() };
     let mut batch = Batch::new(&shared, bounds);
     for (key, value, refused) in [

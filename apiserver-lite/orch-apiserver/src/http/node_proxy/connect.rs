@@ -1,4 +1,4 @@
-//! Connections to nodes and workloads: TCP with a time limit, TLS where the place asks for it.
+//! Connections to nodes and workloads: TCP with a time limit, TLS where the target asks for it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::allowed::{NOT_ALLOWED, Own};
+use super::dial_policy::{DialPolicy, NOT_ALLOWED};
 use super::target::{ProxyTarget, Scheme, Trust};
 
 /// Longest wait for a connection, TLS handshake included.
@@ -88,37 +88,41 @@ impl NodeProxy {
         Ok(Self { nodes: Arc::new(nodes).into(), workloads: Arc::new(workloads).into() })
     }
 
-    /// Connects to a place, if `own` allows its address. A name is resolved once, and each of its addresses has to be allowed.
+    /// Connects to a target, if `policy` allows its address. A name is resolved once, and each of its addresses has to be allowed.
     ///
     /// # Errors
     /// `ConnectError`; nothing is tried twice.
     pub async fn connect(
         &self,
-        place: &ProxyTarget,
-        own: &Own,
+        target: &ProxyTarget,
+        policy: &DialPolicy,
     ) -> Result<Box<dyn Stream>, ConnectError> {
-        tokio::time::timeout(CONNECT_MAX, self.open(place, own))
+        tokio::time::timeout(CONNECT_MAX, self.open(target, policy))
             .await
             .map_err(|_| ConnectError::TimedOut)?
     }
 
-    async fn open(&self, place: &ProxyTarget, own: &Own) -> Result<Box<dyn Stream>, ConnectError> {
-        let found = tokio::net::lookup_host((place.host.as_str(), place.port)).await;
+    async fn open(
+        &self,
+        target: &ProxyTarget,
+        policy: &DialPolicy,
+    ) -> Result<Box<dyn Stream>, ConnectError> {
+        let found = tokio::net::lookup_host((target.host.as_str(), target.port)).await;
         let addresses: Vec<SocketAddr> = found.map_err(ConnectError::Io)?.collect();
-        if addresses.iter().any(|address| !own.allows(*address, place.rule)) {
+        if addresses.iter().any(|address| !policy.allows(*address, target.scope)) {
             return Err(ConnectError::NotAllowed);
         }
         let socket = TcpStream::connect(addresses.as_slice()).await.map_err(ConnectError::Io)?;
         socket.set_nodelay(true).map_err(ConnectError::Io)?;
-        if place.scheme == Scheme::Http {
+        if target.scheme == Scheme::Http {
             return Ok(Box::new(socket));
         }
-        let connector = match place.trust {
-            Trust::Node => &self.nodes,
+        let connector = match target.trust {
+            Trust::Kubelet => &self.nodes,
             Trust::Workload => &self.workloads,
         };
-        let name = ServerName::try_from(place.host.clone())
-            .map_err(|_| ConnectError::Name(place.host.clone()))?;
+        let name = ServerName::try_from(target.host.clone())
+            .map_err(|_| ConnectError::Name(target.host.clone()))?;
         Ok(Box::new(connector.connect(name, socket).await.map_err(ConnectError::Io)?))
     }
 }

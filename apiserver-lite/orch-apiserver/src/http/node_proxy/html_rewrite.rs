@@ -25,7 +25,7 @@ const RAW: [&str; 4] = ["script", "style", "textarea", "title"];
 
 /// Puts `prefix` before a path that starts at the root; every other reference is left as it is.
 #[must_use]
-pub fn moved(reference: &str, prefix: &str) -> Option<String> {
+pub fn under_prefix(reference: &str, prefix: &str) -> Option<String> {
     // `//host/…` is another host.
     let at_root = reference.starts_with('/') && !reference.starts_with("//");
     at_root.then(|| format!("{}{reference}", prefix.trim_end_matches('/')))
@@ -132,7 +132,7 @@ fn rewrite_tag(tag: &str, prefix: &str, out: &mut String) {
             Some(quote) => value.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)),
             None => Some(value),
         };
-        match bare.and_then(|bare| moved(bare, prefix)).filter(|_| holds_address) {
+        match bare.and_then(|bare| under_prefix(bare, prefix)).filter(|_| holds_address) {
             Some(moved) => {
                 let quote = quote.map(String::from).unwrap_or_default();
                 out.push_str(&format!("{quote}{moved}{quote}"));

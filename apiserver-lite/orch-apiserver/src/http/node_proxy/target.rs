@@ -4,10 +4,9 @@ use std::fmt::Write as _;
 
 use apiserver_schema::Object;
 
-use super::allowed::Rule;
-use crate::http::query::Query;
-use crate::http::routes::ResourceRequest;
+use super::dial_policy::DialScope;
 use crate::registry::{logs, pods};
+use crate::request::{Query, RequestInfo};
 use crate::server::Server;
 use crate::status::{About, ApiError};
 
@@ -19,7 +18,7 @@ pub struct ProxyTarget {
     /// Who is expected there.
     pub trust: Trust,
     /// Which addresses it may have.
-    pub rule: Rule,
+    pub scope: DialScope,
     /// Address or name.
     pub host: String,
     /// Port.
@@ -40,14 +39,14 @@ pub enum Scheme {
 /// Who is expected at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// A node's agent, which gets this server's client certificate.
-    Node,
+    /// A node's kubelet, which gets this server's client certificate.
+    Kubelet,
     /// A pod, or another port of a node: it gets no credentials.
     Workload,
 }
 
 /// Port of node agents that do not say.
-const NODE_PORT: u16 = 10250;
+const KUBELET_PORT: u16 = 10250;
 
 impl ProxyTarget {
     /// `host:port`, brackets around an IPv6 address.
@@ -68,21 +67,28 @@ impl ProxyTarget {
 /// without endpoints.
 pub fn find(
     server: &Server,
-    request: &ResourceRequest,
+    request: &RequestInfo,
     query: &Query,
     raw_query: &str,
 ) -> Result<ProxyTarget, ApiError> {
     match (request.resource.as_str(), request.subresource.as_str()) {
         ("nodes", _) => {
-            let (scheme, name, port) = target(&request.name)?;
-            let agent = node(server, name)?;
-            let path = with_query(rest(request), raw_query);
-            let port = if port.is_empty() { agent.port } else { number("node", request, port)? };
-            if port == agent.port {
-                return Ok(ProxyTarget { rule: Rule::Proxy, path, ..agent });
+            let (scheme, name, port) = parse_target(&request.name)?;
+            let kubelet = kubelet_of(server, name)?;
+            let path = with_query(proxy_path(request), raw_query);
+            let port = if port.is_empty() { kubelet.port } else { number("node", request, port)? };
+            if port == kubelet.port {
+                return Ok(ProxyTarget { scope: DialScope::Routable, path, ..kubelet });
             }
             let trust = Trust::Workload;
-            Ok(ProxyTarget { scheme, trust, rule: Rule::Proxy, host: agent.host, port, path })
+            Ok(ProxyTarget {
+                scheme,
+                trust,
+                scope: DialScope::Routable,
+                host: kubelet.host,
+                port,
+                path,
+            })
         }
         ("pods", "proxy") => pod_proxy(server, request, raw_query),
         ("services", _) => service_proxy(server, request, raw_query),
@@ -91,8 +97,8 @@ pub fn find(
     }
 }
 
-/// The node agent of the node `name`.
-fn node(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
+/// The node kubelet of the node `name`.
+fn kubelet_of(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
     let about = About { group: "", kind: "nodes", name };
     let found = server.find_in("", "nodes", "", name).ok_or_else(|| ApiError::not_found(about))?;
     let object = found.object();
@@ -107,11 +113,11 @@ fn node(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
     let port = object.fields.at(&["status", "daemonEndpoints", "kubeletEndpoint", "Port"]);
     let port =
         port.and_then(apiserver_schema::Value::as_int).and_then(|port| u16::try_from(port).ok());
-    let port = port.filter(|port| *port != 0).unwrap_or(NODE_PORT);
+    let port = port.filter(|port| *port != 0).unwrap_or(KUBELET_PORT);
     Ok(ProxyTarget {
         scheme: Scheme::Https,
-        trust: Trust::Node,
-        rule: Rule::Agent,
+        trust: Trust::Kubelet,
+        scope: DialScope::Kubelet,
         host,
         port,
         path: String::new(),
@@ -119,7 +125,7 @@ fn node(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
 }
 
 /// A port as a client names it.
-fn number(what: &str, request: &ResourceRequest, port: &str) -> Result<u16, ApiError> {
+fn number(what: &str, request: &RequestInfo, port: &str) -> Result<u16, ApiError> {
     let parsed = port.parse().ok().filter(|number: &u16| *number != 0);
     parsed.ok_or_else(|| {
         ApiError::bad_request(format!(
@@ -138,7 +144,7 @@ fn pod(server: &Server, namespace: &str, name: &str) -> Result<Object, ApiError>
 
 fn pod_action(
     server: &Server,
-    request: &ResourceRequest,
+    request: &RequestInfo,
     action: &str,
     query: &Query,
 ) -> Result<ProxyTarget, ApiError> {
@@ -159,8 +165,8 @@ fn pod_action(
         }
         return Err(ApiError::bad_request(format!("pod {name} does not have a host assigned")));
     }
-    let mut place = node(server, node_name)?;
-    place.path = match action {
+    let mut kubelet = kubelet_of(server, node_name)?;
+    kubelet.path = match action {
         "log" => {
             with_query(format!("/containerLogs/{namespace}/{name}/{container}"), &log_query(query))
         }
@@ -170,7 +176,7 @@ fn pod_action(
         }
         _ => with_query(format!("/portForward/{namespace}/{name}"), &port_query(query)),
     };
-    Ok(place)
+    Ok(kubelet)
 }
 
 /// The container that a request means: the one it names, or the only one.
@@ -226,8 +232,8 @@ fn stream_query(query: &Query) -> String {
     let streams = [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")];
     let flags = streams
         .iter()
-        .filter(|(ours, _)| query.flag(ours))
-        .map(|(_, theirs)| (*theirs, "1".to_owned()));
+        .filter(|(client, _)| query.flag(client))
+        .map(|(_, kubelet)| (*kubelet, "1".to_owned()));
     join(query.all("command").map(|word| ("command", word.to_owned())).chain(flags))
 }
 
@@ -260,12 +266,12 @@ fn with_query(path: String, query: &str) -> String {
 }
 
 /// The path behind the subresource `proxy`.
-fn rest(request: &ResourceRequest) -> String {
+fn proxy_path(request: &RequestInfo) -> String {
     if request.rest.is_empty() { "/".to_owned() } else { request.rest.clone() }
 }
 
 /// The part of a request's path up to the subresource `proxy`: where the other end's root is for the client.
-pub fn prefix<'a>(path: &'a str, request: &ResourceRequest) -> &'a str {
+pub fn prefix<'a>(path: &'a str, request: &RequestInfo) -> &'a str {
     // `/api/v1/namespaces/NS/pods/NAME/proxy`, or `/api/v1/nodes/NAME/proxy`.
     let slashes = if request.namespace.is_empty() { 6 } else { 8 };
     let end = path.match_indices('/').nth(slashes - 1).map_or(path.len(), |(at, _)| at);
@@ -273,7 +279,7 @@ pub fn prefix<'a>(path: &'a str, request: &ResourceRequest) -> &'a str {
 }
 
 /// `name`, `name:port` or `scheme:name:port`.
-fn target(text: &str) -> Result<(Scheme, &str, &str), ApiError> {
+fn parse_target(text: &str) -> Result<(Scheme, &str, &str), ApiError> {
     let bad = || ApiError::bad_request(format!("invalid proxy target {text:?}"));
     match *text.split(':').collect::<Vec<_>>().as_slice() {
         [name] => Ok((Scheme::Http, name, "")),
@@ -286,10 +292,10 @@ fn target(text: &str) -> Result<(Scheme, &str, &str), ApiError> {
 
 fn pod_proxy(
     server: &Server,
-    request: &ResourceRequest,
+    request: &RequestInfo,
     raw_query: &str,
 ) -> Result<ProxyTarget, ApiError> {
-    let (scheme, name, port) = target(&request.name)?;
+    let (scheme, name, port) = parse_target(&request.name)?;
     let pod = pod(server, &request.namespace, name)?;
     let named = || {
         let spec = pod.spec()?;
@@ -310,19 +316,19 @@ fn pod_proxy(
     Ok(ProxyTarget {
         scheme,
         trust: Trust::Workload,
-        rule: Rule::Proxy,
+        scope: DialScope::Routable,
         host,
         port,
-        path: with_query(rest(request), raw_query),
+        path: with_query(proxy_path(request), raw_query),
     })
 }
 
 fn service_proxy(
     server: &Server,
-    request: &ResourceRequest,
+    request: &RequestInfo,
     raw_query: &str,
 ) -> Result<ProxyTarget, ApiError> {
-    let (scheme, name, port) = target(&request.name)?;
+    let (scheme, name, port) = parse_target(&request.name)?;
     let about = About { group: "", kind: "services", name };
     let service = server.find_in("", "services", &request.namespace, name);
     let service = service.ok_or_else(|| ApiError::not_found(about))?;
@@ -344,9 +350,9 @@ fn service_proxy(
         let port = port.and_then(|row| row.int("port")).and_then(|port| u16::try_from(port).ok());
         let address = subset.maps("addresses").next().map(|address| address.str("ip").to_owned());
         if let (Some(port), Some(host)) = (port, address) {
-            let path = with_query(rest(request), raw_query);
+            let path = with_query(proxy_path(request), raw_query);
             let trust = Trust::Workload;
-            return Ok(ProxyTarget { scheme, trust, rule: Rule::Proxy, host, port, path });
+            return Ok(ProxyTarget { scheme, trust, scope: DialScope::Routable, host, port, path });
         }
     }
     Err(none())
@@ -374,10 +380,10 @@ mod tests {
 
     #[test]
     fn targets() {
-        assert_eq!(target("web").unwrap(), (Scheme::Http, "web", ""));
-        assert_eq!(target("web:80").unwrap(), (Scheme::Http, "web", "80"));
-        assert_eq!(target("https:web:443").unwrap(), (Scheme::Https, "web", "443"));
-        assert!(target("ftp:web:21").is_err());
-        assert!(target("a:b:c:d").is_err());
+        assert_eq!(parse_target("web").unwrap(), (Scheme::Http, "web", ""));
+        assert_eq!(parse_target("web:80").unwrap(), (Scheme::Http, "web", "80"));
+        assert_eq!(parse_target("https:web:443").unwrap(), (Scheme::Https, "web", "443"));
+        assert!(parse_target("ftp:web:21").is_err());
+        assert!(parse_target("a:b:c:d").is_err());
     }
 }

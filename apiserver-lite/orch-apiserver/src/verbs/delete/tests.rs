@@ -24,7 +24,7 @@ fn object(engine: &Engine, kind: &str, group: &str, body: serde_json::Value) -> 
     engine.decode(kind, Format::Json, body.as_bytes(), Strictness::Ignore).unwrap().object
 }
 
-fn wish(grace_secs: Option<i64>, propagation: Option<Propagation>) -> DeleteOptions {
+fn options(grace_secs: Option<i64>, propagation: Option<Propagation>) -> DeleteOptions {
     DeleteOptions { grace_secs, propagation, ..DeleteOptions::default() }
 }
 
@@ -50,8 +50,8 @@ fn any_stored_number_of_seconds_is_survived() {
         for marked in &marks {
             let pod = stored_pod(&engine, own, *marked);
             for asked in std::iter::once(None).chain(EXTREMES.map(Some)) {
-                let step = next_step(&pod, &wish(asked, None), NOW);
-                let Step::Mark(next) = step else { continue };
+                let step = next_step(&pod, &options(asked, None), NOW);
+                let DeletionStep::Mark(next) = step else { continue };
                 let grace = next.metadata().unwrap().int("deletionGracePeriodSeconds").unwrap();
                 assert!((0..=GRACE_SECS_MAX).contains(&grace), "{own} {marked:?} {asked:?}");
                 assert!(next.deletion_timestamp().and_then(time_of).is_some(), "{next:?}");
@@ -64,11 +64,13 @@ fn any_stored_number_of_seconds_is_survived() {
 fn a_shorter_period_counts_from_the_first_request() {
     let engine = engine();
     let pod = stored_pod(&engine, 30, Some(("2026-01-02T03:04:35Z", 30)));
-    let Step::Mark(next) = next_step(&pod, &wish(Some(10), None), NOW) else { unreachable!() };
+    let DeletionStep::Mark(next) = next_step(&pod, &options(Some(10), None), NOW) else {
+        unreachable!()
+    };
     assert_eq!(next.deletion_timestamp(), Some("2026-01-02T03:04:15Z"));
-    assert_eq!(next_step(&pod, &wish(Some(40), None), NOW), Step::Wait);
-    assert_eq!(next_step(&pod, &wish(None, Some(Propagation::Orphan)), NOW), Step::Wait);
-    assert_eq!(next_step(&pod, &wish(Some(0), None), NOW), Step::Remove);
+    assert_eq!(next_step(&pod, &options(Some(40), None), NOW), DeletionStep::Wait);
+    assert_eq!(next_step(&pod, &options(None, Some(Propagation::Orphan)), NOW), DeletionStep::Wait);
+    assert_eq!(next_step(&pod, &options(Some(0), None), NOW), DeletionStep::Remove);
 }
 
 fn policies() -> impl Strategy<Value = Option<Propagation>> {
@@ -108,7 +110,7 @@ proptest! {
             };
             prop_assert_eq!(ours, expected);
         }
-        let step = next_step(&object, &wish(None, policy), NOW);
-        prop_assert_eq!(step == Step::Remove, now.is_empty());
+        let step = next_step(&object, &options(None, policy), NOW);
+        prop_assert_eq!(step == DeletionStep::Remove, now.is_empty());
     }
 }

@@ -16,7 +16,7 @@ fn warnings(reply: &Reply) -> Vec<&str> {
 /// Whether nobody acts on the objects of a resource.
 fn is_inert(resource: &Resource) -> bool {
     let row = ACTORS.iter().find(|row| (row.0, row.1) == (resource.group, resource.kind));
-    row.expect("a row").2 == Actor::Nobody
+    row.expect("a row").2 == Actor::NotImplemented
 }
 
 /// Fields without which an object is refused.

@@ -3,24 +3,25 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use proto_api::Cidr;
+
 use crate::config::Config;
-use crate::registry::Cidr;
 
 /// Kubernetes' `ErrAddressNotAllowed`.
 pub const NOT_ALLOWED: &str = "address not allowed";
 
 /// How strict the rule is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rule {
+pub enum DialScope {
     /// Paths that this server chooses at a node's agent: anything but this server itself.
-    Agent,
+    Kubelet,
     /// Paths that the client chooses: only addresses that are routed (Kubernetes' `IsProxyableIP`).
-    Proxy,
+    Routable,
 }
 
 /// What must not be dialed because it is this server.
 #[derive(Clone, Debug)]
-pub struct Own {
+pub struct DialPolicy {
     /// Port that this server listens at.
     port: u16,
     /// Addresses that it is known by.
@@ -29,13 +30,13 @@ pub struct Own {
     services: Vec<Cidr>,
 }
 
-impl Own {
+impl DialPolicy {
     /// This server, with the addresses of this host when it listens at all of them.
     #[must_use]
-    pub fn of(config: &Config) -> Self {
+    pub fn new(config: &Config) -> Self {
         let mut addresses = vec![crate::app::advertised(config)];
         if config.bind.ip().is_unspecified() {
-            addresses.extend(of_host());
+            addresses.extend(host_addresses());
         } else {
             addresses.push(config.bind.ip());
         }
@@ -44,29 +45,29 @@ impl Own {
 
     /// Whether `to` may be dialed.
     #[must_use]
-    pub fn allows(&self, to: SocketAddr, rule: Rule) -> bool {
+    pub fn allows(&self, to: SocketAddr, scope: DialScope) -> bool {
         let ip = to.ip().to_canonical();
-        let is_own = to.port() == self.port && (is_here(ip) || self.addresses.contains(&ip));
+        let is_self = to.port() == self.port && (is_local(ip) || self.addresses.contains(&ip));
         let is_service = self.services.iter().any(|range| range.contains(ip));
-        !is_own && !is_service && (rule == Rule::Agent || is_routed(ip))
+        !is_self && !is_service && (scope == DialScope::Kubelet || is_routable(ip))
     }
 }
 
-fn is_here(ip: IpAddr) -> bool {
+fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified()
 }
 
 /// Go's `IsGlobalUnicast`.
-fn is_routed(ip: IpAddr) -> bool {
+fn is_routable(ip: IpAddr) -> bool {
     let is_link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
     };
-    !is_here(ip) && !ip.is_multicast() && !is_link_local
+    !is_local(ip) && !ip.is_multicast() && !is_link_local
 }
 
 /// The addresses of this host's interfaces; none where they cannot be listed.
-fn of_host() -> Vec<IpAddr> {
+fn host_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let address = |row: nix::ifaddrs::InterfaceAddress| {
         let address = row.address?;
@@ -80,8 +81,8 @@ fn of_host() -> Vec<IpAddr> {
 mod tests {
     use super::*;
 
-    fn own() -> Own {
-        Own {
+    fn policy() -> DialPolicy {
+        DialPolicy {
             port: 6443,
             addresses: vec!["10.0.0.1".parse().unwrap()],
             services: "10.96.0.0/12".parse().into_iter().collect(),
@@ -112,7 +113,8 @@ mod tests {
             ("10.96.0.1:443", false, false),
         ] {
             let to: SocketAddr = address.parse().unwrap();
-            let allowed = (own().allows(to, Rule::Agent), own().allows(to, Rule::Proxy));
+            let allowed =
+                (policy().allows(to, DialScope::Kubelet), policy().allows(to, DialScope::Routable));
             assert_eq!(allowed, (agent, proxy), "{address}");
         }
     }

@@ -3,32 +3,32 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use proto_daemon::backoff::{Backoff, Retries};
 use tokio::time::Instant;
 
-/// After the first failure; twice as long after each other. The ecosystem's own figures.
-const RETRY_MIN: Duration = Duration::from_millis(500);
-/// The longest wait.
-const RETRY_MAX: Duration = Duration::from_secs(122);
+/// The figures of Kubernetes' volume manager.
+const RETRY: Backoff =
+    Backoff { first: Duration::from_millis(500), longest: Duration::from_secs(122) };
 /// Between two looks when nothing has been heard.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// What has failed and is tried again. Bounded by what there is to try.
 #[derive(Debug)]
-pub struct Waits<K>(BTreeMap<K, Wait>);
+pub struct RetryTimes<K>(BTreeMap<K, Wait>);
 
 #[derive(Clone, Copy, Debug)]
 struct Wait {
     until: Instant,
-    next: Duration,
+    retries: Retries,
 }
 
-impl<K> Default for Waits<K> {
+impl<K> Default for RetryTimes<K> {
     fn default() -> Self {
         Self(BTreeMap::new())
     }
 }
 
-impl<K: Ord> Waits<K> {
+impl<K: Ord> RetryTimes<K> {
     /// Whether it may be tried.
     pub fn is_due(&self, what: &K, now: Instant) -> bool {
         self.0.get(what).is_none_or(|wait| wait.until <= now)
@@ -36,9 +36,9 @@ impl<K: Ord> Waits<K> {
 
     /// It was tried, and waits from now on.
     pub fn failed(&mut self, what: K, now: Instant) {
-        let next = self.0.get(&what).map_or(RETRY_MIN, |wait| wait.next);
-        let wait = Wait { until: now + next, next: (next * 2).min(RETRY_MAX) };
-        self.0.insert(what, wait);
+        let mut retries = self.0.get(&what).map_or(Retries::new(RETRY), |wait| wait.retries);
+        let until = now + retries.next_delay(1.0);
+        self.0.insert(what, Wait { until, retries });
     }
 
     /// It was tried, and is done.
@@ -64,7 +64,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_grow_to_a_bound() {
-        let mut waits = Waits::default();
+        let mut waits = RetryTimes::default();
         let now = Instant::now();
         assert!(waits.is_due(&"a", now));
         assert_eq!(waits.first(now), now + PERIOD);
@@ -73,13 +73,13 @@ mod tests {
             waits.failed("a", now);
             assert!(!waits.is_due(&"a", now));
             let wait = waits.0["a"].until - now;
-            assert!(wait > last || wait == RETRY_MAX, "{wait:?}");
+            assert!(wait > last || wait == RETRY.longest, "{wait:?}");
             last = wait;
         }
-        assert_eq!(last, RETRY_MAX);
+        assert_eq!(last, RETRY.longest);
         waits.failed("b", now);
-        assert_eq!(waits.first(now), now + RETRY_MIN);
-        assert!(waits.is_due(&"a", now + RETRY_MAX));
+        assert_eq!(waits.first(now), now + RETRY.first);
+        assert!(waits.is_due(&"a", now + RETRY.longest));
         waits.worked(&"a");
         assert!(waits.is_due(&"a", now) && !waits.is_due(&"b", now));
         waits.forget();

@@ -2,10 +2,12 @@
 //! configuration that everything else then uses.
 
 use std::path::Path;
+use std::time::Duration;
 
 use proto_api::names::Names;
 use proto_client::Client;
 use proto_client::config::{ClientConfig, Identity, Pem, file};
+use proto_daemon::backoff::{Backoff, Retries};
 use proto_daemon::exit::{Failure, chain};
 use proto_daemon::private_files;
 use serde_json::{Value, json};
@@ -17,8 +19,7 @@ use crate::certificates::wanted::{Life, Purpose, Wanted};
 use crate::config::Settings;
 
 /// Pauses between attempts.
-const RETRY_FIRST: std::time::Duration = std::time::Duration::from_secs(2);
-const RETRY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
+const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(60) };
 
 /// The store of the certificate that is shown to the API server.
 pub fn client_store(settings: &Settings) -> Store {
@@ -67,11 +68,10 @@ pub async fn ensure(settings: &Settings) -> Result<(), Failure> {
 }
 
 async fn issue(issuing: &Issuing<'_>) {
-    let mut retry = RETRY_FIRST;
+    let mut retries = Retries::new(RETRY);
     while let Err(error) = issuing.issue().await {
         tracing::warn!(error, "no certificate yet");
-        tokio::time::sleep(retry).await;
-        retry = (retry * 2).min(RETRY_MAX);
+        tokio::time::sleep(retries.next_delay(rand::random())).await;
     }
 }
 

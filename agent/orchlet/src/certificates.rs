@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus::{Gauge, IntCounter};
 use proto_client::Client;
+use proto_daemon::backoff::{Backoff, Retries};
 use proto_daemon::statusz::TaskStatus;
 
 use issue::{Authority, Issuing};
@@ -25,8 +26,8 @@ use wanted::{Life, Wanted};
 /// Between two looks at the clock while a certificate is good: what a metric says is not older.
 const LOOK: Duration = Duration::from_secs(60);
 /// Between attempts that failed.
-const RETRY_FIRST: Duration = Duration::from_secs(2);
-const RETRY_MAX: Duration = Duration::from_secs(300);
+const RETRY: Backoff =
+    Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(300) };
 
 /// Keeps one certificate in force.
 pub struct Keeper {
@@ -47,7 +48,7 @@ impl Keeper {
     pub async fn run(self, page: TaskStatus) {
         // Not all nodes of a cluster, which began together, shall ask together.
         let share = f64::from(rand::random::<u16>()) / f64::from(u16::MAX);
-        let mut retry = RETRY_FIRST;
+        let mut retries = Retries::new(RETRY);
         loop {
             let life = self.life();
             self.tell(life);
@@ -63,15 +64,14 @@ impl Keeper {
             page.started("a certificate is due");
             match self.renew(&self.authority).await {
                 Ok(()) => {
-                    retry = RETRY_FIRST;
+                    retries.reset();
                     tracing::info!(certificate = self.store.pair(), "renewed");
                 }
                 Err(error) => {
                     self.errors.inc();
                     tracing::warn!(certificate = self.store.pair(), error, "not renewed");
                     page.failed(error);
-                    tokio::time::sleep(retry).await;
-                    retry = (retry * 2).min(RETRY_MAX);
+                    tokio::time::sleep(retries.next_delay(rand::random())).await;
                 }
             }
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proto_api::core::v1::Node;
 use proto_client::{Client, ClientError, Patch, WriteParams};
+use proto_daemon::backoff::{Backoff, Retries};
 use proto_daemon::drain::DrainWatch;
 use proto_daemon::exit::chain;
 use proto_daemon::statusz::TaskStatus;
@@ -20,10 +21,9 @@ use crate::pods::ports::PodVolumes;
 const SETTLE: Duration = Duration::from_millis(5);
 /// Between two writes: many pods that come at once are not as many versions of the Node object.
 const PACE: Duration = Duration::from_millis(100);
-/// After a write that failed; twice as long after each other.
-const RETRY_MIN: Duration = Duration::from_millis(100);
-/// The longest such pause.
-const RETRY_MAX: Duration = Duration::from_secs(5);
+/// After a write that failed.
+const RETRY: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 
 /// Keeps the list.
 pub struct InUse {
@@ -50,7 +50,7 @@ impl InUse {
 
     async fn keep(&self, mut changes: watch::Receiver<u64>, page: TaskStatus) {
         let mut node = self.node.clone();
-        let mut retry = RETRY_MIN;
+        let mut retries = Retries::new(RETRY);
         loop {
             // Nobody tells any more when nobody is left who knows the Node.
             let Ok(known) = node.wait_for(Option::is_some).await.map(|node| node.clone()) else {
@@ -60,7 +60,7 @@ impl InUse {
             let listed = known.map(|node| node.status.volumes_in_use.clone());
             page.started("change");
             let follow = self.follow(listed.unwrap_or_default(), &mut changes, || {
-                retry = RETRY_MIN;
+                retries.reset();
                 page.done("written");
             });
             // All arms are cancel safe: the server has a write or it has not.
@@ -71,8 +71,7 @@ impl InUse {
             };
             page.failed(chain(&error));
             tracing::warn!(error = chain(&error), "volumes in use are not listed");
-            sleep(retry).await;
-            retry = (retry * 2).min(RETRY_MAX);
+            sleep(retries.next_delay(rand::random())).await;
         }
     }
 

@@ -1,48 +1,50 @@
-//! What happens to containers without our doing, as it happens.
+//! Events of containers that the agent did not cause.
 //!
-//! The source is chosen by asking: containerd's own event stream where the runtime is containerd, CRI's stream where that is
-//! implemented, and otherwise a slow reminder to list. Whatever the source, [`RuntimeEvent::Missed`] comes first and after every
-//! gap: it tells the receiver to list once, and from then on nothing is lost.
+//! The source is determined at run time: containerd's event stream if the runtime is containerd, CRI's event stream if it is
+//! implemented, otherwise a periodic reminder to list. [`RuntimeEvent::Missed`] is sent first and after every gap: the receiver
+//! lists once, and from then on no event is lost.
 //!
-//! Starts and removals are the agent's own acts and known from their calls; only ends are events here.
+//! The agent knows starts and removals from its own calls; only exits are events.
 
 mod containerd;
 
 use std::time::Duration;
 
-use agent_pod::observed::{ContainerSeen, SandboxSeen};
+use agent_pod::observed::{ObservedContainer, ObservedSandbox};
+use proto_daemon::backoff::{Backoff, Retries};
 use proto_grpc::cri::v1 as wire;
 use tokio::sync::mpsc;
 
 use crate::cri::{CriRuntime, Instance, InstanceKind, observed};
 use crate::runtime::{Runtime as _, RuntimeError};
 
-/// Events that wait for the receiver. More than the containers of a full node, so that only a stuck receiver fills it;
-/// then the stream waits, and a runtime that drops us for that leads to `Missed`.
+/// Buffered events: more than the containers of a full node, so only a stuck receiver fills the queue. Then the stream blocks,
+/// and if the runtime drops it, `Missed` follows.
 const QUEUE_LEN: usize = 1024;
-/// First and longest pause before subscribing again.
-const RETRY: [Duration; 2] = [Duration::from_millis(50), Duration::from_secs(5)];
-/// How often a receiver is reminded to list where the runtime has no stream.
+/// Pauses before subscribing again.
+const RETRY: Backoff =
+    Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(5) };
+/// Interval of reminders to list, for a runtime without an event stream.
 const REMINDER: Duration = Duration::from_secs(2);
 
-/// Something that happened in the runtime.
+/// An event of the runtime.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RuntimeEvent {
-    /// Events may have been lost, or none were received yet: list.
+    /// Events may have been lost, or none was received yet: the receiver has to list.
     Missed,
-    /// A container ended; this is how the runtime shows it from now on.
+    /// A container exited; its status from now on.
     Container {
         /// UID of its pod.
         pod_uid: String,
         /// The container.
-        container: ContainerSeen,
+        container: ObservedContainer,
     },
-    /// The process of a sandbox ended.
+    /// A sandbox's process exited.
     Sandbox {
         /// UID of its pod.
         pod_uid: String,
         /// The sandbox.
-        sandbox: SandboxSeen,
+        sandbox: ObservedSandbox,
     },
 }
 
@@ -55,13 +57,13 @@ impl From<Instance> for RuntimeEvent {
     }
 }
 
-/// Watches the runtime until the receiver is dropped. `containerd_namespace` is where its CRI plugin keeps containers, `k8s.io`.
+/// Watches the runtime until the receiver is dropped. `containerd_namespace` is the namespace of its CRI plugin, `k8s.io`.
 #[must_use]
 pub fn watch(runtime: CriRuntime, containerd_namespace: &str) -> mpsc::Receiver<RuntimeEvent> {
     let (send, receive) = mpsc::channel(QUEUE_LEN);
     let namespace = containerd_namespace.to_owned();
     tokio::spawn(async move {
-        // The receiver's end ends the task at once, whatever it is waiting for.
+        // Ends the task at once when the receiver is dropped.
         tokio::select! {
             () = follow(&runtime, &namespace, &send) => {}
             () = send.closed() => {}
@@ -86,8 +88,7 @@ enum StreamError {
 }
 
 async fn follow(runtime: &CriRuntime, namespace: &str, send: &mpsc::Sender<RuntimeEvent>) {
-    let [first, longest] = RETRY;
-    let mut pause = first;
+    let mut retries = Retries::new(RETRY);
     loop {
         let started = tokio::time::Instant::now();
         let error = match stream(runtime, namespace, send).await {
@@ -99,8 +100,10 @@ async fn follow(runtime: &CriRuntime, namespace: &str, send: &mpsc::Sender<Runti
             Err(error) => error,
             Ok(()) => StreamError::Closed,
         };
-        pause =
-            if started.elapsed() > longest { first } else { pause.saturating_mul(2).min(longest) };
+        if started.elapsed() > RETRY.longest {
+            retries.reset();
+        }
+        let pause = retries.next_delay(1.0);
         tracing::warn!(
             error = &error as &dyn std::error::Error,
             pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX),
@@ -123,7 +126,7 @@ async fn stream(
     }
 }
 
-/// CRI's own stream, which carries the states themselves.
+/// CRI's event stream, which contains the statuses.
 async fn cri_stream(
     runtime: &CriRuntime,
     send: &mpsc::Sender<RuntimeEvent>,

@@ -1,7 +1,7 @@
-//! Puts images from an archive into containerd, without a registry.
+//! Imports images from an archive into containerd, without a registry.
 //!
-//! Content first, under a lease that keeps the garbage collector away; then the names. containerd's CRI plugin notices a new
-//! name by itself and shows the image a moment later; layers are unpacked with the first container that needs them.
+//! Content is written first, under a lease that protects it from garbage collection, then the names. containerd's CRI plugin
+//! notices new names and lists the image a moment later; layers are unpacked for the first container that needs them.
 
 use std::collections::HashMap;
 use std::io::{Cursor, Read, Seek, SeekFrom};
@@ -18,6 +18,7 @@ use containerd_client::services::v1::{
 };
 use containerd_client::types::Descriptor;
 use futures_util::stream;
+use proto_daemon::backoff::{Backoff, Retries};
 use tokio::sync::mpsc;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -25,16 +26,19 @@ use tonic::{Code, Request, Status};
 use crate::image::{Archive, ArchiveError, Blob, FoundImage, ImageTar, Source};
 use crate::runtime::{Runtime, RuntimeError};
 
-/// Bytes of content in one message.
+/// Bytes of content per message.
 const CHUNK_LEN: usize = 256 << 10;
-/// Messages between the reading thread and the connection.
+/// Messages buffered between the reading thread and the connection.
 const CHUNKS_MAX: usize = 4;
-/// What compressed archives begin with.
+/// Magic number of gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// Longest archive that a compressed one may unpack to.
+/// Largest size of an unpacked archive.
 const UNPACKED_MAX: u64 = 64 << 30;
-/// How long CRI may take to show a new image.
+/// How long CRI may take to list a new image.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
+/// Between two requests meanwhile.
+const SHOWN_POLL: Backoff =
+    Backoff { first: Duration::from_millis(2), longest: Duration::from_millis(100) };
 
 /// Why an archive was not imported.
 #[derive(Debug, thiserror::Error)]
@@ -44,63 +48,63 @@ pub enum ImportError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// It is not an archive of images for this machine.
+    /// It is not an image archive with an image for this platform.
     #[error("understand the archive")]
     Archive(#[source] ArchiveError),
-    /// A blob cannot be read from it.
+    /// A blob cannot be read.
     #[error("read {digest} from the archive")]
     Read {
         /// Digest of the blob.
         digest: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: std::io::Error,
     },
-    /// No lease was given.
+    /// The lease was not created.
     #[error("lease content")]
     Lease(#[source] Status),
-    /// The content store refused a blob; most often its bytes do not have the digest they should.
+    /// The content store rejected a blob, usually because its digest does not match.
     #[error("write content {digest}")]
     Content {
         /// Digest of the blob.
         digest: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Status,
     },
-    /// The name cannot be made.
+    /// The image could not be created.
     #[error("name the image {name}")]
     Name {
-        /// The name.
+        /// Name of the image.
         name: String,
-        /// Why.
+        /// Cause.
         #[source]
         source: Status,
     },
 }
 
-/// Whether an image may be removed when space is needed.
+/// Whether the kubelet's image garbage collection may remove the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
-    /// Never: every pod needs it.
+pub enum ImageRetention {
+    /// Never, because every pod needs it.
     Pinned,
-    /// Like any image that was pulled.
+    /// Like a pulled image.
     WhileUsed,
 }
 
-/// Imports the archive in a file; the names of its images.
+/// Imports an archive file; returns the names of its images.
 ///
 /// # Errors
-/// When the file is not an image archive for this machine or containerd refuses it.
+/// The file is not an image archive for this platform, or containerd rejects it.
 pub async fn file(
     channel: Channel,
     namespace: &str,
     path: &Path,
-    keep: Keep,
+    keep: ImageRetention,
 ) -> Result<Vec<String>, ImportError> {
     let path = path.to_owned();
     let open = move || {
@@ -110,7 +114,7 @@ pub async fn file(
     import(channel, namespace, open, keep).await
 }
 
-/// The archive itself; of a compressed one, what it unpacks to in a file without a name beside it.
+/// The archive itself, or for a gzip file its unpacked content in an unlinked file next to it.
 fn unpacked(mut file: std::fs::File, path: &Path) -> std::io::Result<std::fs::File> {
     let mut magic = [0; GZIP.len()];
     let len = file.read(&mut magic)?;
@@ -132,41 +136,40 @@ fn unpacked(mut file: std::fs::File, path: &Path) -> std::io::Result<std::fs::Fi
     Ok(whole)
 }
 
-/// Imports an archive in memory; the names of its images.
+/// Imports an archive in memory; returns the names of its images.
 ///
 /// # Errors
-/// When containerd refuses it.
+/// containerd rejects it.
 pub async fn tar(
     channel: Channel,
     namespace: &str,
     tar: &ImageTar,
-    keep: Keep,
+    keep: ImageRetention,
 ) -> Result<Vec<String>, ImportError> {
     let bytes = tar.bytes().to_vec();
     import(channel, namespace, move || Ok(Cursor::new(bytes)), keep).await
 }
 
-/// Waits until the runtime shows an image that was just imported; whether it did in time.
+/// Waits until the runtime lists an image that was just imported; returns whether it did in time.
 ///
 /// # Errors
-/// When the runtime cannot be asked.
+/// The runtime cannot be queried.
 pub async fn shown(runtime: &dyn Runtime, name: &str) -> Result<bool, RuntimeError> {
     let began = tokio::time::Instant::now();
-    let mut pause = Duration::from_millis(2);
+    let mut polls = Retries::new(SHOWN_POLL);
     while runtime.image(name).await?.is_none() {
         if began.elapsed() > SHOWN_WITHIN {
             return Ok(false);
         }
-        tokio::time::sleep(pause).await;
-        pause = pause.saturating_mul(2).min(Duration::from_millis(100));
+        tokio::time::sleep(polls.next_delay(1.0)).await;
     }
     Ok(true)
 }
 
-/// A request to containerd, whose objects live in namespaces of its own.
+/// A request for a containerd namespace.
 pub(crate) fn in_namespace<T>(message: T, namespace: &str) -> Request<T> {
     let mut request = Request::new(message);
-    // A namespace that is not ASCII does not exist; without the header containerd says so itself.
+    // A namespace that is not ASCII cannot exist; without the header containerd reports that.
     if let Ok(value) = namespace.parse() {
         request.metadata_mut().insert("containerd-namespace", value);
     }
@@ -177,7 +180,7 @@ async fn import<R: Read + Seek + Send + 'static>(
     channel: Channel,
     namespace: &str,
     open: impl FnOnce() -> Result<R, ImportError> + Send + 'static,
-    keep: Keep,
+    keep: ImageRetention,
 ) -> Result<Vec<String>, ImportError> {
     let reading = tokio::task::spawn_blocking(move || {
         let mut file = open()?;
@@ -194,7 +197,7 @@ async fn import<R: Read + Seek + Send + 'static>(
     outcome
 }
 
-/// Keeps new content from the garbage collector until a name refers to it.
+/// Protects new content from garbage collection until a name refers to it.
 struct Lease {
     client: LeasesClient<Channel>,
     namespace: String,
@@ -202,7 +205,7 @@ struct Lease {
 }
 
 impl Lease {
-    /// The lease is named by what is imported, so that one left by a crash is taken over and ended by the next try.
+    /// The lease is named after its content, so that one left by a crash is reused and deleted by the next attempt.
     async fn take(
         channel: Channel,
         namespace: &str,
@@ -228,7 +231,7 @@ impl Lease {
     }
 }
 
-/// One import under way.
+/// An import in progress.
 struct Import<'a, R> {
     channel: Channel,
     namespace: &'a str,
@@ -237,7 +240,11 @@ struct Import<'a, R> {
 }
 
 impl<R: Read + Seek + Send + 'static> Import<'_, R> {
-    async fn run(&self, archive: &Archive, keep: Keep) -> Result<Vec<String>, ImportError> {
+    async fn run(
+        &self,
+        archive: &Archive,
+        keep: ImageRetention,
+    ) -> Result<Vec<String>, ImportError> {
         let mut names = Vec::new();
         for image in &archive.images {
             for layer in &image.layers {
@@ -253,7 +260,7 @@ impl<R: Read + Seek + Send + 'static> Import<'_, R> {
         Ok(names)
     }
 
-    /// Writes a blob unless it is there. containerd checks the digest when it commits.
+    /// Writes a blob unless it exists. containerd verifies the digest on commit.
     async fn content(
         &self,
         blob: &Blob,
@@ -284,11 +291,18 @@ impl<R: Read + Seek + Send + 'static> Import<'_, R> {
         read.map_err(|source| ImportError::Read { digest: blob.digest.clone(), source })
     }
 
-    async fn name(&self, name: &str, image: &FoundImage, keep: Keep) -> Result<(), ImportError> {
+    async fn name(
+        &self,
+        name: &str,
+        image: &FoundImage,
+        keep: ImageRetention,
+    ) -> Result<(), ImportError> {
         let mut client = ImagesClient::new(self.channel.clone());
         let labels = match keep {
-            Keep::Pinned => HashMap::from([("io.cri-containerd.pinned".into(), "pinned".into())]),
-            Keep::WhileUsed => HashMap::new(),
+            ImageRetention::Pinned => {
+                HashMap::from([("io.cri-containerd.pinned".into(), "pinned".into())])
+            }
+            ImageRetention::WhileUsed => HashMap::new(),
         };
         let image = Image {
             name: name.into(),
@@ -326,7 +340,7 @@ impl<R: Read + Seek + Send + 'static> Import<'_, R> {
     }
 }
 
-/// The labels by which the garbage collector finds from a manifest what belongs to it.
+/// Labels through which the garbage collector finds the content of a manifest.
 fn references(image: &FoundImage) -> HashMap<String, String> {
     let config = ("containerd.io/gc.ref.content.config".into(), image.config.digest.clone());
     let layers = image.layers.iter().enumerate().map(|(number, layer)| {
@@ -335,8 +349,8 @@ fn references(image: &FoundImage) -> HashMap<String, String> {
     std::iter::once(config).chain(layers).collect()
 }
 
-/// Sends a blob as the messages of a write: its bytes, then the commit. Stops quietly when nobody listens any more, since then
-/// the write has already failed and says why.
+/// Sends a blob as write messages: its bytes, then the commit. Stops silently when the receiver is dropped, because then the
+/// write has failed and reports why.
 fn read_chunks<R: Read + Seek>(
     file: &Mutex<R>,
     blob: &Blob,

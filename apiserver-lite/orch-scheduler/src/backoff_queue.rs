@@ -5,11 +5,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use proto_client::ObjectKey;
+use proto_daemon::backoff::Backoff;
 
-/// Wait after the first failure; doubled with each further one.
-const FIRST: Duration = Duration::from_secs(1);
-/// No wait after a change is longer.
-const LONGEST: Duration = Duration::from_secs(10);
+/// Shortest time between a failure and the next attempt after a change.
+const RETRY: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(10) };
 /// A pod is tried this often even if nothing has changed.
 const UNASKED: Duration = Duration::from_secs(60);
 
@@ -94,9 +93,9 @@ impl BackoffQueue {
         let changed = wait.seen.0 != self.changes;
         let came = wait.seen.1 != self.arrivals;
         let pause = match wait.why {
-            Failure::Error => backoff(wait.failures),
-            Failure::Unschedulable if changed => backoff(wait.failures),
-            Failure::PodAffinity if changed || came => backoff(wait.failures),
+            Failure::Error => RETRY.delay(wait.failures, 1.0),
+            Failure::Unschedulable if changed => RETRY.delay(wait.failures, 1.0),
+            Failure::PodAffinity if changed || came => RETRY.delay(wait.failures, 1.0),
             // What it waits for is not in its own hands: nothing is gained by waiting longer.
             Failure::Volumes if changed => Duration::ZERO,
             Failure::Unschedulable | Failure::PodAffinity | Failure::Volumes => UNASKED,
@@ -114,11 +113,6 @@ pub enum Due {
     Now,
     /// Then, if nothing changes before.
     At(Instant),
-}
-
-fn backoff(failures: u32) -> Duration {
-    let doublings = failures.saturating_sub(1).min(16);
-    FIRST.saturating_mul(1 << doublings).min(LONGEST)
 }
 
 #[cfg(test)]
@@ -156,10 +150,10 @@ mod tests {
         assert_eq!(backoff.count_affinity_waits(), 1);
         assert_eq!(backoff.due(&one, "u", start), Due::At(start + UNASKED));
         backoff.note_assigned_pod();
-        assert_eq!(backoff.due(&one, "u", start), Due::At(start + FIRST));
+        assert_eq!(backoff.due(&one, "u", start), Due::At(start + RETRY.first));
         assert_eq!(backoff.due(&other, "u", start), Due::At(start + UNASKED));
         backoff.note_cluster_change();
-        assert_eq!(backoff.due(&other, "u", start), Due::At(start + FIRST));
+        assert_eq!(backoff.due(&other, "u", start), Due::At(start + RETRY.first));
     }
 
     #[test]
@@ -180,7 +174,7 @@ mod tests {
         let key = ObjectKey::new("ns", "a");
         let mut backoff = BackoffQueue::default();
         backoff.note_failure(&key, "u", Failure::Error, start);
-        assert_eq!(backoff.due(&key, "u", start), Due::At(start + FIRST));
+        assert_eq!(backoff.due(&key, "u", start), Due::At(start + RETRY.first));
         backoff.retain(|_, uid| uid != "u");
         assert_eq!(backoff.due(&key, "u", start), Due::Now);
     }

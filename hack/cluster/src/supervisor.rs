@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use proto_daemon::backoff::{Backoff, Retries};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -17,8 +18,9 @@ use crate::programs::{Place, Program, Ready, programs};
 use crate::spec::Spec;
 use crate::{namespaces, sys};
 
-/// First and longest pause before a program that ended is started again.
-const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// Pauses before a program that ended is started again.
+const RESTART: Backoff =
+    Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
 /// A program that ran this long starts with the shortest pause again.
 const SETTLED: Duration = Duration::from_secs(10);
 /// How long the programs after it wait for one to be ready; then they start all the same.
@@ -67,7 +69,7 @@ pub async fn run(spec: &Spec) -> Result<()> {
 
 /// Keeps one program running until told otherwise.
 async fn keep(spec: Spec, program: Program, mut wishes: watch::Receiver<DesiredState>) {
-    let mut pause = RESTART_PAUSE.0;
+    let mut restarts = Retries::new(RESTART);
     loop {
         let began = tokio::time::Instant::now();
         match adopt_or_start(&spec, &program).await {
@@ -91,13 +93,12 @@ async fn keep(spec: Spec, program: Program, mut wishes: watch::Receiver<DesiredS
             Err(e) => eprintln!("{}: {e:#}", program.name),
         }
         if began.elapsed() > SETTLED {
-            pause = RESTART_PAUSE.0;
+            restarts.reset();
         }
         // Cancel-safe: a wish that comes during the pause is still there at the next look.
-        if timeout(pause, told(&mut wishes)).await.is_ok() {
+        if timeout(restarts.next_delay(1.0), told(&mut wishes)).await.is_ok() {
             return;
         }
-        pause = (pause * 2).min(RESTART_PAUSE.1);
     }
 }
 

@@ -6,14 +6,13 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use proto_daemon::backoff::{Backoff, Retries};
 use tokio::task::JoinHandle;
 
-use crate::pods::ports::Line;
+use crate::pods::ports::ErrorText;
 
-/// After the first failure; twice as long after each other.
-const RETRY_MIN: Duration = Duration::from_secs(2);
-/// The longest wait.
-const RETRY_MAX: Duration = Duration::from_secs(60);
+/// After a call that failed.
+const RETRY: Backoff = Backoff { first: Duration::from_secs(2), longest: Duration::from_secs(60) };
 
 /// What is being done again, by uid of the pod.
 pub struct RepublishQueue<J> {
@@ -46,9 +45,9 @@ impl<J: Clone + Send + 'static> RepublishQueue<J> {
         uid: &str,
         job: J,
         act: impl Fn(J) -> F + Send + 'static,
-        told: impl Fn(&J, Line) + Send + 'static,
+        told: impl Fn(&J, ErrorText) + Send + 'static,
     ) where
-        F: Future<Output = Result<(), Line>> + Send,
+        F: Future<Output = Result<(), ErrorText>> + Send,
     {
         let mut slots = lock(&self.slots);
         if let Some(slot) = slots.get_mut(uid).filter(|slot| !slot.task.is_finished()) {
@@ -57,17 +56,16 @@ impl<J: Clone + Send + 'static> RepublishQueue<J> {
         }
         let (all, of) = (self.slots.clone(), uid.to_owned());
         let task = tokio::spawn(async move {
-            let mut wait = RETRY_MIN;
+            let mut retries = Retries::new(RETRY);
             loop {
                 let Some(job) = lock(&all).get_mut(&of).and_then(|slot| slot.next.take()) else {
                     return;
                 };
                 match act(job.clone()).await {
-                    Ok(()) => wait = RETRY_MIN,
+                    Ok(()) => retries.reset(),
                     Err(line) => {
                         told(&job, line);
-                        tokio::time::sleep(wait).await;
-                        wait = (wait * 2).min(RETRY_MAX);
+                        tokio::time::sleep(retries.next_delay(1.0)).await;
                         if let Some(slot) = lock(&all).get_mut(&of) {
                             slot.next.get_or_insert(job);
                         }

@@ -1,10 +1,10 @@
 //! Doing a task: take what the maps show, let the controller decide, make its writes.
 
 mod adoption;
-mod cleanup;
 mod disruption;
 mod expiring_map;
 mod namespace;
+mod pods;
 mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use proto_api::core::v1::Namespace;
-use proto_api::{Quantity, Time};
+use proto_api::{Cidr, Quantity, Time};
 use proto_client::events::Recorder;
 use proto_client::{Client, ClientError, ObjectKey};
 use proto_daemon::statusz::{StatusBoard, TaskStatus};
@@ -22,12 +22,12 @@ use crate::controllers::account_token::TokenSigner;
 use crate::controllers::addresses::has_ended;
 use crate::controllers::disruption::controller as owner_of;
 use crate::controllers::endpoint_slices::{Manager, SliceContext};
-use crate::controllers::node_cidr::{self, Cidr};
-use crate::controllers::node_health::{self, Clocks, ClusterHealth, Heard};
+use crate::controllers::node_cidr;
+use crate::controllers::node_lifecycle::{self, Clocks, ClusterHealth, NodeHealth};
 use crate::controllers::volumes::{Marks, attach};
 use crate::controllers::write_events::WriteEvent;
 use crate::controllers::{
-    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, pod_cleanup, replica_set,
+    Plan, account_token, deployment, endpoint_slices, endpoints, mirror, pod_gc, replica_set,
     replication_controller, root_ca, service_account,
 };
 use crate::informers::Informers;
@@ -60,7 +60,7 @@ pub struct Observability {
     pub board: StatusBoard,
     /// All runs.
     pub counters: Counters,
-    /// By controller, who tells people.
+    /// Event recorders by source component.
     pub recorders: BTreeMap<&'static str, Recorder>,
 }
 
@@ -68,14 +68,14 @@ pub struct Observability {
 struct Memory {
     /// By task, what its last plan did and the maps do not show yet.
     awaited: Mutex<ExpiringMap<ReconcileKey, Vec<Effect>>>,
-    /// By node, the last that was heard.
-    heard: Mutex<BTreeMap<String, Heard>>,
+    /// The last observed state of each node.
+    node_health: Mutex<BTreeMap<String, NodeHealth>>,
     /// What was known of all nodes together when one was last looked at.
     cluster: Mutex<Option<ClusterHealth>>,
     /// By node that is not there, since when.
     vanished: Mutex<ExpiringMap<String, ()>>,
     /// By pod that may not stay for ever on its node, since when its taints are looked at.
-    tainted: Mutex<BTreeMap<ObjectKey, cleanup::Tainted>>,
+    tainted: Mutex<BTreeMap<ObjectKey, pods::Tainted>>,
     /// By uid of a node, the ranges given to it; held while one is given, so that no two nodes get the same.
     given: tokio::sync::Mutex<BTreeMap<String, Vec<Cidr>>>,
     /// What is waited for and was told about attached volumes.
@@ -88,9 +88,9 @@ impl Default for Memory {
     fn default() -> Self {
         Self {
             awaited: Mutex::new(ExpiringMap::new(PATIENCE)),
-            heard: Mutex::default(),
+            node_health: Mutex::default(),
             cluster: Mutex::default(),
-            vanished: Mutex::new(ExpiringMap::new(cleanup::VANISHED)),
+            vanished: Mutex::new(ExpiringMap::new(pods::VANISHED)),
             tainted: Mutex::default(),
             given: tokio::sync::Mutex::default(),
             attaching: Mutex::default(),
@@ -157,7 +157,7 @@ impl Reconciler {
     async fn work(&self, task: &ReconcileKey) -> Result<Option<Duration>, ReconcileError> {
         match task {
             ReconcileKey::Namespace(name) => return self.end_namespace(name).await,
-            ReconcileKey::PodCleanup(key) => return self.clean_up(task, key).await,
+            ReconcileKey::PodGc(key) => return self.collect_pod(task, key).await,
             ReconcileKey::Disruption(key) => return self.count_disruptions(task, key).await,
             ReconcileKey::NodeCidr(name) => return self.give_ranges(name).await,
             ReconcileKey::Claim(_)
@@ -202,9 +202,11 @@ impl Reconciler {
             ReconcileKey::Slices(key) => self.plan_slices(key, Manager::Selector),
             ReconcileKey::Mirror(key) => self.plan_slices(key, Manager::Mirror),
             ReconcileKey::EndedPods => {
-                pod_cleanup::plan_ended(&informers.pods.objects(), self.settings.ended_pods_max)
+                pod_gc::plan_ended(&informers.pods.objects(), self.settings.ended_pods_max)
             }
-            ReconcileKey::NodeHealth(name) => self.plan_health(name),
+            ReconcileKey::NodeLifecycle(name) => self.plan_node(name),
+            ReconcileKey::PodReadiness(key) => self.plan_pod_readiness(key),
+            ReconcileKey::TaintEviction(key) => self.plan_taint_eviction(key),
             ReconcileKey::ReplicaSet(key) => match informers.replica_sets.get(key) {
                 Some(set) => {
                     replica_set::plan(names, &set, &informers.pods.within(&key.namespace), now())
@@ -299,35 +301,35 @@ impl Reconciler {
         }
     }
 
-    fn plan_health(&self, name: &str) -> Plan {
+    fn plan_node(&self, name: &str) -> Plan {
         let key = ObjectKey::new("", name);
         let cluster = match self.informers.nodes.get(&key) {
-            Some(node) if node_health::is_ready(&node) => ClusterHealth::SomeReady,
+            Some(node) if node_lifecycle::is_ready(&node) => ClusterHealth::SomeReady,
             _ => ClusterHealth::of(self.informers.nodes.objects().iter().map(|node| &**node)),
         };
-        let mut heard = lock(&self.memory.heard);
+        let mut health = lock(&self.memory.node_health);
         let steady = Instant::now();
         let before = lock(&self.memory.cluster).replace(cluster);
         if (before, cluster) == (Some(ClusterHealth::NoneReady), ClusterHealth::SomeReady) {
-            // The others have had no chance to be heard either: their grace begins now, as in Kubernetes.
-            heard.values_mut().for_each(|heard| heard.restart_grace(steady));
+            // The other kubelets could not report either: their grace periods start now, as in Kubernetes.
+            health.values_mut().for_each(|node| node.restart_grace(steady));
         }
-        let recorder = self.recorders.get("nodelifecycle");
-        let record = |before: Option<&Heard>, after: Option<&Heard>| {
-            let said = node_health::news(before, after);
-            recorder.zip(said).into_iter().for_each(|(recorder, said)| recorder.record(said));
+        let recorder = self.recorder(&ReconcileKey::NodeLifecycle(name.to_owned()));
+        let record = |before: Option<&NodeHealth>, after: Option<&NodeHealth>| {
+            let event = node_lifecycle::transition_event(before, after);
+            recorder.zip(event).into_iter().for_each(|(recorder, event)| recorder.record(event));
         };
         let Some(node) = self.informers.nodes.get(&key) else {
-            record(heard.remove(name).as_ref(), None);
+            record(health.remove(name).as_ref(), None);
             return Plan::default();
         };
         let lease = ObjectKey::new(self.informers.names.node_lease_namespace(), name);
         let lease = self.informers.leases.get(&lease);
         let clocks = Clocks { steady, wall: now() };
-        let latest = Heard::update(heard.get(name), &node, lease.as_deref(), clocks.steady);
-        record(heard.get(name), Some(&latest));
-        heard.insert(name.to_owned(), latest.clone());
-        node_health::plan(
+        let latest = NodeHealth::update(health.get(name), &node, lease.as_deref(), clocks.steady);
+        record(health.get(name), Some(&latest));
+        health.insert(name.to_owned(), latest.clone());
+        node_lifecycle::plan(
             self.informers.names,
             &node,
             &latest,
@@ -369,7 +371,7 @@ impl Reconciler {
             lock(&self.memory.awaited).insert(task.clone(), effects, Instant::now());
         }
         if failure.is_none()
-            && let Some(recorder) = self.recorders.get(task.controller())
+            && let Some(recorder) = self.recorder(task)
         {
             plan.said.into_iter().for_each(|said| recorder.record(said));
         }
@@ -382,6 +384,10 @@ impl Reconciler {
         }
     }
 
+    fn recorder(&self, task: &ReconcileKey) -> Option<&Recorder> {
+        self.recorders.get(task.event_source()?)
+    }
+
     /// Records the event of one write.
     fn record(
         &self,
@@ -389,7 +395,7 @@ impl Reconciler {
         event: &WriteEvent,
         done: &Result<Option<Effect>, ClientError>,
     ) {
-        let Some(recorder) = self.recorders.get(task.controller()) else { return };
+        let Some(recorder) = self.recorder(task) else { return };
         let said = match done {
             Ok(Some(effect)) => Some(event.done(&effect.key)),
             // It was there, or it was changed meanwhile: the event is another writer's.

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use apiserver_token::SigningKey;
 use clap::Parser;
+use proto_api::Cidr;
 use proto_client::serving::flags::ServingFlags;
 use proto_daemon::flags::CommonFlags;
 use proto_daemon::leader_flags::LeaderFlags;
 use proto_daemon::{feature_gates, go_duration};
 
 use crate::certificates::authority::{Authority, AuthorityError};
-use crate::controllers::node_cidr::{Cidr, NodeRange};
+use crate::controllers::node_cidr::NodeRange;
 use crate::keys::{CONTROLLERS, ONLY_BY_NAME};
 
 /// Runs the cluster's control loops.

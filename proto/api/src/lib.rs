@@ -12,6 +12,7 @@
 //! `type_`. A field that is absent or present by meaning is an `Option`; inlined messages are fields
 //! named after their type (`volume.volume_source.config_map`).
 
+mod cidr;
 pub mod codec;
 pub mod duration;
 mod int_or_string;
@@ -27,6 +28,7 @@ pub mod steps;
 pub mod time;
 pub mod yaml;
 
+pub use cidr::{Cidr, CidrError};
 pub use int_or_string::IntOrString;
 pub use object::{Kind, List, Resource};
 pub use prost::Message;

@@ -17,9 +17,8 @@ use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
 use proxy_dns::ZoneError;
-use proxy_kernel::{CommitError, KernelFeatures, NftMonitor, OpenError, Socket};
+use proxy_kernel::{CommitError, KernelFeatures, NftMonitor, OpenError, Socket, Transport};
 use proxy_nameserver::NameMetrics;
-use proxy_netfilter::nft::Family;
 use proxy_netfilter::nft::numbers::TableFlags;
 use proxy_rules::Dataplane;
 use proxy_rules::layout::{FAMILIES, Layout};
@@ -31,8 +30,9 @@ use crate::addresses;
 use crate::config::{BindFailure, Config, DetectLocal, LoopbackNodePorts, PodRoutes};
 use crate::conntrack_cleanup;
 use crate::counters::ServiceCounters;
+use crate::desired::Desired;
 use crate::dns::{self, Nameserver};
-use crate::driver::{Driver, SyncIntervals};
+use crate::driver::{Driver, SyncIntervals, ThreadError};
 use crate::health_check;
 use crate::health_page::HealthPage;
 use crate::host;
@@ -42,7 +42,7 @@ use crate::metrics::{HealthMetrics, ProxyMetrics};
 use crate::metrics_page::MetricsPage;
 use crate::mode::NetfilterHandle;
 use crate::router;
-use crate::sources::{self, ChangeHandler, ChangeHandlers, Desired};
+use crate::sources::{self, ChangeHandler, ChangeHandlers};
 
 /// Group of the packet log that the trap reports to: high, where nobody counts to.
 const STALE_FLOW_GROUP: u16 = 0x4f50;
@@ -99,11 +99,11 @@ pub(crate) const BUILD: BuildInfo = BuildInfo {
 };
 
 /// Everything, ready to run.
-pub struct NftablesProxy {
+pub struct NftablesProxy<T = Socket> {
     client: Client,
     config: Config,
     desired: Arc<Desired>,
-    driver: Driver<Socket>,
+    driver: Driver<T>,
     nameserver: Option<Nameserver>,
     pages: AdminPages,
     health_counts: HealthMetrics,
@@ -113,13 +113,16 @@ pub struct NftablesProxy {
 
 /// Makes everything that the proxy consists of. Settings of the host are put right on the way, as far as the
 /// host lets us.
-pub async fn build(config: Config, kernel: NetfilterHandle) -> Result<NftablesProxy, BuildError> {
+pub async fn build<T: Transport>(
+    config: Config,
+    kernel: NetfilterHandle<T>,
+) -> Result<NftablesProxy<T>, BuildError> {
     let client = client(&config)?;
     config.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     host::prepare(&config.conntrack);
     host::protect_from_oom(config.oom_score_adj);
     let config = with_protected(&client, with_node_blocks(&client, config).await?);
-    if config.settings.cluster_cidrs.iter().any(|block| block.family() == Family::Ip6) {
+    if config.settings.cluster_cidrs.iter().any(|block| !block.is_ipv4()) {
         host::forward_ipv6();
     }
     let readiness = Readiness::default();
@@ -323,15 +326,15 @@ pub(crate) fn client(config: &Config) -> Result<Client, BuildError> {
     Client::new(&client, config.names, agent).map_err(|error| BuildError::Client(error.into()))
 }
 
-impl NftablesProxy {
+impl<T: Transport + Send + 'static> NftablesProxy<T> {
     /// Addresses of the health and metrics servers.
     pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
         let servers = self.health_server.iter().chain(&self.metrics_server);
         servers.map(AdminServer::address).collect()
     }
 
-    /// Forwards until drained. What the kernel holds stays.
-    pub async fn run(mut self, drain: DrainWatch) {
+    /// Forwards until drained and the commit under way is done. What the kernel holds stays.
+    pub async fn run(mut self, drain: DrainWatch) -> Result<(), ThreadError> {
         if let Some(server) = self.metrics_server.take() {
             let page = MetricsPage::new(self.pages.clone(), &self.config, "nftables");
             tokio::spawn(server.serve(move |request| page.answer(request), drain.clone()));
@@ -375,7 +378,7 @@ impl NftablesProxy {
             let cluster = self.config.settings.cluster_cidrs.clone();
             router::start(&self.client, &self.config.node_name, cluster, status, &drain);
         }
-        self.driver.run(drain).await;
+        self.driver.run_on_thread(drain).await
     }
 
     fn start_loopback(&self, drain: &DrainWatch) {

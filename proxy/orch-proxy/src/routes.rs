@@ -11,7 +11,6 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use proto_api::core::v1::Node;
-use proxy_netfilter::nft::Family;
 use proxy_rules::localise::is_forwardable;
 use proxy_rules::model::Cidr;
 use rtnetlink::{Handle, RouteMessageBuilder};
@@ -63,7 +62,7 @@ pub fn wanted<'a>(
                 wanted.refused.insert((node.metadata.name.clone(), range));
                 continue;
             }
-            if let Some(hop) = internal_address(node, range.family() == Family::Ip)
+            if let Some(hop) = internal_address(node, range.is_ipv4())
                 && !range.contains(hop)
             {
                 wanted.routes.entry(range).or_insert(hop);

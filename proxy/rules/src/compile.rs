@@ -250,7 +250,7 @@ impl Addresses {
             cluster: ours(&service.cluster_ips),
             balanced: ours(&service.load_balancer_ips),
             external: ours(&service.external_ips),
-            blocks: service.source_ranges.iter().filter(|b| b.family() == family).count(),
+            blocks: service.source_ranges.iter().filter(|b| family_of(b.first()) == family).count(),
         }
     }
 }
@@ -469,7 +469,7 @@ impl CompiledPort {
         let (family, key) = (self.family, service_key(&ip, self.protocol, self.number));
         let mut keys: Vec<Value> = source_ranges
             .iter()
-            .filter(|block| block.family() == family)
+            .filter(|block| family_of(block.first()) == family)
             .map(|block| source_range_key(&key, block))
             .collect();
         keys.sort_unstable();

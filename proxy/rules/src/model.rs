@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+pub use proto_api::Cidr;
 use proxy_netfilter::nft::Family;
 
 use crate::packed::{Addressed, Packed};
@@ -257,89 +258,6 @@ pub enum Locality {
     Here,
 }
 
-/// Addresses that share their leading bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cidr {
-    address: IpAddr,
-    bits: u8,
-}
-
-/// Text that is no block of addresses.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected an address with a prefix length such as 10.0.0.0/8, found {0:?}")]
-pub struct CidrError(String);
-
-impl Cidr {
-    /// A block; none when `bits` is larger than the address.
-    pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
-        let max = if address.is_ipv4() { 32 } else { 128 };
-        let block = Self { address, bits };
-        (bits <= max).then(|| Self { address: block.masked(address), bits })
-    }
-
-    /// The family of its addresses.
-    pub fn family(&self) -> Family {
-        family_of(self.address)
-    }
-
-    /// How many bits its addresses share.
-    pub fn bits(&self) -> u8 {
-        self.bits
-    }
-
-    /// Its first address.
-    pub fn first(&self) -> IpAddr {
-        self.address
-    }
-
-    /// The bits that its addresses share, as an address.
-    pub fn mask(&self) -> IpAddr {
-        let (v4, v6) = (Ipv4Addr::from(u32::MAX), Ipv6Addr::from(u128::MAX));
-        self.masked(if self.address.is_ipv4() { v4.into() } else { v6.into() })
-    }
-
-    /// Whether `address` is one of them.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        self.family() == family_of(address) && self.masked(address) == self.address
-    }
-
-    /// Whether all addresses of `other` are among its own.
-    pub fn covers(&self, other: &Self) -> bool {
-        self.bits <= other.bits && self.contains(other.address)
-    }
-
-    fn masked(&self, address: IpAddr) -> IpAddr {
-        let bits = u32::from(self.bits);
-        match address {
-            IpAddr::V4(v4) => {
-                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
-                Ipv4Addr::from(u32::from(v4) & mask).into()
-            }
-            IpAddr::V6(v6) => {
-                let mask = u128::MAX.checked_shl(128 - bits).unwrap_or(0);
-                Ipv6Addr::from(u128::from(v6) & mask).into()
-            }
-        }
-    }
-}
-
-impl std::str::FromStr for Cidr {
-    type Err = CidrError;
-
-    fn from_str(text: &str) -> Result<Self, CidrError> {
-        let parsed = text
-            .split_once('/')
-            .and_then(|(address, bits)| Self::new(address.parse().ok()?, bits.parse().ok()?));
-        parsed.ok_or_else(|| CidrError(text.to_owned()))
-    }
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
-    }
-}
-
 /// The table in which an address is looked up.
 pub fn family_of(address: IpAddr) -> Family {
     if address.is_ipv4() { Family::Ip } else { Family::Ip6 }
@@ -411,7 +329,7 @@ impl Settings {
 
     /// The block of pod addresses of a family.
     pub fn cluster_cidr(&self, family: Family) -> Option<Cidr> {
-        self.cluster_cidrs.iter().copied().find(|cidr| cidr.family() == family)
+        self.cluster_cidrs.iter().copied().find(|cidr| family_of(cidr.first()) == family)
     }
 
     /// Blocks by which the traffic of pods is told, as far as it is told by blocks at all; else those of the cluster.

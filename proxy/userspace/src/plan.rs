@@ -64,8 +64,11 @@ impl FrontendBackends {
     }
 
     fn admits(&self, client: IpAddr) -> bool {
-        let mut blocks =
-            self.only.iter().filter(|block| block.family() == family_of(client)).peekable();
+        let mut blocks = self
+            .only
+            .iter()
+            .filter(|block| family_of(block.first()) == family_of(client))
+            .peekable();
         blocks.peek().is_none() || blocks.any(|block| block.contains(client))
     }
 

@@ -1,28 +1,15 @@
 //! A range of pod addresses for every node, cut from the cluster's ranges.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
 
+use proto_api::Cidr;
 use proto_api::core::v1::Node;
 use proto_client::ObjectKey;
 use serde_json::{Value, json};
 
 use super::Plan;
 use crate::api_writes::{ObjectKind, Part, Write};
-
-/// A range of addresses: the first, and how many bits they share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cidr {
-    first: IpAddr,
-    prefix_len: u8,
-}
-
-/// Why a text is no range.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no address range such as 10.244.0.0/16")]
-pub struct CidrError(String);
 
 /// One of the cluster's ranges, and the size of the parts that nodes get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +24,10 @@ impl NodeRange {
     /// # Errors
     /// The parts would be larger than the whole, longer than addresses, or more than 2^16 of them.
     pub fn new(cluster: Cidr, node_prefix_len: Option<u8>) -> Result<Self, String> {
-        let default = if cluster.bits() == 32 { 24 } else { 64 };
+        let (default, longest) = if cluster.is_ipv4() { (24, 32) } else { (64, 128) };
         let node_prefix_len = node_prefix_len.unwrap_or(default);
-        let fits = (cluster.prefix_len..=cluster.bits()).contains(&node_prefix_len);
-        if !fits || node_prefix_len.saturating_sub(cluster.prefix_len) > 16 {
+        let fits = (cluster.bits()..=longest).contains(&node_prefix_len);
+        if !fits || node_prefix_len.saturating_sub(cluster.bits()) > 16 {
             return Err(format!(
                 "{cluster} cannot be cut into ranges of /{node_prefix_len} for nodes"
             ));
@@ -50,18 +37,21 @@ impl NodeRange {
 
     /// The first part of which nothing is taken. What nodes brought along may be larger or smaller than a part.
     fn free(&self, taken: &BTreeSet<Cidr>) -> Option<Cidr> {
-        let size = u32::from(self.cluster.bits().saturating_sub(self.node_prefix_len));
-        let count = 1_u128 << self.node_prefix_len.saturating_sub(self.cluster.prefix_len).min(16);
-        let (base, last) = (self.cluster.number(), self.cluster.last());
+        let cut = self.node_prefix_len.saturating_sub(self.cluster.bits());
+        // Bits of an address within a part.
+        let size = u32::from(self.cluster.host_bits().saturating_sub(cut));
+        let count = 1_u128 << cut.min(16);
+        let (base, last) = (number(self.cluster.first()), number(self.cluster.last()));
         // A part of 128 bits of size is the only one, and starts at the base.
         let part_of = |number: u128| number.saturating_sub(base).checked_shr(size).unwrap_or(0);
         let overlaps = |other: &&Cidr| {
-            let same_family = other.first.is_ipv4() == self.cluster.first.is_ipv4();
-            same_family && other.number() <= last && other.last() >= base
+            let same_family = other.is_ipv4() == self.cluster.is_ipv4();
+            same_family && number(other.first()) <= last && number(other.last()) >= base
         };
         let taken = taken.iter().filter(overlaps);
-        let mut parts: Vec<(u128, u128)> =
-            taken.map(|c| (part_of(c.number()), part_of(c.last().min(last)))).collect();
+        let mut parts: Vec<(u128, u128)> = taken
+            .map(|c| (part_of(number(c.first())), part_of(number(c.last()).min(last))))
+            .collect();
         parts.sort_unstable();
         let mut free = 0_u128;
         for (from, to) in parts {
@@ -70,8 +60,13 @@ impl NodeRange {
             }
             free = free.max(to.saturating_add(1));
         }
-        let number = base.saturating_add(free.checked_shl(size).unwrap_or(0));
-        (free < count).then(|| self.cluster.at(number, self.node_prefix_len))
+        let start = base.saturating_add(free.checked_shl(size).unwrap_or(0));
+        let first = match self.cluster.first() {
+            // Numbers of this family fit in 32 bits.
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(u32::try_from(start).unwrap_or(u32::MAX))),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from(start)),
+        };
+        if free < count { Cidr::new(first, self.node_prefix_len) } else { None }
     }
 }
 
@@ -128,60 +123,11 @@ pub struct Exhausted {
     pub cluster: Cidr,
 }
 
-impl Cidr {
-    /// Whether its addresses are of IP version 4.
-    pub fn is_ipv4(&self) -> bool {
-        self.first.is_ipv4()
-    }
-
-    fn bits(&self) -> u8 {
-        if self.first.is_ipv4() { 32 } else { 128 }
-    }
-
-    fn number(&self) -> u128 {
-        match self.first {
-            IpAddr::V4(address) => u128::from(u32::from(address)),
-            IpAddr::V6(address) => u128::from(address),
-        }
-    }
-
-    /// The last address.
-    fn last(&self) -> u128 {
-        let host_bits = u32::from(self.bits().saturating_sub(self.prefix_len));
-        let beyond = u128::MAX.checked_shl(host_bits).unwrap_or(0);
-        self.number() | !beyond
-    }
-
-    /// The range of the same family that starts at `number`.
-    fn at(&self, number: u128, prefix_len: u8) -> Self {
-        let first = match self.first {
-            // Numbers of this family fit in 32 bits.
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX))),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from(number)),
-        };
-        Self { first, prefix_len }
-    }
-}
-
-impl FromStr for Cidr {
-    type Err = CidrError;
-
-    fn from_str(text: &str) -> Result<Self, CidrError> {
-        let error = || CidrError(text.to_owned());
-        let (first, prefix_len) = text.split_once('/').ok_or_else(error)?;
-        let first: IpAddr = first.parse().map_err(|_| error())?;
-        let prefix_len: u8 = prefix_len.parse().map_err(|_| error())?;
-        let range = Self { first, prefix_len };
-        let host_bits = u32::from(range.bits().checked_sub(prefix_len).ok_or_else(error)?);
-        let number = range.number();
-        let base = (number.checked_shr(host_bits).unwrap_or(0)).checked_shl(host_bits).unwrap_or(0);
-        Ok(range.at(base, prefix_len))
-    }
-}
-
-impl fmt::Display for Cidr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.first, self.prefix_len)
+/// An address as a number.
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u128::from(u32::from(address)),
+        IpAddr::V6(address) => u128::from(address),
     }
 }
 
@@ -194,19 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_read_and_cut() {
-        let check = |text: &str, expect: Option<&str>| {
-            let read = text.parse::<Cidr>().ok().map(|range| range.to_string());
-            assert_eq!(read.as_deref(), expect, "{text}");
-        };
-        check("10.244.0.0/16", Some("10.244.0.0/16"));
-        check("10.244.7.9/16", Some("10.244.0.0/16"));
-        check("fd00:1::5/56", Some("fd00:1::/56"));
-        check("0.0.0.0/0", Some("0.0.0.0/0"));
-        check("::/0", Some("::/0"));
-        for bad in ["", "10.0.0.0", "10.0.0.0/33", "fd00::/129", "x/8", "10.0.0.0/-1"] {
-            check(bad, None);
-        }
+    fn parts_fit_in_the_range() {
         assert!(range("10.0.0.0/16", Some(8)).is_err());
         assert!(range("10.0.0.0/8", Some(28)).is_err());
         assert!(range("10.0.0.0/16", Some(33)).is_err());

@@ -202,7 +202,7 @@ impl Configuration for ProxyConfiguration {
             .map(|text| text.parse().ok())
             .collect();
         check(blocks.iter().all(Option::is_some), "clusterCIDR", block_rule);
-        let families: Vec<_> = blocks.iter().flatten().map(Cidr::family).collect();
+        let families: Vec<_> = blocks.iter().flatten().map(Cidr::is_ipv4).collect();
         let twice = families.len() > 2 || matches!(*families, [a, b] if a == b);
         check(!twice, "clusterCIDR", "must have at most one block per family");
         for (n, text) in self.node_port_addresses.iter().flatten().enumerate() {

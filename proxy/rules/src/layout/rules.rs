@@ -9,7 +9,9 @@ use super::expr_builders::{
     masquerade, original_address, original_port, port, protocol, remember,
 };
 use super::{EndpointPool, Map, address_value};
-use crate::model::{Choice, Cidr, Counting, Leaving, LocalTraffic, Masquerade, Protocol, Settings};
+use crate::model::{
+    Choice, Cidr, Counting, Leaving, LocalTraffic, Masquerade, Protocol, Settings, family_of,
+};
 
 /// Chain that answers with an error.
 pub const REJECT: &str = "reject";
@@ -171,7 +173,8 @@ fn not_from_pods(family: Family, settings: &Settings) -> Option<Vec<Expr>> {
             Some(by_interface(CmpOp::NEQ, prefix.as_bytes(), SCRATCH))
         }
         LocalTraffic::Cluster | LocalTraffic::Blocks(_) => {
-            let block = settings.local_blocks().iter().find(|block| block.family() == family)?;
+            let block =
+                settings.local_blocks().iter().find(|block| family_of(block.first()) == family)?;
             Some(in_block(family, End::Source, CmpOp::NEQ, block, SCRATCH))
         }
     }
@@ -182,14 +185,14 @@ fn node_addresses(family: Family, settings: &Settings) -> Vec<Vec<Expr>> {
     let local = || {
         let loopback = LOOPBACK.iter().filter_map(|block| block.parse::<Cidr>().ok());
         let other = loopback
-            .filter(|block| block.family() == family)
+            .filter(|block| family_of(block.first()) == family)
             .flat_map(|block| in_block(family, End::Destination, CmpOp::NEQ, &block, SCRATCH));
         is_local(End::Destination, CmpOp::EQ, SCRATCH).into_iter().chain(other).collect::<Vec<_>>()
     };
     if settings.node_port_cidrs.is_empty() {
         return vec![local()];
     }
-    let blocks = settings.node_port_cidrs.iter().filter(|block| block.family() == family);
+    let blocks = settings.node_port_cidrs.iter().filter(|block| family_of(block.first()) == family);
     let within = |block| in_block(family, End::Destination, CmpOp::EQ, block, SCRATCH);
     blocks.map(|block| [local(), within(block)].concat()).collect()
 }

@@ -201,7 +201,7 @@ pub fn expected(world: &World, question: &Question) -> Expected {
     let family = family_of(question.to);
     let source = question.source();
     let ranges: Vec<&Cidr> =
-        service.source_ranges.iter().filter(|block| block.family() == family).collect();
+        service.source_ranges.iter().filter(|block| family_of(block.first()) == family).collect();
     let may = ranges.is_empty() || ranges.iter().any(|block| block.contains(source));
     if kind == Kind::LoadBalancer && !may {
         return each(PacketOutcome::Dropped);

@@ -13,7 +13,7 @@ use proxy_kernel::{QueryError, Session, Socket};
 use proxy_rules::counters::Counted;
 use proxy_rules::layout::Map;
 
-use crate::sources::Desired;
+use crate::desired::Desired;
 
 /// How often the counters are read: a read walks all of them.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -47,17 +47,27 @@ impl ServiceCounters {
     /// Reads the kernel's counters every few seconds until drained.
     pub async fn run(mut self, desired: Arc<Desired>, status: TaskStatus, drain: DrainWatch) {
         loop {
-            status.started("a few seconds passed");
-            let from = desired.clone();
-            // Reading a large table takes a while.
-            let read = tokio::task::spawn_blocking(move || read(&from)).await;
-            match read {
-                Ok(Ok(counted)) => {
-                    status.done(format!("{} counters", counted.len()));
+            status.started("periodic");
+            let desired = desired.clone();
+            // Reading and comparing a large table takes a while.
+            let read = tokio::task::spawn_blocking(move || {
+                let counted = read(&desired).map(|counted| {
+                    let len = counted.len();
                     self.take(&desired, counted);
+                    len
+                });
+                (self, counted)
+            });
+            match read.await {
+                Ok((counters, Ok(len))) => {
+                    self = counters;
+                    status.done(format!("{len} counters"));
                 }
-                Ok(Err(error)) => status.failed(chain(&error)),
-                Err(error) => status.failed(chain(&error)),
+                Ok((counters, Err(error))) => {
+                    self = counters;
+                    status.failed(chain(&error));
+                }
+                Err(error) => return status.failed(chain(&error)),
             }
             // Both arms are cancel safe.
             tokio::select! {

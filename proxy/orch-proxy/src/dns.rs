@@ -99,7 +99,7 @@ impl Nameserver {
     fn lead_to(&self, old: &Slices, at: &[IpAddr]) -> Slices {
         let new = slices(self.names, at, self.settings.port);
         for (name, (old, new)) in SLICES.into_iter().zip(old.iter().zip(&new)) {
-            self.forwards.slice_changed(name, old.as_deref(), new.clone());
+            self.forwards.slice_changed(name, old.as_ref(), new.clone());
         }
         new
     }

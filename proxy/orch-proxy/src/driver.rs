@@ -30,16 +30,18 @@ use proxy_rules::transaction::{ElementsByMap, Load, Run, clear_table};
 use proxy_rules::{Pass, Transaction};
 
 use crate::conntrack_cleanup::{CleanupQueue, CleanupRequest};
+use crate::desired::{Desired, PendingChanges};
 use crate::metrics::ProxyMetrics;
-use crate::sources::{Desired, PendingChanges};
 use crate::table_swap::{self, NamedTables};
 
 mod ruleset_monitor;
 mod sync_health;
 mod sys;
+mod thread;
 mod verify_ruleset;
 use ruleset_monitor::RulesetMonitor;
 pub use sync_health::SyncHealth;
+pub use thread::ThreadError;
 use verify_ruleset::ReadBack;
 
 /// Waits between attempts after a failure.
@@ -124,6 +126,7 @@ impl<T: Transport> Driver<T> {
             TableFlags::NONE => Ownership::Anybodys { generation: None },
             _ => Ownership::Ours,
         };
+        desired.set_pending_gauges(metrics.pending.clone());
         Self {
             desired,
             session,
@@ -166,11 +169,11 @@ impl<T: Transport> Driver<T> {
         // Both arms are cancel safe.
         tokio::select! {
             () = drain.asked() => return,
-            () = desired.complete() => {}
+            () = desired.synced() => {}
         }
         let mut failures = 0;
         let mut read_back = ReadBack::new(self.pace.read_back);
-        self.status.started("services and endpoints are synced");
+        self.begin("services and endpoints are synced");
         let mut result = self.pass();
         let mut ruleset_monitor = RulesetMonitor::new(self.nft_monitor.take());
         loop {
@@ -193,17 +196,22 @@ impl<T: Transport> Driver<T> {
                     if !rest.is_zero() {
                         tokio::time::sleep(rest).await;
                     }
-                    self.status.started("services or endpoints changed");
+                    self.begin("services or endpoints changed");
                     result = self.pass();
                 }
                 () = ruleset_monitor.wait_for_change(pause, || self.was_changed()) => {
                     ruleset_monitor.unsubscribe();
-                    self.status.started(if failures > 0 { "trying again" } else { "periodic" });
+                    self.begin(if failures > 0 { "trying again" } else { "periodic" });
                     result = self.pass().and_then(|()| self.verify_ruleset(&mut read_back));
                     ruleset_monitor.mark_verified();
                 }
             }
         }
+    }
+
+    fn begin(&self, reason: &'static str) {
+        self.sync_health.begin_pass();
+        self.status.started(reason);
     }
 
     fn note_queued(&self) {
@@ -215,9 +223,6 @@ impl<T: Transport> Driver<T> {
     pub fn pass(&mut self) -> Result<(), SyncError> {
         let desired = self.desired.clone();
         self.pending.add(desired.take_pending_changes());
-        let [services, slices] = &self.metrics.pending;
-        services.set(i64::try_from(self.pending.services).unwrap_or(i64::MAX));
-        slices.set(i64::try_from(self.pending.slices).unwrap_or(i64::MAX));
         self.commit_marked()?;
         self.record_committed();
         Ok(())
@@ -226,10 +231,13 @@ impl<T: Transport> Driver<T> {
     /// What was heard is in the kernel.
     fn record_committed(&mut self) {
         let pending = std::mem::take(&mut self.pending);
-        for (total, count) in self.metrics.changes.iter().zip([pending.services, pending.slices]) {
+        let counts = [pending.services, pending.slices];
+        for ((total, gauge), count) in
+            self.metrics.changes.iter().zip(&self.metrics.pending).zip(counts)
+        {
             total.inc_by(count);
+            gauge.sub(i64::try_from(count).unwrap_or(i64::MAX));
         }
-        self.metrics.pending.iter().for_each(|pending| pending.set(0));
         let now = SystemTime::now();
         // A trigger after now is of another clock and says nothing.
         for took in pending.triggers.iter().filter_map(|at| now.duration_since(*at).ok()) {

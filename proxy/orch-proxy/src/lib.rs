@@ -19,6 +19,8 @@ pub mod counters;
 
 pub mod dns;
 
+pub mod desired;
+
 pub mod driver;
 
 pub mod explain;

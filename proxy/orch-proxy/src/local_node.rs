@@ -10,7 +10,7 @@ use proxy_rules::model::LocalTraffic;
 use tokio::sync::watch;
 
 use crate::config::DetectLocal;
-use crate::sources::Desired;
+use crate::desired::Desired;
 
 /// Taint by which the cluster autoscaler announces that it is about to delete a node.
 const ABOUT_TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
@@ -95,15 +95,10 @@ pub async fn update_dataplane(
 ) {
     loop {
         let now = node.borrow_and_update().clone().unwrap_or_default();
-        {
-            let mut plane = desired.plane();
-            plane.zone_changed(now.zone.as_deref());
-            // A node without blocks is one that is being made or deleted: what was known of it stays.
-            if detect == DetectLocal::NodeBlocks && !now.pod_cidrs.is_empty() {
-                plane.local_traffic_changed(local_traffic(&now.pod_cidrs));
-            }
-        }
-        desired.notify();
+        // A node without pod CIDRs is being created or deleted: the last ones stay in force.
+        let has_blocks = detect == DetectLocal::NodeBlocks && !now.pod_cidrs.is_empty();
+        let blocks = has_blocks.then(|| local_traffic(&now.pod_cidrs));
+        desired.node_changed(now.zone.as_deref(), blocks);
         // Both arms are cancel safe.
         tokio::select! {
             () = drain.asked() => return,

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use orch_proxy::driver::ThreadError;
 use orch_proxy::flags::{Act, Flags};
 use orch_proxy::mode::ForwardingPath;
 use orch_proxy::{app, cleanup, config, configz_client, explain, host, userspace};
@@ -11,10 +12,13 @@ use proto_api::names::Names;
 use proto_daemon::drain::{self, Drain};
 use proto_daemon::exit::{self, Failure};
 use proto_daemon::runtime::{self, Threads};
+use tokio::task::JoinSet;
 
-/// Nothing has to be finished but answers on the way: rules stay when we go.
+/// Time for responses to complete. The kernel keeps the rules.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(2);
-/// Connections that pass through the process may come to their end.
+/// Time for the commit under way to complete after that.
+const COMMIT_DEADLINE: Duration = Duration::from_secs(10);
+/// Time for forwarded connections to complete in userspace mode.
 const USERSPACE_DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -78,21 +82,42 @@ fn write_config(flags: &Flags, names: &Names, path: &Path) -> Result<(), Failure
 
 async fn forward(config: config::Config) -> Result<(), Failure> {
     let drain = Drain::default();
-    let (running, deadline) = match config.mode.select_path(&config).map_err(Failure::run)? {
+    let (mut running, watch) = (JoinSet::new(), drain.watch());
+    match config.mode.select_path(&config).map_err(Failure::run)? {
         ForwardingPath::Sockets => {
-            let bound = userspace::build(config).await.map_err(Failure::run)?;
-            (tokio::spawn(bound.run(drain.watch())), USERSPACE_DRAIN_DEADLINE)
+            let proxy = userspace::build(config).await.map_err(Failure::run)?;
+            running.spawn(async {
+                proxy.run(watch).await;
+                Ok(())
+            });
+            run_until_signal(drain, &mut running, USERSPACE_DRAIN_DEADLINE).await
         }
         ForwardingPath::Kernel(kernel) => {
             remove_addresses(&config).await;
-            let bound = app::build(config, kernel).await.map_err(Failure::run)?;
-            (tokio::spawn(bound.run(drain.watch())), DRAIN_DEADLINE)
+            let proxy = app::build(config, kernel).await.map_err(Failure::run)?;
+            running.spawn(proxy.run(watch));
+            run_until_signal(drain, &mut running, DRAIN_DEADLINE).await?;
+            if tokio::time::timeout(COMMIT_DEADLINE, running.join_next()).await.is_err() {
+                tracing::warn!("stopping while the kernel still applies a transaction");
+            }
+            Ok(())
         }
+    }
+}
+
+/// Waits for a signal, then drains. Fails when the proxy does.
+async fn run_until_signal(
+    drain: Drain,
+    running: &mut JoinSet<Result<(), ThreadError>>,
+    deadline: Duration,
+) -> Result<(), Failure> {
+    // Both arms are cancel safe.
+    let signal = tokio::select! {
+        signal = drain::stop_signal() => signal.map_err(Failure::run)?,
+        Some(Ok(Err(error))) = running.join_next() => return Err(Failure::run(error)),
     };
-    let signal = drain::stop_signal().await.map_err(Failure::run)?;
     tracing::info!(signal, "stopping; the kernel keeps the ruleset");
     drain.drain(deadline).await;
-    running.abort();
     Ok(())
 }
 

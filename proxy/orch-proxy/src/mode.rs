@@ -86,9 +86,9 @@ pub enum ForwardingPath {
 
 /// The kernel, asked what it can do. One conversation for all: where tables were deleted over a socket, closing it waits
 /// until the kernel has released them, tens of milliseconds.
-pub struct NetfilterHandle {
+pub struct NetfilterHandle<T = Socket> {
     /// The conversation.
-    pub session: Session<Socket>,
+    pub session: Session<T>,
     /// What it can do.
     pub features: KernelFeatures,
 }

@@ -1,7 +1,7 @@
-//! What the API says should be forwarded. Changes are marked in the one [`Dataplane`] as they arrive, so
-//! nothing queues up: a thousand changes of a service are one mark.
+//! Watches Services and EndpointSlices and reports each change to the [`ChangeHandlers`], in order. What this node does not
+//! need of an object is dropped as soon as it is read.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use proto_api::MicroTime;
@@ -9,164 +9,13 @@ use proto_api::core::v1::Service;
 use proto_api::discovery::v1::EndpointSlice;
 use proto_client::{Change, Client, ListParams, ObjectKey, Reflector};
 use proto_daemon::drain::DrainWatch;
-use proto_daemon::panics::isolate_sync;
 use proxy_dns::model::{NamedService, NamedSlice, name_service, name_slice};
 use proxy_nameserver::SharedZone;
-use proxy_rules::Dataplane;
-use proxy_rules::health::HealthChecks;
 use proxy_rules::localise::{is_forwarded, localise_service, localise_slice, selector};
 use proxy_rules::model::{LocalService, LocalSlice, ServiceId};
-use proxy_userspace::Forwarder;
-use tokio::sync::{Notify, watch};
 
 use crate::config::Config;
 use crate::dns;
-
-/// What should be forwarded, shared by those who hear of it and the one who commits it.
-#[derive(Debug)]
-pub struct Desired {
-    plane: Mutex<Dataplane>,
-    changed: Notify,
-    pending: Mutex<PendingChanges>,
-    /// How many of the two sources have been heard completely.
-    complete: watch::Sender<usize>,
-    /// Answers to load balancers' health checks.
-    health_checks: watch::Sender<Arc<HealthChecks>>,
-    /// Who serves node ports at loopback addresses, if somebody does.
-    loopback: OnceLock<Arc<Forwarder>>,
-}
-
-/// Times of one pass that are remembered, at most.
-const TRIGGERS_MAX: usize = 10_000;
-
-/// What was heard.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PendingChanges {
-    /// Changes of services.
-    pub services: u64,
-    /// Changes of slices.
-    pub slices: u64,
-    /// When what the slices say came to be.
-    pub triggers: Vec<SystemTime>,
-}
-
-impl PendingChanges {
-    /// Takes in what was heard later.
-    pub fn add(&mut self, later: Self) {
-        self.services = self.services.saturating_add(later.services);
-        self.slices = self.slices.saturating_add(later.slices);
-        let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
-        self.triggers.extend(later.triggers.into_iter().take(room));
-    }
-}
-
-/// Services, and slices of endpoints.
-const SOURCES: usize = 2;
-
-impl Desired {
-    /// With nothing heard yet.
-    pub fn new(mut plane: Dataplane) -> Self {
-        plane.isolate_with(|work| isolate_sync(work).is_ok());
-        Self {
-            plane: Mutex::new(plane),
-            changed: Notify::new(),
-            pending: Mutex::default(),
-            complete: watch::Sender::new(0),
-            health_checks: watch::Sender::new(Arc::default()),
-            loopback: OnceLock::new(),
-        }
-    }
-
-    /// Has node ports served at loopback addresses too; asked for before anything has been heard.
-    pub fn serve_loopback(&self, forwarder: Arc<Forwarder>) {
-        self.plane().track_node_ports();
-        // Told once: a second one would have nothing to tell.
-        let _ = self.loopback.set(forwarder);
-    }
-
-    /// Answers to load balancers' health checks, as of the last [`Desired::publish`].
-    pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
-        self.health_checks.subscribe()
-    }
-
-    /// Makes known what the last pass has changed apart from the kernel's tables.
-    pub fn publish(&self) {
-        let (checks, node_ports) = {
-            let mut plane = self.plane();
-            let node_ports = plane.changed_node_ports();
-            let zone = plane.zone().filter(|_| !node_ports.is_empty()).map(str::to_owned);
-            (plane.changed_health_checks(), (zone, node_ports))
-        };
-        if let (Some(loopback), (zone, changed)) = (self.loopback.get(), node_ports)
-            && !changed.is_empty()
-        {
-            loopback.node_ports_changed(zone.as_deref(), changed);
-        }
-        if let Some(checks) = checks {
-            self.health_checks.send_replace(Arc::new(checks));
-        }
-    }
-
-    /// The dataplane, for a moment.
-    pub fn plane(&self) -> MutexGuard<'_, Dataplane> {
-        self.plane.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What was heard since this was asked last.
-    pub fn take_pending_changes(&self) -> PendingChanges {
-        std::mem::take(&mut *self.pending())
-    }
-
-    fn pending(&self) -> MutexGuard<'_, PendingChanges> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Says that something is marked.
-    pub fn notify(&self) {
-        self.changed.notify_one();
-    }
-
-    /// Returns once something was marked since the last time. Cancel safe.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
-    }
-
-    /// Returns once everything has been heard of. Cancel safe.
-    pub async fn complete(&self) {
-        // The sender lives in self: the channel cannot close.
-        let _ = self.complete.subscribe().wait_for(|sources| *sources >= SOURCES).await;
-    }
-}
-
-impl ChangeHandler for Desired {
-    fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
-        self.plane().service_changed(id, service);
-        self.pending().add(PendingChanges { services: 1, ..PendingChanges::default() });
-        self.notify();
-    }
-
-    fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>) {
-        self.plane().slice_changed(name, old, new);
-        self.pending().add(PendingChanges { slices: 1, ..PendingChanges::default() });
-        self.notify();
-    }
-
-    fn intern_service_id(&self, id: ServiceId) -> ServiceId {
-        self.plane().intern_service_id(&id)
-    }
-
-    /// Of the first list nothing is noted: that is as old as it is.
-    fn slice_triggered(&self, at: SystemTime) {
-        let mut pending = self.pending();
-        if *self.complete.borrow() >= SOURCES && pending.triggers.len() < TRIGGERS_MAX {
-            pending.triggers.push(at);
-        }
-    }
-
-    fn source_complete(&self) {
-        self.complete.send_modify(|sources| *sources = sources.saturating_add(1));
-    }
-}
 
 /// Follows what this node forwards, told of each change in order. Must not block.
 pub trait ChangeHandler: Send + Sync {
@@ -174,7 +23,12 @@ pub trait ChangeHandler: Send + Sync {
     fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>);
 
     /// A slice as it is now, or that there is none, and what it was before.
-    fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>);
+    fn slice_changed(
+        &self,
+        name: &str,
+        old: Option<&Arc<LocalSlice>>,
+        new: Option<Arc<LocalSlice>>,
+    );
 
     /// The same name as it is kept already, so that it is kept once.
     fn intern_service_id(&self, id: ServiceId) -> ServiceId {
@@ -286,7 +140,7 @@ impl ChangeHandlers {
             Change::Deleted { key, old } => (key, old, Arc::default()),
             Change::Synced => return,
         };
-        self.forwards.slice_changed(&name, old.forwarded.as_deref(), new.forwarded.clone());
+        self.forwards.slice_changed(&name, old.forwarded.as_ref(), new.forwarded.clone());
         if let Some(zone) = &self.names
             && (old.named.is_some() || new.named.is_some())
         {

@@ -36,8 +36,13 @@ impl ChangeHandler for Forwarder {
         Forwarder::service_changed(self, id, service);
     }
 
-    fn slice_changed(&self, name: &str, old: Option<&LocalSlice>, new: Option<Arc<LocalSlice>>) {
-        Forwarder::slice_changed(self, name, old, new);
+    fn slice_changed(
+        &self,
+        name: &str,
+        old: Option<&Arc<LocalSlice>>,
+        new: Option<Arc<LocalSlice>>,
+    ) {
+        Forwarder::slice_changed(self, name, old.map(|old| &**old), new);
     }
 
     fn source_complete(&self) {

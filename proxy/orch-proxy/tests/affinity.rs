@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use net::{Net, Reply};
+use orch_proxy::desired::Desired;
 use orch_proxy::driver::{Driver, SyncIntervals};
 use orch_proxy::metrics::ProxyMetrics;
-use orch_proxy::sources::Desired;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;

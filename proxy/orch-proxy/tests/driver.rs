@@ -9,9 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use orch_proxy::desired::Desired;
 use orch_proxy::driver::{Driver, SyncIntervals};
 use orch_proxy::metrics::ProxyMetrics;
-use orch_proxy::sources::{ChangeHandler, Desired};
+use orch_proxy::sources::ChangeHandler;
 use proto_daemon::drain::Drain;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;

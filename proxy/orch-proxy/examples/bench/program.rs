@@ -9,6 +9,9 @@ use proxy_kernel::{Session, Socket};
 /// A change that takes longer is lost.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Where a program serves its health page.
+pub const HEALTH_ADDRESS: &str = "127.0.0.1:10256";
+
 /// A program and the words that it is started with.
 pub struct Program {
     path: PathBuf,
@@ -52,10 +55,8 @@ impl Program {
                 "--conntrack-tcp-timeout-established=0s",
                 "--conntrack-tcp-timeout-close-wait=0s",
             ])
-            .args([
-                "--metrics-bind-address=127.0.0.1:10249",
-                "--healthz-bind-address=127.0.0.1:10256",
-            ])
+            .arg("--metrics-bind-address=127.0.0.1:10249")
+            .arg(format!("--healthz-bind-address={HEALTH_ADDRESS}"))
             .arg("--kubeconfig")
             .arg(kubeconfig)
             .stdout(Stdio::null())

@@ -2,6 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Pid, gettid};
@@ -14,7 +16,7 @@ use proxy_netfilter::nft::Family;
 use crate::api::{self, Api};
 use crate::network::{Processors, keep_to};
 use crate::plane::{quantiles, scatter};
-use crate::program::{PATIENCE, Program, memory_mib, quiet};
+use crate::program::{HEALTH_ADDRESS, PATIENCE, Program, memory_mib, quiet};
 
 /// Changes that are timed.
 const ROUNDS: u32 = 2000;
@@ -28,11 +30,12 @@ pub fn measure_all(sizes: &[u32]) {
     println!("the program at an API server over plain HTTP, Protobuf");
     println!("{:<38} {:>24}", "the least for a change: socket, one transaction", floor());
     println!(
-        "{:>9} {:>4} {:>4} {:>16} {:>24} {:>15} {:>8} {:>14}",
+        "{:>9} {:>4} {:>4} {:>16} {:>24} {:>24} {:>15} {:>8} {:>14}",
         "services",
         "eps",
         "dns",
         "start to loaded",
+        "/healthz meanwhile 99/max",
         "socket to commit p50/99",
         "10,000 at once",
         "PSS MiB",
@@ -94,8 +97,10 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     let before = session.generation().unwrap();
     let started = Instant::now();
     let child = program.start(&path);
+    let probe = HealthProbe::start();
     // Asking what the kernel can do are a few transactions as well: loaded is what is quiet and large.
     let loaded = wait_loaded(&mut session, before, started);
+    let health = probe.end();
     // Who looks is not who is looked at: each has processors of its own.
     let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok());
@@ -113,7 +118,7 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     let burst = burst(&api, &mut session, services, endpoints);
     let memory = memory_mib(child.id());
     println!(
-        "{services:>9} {endpoints:>4} {:>4} {:>13.0} ms {:>24} {:>12.0} ms {:>8.1} {:>14.1}",
+        "{services:>9} {endpoints:>4} {:>4} {:>13.0} ms {health:>24} {:>24} {:>12.0} ms {:>8.1} {:>14.1}",
         if naming { "yes" } else { "" },
         loaded.as_secs_f64() * 1e3,
         quantiles(times),
@@ -123,6 +128,56 @@ fn measure(program: &Program, services: u32, endpoints: u32, naming: bool) {
     );
     program.end(child, &path);
     std::fs::remove_file(&path).unwrap();
+}
+
+/// Requests the health page, again and again.
+struct HealthProbe {
+    ended: Arc<AtomicBool>,
+    times: std::thread::JoinHandle<Vec<Duration>>,
+}
+
+impl HealthProbe {
+    fn start() -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = ended.clone();
+        let times = std::thread::spawn(move || {
+            let mut times = Vec::new();
+            let Some(mut stream) = connect(&end) else { return times };
+            let mut response = [0; 4096];
+            while !end.load(Ordering::Relaxed) {
+                let started = Instant::now();
+                stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+                // Small enough to arrive as a whole.
+                assert!(stream.read(&mut response).unwrap() > 0, "the health page is gone");
+                times.push(started.elapsed());
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            times
+        });
+        Self { ended, times }
+    }
+
+    /// The 99th percentile and the longest, in milliseconds.
+    fn end(self) -> String {
+        self.ended.store(true, Ordering::Relaxed);
+        let mut times = self.times.join().unwrap();
+        times.sort_unstable();
+        let at = |index: usize| times.get(index).map_or(0.0, |time| time.as_secs_f64() * 1e3);
+        let len = times.len();
+        format!("{:.1}/{:.1} ms of {len}", at(len * 99 / 100), at(len.saturating_sub(1)))
+    }
+}
+
+/// Connects to the health page as soon as the program listens.
+fn connect(end: &AtomicBool) -> Option<TcpStream> {
+    while !end.load(Ordering::Relaxed) {
+        if let Ok(stream) = TcpStream::connect(HEALTH_ADDRESS) {
+            stream.set_nodelay(true).unwrap();
+            return Some(stream);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    None
 }
 
 /// Single endpoints replaced.

@@ -12,6 +12,8 @@ pub struct SyncHealth(Arc<Mutex<LastSync>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct LastSync {
+    /// When the pass under way began.
+    began: Option<Instant>,
     /// Since when passes have been failing.
     failing_since: Option<Instant>,
     /// When the last one succeeded.
@@ -19,14 +21,9 @@ struct LastSync {
 }
 
 impl SyncHealth {
-    /// An error when passes have been failing for long.
+    /// An error when passes have been failing, or one pass has been running, for more than a minute.
     pub fn check(&self) -> Result<(), String> {
-        match self.last_sync().failing_since.map(|since| since.elapsed()) {
-            Some(failing) if failing > STALE_AFTER => {
-                Err(format!("forwarding has not followed for {} s", failing.as_secs()))
-            }
-            _ => Ok(()),
-        }
+        self.last_sync().check(Instant::now())
     }
 
     /// When a pass last succeeded.
@@ -38,15 +35,61 @@ impl SyncHealth {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how a pass ended.
+    /// Records that a pass begins.
+    pub(crate) fn begin_pass(&self) {
+        let mut last_sync = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last_sync.began = Some(Instant::now());
+    }
+
+    /// Records how a pass ended.
     pub(crate) fn record_pass(&self, ok: bool) {
         let mut last_sync = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *last_sync = match ok {
-            true => LastSync { failing_since: None, last_success: Some(SystemTime::now()) },
+            true => {
+                LastSync { began: None, failing_since: None, last_success: Some(SystemTime::now()) }
+            }
             false => LastSync {
+                began: None,
                 failing_since: last_sync.failing_since.or_else(|| Some(Instant::now())),
                 ..*last_sync
             },
         };
+    }
+}
+
+impl LastSync {
+    fn check(&self, now: Instant) -> Result<(), String> {
+        let stale = |since: Option<Instant>| {
+            let seconds = now.saturating_duration_since(since?);
+            (seconds > STALE_AFTER).then_some(seconds.as_secs())
+        };
+        if let Some(seconds) = stale(self.failing_since) {
+            return Err(format!("every sync of the ruleset has failed for {seconds} s"));
+        }
+        match stale(self.began) {
+            Some(seconds) => Err(format!("a sync of the ruleset has been running for {seconds} s")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_that_hangs_is_as_unhealthy_as_passes_that_fail() {
+        let health = SyncHealth::default();
+        health.begin_pass();
+        let later = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let check = |seconds| health.last_sync().check(later(seconds));
+        assert_eq!(check(59), Ok(()));
+        assert_eq!(check(62), Err("a sync of the ruleset has been running for 62 s".to_owned()));
+        health.record_pass(true);
+        assert_eq!(check(62), Ok(()));
+        health.begin_pass();
+        health.record_pass(false);
+        health.begin_pass();
+        assert!(check(62).unwrap_err().starts_with("every sync"));
     }
 }

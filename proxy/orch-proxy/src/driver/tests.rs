@@ -1,4 +1,5 @@
 use super::*;
+use crate::sources::ChangeHandler as _;
 use proto_daemon::metrics::{BuildInfo, Metrics};
 use proto_daemon::ready::Readiness;
 use proto_daemon::statusz::StatusBoard;
@@ -16,6 +17,10 @@ use proxy_rules::model::{
 const TABLE: &str = "orch-proxy";
 
 fn driver() -> Driver<FakeTransport> {
+    driver_at(FakeTransport::default())
+}
+
+fn driver_at<T: Transport>(transport: T) -> Driver<T> {
     let layout = Layout {
         table: TABLE.into(),
         flags: TableFlags::NONE,
@@ -26,7 +31,7 @@ fn driver() -> Driver<FakeTransport> {
     let metrics = ProxyMetrics::register(&registry, "x").unwrap();
     Driver::new(
         Arc::new(Desired::new(Dataplane::new(layout))),
-        Session::new(FakeTransport::default()),
+        Session::new(transport),
         crate::conntrack_cleanup::start(metrics.clone(), None, Duration::ZERO, Duration::ZERO)
             .unwrap(),
         metrics,
@@ -205,4 +210,31 @@ fn a_table_that_another_owns_is_left_alone() {
     let error = driver.pass().unwrap_err();
     assert!(matches!(&error, SyncError::Load(error) if error.errno() == Some(errno::EPERM)));
     assert_eq!(driver.publish(Err(error), 0), 1);
+}
+
+/// A transport whose thread does not survive.
+struct Panics;
+
+impl Transport for Panics {
+    fn send(&mut self, _: &[u8]) -> std::io::Result<()> {
+        panic!("send")
+    }
+
+    fn receive(&mut self) -> std::io::Result<&[u8]> {
+        Ok(&[])
+    }
+
+    fn port(&self) -> u32 {
+        1
+    }
+}
+
+#[tokio::test]
+async fn a_driver_whose_thread_panics_is_an_error() {
+    let driver = driver_at(Panics);
+    for _ in 0..2 {
+        driver.desired.source_complete();
+    }
+    let ended = driver.run_on_thread(proto_daemon::drain::Drain::default().watch()).await;
+    assert!(matches!(ended, Err(ThreadError::Ended)), "{ended:?}");
 }

@@ -1,0 +1,327 @@
+//! What should be forwarded: one [`Dataplane`], shared by the watches, which mark changes in it, and the driver, which compiles
+//! and commits what is marked.
+//!
+//! The watches share the program's one thread with the health and metrics pages, so they never wait for the driver, which holds
+//! the dataplane while it compiles: some 200 ms for 100,000 Services. Changes that arrive meanwhile are queued and applied, in
+//! order, as soon as the dataplane is free. The queue is bounded; only when it is full does a watch wait.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::SystemTime;
+
+use prometheus::IntGauge;
+use proto_daemon::panics::isolate_sync;
+use proxy_rules::Dataplane;
+use proxy_rules::health::HealthChecks;
+use proxy_rules::model::{LocalService, LocalSlice, LocalTraffic, ServiceId};
+use proxy_userspace::Forwarder;
+use tokio::sync::{Notify, watch};
+
+use crate::sources::ChangeHandler;
+
+/// Services and EndpointSlices.
+const SOURCES: usize = 2;
+/// Changes that may be queued while the driver compiles.
+const QUEUE_LEN_MAX: usize = 1 << 16;
+/// Trigger times that may be kept for one pass.
+const TRIGGERS_MAX: usize = 10_000;
+
+/// The desired forwarding of this node.
+#[derive(Debug)]
+pub struct Desired {
+    /// Locked before `inbox`, never while holding it.
+    plane: Mutex<Dataplane>,
+    inbox: Mutex<Inbox>,
+    changed: Notify,
+    /// How many of the two sources are synced.
+    synced: watch::Sender<usize>,
+    health_checks: watch::Sender<Arc<HealthChecks>>,
+    loopback: OnceLock<Arc<Forwarder>>,
+    /// Metrics of changes that are not committed: Services, EndpointSlices.
+    pending_gauges: OnceLock<[IntGauge; 2]>,
+}
+
+/// What the dataplane does not have yet, and what the driver has not committed yet.
+#[derive(Debug, Default)]
+struct Inbox {
+    queue: Vec<QueuedChange>,
+    zone: Option<Option<Box<str>>>,
+    local_traffic: Option<LocalTraffic>,
+    pending: PendingChanges,
+}
+
+#[derive(Debug)]
+enum QueuedChange {
+    Service(ServiceId, Option<Arc<LocalService>>),
+    Slice(Box<str>, Option<Arc<LocalSlice>>, Option<Arc<LocalSlice>>),
+}
+
+impl QueuedChange {
+    fn apply(self, plane: &mut Dataplane) {
+        match self {
+            Self::Service(id, service) => plane.service_changed(&id, service),
+            Self::Slice(name, old, new) => plane.slice_changed(&name, old.as_deref(), new),
+        }
+    }
+}
+
+/// Changes since the last pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PendingChanges {
+    /// Changes of Services.
+    pub services: u64,
+    /// Changes of EndpointSlices.
+    pub slices: u64,
+    /// When the endpoints of these slices changed, by the annotation `endpoints.kubernetes.io/last-change-trigger-time`.
+    pub triggers: Vec<SystemTime>,
+}
+
+impl PendingChanges {
+    /// Adds later changes.
+    pub fn add(&mut self, later: Self) {
+        self.services = self.services.saturating_add(later.services);
+        self.slices = self.slices.saturating_add(later.slices);
+        let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
+        self.triggers.extend(later.triggers.into_iter().take(room));
+    }
+}
+
+impl Desired {
+    /// With nothing received yet.
+    pub fn new(mut plane: Dataplane) -> Self {
+        plane.isolate_with(|work| isolate_sync(work).is_ok());
+        Self {
+            plane: Mutex::new(plane),
+            inbox: Mutex::default(),
+            changed: Notify::new(),
+            synced: watch::Sender::new(0),
+            health_checks: watch::Sender::new(Arc::default()),
+            loopback: OnceLock::new(),
+            pending_gauges: OnceLock::new(),
+        }
+    }
+
+    /// Serves node ports at loopback addresses with `forwarder` as well. Must be set before the first change.
+    pub fn serve_loopback(&self, forwarder: Arc<Forwarder>) {
+        self.plane().track_node_ports();
+        // The forwarder reports each change once, so a second one would receive nothing.
+        let _ = self.loopback.set(forwarder);
+    }
+
+    /// Shows the number of changes that are not committed; the driver subtracts those that it has committed.
+    pub fn set_pending_gauges(&self, gauges: [IntGauge; 2]) {
+        let inbox = self.inbox();
+        for (gauge, count) in gauges.iter().zip([inbox.pending.services, inbox.pending.slices]) {
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        // Set once, by the driver.
+        let _ = self.pending_gauges.set(gauges);
+    }
+
+    /// Results of load balancers' health checks, as of the last [`Desired::publish`].
+    pub fn health_checks(&self) -> watch::Receiver<Arc<HealthChecks>> {
+        self.health_checks.subscribe()
+    }
+
+    /// Publishes what the last pass changed outside the kernel's tables.
+    pub fn publish(&self) {
+        let (checks, node_ports) = {
+            let mut plane = self.plane();
+            let node_ports = plane.changed_node_ports();
+            let zone = plane.zone().filter(|_| !node_ports.is_empty()).map(str::to_owned);
+            (plane.changed_health_checks(), (zone, node_ports))
+        };
+        if let (Some(loopback), (zone, changed)) = (self.loopback.get(), node_ports)
+            && !changed.is_empty()
+        {
+            loopback.node_ports_changed(zone.as_deref(), changed);
+        }
+        if let Some(checks) = checks {
+            self.health_checks.send_replace(Arc::new(checks));
+        }
+    }
+
+    /// The dataplane with all changes received so far. Waits for whoever holds it: not for the program's main thread.
+    pub fn plane(&self) -> MutexGuard<'_, Dataplane> {
+        let mut plane = self.plane.lock().unwrap_or_else(PoisonError::into_inner);
+        let (queue, zone, local_traffic) = {
+            let mut inbox = self.inbox();
+            (std::mem::take(&mut inbox.queue), inbox.zone.take(), inbox.local_traffic.take())
+        };
+        if let Some(zone) = zone {
+            plane.zone_changed(zone.as_deref());
+        }
+        if let Some(local_traffic) = local_traffic {
+            plane.local_traffic_changed(local_traffic);
+        }
+        queue.into_iter().for_each(|change| change.apply(&mut plane));
+        plane
+    }
+
+    /// The dataplane, if nobody holds it.
+    fn free_plane(&self) -> Option<MutexGuard<'_, Dataplane>> {
+        match self.plane.try_lock() {
+            Ok(plane) => Some(plane),
+            Err(TryLockError::Poisoned(plane)) => Some(plane.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Applies a change at once, or queues it while the dataplane is in use or earlier changes are queued.
+    fn receive(&self, change: QueuedChange) {
+        let mut inbox = self.inbox();
+        let which = match change {
+            QueuedChange::Service(..) => {
+                inbox.pending.services = inbox.pending.services.saturating_add(1);
+                0
+            }
+            QueuedChange::Slice(..) => {
+                inbox.pending.slices = inbox.pending.slices.saturating_add(1);
+                1
+            }
+        };
+        if let Some(gauge) = self.pending_gauges.get().and_then(|gauges| gauges.get(which)) {
+            gauge.inc();
+        }
+        let free = if inbox.queue.is_empty() { self.free_plane() } else { None };
+        match free {
+            Some(mut plane) => change.apply(&mut plane),
+            None if inbox.queue.len() < QUEUE_LEN_MAX => inbox.queue.push(change),
+            None => {
+                drop(inbox);
+                change.apply(&mut self.plane());
+            }
+        }
+        self.notify();
+    }
+
+    /// Records the zone of this node and, where its pods are recognised by them, its blocks of pod addresses.
+    pub fn node_changed(&self, zone: Option<&str>, local_traffic: Option<LocalTraffic>) {
+        // Not applied here: the driver looks at every Service for it.
+        let mut inbox = self.inbox();
+        inbox.zone = Some(zone.map(Into::into));
+        if local_traffic.is_some() {
+            inbox.local_traffic = local_traffic;
+        }
+        drop(inbox);
+        self.notify();
+    }
+
+    /// Takes the changes since the last call.
+    pub fn take_pending_changes(&self) -> PendingChanges {
+        std::mem::take(&mut self.inbox().pending)
+    }
+
+    /// Wakes the driver.
+    pub fn notify(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Returns after the next notification, or at once if there was one since the last call. Cancel safe.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Returns once both sources are synced. Cancel safe.
+    pub async fn synced(&self) {
+        // The sender lives in self: the channel cannot close.
+        let _ = self.synced.subscribe().wait_for(|sources| *sources >= SOURCES).await;
+    }
+}
+
+impl ChangeHandler for Desired {
+    fn service_changed(&self, id: &ServiceId, service: Option<Arc<LocalService>>) {
+        self.receive(QueuedChange::Service(id.clone(), service));
+    }
+
+    fn slice_changed(
+        &self,
+        name: &str,
+        old: Option<&Arc<LocalSlice>>,
+        new: Option<Arc<LocalSlice>>,
+    ) {
+        self.receive(QueuedChange::Slice(name.into(), old.cloned(), new));
+    }
+
+    /// While the dataplane is in use the name is kept twice, which costs only memory.
+    fn intern_service_id(&self, id: ServiceId) -> ServiceId {
+        self.free_plane().map_or(id.clone(), |plane| plane.intern_service_id(&id))
+    }
+
+    /// Ignores the initial list: its objects may be of any age.
+    fn slice_triggered(&self, at: SystemTime) {
+        let mut inbox = self.inbox();
+        if *self.synced.borrow() >= SOURCES && inbox.pending.triggers.len() < TRIGGERS_MAX {
+            inbox.pending.triggers.push(at);
+        }
+    }
+
+    fn source_complete(&self) {
+        self.synced.send_modify(|sources| *sources = sources.saturating_add(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proxy_netfilter::nft::Family;
+    use proxy_netfilter::nft::numbers::TableFlags;
+    use proxy_rules::layout::Layout;
+    use proxy_rules::model::Settings;
+
+    fn desired() -> Desired {
+        Desired::new(Dataplane::new(Layout {
+            table: "t".into(),
+            flags: TableFlags::NONE,
+            families: vec![Family::Ip],
+            settings: Settings::default(),
+        }))
+    }
+
+    #[test]
+    fn changes_while_the_dataplane_is_in_use_are_queued_and_applied_in_order() {
+        let desired = desired();
+        let id = |name: &str| ServiceId::new("ns", name);
+        let service = || Some(Arc::new(LocalService::default()));
+        let held = desired.plane();
+        // Both would wait for the dataplane forever.
+        desired.service_changed(&id("a"), service());
+        desired.service_changed(&id("b"), service());
+        desired.service_changed(&id("a"), None);
+        assert_eq!(desired.intern_service_id(id("c")), id("c"));
+        assert_eq!(held.services_len(), 0);
+        drop(held);
+        assert_eq!(desired.plane().services_len(), 1);
+        assert_eq!(desired.take_pending_changes().services, 3);
+    }
+
+    #[test]
+    fn a_full_queue_is_applied_by_the_watch_itself() {
+        let desired = desired();
+        let id = |n: usize| ServiceId::new("ns", &n.to_string());
+        let held = desired.plane();
+        for n in 0..QUEUE_LEN_MAX {
+            desired.service_changed(&id(n), Some(Arc::default()));
+        }
+        drop(held);
+        assert_eq!(desired.inbox().queue.len(), QUEUE_LEN_MAX);
+        desired.service_changed(&id(QUEUE_LEN_MAX), Some(Arc::default()));
+        assert_eq!(desired.inbox().queue.len(), 0);
+        assert_eq!(desired.plane().services_len(), QUEUE_LEN_MAX + 1);
+    }
+
+    #[test]
+    fn the_gauges_count_changes_until_they_are_committed() {
+        let desired = desired();
+        let gauge = || IntGauge::new("g", "g").unwrap();
+        desired.service_changed(&ServiceId::new("ns", "a"), Some(Arc::default()));
+        let gauges = [gauge(), gauge()];
+        desired.set_pending_gauges(gauges.clone());
+        desired.slice_changed("s", None, Some(Arc::new(LocalSlice::default())));
+        desired.slice_changed("s", None, Some(Arc::new(LocalSlice::default())));
+        assert_eq!(gauges.map(|gauge| gauge.get()), [1, 2]);
+    }
+}

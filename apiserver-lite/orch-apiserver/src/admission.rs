@@ -1,5 +1,5 @@
-//! Admission: rules that look beyond the object itself. They run in order, after defaults and before validation; a step
-//! may change the object.
+//! Admission: rules that need other objects. The steps run in order, after defaulting and before validation, and may change the
+//! object.
 
 mod namespaces;
 mod nodes;
@@ -15,21 +15,21 @@ use crate::verbs::RequestContext;
 
 pub use namespaces::namespace_of;
 
-/// What is about to happen to an object.
+/// The operation to be admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// It is created.
     Create,
     /// It is replaced or patched.
     Update,
-    /// A subresource of it is.
+    /// A subresource of it is updated.
     UpdateSubresource,
 }
 
-/// Runs all steps. `old` is the stored version of an update.
+/// Runs all steps on `object`. `old` is the stored version of an update.
 ///
 /// # Errors
-/// 403 or 404 of the first step that refuses.
+/// The 403, 404 or 422 of the first step that refuses.
 pub async fn admit(
     call: &RequestContext<'_>,
     operation: Operation,
@@ -57,10 +57,10 @@ pub async fn admit(
     Ok(())
 }
 
-/// Runs the steps that guard deletions.
+/// Runs the steps for deletions.
 ///
 /// # Errors
-/// 403 for what may not be deleted.
+/// 403 for an object that may not be deleted.
 pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
     nodes::admit_delete(call)?;
     namespaces::admit_delete(call)

@@ -1,4 +1,5 @@
-//! Wiring: from a [`Config`] to a bound server. Every part is built here, in order; nothing runs before [`BoundServer::run`].
+//! Builds a server from a [`Config`] and runs it. [`build`] binds the listener and opens the store; no request is served before
+//! [`BoundServer::run`].
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -35,7 +36,7 @@ use crate::server::{Server, now};
 use crate::status::ApiError;
 use crate::tls::{self, TlsError};
 
-/// Why a server cannot be built.
+/// Error of [`build`].
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// A file named by the configuration cannot be read.
@@ -43,7 +44,7 @@ pub enum BuildError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -59,21 +60,21 @@ pub enum BuildError {
     /// The static token file is unusable.
     #[error("cannot use the static tokens")]
     Tokens(#[source] TokenFileError),
-    /// Own certificates cannot be made.
+    /// A certificate of the server's own CA cannot be created or read.
     #[error("cannot prepare certificates")]
     Pki(#[from] PkiError),
-    /// Certificates given are unusable.
+    /// The configured certificates cannot be used.
     #[error("cannot set up TLS")]
     Tls(#[from] TlsError),
-    /// The client certificate for nodes is unusable.
-    #[error("cannot set up connections to nodes")]
+    /// The client certificate for connections to kubelets cannot be used.
+    #[error("cannot set up connections to kubelets")]
     Nodes(#[from] NodeProxyError),
     /// The store's directory cannot be made.
     #[error("cannot create {path}")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -83,28 +84,28 @@ pub enum BuildError {
     /// Metrics cannot be registered.
     #[error("cannot register metrics")]
     Metrics(#[from] prometheus::Error),
-    /// The address cannot be listened at.
-    #[error("cannot listen at {address}")]
+    /// The configured address cannot be bound.
+    #[error("cannot listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
-    /// An object that the server itself needs cannot be written.
-    #[error("cannot write {what}")]
+    /// A bootstrap object (namespace, priority class, the server's own Service) cannot be written.
+    #[error("cannot write bootstrap object {what}")]
     Bootstrap {
-        /// Which object.
+        /// Resource and name of the object.
         what: String,
-        /// Why.
+        /// The API error of the write.
         #[source]
         source: ApiError,
     },
 }
 
 impl BuildError {
-    /// Whether the configuration is at fault, not the machine.
+    /// Whether the error is in the configuration, so that the process exits with the usage code.
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(
@@ -114,7 +115,7 @@ impl BuildError {
     }
 }
 
-/// A server that has its socket and serves once it is run.
+/// A server whose listener is bound; it serves once [`BoundServer::run`] is called.
 pub struct BoundServer {
     server: Arc<Server>,
     listener: TcpListener,
@@ -125,22 +126,22 @@ pub struct BoundServer {
 }
 
 impl BoundServer {
-    /// The real address.
+    /// The address that the listener is bound to; its port is never 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A client configuration of an administrator: address, CA and client certificate. Empty when certificates were
-    /// given from outside, as the server has no CA to make one with.
+    /// The administrator's kubeconfig: address, CA and client certificate. Empty when certificates are configured, because the
+    /// server then has no CA to issue a client certificate with.
     #[must_use]
     pub fn kubeconfig(&self) -> &str {
         &self.kubeconfig
     }
 
-    /// Serves until `until` is asked. `readyz` then fails at once; after the configured delay, in which clients learn it,
-    /// no more connections are accepted, what is open is finished, for as long as the configuration allows, and the store
-    /// is closed.
+    /// Serves until `until` requests a drain. `/readyz` then fails at once. After the configured delay, in which load balancers
+    /// react, the listener closes, and open requests get up to the configured deadline to finish. The store is closed at the
+    /// end.
     pub async fn run(self, until: DrainWatch) {
         let store = self.server.store.clone();
         let (delay, deadline) =
@@ -155,23 +156,24 @@ impl BoundServer {
             tokio::time::sleep(delay).await;
             drain.drain(deadline).await
         };
-        // What is cut off after the deadline has had its chance.
+        // Connections still open at the deadline are dropped with the future.
         tokio::select! {
             () = serving => {}
             drained = stopping => if drained == Drained::DeadlinePassed {
                 tracing::warn!("shutdown deadline passed; the connections still open are closed");
             }
         }
-        // Ends by itself, as the server is stopping.
+        // The maintenance task ends because `server.stopping` is cancelled.
         let _ = maintenance.await;
         store.close().await;
     }
 }
 
-/// Builds a server.
+/// Builds a server from `config`: reads keys and certificates, opens the store, binds the listener and writes the bootstrap
+/// objects.
 ///
 /// # Errors
-/// [`BuildError`] naming the part and the file, address or object.
+/// [`BuildError`] with the file, address or object that failed.
 pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     let names = config.names;
     let listener = TcpListener::bind(config.bind)
@@ -221,23 +223,23 @@ pub async fn build(config: Config) -> Result<BoundServer, BuildError> {
     Ok(BoundServer { server, listener, address, tls: acceptor, trust, kubeconfig })
 }
 
-/// The address that others reach this server at: the one configured, else the one it listens at, else the one that this
-/// host uses towards others, else loopback.
+/// The address under which clients reach this server: `--advertise-address`, else the bind address, else the source address of
+/// this host's default route, else loopback.
 #[must_use]
 pub fn advertised(config: &Config) -> IpAddr {
     let own = Some(config.bind.ip()).filter(|ip| !ip.is_unspecified());
     config.advertise_address.or(own).or_else(outward).unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// The address that the routing table chooses towards elsewhere. Connecting a datagram socket sends nothing.
+/// The source address of the default route. Connecting a UDP socket sends no packet.
 fn outward() -> Option<IpAddr> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // An address for documentation (RFC 5737): nobody has it, so only a default route leads there.
+    // A documentation address (RFC 5737) is on no local network, so the route is the default route.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
-/// Own certificates, unless all that is needed was given.
+/// The server's own CA and certificates; `None` when all of them are configured.
 fn own_pki(config: &Config) -> Result<Option<Pki>, BuildError> {
     let given = config.serving.is_some() && config.service_accounts.signing_key_file.is_some();
     if given && config.cert_dir.is_none() {
@@ -268,7 +270,7 @@ fn own_pki(config: &Config) -> Result<Option<Pki>, BuildError> {
     Ok(Some(Pki::open(config.cert_dir.as_deref(), &served, &admin, now())?))
 }
 
-/// Opens the store and decodes everything in it, so that a store that cannot be read is noticed now.
+/// Opens the store and decodes every record, so that an unreadable record fails the start and not a later request.
 fn open_store(engine: &Engine, config: &Config) -> Result<Store<StoredObject>, BuildError> {
     let medium = match &config.storage {
         Storage::Memory => Medium::Memory,
@@ -284,7 +286,7 @@ fn open_store(engine: &Engine, config: &Config) -> Result<Store<StoredObject>, B
     };
     let identity =
         Identity { profile: profile.to_owned(), domain: config.names.label_domain().to_owned() };
-    // Not after opening: the history of before a restart has versions that no key holds any more.
+    // Decoding runs inside `open_with`, because the history restored from the log has versions that no key holds any more.
     let decode = |record: &StoredObject| Ok(record.load(engine)?);
     let on_damage = if config.accept_store_damage { OnDamage::SetAside } else { OnDamage::Refuse };
     let store = StoreConfig { on_damage, ..StoreConfig::new(medium, identity) };

@@ -1,4 +1,4 @@
-//! Who asks, and may they.
+//! Authentication and authorization of requests.
 
 mod authorize;
 mod bootstrap_token;
@@ -28,23 +28,23 @@ use crate::config::{Anonymous, BootstrapTokens};
 use crate::server::Server;
 use crate::status::ApiError;
 
-/// The ways in which a request can say who makes it, asked in Kubernetes' order: client certificate, then tokens. The first
-/// that knows a user ends it; what one refuses may be made good by a later one, but is never taken for no credentials.
+/// The authenticators, consulted in Kubernetes' order: client certificate, then tokens. The first one that authenticates a user
+/// decides. A refused credential is not treated as anonymous.
 pub struct Authenticators {
     /// Users by static token.
     pub static_tokens: StaticTokens,
-    /// Whether machines without an identity may show a token.
+    /// Whether bootstrap tokens authenticate.
     pub bootstrap_tokens: BootstrapTokens,
-    /// What becomes of requests without credentials.
+    /// Treatment of requests without credentials.
     pub anonymous: Anonymous,
 }
 
 impl Authenticators {
-    /// The user that makes a request.
+    /// Authenticates a request by its client certificate and headers.
     ///
     /// # Errors
-    /// 401 for credentials that are not valid, or none where some are needed. It names what is wrong with a client
-    /// certificate that was the only credential.
+    /// 401 for invalid credentials, or none where anonymous requests are not served. It contains the reason if the only credential
+    /// was a client certificate.
     pub fn authenticate(
         &self,
         server: &Server,
@@ -72,7 +72,7 @@ impl Authenticators {
         }
     }
 
-    /// The user that a token belongs to, and those of `audiences` that it is meant for.
+    /// The user of a token, and those of `audiences` that the token is meant for.
     #[must_use]
     pub fn token_user(
         &self,

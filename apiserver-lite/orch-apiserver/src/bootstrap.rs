@@ -1,4 +1,4 @@
-//! What exists before anybody asks: namespaces, priority classes, the server's own service and endpoints.
+//! Bootstrap objects: namespaces, priority classes, and the Service, Endpoints and EndpointSlice of the API server.
 
 use apiserver_schema::{Format, Strictness};
 use futures_util::future::{try_join, try_join_all, try_join3};
@@ -11,10 +11,10 @@ use crate::server::Server;
 use crate::status::ApiError;
 use crate::verbs::{self, Effects, RequestContext};
 
-/// Creates what is missing and brings the server's own endpoints up to date.
+/// Creates the missing bootstrap objects and updates the API server's endpoints.
 ///
 /// # Errors
-/// [`BuildError::Bootstrap`] naming the object.
+/// [`BuildError::Bootstrap`] with the object.
 pub async fn run(server: &Server) -> Result<(), BuildError> {
     let names = server.names;
     let namespaces = [
@@ -42,12 +42,12 @@ pub async fn run(server: &Server) -> Result<(), BuildError> {
             json!({"metadata": {"name": name}, "value": value, "description": description});
         create_if_missing(server, "scheduling", "priorityclasses", object)
     });
-    // Together: what is written at the same time shares one wait for the disk.
+    // Concurrent writes share one sync of the log.
     try_join(try_join_all(namespaces), try_join_all(classes)).await?;
     own_service(server).await
 }
 
-/// The service under which pods reach this server, and its endpoints.
+/// The Service under which pods reach the API server, and its endpoints.
 async fn own_service(server: &Server) -> Result<(), BuildError> {
     let name = server.names.api_service_name();
     let labels = json!({"component": "apiserver", "provider": name});
@@ -63,7 +63,7 @@ async fn own_service(server: &Server) -> Result<(), BuildError> {
     let service = create_if_missing(server, "", "services", service);
     let (address, port) = (advertised(&server.config), server.config.bind.port());
     if address.is_loopback() {
-        // Pods cannot reach it there.
+        // Pods cannot reach a loopback address: no endpoints.
         return service.await;
     }
     let skip = server.names.sub_label("endpointslice", "skip-mirror");
@@ -86,7 +86,7 @@ async fn own_service(server: &Server) -> Result<(), BuildError> {
     try_join3(service, endpoints, slice).await.map(drop)
 }
 
-/// Creates an object unless it is there.
+/// Creates an object unless it exists. `object` is its JSON without `apiVersion` and `kind`.
 async fn create_if_missing(
     server: &Server,
     group: &str,
@@ -104,7 +104,7 @@ async fn create_if_missing(
     }
 }
 
-/// Creates an object, or replaces it when `field` has another value.
+/// Creates an object, or replaces it when `ports`, `addressType` or `field` differ.
 async fn create_or_replace(
     server: &Server,
     group: &str,
@@ -193,7 +193,7 @@ fn call<'a>(
     })
 }
 
-/// The server acts under its own name.
+/// The user of the server's own writes.
 fn server_user() -> &'static User {
     static USER: std::sync::OnceLock<User> = std::sync::OnceLock::new();
     USER.get_or_init(User::server)

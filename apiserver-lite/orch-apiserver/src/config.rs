@@ -1,4 +1,4 @@
-//! What a server is built from. Made from flags by `flags.rs`, or directly by tests.
+//! The configuration of a server. `flags.rs` makes it from the command line, tests make it with [`Config::for_tests`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -9,63 +9,63 @@ use proto_api::names::Names;
 
 use crate::registry::PortRange;
 
-/// Everything that decides how a server behaves.
+/// The configuration of one server.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Naming profile.
     pub names: &'static Names,
-    /// Where to listen; port 0 takes a free one.
+    /// Listen address; port 0 chooses a free port.
     pub bind: SocketAddr,
-    /// Address put into the endpoints of the server's own service; the bind address, or loopback, when unset.
+    /// Address in the endpoints of the `kubernetes` Service; see [`advertised`](crate::app::advertised) for the default.
     pub advertise_address: Option<IpAddr>,
     /// Where objects are kept.
     pub storage: Storage,
-    /// Whether a store whose log is damaged is opened without what cannot be read.
+    /// Whether a damaged store is opened without its unreadable writes (`--store-accept-damage`).
     pub accept_store_damage: bool,
-    /// Directory for generated certificates; without it they live in memory only as long as the server.
+    /// Directory of generated certificates; without it they are generated in memory at each start.
     pub cert_dir: Option<PathBuf>,
     /// Serving certificate; generated when unset.
     pub serving: Option<Credentials>,
-    /// File to write an administrator's client configuration to.
+    /// File to which the administrator's kubeconfig is written.
     pub write_kubeconfig: Option<PathBuf>,
-    /// Time between the failing of `readyz` and the end of accepting connections (`--shutdown-delay-duration`).
+    /// Time between `/readyz` starting to fail and the listener closing (`--shutdown-delay-duration`).
     pub shutdown_delay: Duration,
-    /// Longest wait for requests in flight at the end.
+    /// Longest wait for requests in flight during shutdown.
     pub shutdown_deadline: Duration,
     /// Worker threads of the runtime.
     pub worker_threads: usize,
-    /// Authorities of client certificates besides the generated one.
+    /// CA file for client certificates, in addition to the generated CA.
     pub client_ca_file: Option<PathBuf>,
     /// Static token file.
     pub token_auth_file: Option<PathBuf>,
-    /// Whether machines without an identity may show a token.
+    /// Whether bootstrap tokens authenticate (`--enable-bootstrap-token-auth`).
     pub bootstrap_tokens: BootstrapTokens,
-    /// What becomes of requests without credentials.
+    /// Treatment of requests without credentials.
     pub anonymous: Anonymous,
-    /// Authorization modules in order.
+    /// Authorization modules, in the order in which they are consulted.
     pub authorization: Vec<AuthorizationMode>,
     /// Service account tokens.
     pub service_accounts: ServiceAccounts,
-    /// How this server talks to node agents.
+    /// Client configuration for connections to kubelets.
     pub node_client: NodeClient,
-    /// Address ranges of services, the preferred family first.
+    /// Address ranges of Services, the default IP family first.
     pub service_ranges: Vec<Cidr>,
-    /// Node ports of services.
+    /// Port range of node ports.
     pub node_ports: PortRange,
     /// Whether privileged containers are admitted.
     pub privileged: Privileged,
-    /// How long events are kept.
+    /// Time after which events are deleted.
     pub event_ttl: Duration,
     /// DNS domain of the cluster.
     pub cluster_domain: String,
 }
 
-/// Whether tokens with which machines ask for an identity are believed.
+/// Whether bootstrap tokens authenticate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BootstrapTokens {
-    /// Those that a Secret of the system's namespace holds.
+    /// Tokens in Secrets of the system namespace authenticate.
     Accepted,
-    /// None.
+    /// No bootstrap token authenticates.
     #[default]
     Refused,
 }
@@ -73,7 +73,7 @@ pub enum BootstrapTokens {
 /// Where objects are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// In a file of this directory; durable before a write is answered.
+    /// In this directory; a write is durable before it is answered.
     Directory(PathBuf),
     /// In memory only.
     Memory,
@@ -88,21 +88,21 @@ pub struct Credentials {
     pub key: PathBuf,
 }
 
-/// What becomes of requests without credentials.
+/// Treatment of requests without credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anonymous {
-    /// They are authorized as the anonymous user, for as much as that.
+    /// They are authorized as `system:anonymous`, within this access.
     Served(AnonymousAccess),
-    /// They get 401, but for health.
+    /// They get 401, except for health checks.
     Refused,
 }
 
 /// What the anonymous user may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnonymousAccess {
-    /// Read health and version, whatever the authorization modules say.
+    /// Only `/healthz`, `/livez`, `/readyz` and `/version`, whatever the authorization modules allow.
     Public,
-    /// What the authorization modules allow; with `AlwaysAllow` that is everything.
+    /// Whatever the authorization modules allow; with `AlwaysAllow` that is everything.
     Authorized,
 }
 
@@ -115,52 +115,52 @@ pub enum AuthorizationMode {
     AlwaysDeny,
 }
 
-/// Whether tokens of deleted objects are refused.
+/// Whether the objects that a service account token names are looked up (`--service-account-lookup`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenLookup {
-    /// The account, and the pod or secret a token is bound to, must exist with the uid in the token.
+    /// The service account, and the pod or Secret that the token is bound to, must exist with the uid in the token.
     Checked,
-    /// The signature and times suffice.
+    /// Only the signature and the times are checked.
     Skipped,
 }
 
 /// Whether privileged containers are admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileged {
-    /// They are.
+    /// Privileged containers are admitted.
     Admitted,
-    /// Pods with one get 422.
+    /// Pods with a privileged container get 422.
     Refused,
 }
 
-/// How service account tokens are made and checked.
+/// Issuing and verification of service account tokens.
 #[derive(Clone, Debug)]
 pub struct ServiceAccounts {
-    /// PEM files of keys that verify.
+    /// PEM files of keys that verify tokens.
     pub key_files: Vec<PathBuf>,
-    /// PEM file of the key that signs; generated when unset.
+    /// PEM file of the signing key; generated when unset.
     pub signing_key_file: Option<PathBuf>,
     /// Accepted issuers; the first is written into new tokens.
     pub issuers: Vec<String>,
     /// Audiences of this server; the issuers when empty.
     pub audiences: Vec<String>,
-    /// Whether the objects named by a token are looked up.
+    /// Whether the objects that a token names are looked up.
     pub lookup: TokenLookup,
-    /// Longest life of a token.
+    /// Longest lifetime of a token.
     pub expiration_max: Option<Duration>,
 }
 
-/// How this server talks to node agents.
+/// Client configuration for connections to kubelets.
 #[derive(Clone, Debug, Default)]
 pub struct NodeClient {
-    /// Client certificate; the generated administrator's when unset.
+    /// Client certificate; the generated administrator certificate when unset.
     pub credentials: Option<Credentials>,
-    /// Authority that node agents' certificates must come from; unchecked when unset.
+    /// CA file that kubelets' serving certificates are verified against; they are not verified when unset.
     pub authority: Option<PathBuf>,
 }
 
 impl Config {
-    /// A server for tests: memory, loopback, a free port, everything allowed.
+    /// The configuration of a test server: storage in memory, a free port on loopback, `AlwaysAllow`.
     #[must_use]
     pub fn for_tests(names: &'static Names) -> Self {
         let issuer = format!("https://{}.default.svc.cluster.local", names.api_service_name());

@@ -1,4 +1,4 @@
-//! Paths that are not resources: what is served, which version this is, health, keys of tokens.
+//! Non-resource paths: discovery, OpenAPI, version, health, and the key set of service account tokens.
 
 mod aggregated;
 
@@ -18,20 +18,20 @@ use crate::http::{BoxError, ResponseBody, accepts_gzip, bytes_response, large_re
 use crate::server::Server;
 use crate::status::ApiError;
 
-/// The Kubernetes release whose API is served.
+/// Kubernetes release (major, minor) whose API is served.
 const RELEASE: (&str, &str) = ("1", "25");
 
-/// Paths of health, which need no credentials: what restarts the server may have none.
+/// Whether `path` is a health check, which needs no credentials.
 #[must_use]
 pub fn is_health(path: &str) -> bool {
     let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
     matches!(first, "healthz" | "livez" | "readyz")
 }
 
-/// Answers a request to a path.
+/// Serves a request to a non-resource path.
 ///
 /// # Errors
-/// 404 for what is not there, 405 for anything but reading.
+/// 404 for an unknown path, 405 for methods other than GET and HEAD.
 pub async fn serve(
     server: &Arc<Server>,
     request: &Request<Incoming>,
@@ -87,11 +87,11 @@ pub async fn serve(
     Ok(bytes_response(200, "application/json", Bytes::from(found.to_string())))
 }
 
-/// Media type of the second version's document in Protobuf. Command-line clients ask for it with `@` in the place of the
-/// last dot, which older ones of them refuse to read in an answer: no media type may hold that character.
+/// Media type of OpenAPI v2 in Protobuf. Clients request it with `@` instead of the last dot; older ones cannot parse that in a
+/// response, because media types may not contain the character.
 const OPENAPI_V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// The OpenAPI documents. Made when asked, as hardly anybody asks and they would be a large part of the server's memory.
+/// Serves the OpenAPI documents. They are made per request, because they are rarely requested and large.
 async fn openapi(
     server: &Arc<Server>,
     request: &Request<Incoming>,
@@ -121,7 +121,7 @@ async fn openapi(
     Ok(response)
 }
 
-/// The paths that lead somewhere.
+/// The list of served paths.
 fn paths(names: &Names) -> Value {
     let mut paths = vec![
         "/.well-known/openid-configuration".to_owned(),
@@ -154,11 +154,11 @@ fn paths(names: &Names) -> Value {
     json!({ "paths": paths })
 }
 
-/// What clients that expect a hash are shown when the build was not told its commit.
+/// Commit shown by a build without a known commit, because clients expect a hash.
 const NO_COMMIT: &str = "0000000000000000000000000000000000000000";
 
-/// `hack/lib.sh` tells the build its commit, that commit's time and whether the tree differs from it. A build that was not
-/// told shows what Kubernetes' own shows then: no state, and the epoch.
+/// `/version`. `hack/lib.sh` sets the commit, its time and the tree state at build time; without them the values are those of a
+/// Kubernetes build without version information.
 fn version() -> Value {
     let (major, minor) = RELEASE;
     let compiler = env!("ORCH_RUSTC_VERSION");
@@ -196,7 +196,7 @@ fn core_versions(server: &Server) -> Value {
     })
 }
 
-/// Served groups except the core, in the order of the schema, the newest stable version of each first.
+/// The served groups except the core group, in the order of the schema, versions by priority.
 fn groups(names: &Names) -> Vec<Value> {
     let mut found: Vec<(&str, Vec<&str>)> = Vec::new();
     for resource in schema::resources().iter().filter(|resource| !resource.group.is_empty()) {
@@ -218,7 +218,7 @@ fn group_json(names: &Names, group: &str, mut versions: Vec<&str>) -> Value {
     json!({"name": names.group(group), "versions": versions, "preferredVersion": versions.first()})
 }
 
-/// Order of versions: stable before beta before alpha, higher numbers first.
+/// Sort key of API versions: stable before beta before alpha, then by number.
 pub(crate) fn version_priority(version: &str) -> (u8, u32, u32) {
     let rest = version.trim_start_matches('v');
     let number = |text: &str| text.parse().unwrap_or(0);

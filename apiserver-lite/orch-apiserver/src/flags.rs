@@ -18,33 +18,33 @@ use crate::registry::PortRange;
 #[derive(Parser, Clone, Debug)]
 #[command(name = "orch-apiserver", version, about)]
 pub struct Flags {
-    /// What all programs have.
+    /// Flags of all programs.
     #[command(flatten)]
     pub common: CommonFlags,
-    /// Where and how the server is reached.
+    /// Flags of listener, certificates and storage.
     #[command(flatten)]
     pub serving: ServingFlags,
-    /// Who may ask and how they prove who they are.
+    /// Flags of authentication and authorization.
     #[command(flatten)]
     pub identity: IdentityFlags,
-    /// What the cluster looks like.
+    /// Flags of the cluster.
     #[command(flatten)]
     pub cluster: ClusterFlags,
 }
 
-/// Flags about sockets, certificates and storage.
+/// Flags of listener, certificates and storage.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServingFlags {
-    /// Address to listen at.
+    /// Address to listen on.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::UNSPECIFIED))]
     bind_address: IpAddr,
-    /// Port to listen at; 0 takes a free one.
+    /// Port to listen on; 0 chooses a free one.
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     secure_port: u16,
-    /// Address that members of the cluster reach this server at; the bind address when that is one.
+    /// Address under which members of the cluster reach this server [default: the bind address if it is specific, else the address of the default route]
     #[arg(long, value_name = "IP")]
     advertise_address: Option<IpAddr>,
-    /// Directory for certificates that are made when none are given.
+    /// Directory of generated certificates [default: pki below --data-dir]
     #[arg(long, value_name = "DIR")]
     cert_dir: Option<PathBuf>,
     /// Serving certificate, followed by its intermediates.
@@ -53,71 +53,71 @@ pub struct ServingFlags {
     /// Key of the serving certificate.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     tls_private_key_file: Option<PathBuf>,
-    /// Directory of the store; without it everything is kept in memory only.
+    /// Directory of the store; without it objects are kept in memory only.
     #[arg(long, alias = "store", value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Opens a damaged store without what cannot be read of it, which is set aside beside it. Acknowledged writes are lost by that.
+    /// Opens a damaged store without its unreadable writes; the damaged files are renamed. Acknowledged writes are lost.
     #[arg(long)]
     store_accept_damage: bool,
-    /// File to write a client configuration of an administrator to.
+    /// File to which the administrator's kubeconfig is written.
     #[arg(long, value_name = "FILE")]
     write_kubeconfig: Option<PathBuf>,
     /// Worker threads.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     worker_threads: usize,
-    /// After SIGTERM, readyz fails and everything else is served for this long.
+    /// Time after SIGTERM during which /readyz fails and all requests are still served.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = proto_daemon::go_duration::parse)]
     shutdown_delay_duration: Duration,
-    /// Longest wait for requests in flight at the end.
+    /// Longest wait for requests in flight during shutdown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = proto_daemon::go_duration::parse)]
     shutdown_deadline: Duration,
 }
 
-/// Flags about authentication and authorization.
+/// Flags of authentication and authorization.
 #[derive(clap::Args, Clone, Debug)]
 pub struct IdentityFlags {
-    /// Authorities of client certificates.
+    /// CA certificates that verify client certificates.
     #[arg(long, value_name = "FILE")]
     client_ca_file: Option<PathBuf>,
-    /// Users by static token (CSV: token, user, uid, "groups").
+    /// File of static tokens (CSV: token, user, uid, "groups").
     #[arg(long, value_name = "FILE")]
     token_auth_file: Option<PathBuf>,
-    /// Whether the tokens in Secrets of type bootstrap.<domain>/token are believed.
+    /// Whether bootstrap tokens (Secrets of type bootstrap.<domain>/token) authenticate.
     #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     enable_bootstrap_token_auth: bool,
-    /// Whether requests without credentials are served as system:anonymous, within --anonymous-access, and do not get 401.
-    /// Health needs no credentials either way. [default: false with --authorization-mode=AlwaysAllow, else true]
+    /// Whether requests without credentials are served as system:anonymous, within --anonymous-access, instead of getting 401.
+    /// Health checks need no credentials either way. [default: false with --authorization-mode=AlwaysAllow, else true]
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
           action = ArgAction::Set)]
     anonymous_auth: Option<bool>,
-    /// What the anonymous user may do: read /healthz, /livez, /readyz and /version only (public), or whatever
-    /// --authorization-mode allows (authorized), which with AlwaysAllow is everything, for everybody who reaches the port.
+    /// Access of the anonymous user: only /healthz, /livez, /readyz and /version (public), or whatever --authorization-mode
+    /// allows (authorized), which with AlwaysAllow is everything, for every client that reaches the port.
     #[arg(long, value_enum, default_value = "public")]
     anonymous_access: Access,
-    /// Modules that decide who may do what, in order.
+    /// Authorization modules, in order.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "AlwaysAllow")]
     authorization_mode: Vec<Mode>,
-    /// Keys that verify service account tokens; repeatable.
+    /// Key file that verifies service account tokens; repeatable.
     #[arg(long, value_name = "FILE")]
     service_account_key_file: Vec<PathBuf>,
-    /// Key that signs service account tokens.
+    /// Key file that signs service account tokens.
     #[arg(long, value_name = "FILE")]
     service_account_signing_key_file: Option<PathBuf>,
-    /// Issuer of service account tokens; the first signs, all are accepted.
+    /// Issuer of service account tokens; repeatable: the first one is written into new tokens, all are accepted.
     #[arg(long, value_name = "URL")]
     service_account_issuer: Vec<String>,
-    /// Whether tokens of deleted service accounts, pods and secrets are refused.
+    /// Whether tokens of deleted service accounts, pods and Secrets are refused.
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     service_account_lookup: bool,
-    /// Longest life of a token that may be asked for.
+    /// Longest lifetime of a requested token.
     #[arg(long, value_name = "DURATION", value_parser = proto_daemon::go_duration::parse)]
     service_account_max_token_expiration: Option<Duration>,
-    /// Audiences that tokens for this server carry; the issuers by default.
+    /// Audiences of tokens for this server [default: the issuers]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     api_audiences: Vec<String>,
-    /// Client certificate for talking to node agents.
+    /// Client certificate for connections to kubelets.
     #[arg(
         long,
         alias = "orchlet-client-certificate",
@@ -125,36 +125,36 @@ pub struct IdentityFlags {
         requires = "kubelet_client_key"
     )]
     kubelet_client_certificate: Option<PathBuf>,
-    /// Key of that certificate.
+    /// Key of the client certificate for kubelets.
     #[arg(long, alias = "orchlet-client-key", value_name = "FILE")]
     kubelet_client_key: Option<PathBuf>,
-    /// Authority of node agents' serving certificates; not checked without it.
+    /// CA file that verifies kubelets' serving certificates; they are not verified without it.
     #[arg(long, alias = "orchlet-certificate-authority", value_name = "FILE")]
     kubelet_certificate_authority: Option<PathBuf>,
 }
 
-/// Flags about the cluster.
+/// Flags of the cluster.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ClusterFlags {
-    /// Address ranges of services, at most one of each family.
+    /// Address ranges of Services, at most one per IP family.
     #[arg(long, value_name = "CIDR", value_delimiter = ',', default_value = "10.96.0.0/12")]
     service_cluster_ip_range: Vec<Cidr>,
-    /// Ports that services may open on nodes.
+    /// Port range of node ports.
     #[arg(long, value_name = "FIRST-LAST", default_value = "30000-32767")]
     service_node_port_range: PortRange,
     /// Whether privileged containers are admitted.
     #[arg(long, default_value_t = true, num_args = 0..=1, require_equals = true,
           default_missing_value = "true", action = ArgAction::Set)]
     allow_privileged: bool,
-    /// How long events are kept.
+    /// Time after which events are deleted.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = proto_daemon::go_duration::parse)]
     event_ttl: Duration,
-    /// DNS domain of the cluster, for the names in certificates and the default issuer.
+    /// DNS domain of the cluster, in certificates and in the default issuer.
     #[arg(long, value_name = "DOMAIN", default_value = "cluster.local")]
     cluster_domain: String,
 }
 
-/// Spelling of what the anonymous user may do.
+/// Values of `--anonymous-access`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Access {
     #[value(name = "public")]
@@ -163,7 +163,7 @@ enum Access {
     Authorized,
 }
 
-/// Spelling of authorization modules.
+/// Values of `--authorization-mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Mode {
     #[value(name = "AlwaysAllow")]
@@ -241,7 +241,7 @@ impl Flags {
     }
 }
 
-/// As in Kubernetes, an authorizer that allows everything and anonymous requests do not go together by default.
+/// As in Kubernetes, anonymous requests are off by default when `AlwaysAllow` is among the modules.
 fn anonymous(identity: &IdentityFlags) -> Anonymous {
     let allows_all = identity.authorization_mode.contains(&Mode::AlwaysAllow);
     let access = match identity.anonymous_access {

@@ -1,4 +1,4 @@
-//! HTTP: connections, routes, negotiation, bodies, streams. What a request means is decided in `verbs`.
+//! HTTP: connections, routing, content negotiation, bodies and streams. The verbs themselves are in `crate::verbs`.
 
 mod body;
 mod compress;

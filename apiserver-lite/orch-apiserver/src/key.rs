@@ -1,9 +1,9 @@
-//! Keys in the store: `/<group>/<resource>/[<namespace>/]<name>`. The group is written without its domain, `core` for the
-//! core group, so that a listing of the store reads the same in both naming profiles.
+//! Keys of the store: `/<group>/<resource>/[<namespace>/]<name>`. The group has no domain (`core` for the core group), so that
+//! keys are the same in both naming profiles.
 
 use apiserver_schema::Kind;
 
-/// Prefix of all objects of a kind, of one namespace when one is given.
+/// Key prefix of all objects of `kind`, or of those in `namespace` if it is not empty.
 #[must_use]
 pub fn prefix(kind: &Kind, namespace: &str) -> String {
     let group = if kind.short_group.is_empty() { "core" } else { kind.short_group };

@@ -8,7 +8,7 @@ use proto_api::names::Names;
 
 use crate::pki::Pki;
 
-/// A client configuration with everything inside it. A server that listens everywhere is reached at loopback.
+/// A kubeconfig with embedded certificates for the administrator. A server bound to all addresses is reached at loopback.
 #[must_use]
 pub fn write(names: &Names, address: SocketAddr, pki: &Pki) -> String {
     let ip =

@@ -1,4 +1,4 @@
-//! The process: flags, log, build, run until asked to stop.
+//! The process: parses flags, sets up logging, builds the server and runs it until SIGTERM or SIGINT.
 
 use std::process::ExitCode;
 
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     }
     proto_daemon::log::init(flags.common.log());
     if flags.common.healthz_bind_address.is_some() {
-        // Health is served with everything else.
+        // Health pages are served on the secure port.
         warn_without_effect("healthz-bind-address");
     }
     let config = flags.config();
@@ -34,14 +34,14 @@ async fn serve(config: orch_apiserver::Config) -> Result<(), Failure> {
     let deadline = config.shutdown_delay.saturating_add(config.shutdown_deadline);
     if config.storage == Storage::Memory {
         tracing::warn!(
-            "no --data-dir: every object is kept in memory only and is lost when this program ends"
+            "no --data-dir: objects are kept in memory only and are lost when this process ends"
         );
     }
     if config.anonymous == Anonymous::Served(AnonymousAccess::Authorized)
         && config.authorization.contains(&AuthorizationMode::AlwaysAllow)
     {
         tracing::warn!(
-            "--anonymous-access=authorized with AlwaysAllow: requests without credentials may do everything"
+            "--anonymous-access=authorized with AlwaysAllow: requests without credentials are allowed everything"
         );
     }
     let drain = Drain::default();

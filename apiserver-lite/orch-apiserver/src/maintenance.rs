@@ -1,5 +1,5 @@
-//! What has to happen from time to time: old history is forgotten, old events are deleted, the server's own objects are put
-//! back when somebody has deleted them.
+//! Periodic maintenance: compacts old history, deletes expired events, and restores the bootstrap objects that a client has
+//! deleted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use crate::server::{Server, now, time_of};
 
 /// Time between two rounds.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Rounds between two looks at events.
+/// Rounds between two expiry passes over events.
 const EVENT_ROUNDS: u32 = 6;
 
-/// How far the clocks of those who write events may be ahead of the server's.
+/// Largest accepted clock difference between the server and writers of events.
 const CLOCK_SKEW_MAX: time::Duration = time::Duration::minutes(5);
 
-/// Runs until the server stops.
+/// Runs a round every [`INTERVAL`] until `server.stopping` is cancelled.
 pub async fn run(server: Arc<Server>) {
     let status = server.pages.status.task("maintenance");
     let mut rounds = 0u32;
@@ -45,7 +45,7 @@ pub async fn run(server: Arc<Server>) {
     }
 }
 
-/// Deletes events that nobody has touched for the configured time, if it is time to look.
+/// Deletes events whose last activity is older than `--event-ttl`, unless `due` says that none can be expired yet.
 async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
     let now = now();
     if due.is_some_and(|due| due > now) {
@@ -59,7 +59,7 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
     else {
         return;
     };
-    // An event that comes later is touched later: none ends before the oldest of those that stay.
+    // New events are younger than all remaining ones, so nothing expires before the oldest remaining event does.
     let mut next = now;
     for entry in page.entries {
         let Some(at) = last_activity(entry.record.object(), now) else { continue };
@@ -76,8 +76,8 @@ async fn delete_old_events(server: &Server, due: &mut Option<OffsetDateTime>) {
     *due = next.checked_add(ttl);
 }
 
-/// When an event was last written about what it is about: the last of a series counts, whichever of the two forms of
-/// an event it has. Times that a client has put far ahead of `now` do not count.
+/// Time of the last occurrence of an event: the latest of its series, timestamps and creation, in either version of the
+/// Event API. Times more than [`CLOCK_SKEW_MAX`] ahead of `now` are ignored.
 fn last_activity(event: &Object, now: OffsetDateTime) -> Option<OffsetDateTime> {
     let times = [
         event.str_at(&["series", "lastObservedTime"]),

@@ -1,4 +1,4 @@
-//! What the server counts, under kube-apiserver's metric names.
+//! Request metrics, under kube-apiserver's metric names.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use proto_daemon::connections::closed_counter;
 
 use crate::http::Labels;
 
-/// Counters of requests.
+/// The metrics of requests and connections.
 pub struct Metrics {
     requests: IntCounterVec,
     durations: HistogramVec,
@@ -25,10 +25,10 @@ const BUCKETS: [f64; 14] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0];
 
 impl Metrics {
-    /// Registers everything.
+    /// Registers the metrics with `registry`.
     ///
     /// # Errors
-    /// A name is taken.
+    /// A metric of that name is registered already.
     pub fn new(registry: &proto_daemon::metrics::Metrics) -> Result<Self, prometheus::Error> {
         let counted: Vec<&str> = REQUEST.iter().copied().chain(["code"]).collect();
         let requests = IntCounterVec::new(
@@ -51,7 +51,7 @@ impl Metrics {
         })
     }
 
-    /// A request has arrived; it is in flight until the guard is dropped.
+    /// Counts a request as in flight until the returned guard is dropped.
     #[must_use]
     pub fn started(&self, kind: RequestKind) -> InFlight {
         let gauge = self.in_flight.with_label_values(&[kind.as_str()]);
@@ -59,7 +59,7 @@ impl Metrics {
         InFlight(gauge)
     }
 
-    /// A request has been answered.
+    /// Counts a finished request and its duration.
     pub fn finished(&self, labels: &Labels, status: StatusCode, took: Duration) {
         let request = [
             labels.verb,

@@ -1,5 +1,5 @@
-//! The server's own CA, for when no certificate files are given: CA, serving certificate, service account key and an
-//! administrator's client certificate, kept in one directory and reused on the next start.
+//! The server's own CA, used where no certificate files are configured: CA, serving certificate, service account key and the
+//! administrator's client certificate. They are kept in one directory and reused at the next start.
 
 use std::fs::OpenOptions;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use rcgen::{
 };
 use time::{Duration, OffsetDateTime};
 
-/// Why the directory of certificates cannot be used.
+/// Error of reading, creating or writing a certificate or key.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     /// A file or directory cannot be read or written.
@@ -20,7 +20,7 @@ pub enum PkiError {
     File {
         /// The path.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -29,13 +29,13 @@ pub enum PkiError {
     Certificate {
         /// File name without ending.
         name: &'static str,
-        /// What the library said.
+        /// The error of `rcgen`.
         #[source]
         source: rcgen::Error,
     },
 }
 
-/// What the serving certificate has to be valid for.
+/// Subject alternative names of the serving certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServingNames {
     /// DNS names.
@@ -44,14 +44,14 @@ pub struct ServingNames {
     pub addresses: Vec<IpAddr>,
 }
 
-/// The directory's content, as PEM text.
+/// CA, certificates and keys as PEM text.
 #[derive(Clone, Debug)]
 pub struct Pki {
-    /// CA certificate; clients trust it and client certificates are checked against it.
+    /// CA certificate: clients verify the server with it, the server verifies client certificates with it.
     pub ca: String,
     /// Serving certificate.
     pub serving: CertificatePem,
-    /// Client certificate of an administrator: user `orch-admin` or `kubernetes-admin`, group `system:masters`.
+    /// Client certificate of the administrator: user `orch-admin` or `kubernetes-admin`, group `system:masters`.
     pub admin: CertificatePem,
     /// Private key that signs service account tokens.
     pub service_account_key: String,
@@ -67,11 +67,12 @@ pub struct CertificatePem {
 }
 
 impl Pki {
-    /// Reads the directory, making what is missing; without one everything lives as long as the value. The serving certificate is made anew on each start, so that it
-    /// always names the current addresses; the CA and the service account key stay.
+    /// Reads `dir` and creates what is missing; without a directory everything is generated in memory. The serving certificate
+    /// is issued again at each start, so that it names the current addresses (`served`); the CA and the service account key stay.
+    /// `admin` is the user name of the administrator's certificate.
     ///
     /// # Errors
-    /// [`PkiError`] naming the file or certificate.
+    /// [`PkiError`] with the file or certificate.
     pub fn open(
         dir: Option<&Path>,
         served: &ServingNames,
@@ -109,7 +110,7 @@ fn params(common_name: &str, now: OffsetDateTime, days: i64) -> CertificateParam
     let mut params = CertificateParams::default();
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
-    // Clocks of other machines may lag behind a little.
+    // Tolerates clients whose clock is behind.
     params.not_before = now - Duration::hours(1);
     params.not_after = now + Duration::days(days);
     params
@@ -165,7 +166,7 @@ fn issue(
     Ok(CertificatePem { certificate: certificate.pem(), key: key.serialize_pem() })
 }
 
-/// The file's text; if it is not there, `make` gives it and it is written.
+/// The text of the file; a missing file is created with the text that `make` returns.
 fn read_or_create(
     dir: Option<&Path>,
     name: &str,
@@ -185,7 +186,7 @@ fn read_or_create(
     }
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Writes `text` atomically to a file with mode 0600.
 pub fn write(path: &Path, text: &str) -> Result<(), PkiError> {
     let written = private_files::write_private_atomically(path, text.as_bytes());
     written.map_err(|source| PkiError::File { path: path.to_owned(), source })

@@ -1,5 +1,5 @@
-//! What the store keeps of an object: the decoded tree and its encoded forms, each made at most once per revision and
-//! shared by responses, lists and watchers.
+//! The store's record of an object: the decoded tree and its JSON and Protobuf encodings. An encoding is made on first use
+//! and then shared by responses, lists and watches. A conversion to another version is encoded per use.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,25 +9,25 @@ use bytes::Bytes;
 
 use crate::registry::versions;
 
-/// An object at its revision.
+/// An object at one revision.
 pub struct StoredObject {
-    /// The tree, `resourceVersion` included. Empty only between opening a store and [`StoredObject::load`].
+    /// The tree, `resourceVersion` included. Unset only between opening a store and [`StoredObject::load`].
     object: OnceLock<Object>,
-    /// What came from disk, until it has been loaded.
+    /// The bytes read from disk, until [`StoredObject::load`] has decoded them.
     raw: Bytes,
     stamp: Stamp,
     json: OnceLock<Bytes>,
     protobuf: OnceLock<Bytes>,
 }
 
-/// An object on its way into the store, without a revision.
+/// An object to be written, without a revision.
 pub struct Draft {
     object: Object,
     raw: Bytes,
 }
 
 impl Draft {
-    /// Encodes the object for the disk. Costs an encoding: call it on the request's own thread.
+    /// Encodes `object` as Protobuf for the store. Called on the request's task, not on the writer thread.
     #[must_use]
     pub fn new(engine: &Engine, mut object: Object) -> Self {
         object.set_meta_str("resourceVersion", "");
@@ -37,10 +37,10 @@ impl Draft {
 }
 
 impl StoredObject {
-    /// Decodes what came from disk. Called once for every record after a store has been opened.
+    /// Decodes the bytes read from disk. Called once for each record when a store is opened.
     ///
     /// # Errors
-    /// The bytes are no object of a known kind.
+    /// The bytes are not an object of a known kind.
     pub fn load(&self, engine: &Engine) -> Result<(), DecodeError> {
         if self.object.get().is_none() {
             let object = engine.decode_any(Format::Protobuf, &self.raw, Strictness::Ignore)?.object;
@@ -49,7 +49,7 @@ impl StoredObject {
         Ok(())
     }
 
-    /// The tree.
+    /// The decoded object.
     #[expect(
         clippy::expect_used,
         reason = "the invariant is kept by the only two ways to make a record"
@@ -61,23 +61,23 @@ impl StoredObject {
             .expect("invariant: set by stamp and tombstone, or by load before the store is served")
     }
 
-    /// The object as JSON.
+    /// The object encoded as JSON.
     pub fn json(&self, engine: &Engine) -> &Bytes {
         self.json.get_or_init(|| Bytes::from(engine.encode_json(self.object())))
     }
 
-    /// The object as Protobuf, envelope included.
+    /// The object encoded as Protobuf, envelope included.
     pub fn protobuf(&self, engine: &Engine) -> &Bytes {
         self.protobuf.get_or_init(|| Bytes::from(engine.encode_protobuf(self.object())))
     }
 
-    /// Revision of this version.
+    /// The revision at which this version was written.
     #[must_use]
     pub fn revision(&self) -> apiserver_store::Revision {
         self.stamp.modified
     }
 
-    /// The record as an object of another version of its kind; itself when that is its own.
+    /// The record converted to `kind`, another version of its kind; the record itself when `kind` is the stored version.
     #[must_use]
     pub fn as_version(self: &Arc<Self>, kind: &Arc<Kind>) -> Arc<Self> {
         if Arc::ptr_eq(&self.object().kind, kind) {
@@ -88,7 +88,7 @@ impl StoredObject {
         Arc::new(Self { object, raw: Bytes::new(), stamp: self.stamp, json, protobuf })
     }
 
-    /// The same object under another revision: what a watcher with a selector is told when an object leaves its view.
+    /// The same object with another revision: the `DELETED` event of an object that no longer matches a watch's selector.
     #[must_use]
     pub fn at(&self, stamp: Stamp) -> Arc<Self> {
         Arc::new(Self::tombstone(self, stamp))
@@ -123,7 +123,7 @@ impl Record for StoredObject {
     }
 
     fn restore(_key: &str, raw: Bytes, stamp: Stamp) -> Result<Self, RestoreError> {
-        // Decoding needs the engine, which the store does not know: `load` follows.
+        // Decoding needs the engine, which `Record::restore` does not get: `load` follows.
         Ok(Self {
             object: OnceLock::new(),
             raw,

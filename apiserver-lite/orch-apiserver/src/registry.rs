@@ -1,4 +1,5 @@
-//! What single kinds have beyond the generic verbs: how they are prepared, how they are deleted, what they hold.
+//! Behaviour of single kinds beyond the generic verbs, as the strategies of kube-apiserver's registry: preparation before
+//! create and update, graceful deletion, allocation.
 
 pub mod binding;
 pub mod eviction;
@@ -24,9 +25,9 @@ use crate::server::{Server, now, timestamp};
 use crate::status::ApiError;
 use crate::verbs::{GRACE_SECS_MAX, RequestContext, about_kind};
 
-/// Sets what the server decides about a new object of some kinds; runs after admission, before validation.
+/// Sets the fields of a new object that the server decides. Runs after admission and before validation.
 pub fn prepare_create(call: &RequestContext<'_>, object: &mut Object) {
-    // Nodes register with their status; everybody else reports it later.
+    // A kubelet registers its Node together with the status; other kinds start without one.
     let registered =
         object.kind.is("", "Node").then(|| object.fields.get("status").cloned()).flatten();
     prepare_for_create(object);
@@ -54,7 +55,7 @@ fn set_phase(object: &mut Object, phase: &str) {
     object.fields.map_or_insert("status").insert("phase", phase);
 }
 
-/// A namespace stays until its content is gone: the finalizer is taken away through the subresource `finalize`.
+/// Adds the namespace's content finalizer to `spec.finalizers`; the namespace controller removes it through `finalize`.
 fn add_namespace_finalizer(namespace: &mut Object, finalizer: &str) {
     let spec = namespace.fields.map_or_insert("spec");
     let mut finalizers = spec.list("finalizers").to_vec();
@@ -64,7 +65,7 @@ fn add_namespace_finalizer(namespace: &mut Object, finalizer: &str) {
     }
 }
 
-/// A certificate request carries who made it; what the client wrote there does not count.
+/// Sets `username`, `uid`, `groups` and `extra` of a certificate signing request to those of `user`, overwriting the client's.
 fn set_requester(user: &User, object: &mut Object) {
     let texts = |values: &[String]| -> Value {
         values.iter().map(|value| value.as_str().into()).collect::<Vec<Value>>().into()
@@ -77,7 +78,7 @@ fn set_requester(user: &User, object: &mut Object) {
         ("groups", texts(&user.groups)),
         ("extra", Value::from(extra)),
     ] {
-        // A tree holds no empty fields of these types.
+        // Trees do not store empty values in these fields.
         match value.is_empty() {
             true => drop(spec.remove(field)),
             false => drop(spec.insert(field, value)),
@@ -85,8 +86,8 @@ fn set_requester(user: &User, object: &mut Object) {
     }
 }
 
-/// Fills the times of the conditions of a certificate request that its writer left out: those of the same condition before,
-/// if its status is the same, else now.
+/// Sets the times that a writer left out of a certificate signing request's conditions: those of the same condition in
+/// `before` if its status is unchanged, else `now`.
 fn date_conditions(object: &mut Object, before: &Object, now: &str) {
     let Some(status) = object.fields.map_mut("status") else { return };
     for condition in status.maps_mut("conditions") {
@@ -104,7 +105,7 @@ fn date_conditions(object: &mut Object, before: &Object, now: &str) {
     }
 }
 
-/// Carries over what the server decided earlier; runs after admission, before validation.
+/// Carries server-decided fields over from `before`. Runs after admission and before validation.
 pub fn prepare_update(object: &mut Object, before: &Object, subresource: Subresource) {
     if object.kind.is("", "Service") && subresource == Subresource::Main {
         services::carry_over(object, before);
@@ -115,10 +116,11 @@ pub fn prepare_update(object: &mut Object, before: &Object, subresource: Subreso
     }
 }
 
-/// Takes the addresses and ports that a service needs. For every other kind there is nothing to take.
+/// Allocates the addresses and node ports of a Service and writes them into `object`. Empty for every other kind. `old` is the
+/// stored version of an update.
 ///
 /// # Errors
-/// 422 naming the field that asks for what cannot be given.
+/// 422 for the field whose value cannot be allocated.
 pub fn reserve(
     server: &Server,
     object: &mut Object,
@@ -131,28 +133,28 @@ pub fn reserve(
         .map_err(|problems| ApiError::invalid(about_kind(object), &problems))
 }
 
-/// Gives back what a removed object held.
+/// Releases the addresses and ports of a deleted Service.
 pub fn release(server: &Server, object: &Object) {
     if object.kind.is("", "Service") {
         services::release(&server.allocations, object);
     }
 }
 
-/// Whether objects of the kind end in an orderly way before they go.
+/// Whether the kind has graceful deletion.
 #[must_use]
 pub fn has_grace(object: &Object) -> bool {
     object.kind.is("", "Pod")
 }
 
-/// Seconds that the object's owner has for an orderly end, at most [`GRACE_SECS_MAX`], whatever is stored. Only pods
-/// that run on a node have an owner to wait for.
+/// The grace period of a deletion in seconds, at most [`GRACE_SECS_MAX`]. `requested` is the request's; it is 0 for kinds
+/// without graceful deletion and for pods that no kubelet runs.
 #[must_use]
 pub fn grace_secs(object: &Object, requested: Option<i64>) -> i64 {
     let seconds = if has_grace(object) { pods::grace_secs(object, requested) } else { 0 };
     seconds.clamp(0, GRACE_SECS_MAX)
 }
 
-/// Whether finalizers keep the object.
+/// Whether the object has finalizers, including `spec.finalizers` of a namespace.
 #[must_use]
 pub fn has_finalizers(object: &Object) -> bool {
     let own = object.finalizers().next().is_some();
@@ -161,21 +163,21 @@ pub fn has_finalizers(object: &Object) -> bool {
     own || content
 }
 
-/// Whether a deleted object has nothing left to wait for.
+/// Whether a deleted object can be removed: no finalizers and no grace period left.
 #[must_use]
 pub fn is_finished(object: &Object) -> bool {
     let grace = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
     object.deletion_timestamp().is_some() && grace.unwrap_or(0) == 0 && !has_finalizers(object)
 }
 
-/// What a kind shows of being deleted, besides the timestamp.
+/// Sets the fields besides `deletionTimestamp` that show a deletion: the phase of a namespace.
 pub fn mark_deleted(object: &mut Object) {
     if object.kind.is("", "Namespace") {
         set_phase(object, "Terminating");
     }
 }
 
-/// Whether a deletion answers with the object instead of a status.
+/// Whether the response to a delete is the object and not a Status.
 #[must_use]
 pub fn returns_object_on_delete(kind: &Kind) -> bool {
     match (kind.short_group, kind.kind) {
@@ -194,7 +196,7 @@ pub fn returns_object_on_delete(kind: &Kind) -> bool {
     }
 }
 
-/// Whether a PUT to a name that is free creates the object.
+/// Whether an update of a missing object creates it (`AllowCreateOnUpdate` of the strategy).
 #[must_use]
 pub fn creates_on_update(kind: &Kind) -> bool {
     match kind.short_group {

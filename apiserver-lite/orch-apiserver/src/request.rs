@@ -8,34 +8,34 @@ use crate::auth::Subject;
 use crate::status::About;
 
 pub use accepted::{Accepted, Encoding, MetaVersion, Representation};
-pub use query::{Query, decode as decode_percent};
+pub use query::Query;
 
 /// Largest request body, in bytes.
 pub const BODY_LEN_MAX: usize = 3 << 20;
 
-/// A request to a resource, as authorizers see it.
+/// A request to a resource (`RequestInfo` in kube-apiserver).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// What is to be done.
+    /// The verb.
     pub verb: Verb,
-    /// API group as it stands in the path; empty for the core.
+    /// API group of the path, domain included; empty for the core group.
     pub group: String,
     /// API version.
     pub version: String,
-    /// Namespace; empty for cluster-scoped resources and collections of all namespaces.
+    /// Namespace; empty for cluster-scoped resources and requests across all namespaces.
     pub namespace: String,
-    /// Resource in the plural.
+    /// Plural name of the resource.
     pub resource: String,
     /// Subresource; empty for none.
     pub subresource: String,
     /// Object name; empty for collections.
     pub name: String,
-    /// What follows the subresource `proxy`, with its leading slash as far as there is one.
+    /// The path behind the subresource `proxy`, with its leading slash if there is one.
     pub rest: String,
 }
 
 impl RequestInfo {
-    /// What authorizers decide about.
+    /// The request's resource for authorizers.
     #[must_use]
     pub fn subject(&self) -> Subject<'_> {
         Subject::Resource {
@@ -48,36 +48,36 @@ impl RequestInfo {
         }
     }
 
-    /// What statuses name.
+    /// Group, resource and name for the details of a Status.
     #[must_use]
     pub fn about(&self) -> About<'_> {
         About { group: &self.group, kind: &self.resource, name: &self.name }
     }
 }
 
-/// Verbs of resource requests.
+/// Verb of a resource request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Read one object.
     Get,
     /// Read a collection.
     List,
-    /// Follow a collection.
+    /// Watch a collection or an object.
     Watch,
-    /// Make an object, or use a subresource that acts.
+    /// Create an object, or post to a subresource such as `eviction`.
     Create,
     /// Replace an object.
     Update,
-    /// Change an object.
+    /// Patch an object.
     Patch,
-    /// Remove an object.
+    /// Delete an object.
     Delete,
-    /// Remove a collection's objects.
+    /// Delete the objects of a collection.
     DeleteCollection,
 }
 
 impl Verb {
-    /// As authorizers and discovery spell it.
+    /// The verb in lower case, as in authorization and discovery.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! What all requests share: engine, store, identities, admission's allocations. Built once by `app.rs`.
+//! The state that all requests share: engine, store, authenticators, allocations. Built once by `app.rs`.
 
 use std::sync::{Arc, Mutex};
 
@@ -22,47 +22,47 @@ use crate::status::ApiError;
 pub struct Server {
     /// Naming profile.
     pub names: &'static Names,
-    /// How it was configured.
+    /// The configuration; `bind` holds the actual port.
     pub config: Config,
-    /// Knows every kind.
+    /// Decodes, defaults, validates and encodes objects of every kind.
     pub engine: Engine,
-    /// Holds every object.
+    /// The store of all objects.
     pub store: Store<StoredObject>,
-    /// Says who asks.
+    /// Authenticates requests.
     pub authenticators: Authenticators,
-    /// Says who may.
+    /// Authorizes requests.
     pub authorizer: Box<dyn Authorizer>,
-    /// Makes service account tokens.
+    /// Issues and verifies service account tokens.
     pub tokens: Arc<TokenIssuer>,
-    /// Addresses and ports of services.
+    /// Allocated addresses and node ports of Services.
     pub allocations: Arc<Mutex<ServiceAllocations>>,
-    /// Talks to node agents.
+    /// Connects to kubelets and workloads.
     pub nodes: NodeProxy,
-    /// Who watches the same.
+    /// Groups of watches of the same collection.
     pub watch_batches: WatchBatches,
-    /// Places for requests.
+    /// Limits of requests in flight.
     pub overload: Overload,
     /// Health, metrics and task status pages.
     pub pages: AdminPages,
     /// Counters and durations.
     pub metrics: Metrics,
-    /// Cancelled when the server is about to stop and still serves everything.
+    /// Cancelled when shutdown begins; requests are still served, `/readyz` fails.
     pub about_to_stop: tokio_util::sync::CancellationToken,
-    /// Cancelled when the server is to stop; ends watches and other long requests.
+    /// Cancelled when the listener closes; ends watches and other long-running requests.
     pub stopping: tokio_util::sync::CancellationToken,
 }
 
 impl Server {
-    /// The store as it is now.
+    /// A snapshot of the store at its current revision.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<StoredObject> {
         self.store.snapshot()
     }
 
-    /// The current version of an object.
+    /// The current version of the object `namespace/name` of `kind`, if it exists.
     #[must_use]
     pub fn find(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<StoredObject>> {
-        // A snapshot of now is never compacted.
+        // The current revision is never compacted.
         self.snapshot()
             .get(&key::object(kind, namespace, name))
             .ok()
@@ -70,7 +70,7 @@ impl Server {
             .map(|entry| entry.record)
     }
 
-    /// The current version of an object of a built-in kind, by its short group and resource.
+    /// The current version of an object by the short group (without its domain) and resource of its kind, version `v1`.
     #[must_use]
     pub fn find_in(
         &self,
@@ -82,17 +82,17 @@ impl Server {
         self.find(self.kind(short_group, resource)?.as_ref(), namespace, name)
     }
 
-    /// The kind that a built-in resource stores.
+    /// The kind of a resource, by short group and plural name, version `v1`.
     #[must_use]
     pub fn kind(&self, short_group: &str, resource: &str) -> Option<&Arc<Kind>> {
         self.engine.resource(&self.names.group(short_group), "v1", resource)
     }
 }
 
-/// The current time, as objects carry it: whole seconds, UTC.
+/// `at` as RFC 3339 text in whole seconds, the format of timestamps in metadata.
 #[must_use]
 pub fn timestamp(at: OffsetDateTime) -> String {
-    // Formatting a whole second of a year of four digits does not fail.
+    // Formatting cannot fail for a year of four digits.
     at.replace_nanosecond(0).unwrap_or(at).format(&Rfc3339).unwrap_or_default()
 }
 
@@ -102,13 +102,13 @@ pub fn now() -> OffsetDateTime {
     OffsetDateTime::now_utc()
 }
 
-/// Reads a time out of an object; `None` when it is not there or not a time.
+/// Parses an RFC 3339 timestamp of an object; `None` if `text` is not one.
 #[must_use]
 pub fn time_of(text: &str) -> Option<OffsetDateTime> {
     OffsetDateTime::parse(text, &Rfc3339).ok()
 }
 
-/// The status of a failed write about `object`.
+/// A 500 for a kind of Kubernetes that the compiled-in schema lacks; `name` is its kind or resource.
 #[must_use]
 pub fn missing_kind(name: &str) -> ApiError {
     ApiError::internal(format!("kind {name} is not served"))

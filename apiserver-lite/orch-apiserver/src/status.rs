@@ -1,37 +1,37 @@
-//! Failures as clients see them: one [`ApiError`] wraps the API's `Status`, with Kubernetes' codes, reasons and texts.
-//! Every failed request ends here; nothing else makes a status.
+//! API errors: [`ApiError`] wraps a `Status` with Kubernetes' codes, reasons and messages. Every Status of a failed request is
+//! made here.
 
 use proto_api::meta::v1::{Status, StatusCause, StatusDetails};
 use proto_api::status::{GroupResource, Reason};
 
-/// A failed request.
+/// The `Status` of a failed request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ApiError(Box<Status>);
 
-/// What a failure is about: `pods "web-1"`.
+/// The object or resource of a Status: `pods "web-1"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About<'a> {
     /// API group; empty for the core.
     pub group: &'a str,
-    /// Resource in the plural, or the kind where Kubernetes puts the kind.
+    /// Plural resource, or the kind where Kubernetes puts the kind (validation errors).
     pub kind: &'a str,
-    /// Object name; may be empty.
+    /// Object name; empty for collections.
     pub name: &'a str,
 }
 
-/// One wrong field of an invalid object.
+/// One cause of a 422: a field and why it is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldProblem {
     /// Machine-readable reason such as `FieldValueInvalid`.
     pub reason: String,
-    /// Text without the field.
+    /// Message without the field's path.
     pub message: String,
     /// Path such as `spec.ports[0].nodePort`.
     pub field: String,
 }
 
 impl FieldProblem {
-    /// A value that is not allowed.
+    /// `Invalid value`: `field` holds `value`, and `detail` says what is wrong.
     pub fn invalid(field: impl Into<String>, value: impl std::fmt::Display, detail: &str) -> Self {
         Self {
             reason: "FieldValueInvalid".to_owned(),
@@ -40,7 +40,7 @@ impl FieldProblem {
         }
     }
 
-    /// A field that may not be set like this.
+    /// `Forbidden`: `field` may not be set, as `detail` explains.
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self {
             reason: "FieldValueForbidden".to_owned(),
@@ -49,7 +49,7 @@ impl FieldProblem {
         }
     }
 
-    /// A field that must be set.
+    /// `Required value`: `field` is missing; `detail` may be empty.
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
         let message = if detail.is_empty() {
             "Required value".to_owned()
@@ -61,7 +61,7 @@ impl FieldProblem {
 }
 
 impl ApiError {
-    /// A failure of this code and reason that the API has no constructor for.
+    /// A Status with this code and reason, for failures without a constructor of their own.
     pub fn new(code: i32, reason: &str, message: impl Into<String>) -> Self {
         let status = Status {
             code,
@@ -71,18 +71,18 @@ impl ApiError {
         status.into()
     }
 
-    /// 400: the request itself is wrong.
+    /// 400 `BadRequest`.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Status::bad_request(message).into()
     }
 
-    /// 401: nobody, or nobody we believe.
+    /// 401 `Unauthorized`.
     #[must_use]
     pub fn unauthorized() -> Self {
         Status::unauthorized().into()
     }
 
-    /// 401 that says what is wrong with a credential.
+    /// 401 `Unauthorized` with the reason why the credential was refused.
     #[must_use]
     pub fn unauthorized_because(reason: &str) -> Self {
         let mut status = Status::unauthorized();
@@ -96,7 +96,7 @@ impl ApiError {
         Status::forbidden(about.resource(), about.name, why).into()
     }
 
-    /// 403 for what would be created in a namespace that is going.
+    /// 403 for a create in a namespace that is being deleted.
     #[must_use]
     pub fn namespace_terminating(about: About<'_>, why: &str, namespace: &str) -> Self {
         Self::forbidden(about, why).because(StatusCause {
@@ -112,67 +112,67 @@ impl ApiError {
         Status::not_found(about.resource(), about.name).into()
     }
 
-    /// 404 for a path that leads nowhere.
+    /// 404 for a path that no resource or page is served at.
     #[must_use]
     pub fn no_such_resource() -> Self {
         Status::failure(Reason::NotFound, "the server could not find the requested resource").into()
     }
 
-    /// 405.
+    /// 405 `MethodNotAllowed`.
     #[must_use]
     pub fn method_not_allowed() -> Self {
         let text = "the server does not allow this method on the requested resource";
         Status::failure(Reason::MethodNotAllowed, text).into()
     }
 
-    /// 406, naming what is served.
+    /// 406 `NotAcceptable`, listing the served media types.
     #[must_use]
     pub fn not_acceptable(protobuf: &str) -> Self {
         Status::not_acceptable(&["application/json", "application/yaml", protobuf]).into()
     }
 
-    /// 408: the client was too slow.
+    /// 408 `Timeout`: the client did not send its request in time.
     #[must_use]
     pub fn request_timeout(message: &str) -> Self {
         Self::new(408, "Timeout", message)
     }
 
-    /// 409 for a create.
+    /// 409 `AlreadyExists`.
     #[must_use]
     pub fn already_exists(about: About<'_>) -> Self {
         Status::already_exists(about.resource(), about.name).into()
     }
 
-    /// 409 for an update: `Operation cannot be fulfilled on pods "x": why`.
+    /// 409 `Conflict`: `Operation cannot be fulfilled on pods "x": why`.
     #[must_use]
     pub fn conflict(about: About<'_>, why: &str) -> Self {
         Status::conflict(about.resource(), about.name, why).into()
     }
 
-    /// 409: the object changed since the caller read it.
+    /// 409 `Conflict`: the object was modified after the client read it.
     #[must_use]
     pub fn modified(about: About<'_>) -> Self {
         Status::modified(about.resource(), about.name).into()
     }
 
-    /// 410: the revision asked for is gone.
+    /// 410 `Expired`: the requested revision is compacted.
     pub fn expired(message: impl Into<String>) -> Self {
         Status::expired(message).into()
     }
 
-    /// 413.
+    /// 413 `RequestEntityTooLarge`.
     #[must_use]
     pub fn too_large(limit: usize) -> Self {
         Status::request_entity_too_large(limit).into()
     }
 
-    /// 415, naming what is understood.
+    /// 415 `UnsupportedMediaType`, listing the supported media types.
     #[must_use]
     pub fn unsupported_media_type(served: &[&str]) -> Self {
         Status::unsupported_media_type(served).into()
     }
 
-    /// 422: `Pod "x" is invalid: field: problem`; `about.kind` is the kind.
+    /// 422 `Invalid`: `Pod "x" is invalid: field: problem`; `about.kind` is the kind, not the resource.
     #[must_use]
     pub fn invalid(about: About<'_>, problems: &[FieldProblem]) -> Self {
         let causes = problems.iter().map(|problem| StatusCause {
@@ -183,12 +183,12 @@ impl ApiError {
         Status::invalid(about.resource(), about.name, causes.collect()).into()
     }
 
-    /// 429: try again after so many seconds.
+    /// 429 `TooManyRequests` with a `Retry-After` of `seconds`.
     pub fn too_many_requests(message: impl Into<String>, seconds: i32) -> Self {
         Status::too_many_requests(message, seconds).into()
     }
 
-    /// 429 of an eviction that a disruption budget holds back; to be tried again after so many seconds, if not 0.
+    /// 429 of an eviction that a disruption budget forbids, with a `Retry-After` of `retry_secs` if it is not 0.
     pub fn disruption_budget(detail: impl Into<String>, retry_secs: i32) -> Self {
         let text = "Cannot evict pod as it would violate the pod's disruption budget.";
         let reason = "DisruptionBudget".to_owned();
@@ -200,17 +200,17 @@ impl ApiError {
         Self::from(status).because(cause)
     }
 
-    /// 500.
+    /// 500 `InternalError`.
     pub fn internal(message: impl std::fmt::Display) -> Self {
         Status::internal_error(&message.to_string()).into()
     }
 
-    /// 503.
+    /// 503 `ServiceUnavailable`.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Status::service_unavailable(message).into()
     }
 
-    /// 504: the revision asked for has not happened yet.
+    /// 504 `Timeout`: the requested revision is newer than the current one.
     #[must_use]
     pub fn revision_too_large(asked: u64, current: u64) -> Self {
         let text = format!("Too large resource version: {asked}, current: {current}");
@@ -234,13 +234,13 @@ impl ApiError {
         u16::try_from(self.0.code).unwrap_or(500)
     }
 
-    /// The message the client gets.
+    /// The Status that the client receives.
     #[must_use]
     pub fn status(&self) -> &Status {
         &self.0
     }
 
-    /// Seconds after which the client may try again.
+    /// Value of `Retry-After`, if the Status has one.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<i32> {
         self.0.retry_after_secs()
@@ -267,7 +267,7 @@ impl<'a> About<'a> {
     }
 }
 
-/// The status of a request that succeeded and has no object to show. `about` and `uid` name what it was about.
+/// The Status of a successful request without an object in its response. `about` and `uid` become its `details`.
 #[must_use]
 pub fn success(code: u16, about: About<'_>, uid: &str) -> Status {
     let details = StatusDetails {

@@ -1,4 +1,4 @@
-//! TLS: the serving side with optional client certificates, and the client side towards nodes. One crypto provider.
+//! TLS configuration: the listener with optional client certificates, and the client side towards kubelets.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::config::{Config, Credentials};
 use crate::http::{NodeProxy, NodeProxyError};
 use crate::pki::{CertificatePem, Pki};
 
-/// Why TLS cannot be set up.
+/// Error of setting up TLS.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read or is not PEM.
-    #[error("file {path}")]
+    #[error("cannot read PEM file {path}")]
     File {
         /// The file.
         path: PathBuf,
@@ -27,23 +27,23 @@ pub enum TlsError {
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// The library refuses a certificate.
-    #[error("certificate of {what}")]
+    /// rustls refuses a certificate.
+    #[error("cannot use the certificate of {what}")]
     Certificate {
-        /// Whose it is.
+        /// Owner of the certificate.
         what: &'static str,
         /// Why.
         #[source]
         source: rustls::Error,
     },
-    /// The client authority is unusable.
-    #[error("client authority")]
+    /// The CA of client certificates cannot be used.
+    #[error("cannot use the CA of client certificates")]
     Authority(#[source] VerifierBuilderError),
-    /// The client certificate for nodes is unusable.
+    /// The client certificate for kubelets cannot be used.
     #[error(transparent)]
     Nodes(#[from] NodeProxyError),
-    /// Neither a serving certificate nor a directory to make one in.
-    #[error("no serving certificate")]
+    /// No serving certificate is configured, and there is no CA to issue one.
+    #[error("no serving certificate: expected --tls-cert-file, or a generated certificate")]
     NoCertificate,
 }
 
@@ -55,7 +55,7 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The serving side: what accepts connections, and what checks the client certificates shown on them, if any are asked for.
+/// The TLS acceptor of the listener, and the verifier of client certificates if a client CA is configured or generated.
 ///
 /// # Errors
 /// [`TlsError`] naming the file or certificate.
@@ -95,7 +95,7 @@ pub fn acceptor(
     Ok((TlsAcceptor::from(Arc::new(tls)), trust))
 }
 
-/// The client side towards nodes: the certificate given, else the administrator's own.
+/// The client for connections to kubelets: with the configured client certificate, else the administrator's.
 ///
 /// # Errors
 /// [`TlsError`] naming the file or certificate.

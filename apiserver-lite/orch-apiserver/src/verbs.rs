@@ -1,4 +1,5 @@
-//! The verbs of the API, over any kind. Each takes a [`RequestContext`] and gives an [`VerbResponse`]; nothing here knows HTTP.
+//! The verbs of the API, over any kind. Each takes a [`RequestContext`] and returns a [`VerbResponse`]. No HTTP types: requests
+//! arrive parsed (`crate::request`), responses are encoded by `crate::http`.
 
 mod create;
 mod delete;
@@ -38,25 +39,25 @@ pub use update_common::{
 };
 pub use watch::{Bookmarks, LENGTH_MAX, WatchStart, watch, watch_event};
 
-/// One authorized request to a resource.
+/// An authorized request to a resource.
 pub struct RequestContext<'a> {
     /// The server.
     pub server: &'a Server,
-    /// What is asked; the same value that was authorized.
+    /// Verb, resource, namespace and name; the same value that was authorized.
     pub request: &'a RequestInfo,
-    /// Kind under which the resource's objects are stored.
+    /// Kind in the version in which the objects are stored.
     pub kind: Arc<Kind>,
-    /// Kind that the client knows them as: another version, for a few resources.
+    /// Kind in the version that the client requested; differs for a few resources.
     pub requested_version: Arc<Kind>,
-    /// Who asks.
+    /// The authenticated (or impersonated) user.
     pub user: &'a User,
     /// Query parameters.
     pub query: &'a Query,
-    /// What the client wants back.
+    /// The representation that the client accepts.
     pub accepted: Accepted,
 }
 
-/// The outcome of a verb.
+/// The result of a verb.
 pub enum VerbResponse {
     /// A stored object.
     Stored {
@@ -65,27 +66,27 @@ pub enum VerbResponse {
         /// The object.
         record: Arc<StoredObject>,
     },
-    /// An object that is not in the store: a dry run's, or a virtual resource's.
+    /// An object that is not in the store: the result of a dry run, or a virtual resource.
     Object {
         /// HTTP status code.
         code: u16,
         /// The object.
         object: Box<Object>,
     },
-    /// A collection, or a chunk of one.
+    /// A collection, or one page of it.
     List {
         /// Kind of the items.
         kind: Arc<Kind>,
-        /// Revision and continuation.
+        /// Revision, continue token and remaining count.
         meta: ListMeta,
         /// The items.
         items: Vec<Arc<StoredObject>>,
     },
-    /// A stream of changes.
+    /// A stream of watch events.
     Watch(Box<WatchStart>),
-    /// The object is gone; answered with a status that names it.
+    /// The object was removed; the response is a Status that names it.
     Deleted {
-        /// What was deleted.
+        /// The deleted object.
         record: Arc<StoredObject>,
     },
     /// Success without an object.
@@ -95,16 +96,16 @@ pub enum VerbResponse {
     },
 }
 
-/// An answer and what the client should be warned of.
+/// The result of a verb and the warnings for the client.
 pub struct VerbOutput {
-    /// The answer.
+    /// The result.
     pub response: VerbResponse,
     /// Texts for `Warning` headers.
     pub warnings: Vec<String>,
 }
 
 impl VerbOutput {
-    /// The outcome in the version of the kind that the client asked for.
+    /// The output with its objects converted from `stored` to `shown`, the requested version of the kind.
     #[must_use]
     pub fn as_version(mut self, stored: &Arc<Kind>, shown: &Arc<Kind>) -> Self {
         if Arc::ptr_eq(stored, shown) {
@@ -135,38 +136,38 @@ impl From<VerbResponse> for VerbOutput {
 }
 
 impl RequestContext<'_> {
-    /// What statuses say the request is about: the resource.
+    /// Group, resource and name for the `details` of a Status.
     #[must_use]
     pub fn about(&self) -> About<'_> {
         self.request.about()
     }
 
-    /// Key of the object that the request names.
+    /// The store's key of the requested object.
     #[must_use]
     pub fn key(&self) -> String {
         key::object(&self.kind, &self.request.namespace, &self.request.name)
     }
 
-    /// Key prefix of the collection that the request names.
+    /// The store's key prefix of the requested collection.
     #[must_use]
     pub fn prefix(&self) -> String {
         key::prefix(&self.kind, &self.request.namespace)
     }
 
-    /// The current version of the object that the request names.
+    /// The current version of the requested object.
     ///
     /// # Errors
-    /// 404.
+    /// 404 if it does not exist.
     pub fn current(&self) -> Result<Arc<StoredObject>, ApiError> {
         self.server
             .find(&self.kind, &self.request.namespace, &self.request.name)
             .ok_or_else(|| ApiError::not_found(self.about()))
     }
 
-    /// What the request may do besides answering.
+    /// Whether the request is a dry run; also checks `fieldManager`.
     ///
     /// # Errors
-    /// 422 for an unknown `dryRun`, or a `fieldManager` that is none.
+    /// 422 for an unknown `dryRun` or an invalid `fieldManager`.
     pub fn effects(&self) -> Result<Effects, ApiError> {
         options::check_field_manager(self.query)?;
         options::effects(self.query.all("dryRun"))

@@ -1,4 +1,4 @@
-//! Namespaces as containers: nothing is created in one that does not exist or is going, and some never go.
+//! Namespace lifecycle: no object is created in a missing or terminating namespace, and system namespaces are not deleted.
 
 use apiserver_schema::Object;
 
@@ -6,15 +6,15 @@ use crate::server::Server;
 use crate::status::{About, ApiError};
 use crate::verbs::RequestContext;
 
-/// Refuses objects in namespaces that do not exist or are being deleted.
+/// Refuses objects in namespaces that are missing or being deleted.
 pub fn admit_create(call: &RequestContext<'_>, object: &Object) -> Result<(), ApiError> {
     namespace_of(call.server, object).map(drop)
 }
 
-/// The uid of the namespace that a new object lies in; empty for kinds without one.
+/// The uid of the namespace of a new object; empty for cluster-scoped kinds.
 ///
 /// # Errors
-/// 404 without that namespace, 403 when it is being deleted.
+/// 404 if the namespace does not exist, 403 if it is being deleted.
 pub fn namespace_of(server: &Server, object: &Object) -> Result<String, ApiError> {
     if !object.kind.namespaced() {
         return Ok(String::new());
@@ -35,7 +35,7 @@ pub fn namespace_of(server: &Server, object: &Object) -> Result<String, ApiError
     Ok(found.object().uid().to_owned())
 }
 
-/// Refuses to delete the namespaces that the system needs.
+/// Refuses to delete the system's namespaces.
 pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let names = call.server.names;
     let kept = ["default", names.system_namespace(), names.public_namespace()];

@@ -1,5 +1,5 @@
-//! What a kubelet writes is its node's own, as Kubernetes' NodeRestriction has it: itself, its lease and CSINode, statuses and deletions of pods that
-//! are assigned to it, and mirrors of its static pods.
+//! Node restriction, as Kubernetes' NodeRestriction plugin: a kubelet writes only its own Node, Lease and CSINode, the statuses
+//! and deletions of pods assigned to its node, and mirror pods.
 
 use apiserver_schema::Object;
 
@@ -7,7 +7,7 @@ use crate::auth::{MASTERS, NODE_USER_PREFIX, is_node};
 use crate::status::ApiError;
 use crate::verbs::RequestContext;
 
-/// Refuses a kubelet's creation or change of what is not its node's. `old` is the stored version of a change.
+/// Refuses a kubelet's create or update of another node's object. `old` is the stored version of an update.
 pub fn admit(
     call: &RequestContext<'_>,
     object: &Object,
@@ -27,7 +27,7 @@ pub fn admit(
     if is_own { Ok(()) } else { Err(refusal(call)) }
 }
 
-/// Refuses a kubelet's deletion of what is not its node's.
+/// Refuses a kubelet's deletion of another node's object.
 pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let Some(node) = kubelet(call) else { return Ok(()) };
     let stored = call.current()?;
@@ -39,7 +39,7 @@ pub fn admit_delete(call: &RequestContext<'_>) -> Result<(), ApiError> {
     if is_own { Ok(()) } else { Err(refusal(call)) }
 }
 
-/// The name of the node whose kubelet asks; nothing for other users and for administrators.
+/// The node name if the user is a kubelet and not an administrator.
 fn kubelet<'a>(call: &RequestContext<'a>) -> Option<&'a str> {
     let user = call.user;
     (is_node(user) && !user.is_in(MASTERS))
@@ -57,5 +57,5 @@ fn belongs_to_node(object: &Object, node: &str) -> bool {
 }
 
 fn refusal(call: &RequestContext<'_>) -> ApiError {
-    ApiError::forbidden(call.about(), "it does not belong to the node that asks")
+    ApiError::forbidden(call.about(), "the object does not belong to the requesting node")
 }

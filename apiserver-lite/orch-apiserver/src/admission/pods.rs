@@ -1,4 +1,4 @@
-//! Pods: priority, tolerations of short node troubles, privilege.
+//! Admission of pods: privileged containers, priority, default tolerations.
 
 use apiserver_schema::{Map, Object, Value};
 use apiserver_store::Range;
@@ -10,10 +10,10 @@ use crate::registry::pods::CONTAINER_LISTS;
 use crate::status::{ApiError, FieldProblem};
 use crate::verbs::{RequestContext, about_kind};
 
-/// Seconds that a pod stays on a node that is not ready or not reachable.
+/// Seconds for which a pod tolerates a node that is not ready or unreachable, by default.
 const DEFAULT_TOLERATION_SECS: i64 = 300;
 
-/// Completes and checks a new pod.
+/// Checks a new pod for privileged containers and sets its priority and default tolerations.
 pub fn admit_create(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     check_privileged(call, pod)?;
     set_priority(call, pod)?;
@@ -27,7 +27,7 @@ fn add_default_tolerations(names: &Names, pod: &mut Object) {
     }
 }
 
-/// Keeps what admission decided at creation, which an update need not repeat.
+/// Keeps the fields that admission set at creation and that the update leaves out.
 pub fn admit_update(names: &Names, pod: &mut Object, old: &Object) {
     add_default_tolerations(names, pod);
     let Some(before) = old.spec() else { return };
@@ -57,7 +57,7 @@ fn check_privileged(call: &RequestContext<'_>, pod: &Object) -> Result<(), ApiEr
     if problems.is_empty() { Ok(()) } else { Err(ApiError::invalid(about_kind(pod), &problems)) }
 }
 
-/// Fills `priority` and `preemptionPolicy` from the class that the pod names, or from the default class.
+/// Sets `priority` and `preemptionPolicy` from the pod's PriorityClass, or from the global default.
 fn set_priority(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let name = pod.str_at(&["spec", "priorityClassName"]).to_owned();
     let class = if name.is_empty() { default_class(call) } else { class(call, &name)? };
@@ -116,7 +116,7 @@ fn read_class(class: &Object) -> Class {
     (class.fields.int("value").unwrap_or(0), policy.to_owned(), class.name().to_owned())
 }
 
-/// Adds a toleration of the taint `key` for a while, unless the pod says itself how long it tolerates it.
+/// Adds a limited toleration of the taint `key`, unless the pod has one.
 fn tolerate(spec: &mut Map, key: &str) {
     let covers = |toleration: &Map| {
         matches!(toleration.str("key"), "") && toleration.str("operator") == "Exists"

@@ -1,14 +1,14 @@
-//! What a pod's runtime class brings along: the resources that its sandbox takes itself, and the nodes that have it.
+//! Admission of a pod's RuntimeClass: overhead, node selector and tolerations.
 
 use apiserver_schema::{Map, Object, Value};
 
 use crate::status::{About, ApiError};
 use crate::verbs::RequestContext;
 
-/// Fills a new pod's overhead, node selector and tolerations from the class that it names.
+/// Sets overhead, node selector and tolerations of a new pod from its RuntimeClass.
 ///
 /// # Errors
-/// 403 when there is no such class, or the pod says otherwise than its class.
+/// 403 when the class does not exist, or the pod contradicts it.
 pub fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let name = pod.str_at(&["spec", "runtimeClassName"]).to_owned();
     let class = match name.as_str() {
@@ -52,7 +52,7 @@ fn fill(class: Option<&Map>, spec: &mut Map) -> Result<(), String> {
     Ok(())
 }
 
-/// The nodes are those that both pod and class select.
+/// Merges the node selectors of class and pod.
 fn select(scheduling: &Map, spec: &mut Map) -> Result<(), String> {
     let Some(wanted) = scheduling.map("nodeSelector").filter(|wanted| !wanted.is_empty()) else {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Service accounts of pods: every pod has one, it exists, and its token is mounted into each container
-//! (the five steps of "Service account automation" of the specification).
+//! Service accounts of pods: sets the account of a new pod, checks that it exists, and mounts its token into each container, as
+//! Kubernetes' ServiceAccount plugin.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use tokio::time::Instant;
 use crate::status::{About, ApiError};
 use crate::verbs::{RequestContext, random_suffix};
 
-/// How long a pod waits for the account `default`, which a controller makes soon after the namespace.
+/// How long a create waits for the service account `default`, which a controller makes after the namespace.
 const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_secs(2);
-/// Life of mounted tokens, in seconds: an hour, and a little more so that these are told from others in a log.
+/// Lifetime of mounted tokens in seconds, the value that Kubernetes uses.
 const TOKEN_SECS: i64 = 3607;
 /// Mode of the files of the token volume.
 const FILE_MODE: i64 = 0o644;
 
-/// Gives a new pod its account, token volume and pull secrets.
+/// Sets service account, token volume and image pull secrets of a new pod.
 ///
 /// # Errors
-/// 403 when the account does not exist.
+/// 403 when the service account does not exist.
 pub async fn admit(call: &RequestContext<'_>, pod: &mut Object) -> Result<(), ApiError> {
     let names = call.server.names;
     if !pod.str_at(&["metadata", "annotations", &names.label("config.mirror")]).is_empty() {
-        // Mirror pods show what a node runs by itself: they have no identity in the cluster.
+        // Mirror pods represent static pods, which have no identity in the cluster.
         return Ok(());
     }
     let spec = pod.fields.map_or_insert("spec");
@@ -53,7 +53,7 @@ fn automount(of: Option<&Map>) -> Option<bool> {
     of?.get("automountServiceAccountToken")?.as_bool()
 }
 
-/// The account's fields. Waits a moment for `default`.
+/// The fields of the service account. Waits up to [`DEFAULT_ACCOUNT_WAIT`] for `default`.
 async fn account(call: &RequestContext<'_>, pod: &Object, name: &str) -> Result<Map, ApiError> {
     let until = Instant::now() + DEFAULT_ACCOUNT_WAIT;
     let store = &call.server.store;
@@ -73,7 +73,7 @@ async fn account(call: &RequestContext<'_>, pod: &Object, name: &str) -> Result<
     }
 }
 
-/// Adds the token volume and mounts it where the container has nothing mounted at that path.
+/// Adds the token volume and mounts it in containers that mount nothing at `dir`.
 fn mount_token(spec: &mut Map, prefix: &str, dir: &str, root_ca: &str) {
     let existing =
         spec.maps("volumes").map(|volume| volume.str("name")).find(|name| name.starts_with(prefix));

@@ -1,5 +1,4 @@
-//! Claims and volumes: they are kept as long as they are used, a claim without a class gets the default one, and a
-//! claim asks for more only where its class allows it.
+//! Persistent volumes and claims: protection finalizers, the default StorageClass, and expansion only where the class allows it.
 
 use apiserver_schema::{Map, Object};
 use apiserver_store::Range;
@@ -10,7 +9,7 @@ use crate::key;
 use crate::status::{About, ApiError};
 use crate::verbs::RequestContext;
 
-/// Completes a new claim or volume.
+/// Adds the protection finalizer to a new claim or volume, and the default class to a claim without one.
 pub fn admit_create(call: &RequestContext<'_>, object: &mut Object) {
     let names = call.server.names;
     match (object.kind.short_group, object.kind.kind) {
@@ -23,7 +22,7 @@ pub fn admit_create(call: &RequestContext<'_>, object: &mut Object) {
     }
 }
 
-/// Refuses a claim that grows, unless it is bound and its class allows it.
+/// Refuses the expansion of a claim unless it is bound and its StorageClass allows it.
 pub fn admit_update(
     call: &RequestContext<'_>,
     claim: &Object,
@@ -63,7 +62,7 @@ fn add_finalizer(object: &mut Object, finalizer: &str) {
     metadata.insert("finalizers", finalizers);
 }
 
-/// The class that a claim asks for, by field or by the older annotation; none when it leaves the choice open.
+/// The StorageClass of a claim, by field or by the older annotation; `None` if it names none.
 fn class_of(names: &Names, claim: &Object) -> Option<String> {
     let annotated = claim.annotations().remove(&names.sub_label("volume.beta", "storage-class"));
     let said = claim.spec().and_then(|spec| spec.get("storageClassName")?.as_str());
@@ -79,7 +78,7 @@ fn set_default_class(call: &RequestContext<'_>, claim: &mut Object) {
     }
 }
 
-/// The name of the default class: of several the newest, of these the first by name.
+/// The name of the default StorageClass: the newest, then the first by name.
 fn default_class(call: &RequestContext<'_>) -> Option<String> {
     let names = call.server.names;
     let kind = call.server.kind("storage", "storageclasses")?;
@@ -94,7 +93,7 @@ fn default_class(call: &RequestContext<'_>) -> Option<String> {
         annotations.is_some_and(says)
     };
     let classes = page.entries.iter().map(|entry| entry.record.object()).filter(is_default);
-    // RFC 3339 in UTC: later times are greater texts.
+    // RFC 3339 timestamps in UTC compare as text.
     let newest = classes.max_by(|a, b| {
         let made = |class: &Object| class.meta_str("creationTimestamp").to_owned();
         made(a).cmp(&made(b)).then_with(|| b.name().cmp(a.name()))

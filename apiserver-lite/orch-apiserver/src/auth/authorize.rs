@@ -1,19 +1,19 @@
-//! The seam of authorization: modules are asked in order, the first that decides ends it, no decision is a denial.
+//! Authorization: modules are consulted in order, the first one with an opinion decides, no opinion is a denial.
 
 use super::user::{MASTERS, User};
 
-/// What is to be decided.
+/// The attributes of a request to be authorized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes<'a> {
-    /// Who asks.
+    /// The user.
     pub user: &'a User,
-    /// Verb of the API for resources, lower-case HTTP method for everything else.
+    /// API verb for resources, lower-case HTTP method for other paths.
     pub verb: &'a str,
-    /// What it is about.
+    /// The resource or path.
     pub subject: Subject<'a>,
 }
 
-/// What a request is about, as the router parsed it.
+/// The resource or path of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject<'a> {
     /// A resource.
@@ -35,42 +35,42 @@ pub enum Subject<'a> {
     Path(&'a str),
 }
 
-/// The answer of one module, or of all of them.
+/// The decision of one module, or of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Yes.
+    /// Allowed.
     Allow,
-    /// No, whatever the next module says.
+    /// Denied; further modules are not consulted.
     Deny,
-    /// Ask the next module.
+    /// The next module decides.
     NoOpinion,
 }
 
-/// A decision and why.
+/// A decision with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authorization {
     /// The decision.
     pub decision: Decision,
-    /// For people; may be empty.
+    /// Reason for the message of a denial; may be empty.
     pub reason: String,
 }
 
-/// A module that decides who may do what, from memory.
+/// An authorization module. It decides from memory.
 pub trait Authorizer: Send + Sync {
-    /// Decides.
+    /// The decision for a request with these attributes.
     fn authorize(&self, attributes: &Attributes<'_>) -> Authorization;
 }
 
-/// Modules in order.
+/// Modules, consulted in order.
 pub struct Chain(pub Vec<Box<dyn Authorizer>>);
 
-/// Allows everything.
+/// Allows every request.
 pub struct AlwaysAllow;
 
-/// Denies everything; for tests.
+/// Has no opinion on any request, with a reason as kube-apiserver's `AlwaysDeny` gives it.
 pub struct AlwaysDeny;
 
-/// Allows the administrators' group everything, so that a wrong policy cannot lock everybody out.
+/// Allows `system:masters` everything, before the configured modules.
 pub struct Masters;
 
 impl Authorization {
@@ -108,7 +108,7 @@ impl Authorizer for Masters {
 }
 
 impl Attributes<'_> {
-    /// The text of a denial, in Kubernetes' words.
+    /// The message of a denial, in Kubernetes' words.
     #[must_use]
     pub fn denial(&self, reason: &str) -> String {
         let user = &self.user.name;

@@ -1,5 +1,5 @@
-//! Tokens with which a machine that has no identity yet asks for one: `<id>.<secret>`, kept in Secrets of the system's namespace.
-//! One lives as long as its Secret and not beyond its `expiration`.
+//! Bootstrap tokens, with which a node requests its first certificate: `<id>.<secret>`, stored in Secrets of the system
+//! namespace. A token is valid as long as its Secret exists, until its `expiration`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,10 +12,10 @@ use crate::server::{Server, now};
 
 const ID_LEN: usize = 6;
 const SECRET_LEN: usize = 16;
-/// Everybody who shows such a token, and what further groups begin with.
+/// Group of all bootstrap tokens, and prefix of their further groups.
 const GROUP: &str = "system:bootstrappers";
 
-/// The user that a token belongs to, if it is one that valid now.
+/// The user of a bootstrap token, if it is valid now.
 pub fn user_of(server: &Server, token: &str) -> Option<User> {
     let (id, secret) = parts(token)?;
     let namespace = server.names.system_namespace();
@@ -24,7 +24,7 @@ pub fn user_of(server: &Server, token: &str) -> Option<User> {
     found.user(id, secret, now().unix_timestamp())
 }
 
-/// Identity and secret of a token; tokens of other kinds have another form.
+/// Id and secret of a token; `None` for tokens of another form.
 fn parts(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     let plain = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -32,7 +32,7 @@ fn parts(token: &str) -> Option<(&str, &str)> {
     fits.then_some((id, secret))
 }
 
-/// What a Secret says of a token.
+/// The content of a bootstrap token Secret.
 #[derive(Debug, Default)]
 struct TokenSecret {
     type_matches: bool,
@@ -75,7 +75,7 @@ impl TokenSecret {
         }
         let extra = self.groups.split(',').map(str::trim).filter(|group| !group.is_empty());
         let extra: Vec<String> = extra.map(str::to_owned).collect();
-        // One name that is none makes the whole Secret suspect.
+        // One invalid group invalidates the token.
         if !extra.iter().all(|group| is_group(group)) {
             return None;
         }
@@ -107,7 +107,7 @@ fn is_group(group: &str) -> bool {
         && name.bytes().last().is_some_and(letter)
 }
 
-/// Compares without telling by its duration where two texts differ.
+/// Compares in constant time for texts of equal length.
 fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }

@@ -1,39 +1,39 @@
-//! Client certificates: common name is the user, each organization a group.
+//! Client certificates: the common name is the user, each organization a group.
 
 use time::OffsetDateTime;
 use x509_parser::prelude::parse_x509_certificate;
 
 use super::user::User;
 
-/// What a client certificate that was shown on a connection proves.
+/// A client certificate that was presented on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientCertificate {
-    /// A user, until the certificate expires.
+    /// It authenticates a user until it expires.
     User {
-        /// Who.
+        /// The user.
         user: User,
-        /// Second since 1970 after which it proves nothing.
+        /// Unix time of its expiry in seconds.
         not_after: i64,
     },
-    /// Nothing, and why.
+    /// It authenticates nobody, for this reason.
     Invalid(String),
 }
 
 impl ClientCertificate {
-    /// Reads the user out of a certificate that has been verified against the client authorities.
+    /// Reads the user from a certificate that was verified against the client CA.
     #[must_use]
     pub fn read(der: &[u8]) -> Self {
         match read(der) {
             Some((user, not_after)) => Self::User { user, not_after },
-            // Such a certificate names no user.
+            // A certificate without a common name authenticates no user.
             None => Self::Invalid("the certificate's subject has no common name".to_owned()),
         }
     }
 
-    /// The user at `now`: a connection may last longer than a certificate.
+    /// The user at the time `now`, because a connection may outlive the certificate.
     ///
     /// # Errors
-    /// Why the certificate is not valid.
+    /// Why the certificate is invalid.
     pub fn user(&self, now: OffsetDateTime) -> Result<&User, &str> {
         match self {
             Self::User { not_after, .. } if *not_after < now.unix_timestamp() => {

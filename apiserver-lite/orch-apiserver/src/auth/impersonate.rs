@@ -1,4 +1,4 @@
-//! Impersonation: a request made in the name of somebody else, if its requester may.
+//! Impersonation: a request as another user, if its requester is authorized to impersonate it.
 
 use http::HeaderMap;
 
@@ -12,10 +12,10 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The user in whose name the request is made: its requester, unless headers name another.
+/// The effective user of a request: the one in the impersonation headers, else `requester`.
 ///
 /// # Errors
-/// 403 when the requester may not be somebody that the headers name, 400 when they name attributes but no user.
+/// 403 when the requester may not impersonate the user, a group, uid or extra; 400 when the headers name those without a user.
 pub fn effective(
     authorizer: &dyn Authorizer,
     requester: User,
@@ -62,10 +62,10 @@ pub fn effective(
     Ok(with_default_groups(wanted))
 }
 
-/// Group, resource, subresource, namespace and name of one permission.
+/// Group, resource, subresource, namespace and name of an impersonation check.
 type Permission = (String, &'static str, String, String, String);
 
-/// Everything that the requester must be allowed to impersonate.
+/// The checks that the requester must pass to impersonate `wanted`.
 fn required_permissions(wanted: &User, auth_group: &str) -> Vec<Permission> {
     let none = String::new;
     let mut all: Vec<Permission> = Vec::new();
@@ -92,7 +92,7 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
     user.strip_prefix("system:serviceaccount:")?.split_once(':')
 }
 
-/// Adds the groups that follow from who the user is.
+/// Adds the groups that follow from the user's name.
 fn with_default_groups(mut user: User) -> User {
     if let (Some((namespace, name)), true) = (service_account(&user.name), user.groups.is_empty()) {
         user.groups = User::service_account(namespace, name).groups;

@@ -1,18 +1,18 @@
-//! What is refused before the configured modules are asked: requests without credentials get public paths only, and a
-//! node's credentials do not lead into other nodes' pods.
+//! Denials before the configured authorization modules: the anonymous user gets public paths only, and kubelets get what
+//! Kubernetes' Node authorizer allows them.
 
 use super::authorize::{Attributes, Authorization, Authorizer, Decision, Subject};
 use super::user::{UNAUTHENTICATED, User};
 
-/// Denies the anonymous user everything but [`is_public`] paths, as Kubernetes' default roles do
-/// (`system:public-info-viewer`). A user without a name and groups counts as anonymous.
+/// Denies the anonymous user everything but [`is_public`] paths, as the role `system:public-info-viewer` in Kubernetes. A user
+/// without name and groups is anonymous.
 pub struct AnonymousLimit;
 
-/// Denies nodes what Kubernetes' Node authorizer and its role `system:node` do not give: streams and proxies into pods, services and nodes,
-/// impersonation, and every write but a kubelet's own. Which objects those are is checked by admission (`admission/nodes.rs`).
+/// Denies kubelets what Kubernetes' Node authorizer and role `system:node` do not allow: streams and proxies into pods,
+/// Services and nodes, impersonation, and writes other than a kubelet's. `admission/nodes.rs` checks which objects they write.
 pub struct NodeLimit;
 
-/// Paths that need no credentials where anonymous requests are served.
+/// Paths that the anonymous user may read.
 fn is_public(path: &str) -> bool {
     crate::discovery::is_health(path) || path.trim_matches('/') == "version"
 }
@@ -23,7 +23,7 @@ fn is_anonymous(user: &User) -> bool {
         || (user.name.is_empty() && user.groups.is_empty())
 }
 
-/// Users of kubelets have this name, and the node's behind it.
+/// Prefix of kubelets' user names; the node's name follows.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 
 /// Whether the user is a kubelet.
@@ -58,14 +58,14 @@ impl Authorizer for NodeLimit {
                 Subject::Path(_) => false,
             };
         if denied {
-            let reason = "a node may not do this".to_owned();
+            let reason = "kubelets may not use this resource".to_owned();
             return Authorization { decision: Decision::Deny, reason };
         }
         Authorization { decision: Decision::NoOpinion, reason: String::new() }
     }
 }
 
-/// Whether a kubelet writes such a thing. An object with a name in the path has to be the node's own.
+/// Whether a kubelet may make this write. An object named in the path has to be the node's own.
 fn is_kubelet_write(
     attributes: &Attributes<'_>,
     group: &str,
@@ -75,7 +75,7 @@ fn is_kubelet_write(
 ) -> bool {
     let node = attributes.user.name.strip_prefix(NODE_USER_PREFIX);
     let verb = attributes.verb;
-    // Without the domain, which differs by naming profile.
+    // The domain differs by naming profile.
     let group = group.split('.').next().unwrap_or_default();
     match (group, resource, subresource) {
         ("", "nodes", "" | "status")
@@ -87,7 +87,7 @@ fn is_kubelet_write(
         ("", "pods", "") => matches!(verb, "create" | "delete"),
         ("", "pods" | "persistentvolumeclaims", "status") => true,
         ("certificates", "certificatesigningrequests", "") => matches!(verb, "create" | "delete"),
-        // What the approver asks about a node that renews its certificate.
+        // The approver's check for a kubelet that renews its certificate.
         ("certificates", "certificatesigningrequests", "selfnodeclient") => verb == "create",
         ("", "serviceaccounts", "token") | ("authentication" | "authorization", _, "") => {
             verb == "create"
@@ -96,7 +96,7 @@ fn is_kubelet_write(
     }
 }
 
-/// Also for a wildcard, with which a review asks for all of them.
+/// Whether the subresource leads into a node or its workloads; also for the wildcards of access reviews.
 fn leads_into_nodes(resource: &str, subresource: &str) -> bool {
     match (resource, subresource) {
         ("nodes", "" | "status") => false,

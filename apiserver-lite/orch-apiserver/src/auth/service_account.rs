@@ -1,5 +1,5 @@
-//! Service account tokens: bound to an account and optionally to a pod or secret, signed by this server, believed only
-//! while what they are bound to exists.
+//! Service account tokens: bound to a service account and optionally to a pod or Secret, signed by this server, valid only while
+//! the objects they are bound to exist.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use crate::server::{Server, now};
 use apiserver_token::{KeyError, LegacyToken, PublicKey, SigningKey, jwt};
 use proto_api::names::Names;
 
-/// Seconds that another machine's clock may be off.
+/// Tolerated clock difference in seconds.
 const CLOCK_SKEW_SECS: i64 = 10;
-/// Lives that can be asked for, in seconds.
+/// Range of token lifetimes in seconds that a TokenRequest may ask for.
 pub const TOKEN_LIFETIME_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
 
-/// Makes and believes tokens.
+/// Issues and verifies tokens.
 pub struct TokenIssuer {
     key: SigningKey,
     keys: Vec<PublicKey>,
@@ -28,60 +28,60 @@ pub struct TokenIssuer {
     audiences: Vec<String>,
     lookup: TokenLookup,
     lifetime_max: Option<Duration>,
-    /// The label domain names the claim that holds what a token is bound to.
+    /// The label domain is the name of the claim with the bound objects.
     names: &'static Names,
 }
 
-/// A token to be made.
+/// A token to be issued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRequest<'a> {
-    /// Namespace of the account.
+    /// Namespace of the service account.
     pub namespace: &'a str,
-    /// Name of the account.
+    /// Name of the service account.
     pub account: &'a str,
-    /// Uid of the account.
+    /// Uid of the service account.
     pub account_uid: &'a str,
-    /// What else it is bound to.
+    /// The pod or Secret that the token is bound to.
     pub bound: Option<BoundObject>,
-    /// Who it is meant for; this server when empty.
+    /// Audiences; this server's when empty.
     pub audiences: Vec<String>,
-    /// Life in seconds.
+    /// Lifetime in seconds.
     pub lifetime_secs: i64,
 }
 
-/// The object that a token is bound to besides its account.
+/// The object that a token is bound to besides its service account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundObject {
     /// `pod` or `secret`.
     pub kind: &'static str,
-    /// Name in the account's namespace.
+    /// Name in the namespace of the service account.
     pub name: String,
     /// Uid.
     pub uid: String,
 }
 
-/// Why a token is not believed. For the log; a client only learns that it was not.
+/// Why a token is invalid. Logged; the client only gets a 401.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// It is no token of ours.
+    /// Its form or signature is invalid.
     #[error(transparent)]
     Jwt(#[from] jwt::JwtError),
-    /// It says that somebody else made it.
+    /// Its issuer is not one of this server's.
     #[error("issuer {0:?} is unknown")]
     Issuer(String),
-    /// It is too old or too new.
-    #[error("it is not valid at this time")]
+    /// It has expired or is not valid yet.
+    #[error("the token has expired or is not valid yet")]
     Time,
-    /// It is meant for others.
-    #[error("it is not meant for this audience")]
+    /// It has none of the expected audiences.
+    #[error("the token has none of the expected audiences")]
     Audience,
-    /// A claim is missing or damaged.
-    #[error("claim {0} is missing")]
+    /// A claim is missing or has another type.
+    #[error("claim {0} is missing or has the wrong type")]
     Claim(&'static str),
-    /// What it is bound to is gone or was replaced.
-    #[error("{kind} {name:?} is gone")]
+    /// An object it is bound to was deleted or recreated.
+    #[error("bound {kind} {name:?} does not exist or has another uid")]
     Gone {
-        /// Sort of object.
+        /// Kind of the object.
         kind: &'static str,
         /// Its name.
         name: String,
@@ -89,7 +89,7 @@ pub enum TokenError {
 }
 
 impl TokenIssuer {
-    /// An issuer that signs with `key` and believes `keys` and its own.
+    /// An issuer that signs with `key` and verifies with `keys` and the public half of `key`.
     #[must_use]
     pub fn new(
         key: SigningKey,
@@ -119,19 +119,19 @@ impl TokenIssuer {
         &self.audiences
     }
 
-    /// Who signs.
+    /// The issuer of new tokens.
     #[must_use]
     pub fn issuer(&self) -> &str {
         self.issuers.first().map(String::as_str).unwrap_or_default()
     }
 
-    /// Public keys, for the key set that others verify with.
+    /// Public keys, for the published key set.
     #[must_use]
     pub fn keys(&self) -> &[PublicKey] {
         &self.keys
     }
 
-    /// The life that a request for `secs` gets.
+    /// The lifetime granted to a request for `secs`, bounded by `--service-account-max-token-expiration`.
     #[must_use]
     pub fn lifetime_secs(&self, secs: i64) -> i64 {
         let max = self
@@ -141,10 +141,10 @@ impl TokenIssuer {
         max.map_or(secs, |max| secs.min(max.max(*TOKEN_LIFETIME_SECS.start())))
     }
 
-    /// Makes a token. `issued_secs` is the time in seconds since 1970.
+    /// Issues a token. `issued_secs` is the Unix time in seconds.
     ///
     /// # Errors
-    /// The key cannot sign.
+    /// Signing failed.
     pub fn issue(&self, request: &TokenRequest<'_>, issued_secs: i64) -> Result<String, KeyError> {
         let audiences =
             if request.audiences.is_empty() { &self.audiences } else { &request.audiences };
@@ -172,10 +172,10 @@ impl TokenIssuer {
         jwt::sign(&claims, &self.key)
     }
 
-    /// The user of a token, and those of `audiences` that it is meant for.
+    /// Verifies a token and returns its user and those of `audiences` that the token is meant for.
     ///
     /// # Errors
-    /// `TokenError` says why not.
+    /// [`TokenError`] with the reason.
     pub fn authenticate(
         &self,
         server: &Server,
@@ -216,7 +216,7 @@ impl TokenIssuer {
         Ok((user, meant))
     }
 
-    /// A token that lies in a secret: it has no audience of its own and no end but that of the secret.
+    /// Verifies a legacy token, which is stored in a Secret, has no audience, and is valid as long as the Secret exists.
     fn authenticate_legacy(
         &self,
         server: &Server,

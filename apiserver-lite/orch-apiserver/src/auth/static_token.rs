@@ -1,4 +1,4 @@
-//! The static token file: CSV of token, user name, user uid, optional quoted list of groups.
+//! The static token file: CSV with token, user name, user uid and optionally a quoted list of groups.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use ring::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 
 use super::user::User;
 
-/// A line of the token file that cannot be read.
+/// An invalid line of the token file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token file line {line}: {problem}")]
 pub struct TokenFileError {
     /// Line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// What is wrong with the line.
     pub problem: &'static str,
 }
 
-/// Users by the SHA-256 of their token: how long a look-up takes says nothing about a token. Tokens never expire; a changed
-/// file needs a restart.
+/// Users by the SHA-256 of their token, so that the time of a lookup reveals nothing about tokens. Tokens do not expire; a
+/// changed file needs a restart.
 #[derive(Clone, Debug, Default)]
 pub struct StaticTokens(BTreeMap<[u8; SHA256_OUTPUT_LEN], User>);
 
@@ -28,7 +28,7 @@ fn key(token: &str) -> [u8; SHA256_OUTPUT_LEN] {
 }
 
 impl StaticTokens {
-    /// Parses the file's text. Empty lines are skipped.
+    /// Parses the content of a token file; empty lines are skipped.
     ///
     /// # Errors
     /// [`TokenFileError`] for the first line with fewer than three columns, an empty token or an unclosed quote.
@@ -41,7 +41,7 @@ impl StaticTokens {
             let fail = |problem| TokenFileError { line: index + 1, problem };
             let columns = columns(line).ok_or_else(|| fail("a quote is not closed"))?;
             let [token, name, uid, rest @ ..] = columns.as_slice() else {
-                return Err(fail("needs at least token, user name and user uid"));
+                return Err(fail("expected at least token, user name and user uid"));
             };
             if token.is_empty() {
                 return Err(fail("the token is empty"));
@@ -63,7 +63,7 @@ impl StaticTokens {
         Ok(Self(users))
     }
 
-    /// The user that `token` belongs to.
+    /// The user of `token`.
     #[must_use]
     pub fn user_of(&self, token: &str) -> Option<&User> {
         self.0.get(&key(token))

@@ -1,4 +1,4 @@
-//! Who makes a request.
+//! The user of a request.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ pub struct User {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
-/// Group of everyone who authenticated.
+/// Group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
-/// Group of everyone who did not.
+/// Group of the anonymous user.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Group that bypasses authorization.
+/// Group of administrators, which bypasses authorization.
 pub const MASTERS: &str = "system:masters";
 
 impl User {
@@ -33,7 +33,7 @@ impl User {
         }
     }
 
-    /// The server itself, for its own writes.
+    /// The user of the API server's own writes.
     #[must_use]
     pub fn server() -> Self {
         Self {
@@ -43,7 +43,7 @@ impl User {
         }
     }
 
-    /// Adds the group of authenticated users, once.
+    /// The user with the group of authenticated users.
     #[must_use]
     pub fn authenticated(mut self) -> Self {
         if !self.groups.iter().any(|group| group == AUTHENTICATED) {

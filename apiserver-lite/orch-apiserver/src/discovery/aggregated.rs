@@ -1,4 +1,4 @@
-//! Aggregated discovery: everything that is served in one document, for clients that ask for it by media type.
+//! Aggregated discovery: all served resources in one document, for clients that request it by media type.
 
 use std::cmp::Reverse;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::version_priority;
 
-/// The version of the aggregated form that the client prefers, if it asks for one before plain JSON.
+/// The version of aggregated discovery that the client prefers over plain JSON, if any.
 #[must_use]
 pub fn requested_version(headers: &HeaderMap, names: &Names) -> Option<&'static str> {
     let group = format!("g={}", names.group("apidiscovery"));
@@ -32,7 +32,7 @@ pub fn requested_version(headers: &HeaderMap, names: &Names) -> Option<&'static 
     None
 }
 
-/// Media type of the document.
+/// Media type of a document of this version.
 #[must_use]
 pub fn media_type(names: &Names, version: &str) -> String {
     format!(
@@ -41,7 +41,7 @@ pub fn media_type(names: &Names, version: &str) -> String {
     )
 }
 
-/// All groups but the core one, or the core one alone.
+/// The document of the core group (`core`) or of all other groups.
 #[must_use]
 pub fn document(names: &Names, version: &str, core: bool) -> Value {
     let mut groups: Vec<&str> = Vec::new();

@@ -1,4 +1,4 @@
-//! Bodies: bounded reading of requests, the one type of response bodies.
+//! Bodies: bounded reading of request bodies, and the type of response bodies.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,20 +13,20 @@ use hyper::body::Incoming;
 use crate::request::BODY_LEN_MAX;
 use crate::status::ApiError;
 
-/// Longest wait for the rest of a request body.
+/// Longest time for reading a request body.
 const BODY_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Of a body that is too large, this much more is read and thrown away: most clients look at the answer only when they have
-/// sent everything, and take a connection that is closed before for a failure of the network.
+/// Bytes of a too large body that are read and discarded. Most clients read the response only after sending the whole body,
+/// and report a connection closed before that as a network failure.
 const DISCARDED_LEN_MAX: usize = 32 << 20;
-/// Longest wait for that.
+/// Longest time for discarding.
 const DISCARD_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Chunks of streamed responses are gathered up to about this size before they go to the TLS layer.
+/// Size up to which parts of a response are merged into one frame for TLS.
 const CHUNK_LEN: usize = 64 << 10;
 
-/// Errors of response bodies; they end the connection.
+/// Error of a response body; it ends the connection.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A body that holds `kept` until it is gone.
+/// A body that drops `kept` when it is dropped itself.
 #[must_use]
 pub fn hold_until_end<T: Send + Unpin + 'static>(body: ResponseBody, kept: T) -> ResponseBody {
     HoldingBody { body, _kept: kept }.boxed_unsync()
@@ -57,26 +57,26 @@ impl<T: Unpin> Body for HoldingBody<T> {
     }
 }
 
-/// What every response carries.
+/// The body type of all responses.
 pub type ResponseBody = UnsyncBoxBody<Bytes, BoxError>;
 
-/// A body of known bytes.
+/// A complete body.
 #[must_use]
 pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
 
-/// A body that is the concatenation of shared parts, which are copied only in chunks on their way out.
+/// A body of shared parts; they are copied into chunks of [`CHUNK_LEN`] only while sending.
 #[must_use]
 pub fn parts(parts: Vec<Bytes>) -> ResponseBody {
     let left = parts.iter().map(|part| part.len() as u64).sum();
     PartsBody { parts: parts.into_iter(), left }.boxed_unsync()
 }
 
-/// Reads a request's body whole.
+/// Reads a complete request body.
 ///
 /// # Errors
-/// 413 above `BODY_LEN_MAX`, 400 when the client breaks off, 408 when it takes too long.
+/// 413 above `BODY_LEN_MAX`, 400 when the client aborts it, 408 after [`BODY_WAIT_MAX`].
 pub async fn read(body: Incoming) -> Result<Bytes, ApiError> {
     match tokio::time::timeout(BODY_WAIT_MAX, collect_bounded(body)).await {
         Ok(Ok(bytes)) => Ok(bytes),
@@ -91,15 +91,15 @@ pub async fn read(body: Incoming) -> Result<Bytes, ApiError> {
     }
 }
 
-/// Why a body was not read whole.
+/// Why a body was not read completely.
 enum BodyReadError {
-    /// It broke off.
+    /// The client aborted it.
     Aborted,
-    /// There is more of it than may be.
+    /// It exceeds `BODY_LEN_MAX`; holds the unread rest.
     TooLarge(Box<Incoming>),
 }
 
-/// Reads on, so that the client gets to read the answer.
+/// Reads and discards the rest of a body, so that the client reads the response.
 async fn discard(mut body: Incoming) {
     let mut left = DISCARDED_LEN_MAX;
     if body.size_hint().lower() > left as u64 {
@@ -124,7 +124,7 @@ async fn collect_bounded(mut body: Incoming) -> Result<Bytes, BodyReadError> {
         if all.len() + only.as_ref().map_or(0, Bytes::len) + data.len() > BODY_LEN_MAX {
             return Err(BodyReadError::TooLarge(Box::new(body)));
         }
-        // Most bodies come in one frame, which is kept without a copy.
+        // Most bodies are one frame, which is used without a copy.
         match only.take() {
             None if all.is_empty() => only = Some(data),
             first => {

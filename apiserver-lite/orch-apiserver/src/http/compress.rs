@@ -1,4 +1,4 @@
-//! Compression of large answers for clients that ask for it.
+//! gzip compression of large responses.
 
 use std::io::Write as _;
 
@@ -14,7 +14,7 @@ use super::body::{self, ResponseBody};
 /// Responses shorter than this are not compressed, as in kube-apiserver.
 const LEN_MIN: usize = 128 << 10;
 
-/// Whether the client takes gzip.
+/// Whether the client accepts gzip.
 #[must_use]
 pub fn is_accepted(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
@@ -24,7 +24,7 @@ pub fn is_accepted(headers: &HeaderMap) -> bool {
     })
 }
 
-/// A response of `parts`, compressed if they are many. Compressing happens beside the threads that serve.
+/// A response of `parts`, compressed on a blocking thread if it is large and `accepted`.
 pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBody> {
     let len: usize = parts.iter().map(Bytes::len).sum();
     if !accepted || len < LEN_MIN {
@@ -38,7 +38,7 @@ pub async fn response(parts: Vec<Bytes>, accepted: bool) -> Response<ResponseBod
             response.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
             response
         }
-        // Writing to memory does not fail; if the runtime is going down, the plain form is as good.
+        // Writing to memory does not fail; the task fails only while the runtime shuts down.
         _ => Response::new(body::parts(parts)),
     }
 }

@@ -1,4 +1,4 @@
-//! From an authorized resource request to the verb that serves it. What a resource's table row does not list is a 404 or 405.
+//! Dispatches an authorized resource request to its verb. What the resource's row in the schema does not list is a 404 or 405.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::server::Server;
 use crate::status::ApiError;
 use crate::verbs::{self, DeleteOptions, RequestContext, VerbOutput};
 
-/// Subresources that are passed on to a node or a workload.
+/// Whether the request is proxied to a kubelet or a workload.
 #[must_use]
 pub fn is_proxied(request: &RequestInfo) -> bool {
     let core = request.group.is_empty() && request.version == "v1";
@@ -31,10 +31,10 @@ pub fn is_proxied(request: &RequestInfo) -> bool {
     }
 }
 
-/// Serves a request to a resource of the engine.
+/// Runs the verb of a resource request and returns its output in the requested version.
 ///
 /// # Errors
-/// Whatever the verb says.
+/// The error of the verb; 404 and 405 for what is not served.
 pub async fn dispatch(
     server: &Server,
     user: &User,
@@ -55,14 +55,14 @@ pub async fn dispatch(
         accepted,
     };
     let mut outcome = serve_verb(&call, request).await?;
-    // First: of many unknown fields not all fit.
+    // Inserted first, because the number of warnings in a response is bounded.
     if let Some(warning) = stored_only_warning(resource, &call.requested_version) {
         outcome.warnings.insert(0, warning);
     }
     Ok(outcome.as_version(&call.kind, &call.requested_version))
 }
 
-/// What the writer of an object is told of its kind. Who writes a status acts on the object, and knows.
+/// The warning for writers of a kind that no program here acts on. Writers of a status act on the kind themselves.
 fn stored_only_warning(request: &RequestInfo, kind: &Kind) -> Option<String> {
     let writes = matches!(request.verb, Verb::Create | Verb::Update | Verb::Patch);
     (writes && request.subresource.is_empty()).then(|| actors::stored_only_warning(kind)).flatten()
@@ -102,10 +102,10 @@ async fn serve_verb(
     }
 }
 
-/// The kind of a request's resource, if the resource's row in the schema has its scope, subresource and verb.
+/// The kind of the request's resource, if the resource's row in the schema has the request's scope, subresource and verb.
 ///
 /// # Errors
-/// 404 for what is not served, 405 for verbs that it has not.
+/// 404 for an unknown resource, scope or subresource, 405 for a verb that it does not support.
 pub fn served(server: &Server, request: &RequestInfo) -> Result<Arc<Kind>, ApiError> {
     let kind = server.engine.resource(&request.group, &request.version, &request.resource);
     let kind = kind.ok_or_else(ApiError::no_such_resource)?;
@@ -127,7 +127,7 @@ fn check_served(request: &RequestInfo, kind: &Kind) -> Result<(), ApiError> {
     if across && !request.name.is_empty() {
         return Err(ApiError::no_such_resource());
     }
-    // Collections of all namespaces can only be read, except for virtual resources without one.
+    // Across all namespaces only list and watch are served, except for virtual resources, which have no list.
     let only_read =
         across && row.verbs.contains(&"list") && !matches!(request.verb, Verb::List | Verb::Watch);
     if only_read || !verbs.contains(&request.verb.as_str()) {
@@ -175,7 +175,7 @@ async fn patch(
     }
 }
 
-/// Reads a body that holds an object.
+/// Reads a request body with an object, and its format.
 async fn object_body(
     server: &Server,
     request: Request<Incoming>,
@@ -209,12 +209,12 @@ fn patch_type(request: &Request<Incoming>) -> Result<PatchType, ApiError> {
         Some(PatchKind::Json) => Ok(PatchType::Json),
         Some(PatchKind::Merge) => Ok(PatchType::Merge),
         Some(PatchKind::Strategic) => Ok(PatchType::Strategic),
-        // Server-side apply needs field ownership, which the engine does not keep yet.
+        // Server-side apply needs field managers, which the engine does not track.
         Some(PatchKind::Apply) | None => Err(ApiError::unsupported_media_type(&SERVED)),
     }
 }
 
-/// Options of a deletion may come in the body, in any encoding; most clients send none.
+/// Reads `DeleteOptions` from the body, in any encoding; empty for an empty body.
 async fn delete_options(server: &Server, request: Request<Incoming>) -> Result<Map, ApiError> {
     let encoding = negotiate::body_encoding(request.headers(), server.names);
     let bytes = body::read(request.into_body()).await?;

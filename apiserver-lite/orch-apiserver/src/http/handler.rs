@@ -1,4 +1,4 @@
-//! One request from its headers to its response: parse, authenticate, authorize, act, render, count.
+//! One request from its head to its response: parse, authenticate, authorize, run the verb, encode, count.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,16 +22,16 @@ use crate::server::Server;
 use crate::status::ApiError;
 use crate::verbs::{VerbOutput, VerbResponse, about_deleted};
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Peer {
-    /// What the client certificate proves, if one was shown.
+    /// The verified client certificate, if the client presented one.
     pub certificate: Option<Arc<ClientCertificate>>,
-    /// The connection, if there is one.
+    /// The connection, for its admission state; unset in tests.
     pub connection: Option<Connection>,
 }
 
-/// Serves one request. Never fails: failures become statuses, a panic becomes a 500.
+/// Serves one request. Errors become a Status, a panic becomes a 500.
 pub async fn handle(
     server: Arc<Server>,
     peer: Peer,
@@ -40,12 +40,12 @@ pub async fn handle(
     let line = format!("{} {}", request.method(), request.uri().path());
     let served = isolate(serve(server.clone(), peer, request)).await.and_then(|served| served);
     served.unwrap_or_else(|panicked| {
-        tracing::error!(request = line, %panicked, "answering 500: the request caused a panic");
+        tracing::error!(request = line, %panicked, "request panicked; the response is a 500");
         failure(&server, Encoding::Json, &ApiError::internal(PANICKED))
     })
 }
 
-/// Whether the request changes something here. What is passed on to a node or workload does not: it ends with its client.
+/// Whether the request changes stored objects. Proxied requests do not: they end when their client disconnects.
 fn is_write(method: &Method, target: &Target) -> bool {
     match target {
         Target::Resource(resource) => {
@@ -55,7 +55,7 @@ fn is_write(method: &Method, target: &Target) -> bool {
     }
 }
 
-/// Runs `work` to its end even if this future is dropped.
+/// Runs `work` to completion even if the returned future is dropped.
 async fn run_to_completion<T: Send + 'static>(
     work: impl Future<Output = Result<T, Panicked>> + Send + 'static,
 ) -> Result<T, Panicked> {
@@ -63,7 +63,7 @@ async fn run_to_completion<T: Send + 'static>(
     ended.unwrap_or_else(|error| Err(Panicked { message: error.to_string() }))
 }
 
-/// What a request is answered that panicked; the words are Kubernetes'.
+/// Message of the 500 after a panic; the words are Kubernetes'.
 const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
 
 async fn serve(
@@ -75,7 +75,7 @@ async fn serve(
     let target = routes::parse(request.method(), request.uri().path(), &query);
     let writes = target.as_ref().is_ok_and(|target| is_write(request.method(), target));
     let work = serve_with_metrics(server, peer, request, query, target);
-    // A write that is queued is made though its client goes away; what has to follow it (addresses kept or given back) is done as well.
+    // A write completes even if its client disconnects, so that what follows it (commit or release of allocations) runs too.
     if writes { run_to_completion(isolate(work)).await } else { Ok(work.await) }
 }
 
@@ -116,7 +116,7 @@ async fn serve_with_metrics(
     response
 }
 
-/// What a request's head says, parsed.
+/// The parsed head of a request.
 struct ParsedRequest<'a> {
     target: &'a Target,
     query: &'a Query,
@@ -134,7 +134,7 @@ async fn authenticate_and_serve(
     if let Target::NonResource(path) = target
         && discovery::is_health(path)
     {
-        // Liveness is told to everybody: those who restart the server have no credentials.
+        // Health checks need no credentials: a kubelet or init system that restarts the server has none.
         return discovery::serve(server, &request, path).await;
     }
     let requester = server.authenticators.authenticate(
@@ -159,7 +159,7 @@ async fn authenticate_and_serve(
             serve_resource(server, &user, request, resource, query, accepted).await?
         }
     };
-    // A stream goes on when its head has been answered.
+    // The permit of a stream is held until its body ends.
     let streams = kind == RequestKind::LongRunning;
     Ok(if streams { response.map(|stream| body::hold_until_end(stream, permit)) } else { response })
 }
@@ -230,10 +230,10 @@ async fn serve_resource_plain(
     Ok(response)
 }
 
-/// Warnings that one response carries; headers have a bound.
+/// Most warnings in one response, because headers are bounded.
 const WARNINGS_MAX: usize = 16;
 
-/// RFC 7234 section 5.5, code 299, nobody named as the agent.
+/// A `Warning` header value (RFC 7234 section 5.5): code 299, agent `-`.
 fn warning_text(text: &str) -> String {
     let clean: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("299 - \"{}\"", clean.replace('\\', "\\\\").replace('"', "\\\""))
@@ -296,7 +296,7 @@ async fn encode_response(
     }
 }
 
-/// JSON ends with a newline, as the Kubernetes does.
+/// Appends a newline to JSON, as kube-apiserver does.
 fn with_final_newline(encoding: Encoding, mut parts: Vec<Bytes>) -> Vec<Bytes> {
     if encoding == Encoding::Json {
         parts.push(Bytes::from_static(b"\n"));
@@ -316,7 +316,7 @@ fn pretty(query: &Query, encoding: Encoding, bytes: Bytes) -> Bytes {
     tree.and_then(|tree| serde_json::to_vec_pretty(&tree)).map_or(bytes, Bytes::from)
 }
 
-/// A failure as the client gets it.
+/// The response of a failed request: the Status in `encoding`, with `Retry-After` and `WWW-Authenticate` where they apply.
 pub fn failure(server: &Server, encoding: Encoding, error: &ApiError) -> Response<ResponseBody> {
     let bytes = render::status(server.names, encoding, error.status());
     let bytes = Bytes::from(with_final_newline(encoding, vec![bytes]).concat());
@@ -331,7 +331,7 @@ pub fn failure(server: &Server, encoding: Encoding, error: &ApiError) -> Respons
     response
 }
 
-/// A response of known bytes.
+/// A response with a complete body.
 pub fn bytes_response(code: u16, media_type: &str, bytes: Bytes) -> Response<ResponseBody> {
     let mut response = Response::new(body::full(bytes));
     *response.status_mut() = status_code(code);
@@ -339,7 +339,7 @@ pub fn bytes_response(code: u16, media_type: &str, bytes: Bytes) -> Response<Res
     response
 }
 
-/// Sets the media type of a response.
+/// Sets `Content-Type`.
 pub fn set_type(response: &mut Response<ResponseBody>, media_type: &str) {
     if let Ok(value) = HeaderValue::from_str(media_type) {
         response.headers_mut().insert(CONTENT_TYPE, value);

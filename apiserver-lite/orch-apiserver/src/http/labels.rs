@@ -1,4 +1,4 @@
-//! What a request is counted under. All values come from closed sets, so that no client can make the metrics grow.
+//! Metric labels of a request. All values come from closed sets, so that clients cannot create new time series.
 
 use apiserver_schema::Engine;
 use http::Method;
@@ -12,11 +12,11 @@ use crate::request::Verb;
 pub struct Labels {
     /// Verb in upper case.
     pub verb: &'static str,
-    /// Group of the resource; like the next three empty for everything that is not served.
+    /// Group of the resource; like the next three, empty for a resource that is not served.
     pub group: String,
     /// Version of the resource.
     pub version: String,
-    /// Resource in the plural.
+    /// Plural name of the resource.
     pub resource: String,
     /// Subresource.
     pub subresource: String,
@@ -49,7 +49,7 @@ impl Labels {
         }
     }
 
-    /// What the request does to the server.
+    /// Class of the request for the in-flight limits.
     #[must_use]
     pub fn kind(&self) -> RequestKind {
         let streamed = matches!(

@@ -1,4 +1,4 @@
-//! Content negotiation: which representation a request carries and which it gets.
+//! Content negotiation: the encoding of a request's body and the accepted representation of its response.
 
 use apiserver_schema::table::Include;
 use http::HeaderMap;
@@ -7,30 +7,30 @@ use proto_api::names::Names;
 
 use crate::request::{Accepted, Encoding, MetaVersion, Representation};
 
-/// Kinds of patch documents.
+/// Format of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
     /// RFC 6902.
     Json,
     /// RFC 7396.
     Merge,
-    /// Merge by the schema's strategies.
+    /// Strategic merge patch.
     Strategic,
     /// Server-side apply.
     Apply,
 }
 
-/// None of the media types of `Accept` can be served.
+/// No media type of `Accept` is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAcceptable;
 
-/// Ranges of an `Accept` header that are looked at.
+/// Most media ranges of `Accept` that are read.
 const RANGES_MAX: usize = 32;
 
-/// The best representation that the client accepts; JSON when it names none.
+/// The served representation that the client prefers; JSON when it names none.
 ///
 /// # Errors
-/// [`NotAcceptable`] when it names some, and none that is served.
+/// [`NotAcceptable`] when it names media types and none of them is served.
 pub fn accepted(headers: &HeaderMap, names: &Names) -> Result<Accepted, NotAcceptable> {
     let json = Accepted { encoding: Encoding::Json, representation: Representation::Object };
     let mut best: Option<(u16, Accepted)> = None;
@@ -39,7 +39,7 @@ pub fn accepted(headers: &HeaderMap, names: &Names) -> Result<Accepted, NotAccep
     for range in values.flat_map(|value| value.split(',')).take(RANGES_MAX) {
         let range = MediaType::parse(range);
         named |= !range.name.is_empty();
-        // Ranges of equal weight are served in the order written.
+        // Of ranges with equal weight the first one wins.
         if let Some(candidate) = acceptable(&range, names)
             && range.weight > best.map_or(0, |(weight, _)| weight)
         {
@@ -72,7 +72,7 @@ fn acceptable(range: &MediaType<'_>, names: &Names) -> Option<Accepted> {
         _ => return None,
     };
     let representation = match transform {
-        // A table's rows hold raw objects, which only JSON can nest.
+        // Rows of a Table embed raw objects, which only JSON can nest.
         "Table" if encoding == Encoding::Json => Representation::Table(version, Include::Metadata),
         "PartialObjectMetadata" | "PartialObjectMetadataList" => {
             Representation::PartialObjectMetadata(version)
@@ -82,7 +82,7 @@ fn acceptable(range: &MediaType<'_>, names: &Names) -> Option<Accepted> {
     Some(Accepted { encoding, representation })
 }
 
-/// The encoding of a request's body; JSON when the header is missing. `None`: not supported.
+/// The encoding of the request's body; JSON without a `Content-Type`, `None` for an unsupported one.
 #[must_use]
 pub fn body_encoding(headers: &HeaderMap, names: &Names) -> Option<Encoding> {
     match content_type(headers).as_str() {
@@ -93,7 +93,7 @@ pub fn body_encoding(headers: &HeaderMap, names: &Names) -> Option<Encoding> {
     }
 }
 
-/// The kind of a patch document. `None`: not supported.
+/// The format of a patch by its `Content-Type`; `None` for an unsupported one.
 #[must_use]
 pub fn patch_kind(headers: &HeaderMap) -> Option<PatchKind> {
     match content_type(headers).as_str() {
@@ -105,14 +105,14 @@ pub fn patch_kind(headers: &HeaderMap) -> Option<PatchKind> {
     }
 }
 
-/// The media type of the body without parameters, lower case; empty when missing.
+/// The media type of the body in lower case, without parameters; empty without a `Content-Type`.
 #[must_use]
 pub fn content_type(headers: &HeaderMap) -> String {
     let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     MediaType::parse(value).name
 }
 
-/// One media range with its parameters.
+/// A media range with its parameters.
 struct MediaType<'a> {
     name: String,
     parameters: Vec<(&'a str, &'a str)>,
@@ -142,10 +142,10 @@ impl<'a> MediaType<'a> {
     }
 }
 
-/// A weight such as `0.75`, in thousandths; 0 when it is none.
+/// A weight such as `0.75` in thousandths; 0 if it is invalid.
 fn thousandths(text: &str) -> u16 {
     match text.parse::<f32>() {
-        // The range is checked, so the cast cannot lose anything but the fraction.
+        // The value is in range, so the cast only drops the fraction.
         Ok(weight) if (0.0..=1.0).contains(&weight) => (weight * 1000.0) as u16,
         _ => 0,
     }

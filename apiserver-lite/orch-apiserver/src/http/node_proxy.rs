@@ -1,5 +1,5 @@
-//! Requests that end at a node or a workload: logs, exec, attach, port forwarding, proxying. The server finds out where to
-//! go, connects, and passes bytes; upgraded connections go through unchanged. Redirects are never followed.
+//! Requests that are proxied to a kubelet or a workload: logs, exec, attach, port forwarding, proxy. The target is looked up in
+//! stored objects, the connection is passed through; upgraded connections are copied byte for byte. Redirects are not followed.
 
 mod connect;
 mod dial_policy;
@@ -31,20 +31,20 @@ use crate::request::{Query, RequestInfo};
 use crate::server::Server;
 use crate::status::ApiError;
 
-/// Longest wait for the head of a response.
+/// Longest wait for the head of the target's response.
 const RESPONSE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// How long a page or the text of a refusal may take to arrive: it is kept in memory meanwhile.
+/// Longest time for reading a page or an error text, which are held in memory.
 const TEXT_WAIT_MAX: Duration = Duration::from_secs(10);
-/// Longest page whose links are rewritten.
+/// Largest page whose links are rewritten.
 const PAGE_LEN_MAX: usize = 1 << 20;
-/// Longest page whose links are rewritten on the thread that serves.
+/// Largest page that is rewritten on the async thread; larger ones use a blocking thread.
 const PAGE_LEN_AT_ONCE: usize = 64 << 10;
 
 impl NodeProxy {
-    /// Passes a request on and its answer back.
+    /// Forwards a request to its target and returns the target's response.
     ///
     /// # Errors
-    /// 404 and 400 for places that are not there, 502 when the other end cannot be reached or answers nonsense.
+    /// 404 and 400 for targets that do not exist, 502 when the target cannot be reached or its response is invalid.
     pub async fn proxy(
         &self,
         server: &Arc<Server>,
@@ -64,7 +64,7 @@ impl NodeProxy {
         }
         let (mut parts, incoming) = request.into_parts();
         if proxied {
-            // Links in pages are rewritten, and for that they have to be readable.
+            // Rewriting links needs an uncompressed body.
             parts.headers.remove(ACCEPT_ENCODING);
         }
         let mut forwarded = Request::new(incoming.map_err(BoxError::from).boxed_unsync());
@@ -75,7 +75,7 @@ impl NodeProxy {
             return Err(log_error(response).await);
         }
         if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(bad_gateway(&target, &"it switched protocols without having been asked"));
+            return Err(bad_gateway(&target, &"it switched protocols without an upgrade request"));
         }
         let answer = client_response(response);
         match proxied {
@@ -84,8 +84,8 @@ impl NodeProxy {
         }
     }
 
-    /// Asks the other end to switch protocols; when it does, the two connections become one. What is behind a proxy path
-    /// may as well answer without (RFC 9110 section 7.8: an upgrade may be ignored).
+    /// Forwards an upgrade; when the target switches protocols, the two connections are joined. A workload behind a proxy path
+    /// may answer without upgrading (RFC 9110 section 7.8).
     async fn proxy_upgrade(
         &self,
         target: &ProxyTarget,
@@ -139,14 +139,14 @@ impl NodeProxy {
         })?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| unreachable(&error))?;
-        // Ends with the response's body, or with the upgraded connection.
+        // The task ends with the response's body or the upgraded connection.
         panics::spawn(connection.with_upgrades());
         let answer = tokio::time::timeout(RESPONSE_WAIT_MAX, sender.send_request(request)).await;
         answer.map_err(|_| unreachable(&"no answer in time"))?.map_err(|error| unreachable(&error))
     }
 }
 
-/// The client's headers for the other end, without what proves who the client is: that is between it and this server.
+/// The request's end-to-end headers without credentials and impersonation, which are meant for this server only.
 fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
     let mut forwarded = upgrade::end_to_end(headers);
     forwarded.remove(AUTHORIZATION);
@@ -159,7 +159,7 @@ fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
     forwarded
 }
 
-/// The other end's answer, without what belongs to its connection.
+/// The target's response with its end-to-end headers.
 fn client_response(response: Response<Incoming>) -> Response<ResponseBody> {
     let (head, incoming) = response.into_parts();
     let mut answer = Response::new(incoming.map_err(BoxError::from).boxed_unsync());
@@ -168,7 +168,7 @@ fn client_response(response: Response<Incoming>) -> Response<ResponseBody> {
     answer
 }
 
-/// An upgrade that the other end did not grant: its answer is passed on, its connection is not.
+/// The response to a refused upgrade: the target's status and text, but not its connection.
 async fn refused_upgrade(response: Response<Incoming>) -> Result<Response<ResponseBody>, ApiError> {
     let status = response.status();
     if status.is_redirection() || status.is_success() {
@@ -183,7 +183,7 @@ async fn refused_upgrade(response: Response<Incoming>) -> Result<Response<Respon
     Ok(answer)
 }
 
-/// Makes what a page and a redirect refer to start at the path that the client knows.
+/// Rewrites links of an HTML page, and the location of a redirect, to start at the proxy path.
 async fn rewrite_links(
     mut answer: Response<ResponseBody>,
     prefix: &str,
@@ -205,13 +205,14 @@ async fn rewrite_links(
     let deadline = tokio::time::Instant::now() + TEXT_WAIT_MAX;
     loop {
         let frame = tokio::time::timeout_at(deadline, body.frame()).await;
-        let late = |_| ApiError::new(504, "Timeout", "the page did not end in time".to_owned());
+        let late = |_| ApiError::new(504, "Timeout", "the page did not arrive in time".to_owned());
         let Some(frame) = frame.map_err(late)? else { break };
-        let broken = |e| ApiError::new(502, "InternalError", format!("the answer broke off: {e}"));
+        let broken =
+            |e| ApiError::new(502, "InternalError", format!("the response was cut off: {e}"));
         let Ok(data) = frame.map_err(broken)?.into_data() else { continue };
         page.extend_from_slice(&data);
         if page.len() > PAGE_LEN_MAX {
-            // Too long for a page that people read: the rest goes on as it comes.
+            // Too large to rewrite: the page is passed through unchanged.
             let rest = body.into_data_stream();
             let begun = futures_util::stream::iter([Ok(page.freeze())]);
             let whole = futures_util::StreamExt::chain(begun, rest);
@@ -242,7 +243,7 @@ fn text_of(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// A node says in plain text why there is no log; clients want a Status.
+/// Converts the kubelet's plain-text error for a log request into a Status.
 async fn log_error(response: Response<Incoming>) -> ApiError {
     let status = response.status();
     let reason = match status {
@@ -256,7 +257,7 @@ async fn log_error(response: Response<Incoming>) -> ApiError {
     ApiError::new(code, reason, String::from_utf8_lossy(&text).trim())
 }
 
-/// The text of a refusal, as much of it as people read; empty when it does not end in [`TEXT_WAIT_MAX`].
+/// The text of an error response, up to 64 KiB; empty when it does not end within [`TEXT_WAIT_MAX`].
 async fn text<B>(response: Response<B>) -> Bytes
 where
     B: Body<Data = Bytes>,

@@ -1,5 +1,5 @@
-//! Overload: a bounded number of requests is worked on at a time, further ones are answered 429. Reads, writes and streams have places of their own, in
-//! all and for each user; administrators' short requests are always served.
+//! Limits of requests in flight: further ones get a 429. Reads, writes and streams are limited separately, in total and per
+//! user; short requests of `system:masters` are exempt.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,18 +10,18 @@ use crate::auth::User;
 use crate::metrics::RequestKind;
 use crate::status::ApiError;
 
-/// Requests that only read.
+/// Most read requests in flight (`--max-requests-inflight` in kube-apiserver).
 const READING_MAX: usize = 400;
-/// Requests that change something.
+/// Most mutating requests in flight (`--max-mutating-requests-inflight` in kube-apiserver).
 const CHANGING_MAX: usize = 200;
-/// The part of all places for short requests that one user may have, but for administrators.
+/// A user other than an administrator may have one part in this many of the short requests.
 const USER_SHARE: usize = 4;
-/// Watches, logs and sessions: some kilobytes each, several for every node of a large cluster.
+/// Most watches, logs and proxied sessions: a few kilobytes each, several per node of a large cluster.
 const STREAMS_MAX: usize = 32_768;
-/// Those of one user. A controller has a few dozen; a thousand and more of one user are a test's.
+/// Most streams of one user. A controller has a few dozen.
 const STREAMS_OF_USER_MAX: usize = 8_192;
 
-/// RequestClass for requests.
+/// The limits of requests in flight and the permits in use.
 pub struct Overload {
     reading: Arc<Semaphore>,
     changing: Arc<Semaphore>,
@@ -41,13 +41,13 @@ impl Default for Overload {
     }
 }
 
-/// A place, until dropped: for a stream as long as its body.
+/// The permit of one request; a stream holds it until its body ends.
 pub struct InFlightPermit {
     _permit: Option<OwnedSemaphorePermit>,
     _user: Option<UserPermit>,
 }
 
-/// What a place is for.
+/// Class of requests with a limit of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum RequestClass {
     Reading,
@@ -55,7 +55,7 @@ enum RequestClass {
     Streams,
 }
 
-/// Counts a request of a user.
+/// Counts one request of a user while it exists.
 struct UserPermit {
     by_user: Arc<Mutex<HashMap<(RequestClass, String), usize>>>,
     key: (RequestClass, String),
@@ -74,10 +74,10 @@ impl Drop for UserPermit {
 }
 
 impl Overload {
-    /// A place for a request.
+    /// A permit for a request of `kind` by `user`.
     ///
     /// # Errors
-    /// 429 when all are taken.
+    /// 429 when the limit of the class or the user is reached.
     pub fn admit(&self, kind: RequestKind, user: &User) -> Result<InFlightPermit, ApiError> {
         let is_master = user.is_in(crate::auth::MASTERS);
         let (class, free, of_user_max) = match kind {

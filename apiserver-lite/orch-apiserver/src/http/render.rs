@@ -1,4 +1,4 @@
-//! Answers to bytes: in the encoding and form that the client accepts, from bytes that exist already where they do.
+//! Encodes responses in the accepted encoding and representation, from shared bytes where they exist.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::request::{Accepted, Encoding, MetaVersion, Representation};
 use crate::server::{Server, now};
 use crate::status::ApiError;
 
-/// A stored object. `with_columns` matters to tables only: all but the first of a stream leave them out.
+/// Encodes a stored object. `with_columns`: whether a Table includes its column definitions; within a stream only the first does.
 ///
 /// # Errors
 /// 406 for a form that the kind has not.
@@ -40,7 +40,7 @@ pub fn stored(
     }
 }
 
-/// An object that is not stored.
+/// Encodes an object that is not in the store.
 ///
 /// # Errors
 /// 406 for a form that the kind has not.
@@ -67,7 +67,7 @@ pub fn object(server: &Server, accepted: Accepted, object: &Object) -> Result<By
     }
 }
 
-/// A list, as parts to be sent one after the other.
+/// Encodes a list as parts that form the body when concatenated.
 ///
 /// # Errors
 /// 406 for a form that the kind has not.
@@ -117,7 +117,7 @@ pub fn collection(
     }
 }
 
-/// An object of a bookmark: nothing but its revision, in whatever form the stream has.
+/// Encodes the object of a bookmark, which has nothing but its revision.
 #[must_use]
 pub fn bookmark(server: &Server, accepted: Accepted, object: &Object) -> Bytes {
     match accepted.representation {
@@ -140,10 +140,10 @@ pub fn bookmark(server: &Server, accepted: Accepted, object: &Object) -> Bytes {
     }
 }
 
-/// A status.
+/// Encodes a Status.
 #[must_use]
 pub fn status(names: &Names, encoding: Encoding, status: &Status) -> Bytes {
-    // A status holds no embedded raw JSON, the only thing that can fail to encode.
+    // A Status has no embedded raw JSON, the only content whose encoding can fail.
     let json = || object::to_json(status, names).unwrap_or_default();
     match encoding {
         Encoding::Protobuf => Bytes::from(object::to_protobuf_envelope(status, names)),
@@ -165,7 +165,7 @@ fn yaml(json: &[u8]) -> Bytes {
     Bytes::from(proto_api::yaml::to_string(&tree))
 }
 
-/// The parts of a JSON list: nothing of an item is copied, its `kind` and `apiVersion` are skipped.
+/// The parts of a JSON list. Items are shared, not copied; their `kind` and `apiVersion` are skipped.
 fn json_list(
     engine: &Engine,
     kind: &Kind,

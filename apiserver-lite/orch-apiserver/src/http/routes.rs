@@ -1,14 +1,16 @@
-//! From a path to what is asked of which resource.
+//! Parses paths into resource requests.
 //!
-//! One parse serves both routing and authorization: the handler acts on exactly the attributes that were authorized.
-//! What does not parse here does not exist.
+//! Routing and authorization use the same parsed value, so the attributes that were authorized are those that are acted on.
+//! A path that does not parse here is a 404.
 
 use http::Method;
 
-use crate::request::{Query, RequestInfo, Verb, decode_percent as decode};
+use proto_api::uri::decode;
+
+use crate::request::{Query, RequestInfo, Verb};
 use crate::status::ApiError;
 
-/// What a request is about.
+/// The target of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// An object, a collection or a subresource.
@@ -17,16 +19,16 @@ pub enum Target {
     NonResource(String),
 }
 
-/// Segments of a path that are looked at; only proxied paths are longer.
+/// Most path segments that are split; only proxied paths are longer.
 const SEGMENTS_MAX: usize = 64;
 
-/// Subresources of a namespace itself; any other word in that place is a resource inside the namespace.
+/// Subresources of a namespace itself; any other segment in that position is a resource inside the namespace.
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 
-/// Parses method, path and query.
+/// Parses method, path and query of a request.
 ///
 /// # Errors
-/// 404 for paths of no known shape, 405 for methods that no resource has, 400 for names that cannot be names.
+/// 404 for unknown subpaths, 405 for methods that no resource supports, 400 for invalid path segments.
 pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, ApiError> {
     let mut segments = path.trim_start_matches('/').splitn(SEGMENTS_MAX, '/');
     let root = segments.next().unwrap_or_default();
@@ -83,7 +85,7 @@ impl ResourcePath {
             rest: String::new(),
         };
         if parsed.resource == "namespaces" && parsed.namespace.is_empty() {
-            // Requests about a namespace are authorized inside it.
+            // As in Kubernetes, a request for a namespace is authorized in that namespace.
             parsed.namespace.clone_from(&parsed.name);
         }
         let further = tail.get(3..).unwrap_or_default();
@@ -98,7 +100,7 @@ impl ResourcePath {
     }
 }
 
-/// One decoded segment. A slash or a dot path hidden in an escape never becomes one.
+/// Decodes one segment. Escaped slashes and dot segments are refused.
 fn component(text: &str) -> Result<String, ApiError> {
     let text = decode(text);
     if text.contains('/') || text == "." || text == ".." || text.contains('\0') {
@@ -121,7 +123,7 @@ fn verb(method: &Method, path: &ResourcePath, query: &Query) -> Result<Verb, Api
         Method::PATCH => Verb::Patch,
         Method::DELETE if collection => Verb::DeleteCollection,
         Method::DELETE => Verb::Delete,
-        // Proxied requests may use any method; the others are served nowhere.
+        // OPTIONS is served for proxied requests only.
         Method::OPTIONS if path.subresource == "proxy" => Verb::Get,
         _ => return Err(ApiError::method_not_allowed()),
     })

@@ -1,4 +1,4 @@
-//! Connections: accepted, wrapped in TLS, served as HTTP/1.1 or HTTP/2, drained at the end. Everything has a bound.
+//! Accepts connections, does the TLS handshake, serves HTTP/1.1 or HTTP/2, and drains at shutdown. All numbers are bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,8 @@ use super::handler::{Peer, handle};
 use crate::auth::ClientCertificate;
 use crate::server::Server;
 
-/// What connections may take. A thousand clients that begin at once at one address (all pods of a node behind one
-/// translated address) fit into what one peer may have before it has been authenticated. The times are those of
-/// Kubernetes' server: `ReadHeaderTimeout` and `IdleTimeout`.
+/// Limits of connections. A peer may have a thousand unauthenticated connections, which covers all pods of a node behind one
+/// translated address. `first_request` and `idle` are kube-apiserver's `ReadHeaderTimeout` and `IdleTimeout`.
 const LIMITS: Limits = Limits {
     bounds: Bounds { total: 8192, unauthenticated: 4096, unauthenticated_per_peer: 1024 },
     handshake: Duration::from_secs(10),
@@ -29,7 +28,7 @@ const LIMITS: Limits = Limits {
     streams: 1024,
 };
 
-/// Serves `listener` until `until` is asked; connections that are open then get the chance to finish, and are waited for.
+/// Serves `listener` until `until` requests a drain; then closes it and waits for the open connections.
 pub async fn serve(
     server: Arc<Server>,
     listener: TcpListener,
@@ -39,7 +38,7 @@ pub async fn serve(
     let connections = Connections::new(LIMITS, Some(server.metrics.connections_closed.clone()));
     let serving = TaskTracker::new();
     loop {
-        // Both arms are cancel safe: a connection that is not taken stays in the kernel's queue.
+        // Cancel safe: a connection that is not accepted stays in the kernel's queue.
         let (socket, connection) = tokio::select! {
             () = until.asked() => break,
             taken = connections.accept(&listener) => taken,
@@ -74,7 +73,7 @@ async fn serve_connection(
     connection.serve(stream, handler, until.asked()).await
 }
 
-/// Checks and reads the client's certificate once per connection; the handshake has only shown that the client holds its key.
+/// Verifies the client certificate once per connection; the handshake only proved that the client holds its key.
 fn peer(
     stream: &TlsStream<TcpStream>,
     trust: Option<&ClientTrust>,

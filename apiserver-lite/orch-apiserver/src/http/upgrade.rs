@@ -1,15 +1,15 @@
-//! Upgraded connections: after both sides have switched protocols, bytes are passed both ways unchanged.
+//! Upgraded connections: after both sides have switched protocols, bytes are copied in both directions.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderName};
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 
-/// Bytes that one direction may hold between reading and writing.
+/// Buffer size per direction.
 const BUFFER_LEN: usize = 16 << 10;
 
-/// Headers that belong to one connection and are not passed on (RFC 9110 section 7.6.1), besides those that
-/// `Connection` itself names.
+/// Hop-by-hop headers (RFC 9110 section 7.6.1), which are not forwarded. The headers that `Connection` names are hop-by-hop
+/// too.
 const HOP_BY_HOP: [&str; 10] = [
     "connection",
     "http2-settings",
@@ -23,8 +23,8 @@ const HOP_BY_HOP: [&str; 10] = [
     "upgrade",
 ];
 
-/// Whether the request asks to switch protocols. HTTP/2 over the connection (`h2c`) does not count: it may be ignored (RFC
-/// 9113 section 3.1 has removed it), and the request is answered over HTTP/1.1.
+/// Whether the request is an upgrade. `h2c` does not count: the server may ignore it (RFC 9113 section 3.1 removed it) and
+/// answers over HTTP/1.1.
 #[must_use]
 pub fn is_requested(headers: &HeaderMap) -> bool {
     let tokens = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
@@ -36,7 +36,7 @@ pub fn is_requested(headers: &HeaderMap) -> bool {
             .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }
 
-/// Copies the headers that are meant for the other end.
+/// Copies the end-to-end headers.
 #[must_use]
 pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     let named: Vec<String> = headers
@@ -56,7 +56,7 @@ pub fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     out
 }
 
-/// Waits until both ends have switched and passes bytes until both have ended or one fails.
+/// Waits until both ends have switched protocols, then copies bytes until both directions have ended or one fails.
 pub async fn splice(client: OnUpgrade, node: OnUpgrade) {
     let (client, node) = match tokio::try_join!(client, node) {
         Ok(both) => both,

@@ -1,4 +1,4 @@
-//! The body of a watch: events as JSON lines, Protobuf frames or tables, in large chunks, with bookmarks.
+//! The response body of a watch: events as JSON lines, Protobuf frames or Tables, in large chunks, with bookmarks.
 
 mod watch_batching;
 
@@ -26,10 +26,10 @@ use crate::verbs::{Bookmarks, LENGTH_MAX, Selection, WatchStart, watch_event};
 
 /// Time between bookmarks on a quiet stream.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// A chunk is handed on when it has grown to this.
+/// Size at which a chunk is sent.
 const CHUNK_LEN: usize = 64 << 10;
 
-/// Starts streaming.
+/// The body that streams the watch `start` in the accepted representation.
 #[must_use]
 pub fn body(server: Arc<Server>, start: WatchStart, accepted: Accepted) -> ResponseBody {
     let now = Instant::now();
@@ -57,30 +57,30 @@ pub fn body(server: Arc<Server>, start: WatchStart, accepted: Accepted) -> Respo
 struct WatchStream {
     ends_at: Instant,
     bookmark_at: Instant,
-    /// Place among those who watch the same.
+    /// Membership in the group of watches of the same collection.
     member: GroupMember,
     encoder: Encoder,
     selection: Selection,
     bookmarks: Bookmarks,
     phase: Phase,
-    /// Events taken from the log and not yet written; reused.
+    /// Events copied from the store and not encoded yet; the buffer is reused.
     events: Vec<Event<StoredObject>>,
 }
 
 enum Phase {
-    /// Reporting what was there at the start.
+    /// Sends the initial objects as `ADDED` events.
     Initial {
         left: std::vec::IntoIter<Arc<StoredObject>>,
         then: Result<Watch<StoredObject>, ApiError>,
         revision: u64,
     },
-    /// Reporting what changes.
+    /// Sends the changes after them.
     Following(Watch<StoredObject>),
-    /// Nothing more to say.
+    /// The stream is complete.
     Ended,
 }
 
-/// Why waiting for changes ended.
+/// Why a wait for changes ended.
 enum WakeReason {
     Events,
     BookmarkDue,
@@ -89,7 +89,7 @@ enum WakeReason {
 }
 
 impl WatchStream {
-    /// The next bytes to send; `None` at the end.
+    /// The next chunk to send; `None` at the end of the stream.
     async fn next_chunk(&mut self) -> Option<Bytes> {
         let mut chunk = BytesMut::new();
         while chunk.is_empty() {
@@ -134,7 +134,7 @@ impl WatchStream {
             WakeReason::Events => {
                 if let Some(turn) = self.member.next_send(Instant::now()) {
                     sleep_until(turn).await;
-                    // What does not fit into one batch, or fails, is seen by the next wait.
+                    // Events beyond one batch, and errors, are returned by the next wait.
                     let _ = watch.try_batch(&mut self.events);
                 }
                 for event in self.events.drain(..) {
@@ -173,7 +173,7 @@ impl WatchStream {
     }
 }
 
-/// What a bookmark marks.
+/// What a bookmark reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BookmarkKind {
     Progress,
@@ -184,7 +184,7 @@ struct Encoder {
     server: Arc<Server>,
     accepted: Accepted,
     kind: Arc<apiserver_schema::Kind>,
-    /// The first table of a stream carries the columns, later ones only rows.
+    /// Whether the next Table includes the column definitions: only the first of a stream does.
     with_columns: bool,
 }
 
@@ -219,7 +219,7 @@ impl Encoder {
     fn frame(&self, out: &mut BytesMut, event: &str, object: &[u8]) {
         match self.accepted.encoding {
             Encoding::Protobuf => out.extend_from_slice(&list::watch_event_protobuf(event, object)),
-            // Written in place: a thousand watchers of one event make no thousand allocations.
+            // Written into the chunk without an intermediate allocation per watch.
             Encoding::Json | Encoding::Yaml => {
                 for part in [b"{\"type\":\"", event.as_bytes(), b"\",\"object\":", object, b"}\n"] {
                     out.extend_from_slice(part);

@@ -1,5 +1,5 @@
-//! Streams for clients that can only speak WebSocket: a watch is one message an event, a log one message a piece.
-//! The same answer as over plain HTTP, in other frames. Upgrades that go through to a node are not meant here.
+//! Watches and logs over WebSocket, for clients such as browsers: one message per watch event or log chunk, with the content of
+//! the plain HTTP response. Upgrades that are proxied to a node are handled in `node_proxy`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -22,23 +22,23 @@ use super::body::{self, BoxError, ResponseBody};
 use super::upgrade;
 use crate::request::{RequestInfo, Verb};
 
-/// What clients send on such a stream is read only to see pings and the end.
+/// Largest message from the client; messages are read only to answer pings and to notice the close.
 const INCOMING_LEN_MAX: usize = 64 << 10;
-/// Bytes that wait for a slow client.
+/// Most bytes buffered for a slow client.
 const OUTGOING_LEN_MAX: usize = 1 << 20;
 
-/// What one message holds.
+/// Content of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     /// One line of JSON.
     Lines,
-    /// Bytes as they come.
+    /// The bytes of one body frame.
     Binary,
-    /// The same in base64.
+    /// The bytes of one body frame in base64.
     Base64,
 }
 
-/// A request to switch, taken out of the request that it came with.
+/// A WebSocket upgrade, removed from the request by [`take_upgrade`].
 pub struct WebSocketUpgrade {
     socket: OnUpgrade,
     accept_key: String,
@@ -46,7 +46,7 @@ pub struct WebSocketUpgrade {
     protocol: Option<&'static str>,
 }
 
-/// Whether a request asks for a stream of this server over WebSocket.
+/// Whether the request is a watch or log with a WebSocket upgrade.
 #[must_use]
 pub fn is_stream_upgrade(headers: &HeaderMap, resource: &RequestInfo) -> bool {
     let streams = resource.verb == Verb::Watch || resource.subresource == "log";
@@ -59,7 +59,7 @@ pub fn is_stream_upgrade(headers: &HeaderMap, resource: &RequestInfo) -> bool {
         && headers.contains_key(SEC_WEBSOCKET_KEY)
 }
 
-/// Takes what concerns the switch out of a request; what is left is the plain request.
+/// Removes the upgrade headers from `request`, so that it is served as plain HTTP, and returns the upgrade.
 pub fn take_upgrade<B>(request: &mut Request<B>, resource: &RequestInfo) -> WebSocketUpgrade {
     let socket = hyper::upgrade::on(&mut *request);
     let headers = request.headers_mut();
@@ -76,7 +76,7 @@ pub fn take_upgrade<B>(request: &mut Request<B>, resource: &RequestInfo) -> WebS
     WebSocketUpgrade { socket, accept_key, framing, protocol }
 }
 
-/// The first subprotocol offered that is known.
+/// The first offered subprotocol that is supported.
 fn choose_protocol(headers: &HeaderMap) -> Option<&'static str> {
     const KNOWN: [&str; 2] = ["binary.k8s.io", "base64.binary.k8s.io"];
     let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter();
@@ -85,7 +85,7 @@ fn choose_protocol(headers: &HeaderMap) -> Option<&'static str> {
 }
 
 impl WebSocketUpgrade {
-    /// Switches, if the answer is one to stream; anything else is answered as it is.
+    /// Switches protocols and streams the body of `response` if its status is 200; returns any other response unchanged.
     #[must_use]
     pub fn accept(self, response: Response<ResponseBody>) -> Response<ResponseBody> {
         if response.status() != StatusCode::OK {
@@ -132,7 +132,7 @@ async fn stream(socket: Upgraded, body: ResponseBody, framing: Framing) -> Resul
         sender.close().await?;
         Ok::<_, BoxError>(())
     };
-    // Pings are answered by reading; the end of the other side ends the stream.
+    // Reading answers pings. The client's close ends the stream.
     let listening = async { while let Some(Ok(_)) = receiver.next().await {} };
     tokio::select! {
         sent = sending => sent,
@@ -140,11 +140,11 @@ async fn stream(socket: Upgraded, body: ResponseBody, framing: Framing) -> Resul
     }
 }
 
-/// Cuts a body into messages.
+/// Splits a body into messages.
 struct Messages {
     body: ResponseBody,
     framing: Framing,
-    /// Bytes of a line whose end has not come yet.
+    /// The start of a line that is not complete yet.
     rest: BytesMut,
 }
 
@@ -170,7 +170,7 @@ impl Messages {
     }
 }
 
-/// JSON that this server has written is text; anything else goes as bytes.
+/// A text message for a line of JSON; a binary one if it is not UTF-8.
 fn text(line: &Bytes) -> Message {
     match std::str::from_utf8(line) {
         Ok(text) => Message::Text(text.into()),

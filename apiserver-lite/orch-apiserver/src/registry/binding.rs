@@ -1,4 +1,4 @@
-//! Bindings: the scheduler's word on which node a pod runs.
+//! Bindings: the scheduler assigns a pod to a node.
 
 use apiserver_schema::validate::names;
 use apiserver_schema::{Format, Map, Object, Value};
@@ -13,11 +13,11 @@ use crate::verbs::{
     write_failed,
 };
 
-/// Binds a pod to a node.
+/// Binds the requested pod to the node in the body.
 ///
 /// # Errors
-/// 404 without such a pod, 409 when it is bound or going or others keep changing it, 422 for a binding to what is no
-/// node's name, or with annotations or labels that a pod may not have.
+/// 404 if the pod does not exist, 409 if it is bound, being deleted, or keeps changing, 422 for an invalid node name or invalid
+/// annotations or labels.
 pub async fn create(
     call: &RequestContext<'_>,
     body: &[u8],
@@ -65,7 +65,7 @@ async fn assign(
             Err(error) => return Err(write_failed(&error)),
         }
     }
-    // Nothing has been bound: others kept changing the pod.
+    // Not bound: every attempt conflicted with another write.
     Err(ApiError::modified(about))
 }
 
@@ -89,7 +89,7 @@ fn check(binding: &Object, about: About<'_>) -> Result<(), ApiError> {
     Err(ApiError::invalid(About { kind: "Binding", ..about }, &problems))
 }
 
-/// The pod with its node.
+/// The pod with the binding's node, labels, annotations and the condition `PodScheduled`.
 fn bound(pod: &Object, binding: &Object, about: About<'_>) -> Result<Object, ApiError> {
     if pod.deletion_timestamp().is_some() {
         let why = format!("pod {} is being deleted, cannot be assigned to a host", about.name);

@@ -1,4 +1,4 @@
-//! Evictions: deletions of pods that ask the disruption budgets first.
+//! Evictions: deletions of pods that respect PodDisruptionBudgets.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::verbs::{
     delete_object, labels_match,
 };
 
-/// Pods whose eviction a budget may wait to see, as in Kubernetes.
+/// Most entries of a budget's `disruptedPods`, as in Kubernetes.
 const DISRUPTED_MAX: usize = 2000;
-/// When to ask again while a budget has not been looked at since it changed, in seconds.
+/// `Retry-After` in seconds while the controller has not processed a changed budget.
 const PROCESSED_RETRY_SECS: i32 = 10;
 
-/// Deletes the pod that the request names, if no budget is against it.
+/// Evicts the requested pod if its budget allows it.
 ///
 /// # Errors
-/// 404 without such a pod, 429 while a budget holds it back, 500 when two budgets cover it.
+/// 404 if the pod does not exist, 429 while its budget forbids it, 500 if several budgets cover it.
 pub async fn create(
     call: &RequestContext<'_>,
     body: &[u8],
@@ -47,7 +47,7 @@ pub async fn create(
         let grant = take_disruption(call, pod.object(), delete_options.effects).await?;
         let mut delete_options = delete_options.clone();
         delete_options.uid.get_or_insert_with(|| pod.object().uid().to_owned());
-        // What was asked of the budget holds for the pod as it was looked at.
+        // The decision holds only for the version of the pod that was read.
         let pinned =
             grant == EvictionGrant::IfUnchanged && delete_options.resource_version.is_none();
         if pinned {
@@ -65,17 +65,17 @@ pub async fn create(
     Err(ApiError::modified(call.about()))
 }
 
-/// Why a pod may be evicted.
+/// Condition of an allowed eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EvictionGrant {
-    /// As it is now it disrupts nothing: it does not run, or is not ready while enough others are.
+    /// The pod must be unchanged: it disrupts nothing, because it does not run, or is unready while enough others are healthy.
     IfUnchanged,
-    /// No budget covers it, or one has given a disruption for it.
+    /// No budget covers the pod, or a disruption was taken from its budget.
     Unconditional,
 }
 
-/// Finds the budget that covers `pod` and takes one disruption from it, unless the pod counts for none. A dry run takes
-/// nothing.
+/// Finds the budget that covers `pod` and takes one disruption from it, unless the eviction disrupts nothing. A dry run does not
+/// write the budget.
 async fn take_disruption(
     call: &RequestContext<'_>,
     pod: &Object,
@@ -106,7 +106,7 @@ async fn take_disruption(
     Err(ApiError::modified(About { group: "policy", kind: "poddisruptionbudgets", name: "" }))
 }
 
-/// The only budget whose selector has the pod.
+/// The budget whose selector matches the pod, if any.
 fn covering(server: &Server, pod: &Object) -> Result<Option<Arc<StoredObject>>, ApiError> {
     let Some(kind) = server.kind("policy", "poddisruptionbudgets") else { return Ok(None) };
     let prefix = key::prefix(kind, pod.namespace());
@@ -132,7 +132,7 @@ fn status_int(budget: &Object, field: &str) -> i64 {
     budget.status().and_then(|status| status.int(field)).unwrap_or(0)
 }
 
-/// Whether as many pods are healthy as the budget asks for.
+/// Whether enough pods of the budget are healthy.
 fn has_enough(budget: &Object) -> bool {
     let desired = status_int(budget, "desiredHealthy");
     desired > 0 && status_int(budget, "currentHealthy") >= desired
@@ -158,7 +158,7 @@ fn covers(budget: &Object, pod: &Object) -> bool {
         .is_ok_and(|selector| labels_match(&selector, pod))
 }
 
-/// The budget with one disruption less.
+/// The budget with one disruption taken for `pod`.
 fn with_disruption(budget: &Object, pod: &str) -> Result<Object, ApiError> {
     let name = budget.name();
     if status_int(budget, "observedGeneration") < budget.generation() {
@@ -199,7 +199,7 @@ fn with_disruption(budget: &Object, pod: &str) -> Result<Object, ApiError> {
     Ok(next)
 }
 
-/// Sets the condition `DisruptionAllowed` to false; its transition time moves only with its status.
+/// Sets the condition `DisruptionAllowed` to false; its transition time changes only with its status.
 fn forbid_disruptions(status: &mut Map, observed: i64) {
     const TYPE: &str = "DisruptionAllowed";
     let mut conditions = status.list("conditions").to_vec();

@@ -1,12 +1,12 @@
-//! What may be asked of a container's log.
+//! Options of log requests.
 
 use crate::request::Query;
 use crate::status::{About, ApiError, FieldProblem};
 
-/// Checks the options of a request for logs of the pod `name`.
+/// Validates the query parameters of a log request for the pod `name`.
 ///
 /// # Errors
-/// 400 for numbers that are none, 422 (of `PodLogOptions`, as in Kubernetes) for those out of range and for two starts.
+/// 400 for values that are not numbers, 422 (of `PodLogOptions`, as in Kubernetes) for those out of range and for two starts.
 pub fn check(query: &Query, name: &str) -> Result<(), ApiError> {
     let mut problems = Vec::new();
     let mut at_least = |field: &str, least: i64, detail: &str| -> Result<(), ApiError> {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// Ports that services may open on every node, both ends included.
+/// A port range, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     /// First port.
@@ -11,7 +11,7 @@ pub struct PortRange {
     pub last: u16,
 }
 
-/// A text that is no port range.
+/// The text is not a port range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a port range such as 30000-32767")]
 pub struct PortRangeError(String);
@@ -23,7 +23,7 @@ impl Default for PortRange {
 }
 
 impl PortRange {
-    /// Whether the range holds `port`.
+    /// Whether the range contains `port`.
     #[must_use]
     pub fn contains(&self, port: i64) -> bool {
         (i64::from(self.first)..=i64::from(self.last)).contains(&port)

@@ -1,11 +1,11 @@
-//! What the server knows about pods: their class of service, how long they may take to end, their containers.
+//! Properties of pods: quality of service class, grace period, containers.
 
 use apiserver_schema::{Map, Object};
 
-/// Lists of containers in a pod's spec, in the order that messages name them.
+/// Container lists of a pod's spec, in the order of validation messages.
 pub const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Quality of service class: by requests and limits of cpu and memory of all containers.
+/// The quality of service class, by requests and limits of CPU and memory.
 #[must_use]
 pub fn qos_class(pod: &Object) -> &'static str {
     let Some(spec) = pod.spec() else { return "BestEffort" };
@@ -35,12 +35,12 @@ pub fn qos_class(pod: &Object) -> &'static str {
     }
 }
 
-/// Longest grace, in seconds, also of pods that were stored before validation had this bound: what follows from it stays
-/// within times of four-digit years.
+/// Longest grace period in seconds, also for pods stored before validation had this bound, so that resulting timestamps have
+/// years of four digits.
 const GRACE_SECS_MAX: i64 = i32::MAX as i64;
 
-/// Seconds that a pod has to end, from 0 to 2^31-1: what is requested, else what its spec says. A pod that runs nowhere, or runs no more,
-/// needs none.
+/// The grace period of a pod in seconds: the requested one, else the spec's. 0 for a pod without a node and for one that has
+/// ended.
 #[must_use]
 pub fn grace_secs(pod: &Object, requested: Option<i64>) -> i64 {
     let ended = matches!(pod.str_at(&["status", "phase"]), "Succeeded" | "Failed");
@@ -55,7 +55,7 @@ pub fn grace_secs(pod: &Object, requested: Option<i64>) -> i64 {
     }
 }
 
-/// Name of the container that a request without one means: the annotated one, else the first.
+/// The default container of requests that name none: the annotated one, else the first.
 #[must_use]
 pub fn default_container(pod: &Object, annotation: &str) -> Option<String> {
     let annotated = pod.str_at(&["metadata", "annotations", annotation]);
@@ -66,7 +66,7 @@ pub fn default_container(pod: &Object, annotation: &str) -> Option<String> {
     containers.next().map(|container| container.str("name").to_owned())
 }
 
-/// Whether the pod has a container of any sort called `name`.
+/// Whether the pod has a container, init container or ephemeral container `name`.
 #[must_use]
 pub fn has_container(pod: &Object, name: &str) -> bool {
     let Some(spec) = pod.spec() else { return false };

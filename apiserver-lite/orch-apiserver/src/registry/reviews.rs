@@ -1,4 +1,4 @@
-//! Reviews: virtual resources whose answer is in the status: who is this token, may this user do that.
+//! TokenReview and the access reviews: virtual resources whose result is in the status.
 
 use apiserver_schema::{Format, Kind, Map, Object, Value};
 
@@ -7,16 +7,16 @@ use crate::request::Representation;
 use crate::status::{ApiError, FieldProblem};
 use crate::verbs::{RequestContext, VerbOutput, VerbResponse, about_kind, decode};
 
-/// Whether objects of the kind are questions.
+/// Whether the kind is a review.
 #[must_use]
 pub fn is_review(kind: &Kind) -> bool {
     matches!(kind.short_group, "authentication" | "authorization") && kind.kind.ends_with("Review")
 }
 
-/// Answers a review.
+/// Evaluates a review and returns it with its status.
 ///
 /// # Errors
-/// 400 for a question that asks nothing, 406 for an answer as a table: questions have no rows.
+/// 400 for an empty review, 406 for a Table: reviews have no rows.
 pub fn create(
     call: &RequestContext<'_>,
     body: &[u8],
@@ -145,7 +145,7 @@ fn access(call: &RequestContext<'_>, review: &Object, user: &User) -> Result<Map
     Ok(status)
 }
 
-/// What the caller may do. Modules that decide by rules will list them; the ones there are decide alike for everything.
+/// The rules of a SelfSubjectRulesReview. The present modules decide alike for every resource, so one rule covers all.
 fn rules(call: &RequestContext<'_>, review: &Object) -> Map {
     let namespace = review.str_at(&["spec", "namespace"]);
     let subject = Subject::Resource {

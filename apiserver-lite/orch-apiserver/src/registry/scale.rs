@@ -1,4 +1,4 @@
-//! The scale subresource: replicas of a workload as an object of their own, for whoever scales without knowing the kind.
+//! The scale subresource: reads and sets the replicas of any scalable kind.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::verbs::{
     decode_as,
 };
 
-/// Reads the scale of the object that the request names.
+/// Returns the scale of the requested object.
 ///
 /// # Errors
 /// 404.
@@ -24,7 +24,7 @@ pub fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
 /// Replaces the scale.
 ///
 /// # Errors
-/// 404, 409 when the object has changed since, 422 for a negative count.
+/// 404, 409 when the object has another resourceVersion, 422 for a negative count.
 pub async fn update(
     call: &RequestContext<'_>,
     body: &[u8],

@@ -1,7 +1,7 @@
-//! Addresses and node ports of services: who has which, who gets the next.
+//! Allocation of cluster IPs and node ports for Services.
 //!
-//! A reservation marks what it takes at once, so that two requests at the same time cannot take the same, and gives it
-//! back unless it is kept. The marks are rebuilt from the stored services at start-up.
+//! A [`Reservation`] allocates at once, so that concurrent requests cannot get the same value, and releases its values unless it
+//! is committed. The allocations are rebuilt from the stored Services at start-up.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -15,41 +15,41 @@ use super::node_ports::PortRange;
 use super::service_range::ServiceRange as _;
 use crate::status::FieldProblem;
 
-/// Who has which address and port.
+/// Allocated cluster IPs and node ports.
 #[derive(Debug)]
 pub struct ServiceAllocations {
     ranges: Vec<Cidr>,
     ports: PortRange,
-    /// Addresses in use, with the uid of the service.
+    /// Allocated addresses, with the uid of their Service.
     addresses: HashMap<IpAddr, String>,
-    /// Node ports in use, with the uid of the service.
+    /// Allocated node ports, with the uid of their Service.
     node_ports: HashMap<u16, String>,
 }
 
-/// What one service holds.
+/// The addresses and node ports of one Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct AllocatedValues {
     addresses: HashSet<IpAddr>,
     node_ports: HashSet<u16>,
 }
 
-/// Marks taken for a service that is being written. Given back when dropped before [`Reservation::commit`].
+/// Values allocated for a Service that is being written. Released when dropped before [`Reservation::commit`].
 #[derive(Debug, Default)]
 pub struct Reservation {
     allocations: Option<Arc<Mutex<ServiceAllocations>>>,
     taken: AllocatedValues,
-    /// What the stored service holds and the new one does not: given back when kept.
+    /// Values of the stored Service that the new one no longer has; released on commit.
     dropped: AllocatedValues,
 }
 
 impl ServiceAllocations {
-    /// Nothing allocated.
+    /// No allocations, in these ranges.
     #[must_use]
     pub fn new(ranges: Vec<Cidr>, ports: PortRange) -> Self {
         Self { ranges, ports, addresses: HashMap::new(), node_ports: HashMap::new() }
     }
 
-    /// Marks what a stored service holds.
+    /// Marks the values of a stored Service as allocated.
     pub fn adopt(&mut self, service: &Object) {
         let allocated = AllocatedValues::from_service(service);
         let uid = service.uid().to_owned();
@@ -103,7 +103,7 @@ impl AllocatedValues {
 }
 
 impl Reservation {
-    /// The write is durable: what was taken stays, what the service gave up is free.
+    /// Called once the write is durable: keeps the new values and releases those that the Service gave up.
     pub fn commit(mut self) {
         self.taken = AllocatedValues::default();
         if let Some(allocations) = self.allocations.take() {
@@ -120,20 +120,20 @@ impl Drop for Reservation {
     }
 }
 
-/// Gives back what a removed service allocated.
+/// Releases the values of a deleted Service.
 pub fn release(allocations: &Mutex<ServiceAllocations>, service: &Object) {
     locked(allocations).release(&AllocatedValues::from_service(service));
 }
 
 fn locked(allocations: &Mutex<ServiceAllocations>) -> MutexGuard<'_, ServiceAllocations> {
-    // Every change under the lock is one insert or remove: a panic in between leaves nothing half done.
+    // Every change under the lock is a single insert or remove, so a panic leaves no partial state.
     allocations.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Gives `service` the addresses and ports that it asks for or lacks. `old` is the stored version.
+/// Allocates the addresses and ports that `service` requests or lacks, and writes them into it. `old` is the stored version.
 ///
 /// # Errors
-/// What cannot be given, by field.
+/// The field whose value cannot be allocated.
 pub fn reserve(
     allocations: &Arc<Mutex<ServiceAllocations>>,
     service: &mut Object,
@@ -153,7 +153,7 @@ pub fn reserve(
     let spec = service.fields.map_or_insert("spec");
     let outcome = allocator.addresses(spec).and_then(|()| allocator.ports(spec));
     drop(guard);
-    // On failure the reservation is dropped here and gives back what it took.
+    // On failure the reservation is dropped here and releases its values.
     outcome.map_err(|problem| vec![problem])?;
     reservation.dropped = before.without(&AllocatedValues::from_service(service));
     Ok(reservation)
@@ -200,7 +200,7 @@ impl Allocator<'_> {
         Ok(())
     }
 
-    /// The ranges that the service gets addresses of, the first family first.
+    /// The ranges of the Service's IP families, the primary one first.
     fn families(&self, spec: &Map, given: &[String]) -> Result<Vec<Cidr>, FieldProblem> {
         let range = |family: &str| {
             self.allocations.ranges.iter().copied().find(|range| range.family() == family)
@@ -290,7 +290,7 @@ impl Allocator<'_> {
             }
             _ => false,
         };
-        // One service may use a port for several protocols.
+        // A Service may use one node port for several protocols.
         let mut own = self.before.node_ports.clone();
         for (index, port) in spec.maps_mut("ports").enumerate() {
             let field = format!("spec.ports[{index}].nodePort");
@@ -358,7 +358,7 @@ impl Allocator<'_> {
     }
 }
 
-/// Addresses that the service asks for: `clusterIPs`, or `clusterIP` alone.
+/// The requested addresses: `clusterIPs`, or `clusterIP` alone.
 fn given_addresses(spec: &Map) -> Vec<String> {
     let many: Vec<String> = texts(spec.list("clusterIPs")).map(str::to_owned).collect();
     match spec.str("clusterIP") {
@@ -372,7 +372,7 @@ fn texts(values: &[Value]) -> impl Iterator<Item = &str> {
     values.iter().filter_map(Value::as_str)
 }
 
-/// Drops what belongs to the old type of a service and was not changed together with the type.
+/// Removes fields that belong to the old type and were not changed together with the type.
 fn drop_old_type(spec: &mut Map, before: &Map) {
     let kind = spec.str("type").to_owned();
     let external = ["externalTrafficPolicy"];
@@ -391,7 +391,7 @@ fn drop_old_type(spec: &mut Map, before: &Map) {
     }
 }
 
-/// Copies what the server allocated into an update that left it out, and drops what belongs to the old type only.
+/// Copies allocated values into an update that leaves them out, and removes fields of the old type.
 pub fn carry_over(service: &mut Object, old: &Object) {
     let Some(before) = old.spec().cloned() else { return };
     let spec = service.fields.map_or_insert("spec");

@@ -1,4 +1,4 @@
-//! Token requests: a new token of a service account, bound to a pod or secret when asked.
+//! TokenRequest: issues a token of a service account, optionally bound to a pod or Secret.
 
 use std::sync::Arc;
 
@@ -11,13 +11,14 @@ use crate::server::{now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
 use crate::verbs::{Effects, RequestContext, VerbOutput, VerbResponse, about_kind, decode_as};
 
-/// Life of a token that does not say, in seconds.
+/// Lifetime in seconds of a token whose request names none.
 const TOKEN_LIFETIME_SECS_DEFAULT: i64 = 3600;
 
-/// Makes a token of the account that the request names. A dry run answers with an empty token.
+/// Issues a token of the requested service account. A dry run returns an empty token.
 ///
 /// # Errors
-/// 422 for an unknown dry run, 404 without such an account or bound object, 409 when a uid differs, 422 for a life outside the bounds.
+/// 404 if the service account or bound object does not exist, 409 if a uid differs, 422 for an unknown dry run or a lifetime out
+/// of range.
 pub fn create(
     call: &RequestContext<'_>,
     body: &[u8],
@@ -91,8 +92,8 @@ fn check_lifetime(request: &Object, secs: i64) -> Result<(), ApiError> {
     Err(ApiError::invalid(about_kind(request), &[problem]))
 }
 
-/// A kubelet gets tokens for the pods of its own node only, bound to them, as Kubernetes' NodeRestriction has it: with any other it could do
-/// what its own certificate may not.
+/// Allows a kubelet only tokens bound to pods of its own node, as Kubernetes' NodeRestriction: other tokens would give it
+/// permissions that its certificate lacks.
 fn check_node(call: &RequestContext<'_>, bound: Option<&Object>) -> Result<(), ApiError> {
     let own = |pod: &Object| {
         let node = pod.str_at(&["spec", "nodeName"]);
@@ -108,7 +109,7 @@ fn check_node(call: &RequestContext<'_>, bound: Option<&Object>) -> Result<(), A
     ))
 }
 
-/// The object that the token is to be bound to: it has to exist, and a pod has to use the account.
+/// The object that the token is bound to. It must exist, and a pod must use the service account.
 fn bound_object(
     call: &RequestContext<'_>,
     request: &Object,

@@ -1,13 +1,13 @@
-//! Kinds that are served in several versions: which one is stored, and how an object of one is shown as another.
+//! Kinds served in several versions: which version is stored, and conversion between versions.
 //!
-//! Versions of a kind share most fields under the same names; what differs is a table of renamed fields, or a function.
+//! Versions of a kind share most fields; the differences are a table of renamed fields, or a function.
 
 use std::sync::Arc;
 
 use apiserver_schema::{Engine, Kind, Map, Object, Value};
 use proto_api::names::Names;
 
-/// Fields of the two kinds of events: core, then events.
+/// Fields that differ between core and events.k8s.io Events: core name, then events name.
 const EVENT_FIELDS: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -18,7 +18,7 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// The kind under which objects of `kind` are stored; itself for most.
+/// The version in which objects of `kind` are stored; `kind` itself for most kinds.
 #[must_use]
 pub fn stored_kind(engine: &Engine, names: &Names, kind: &Arc<Kind>) -> Arc<Kind> {
     let (group, version) = match (kind.short_group, kind.version, kind.kind) {
@@ -31,7 +31,7 @@ pub fn stored_kind(engine: &Engine, names: &Names, kind: &Arc<Kind>) -> Arc<Kind
     engine.kind(&names.group(group), version, kind.kind).unwrap_or(kind).clone()
 }
 
-/// `object` as an object of `kind`, which must be another version of its own kind.
+/// Converts `object` to `kind`, another version of its kind.
 #[must_use]
 pub fn convert(object: &Object, kind: &Arc<Kind>) -> Object {
     let mut fields = object.fields.clone();
@@ -55,8 +55,8 @@ fn rename(fields: &mut Map, from: &str, to: &'static str) {
     }
 }
 
-/// The first version of autoscalers knows one target, the share of CPU; the second a list of metrics. Metrics that the
-/// first cannot express wait in an annotation, so that a client of the first takes nothing away.
+/// autoscaling/v1 has one target, CPU utilization; v2 a list of metrics. Metrics that v1 cannot express are kept in this
+/// annotation, so that a v1 client does not remove them.
 const METRICS_ANNOTATION: &str = "autoscaling.alpha.kubernetes.io/metrics";
 
 fn target_to_metrics(fields: &mut Map) {

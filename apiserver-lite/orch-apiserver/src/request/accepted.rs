@@ -6,29 +6,29 @@ use proto_api::names::Names;
 use super::Query;
 use crate::status::ApiError;
 
-/// Bytes on the wire.
+/// Encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
     /// `application/json`.
     Json,
     /// `application/yaml`.
     Yaml,
-    /// The Protobuf type of the naming profile.
+    /// The Protobuf media type of the naming profile.
     Protobuf,
 }
 
-/// What the bytes represent.
+/// What a response shows of its objects (parameter `as` of the media type).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Representation {
     /// The object or list itself.
     Object,
-    /// A table of columns and rows, of the given version of the meta group, and what its rows hold of the objects.
+    /// A Table in this version of the meta group, and what its rows include of the objects.
     Table(MetaVersion, Include),
-    /// Metadata only.
+    /// PartialObjectMetadata, or a list of them.
     PartialObjectMetadata(MetaVersion),
 }
 
-/// Version of the meta group that a client asks for.
+/// Requested version of the meta group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetaVersion {
     /// `v1`
@@ -37,17 +37,17 @@ pub enum MetaVersion {
     V1Beta1,
 }
 
-/// What a client accepts best.
+/// The representation that a client prefers among those served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Bytes on the wire.
+    /// Encoding.
     pub encoding: Encoding,
-    /// What they represent.
+    /// Object, Table or metadata.
     pub representation: Representation,
 }
 
 impl Accepted {
-    /// Reads `includeObject`, which says what a table's rows hold.
+    /// Applies the query parameter `includeObject` to a Table; other representations are unchanged.
     ///
     /// # Errors
     /// 400 for an unknown value.
@@ -62,7 +62,7 @@ impl Accepted {
 }
 
 impl MetaVersion {
-    /// As it stands in `apiVersion`.
+    /// The version as text, as in `apiVersion`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ impl MetaVersion {
 }
 
 impl Encoding {
-    /// The media type.
+    /// The media type in the naming profile `names`.
     #[must_use]
     pub fn media_type(self, names: &Names) -> &str {
         match self {

@@ -1,53 +1,50 @@
-//! The query string of a request: decoded once, asked by name.
+//! The query string of a request: parsed once, read by parameter name.
 
 use crate::status::ApiError;
 
-/// Decoded pairs in the order given.
+/// The decoded name-value pairs in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(Vec<(String, String)>);
 
-/// Pairs that are looked at; more is an attack or a mistake.
+/// Longest query that is parsed, in pairs; further pairs are ignored.
 const PAIRS_MAX: usize = 256;
 
 impl Query {
-    /// Decodes `a=b&c=d` with `+` as a space. Broken escapes are kept as they stand.
+    /// Decodes `a=b&c=d`, `+` as a space. Invalid escapes are left as they are.
     #[must_use]
     pub fn parse(text: &str) -> Self {
-        let pair = |part: &str| {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            (decode(&name.replace('+', " ")), decode(&value.replace('+', " ")))
-        };
-        Self(text.split('&').filter(|part| !part.is_empty()).take(PAIRS_MAX).map(pair).collect())
+        let pairs = form_urlencoded::parse(text.as_bytes()).take(PAIRS_MAX);
+        Self(pairs.map(|(name, value)| (name.into_owned(), value.into_owned())).collect())
     }
 
-    /// The first value of `name`; present but empty is `Some("")`.
+    /// The first value of `name`; `Some("")` for a parameter without a value.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// The first value of `name`, empty counting as absent.
+    /// The first value of `name` if it is not empty.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| !value.is_empty())
     }
 
-    /// All values of `name`.
+    /// All values of `name`, in their order.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether `name` is set: `1`, `true` or present without a value, as Kubernetes reads booleans.
+    /// Whether `name` is true: present and not `0`, `false` or `f`, as Kubernetes parses booleans.
     #[must_use]
     pub fn flag(&self, name: &str) -> bool {
         self.get(name)
             .is_some_and(|value| !matches!(value, "0" | "false" | "False" | "FALSE" | "f" | "F"))
     }
 
-    /// A number.
+    /// The value of `name` as a number.
     ///
     /// # Errors
-    /// 400 naming the parameter when it is there and no number of at least 0.
+    /// 400 if the value is not a number of at least 0.
     pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         self.text(name)
             .map(|value| {
@@ -57,32 +54,6 @@ impl Query {
             })
             .transpose()
     }
-}
-
-/// Percent-decoding; a broken escape stays as it is, bytes that are no UTF-8 become U+FFFD.
-#[must_use]
-pub fn decode(text: &str) -> String {
-    if !text.contains('%') {
-        return text.to_owned();
-    }
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        let escape = || {
-            let mut ahead = bytes.clone();
-            let high = (ahead.next()? as char).to_digit(16)?;
-            let low = (ahead.next()? as char).to_digit(16)?;
-            u8::try_from(high * 16 + low).ok()
-        };
-        match (byte == b'%').then(escape).flatten() {
-            Some(decoded) => {
-                out.push(decoded);
-                bytes.nth(1);
-            }
-            None => out.push(byte),
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]
@@ -103,8 +74,8 @@ mod tests {
 
     #[test]
     fn broken_escapes_stay() {
-        assert_eq!(decode("a%2"), "a%2");
-        assert_eq!(decode("%zz%41"), "%zzA");
+        assert_eq!(Query::parse("x=a%2&&=b").get("x"), Some("a%2"));
+        assert_eq!(Query::parse("%zz%41").get("%zzA"), Some(""));
         assert!(Query::parse("limit=x").number("limit").is_err());
         assert!(!Query::parse("watch=false").flag("watch"));
     }

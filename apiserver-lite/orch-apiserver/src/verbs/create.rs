@@ -1,4 +1,4 @@
-//! create: names and stamps a new object, defaults, admits, validates and commits it.
+//! create: fills the metadata of a new object, defaults, admits, validates and commits it.
 
 use std::sync::Arc;
 
@@ -17,17 +17,17 @@ use crate::registry;
 use crate::server::{Server, now, timestamp};
 use crate::status::{About, ApiError, FieldProblem};
 
-/// Tries to find a free name below `generateName`.
+/// Attempts to generate a free name from `generateName`.
 const GENERATE_TRIES: usize = 8;
-/// Longest prefix of a generated name; the suffix brings it to the limit of labels.
+/// Longest prefix of a generated name; with its suffix the name has the maximum length of a label.
 const GENERATE_PREFIX_LEN_MAX: usize = 58;
-/// Characters of generated names: no vowels, so that no words arise, and nothing that looks alike.
+/// Characters of generated names: no vowels, so that no words arise, and no characters that look alike.
 const NAME_CHARACTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Creates the object in a request's body.
+/// Creates the object in the request's body.
 ///
 /// # Errors
-/// Whatever decoding, admission, validation and the store have against it.
+/// Errors of decoding, admission, validation and the store.
 pub async fn create(
     call: &RequestContext<'_>,
     body: Bytes,
@@ -39,7 +39,7 @@ pub async fn create(
     Ok(VerbOutput { response, warnings: decoded.warnings })
 }
 
-/// Creates `object`, as decoded.
+/// Creates `object`, which is decoded and not defaulted yet.
 ///
 /// # Errors
 /// As [`create`].
@@ -81,8 +81,8 @@ async fn create_once(
     Ok(VerbResponse::Stored { code: 201, record })
 }
 
-/// Writes a new object, if its namespace is there before and after: what is written between the end of a namespace's
-/// content and of the namespace itself would never be deleted.
+/// Writes a new object if its namespace exists before and after the write. An object written between the deletion of a
+/// namespace's content and of the namespace would never be deleted.
 async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<StoredObject>, ApiError> {
     let name = object.name().to_owned();
     let key = key::object(&call.kind, object.namespace(), &name);
@@ -98,8 +98,8 @@ async fn commit(call: &RequestContext<'_>, object: Object) -> Result<Arc<StoredO
     confirm_namespace(call.server, call.about(), &key, record, &before).await
 }
 
-/// The object that was written, if its namespace is still the one with the uid `before` and stays; otherwise the object is
-/// taken back.
+/// Returns the written object if its namespace still has the uid `before` and is not being deleted; otherwise deletes the
+/// object and returns an error.
 async fn confirm_namespace(
     server: &Server,
     about: About<'_>,
@@ -109,7 +109,7 @@ async fn confirm_namespace(
 ) -> Result<Arc<StoredObject>, ApiError> {
     let why = match admission::namespace_of(server, record.object()) {
         Ok(after) if after == before => return Ok(record),
-        // The namespace was deleted, and made again, in between.
+        // The namespace was deleted and created again in between.
         Ok(_) => ApiError::modified(about),
         Err(error) => error,
     };
@@ -128,7 +128,7 @@ async fn confirm_namespace(
     Err(why)
 }
 
-/// Fills in what the server decides about new objects.
+/// Fills the metadata that the server decides: namespace, generated name, uid, creation time.
 fn prepare_metadata(call: &RequestContext<'_>, object: &mut Object) -> Result<(), ApiError> {
     if !object.resource_version().is_empty() {
         return Err(ApiError::bad_request(
@@ -155,7 +155,7 @@ fn prepare_metadata(call: &RequestContext<'_>, object: &mut Object) -> Result<()
     Ok(())
 }
 
-/// The object's namespace and the path's have to agree; the path fills in a missing one.
+/// Sets a missing namespace from the path; 400 if the object has another one.
 pub(super) fn fill_namespace(
     call: &RequestContext<'_>,
     object: &mut Object,

@@ -1,4 +1,4 @@
-//! delete and deletecollection: at once, or in two phases when the object's owner or a finalizer has to finish first.
+//! delete and deletecollection: immediate, or in two phases when a grace period or finalizers have to end first.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use crate::request::RequestInfo;
 use crate::server::{now, time_of, timestamp};
 use crate::status::{About, ApiError};
 
-/// Deletions of a collection that run at the same time.
+/// Concurrent deletions of a deletecollection.
 const PARALLEL_MAX: usize = 32;
 
 /// Deletes the object that the request names.
 ///
 /// # Errors
-/// 404 when it is not there, 409 when it is not the one that the preconditions name, 403 when it may not be deleted.
+/// 404 if it does not exist, 409 if it does not match the preconditions, 403 if admission refuses.
 pub async fn delete(
     call: &RequestContext<'_>,
     options: &DeleteOptions,
@@ -34,18 +34,17 @@ pub async fn delete(
     Ok(delete_object(call, options).await?.into())
 }
 
-/// Deletes all objects of the collection that the request selects; of those only the page that `limit` and `continue`
-/// name, as in Kubernetes.
+/// Deletes the objects that the request selects; with `limit` and `continue` those of one page, as in Kubernetes.
 ///
 /// # Errors
-/// Those of a list, then the first failure, objects that are gone already not counting as one.
+/// Errors of a list, then the first failed deletion; objects that are deleted already are not failures.
 pub async fn delete_collection(
     call: &RequestContext<'_>,
     options: &DeleteOptions,
 ) -> Result<VerbOutput, ApiError> {
     let chosen = read::select(call).await?.into_iter();
     let deletions = chosen.map(|record| async move { delete_one(call, &record, options).await });
-    // All are brought to their end: one that fails must not break off those that are under way.
+    // All deletions run to completion, even if one fails.
     let first_failure = stream::iter(deletions)
         .buffer_unordered(PARALLEL_MAX)
         .fold(Ok(()), |first: Result<(), ApiError>, next| async move { first.and(next) })
@@ -81,7 +80,7 @@ async fn delete_one(
     }
 }
 
-/// Deletes the object that `call` names.
+/// Deletes the requested object without admission.
 ///
 /// # Errors
 /// As [`delete`].
@@ -121,14 +120,14 @@ fn check_preconditions(
     differs("ResourceVersion", &options.resource_version, object.resource_version())
 }
 
-/// What a deletion does to an object now.
+/// The next step of a deletion.
 #[derive(Clone, Debug, PartialEq)]
 enum DeletionStep {
-    /// It goes.
+    /// Remove the object.
     Remove,
-    /// It is marked, and goes when its owner and its finalizers are done.
+    /// Mark the object as deleted; it is removed when its grace period and finalizers have ended.
     Mark(Box<Object>),
-    /// It is marked already, nothing new is asked.
+    /// Nothing changes: the object is marked already.
     Wait,
 }
 
@@ -137,13 +136,13 @@ fn next_step(object: &Object, options: &DeleteOptions, now: OffsetDateTime) -> D
     let was = object.metadata().and_then(|metadata| metadata.int("deletionGracePeriodSeconds"));
     let was = was.map(|seconds| seconds.clamp(0, GRACE_SECS_MAX));
     let grace = match (was, options.grace_secs) {
-        // A period that runs is only shortened by a request that says so.
+        // A running grace period is shortened only by an explicit request.
         (Some(was), None) if marked.is_some() => was,
         (_, wished) => registry::grace_secs(object, wished),
     };
     let pending = marked.is_some() && was.is_some_and(|was| was <= grace);
     let mut next = object.clone();
-    // The finalizers of a pod whose period runs stay as they are.
+    // The finalizers of a pod within its grace period are unchanged.
     if !(pending && registry::has_grace(object)) {
         set_finalizers(&mut next, propagate::finalizers(object, options.propagation));
     }
@@ -167,7 +166,7 @@ fn next_step(object: &Object, options: &DeleteOptions, now: OffsetDateTime) -> D
     DeletionStep::Mark(Box::new(next))
 }
 
-/// When a period of `grace` seconds ends: it counts from the moment of the first request, but never ends in the past.
+/// The end of a grace period of `grace` seconds, counted from the first deletion request and never in the past.
 fn end_of_grace(
     marked: Option<OffsetDateTime>,
     was: Option<i64>,
@@ -199,7 +198,7 @@ fn dry_run(step: DeletionStep, old: Arc<StoredObject>) -> VerbResponse {
     }
 }
 
-/// Carries out one step; `None` when another write came first.
+/// Applies one step; `None` after a conflicting write.
 async fn apply_step(
     call: &RequestContext<'_>,
     old: &Arc<StoredObject>,
@@ -229,7 +228,7 @@ async fn apply_step(
     }
 }
 
-/// Some resources answer a deletion with the object, most with a status.
+/// The response to a removal: the object for some resources, a Status for most.
 fn deletion_response(record: Arc<StoredObject>) -> VerbResponse {
     if registry::returns_object_on_delete(&record.object().kind) {
         VerbResponse::Stored { code: 200, record }
@@ -238,7 +237,7 @@ fn deletion_response(record: Arc<StoredObject>) -> VerbResponse {
     }
 }
 
-/// About the object that a deletion removed, for its status.
+/// Group, resource and name of a removed object, for the details of its Status.
 #[must_use]
 pub fn about_deleted<'a>(object: &'a Object) -> About<'a> {
     About { group: &object.kind.group, kind: object.kind.plural(), name: object.name() }

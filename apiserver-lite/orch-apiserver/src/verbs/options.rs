@@ -1,4 +1,4 @@
-//! Options of requests that change something: dry run, and how an object is to be deleted.
+//! Options of write requests: dry run, field manager, and DeleteOptions.
 
 use apiserver_schema::{Map, Value};
 use proto_api::names::Names;
@@ -6,38 +6,38 @@ use proto_api::names::Names;
 use crate::request::Query;
 use crate::status::{About, ApiError, FieldProblem};
 
-/// Whether a request leaves a trace.
+/// Whether a request changes stored objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effects {
-    /// It is carried out.
+    /// The request is carried out.
     Real,
-    /// Everything but the write happens.
+    /// Everything but the write is done.
     DryRun,
 }
 
-/// How dependents of a deleted object are treated.
+/// Deletion propagation: the treatment of dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// Deleted after it, by the garbage collector.
+    /// The garbage collector deletes them afterwards.
     Background,
-    /// Deleted before it.
+    /// They are deleted before the object.
     Foreground,
-    /// Kept.
+    /// They are kept.
     Orphan,
 }
 
-/// How an object is to be deleted.
+/// Parsed `DeleteOptions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeleteOptions {
-    /// Seconds that the object's owner has for an orderly end; the kind's default when unset.
+    /// Grace period in seconds; the kind's default when unset.
     pub grace_secs: Option<i64>,
-    /// Only the object with this uid.
+    /// Precondition: the object has this uid.
     pub uid: Option<String>,
-    /// Only the object at this revision.
+    /// Precondition: the object has this resourceVersion.
     pub resource_version: Option<String>,
-    /// What becomes of dependents.
+    /// Treatment of dependents; the kind's default when unset.
     pub propagation: Option<Propagation>,
-    /// Whether it is carried out.
+    /// Whether it is a dry run.
     pub effects: Effects,
 }
 
@@ -53,16 +53,16 @@ impl Default for DeleteOptions {
     }
 }
 
-/// Longest grace period, in seconds: timestamps that follow from it stay within four-digit years.
+/// Longest grace period in seconds, so that resulting timestamps have years of four digits.
 pub const GRACE_SECS_MAX: i64 = i32::MAX as i64;
 
 /// Longest `fieldManager`, in bytes.
 const FIELD_MANAGER_LEN_MAX: usize = 128;
 
-/// Checks `fieldManager`. Who owns which field is not kept.
+/// Checks the query parameter `fieldManager`. Field ownership is not tracked.
 ///
 /// # Errors
-/// 422 for a manager that is too long or not printable.
+/// 422 for a name that is too long or not printable.
 pub fn check_field_manager(query: &Query) -> Result<(), ApiError> {
     let Some(manager) = query.text("fieldManager") else { return Ok(()) };
     let problem = if manager.len() > FIELD_MANAGER_LEN_MAX {
@@ -80,13 +80,13 @@ pub fn check_field_manager(query: &Query) -> Result<(), ApiError> {
     Err(ApiError::invalid(About { kind: "Options", ..About::default() }, &[problem]))
 }
 
-/// A grace period within bounds, in seconds. A negative one is a second, as in Kubernetes.
+/// `seconds` within bounds. A negative grace period is one second, as in Kubernetes.
 #[must_use]
 pub fn bounded_grace(seconds: i64) -> i64 {
     if seconds < 0 { 1 } else { seconds.min(GRACE_SECS_MAX) }
 }
 
-/// Reads the values of `dryRun`; one without a value asks for nothing.
+/// Parses the values of `dryRun`; empty ones are ignored.
 ///
 /// # Errors
 /// 422 for any value but `All`.
@@ -111,11 +111,11 @@ pub fn effects<'a>(values: impl Iterator<Item = &'a str>) -> Result<Effects, Api
 }
 
 impl DeleteOptions {
-    /// Joins the body's options with the query's, which are used where the body has none.
+    /// Merges the options of the body with the query parameters, which apply where the body has no value.
     ///
     /// # Errors
-    /// 400 for values of the query that are no number or boolean, 422 for an unknown dry run or policy, or both ways to
-    /// say one.
+    /// 400 for query values that are not a number or boolean, 422 for an unknown dry run or propagation policy, or for both
+    /// `propagationPolicy` and `orphanDependents`.
     pub fn new(names: &Names, options: &Map, query: &Query) -> Result<Self, ApiError> {
         let dry_runs =
             options.list("dryRun").iter().filter_map(Value::as_str).chain(query.all("dryRun"));
@@ -141,7 +141,7 @@ impl DeleteOptions {
     }
 }
 
-/// The policy that `propagationPolicy` names, or the older `orphanDependents` stands for.
+/// The policy of `propagationPolicy`, or of the older `orphanDependents`.
 fn propagation(
     names: &Names,
     options: &Map,
@@ -178,7 +178,7 @@ fn propagation(
     }
 }
 
-/// A number or boolean of the query.
+/// Parses a query parameter.
 fn query_value<T: std::str::FromStr>(query: &Query, name: &str) -> Result<Option<T>, ApiError> {
     let parse = |text: &str| {
         let wrong = |_| ApiError::bad_request(format!("invalid value {text:?} for {name}"));

@@ -1,4 +1,4 @@
-//! Continue tokens of chunked lists: opaque to clients, they carry the revision of the first page and the key to go on after.
+//! Continue tokens of paged lists: opaque to clients, they carry the revision of the first page and the key to continue after.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,35 +6,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::status::ApiError;
 
-/// Where the next page starts.
+/// Start of the next page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContinueToken {
-    /// Version of this format.
+    /// Format version.
     v: u8,
-    /// Revision that all pages see.
+    /// Revision of all pages.
     pub rv: u64,
-    /// Key below the collection's prefix that the last page ended with.
+    /// Last key of the previous page, relative to the collection's prefix.
     pub start: String,
 }
 
-/// Longest token that is looked at.
+/// Longest token that is decoded.
 const TOKEN_LEN_MAX: usize = 4096;
 
 impl ContinueToken {
-    /// A token for the page after `start`.
+    /// The token of the page after the key `start` at revision `rv`.
     #[must_use]
     pub fn new(rv: u64, start: &str) -> Self {
         Self { v: 1, rv, start: start.to_owned() }
     }
 
-    /// The text that clients pass back.
+    /// The token as text.
     #[must_use]
     pub fn encode(&self) -> String {
-        // A struct of a number and texts always serializes.
+        // Serializing numbers and strings does not fail.
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }
 
-    /// Reads a token.
+    /// Parses a token.
     ///
     /// # Errors
     /// 400 when it is not one of ours.

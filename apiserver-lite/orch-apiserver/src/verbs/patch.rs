@@ -1,4 +1,4 @@
-//! patch: applies a patch document to the newest version, again and again while others change it, a bounded number of times.
+//! patch: applies a patch to the newest version of an object, and again after conflicting writes, a bounded number of times.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use super::{RequestContext, VerbOutput};
 use crate::registry::versions;
 use crate::status::{About, ApiError, FieldProblem};
 
-/// Patches the object that the request names.
+/// Patches the requested object.
 ///
 /// # Errors
-/// 400 for a malformed patch, 422 for one that does not fit, 409 when it insists on an old revision, 404 when the object
-/// is not there, and whatever admission and validation say.
+/// 400 for a malformed patch, 422 for one that does not apply, 409 when it sets another resourceVersion, 404 when the object
+/// does not exist; errors of admission and validation.
 pub async fn patch(
     call: &RequestContext<'_>,
     subresource: Subresource,
@@ -37,7 +37,7 @@ pub async fn patch(
             patched.object = versions::convert(&patched.object, &call.kind);
         }
         let precondition = match check_precondition(call, &patched.object, old.object())? {
-            // The patch did not mention the revision: it is the stored one.
+            // The patch does not contain a resourceVersion: the one in the object is the stored one.
             Precondition::IfUnchanged if !mentions_revision(&body) => Precondition::Unconditional,
             precondition => precondition,
         };
@@ -59,7 +59,7 @@ pub async fn patch(
     Err(ApiError::modified(call.about()))
 }
 
-/// Whether the patch sets `resourceVersion`. A false alarm only makes it stricter.
+/// Whether the patch may set `resourceVersion`. A false positive only makes it conditional.
 fn mentions_revision(body: &[u8]) -> bool {
     const FIELD: &[u8] = b"resourceVersion";
     body.windows(FIELD.len()).any(|window| window == FIELD)
@@ -75,7 +75,7 @@ fn patch_error(call: &RequestContext<'_>, error: &PatchError) -> ApiError {
     }
 }
 
-/// What the patch made is not an object of the kind.
+/// The error of a patch whose result is not a valid object of the kind.
 fn patched_error(call: &RequestContext<'_>, error: &DecodeError) -> ApiError {
     match error {
         DecodeError::Type { .. } => unprocessable(call, &error.to_string()),

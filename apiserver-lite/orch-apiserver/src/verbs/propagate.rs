@@ -1,28 +1,27 @@
-//! What becomes of dependents: the finalizers `orphan` and `foregroundDeletion`, by which a deletion asks the garbage
-//! collector to act before the object goes.
+//! Deletion propagation: the finalizers `orphan` and `foregroundDeletion`, which make the garbage collector handle dependents
+//! before the object is removed.
 
 use apiserver_schema::{Kind, Object};
 
 use super::Propagation;
 
-/// Finalizer of an object whose dependents are to be kept.
+/// Finalizer of an object whose dependents are kept.
 pub const ORPHAN: &str = "orphan";
-/// Finalizer of an object whose dependents are to be deleted first.
+/// Finalizer of an object whose dependents are deleted before it.
 pub const FOREGROUND: &str = "foregroundDeletion";
 
-/// What a kind does when a deletion does not say it.
+/// Propagation of a kind without a policy in the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DefaultPropagation {
-    /// Its objects have no dependents, whatever is asked for.
+    /// The kind has no dependents; policies are ignored.
     Unsupported,
-    /// Dependents are kept.
+    /// Dependents are orphaned.
     Orphan,
-    /// Dependents go.
+    /// Dependents are deleted.
     Delete,
 }
 
-/// The defaults of Kubernetes 1.25: replication controllers and jobs keep their pods, as they did before there was a
-/// garbage collector.
+/// The defaults of Kubernetes 1.25. ReplicationControllers and Jobs orphan their pods for compatibility.
 fn default_of(kind: &Kind) -> DefaultPropagation {
     match (kind.short_group, kind.kind) {
         ("" | "events", "Event") => DefaultPropagation::Unsupported,
@@ -31,7 +30,7 @@ fn default_of(kind: &Kind) -> DefaultPropagation {
     }
 }
 
-/// The finalizers that an object has once it is deleted with `policy`: at most one of the two, the others as they were.
+/// The finalizers of `object` once it is deleted with `policy`: at most one propagation finalizer, and all others.
 pub fn finalizers(object: &Object, policy: Option<Propagation>) -> Vec<String> {
     let is_propagation = |finalizer: &&str| matches!(*finalizer, ORPHAN | FOREGROUND);
     let mut all: Vec<String> =

@@ -1,4 +1,4 @@
-//! get and list, from memory, at the revision that the request asks for.
+//! get and list, from memory, at the requested revision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,18 +13,18 @@ use crate::record::StoredObject;
 use crate::request::Query;
 use crate::status::{About, ApiError, FieldProblem};
 
-/// How long a read waits for a revision that has not happened.
+/// How long a read waits for a revision that is not committed yet.
 const REVISION_WAIT: Duration = Duration::from_secs(3);
-/// Remaining objects that are counted; the field may be left out, and counting a large collection on every page costs more
-/// than the page.
+/// Most remaining objects that are counted. `remainingItemCount` is optional, and counting a large collection costs more than
+/// the page.
 const REMAINING_MAX: usize = 10_000;
-/// Objects read at once while a selector looks for matches.
+/// Objects read per step while a selector filters.
 const SCAN_LEN: usize = 500;
 
-/// Reads one object.
+/// Returns the requested object.
 ///
 /// # Errors
-/// 404, 400 for a malformed revision, 504 for one that has not happened.
+/// 404 if it does not exist, 400 for a malformed resourceVersion, 504 for one in the future.
 pub async fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     if let Some(revision) = revision(call.query)? {
         wait_for(call, revision).await?;
@@ -32,13 +32,13 @@ pub async fn get(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     Ok(VerbResponse::Stored { code: 200, record: call.current()? }.into())
 }
 
-/// Reads a collection.
+/// Returns a collection, or one page of it.
 ///
 /// # Errors
-/// 400 and 422 for parameters that contradict each other, 410 for revisions that are gone, 504 for those to come.
+/// 400 and 422 for conflicting parameters, 410 for compacted revisions, 504 for future ones.
 pub async fn list(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     let options = ListOptions::parse(call.query)?;
-    // A list is answered from memory, long before any timeout: only its form matters.
+    // A list takes far less time than any timeout: the parameter is only validated.
     super::watch::timeout(call.query)?;
     let selection = Selection::parse(call)?;
     let (snapshot, start) = open_snapshot(call, &options).await?;
@@ -46,7 +46,7 @@ pub async fn list(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
         .map_err(|_| list_expired())?;
     let next = page.next.as_ref().map(|start| ContinueToken::new(snapshot.revision().0, start));
     let remaining = match &page.next {
-        // Counting what a selector would match means reading it: the field is left out, as the API allows.
+        // Counting matches of a selector means reading all objects: the field is left out.
         Some(start) if selection.is_everything() => remaining(call, &snapshot, start),
         _ => None,
     };
@@ -58,7 +58,7 @@ pub async fn list(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     Ok(VerbResponse::List { kind: call.kind.clone(), meta, items: page.items }.into())
 }
 
-/// The objects that a list with the request's parameters would show.
+/// The objects of the list that the request describes.
 ///
 /// # Errors
 /// As [`list`].
@@ -70,16 +70,16 @@ pub(super) async fn select(call: &RequestContext<'_>) -> Result<Vec<Arc<StoredOb
     Ok(page.map_err(|_| list_expired())?.items)
 }
 
-/// Which state of the collection is asked for.
+/// The requested revision of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ListRevision {
-    /// The newest.
+    /// The current revision.
     Latest,
-    /// This revision or a newer one.
+    /// The current revision, at least this one.
     NotOlderThan(u64),
-    /// This revision.
+    /// Exactly this revision.
     Exact(u64),
-    /// Where a token says.
+    /// The page of a continue token.
     FromToken(ContinueToken),
 }
 
@@ -90,7 +90,7 @@ struct ListOptions {
 }
 
 impl ListOptions {
-    /// The tables of "Resource version semantics" of the specification.
+    /// Parses `resourceVersion`, `resourceVersionMatch`, `limit` and `continue` by Kubernetes' resource version semantics.
     fn parse(query: &Query) -> Result<Self, ApiError> {
         let limit = query.number("limit")?.filter(|limit| *limit > 0);
         let limit = limit.map(|limit| usize::try_from(limit).unwrap_or(usize::MAX));
@@ -147,10 +147,10 @@ impl ListOptions {
     }
 }
 
-/// The number in `resourceVersion`.
+/// Parses `resourceVersion`; `None` if it is not set.
 ///
 /// # Errors
-/// 400 when it is none.
+/// 400 if it is not a number.
 pub(super) fn revision(query: &Query) -> Result<Option<u64>, ApiError> {
     let parse = |text: &str| {
         text.parse().map_err(|_| {
@@ -162,7 +162,7 @@ pub(super) fn revision(query: &Query) -> Result<Option<u64>, ApiError> {
     query.text("resourceVersion").map(parse).transpose()
 }
 
-/// A 422 about a list option.
+/// A 422 for a forbidden list option.
 pub(super) fn forbidden(field: &str, detail: &str) -> ApiError {
     invalid_options(FieldProblem::forbidden(field, detail))
 }
@@ -171,7 +171,7 @@ fn invalid_options(problem: FieldProblem) -> ApiError {
     ApiError::invalid(About { kind: "ListOptions", group: "", name: "" }, &[problem])
 }
 
-/// Waits a moment for a revision that has not happened.
+/// Waits up to [`REVISION_WAIT`] until `revision` is committed.
 pub(super) async fn wait_for(call: &RequestContext<'_>, revision: u64) -> Result<(), ApiError> {
     let waited = call.server.store.wait_for(Revision(revision), REVISION_WAIT).await;
     waited.map_err(|late| ApiError::revision_too_large(revision, late.current.0))
@@ -216,7 +216,7 @@ fn list_expired() -> ApiError {
 
 struct ScannedPage {
     items: Vec<Arc<StoredObject>>,
-    /// Where the next page starts, below the prefix; unset on the last.
+    /// Last key of this page relative to the prefix; `None` on the last page.
     next: Option<String>,
 }
 
@@ -254,7 +254,7 @@ fn scan(
     }
 }
 
-/// How many objects follow, if they are few enough to be counted on the way.
+/// The number of objects after `start`, if it is at most [`REMAINING_MAX`].
 fn remaining(
     call: &RequestContext<'_>,
     snapshot: &Snapshot<StoredObject>,

@@ -1,4 +1,4 @@
-//! Which objects of a collection a request is about: label selector, field selector, or one name.
+//! Selection of objects in a collection: label selector, field selector, or a single name.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::status::ApiError;
 pub struct Selection {
     labels: Option<Selector>,
     fields: Option<FieldSelector>,
-    /// The only name asked for: from the path, or from a field selector on it.
+    /// The only name that matches: from the path, or from a field selector on it.
     name: Option<String>,
-    /// The version whose fields are selected by, when it is not the stored one.
+    /// The version whose fields the field selector uses, if it is not the stored one.
     version: Option<Arc<Kind>>,
 }
 
 impl Selection {
-    /// Reads the selectors of a request.
+    /// Parses the selectors of a request.
     ///
     /// # Errors
-    /// 400 naming a selector that cannot be read, or a field that the kind cannot be selected by.
+    /// 400 for a selector that cannot be parsed or a field that is not selectable.
     pub fn parse(call: &RequestContext<'_>) -> Result<Self, ApiError> {
         let labels = call.query.text("labelSelector").map(|text| {
             Selector::parse(text).map_err(|error| {
@@ -44,7 +44,7 @@ impl Selection {
         Ok(Self { labels: labels.transpose()?, fields, name: by_path.or(by_field), version })
     }
 
-    /// Whether nothing is filtered out.
+    /// Whether all objects match.
     #[must_use]
     pub fn is_everything(&self) -> bool {
         self.labels.is_none() && self.fields.is_none() && self.name.is_none()
@@ -56,7 +56,7 @@ impl Selection {
         self.name.as_deref()
     }
 
-    /// Whether `object` is asked for.
+    /// Whether `object` matches.
     #[must_use]
     pub fn matches(&self, object: &Object) -> bool {
         self.name.as_deref().is_none_or(|name| object.name() == name)
@@ -68,7 +68,7 @@ impl Selection {
     }
 }
 
-/// Whether the labels of `object` meet `selector`.
+/// Whether the labels of `object` match `selector`.
 #[must_use]
 pub fn labels_match(selector: &Selector, object: &Object) -> bool {
     let labels = object.metadata().and_then(|metadata| metadata.map("labels"));

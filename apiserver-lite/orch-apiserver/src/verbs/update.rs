@@ -1,4 +1,4 @@
-//! update: replaces an object by the one in the request, if it is still the one the caller read.
+//! update: replaces an object, if its resourceVersion is still the one in the request.
 
 use apiserver_schema::Object;
 use apiserver_schema::update::Subresource;
@@ -10,10 +10,10 @@ use crate::auth::{Attributes, Decision};
 use crate::registry;
 use crate::status::ApiError;
 
-/// Replaces the object that the request names.
+/// Replaces the requested object.
 ///
 /// # Errors
-/// 409 when it has changed, 404 when it is gone, and whatever decoding, admission and validation say.
+/// 409 when it has changed, 404 when it does not exist; errors of decoding, admission and validation.
 pub async fn update(
     call: &RequestContext<'_>,
     subresource: Subresource,
@@ -54,7 +54,7 @@ async fn replace(
     Err(ApiError::modified(call.about()))
 }
 
-/// A PUT that turns out to create needs the permission to.
+/// Authorizes the create of an update whose object does not exist.
 fn check_create(call: &RequestContext<'_>) -> Result<(), ApiError> {
     let attributes =
         Attributes { user: call.user, verb: "create", subject: call.request.subject() };
@@ -65,7 +65,7 @@ fn check_create(call: &RequestContext<'_>) -> Result<(), ApiError> {
     Err(ApiError::forbidden(call.about(), &attributes.denial(&authorization.reason)))
 }
 
-/// Compares revision and uid that the caller sent with those of the stored object.
+/// Compares resourceVersion and uid in the request with those of the stored object.
 pub(super) fn check_precondition(
     call: &RequestContext<'_>,
     wanted: &Object,

@@ -1,4 +1,4 @@
-//! Changing a stored object: the part that update, patch and the acting subresources have in common.
+//! Updates of a stored object: what update, patch and scale have in common.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use crate::record::{Draft, StoredObject};
 use crate::registry::{self, versions};
 use crate::status::{About, ApiError, FieldProblem};
 
-/// Tries of a change that does not insist on a revision, while others change the same object.
+/// Attempts of an unconditional update while other writes change the same object.
 pub const CONFLICT_TRIES: usize = 16;
 
-/// What a change insists on.
+/// Whether an update is conditional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precondition {
-    /// The caller read this version and wants to change just that one.
+    /// Only if the object still has the revision that the client read.
     IfUnchanged,
-    /// Apply to whatever is there now.
+    /// Whatever the current revision is.
     Unconditional,
 }
 
-/// VerbOutput of one try to change an object.
+/// Result of one compare-and-swap of an object.
 pub enum UpdateAttempt {
-    /// Done, or nothing to do.
+    /// The object was written, or the update changes nothing.
     Done(VerbResponse),
-    /// Another write came first; this is what is there now.
+    /// Another write changed the object first.
     Conflict,
 }
 
-/// Decodes a body as the kind of the request's resource.
+/// Decodes a body as the requested version of the kind, and converts it to the stored version.
 ///
 /// # Errors
 /// 400 naming what is wrong with it.
@@ -59,7 +59,7 @@ pub fn decode_as(
     decoded.map_err(|error| object_error(&error))
 }
 
-/// What `fieldValidation` asks for.
+/// Parses the query parameter `fieldValidation`.
 ///
 /// # Errors
 /// 422 for an unknown value.
@@ -81,19 +81,19 @@ pub fn strictness(call: &RequestContext<'_>) -> Result<Strictness, ApiError> {
     }
 }
 
-/// A body that cannot be decoded.
+/// The 400 for a body that cannot be decoded.
 #[must_use]
 pub fn object_error(error: &DecodeError) -> ApiError {
     ApiError::bad_request(error.to_string())
 }
 
-/// What statuses about an invalid object name: its kind.
+/// Group, kind and name of an object, for Statuses that name the kind.
 #[must_use]
 pub fn about_kind(object: &Object) -> About<'_> {
     About { group: &object.kind.group, kind: object.kind.kind, name: object.name() }
 }
 
-/// An object that breaks rules.
+/// The 422 for an object with validation errors.
 #[must_use]
 pub fn invalid(object: &Object, errors: &FieldErrors) -> ApiError {
     let problem = |error: &apiserver_schema::FieldError| FieldProblem {
@@ -105,7 +105,7 @@ pub fn invalid(object: &Object, errors: &FieldErrors) -> ApiError {
     ApiError::invalid(about_kind(object), &problems)
 }
 
-/// A write that the store could not carry out for reasons of its own.
+/// The Status of a failed write that is neither a conflict nor a missing object.
 pub fn write_failed(error: &WriteError<StoredObject>) -> ApiError {
     match error {
         WriteError::Size { .. } => ApiError::too_large(crate::request::BODY_LEN_MAX),
@@ -116,10 +116,10 @@ pub fn write_failed(error: &WriteError<StoredObject>) -> ApiError {
     }
 }
 
-/// Makes `wanted` the successor of `old`, as far as `subresource` may, and commits it.
+/// Merges `wanted` into `old` as far as `subresource` allows, admits, validates and commits the result.
 ///
 /// # Errors
-/// Whatever admission, validation and the store have against it.
+/// Errors of admission, validation and the store.
 pub async fn commit_update(
     call: &RequestContext<'_>,
     old: &Arc<StoredObject>,
@@ -128,7 +128,7 @@ pub async fn commit_update(
     effects: Effects,
 ) -> Result<UpdateAttempt, ApiError> {
     let before = old.object();
-    // Before the merge: a new generation is one that differs from the old object with its defaults.
+    // Defaulted before the merge, because `generation` is compared with the defaulted old object.
     call.server.engine.default(&mut wanted);
     let mut object = merge_for_update(before, &wanted, subresource);
     let operation = if subresource == Subresource::Main {
@@ -164,7 +164,7 @@ async fn write_update(
     object: Object,
 ) -> Result<UpdateAttempt, ApiError> {
     let key = key::object(&object.kind, object.namespace(), object.name());
-    // The last finalizer of a deleted object went away: the object follows.
+    // The last finalizer of a deleted object was removed: the object is removed with it.
     if registry::is_finished(&object) {
         return match call.server.store.write(Write::delete(key, old.revision())).await {
             Ok(committed) => {

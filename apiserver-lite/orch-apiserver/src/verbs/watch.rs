@@ -1,4 +1,4 @@
-//! watch: where a stream of changes starts, and what each committed write means to a watcher with a selector.
+//! watch: the start of a stream, and the watch event of each committed write for a selector.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,38 +14,38 @@ use crate::record::StoredObject;
 use crate::request::Query;
 use crate::status::ApiError;
 
-/// A watch that is about to be streamed.
+/// A watch to be streamed.
 pub struct WatchStart {
     /// Kind of the objects.
     pub kind: Arc<Kind>,
-    /// Key prefix of what is watched.
+    /// Key prefix of the watched objects.
     pub prefix: String,
-    /// Objects that are reported as added first.
+    /// Objects that are sent as `ADDED` first.
     pub initial: Vec<Arc<StoredObject>>,
     /// Revision of `initial`.
     pub revision: Revision,
-    /// What follows, or why nothing can.
+    /// The events after `revision`, or the error that ends the stream after the initial objects.
     pub changes: Result<Watch<StoredObject>, ApiError>,
-    /// Which objects are of interest.
+    /// Selector of the objects.
     pub selection: Selection,
-    /// Whether the client wants bookmarks.
+    /// Which bookmarks the client requested.
     pub bookmarks: Bookmarks,
-    /// After this long the stream ends; the client comes back.
+    /// Time after which the stream ends; the client then watches again.
     pub length: Duration,
 }
 
-/// Which bookmarks a stream carries.
+/// Bookmarks of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bookmarks {
     /// None.
     Unwanted,
-    /// One from time to time.
+    /// Periodic bookmarks.
     Wanted,
-    /// One that marks the end of the initial objects, then one from time to time.
+    /// A bookmark at the end of the initial events, then periodic ones.
     AfterInitial,
 }
 
-/// What a watcher is told.
+/// An event as one watch sees it.
 pub struct WatchEvent {
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub kind: &'static str,
@@ -53,17 +53,17 @@ pub struct WatchEvent {
     pub record: Arc<StoredObject>,
 }
 
-/// Length of a watch for which the client names none: spread, so that clients do not all come back at once.
+/// Length of a watch without `timeoutSeconds`: random, so that clients do not all watch again at once.
 const LENGTH_SECS: std::ops::Range<u64> = 1800..3600;
 
-/// Longest watch, whatever a client asks for: a day. Kubernetes has no limit here; clients watch again when a stream ends.
+/// Longest watch, whatever the client requests. Kubernetes has no limit; clients watch again when a stream ends.
 pub const LENGTH_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// `timeoutSeconds` of a list or a watch, at most [`LENGTH_MAX`]; nothing when it is unset or zero. A negative one ends a
+/// Parses `timeoutSeconds` of a list or a watch, at most [`LENGTH_MAX`]; `None` if it is unset or zero. A negative value ends a
 /// watch at once, as in Kubernetes.
 ///
 /// # Errors
-/// 400 when it is no 64-bit number.
+/// 400 if it is not a 64-bit number.
 pub(super) fn timeout(query: &Query) -> Result<Option<Duration>, ApiError> {
     let Some(text) = query.text("timeoutSeconds") else { return Ok(None) };
     let seconds: i64 = text
@@ -76,8 +76,8 @@ pub(super) fn timeout(query: &Query) -> Result<Option<Duration>, ApiError> {
 /// Starts a watch.
 ///
 /// # Errors
-/// 400 and 422 for parameters that contradict each other, 504 for a revision that has not happened. A revision that was
-/// compacted is an `ERROR` event (410) inside the stream, as Kubernetes' clients expect.
+/// 400 and 422 for conflicting parameters, 504 for a revision in the future. A compacted revision is reported as an `ERROR`
+/// event (410) in the stream, as Kubernetes' clients expect.
 pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     let selection = Selection::parse(call)?;
     let from = revision(call.query)?;
@@ -95,7 +95,7 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
         (None | Some(0), Some(false)) => (call.server.store.revision(), false),
         (Some(revision), _) => (Revision(revision), false),
     };
-    // One name is followed by its key; longer names that start with it are filtered out like everything else.
+    // A single name is watched by its key; longer names with that prefix are filtered by the selection.
     let prefix = match selection.name() {
         Some(name) if names_one_object(call) => format!("{}{name}", call.prefix()),
         _ => call.prefix(),
@@ -125,12 +125,12 @@ pub async fn watch(call: &RequestContext<'_>) -> Result<VerbOutput, ApiError> {
     .into())
 }
 
-/// Whether a name in the request's collection is one object: it is not a collection over all namespaces.
+/// Whether a name identifies one object: the collection does not span namespaces.
 fn names_one_object(call: &RequestContext<'_>) -> bool {
     !call.kind.namespaced() || !call.request.namespace.is_empty()
 }
 
-/// The rules of `sendInitialEvents`.
+/// Parses `sendInitialEvents` and checks its rules.
 fn initial_events(call: &RequestContext<'_>) -> Result<Option<bool>, ApiError> {
     let matching = call.query.text("resourceVersionMatch");
     if call.query.get("sendInitialEvents").is_none() {
@@ -156,7 +156,7 @@ fn objects_at(
     revision: Revision,
     selection: &Selection,
 ) -> Vec<Arc<StoredObject>> {
-    // The revision was current a moment ago: it cannot have been compacted.
+    // The revision was current just before: it is not compacted.
     let Ok(snapshot) = call.server.store.snapshot_at(revision) else { return Vec::new() };
     let prefix = call.prefix();
     let range = apiserver_store::Range { prefix: &prefix, after: None, limit: None };
@@ -168,7 +168,7 @@ fn objects_at(
         .collect()
 }
 
-/// What `event` means to a watcher: an object that starts or stops matching is added or deleted for it.
+/// The watch event of `event` for `selection`: an object that starts or stops matching is `ADDED` or `DELETED`.
 #[must_use]
 pub fn watch_event(event: &Event<StoredObject>, selection: &Selection) -> Option<WatchEvent> {
     let now = selection.is_everything() || selection.matches(event.record.object());

@@ -1,4 +1,4 @@
-//! Connections to nodes and workloads: TCP with a time limit, TLS where the target asks for it.
+//! Connections to kubelets and workloads: TCP with a timeout, and TLS for HTTPS targets.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,48 +18,49 @@ use super::target::{ProxyTarget, Scheme, Trust};
 /// Longest wait for a connection, TLS handshake included.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Makes connections to nodes and workloads.
+/// Connects to kubelets and workloads, and proxies requests to them.
 pub struct NodeProxy {
-    /// For node agents: with this server's client certificate.
+    /// For kubelets: presents this server's client certificate.
     nodes: TlsConnector,
-    /// For workloads: without any identity, and without checking theirs, as pods' certificates come from anywhere.
+    /// For workloads: no client certificate, and server certificates are not verified, as in Kubernetes.
     workloads: TlsConnector,
 }
 
 /// Why the TLS configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeProxyError {
-    /// The library refuses the certificate or key.
-    #[error("client certificate for nodes")]
+    /// rustls refuses the certificate or key.
+    #[error("cannot use the client certificate for kubelets")]
     Certificate(#[source] rustls::Error),
 }
 
-/// A connection of either sort.
+/// A plain or TLS connection.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Why there is no connection.
+/// Error of connecting to a target.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// It took too long.
+    /// The connection was not made within [`CONNECT_MAX`].
     #[error("timed out")]
     TimedOut,
     /// TCP or TLS failed.
     #[error("{0}")]
     Io(std::io::Error),
-    /// None of the addresses may be dialed.
+    /// An address of the target may not be dialed.
     #[error("{NOT_ALLOWED}")]
     NotAllowed,
-    /// The address is none that TLS can name.
-    #[error("{0:?} is no server name")]
+    /// The host is not a valid TLS server name.
+    #[error("{0:?} is not a valid server name")]
     Name(String),
 }
 
 impl NodeProxy {
-    /// `authority` holds the roots of node agents' certificates; unset means that any is taken.
+    /// A proxy whose connections to kubelets present `identity` and verify against `authority`; without it certificates of kubelets
+    /// are not verified.
     ///
     /// # Errors
-    /// [`NodeProxyError`] when certificate and key do not fit.
+    /// [`NodeProxyError`] when certificate and key do not match.
     pub fn new(
         provider: &Arc<CryptoProvider>,
         authority: Option<RootCertStore>,
@@ -88,10 +89,10 @@ impl NodeProxy {
         Ok(Self { nodes: Arc::new(nodes).into(), workloads: Arc::new(workloads).into() })
     }
 
-    /// Connects to a target, if `policy` allows its address. A name is resolved once, and each of its addresses has to be allowed.
+    /// Connects to `target`. A name is resolved once, and `policy` must allow every one of its addresses.
     ///
     /// # Errors
-    /// `ConnectError`; nothing is tried twice.
+    /// [`ConnectError`]; there is no retry.
     pub async fn connect(
         &self,
         target: &ProxyTarget,

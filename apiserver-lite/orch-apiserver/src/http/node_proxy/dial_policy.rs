@@ -1,5 +1,5 @@
-//! Which addresses a request may be passed on to. Addresses of nodes, pods and endpoints are written by others: they must
-//! not lead to what only this server reaches.
+//! Which addresses a proxied request may be sent to. Clients write the addresses of nodes, pods and endpoints: they must not
+//! lead to addresses that only this server can reach.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,28 +10,28 @@ use crate::config::Config;
 /// Kubernetes' `ErrAddressNotAllowed`.
 pub const NOT_ALLOWED: &str = "address not allowed";
 
-/// How strict the rule is.
+/// Which addresses a target may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialScope {
-    /// Paths that this server chooses at a node's agent: anything but this server itself.
+    /// Any address but this server's own: requests to kubelets, whose path this server chooses.
     Kubelet,
-    /// Paths that the client chooses: only addresses that are routed (Kubernetes' `IsProxyableIP`).
+    /// Only routable addresses (`IsProxyableIP` in Kubernetes): requests whose path the client chooses.
     Routable,
 }
 
-/// What must not be dialed because it is this server.
+/// This server's own addresses, which must not be dialed.
 #[derive(Clone, Debug)]
 pub struct DialPolicy {
-    /// Port that this server listens at.
+    /// Port that this server listens on.
     port: u16,
-    /// Addresses that it is known by.
+    /// Addresses of this server.
     addresses: Vec<IpAddr>,
-    /// Addresses of services: this server's own is among them.
+    /// Address ranges of Services, which include this server's own Service.
     services: Vec<Cidr>,
 }
 
 impl DialPolicy {
-    /// This server, with the addresses of this host when it listens at all of them.
+    /// The policy of this server; includes all addresses of the host if it listens on all of them.
     #[must_use]
     pub fn new(config: &Config) -> Self {
         let mut addresses = vec![crate::app::advertised(config)];
@@ -43,7 +43,7 @@ impl DialPolicy {
         Self { port: config.bind.port(), addresses, services: config.service_ranges.clone() }
     }
 
-    /// Whether `to` may be dialed.
+    /// Whether `to` may be dialed for a target of this scope.
     #[must_use]
     pub fn allows(&self, to: SocketAddr, scope: DialScope) -> bool {
         let ip = to.ip().to_canonical();
@@ -57,7 +57,7 @@ fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified()
 }
 
-/// Go's `IsGlobalUnicast`.
+/// `IsGlobalUnicast` of Go's `net` package.
 fn is_routable(ip: IpAddr) -> bool {
     let is_link_local = match ip {
         IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
@@ -66,7 +66,7 @@ fn is_routable(ip: IpAddr) -> bool {
     !is_local(ip) && !ip.is_multicast() && !is_link_local
 }
 
-/// The addresses of this host's interfaces; none where they cannot be listed.
+/// The addresses of this host's interfaces; empty if they cannot be listed.
 fn host_addresses() -> Vec<IpAddr> {
     let Ok(interfaces) = nix::ifaddrs::getifaddrs() else { return Vec::new() };
     let address = |row: nix::ifaddrs::InterfaceAddress| {

@@ -1,7 +1,7 @@
-//! Links of pages that came through a proxy path: what starts at the root of the other end has to start at the proxy path
-//! for the browser. Only values of attributes that hold addresses are touched; every other byte stays.
+//! Rewrites links of pages behind a proxy path: a path that starts at the target's root must start at the proxy path for the
+//! browser. Only values of attributes with URLs are changed.
 
-/// Attributes that hold addresses (HTML, section "Attributes"; the older ones too, as pages still have them).
+/// Attributes with URLs (HTML, section "Attributes", including obsolete ones).
 const ATTRIBUTES: [&str; 16] = [
     "action",
     "background",
@@ -20,18 +20,18 @@ const ATTRIBUTES: [&str; 16] = [
     "usemap",
     "xlink:href",
 ];
-/// Elements whose content is no markup.
+/// Elements whose content is not markup.
 const RAW: [&str; 4] = ["script", "style", "textarea", "title"];
 
-/// Puts `prefix` before a path that starts at the root; every other reference is left as it is.
+/// `reference` behind `prefix` if it is a path from the root; `None` for every other reference.
 #[must_use]
 pub fn under_prefix(reference: &str, prefix: &str) -> Option<String> {
-    // `//host/…` is another host.
+    // `//host/…` names another host.
     let at_root = reference.starts_with('/') && !reference.starts_with("//");
     at_root.then(|| format!("{}{reference}", prefix.trim_end_matches('/')))
 }
 
-/// The page with its links moved below `prefix`.
+/// The page with its links rewritten below `prefix`.
 #[must_use]
 pub fn rewrite(page: &str, prefix: &str) -> String {
     let mut out = String::with_capacity(page.len() + page.len() / 16);
@@ -59,10 +59,10 @@ pub fn rewrite(page: &str, prefix: &str) -> String {
     out
 }
 
-/// Name of a start tag; nothing for ends, comments and a lone `<`.
+/// The name of a start tag; `None` for end tags, comments and a lone `<`.
 fn name_of(markup: &str) -> Option<&str> {
     let inside = markup.strip_prefix('<')?;
-    // A page may be full of lone `<`: what follows is looked at only behind one that begins a name.
+    // Checked first, so that many lone `<` do not cause a scan each.
     if !inside.starts_with(|c: char| c.is_ascii_alphabetic()) {
         return None;
     }
@@ -71,11 +71,11 @@ fn name_of(markup: &str) -> Option<&str> {
     Some(end.map_or(inside, |end| inside.get(..end).unwrap_or_default()))
 }
 
-/// Steps of the passes that look ahead, for the test that their number grows with the page and not with its square.
+/// Counts scanned bytes; a test checks that their number is proportional to the page.
 #[cfg(not(test))]
 fn count_steps(_: usize) {}
 
-/// Length of the comment or tag that `text` starts with; quoted values may hold `>`.
+/// Length of the comment or tag at the start of `text`; quoted values may contain `>`.
 fn markup_len(text: &str) -> usize {
     if text.starts_with("<!--") {
         let len = text.find("-->").map_or(text.len(), |at| at + 3);
@@ -90,7 +90,7 @@ fn markup_len(text: &str) -> usize {
         count_steps(1);
         match (quote, c) {
             (None, '>') => return at + 1,
-            // Quotes only open a value.
+            // A quote is significant only at the start of a value.
             (None, '"' | '\'') if text.get(..at).is_some_and(opens_value) => quote = Some(c),
             (Some(open), c) if open == c => quote = None,
             _ => {}
@@ -103,7 +103,7 @@ fn opens_value(before: &str) -> bool {
     before.trim_end().ends_with('=')
 }
 
-/// Length of raw content, up to its end tag.
+/// Length of raw content up to its end tag.
 fn raw_len(text: &str, name: &str) -> usize {
     let ends = text.match_indices("</").find(|(at, _)| {
         text.get(at + 2..at + 2 + name.len()).is_some_and(|end| end.eq_ignore_ascii_case(name))
@@ -113,7 +113,7 @@ fn raw_len(text: &str, name: &str) -> usize {
     len
 }
 
-/// Copies a start tag with the addresses in it moved.
+/// Copies a start tag with its links rewritten.
 fn rewrite_tag(tag: &str, prefix: &str, out: &mut String) {
     let mut rest = tag;
     while let Some(equals) = rest.find('=') {
@@ -144,7 +144,7 @@ fn rewrite_tag(tag: &str, prefix: &str, out: &mut String) {
     out.push_str(rest);
 }
 
-/// Length of an attribute's value, quotes included.
+/// Length of an attribute value, quotes included.
 fn value_len(value: &str) -> usize {
     let len = match value.chars().next() {
         Some(quote @ ('"' | '\'')) => {

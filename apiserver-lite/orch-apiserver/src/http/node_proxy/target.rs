@@ -1,8 +1,9 @@
-//! Where a proxied request goes: which host, port and path. Decided from stored objects only, never from the client's words.
+//! Finds the target of a proxied request: host, port and path. They come from stored objects, except for the path of `proxy`.
 
 use std::fmt::Write as _;
 
 use apiserver_schema::Object;
+use proto_api::uri;
 
 use super::dial_policy::DialScope;
 use crate::registry::{logs, pods};
@@ -10,16 +11,16 @@ use crate::request::{Query, RequestInfo};
 use crate::server::Server;
 use crate::status::{About, ApiError};
 
-/// The other end of a proxied request.
+/// The target of a proxied request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyTarget {
-    /// Encryption.
+    /// Plain or TLS.
     pub scheme: Scheme,
-    /// Who is expected there.
+    /// Which credentials it gets.
     pub trust: Trust,
-    /// Which addresses it may have.
+    /// Which addresses may be dialed.
     pub scope: DialScope,
-    /// Address or name.
+    /// IP address or host name.
     pub host: String,
     /// Port.
     pub port: u16,
@@ -27,25 +28,25 @@ pub struct ProxyTarget {
     pub path: String,
 }
 
-/// Encryption of a connection.
+/// Scheme of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// None.
+    /// Plain TCP.
     Http,
     /// TLS.
     Https,
 }
 
-/// Who is expected at the other end.
+/// Kind of server at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// A node's kubelet, which gets this server's client certificate.
+    /// A kubelet, which gets this server's client certificate.
     Kubelet,
-    /// A pod, or another port of a node: it gets no credentials.
+    /// A pod, or another port of a node, which gets no credentials.
     Workload,
 }
 
-/// Port of node agents that do not say.
+/// Port of kubelets whose node does not report one.
 const KUBELET_PORT: u16 = 10250;
 
 impl ProxyTarget {
@@ -60,11 +61,11 @@ impl ProxyTarget {
     }
 }
 
-/// Finds the place that a request means. `raw_query` is passed on where the other end reads the same parameters.
+/// Finds the target of a request. `raw_query` is forwarded unchanged to workloads and kubelet pages.
 ///
 /// # Errors
-/// 404 for objects that are not there, 400 for pods without a node and containers that the pod has not, 503 for services
-/// without endpoints.
+/// 404 for missing objects, 400 for pods without a node and unknown containers, 503 for nodes and pods without an address and
+/// Services without endpoints.
 pub fn find(
     server: &Server,
     request: &RequestInfo,
@@ -97,7 +98,7 @@ pub fn find(
     }
 }
 
-/// The node kubelet of the node `name`.
+/// The kubelet of the node `name`.
 fn kubelet_of(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
     let about = About { group: "", kind: "nodes", name };
     let found = server.find_in("", "nodes", "", name).ok_or_else(|| ApiError::not_found(about))?;
@@ -124,12 +125,12 @@ fn kubelet_of(server: &Server, name: &str) -> Result<ProxyTarget, ApiError> {
     })
 }
 
-/// A port as a client names it.
+/// Parses a port number given by the client.
 fn number(what: &str, request: &RequestInfo, port: &str) -> Result<u16, ApiError> {
     let parsed = port.parse().ok().filter(|number: &u16| *number != 0);
     parsed.ok_or_else(|| {
         ApiError::bad_request(format!(
-            "invalid {what} request {:?}: port {port:?} is no number between 1 and 65535",
+            "invalid {what} request {:?}: port {port:?} is not a number between 1 and 65535",
             request.name
         ))
     })
@@ -160,7 +161,7 @@ fn pod_action(
     let node_name = pod.str_at(&["spec", "nodeName"]);
     if node_name.is_empty() {
         if action == "log" {
-            // A pod that has not been scheduled has no logs yet.
+            // A pod without a node has no logs yet.
             return Err(ApiError::bad_request(format!("pod {name} does not have a host assigned")));
         }
         return Err(ApiError::bad_request(format!("pod {name} does not have a host assigned")));
@@ -179,7 +180,7 @@ fn pod_action(
     Ok(kubelet)
 }
 
-/// The container that a request means: the one it names, or the only one.
+/// The requested container: the one named in the query, or the only one.
 fn container(pod: &Object, query: &Query) -> Result<String, ApiError> {
     let name = pod.name();
     if let Some(container) = query.text("container") {
@@ -211,7 +212,7 @@ fn container(pod: &Object, query: &Query) -> Result<String, ApiError> {
     }
 }
 
-/// Parameters of logs have the same names on both sides.
+/// Query of a log request to the kubelet; the parameters have the same names.
 fn log_query(query: &Query) -> String {
     const PASSED: [&str; 7] = [
         "follow",
@@ -227,7 +228,7 @@ fn log_query(query: &Query) -> String {
     join(pairs)
 }
 
-/// Parameters of exec and attach: streams have other names at the node.
+/// Query of exec and attach; the kubelet has other names for the streams.
 fn stream_query(query: &Query) -> String {
     let streams = [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")];
     let flags = streams
@@ -243,34 +244,22 @@ fn port_query(query: &Query) -> String {
 }
 
 fn join<'a>(pairs: impl Iterator<Item = (&'a str, String)>) -> String {
-    let pairs: Vec<String> =
-        pairs.map(|(name, value)| format!("{name}={}", escape(&value))).collect();
+    let pairs: Vec<String> = pairs
+        .map(|(name, value)| format!("{name}={}", uri::encode(&value, uri::COMPONENT)))
+        .collect();
     pairs.join("&")
-}
-
-/// Percent-encodes everything but unreserved characters (RFC 3986 section 2.3).
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(byte as char);
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
 }
 
 fn with_query(path: String, query: &str) -> String {
     if query.is_empty() { path } else { format!("{path}?{query}") }
 }
 
-/// The path behind the subresource `proxy`.
+/// The path behind the subresource `proxy`, at least `/`.
 fn proxy_path(request: &RequestInfo) -> String {
     if request.rest.is_empty() { "/".to_owned() } else { request.rest.clone() }
 }
 
-/// The part of a request's path up to the subresource `proxy`: where the other end's root is for the client.
+/// The request path up to and including the subresource `proxy`: the target's root for the client.
 pub fn prefix<'a>(path: &'a str, request: &RequestInfo) -> &'a str {
     // `/api/v1/namespaces/NS/pods/NAME/proxy`, or `/api/v1/nodes/NAME/proxy`.
     let slashes = if request.namespace.is_empty() { 6 } else { 8 };

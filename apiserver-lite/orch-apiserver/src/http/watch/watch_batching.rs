@@ -1,6 +1,6 @@
-//! Crowds: many watchers of one collection. Sent one by one, a burst of events would wake every one of them for every
-//! event, and the writes would queue behind the watchers. In a group each watcher has its send once in a window and then
-//! gets everything that has gathered; sends are spread over the window. Few watchers are served at once.
+//! Batches watches of one collection when there are many. Sent one by one, a burst of events would wake every watch for every
+//! event, and writes would queue behind the watches. In a group of at least [`GROUP_LEN_MIN`] watches each one sends once per
+//! window, with all events since its last send, and the sends are spread over the window. Smaller groups send at once.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,30 +9,30 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Watchers of one collection from which on they are a group.
+/// Smallest group whose sends are batched.
 const GROUP_LEN_MIN: usize = 64;
-/// Part of the window for each watcher: somewhat more than sending it a chunk takes.
+/// Time between two sends of a group: slightly more than one send takes.
 const SEND_INTERVAL: Duration = Duration::from_micros(30);
-/// Longest window: the longest that an event is held back.
+/// Longest window, which is the longest delay of an event.
 const WINDOW_MAX: Duration = Duration::from_millis(40);
 
-/// Everybody who watches, by collection.
+/// The groups of watches, by key prefix of the collection.
 pub struct WatchBatches {
     by_prefix: Mutex<HashMap<String, Weak<WatcherGroup>>>,
     start: Instant,
 }
 
-/// The watchers of one collection.
+/// The watches of one collection.
 #[derive(Default)]
 struct WatcherGroup {
     members: AtomicUsize,
     joined: AtomicUsize,
 }
 
-/// One watcher; leaves its group when dropped.
+/// Membership of one watch; leaves the group when dropped.
 pub struct GroupMember {
     group: Arc<WatcherGroup>,
-    /// Which of those who ever joined this is: spreads the sends.
+    /// Sequence number in the group; determines the slot in the window.
     number: usize,
     start: Instant,
 }
@@ -44,12 +44,12 @@ impl Default for WatchBatches {
 }
 
 impl WatchBatches {
-    /// Adds a watcher of what is stored below `prefix`.
+    /// Adds a watch of the keys below `prefix` to its group.
     pub fn join(&self, prefix: &str) -> GroupMember {
         let mut by_prefix = self.by_prefix.lock().unwrap_or_else(PoisonError::into_inner);
         let known = by_prefix.get(prefix).and_then(Weak::upgrade);
         let group = known.unwrap_or_else(|| {
-            // Collections that nobody watches any more go when somebody watches a new one.
+            // Groups without members are removed when a new group is added.
             by_prefix.retain(|_, group| group.strong_count() > 0);
             let group = Arc::new(WatcherGroup::default());
             by_prefix.insert(prefix.to_owned(), Arc::downgrade(&group));
@@ -62,7 +62,7 @@ impl WatchBatches {
 }
 
 impl GroupMember {
-    /// When this watcher has its next send; `None`: at once, as there is no group.
+    /// The time of this watch's next send; `None` if it sends at once, because the group is small.
     pub fn next_send(&self, now: Instant) -> Option<Instant> {
         let members = self.group.members.load(Ordering::Relaxed);
         if members < GROUP_LEN_MIN {

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::app::{BuildError, advertised};
 use crate::auth::User;
+use crate::registry::ServiceRange as _;
 use crate::request::{Accepted, Encoding, Query, Representation, RequestInfo, Verb};
 use crate::server::Server;
 use crate::status::ApiError;
@@ -56,7 +57,7 @@ async fn own_service(server: &Server) -> Result<(), BuildError> {
         "metadata": {"name": name, "namespace": "default", "labels": labels},
         "spec": {
             "type": "ClusterIP",
-            "clusterIP": range.first().to_string(),
+            "clusterIP": range.first_usable().to_string(),
             "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": server.config.bind.port()}],
         },
     });

@@ -4,8 +4,8 @@ use http::HeaderMap;
 
 use super::authorize::{Attributes, Authorizer, Decision, Subject};
 use super::user::{UNAUTHENTICATED, User};
-use crate::request::decode_percent;
 use crate::status::{About, ApiError};
+use proto_api::uri::decode as decode_percent;
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";

@@ -25,6 +25,7 @@ use crate::bootstrap::{self, Bootstrap};
 use crate::certificates::{Certificates, Duties};
 use crate::garbage::{self, Garbage};
 use crate::informers::{Informers, Reflectors, Sink};
+use crate::keys::EVENT_SOURCES;
 use crate::metrics::Counters;
 use crate::metrics::volumes::VolumeCounts;
 use crate::reconcile::{Observability, Reconciler};
@@ -34,20 +35,6 @@ use crate::settings::{Flags, Settings};
 const DRAIN_DEADLINE: Duration = Duration::from_secs(5);
 
 const USER_AGENT: &str = concat!("orch-controller-manager/", env!("CARGO_PKG_VERSION"));
-
-/// The controllers that tell people something, and the names under which they do.
-const VOICES: [(&str, &str); 10] = [
-    ("attachdetach", "attachdetach-controller"),
-    ("deployment", "deployment-controller"),
-    ("disruption", "controllermanager"),
-    ("ephemeral-volume", "ephemeral_volume"),
-    ("nodelifecycle", "node-controller"),
-    ("persistentvolume-binder", "persistentvolume-controller"),
-    ("persistentvolume-expander", "volume_expand"),
-    ("podgc", "taint-controller"),
-    ("replicaset", "replicaset-controller"),
-    ("replicationcontroller", "replication-controller"),
-];
 
 /// Runs until told to stop.
 ///
@@ -89,10 +76,10 @@ pub async fn run(flags: Flags) -> Result<(), Failure> {
     let secure = tokio::spawn(secure.run(pages, drain.watch()));
     let workers = usize::try_from(flags.concurrent_tasks).unwrap_or(1);
     let mut recorders = BTreeMap::new();
-    for (controller, component) in VOICES {
+    for component in EVENT_SOURCES {
         let (recorder, writer) = recorder(client.clone(), component, "");
         tokio::spawn(writer.run(drain.watch()));
-        recorders.insert(controller, recorder);
+        recorders.insert(component, recorder);
     }
     let shown = Observability { board, counters, recorders };
     let (leading, led) = watch::channel(false);

@@ -9,14 +9,15 @@ pub mod endpoints;
 pub mod mirror;
 pub mod namespace;
 pub mod node_cidr;
-pub mod node_health;
+pub mod node_lifecycle;
 pub mod owners;
-pub mod pod_cleanup;
+pub mod pod_gc;
 pub mod replica_set;
 pub mod replicas;
 pub mod replication_controller;
 pub mod root_ca;
 pub mod service_account;
+pub mod taint_manager;
 pub mod volumes;
 pub mod write_events;
 

@@ -17,11 +17,12 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::controllers::endpoint_slices::SliceContext;
-use crate::controllers::node_health::{self, Clocks, ClusterHealth, Heard};
-use crate::controllers::pod_cleanup::{self, Place};
+use crate::controllers::node_lifecycle::{self, Clocks, ClusterHealth, NodeHealth};
+use crate::controllers::pod_gc::{self, PodNode};
 use crate::controllers::volumes::{Marks, expand, fit};
 use crate::controllers::{
     deployment, endpoint_slices, endpoints, mirror, node_cidr, replica_set, replication_controller,
+    taint_manager,
 };
 use values::variants;
 
@@ -154,13 +155,18 @@ fn pods_wherever_they_are_read() {
     let context = SliceContext { names: names(), zone: &|_| None, endpoints_max: 100 };
     let slices: [Arc<EndpointSlice>; 0] = [];
     each::<Pod>(&pod, |pod, now| {
-        for place in
-            [Place::On(&node), Place::Missing(Duration::MAX), Place::Absent, Place::Unscheduled]
-        {
-            drop(pod_cleanup::plan(pod, place, pod_cleanup::Clocks::at(now)));
+        for node in [
+            PodNode::Found(&node),
+            PodNode::Missing(Duration::MAX),
+            PodNode::Absent,
+            PodNode::Unscheduled,
+        ] {
+            drop(pod_gc::plan(pod, node));
         }
+        drop(taint_manager::plan(pod, &node, taint_manager::Clocks::at(now)));
+        drop(node_lifecycle::plan_pod(pod, &node, now));
         let pods = [Arc::new(pod.clone())];
-        drop(pod_cleanup::plan_ended(&pods, 0));
+        drop(pod_gc::plan_ended(&pods, 0));
         drop(replica_set::plan(names(), &set, &pods, now));
         drop(endpoints::plan(names(), Some(&service), &pods, None));
         drop(endpoint_slices::plan(&context, Some(&service), &pods, &slices));
@@ -171,17 +177,18 @@ fn pods_wherever_they_are_read() {
 fn nodes_and_leases() {
     let pod: Pod = of(&matching(example!("core.v1.Pod")));
     each::<Node>(&example!("core.v1.Node"), |node, now| {
-        drop(pod_cleanup::plan(&pod, Place::On(node), pod_cleanup::Clocks::at(now)));
+        drop(taint_manager::plan(&pod, node, taint_manager::Clocks::at(now)));
+        drop(node_lifecycle::plan_pod(&pod, node, now));
         let steady = Instant::now();
         for number in [i32::MIN, 0, i32::MAX] {
             let mut lease = Lease::default();
             lease.spec.lease_duration_seconds = Some(number);
             lease.spec.lease_transitions = Some(number);
-            let heard = Heard::update(None, node, Some(&lease), steady);
+            let health = NodeHealth::update(None, node, Some(&lease), steady);
             let clocks = Clocks { steady, wall: now };
             for grace in [Duration::ZERO, Duration::MAX] {
                 for cluster in [ClusterHealth::SomeReady, ClusterHealth::NoneReady] {
-                    drop(node_health::plan(names(), node, &heard, grace, clocks, cluster));
+                    drop(node_lifecycle::plan(names(), node, &health, grace, clocks, cluster));
                 }
             }
         }

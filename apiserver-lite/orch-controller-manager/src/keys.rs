@@ -24,7 +24,7 @@ use crate::controllers::addresses::{has_ended, has_selector, trigger_annotation}
 use crate::controllers::deployment;
 use crate::controllers::endpoint_slices::{self, Manager};
 use crate::controllers::node_cidr::has_ranges;
-use crate::controllers::node_health::is_ready;
+use crate::controllers::node_lifecycle::{is_newly_assigned, is_ready, is_unknown};
 use crate::controllers::owners;
 use crate::controllers::service_account;
 use crate::informers::Informers;
@@ -48,12 +48,16 @@ pub enum ReconcileKey {
     Mirror(ObjectKey),
     /// A namespace that is being deleted.
     Namespace(String),
-    /// Whether a pod may stay.
-    PodCleanup(ObjectKey),
-    /// Whether there are too many ended pods.
+    /// A pod that no kubelet may be left to remove.
+    PodGc(ObjectKey),
+    /// The finished pods beyond the threshold.
     EndedPods,
-    /// Whether a node is alive.
-    NodeHealth(String),
+    /// The health and the taints of a node.
+    NodeLifecycle(String),
+    /// The readiness of a pod whose node is silent.
+    PodReadiness(ObjectKey),
+    /// The eviction of a pod by the taints of its node.
+    TaintEviction(ObjectKey),
     /// The pod addresses of a node.
     NodeCidr(String),
     /// The pods of a replica set.
@@ -91,8 +95,10 @@ impl ReconcileKey {
             Self::Slices(_) => "endpointslice",
             Self::Mirror(_) => "endpointslicemirroring",
             Self::Namespace(_) => "namespace",
-            Self::PodCleanup(_) | Self::EndedPods => "podgc",
-            Self::NodeHealth(_) => "nodelifecycle",
+            Self::PodGc(_) | Self::EndedPods => "podgc",
+            Self::NodeLifecycle(_) | Self::PodReadiness(_) | Self::TaintEviction(_) => {
+                "nodelifecycle"
+            }
             Self::NodeCidr(_) => "nodeipam",
             Self::ReplicaSet(_) => "replicaset",
             Self::ReplicationController(_) => "replicationcontroller",
@@ -107,13 +113,30 @@ impl ReconcileKey {
         }
     }
 
+    /// The source component of this key's events, one of [`EVENT_SOURCES`], as kube-controller-manager sets it.
+    pub fn event_source(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Attachments(_) => "attachdetach-controller",
+            Self::Claim(_) | Self::Volume(_) => "persistentvolume-controller",
+            Self::Deployment(_) => "deployment-controller",
+            Self::Disruption(_) => "controllermanager",
+            Self::Expand(_) => "volume_expand",
+            Self::NodeLifecycle(_) | Self::PodReadiness(_) => "node-controller",
+            Self::OwnClaims(_) => "ephemeral_volume",
+            Self::ReplicaSet(_) => "replicaset-controller",
+            Self::ReplicationController(_) => "replication-controller",
+            Self::TaintEviction(_) => "taint-controller",
+            _ => return None,
+        })
+    }
+
     /// The object that it is about.
     fn subject(&self) -> Subject<'_> {
         match self {
             Self::ServiceAccount(name) | Self::RootCa(name) | Self::Namespace(name) => {
                 Subject::Namespace(name)
             }
-            Self::NodeHealth(name)
+            Self::NodeLifecycle(name)
             | Self::NodeCidr(name)
             | Self::Volume(name)
             | Self::VolumeProtection(name)
@@ -122,7 +145,9 @@ impl ReconcileKey {
             | Self::Endpoints(key)
             | Self::Slices(key)
             | Self::Mirror(key)
-            | Self::PodCleanup(key)
+            | Self::PodGc(key)
+            | Self::PodReadiness(key)
+            | Self::TaintEviction(key)
             | Self::ReplicaSet(key)
             | Self::ReplicationController(key)
             | Self::Deployment(key)
@@ -204,6 +229,20 @@ pub const CONTROLLERS: [&str; 26] = [
     "serviceaccount",
     "serviceaccount-token",
     TOKEN_CLEANER,
+];
+
+/// The source components of events, see [`ReconcileKey::event_source`].
+pub const EVENT_SOURCES: [&str; 10] = [
+    "attachdetach-controller",
+    "controllermanager",
+    "deployment-controller",
+    "ephemeral_volume",
+    "node-controller",
+    "persistentvolume-controller",
+    "replicaset-controller",
+    "replication-controller",
+    "taint-controller",
+    "volume_expand",
 ];
 
 /// Controllers that `*` does not mean; as in Kubernetes they are named by who wants bootstrap tokens.
@@ -317,7 +356,13 @@ impl Watched for Pod {
         informers.pods_by_node.apply(key, old.map(|pod| &**pod), new.map(|pod| &**pod));
         let mut tasks = of_services(new, old, &informers.services.within(&key.namespace));
         if let Some(pod) = new {
-            tasks.push(ReconcileKey::PodCleanup(key.clone()));
+            tasks.push(ReconcileKey::PodGc(key.clone()));
+            if !pod.spec.node_name.is_empty() {
+                tasks.push(ReconcileKey::TaintEviction(key.clone()));
+            }
+            if is_newly_assigned(old.map(|pod| &**pod), pod) {
+                tasks.push(ReconcileKey::PodReadiness(key.clone()));
+            }
             if has_ended(pod) && !old.is_some_and(|old| has_ended(old)) {
                 tasks.push(ReconcileKey::EndedPods);
             }
@@ -423,7 +468,7 @@ fn adopters(informers: &Informers, pod: &Pod) -> Vec<ReconcileKey> {
 impl Watched for Node {
     fn tasks(change: &Change<Self>, informers: &Informers) -> Vec<ReconcileKey> {
         let Some((key, new, old)) = parts(change) else { return Vec::new() };
-        let mut tasks = vec![ReconcileKey::NodeHealth(key.name.clone())];
+        let mut tasks = vec![ReconcileKey::NodeLifecycle(key.name.clone())];
         if new.is_some_and(|node| !has_ranges(node)) {
             tasks.push(ReconcileKey::NodeCidr(key.name.clone()));
         }
@@ -433,18 +478,25 @@ impl Watched for Node {
             // Whether any node is ready counts for the taints of all.
             let all = informers.nodes.list();
             if !all.iter().any(|(other, node)| other != key && is_ready(node)) {
-                tasks.extend(all.into_iter().map(|(key, _)| ReconcileKey::NodeHealth(key.name)));
+                tasks.extend(all.into_iter().map(|(key, _)| ReconcileKey::NodeLifecycle(key.name)));
             }
         }
-        let by_pods = |node: Option<&Arc<Self>>| node.map(|node| seen_by_pods(node).clone());
+        let taints = |node: Option<&Arc<Self>>| node.map(|node| node.spec.taints.clone());
+        let unknown = |node: Option<&Arc<Self>>| node.is_some_and(|node| is_unknown(node));
         let zone = informers.names.sub_label("topology", "zone");
         let zone =
             |node: Option<&Arc<Self>>| node.and_then(|n| n.metadata.labels.get(&zone).cloned());
-        let (stays, moved) = (by_pods(new) == by_pods(old), zone(new) != zone(old));
-        if !stays || moved {
+        let (tainted, moved) = (taints(new) != taints(old), zone(new) != zone(old));
+        let silent = unknown(new) && !unknown(old);
+        if tainted || moved || silent {
             for pod in informers.pods_on(&key.name) {
-                if !stays {
-                    tasks.push(ReconcileKey::PodCleanup(ObjectKey::of(&pod.metadata)));
+                let pod_key = ObjectKey::of(&pod.metadata);
+                if tainted || silent {
+                    tasks.push(ReconcileKey::PodGc(pod_key.clone()));
+                    tasks.push(ReconcileKey::TaintEviction(pod_key.clone()));
+                }
+                if silent {
+                    tasks.push(ReconcileKey::PodReadiness(pod_key));
                 }
                 if moved {
                     let services = informers.services.within(&pod.metadata.namespace);
@@ -456,17 +508,10 @@ impl Watched for Node {
     }
 }
 
-/// What decides whether pods may stay on a node.
-fn seen_by_pods(node: &Node) -> (Vec<proto_api::core::v1::Taint>, bool) {
-    let is_unknown =
-        |c: &proto_api::core::v1::NodeCondition| c.type_ == "Ready" && c.status == "Unknown";
-    (node.spec.taints.clone(), node.status.conditions.iter().any(is_unknown))
-}
-
 impl Watched for Lease {
     fn tasks(change: &Change<Self>, _: &Informers) -> Vec<ReconcileKey> {
         let Some((key, Some(_), _)) = parts(change) else { return Vec::new() };
-        vec![ReconcileKey::NodeHealth(key.name.clone())]
+        vec![ReconcileKey::NodeLifecycle(key.name.clone())]
     }
 }
 
@@ -545,14 +590,31 @@ mod tests {
             ReconcileKey::ServiceAccount("ns".into()),
             ReconcileKey::Endpoints(key.clone()),
             ReconcileKey::EndedPods,
-            ReconcileKey::NodeHealth("n".into()),
+            ReconcileKey::NodeLifecycle("n".into()),
             ReconcileKey::NodeCidr("n".into()),
-            ReconcileKey::ReplicaSet(key),
+            ReconcileKey::ReplicaSet(key.clone()),
         ] {
             assert!(CONTROLLERS.contains(&task.controller()), "{task:?}");
             assert!(task.to_string().starts_with(task.controller()));
         }
         let slices = ReconcileKey::Slices(ObjectKey::new("ns", "a"));
         assert_eq!(slices.to_string(), "endpointslice ns/a");
+    }
+
+    #[test]
+    fn events_of_pods_on_silent_nodes_have_the_source_of_their_controller() {
+        let key = ObjectKey::new("ns", "a");
+        let readiness = ReconcileKey::PodReadiness(key.clone());
+        let eviction = ReconcileKey::TaintEviction(key.clone());
+        assert_eq!(readiness.event_source(), Some("node-controller"));
+        assert_eq!(eviction.event_source(), Some("taint-controller"));
+        assert_eq!(
+            (readiness.controller(), eviction.controller()),
+            ("nodelifecycle", "nodelifecycle")
+        );
+        for task in [readiness, eviction, ReconcileKey::Deployment(key.clone())] {
+            assert!(task.event_source().is_some_and(|source| EVENT_SOURCES.contains(&source)));
+        }
+        assert_eq!(ReconcileKey::PodGc(key).event_source(), None);
     }
 }

@@ -130,6 +130,11 @@ pub fn target_ref(pod: &Pod) -> ObjectReference {
     }
 }
 
+/// The object that events about a pod refer to.
+pub fn pod_reference(pod: &Pod) -> ObjectReference {
+    ObjectReference { api_version: "v1".to_owned(), ..target_ref(pod) }
+}
+
 /// The labels that endpoints take over from their service.
 pub fn service_labels(names: &Names, service: &Service) -> BTreeMap<String, String> {
     let headless = names.sub_label("service", "headless");

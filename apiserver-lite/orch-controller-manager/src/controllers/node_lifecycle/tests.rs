@@ -1,8 +1,9 @@
-//! A node that goes silent and comes back.
+//! Nodes that fall silent and return.
 
 use proto_api::names::Profile;
 
 use super::*;
+use crate::controllers::addresses::examples;
 
 const GRACE: Duration = Duration::from_secs(40);
 
@@ -58,11 +59,11 @@ fn silence_is_measured_from_what_was_last_new() {
     let at = |secs| start + Duration::from_secs(secs);
     let clocks = |secs| Clocks { steady: at(secs), wall: Time::from_unix(100) };
     let node = node("True");
-    let heard = Heard::update(None, &node, Some(&lease(1)), at(0));
-    let same = Heard::update(Some(&heard), &node, Some(&lease(1)), at(30));
-    assert_eq!(heard, same);
-    let plan_at = |heard: &Heard, secs| {
-        plan(names(), &node, heard, GRACE, clocks(secs), ClusterHealth::SomeReady)
+    let health = NodeHealth::update(None, &node, Some(&lease(1)), at(0));
+    let same = NodeHealth::update(Some(&health), &node, Some(&lease(1)), at(30));
+    assert_eq!(health, same);
+    let plan_at = |health: &NodeHealth, secs| {
+        plan(names(), &node, health, GRACE, clocks(secs), ClusterHealth::SomeReady)
     };
     assert_eq!(plan_at(&same, 30).again_in, Some(Duration::from_secs(10)));
     assert!(plan_at(&same, 30).writes.is_empty());
@@ -70,7 +71,7 @@ fn silence_is_measured_from_what_was_last_new() {
         patched(&plan_at(&same, 40)),
         ["Ready=Unknown", "MemoryPressure=Unknown", "DiskPressure=Unknown", "PIDPressure=Unknown"]
     );
-    let renewed = Heard::update(Some(&same), &node, Some(&lease(2)), at(39));
+    let renewed = NodeHealth::update(Some(&same), &node, Some(&lease(2)), at(39));
     assert_eq!(plan_at(&renewed, 40).again_in, Some(Duration::from_secs(39)));
 }
 
@@ -81,9 +82,9 @@ fn while_no_node_is_ready_pods_are_not_driven_away() {
     let clocks = Clocks { steady: now, wall: Time::from_unix(100) };
     let unreachable = "node.kubernetes.io/unreachable";
     let mut silent = node("Unknown");
-    let heard = Heard::update(None, &silent, None, now);
+    let health = NodeHealth::update(None, &silent, None, now);
     let taints =
-        |node: &Node, cluster| patched(&plan(names(), node, &heard, GRACE, clocks, cluster));
+        |node: &Node, cluster| patched(&plan(names(), node, &health, GRACE, clocks, cluster));
     assert_eq!(taints(&silent, ClusterHealth::NoneReady), [format!("{unreachable}:NoSchedule")]);
     for effect in ["NoSchedule", "NoExecute"] {
         let (key, effect) = (unreachable.to_owned(), effect.to_owned());
@@ -98,15 +99,15 @@ fn while_no_node_is_ready_pods_are_not_driven_away() {
 #[test]
 fn nodes_that_come_fail_and_go_have_events() {
     let now = Instant::now();
-    let heard = |status: &str| {
+    let health = |status: &str| {
         let mut node = node(status);
         node.metadata.name = "n1".into();
-        Heard::update(None, &node, None, now)
+        NodeHealth::update(None, &node, None, now)
     };
-    let event = |before: Option<&Heard>, after: Option<&Heard>| {
-        news(before, after).map(|said| format!("{} {}", said.reason, said.message))
+    let event = |before: Option<&NodeHealth>, after: Option<&NodeHealth>| {
+        transition_event(before, after).map(|event| format!("{} {}", event.reason, event.message))
     };
-    let (ready, failed) = (heard("True"), heard("Unknown"));
+    let (ready, failed, reported) = (health("True"), health("Unknown"), health("False"));
     assert_eq!(
         event(None, Some(&ready)).as_deref(),
         Some("RegisteredNode Node n1 event: Registered Node n1 in Controller")
@@ -115,6 +116,8 @@ fn nodes_that_come_fail_and_go_have_events() {
         event(Some(&ready), Some(&failed)).as_deref(),
         Some("NodeNotReady Node n1 status is now: NodeNotReady")
     );
+    assert_eq!(event(Some(&ready), Some(&reported)), None, "the kubelet records it");
+    assert_eq!(event(Some(&reported), Some(&failed)), None);
     assert_eq!(event(Some(&failed), Some(&ready)), None);
     assert_eq!(event(Some(&failed), Some(&failed)), None);
     assert_eq!(
@@ -128,9 +131,9 @@ fn messages_name_the_agent_of_the_profile() {
     let now = Instant::now();
     let clocks = Clocks { steady: now + GRACE, wall: Time::from_unix(100) };
     let node = node("True");
-    let heard = Heard::update(None, &node, None, now);
+    let health = NodeHealth::update(None, &node, None, now);
     let cluster = ClusterHealth::SomeReady;
-    let text = |names: &Names| format!("{:?}", plan(names, &node, &heard, GRACE, clocks, cluster));
+    let text = |names: &Names| format!("{:?}", plan(names, &node, &health, GRACE, clocks, cluster));
     assert!(text(names()).contains("Kubelet stopped posting node status."));
     let own = Names::new(Profile::default());
     assert!(text(own).contains("Orchlet stopped posting node status."));
@@ -141,8 +144,8 @@ fn taints_follow_conditions() {
     let now = Instant::now();
     let clocks = Clocks { steady: now, wall: Time::from_unix(100) };
     let taints = |node: &Node| {
-        let heard = Heard::update(None, node, None, now);
-        patched(&plan(names(), node, &heard, GRACE, clocks, ClusterHealth::SomeReady))
+        let health = NodeHealth::update(None, node, None, now);
+        patched(&plan(names(), node, &health, GRACE, clocks, ClusterHealth::SomeReady))
     };
     assert!(taints(&node("True")).is_empty());
     let not_ready = "node.kubernetes.io/not-ready";
@@ -170,4 +173,26 @@ fn taints_follow_conditions() {
         taints(&cordoned),
         ["user:NoSchedule", "node.kubernetes.io/unschedulable:NoSchedule"]
     );
+}
+
+#[test]
+fn ready_pods_of_a_silent_node_are_marked_once() {
+    let ready = examples::pod(1);
+    let plan_on = |pod: &Pod, status: &str| plan_pod(pod, &node(status), Time::from_unix(100));
+    let plan = plan_on(&ready, "Unknown");
+    let [Write::Patch { part: Part::Status, patch, .. }] = &plan.writes[..] else {
+        unreachable!("{plan:?}")
+    };
+    assert_eq!(patch["status"]["conditions"][0]["status"], "False");
+    let events = plan.said.iter().map(|event| (event.kind, &*event.reason, &*event.message));
+    let expected = (EventKind::Warning, "NodeNotReady", "Node is not ready");
+    assert_eq!(events.collect::<Vec<_>>(), [expected]);
+    for status in ["True", "False"] {
+        assert_eq!(plan_on(&ready, status), Plan::default(), "{status}");
+    }
+    let mut marked = ready.clone();
+    examples::set_ready(&mut marked, "False");
+    assert_eq!(plan_on(&marked, "Unknown"), Plan::default());
+    assert!(is_newly_assigned(None, &ready));
+    assert!(!is_newly_assigned(Some(&marked), &ready), "its kubelet is back before its node");
 }

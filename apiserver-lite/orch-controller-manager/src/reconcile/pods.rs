@@ -1,0 +1,108 @@
+//! Pods of deleted, tainted and silent nodes: reads what the plans of podgc and nodelifecycle need.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proto_api::Time;
+use proto_api::core::v1::{Node, Pod, Taint};
+use proto_client::ObjectKey;
+
+use super::{ReconcileError, Reconciler, lock, now};
+use crate::controllers::pod_gc::{self, PodNode, QUARANTINE};
+use crate::controllers::taint_manager::{self, Clocks};
+use crate::controllers::{Plan, node_lifecycle};
+use crate::keys::ReconcileKey;
+
+/// How long a missing node is remembered at least. Users can name any node in a pod, so that entries must expire.
+pub(super) const VANISHED: Duration = Duration::from_secs(3600);
+
+/// When a pod was first seen with the NoExecute taints that its node has.
+pub(super) struct Tainted {
+    uid: String,
+    taints: Vec<Taint>,
+    at: Instant,
+    wall: Time,
+}
+
+impl Tainted {
+    fn of(pod: &Pod, node: &Node) -> Self {
+        let evicts = |taint: &&Taint| taint.effect == "NoExecute";
+        let taints = node.spec.taints.iter().filter(evicts).cloned().collect();
+        Self { uid: pod.metadata.uid.clone(), taints, at: Instant::now(), wall: now() }
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        self.uid == other.uid && self.taints == other.taints
+    }
+}
+
+impl Reconciler {
+    /// Deletes a pod that no kubelet will remove.
+    pub(super) async fn collect_pod(
+        &self,
+        task: &ReconcileKey,
+        key: &ObjectKey,
+    ) -> Result<Option<Duration>, ReconcileError> {
+        let Some(pod) = self.informers.pods.get(key) else { return Ok(None) };
+        let name = &pod.spec.node_name;
+        let found = self.informers.nodes.get(&ObjectKey::new("", name));
+        let node = match &found {
+            _ if name.is_empty() => PodNode::Unscheduled,
+            Some(node) => {
+                lock(&self.memory.vanished).remove(name);
+                PodNode::Found(node)
+            }
+            None => match self.missing_since(name) {
+                missing if missing < QUARANTINE => PodNode::Missing(missing),
+                // The cache may be stale, and a deletion cannot be undone: read the node from the server.
+                _ if self.client.all::<Node>().find(name).await?.is_some() => {
+                    lock(&self.memory.vanished).remove(name);
+                    PodNode::Missing(Duration::ZERO)
+                }
+                _ => PodNode::Absent,
+            },
+        };
+        self.apply(task, pod_gc::plan(&pod, node)).await
+    }
+
+    pub(super) fn plan_pod_readiness(&self, key: &ObjectKey) -> Plan {
+        let Some((pod, node)) = self.pod_on_node(key) else { return Plan::default() };
+        node_lifecycle::plan_pod(&pod, &node, now())
+    }
+
+    /// Remembers when the pod was first seen with these taints for as long as its toleration runs.
+    pub(super) fn plan_taint_eviction(&self, key: &ObjectKey) -> Plan {
+        let mut tainted = lock(&self.memory.tainted);
+        let Some((pod, node)) = self.pod_on_node(key) else {
+            tainted.remove(key);
+            return Plan::default();
+        };
+        let latest = Tainted::of(&pod, &node);
+        let seen = match tainted.remove(key) {
+            Some(before) if before.is_same(&latest) => before,
+            _ => latest,
+        };
+        let clocks = Clocks { first: seen.wall, elapsed: seen.at.elapsed() };
+        let plan = taint_manager::plan(&pod, &node, clocks);
+        if plan.again_in.is_some() {
+            tainted.insert(key.clone(), seen);
+        }
+        plan
+    }
+
+    fn pod_on_node(&self, key: &ObjectKey) -> Option<(Arc<Pod>, Arc<Node>)> {
+        let pod = self.informers.pods.get(key)?;
+        let node = self.informers.nodes.get(&ObjectKey::new("", &pod.spec.node_name))?;
+        Some((pod, node))
+    }
+
+    fn missing_since(&self, node: &str) -> Duration {
+        let now = Instant::now();
+        let mut vanished = lock(&self.memory.vanished);
+        if let Some((since, ())) = vanished.get_mut(&node.to_owned()) {
+            return now.saturating_duration_since(since);
+        }
+        vanished.insert(node.to_owned(), (), now);
+        Duration::ZERO
+    }
+}

@@ -1,13 +1,13 @@
-//! Who acts on the objects of each served kind. Of the kinds that nobody acts on, writers are warned.
+//! Which component acts on the objects of each served kind. Writers of kinds without one get a warning.
 
 use Actor::{Clients, Controllers, Node, NotImplemented, Proxy, Scheduler, Server};
 
 use crate::object::Kind;
 
-/// A program that does something because an object is there; the first of several.
+/// The component that acts on objects of a kind; the first one if there are several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
-    /// The API server itself: it admits, allocates, answers or expires by them.
+    /// The API server: by admission, allocation, review or expiry.
     Server,
     /// orch-controller-manager.
     Controllers,
@@ -17,13 +17,13 @@ pub enum Actor {
     Node,
     /// orch-proxy.
     Proxy,
-    /// Those who write them: the kind is for keeping something, in Kubernetes too.
+    /// None, in Kubernetes too: the kind stores data of clients.
     Clients,
-    /// None of the programs here, where Kubernetes has one.
+    /// None here, although Kubernetes has one.
     NotImplemented,
 }
 
-/// Every served kind: group without the domain, kind, who acts. Sorted.
+/// Every served kind: group without its domain, kind, component. Sorted.
 pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("", "Binding", Server),
     ("", "ComponentStatus", Server),
@@ -82,14 +82,14 @@ pub const ACTORS: &[(&str, &str, Actor)] = &[
     ("storage", "VolumeAttachment", Controllers),
 ];
 
-/// Who acts on objects of `kind`; `None` for one that no resource serves.
+/// The component that acts on objects of `kind`; `None` for a kind without a resource.
 pub fn actor(kind: &Kind) -> Option<Actor> {
     kind.resource?;
     let at = ACTORS.binary_search_by_key(&(kind.short_group, kind.kind), |row| (row.0, row.1));
     at.ok().and_then(|at| ACTORS.get(at)).map(|row| row.2)
 }
 
-/// What a writer of an object of `kind` has to know, in one sentence: that nobody acts on it.
+/// The warning for writers of a kind that is stored but that no component here acts on.
 pub fn stored_only_warning(kind: &Kind) -> Option<String> {
     let inert = actor(kind) == Some(NotImplemented);
     inert.then(|| {

@@ -1,4 +1,4 @@
-//! Checks a tree against a shape: types, unknown fields, canonical text of times, quantities and bytes.
+//! Checks a tree against a shape: types and unknown fields; normalizes times, quantities and bytes.
 //!
 //! What comes out holds each object in one form only, whatever the form it came in: plain fields at their zero value
 //! are absent, maps are sorted, scalars are canonical. Two objects are the same exactly when their trees are equal.

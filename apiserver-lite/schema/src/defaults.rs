@@ -1,7 +1,7 @@
-//! Defaults: the values that Kubernetes sets in fields that a client left unset, by kind.
+//! Defaults: the values that Kubernetes sets in unset fields, by kind.
 //!
-//! Also what it keeps in step: fields that exist twice (`serviceAccount`, `podIP`, `podCIDR`) and write-only input (`stringData`).
-//! Applying defaults twice changes nothing.
+//! Also keeps duplicate fields in sync (`serviceAccount`, `podIP`, `podCIDR`) and converts write-only input (`stringData`). Applying
+//! the defaults twice changes nothing.
 
 use proto_api::names::Names;
 

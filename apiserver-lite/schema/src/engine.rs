@@ -1,4 +1,4 @@
-//! The engine: the registered kinds, and decoding, defaulting, patching, validating and encoding of their objects.
+//! The engine: the registered kinds, and decoding, defaulting, patching, validation and encoding of their objects.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::value::{Path, TreeSeed, Value, parse_json, read_yaml, write_json_stri
 use crate::wire::{WireError, decode_message, encode_message};
 use crate::write::write_object;
 
-/// What a body is written in.
+/// Encoding of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `application/json`.
@@ -40,41 +40,41 @@ impl fmt::Display for Format {
     }
 }
 
-/// What is done about unknown and repeated fields (the query parameter `fieldValidation`).
+/// Treatment of unknown and duplicate fields (query parameter `fieldValidation`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
     /// They are dropped.
     Ignore,
-    /// They are dropped, and each makes a warning.
+    /// They are dropped with a warning each.
     Warn,
     /// They are an error.
     Strict,
 }
 
-/// A decoded object, and what the client should be warned about.
+/// A decoded object with warnings for the client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decoded {
-    /// The object; not defaulted yet.
+    /// The object, not defaulted.
     pub object: Object,
-    /// Warnings, one a field, empty unless [`Strictness::Warn`].
+    /// One warning per field; empty unless [`Strictness::Warn`].
     pub warnings: Vec<String>,
 }
 
-/// A body that is not an object of the kind that was asked for. All of these are the client's fault (400).
+/// Why a body is not an object of the expected kind: a 400.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum DecodeError {
-    /// The bytes are not in the format.
+    /// The bytes are not valid in the format.
     #[error("the body is not valid {format}: {detail}")]
     Malformed {
-        /// The format that they should be in.
+        /// The expected format.
         format: Format,
-        /// What the reader said.
+        /// The error of the parser.
         detail: String,
     },
     /// The document is not an object.
     #[error("the body must be an object, got {0}")]
     NotAnObject(&'static str),
-    /// The document does not say what it is.
+    /// The document has no `kind`.
     #[error("Object 'Kind' is missing")]
     NoKind,
     /// The document is of a kind that is not registered.
@@ -85,14 +85,14 @@ pub enum DecodeError {
         /// `kind` in the document.
         kind: String,
     },
-    /// The document is of another kind than the resource takes.
+    /// The document has another kind than the resource.
     #[error("{kind} in version {api_version:?} cannot be handled as a {expected}")]
     WrongKind {
         /// `apiVersion` in the document.
         api_version: String,
         /// `kind` in the document.
         kind: String,
-        /// The kind that the resource takes.
+        /// The kind of the resource.
         expected: &'static str,
     },
     /// A field has another type than the descriptor's.
@@ -102,10 +102,10 @@ pub enum DecodeError {
         kind: &'static str,
         /// Its version.
         version: String,
-        /// Which field, what was expected, what was found.
+        /// The field, the expected type, and the value found.
         error: TypeError,
     },
-    /// Protobuf bytes do not fit the descriptor.
+    /// The Protobuf message does not match the descriptor.
     #[error("{kind} in version {version:?} cannot be handled as a {kind}: {error}")]
     Wire {
         /// The kind.
@@ -115,12 +115,12 @@ pub enum DecodeError {
         /// What is wrong with the bytes.
         error: WireError,
     },
-    /// Unknown or repeated fields, under [`Strictness::Strict`].
+    /// Unknown or duplicate fields, under [`Strictness::Strict`].
     #[error("strict decoding error: {}", .0.join(", "))]
     Strict(Vec<String>),
 }
 
-/// All kinds that a process knows, under the names of its profile.
+/// The registered kinds, under the names of one profile.
 pub struct Engine {
     names: &'static Names,
     kinds: Vec<Arc<Kind>>,
@@ -129,11 +129,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for the built-in kinds. Compiles all descriptors: call it once a process.
+    /// An engine with the built-in kinds. It compiles all descriptors: create it once per process.
     pub fn new(names: &'static Names) -> Self {
         let kinds =
             schema::kinds().iter().map(|kind| (kind.group, kind.version, kind.kind, kind.message));
-        // The event of a watch stream has no `kind`, but is read and written like one.
+        // A WatchEvent has no `kind`, but is encoded and decoded like one.
         let event = schema::message_id("meta", "v1", "WatchEvent");
         let kinds: Vec<_> = kinds.chain(event.map(|id| ("", "v1", "WatchEvent", id))).collect();
         let (shapes, roots) = compile(kinds.iter().map(|(.., message)| *message));
@@ -178,12 +178,12 @@ impl Engine {
         self.names
     }
 
-    /// All kinds.
+    /// All registered kinds.
     pub fn kinds(&self) -> &[Arc<Kind>] {
         &self.kinds
     }
 
-    /// A kind by its group (domain included, empty for core), version and name. Option kinds are found under every group.
+    /// A kind by group (domain included, empty for core), version and name. Kinds of options are found under every group.
     pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Kind>> {
         let short_group = self.names.short_group(group)?;
         let at = self.by_kind.get(&(short_group, version, kind)).or_else(|| {
@@ -193,20 +193,20 @@ impl Engine {
         self.kinds.get(*at)
     }
 
-    /// A kind by `apiVersion` and `kind` as documents have them.
+    /// A kind by the `apiVersion` and `kind` of a document.
     pub fn kind_of(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         self.kind(group, version, kind)
     }
 
-    /// The kind that a resource holds, by group (domain included, empty for core), version and plural name.
+    /// The kind of a resource, by group (domain included, empty for core), version and plural name.
     pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Kind>> {
         let found = schema::resource(self.names.short_group(group)?, version, plural)?;
         let at = self.by_resource.get(&(found.group, found.version, found.plural))?;
         self.kinds.get(*at)
     }
 
-    /// Reads an object of `kind`. A document that does not say its kind is taken as one of `kind`.
+    /// Decodes an object of `kind`. A document without `kind` and `apiVersion` is accepted.
     pub fn decode(
         &self,
         kind: &Arc<Kind>,
@@ -224,7 +224,7 @@ impl Engine {
         }
     }
 
-    /// Reads an object of whatever kind the document says it is.
+    /// Decodes an object of the kind that the document names.
     pub fn decode_any(
         &self,
         format: Format,
@@ -250,7 +250,7 @@ impl Engine {
         self.check(&Arc::clone(kind), document, problems, strictness)
     }
 
-    /// Makes an object out of a document: the last step of decoding and of patching.
+    /// Checks a document against the descriptor: the last step of decoding and patching.
     fn check(
         &self,
         kind: &Arc<Kind>,
@@ -303,7 +303,7 @@ impl Engine {
         Ok(Decoded { object: Object { kind: Arc::clone(kind), fields }, warnings: Vec::new() })
     }
 
-    /// Compact JSON, `kind` and `apiVersion` first, without a newline at the end.
+    /// Encodes as compact JSON, `kind` and `apiVersion` first, without a final newline.
     pub fn encode_json(&self, object: &Object) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         let kind = &object.kind;
@@ -311,7 +311,7 @@ impl Engine {
         out
     }
 
-    /// YAML as kubectl prints it: keys sorted.
+    /// Encodes as YAML as kubectl prints it, keys sorted.
     pub fn encode_yaml(&self, object: &Object) -> String {
         let json: serde_json::Value =
             serde_json::from_slice(&self.encode_json(object)).unwrap_or_default(); // own output is JSON
@@ -329,7 +329,7 @@ impl Engine {
         envelope(&kind.api_version, kind.kind, &raw)
     }
 
-    /// The object with nothing but its metadata, as kind `PartialObjectMetadata`.
+    /// The PartialObjectMetadata of an object.
     pub fn metadata_only(&self, object: &Object) -> Object {
         let kind = self.by_kind.get(&("meta", "v1", "PartialObjectMetadata"));
         let kind = kind.and_then(|&at| self.kinds.get(at)).unwrap_or(&object.kind);
@@ -340,7 +340,7 @@ impl Engine {
         partial
     }
 
-    /// The object as a JSON tree, `apiVersion` and `kind` included, zero values not filled in.
+    /// The object as a JSON tree with `apiVersion` and `kind`, without zero values.
     pub fn document(&self, object: &Object) -> Value {
         let mut map = object.fields.clone();
         if !object.kind.type_meta_json.is_empty() {
@@ -350,12 +350,12 @@ impl Engine {
         Value::Map(map)
     }
 
-    /// Sets Kubernetes' default values for fields that a client left unset. Idempotent.
+    /// Sets Kubernetes' defaults for unset fields. Idempotent.
     pub fn default(&self, object: &mut Object) {
         crate::defaults::apply(self.names, object);
     }
 
-    /// Applies a patch to `object` and checks the result; it is not defaulted yet.
+    /// Applies a patch to `object` and checks the result against the descriptor; the result is not defaulted.
     pub fn patch(
         &self,
         object: &Object,

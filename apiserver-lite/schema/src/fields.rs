@@ -1,21 +1,21 @@
-//! Field selectors: which fields of a kind can be selected on, and what an object holds in them.
+//! Field selectors: the selectable fields of each kind, and their values.
 
 use std::borrow::Cow;
 
 use crate::object::{Kind, Object};
 use crate::value::Value;
 
-/// Fields of every kind that has no list of its own.
+/// Selectable fields of kinds without a list of their own.
 const COMMON: &[&str] = &["metadata.name", "metadata.namespace"];
 
-/// The fields of kinds that Kubernetes 1.25 lists one by one; the others have the common two.
+/// Selectable fields of the kinds for which Kubernetes 1.25 lists them.
 fn own_fields(kind: &Kind) -> Option<&'static [&'static str]> {
     Some(match (kind.short_group, kind.kind) {
         ("", "Pod") => &[
             "metadata.name",
             "metadata.namespace",
             "spec.nodeName",
-            // As the first clients named it.
+            // The old name of `spec.nodeName`.
             "spec.host",
             "spec.restartPolicy",
             "spec.schedulerName",
@@ -66,17 +66,17 @@ fn own_fields(kind: &Kind) -> Option<&'static [&'static str]> {
     })
 }
 
-/// The fields that objects of `kind` can be selected by.
+/// The selectable fields of `kind`.
 pub fn supported(kind: &Kind) -> impl Iterator<Item = &'static str> {
     own_fields(kind).unwrap_or(COMMON).iter().copied()
 }
 
-/// Whether objects of `kind` can be selected by `field`.
+/// Whether `field` of `kind` is selectable.
 pub fn is_supported(kind: &Kind, field: &str) -> bool {
     supported(kind).any(|name| name == field)
 }
 
-/// What Kubernetes says of a `field` that objects of `kind` cannot be selected by.
+/// Kubernetes' message for a field that is not selectable.
 pub fn not_supported(kind: &Kind, field: &str) -> String {
     match own_fields(kind) {
         _ if kind.is("batch", "Job") => format!("field label {field:?} not supported for Job"),
@@ -88,7 +88,7 @@ pub fn not_supported(kind: &Kind, field: &str) -> String {
     }
 }
 
-/// What `object` holds in `field`, as text; empty when unset, `None` when the field cannot be selected by.
+/// The value of `field` as text; empty if unset, `None` if it is not selectable.
 pub fn value_of<'a>(object: &'a Object, field: &str) -> Option<Cow<'a, str>> {
     if !is_supported(&object.kind, field) {
         return None;
@@ -120,7 +120,7 @@ pub fn value_of<'a>(object: &'a Object, field: &str) -> Option<Cow<'a, str>> {
     Some(text(object, &path, zero))
 }
 
-/// What stands at `path`, as text.
+/// The scalar at `path` as text, or `zero`.
 fn text<'a>(object: &'a Object, path: &[&str], zero: &'static str) -> Cow<'a, str> {
     match object.fields.at(path) {
         Some(Value::String(text)) => Cow::Borrowed(text),

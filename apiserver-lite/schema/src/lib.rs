@@ -1,9 +1,8 @@
-//! Pure: the generic object engine of the API server. It knows objects as trees checked against descriptors.
+//! Pure: the generic object engine of the API server. Objects are trees checked against descriptors.
 //!
-//! One path serves every kind: bytes are decoded into a tree ([`Value`]), the tree is checked against the kind's
-//! descriptor, defaulted, changed by patches, validated, and encoded again, in JSON or Protobuf, to the byte as
-//! kube-apiserver writes it. A kind adds only what is special about it: defaults, validation, what an update
-//! may touch, columns.
+//! All kinds share one path: bytes are decoded into a tree ([`Value`]), which is checked against the kind's descriptor, defaulted,
+//! patched, validated and encoded in JSON or Protobuf, byte for byte as kube-apiserver writes it. A kind adds only its own
+//! defaults, validation, update rules and table columns.
 //!
 //! ```text
 //!  JSON ──┐                                                          ┌── JSON      (write)
@@ -12,19 +11,19 @@
 //!                       └── patch <──┘
 //! ```
 //!
-//! How a server uses it:
+//! Use in a server:
 //!
 //! - [`Engine::new`] once per process; [`Engine::resource`] and [`Engine::kind`] find a [`Kind`].
-//! - [`Engine::decode`] a body, [`Engine::default`] it, fill the metadata in ([`Object`] has accessors),
+//! - create: [`Engine::decode`] the body, [`Engine::default`] it, fill in the metadata with the accessors of [`Object`],
 //!   [`Engine::validate_create`], then [`Engine::encode_json`] and [`Engine::encode_protobuf`].
-//! - an update: default the request, lay it over the stored object as the subresource allows
-//!   ([`update::merge_for_update`]), then [`Engine::validate_update`].
-//! - a patch: [`Engine::patch`], then as an update.
-//! - lists, tables and watch events are concatenations of bytes that exist already: [`list`].
+//! - update: default the request, merge it into the stored object ([`update::merge_for_update`]), then
+//!   [`Engine::validate_update`].
+//! - patch: [`Engine::patch`], then as an update.
+//! - lists and watch events are concatenated from encoded objects: [`list`].
 //! - selectors: [`fields::supported`], [`fields::value_of`] and [`Object::labels`] need no typed object.
 //!
-//! Not here: clocks, randomness and storage. Names, times and versions come in as arguments.
-//! Server-side apply will be one more module beside [`patch`]; [`openapi`] makes the documents that clients ask for.
+//! No clock, randomness or storage: names, times and versions are arguments. Server-side apply is not implemented. [`openapi`]
+//! makes the OpenAPI documents.
 
 pub mod actors;
 pub mod conform;

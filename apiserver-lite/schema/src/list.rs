@@ -1,25 +1,25 @@
-//! Lists, watch events and envelopes, put together from bytes that were encoded once, when the object was written.
+//! Lists, watch events and envelopes, assembled from encoded objects.
 
 use crate::object::Kind;
 use crate::value::write_json_string;
 use crate::wire::{Reader, WireValue, put_bytes, put_key, put_varint};
 
-/// The four bytes before every Protobuf body.
+/// Magic prefix of Protobuf bodies.
 pub const PROTOBUF_MAGIC: [u8; 4] = *b"k8s\0";
 
 /// Metadata of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListMeta {
-    /// Version that the list shows.
+    /// Revision of the list.
     pub resource_version: String,
-    /// Token for the next chunk; empty on the last.
+    /// Token of the next page; empty on the last one.
     pub continue_token: String,
-    /// Items not in this chunk, where that is known.
+    /// Number of items after this page, if known.
     pub remaining: Option<i64>,
 }
 
-/// A list of `kind` in JSON. `items` are whole objects as [`crate::Engine::encode_json`] wrote them; their `kind` and
-/// `apiVersion` are left out, as the list says what its items are.
+/// Encodes a list of `kind` in JSON. `items` are objects encoded by [`crate::Engine::encode_json`]; their `kind` and `apiVersion`
+/// are left out, as in kube-apiserver's lists.
 pub fn list_json<'a>(
     kind: &Kind,
     meta: &ListMeta,
@@ -44,7 +44,7 @@ pub fn list_json<'a>(
     out
 }
 
-/// What follows `{"kind":…,"apiVersion":…,` in an encoded object.
+/// An encoded object after `{"kind":…,"apiVersion":…,`.
 fn without_type_meta<'a>(kind: &Kind, object: &'a [u8]) -> &'a [u8] {
     let body = object.strip_prefix(b"{").unwrap_or(object);
     match body.strip_prefix(kind.type_meta_json.as_bytes()) {
@@ -74,7 +74,7 @@ pub(crate) fn write_list_meta(out: &mut Vec<u8>, meta: &ListMeta) {
     out.push(b'}');
 }
 
-/// A list of `kind` in Protobuf, in its envelope. `items` are whole objects as [`crate::Engine::encode_protobuf`] wrote them.
+/// Encodes a list of `kind` in Protobuf. `items` are objects encoded by [`crate::Engine::encode_protobuf`].
 pub fn list_protobuf<'a>(
     kind: &Kind,
     meta: &ListMeta,
@@ -107,7 +107,7 @@ pub fn watch_event_json(event: &str, object: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One frame of a Protobuf watch stream: its length in four bytes, big end first, then the event around `object` in its envelope.
+/// One frame of a Protobuf watch stream: its big-endian length in four bytes, then the event around `object` in its envelope.
 pub fn watch_event_protobuf(event: &str, object: &[u8]) -> Vec<u8> {
     let mut raw = Vec::with_capacity(object.len() + 8);
     put_bytes(&mut raw, 1, object);
@@ -119,7 +119,7 @@ pub fn watch_event_protobuf(event: &str, object: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Puts Protobuf bytes of a message into the envelope that names its kind.
+/// Wraps an encoded message in the envelope that names its kind.
 pub fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     let mut type_meta = Vec::with_capacity(api_version.len() + kind.len() + 4);
     put_bytes(&mut type_meta, 1, api_version.as_bytes());
@@ -133,7 +133,7 @@ pub fn envelope(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What an envelope holds.
+/// The content of an envelope.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Envelope<'a> {
     pub(crate) api_version: &'a str,
@@ -141,7 +141,7 @@ pub(crate) struct Envelope<'a> {
     pub(crate) raw: &'a [u8],
 }
 
-/// Opens an envelope; `None` when the bytes are not one, or hold an encoding that is not known here.
+/// Parses an envelope; `None` if it is invalid or has an unsupported content encoding.
 pub(crate) fn open_envelope(bytes: &[u8]) -> Option<Envelope<'_>> {
     let mut reader = Reader(bytes.strip_prefix(&PROTOBUF_MAGIC)?);
     let mut envelope = Envelope::default();

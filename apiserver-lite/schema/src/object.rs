@@ -1,4 +1,4 @@
-//! An object: its kind and its tree, with accessors for what every object has.
+//! An object: its kind and its tree, with accessors for metadata, spec and status.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,29 +8,29 @@ use proto_api::schema;
 use crate::shape::{ShapeId, Shapes};
 use crate::value::{Map, Value};
 
-/// A kind of object in one version of its group.
+/// A kind in one version of its group.
 #[derive(Debug)]
 pub struct Kind {
-    /// Group as clients write it, domain included; empty for the core group.
+    /// API group, domain included; empty for the core group.
     pub group: String,
-    /// Group without the domain, the same in every naming profile.
+    /// API group without its domain, the same in every naming profile.
     pub short_group: &'static str,
     /// Version, for example `v1`.
     pub version: &'static str,
-    /// For example `Pod`.
+    /// Kind, for example `Pod`.
     pub kind: &'static str,
     /// `apiVersion` of objects of this kind.
     pub api_version: String,
-    /// The resource that serves the kind, if one does.
+    /// The resource of the kind, if it is served.
     pub resource: Option<&'static schema::Resource>,
     pub(crate) shapes: Arc<Shapes>,
     pub(crate) root: ShapeId,
-    /// `"kind":"…","apiVersion":"…"`, what JSON objects of this kind start with; empty for messages without the two.
+    /// `"kind":"…","apiVersion":"…"`, with which JSON objects of the kind start; empty for messages without these fields.
     pub(crate) type_meta_json: String,
 }
 
 impl Kind {
-    /// `pods`, or the empty text for a kind that no resource serves.
+    /// Plural resource name, for example `pods`; empty for a kind without a resource.
     pub fn plural(&self) -> &'static str {
         self.resource.map_or("", |resource| resource.plural)
     }
@@ -40,7 +40,7 @@ impl Kind {
         self.resource.is_some_and(|resource| resource.namespaced)
     }
 
-    /// `Deployment.apps`, or `Pod` in the core group: how messages name the kind.
+    /// Kind and group for messages: `Deployment.apps`, or `Pod` in the core group.
     pub fn qualified(&self) -> String {
         if self.group.is_empty() {
             self.kind.to_owned()
@@ -49,7 +49,7 @@ impl Kind {
         }
     }
 
-    /// `deployments.apps`, or `pods` in the core group: how messages name the resource.
+    /// Resource and group for messages: `deployments.apps`, or `pods` in the core group.
     pub fn qualified_resource(&self) -> String {
         if self.group.is_empty() {
             self.plural().to_owned()
@@ -58,18 +58,18 @@ impl Kind {
         }
     }
 
-    /// Whether the kind has a field of this name at its top.
+    /// Whether the kind has the top-level field `name`.
     pub fn has_field(&self, name: &str) -> bool {
         self.shapes.get(self.root).field(name).is_some()
     }
 
-    /// Whether this is kind `kind` of the group whose name without the domain is `short_group`.
+    /// Whether this is `kind` in the group `short_group` (without its domain), in any version.
     pub fn is(&self, short_group: &str, kind: &str) -> bool {
         self.short_group == short_group && self.kind == kind
     }
 }
 
-/// An object whose tree fits its kind's descriptor. `apiVersion` and `kind` are not in the tree: the kind holds them.
+/// An object whose tree conforms to its kind's descriptor. `apiVersion` and `kind` are not in the tree.
 #[derive(Clone, Debug)]
 pub struct Object {
     /// Its kind.
@@ -78,7 +78,7 @@ pub struct Object {
     pub fields: Map,
 }
 
-/// Equal when kind and tree are: an update that changes nothing can be told by this.
+/// Equal when kind and tree are equal: an update without changes is detected with it.
 impl PartialEq for Object {
     fn eq(&self, other: &Self) -> bool {
         (&self.kind.api_version, self.kind.kind) == (&other.kind.api_version, other.kind.kind)
@@ -92,22 +92,22 @@ impl Object {
         Object { kind, fields: Map::new() }
     }
 
-    /// The metadata, if there is any.
+    /// `metadata`, if set.
     pub fn metadata(&self) -> Option<&Map> {
         self.fields.map("metadata")
     }
 
-    /// The metadata for change.
+    /// `metadata`, inserted if missing.
     pub fn metadata_mut(&mut self) -> &mut Map {
         self.fields.map_or_insert("metadata")
     }
 
-    /// Text of a metadata field; empty when not set.
+    /// A string field of the metadata; empty if unset.
     pub fn meta_str(&self, field: &str) -> &str {
         self.metadata().map_or("", |metadata| metadata.str(field))
     }
 
-    /// Sets a text field of the metadata; empty text removes it.
+    /// Sets a string field of the metadata; an empty string removes it.
     pub fn set_meta_str(&mut self, field: &'static str, text: &str) {
         let metadata = self.metadata_mut();
         if text.is_empty() {
@@ -137,7 +137,7 @@ impl Object {
         self.meta_str("resourceVersion")
     }
 
-    /// `metadata.generation`; 0 when not set.
+    /// `metadata.generation`; 0 if unset.
     pub fn generation(&self) -> i64 {
         self.metadata().and_then(|metadata| metadata.int("generation")).unwrap_or(0)
     }
@@ -168,17 +168,17 @@ impl Object {
         string_map(self.metadata().and_then(|metadata| metadata.map("annotations")))
     }
 
-    /// The text under `path`; empty when there is none.
+    /// The string at `path`; empty if unset.
     pub fn str_at(&self, path: &[&str]) -> &str {
         self.fields.str_at(path)
     }
 
-    /// `spec`, if there is any.
+    /// `spec`, if set.
     pub fn spec(&self) -> Option<&Map> {
         self.fields.map("spec")
     }
 
-    /// `status`, if there is any.
+    /// `status`, if set.
     pub fn status(&self) -> Option<&Map> {
         self.fields.map("status")
     }

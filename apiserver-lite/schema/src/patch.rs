@@ -1,7 +1,7 @@
-//! The three patch formats, each a pure function from a document and a patch to the next document.
+//! The three patch formats, each a function from a document and a patch to the patched document.
 //!
-//! A document is the object as JSON shows it, `apiVersion` and `kind` included. What comes out is not checked yet:
-//! [`crate::Engine::patch`] checks it against the descriptor afterwards.
+//! A document is the JSON tree of an object, with `apiVersion` and `kind`. The result is unchecked; [`crate::Engine::patch`] checks
+//! it against the descriptor.
 
 mod json_patch;
 mod merge_patch;

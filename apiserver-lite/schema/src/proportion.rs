@@ -1,5 +1,5 @@
-//! Tests: entries of maps that are looked at or moved while an object is read, checked, changed and shown are counted over
-//! doubling sizes. Exact where `tests/proportion.rs`, which sees all work, has to measure.
+//! Tests: counts the map entries read or moved while an object is decoded, validated, updated and encoded, over doubling sizes.
+//! Exact where `benches/proportion.rs`, which covers all work, measures time.
 
 use proto_api::names::{Names, Profile};
 use proto_api::selectors::Selector;
@@ -8,7 +8,7 @@ use crate::update::{Subresource, merge_for_update};
 use crate::value::Value;
 use crate::{Engine, Format, Object, Strictness, fields, table};
 
-/// Steps for inputs of a size, twice that and so on: twice the size takes at most twice the steps and a few.
+/// Checks that twice the input costs at most twice the steps and a constant.
 fn check(what: &str, work: impl Fn(usize) -> u64) {
     let costs: Vec<(usize, u64)> =
         (0..4).map(|power| 500 << power).map(|size| (size, work(size))).collect();
@@ -18,7 +18,7 @@ fn check(what: &str, work: impl Fn(usize) -> u64) {
     }
 }
 
-/// A pod with `size` labels, variables and volumes, keys in an order that is not theirs.
+/// A pod with `size` labels, variables and volumes, keys not in sorted order.
 fn pod(size: usize) -> String {
     let place = |at: usize| (at * 7919) % size;
     let list = |text: &dyn Fn(usize) -> String| (0..size).map(text).collect::<Vec<_>>().join(",");

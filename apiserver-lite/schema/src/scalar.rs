@@ -1,4 +1,4 @@
-//! The API's own scalars: their canonical text in a tree, their numbers and bytes on the wire.
+//! Scalar types of the API: canonical text in a tree, numbers and bytes on the wire.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,10 +7,10 @@ use proto_api::{MicroTime, Quantity, Time};
 use crate::shape::Type;
 use crate::value::Value;
 
-/// First and last second whose year has four digits.
+/// Unix seconds of years with four digits.
 const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
-/// `value` in the one form that a tree holds for `ty`; `Err` says what was found instead.
+/// Normalizes `value` for `ty`; the error describes the value found.
 pub(crate) fn canonical(ty: &Type, value: Value) -> Result<Value, String> {
     let shape = value.shape();
     let wrong_shape = || Err(shape.to_owned());
@@ -72,7 +72,7 @@ fn text_micro_time(text: &str) -> Option<Value> {
     micro_time_value(micros.div_euclid(1_000_000), nanos)
 }
 
-/// Line ends inside base64 are skipped, as Kubernetes' decoder skips them.
+/// Removes line ends from base64, which Kubernetes' decoder skips.
 fn strip_line_ends(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains(['\r', '\n']) { text.replace(['\r', '\n'], "").into() } else { text.into() }
 }
@@ -82,12 +82,12 @@ pub(crate) fn bytes_value(bytes: &[u8]) -> Value {
     Value::String(STANDARD.encode(bytes))
 }
 
-/// The bytes that a tree's base64 text stands for; none when it is not base64.
+/// Decodes base64 text of a tree; empty if it is invalid.
 pub(crate) fn bytes_of(value: &Value) -> Vec<u8> {
     STANDARD.decode(value.as_str().unwrap_or_default()).unwrap_or_default()
 }
 
-/// How many bytes a tree's base64 text stands for.
+/// Decoded length of base64 text of a tree.
 pub(crate) fn bytes_len(value: &Value) -> usize {
     let text = value.as_str().unwrap_or_default().as_bytes();
     let padding = text.iter().rev().take_while(|&&b| b == b'=').count();
@@ -106,7 +106,7 @@ pub(crate) fn seconds_of(value: &Value) -> Option<i64> {
     instant_of(value).map(|(seconds, _)| seconds)
 }
 
-/// The tree's text of a time; `Null` at zero, `None` when its year does not have four digits.
+/// The text of a time; `Null` for the zero time, `None` if its year does not have four digits.
 pub(crate) fn time_value(seconds: i64, nanos: i32) -> Option<Value> {
     if is_zero(seconds, nanos) {
         return Some(Value::Null);
@@ -123,7 +123,7 @@ pub(crate) fn micro_time_value(seconds: i64, nanos: i32) -> Option<Value> {
     in_range(seconds, nanos).then(|| Value::String(MicroTime::from_unix_micros(micros).to_string()))
 }
 
-/// The first second of year 1 is no time: it is the zero of the format's home.
+/// Whether this is Go's zero time, the first second of year 1.
 fn is_zero(seconds: i64, nanos: i32) -> bool {
     seconds == *SECONDS.start() && nanos == 0
 }

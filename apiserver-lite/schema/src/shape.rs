@@ -1,4 +1,4 @@
-//! Descriptors in the form the codecs walk: JSON order with inlined messages opened up, Protobuf order with them nested.
+//! Compiled descriptors for the codecs: in JSON order with inlined messages flattened, and in Protobuf order with them nested.
 
 use crate::value::{Key, Value};
 
@@ -10,14 +10,14 @@ pub(crate) use compile::compile;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShapeId(u16);
 
-/// The messages that a set of kinds is made of.
+/// The messages of a set of kinds.
 #[derive(Debug, Default)]
 pub struct Shapes {
     shapes: Vec<Shape>,
 }
 
 impl Shapes {
-    /// The shape that `id` names.
+    /// The shape with this id.
     pub fn get(&self, id: ShapeId) -> &Shape {
         &self.shapes[usize::from(id.0)] // ids are made by `compile`, for this vector only
     }
@@ -28,69 +28,69 @@ impl Shapes {
 pub struct Shape {
     /// Name of the message.
     pub name: &'static str,
-    /// Group of the message without the domain; `meta` for what all groups share.
+    /// Group of the message without its domain; `meta` for shared messages.
     pub group: &'static str,
     /// Version of the message.
     pub version: &'static str,
-    /// Fields in the order JSON is written; those of inlined messages stand where the message is inlined.
+    /// Fields in JSON order; those of inlined messages stand in place of the message.
     pub fields: Vec<Field>,
     /// Indexes into `fields`, by name.
     by_name: Vec<u16>,
-    /// What Protobuf writes, in ascending field number.
+    /// Protobuf fields in ascending field number.
     pub(crate) wire: Vec<WireField>,
 }
 
 impl Shape {
-    /// The field called `name` in JSON.
+    /// The field with the JSON name `name`.
     pub fn field(&self, name: &str) -> Option<&Field> {
         let by_name = |&at: &u16| self.fields[usize::from(at)].name.as_ref().cmp(name);
         let at = self.by_name.binary_search_by(by_name).ok()?;
         self.fields.get(usize::from(self.by_name[at]))
     }
 
-    /// What Protobuf field `number` is.
+    /// The Protobuf field with this number.
     pub(crate) fn wire_field(&self, number: u32) -> Option<WireField> {
         let at = self.wire.binary_search_by_key(&number, |wire| wire.number).ok()?;
         self.wire.get(at).copied()
     }
 }
 
-/// One field, as JSON sees it.
+/// A field in JSON.
 #[derive(Clone, Debug)]
 pub struct Field {
     /// Name in JSON.
     pub name: Key,
-    /// What it holds.
+    /// Type of its value.
     pub ty: Type,
-    /// Whether absence is told apart from a zero value.
+    /// Whether absence differs from a zero value.
     pub presence: Presence,
-    /// Whether JSON leaves an empty value out.
+    /// Whether JSON omits an empty value (`omitempty`).
     pub omit_empty: bool,
-    /// Whether an object without it is incomplete; documents for clients say so, decoding does not ask.
+    /// Whether OpenAPI marks it as required; decoding does not check it.
     pub required: bool,
-    /// How a strategic merge patch treats it.
+    /// Strategic merge patch strategy.
     pub patch: PatchStrategy,
 }
 
-/// Whether absence means something.
+/// Whether absence differs from a zero value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// Absent and zero are the same; Protobuf always writes it, JSON unless `omit_empty`.
+    /// Absent and zero are equal; Protobuf always writes it, JSON unless `omit_empty`.
     Plain,
     /// Absent and zero differ; written when set.
     Optional,
 }
 
-/// How a strategic merge patch treats a field.
+/// Strategic merge patch strategy of a field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatchStrategy {
-    /// Lists are merged by this key instead of being replaced; empty for a list of primitives that is merged as a set.
+    /// Merge key of a list; empty for a list of primitives that is merged as a set, `None` if the list is replaced.
     pub merge_key: Option<&'static str>,
-    /// Keys absent from a `$retainKeys` list are dropped.
+    /// Whether `$retainKeys` applies: other keys are dropped.
     pub retain_keys: bool,
 }
 
-/// What a field, a list item or a map value holds.
+/// Type of a field, list item or map value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
     /// `true` or `false`.
@@ -109,13 +109,13 @@ pub enum Type {
     Time,
     /// RFC 3339 in microseconds, UTC; `null` when zero.
     MicroTime,
-    /// A decimal with a suffix, in its canonical form.
+    /// A quantity in canonical form.
     Quantity,
     /// A 32-bit number or text.
     IntOrString,
-    /// Any JSON, kept as it came; a message with one `bytes` field in Protobuf.
+    /// Arbitrary JSON, kept unchanged; a message with one `bytes` field in Protobuf.
     Raw,
-    /// One of the fields of the message, told apart in JSON by its shape (object, list or boolean).
+    /// One of the fields of the message, distinguished in JSON by its type (object, list or boolean).
     Union(ShapeId),
     /// Another message.
     Message(ShapeId),
@@ -128,7 +128,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// The name used in messages about a wrong type.
+    /// Name of the type in error messages.
     pub fn name(&self) -> &'static str {
         match self {
             Type::Bool => "bool",
@@ -149,7 +149,7 @@ impl Type {
 }
 
 impl Field {
-    /// Whether `value` is worth an entry in a tree: a plain field at zero is the same as none.
+    /// Whether a tree stores `value`: a plain field at its zero value is left out.
     pub(crate) fn is_stored(&self, value: &Value) -> bool {
         if self.presence == Presence::Optional {
             return true;
@@ -170,15 +170,15 @@ impl Field {
 pub(crate) struct WireField {
     /// Field number.
     pub(crate) number: u32,
-    /// What it carries.
+    /// Its content.
     pub(crate) slot: Slot,
 }
 
-/// What a Protobuf field carries.
+/// Content of a Protobuf field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Slot {
     /// The JSON field at this index.
     Field(u16),
-    /// A message whose fields JSON shows one level up.
+    /// A message whose fields JSON flattens into its parent.
     Inline(ShapeId),
 }

@@ -1,4 +1,4 @@
-//! Tables: objects as rows, with the columns and texts that kubectl get prints.
+//! Tables: objects as rows, with the columns and cells that `kubectl get` prints.
 //!
 //! Which columns a kind has is data (`proto_api::schema`); a row names its cells by column, so that order and absence
 //! of columns do not matter here. A kind without columns of its own shows its name and when it was created.

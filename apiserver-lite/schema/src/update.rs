@@ -1,4 +1,4 @@
-//! What a request may change: the stored object and the request are laid over each other as the subresource allows.
+//! Updates: merges a request into the stored object, as far as its subresource may change it.
 
 use crate::object::Object;
 use crate::value::{Map, Value};
@@ -6,12 +6,12 @@ use crate::value::{Map, Value};
 #[cfg(test)]
 mod tests;
 
-/// Through which path an object is written.
+/// The subresource through which an object is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subresource {
     /// The object itself: everything but its status.
     Main,
-    /// `status`: nothing but the status (and labels, annotations and finalizers, which writers of status use).
+    /// `status`: only the status, and the labels, annotations and finalizers that writers of status use.
     Status,
     /// `ephemeralcontainers` of a pod: only that list, and only additions.
     EphemeralContainers,
@@ -22,7 +22,7 @@ pub enum Subresource {
 }
 
 impl Subresource {
-    /// The subresource with this name in a path, if it is one that writes the object as a whole.
+    /// The subresource with this name, if it writes the whole object.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "" => Some(Subresource::Main),
@@ -35,7 +35,7 @@ impl Subresource {
     }
 }
 
-/// Metadata that only the server writes.
+/// Metadata fields that only the server writes.
 const SERVER_METADATA: &[&str] = &[
     "creationTimestamp",
     "deletionTimestamp",
@@ -44,7 +44,7 @@ const SERVER_METADATA: &[&str] = &[
     "selfLink",
 ];
 
-/// Whether the kind counts the generations of its desired state.
+/// Whether the kind has `metadata.generation`.
 pub fn counts_generations(object: &Object) -> bool {
     match (object.kind.short_group, object.kind.kind) {
         ("", kind) => kind == "ReplicationController",
@@ -56,17 +56,16 @@ pub fn counts_generations(object: &Object) -> bool {
     }
 }
 
-/// Kinds whose `status` only the status subresource writes.
+/// Whether the status is written only through the subresource `status`.
 fn has_status_subresource(object: &Object) -> bool {
     object.kind.resource.is_some_and(|resource| resource.subresource("status").is_some())
 }
 
-/// The object to store when `request` updates `old` through `subresource`. Both have their defaults; neither is changed;
-/// `resourceVersion` is the request's.
+/// The object to store when `request` updates `old` through `subresource`. Both are defaulted; neither is modified.
 ///
-/// Server-owned metadata comes from `old`. `generation` grows by one when anything outside metadata and status changes, and with the annotations
-/// of a Deployment, which its replica sets are given.
-/// Deleting, finalizers and versions are the server's matter.
+/// Server-owned metadata comes from `old`, `resourceVersion` from the request. `generation` increases when anything outside
+/// metadata and status changes, and with the annotations of a Deployment, which are copied to its ReplicaSets. Deletion and
+/// `resourceVersion` are handled by the caller.
 pub fn merge_for_update(old: &Object, request: &Object, subresource: Subresource) -> Object {
     let mut new = match subresource {
         Subresource::Main => main_update(old, request),
@@ -85,8 +84,8 @@ pub fn merge_for_update(old: &Object, request: &Object, subresource: Subresource
     new
 }
 
-/// Prepares an object for its creation, after defaults and once it has its name and uid: no status yet, and the first
-/// generation. A node brings its status along: it registers itself.
+/// Prepares an object for creation, after defaulting and once name and uid are set: removes the status, except of a Node, which
+/// registers with it, and sets generation 1.
 pub fn prepare_for_create(object: &mut Object) {
     if has_status_subresource(object) && !object.kind.is("", "Node") {
         object.fields.remove("status");
@@ -109,7 +108,7 @@ pub fn prepare_for_create(object: &mut Object) {
     }
 }
 
-/// A job that leaves its selector to the server selects its pods by its own uid.
+/// Sets selector and labels of a Job without `manualSelector`, from its uid.
 fn select_own_pods(job: &mut Object) {
     let (uid, name) = (job.uid().to_owned(), job.name().to_owned());
     let spec = job.fields.map_or_insert("spec");
@@ -130,11 +129,11 @@ fn main_update(old: &Object, request: &Object) -> Object {
         copy(&old.fields, &mut new.fields, "status");
     }
     if old.kind.is("certificates", "CertificateSigningRequest") {
-        // What was asked for, and by whom, is what is approved and signed.
+        // The spec of a request is immutable, because it is what gets approved and signed.
         copy(&old.fields, &mut new.fields, "spec");
     }
     if old.kind.is("", "Namespace") {
-        // Finalizers of a namespace are written through `finalize` alone.
+        // Finalizers of a namespace are written only through `finalize`.
         let kept = old.spec().and_then(|spec| spec.get("finalizers")).cloned();
         match kept {
             Some(finalizers) => {
@@ -144,7 +143,7 @@ fn main_update(old: &Object, request: &Object) -> Object {
         }
     }
     if old.kind.is("", "Pod") {
-        // Ephemeral containers have a subresource of their own; leaving them out does not remove them.
+        // Ephemeral containers have a subresource; leaving them out does not remove them.
         let spec = new.fields.map_or_insert("spec");
         if !spec.contains("ephemeralContainers")
             && let Some(list) = old.spec().and_then(|spec| spec.get("ephemeralContainers"))
@@ -160,14 +159,14 @@ fn status_update(old: &Object, request: &Object) -> Object {
     copy(&request.fields, &mut new.fields, "status");
     copy_writable_metadata(request, &mut new);
     if old.kind.is("apps", "Deployment") {
-        // Its labels belong to who writes the deployment.
+        // A status update of a Deployment does not change its labels.
         let labels = old.metadata().cloned().unwrap_or_default();
         copy(&labels, new.metadata_mut(), "labels");
     }
     new
 }
 
-/// Metadata that writers of a status use too.
+/// Copies the metadata that status updates may change.
 fn copy_writable_metadata(request: &Object, new: &mut Object) {
     let empty = Map::new();
     let metadata = request.metadata().unwrap_or(&empty);
@@ -176,7 +175,7 @@ fn copy_writable_metadata(request: &Object, new: &mut Object) {
     }
 }
 
-/// `old` with one field of its spec as the request has it.
+/// `old` with one field of the request's spec.
 fn spec_field_update(old: &Object, request: &Object, field: &'static str) -> Object {
     let mut new = old.clone();
     let empty = Map::new();
@@ -199,18 +198,18 @@ fn keep_server_metadata(old: &Object, request: &Object, new: &mut Object) {
     for field in SERVER_METADATA {
         copy(before, metadata, field);
     }
-    // A request need not say which object it means, but what it says is compared later.
+    // A request may leave these out; if set, they are compared later.
     let asked = request.metadata().unwrap_or(&empty);
     for field in ["uid", "name", "namespace"] {
         let from = if asked.str(field).is_empty() { before } else { asked };
         copy(from, metadata, field);
     }
     copy(asked, metadata, "resourceVersion");
-    // Without server-side apply nothing here writes them: what a client sends would be stored unchecked.
+    // Without server-side apply, `managedFields` of a client would be stored unchecked.
     metadata.remove("managedFields");
 }
 
-/// Sets `field` of `to` as `from` has it, absence included.
+/// Copies `field` from `from` to `to`, or removes it.
 fn copy(from: &Map, to: &mut Map, field: &str) {
     match from.get(field) {
         Some(value) => drop(to.insert(field.to_owned(), value.clone())),

@@ -1,4 +1,4 @@
-//! Objects to JSON, in the descriptor's order and with the zero values that kube-apiserver writes.
+//! JSON encoding of objects, in descriptor order and with the zero values that kube-apiserver writes.
 
 use crate::shape::{Field, Presence, ShapeId, Shapes, Type};
 use crate::value::{Map, Value, write_json, write_json_string};
@@ -43,7 +43,7 @@ fn is_written(field: &Field, value: Option<&Value>) -> bool {
     }
 }
 
-/// Types that are structs where the format was defined: `omitempty` does not see that they are empty.
+/// Types that are structs in Go: `omitempty` does not omit them.
 fn is_struct(ty: &Type) -> bool {
     matches!(
         ty,

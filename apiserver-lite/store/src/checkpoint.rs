@@ -1,6 +1,6 @@
-//! The checkpoint: a redb database of records, identity and the revision up to which it is complete. The
-//! log goes on from there. Only whole segments are folded in, in one transaction each, off the way of the
-//! writes: a commit here costs some 300 us and 10 to 25 us a record (measured), too much for every write.
+//! The checkpoint: a redb database of the records, the identity and the revision up to which it is complete; the log continues from
+//! there. Only closed segments are folded in, in one transaction each and off the write path: a commit here costs some 300 us and
+//! 10 to 25 us per record (measured), too much for every write.
 //!
 //! | table | key | value |
 //! |---|---|---|
@@ -29,13 +29,13 @@ const REVISION: TableDefinition<'_, (), u64> = TableDefinition::new("revision");
 const SUM: TableDefinition<'_, (), (u64, u64)> = TableDefinition::new("sum");
 const RECORDS: TableDefinition<'_, &str, (u64, u64, &[u8])> = TableDefinition::new("records");
 
-/// Version of the tables and of the log's frames. A store of another one is refused, never guessed at.
+/// Version of the tables and the log's frames. A store of another version is refused.
 const FORMAT: &str = "1";
 
-/// Pages redb may cache. Reads never reach it, so it only has to hold the upper levels of the tree.
+/// Cache size of redb. It is not read while serving, so only the upper levels of the tree need to fit.
 const CACHE_BYTES: usize = 2 << 20;
 
-/// The open database. Holds the lock that keeps other processes out of the store's directory.
+/// The open database. Its lock keeps other processes out of the store's directory.
 pub struct Checkpoint {
     database: Database,
     path: PathBuf,
@@ -45,7 +45,7 @@ pub struct Checkpoint {
 pub type StoredRecords = BTreeMap<Arc<str>, (Stamp, Bytes)>;
 
 impl Checkpoint {
-    /// Opens or creates the database and checks that it is `identity`'s.
+    /// Opens or creates the database and checks that it belongs to `identity`.
     pub fn open(path: &Path, identity: &Identity) -> Result<Self, OpenError> {
         if !path.exists() {
             create_database(path).map_err(|error| file_error(path, error))?;
@@ -63,7 +63,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The facts in `meta`; none if the database is fresh.
+    /// The rows of `meta`; `None` in a new database.
     fn read_identity(&self) -> Result<Option<BTreeMap<String, String>>, redb::Error> {
         let read = self.database.begin_read()?;
         let meta = match read.open_table(META) {
@@ -94,7 +94,7 @@ impl Checkpoint {
         Ok(claim.commit()?)
     }
 
-    /// Reads everything: the revision, and the records at it.
+    /// Reads the revision and all records, and checks their sum.
     pub fn load(&self) -> Result<(Revision, StoredRecords), OpenError> {
         let (revision, stored, sum) = self.read_records().map_err(checkpoint_error)?;
         let found = self.read_sum().map_err(checkpoint_error)?;
@@ -102,11 +102,12 @@ impl Checkpoint {
             None => self.write_sum(sum, revision).map_err(checkpoint_error)?,
             Some(written) if written == (sum, revision) => {}
             Some((_, other)) if other != revision => {
-                let found = format!("it says revision {revision} and revision {other}");
+                let found =
+                    format!("it has revision {revision} in one table and {other} in another");
                 return Err(OpenError::DamagedCheckpoint { path: self.path.clone(), found });
             }
             Some(_) => {
-                let found = "its records are not those that were written".to_owned();
+                let found = "its records do not match their checksum".to_owned();
                 return Err(OpenError::DamagedCheckpoint { path: self.path.clone(), found });
             }
         }
@@ -129,7 +130,7 @@ impl Checkpoint {
         Ok((Revision(revision), stored, sum))
     }
 
-    /// The sum that was written; nothing in a checkpoint of before there was one.
+    /// The stored sum; `None` in a checkpoint written before there was one.
     fn read_sum(&self) -> Result<Option<(RecordSum, Revision)>, redb::Error> {
         let read = self.database.begin_read()?;
         let table = match read.open_table(SUM) {
@@ -154,14 +155,14 @@ impl Checkpoint {
         Ok(Revision(revision.get(())?.map_or(0, |value| value.value())))
     }
 
-    /// Folds in the last change of each key; afterwards everything up to `revision` is contained.
+    /// Applies the last change of each key; the checkpoint is then complete up to `revision`.
     pub fn fold(
         &self,
         revision: Revision,
         changes: &BTreeMap<Arc<str>, Change>,
     ) -> Result<(), redb::Error> {
         let mut fold = self.database.begin_write()?;
-        // Without this, opening after a kill would walk the whole database.
+        // Without this, opening after a kill walks the whole database.
         fold.set_quick_repair(true);
         {
             fold.open_table(REVISION)?.insert((), revision.0)?;
@@ -187,7 +188,7 @@ impl Checkpoint {
     }
 }
 
-/// Number and checksums of records, whatever their order.
+/// Sum of the records' checksums and their number, independent of their order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RecordSum(u64);
 
@@ -226,8 +227,8 @@ fn check_identity(found: &BTreeMap<String, String>, identity: &Identity) -> Resu
     Ok(())
 }
 
-/// An empty database gets its name when it is whole: one that was being made when its process was killed, or the disk was full, could
-/// not be opened.
+/// Creates an empty database under another name and renames it when it is complete, because a partly created one cannot be
+/// opened.
 fn create_database(path: &Path) -> Result<(), redb::DatabaseError> {
     let unnamed = path.with_extension("new");
     match fs::remove_file(&unnamed) {

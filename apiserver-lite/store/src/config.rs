@@ -1,23 +1,23 @@
-//! How a store is opened: where it lives, whose it is, and its bounds.
+//! Configuration of a store: medium, identity and bounds.
 
 use std::{path::PathBuf, time::Duration};
 
-/// Everything [`Store::open`](crate::Store::open) wants to know.
+/// Configuration for [`Store::open`](crate::Store::open).
 #[derive(Debug)]
 pub struct StoreConfig {
     /// Where the records are kept.
     pub medium: Medium,
-    /// Whose records they are; recorded at creation, compared at every later opening.
+    /// Identity of the store; written at creation, compared at every later opening.
     pub identity: Identity,
-    /// How long old revisions can be read and watched from. 5 minutes by default.
+    /// How long old revisions stay readable and watchable. 5 minutes by default.
     pub history: Duration,
-    /// Most history kept, whatever its age.
+    /// Bounds of the history, whatever its age.
     pub retention: Retention,
-    /// What the writer accepts.
+    /// Bounds of queue, batches, keys and values.
     pub bounds: Bounds,
-    /// Bytes after which a segment of the log is closed and folded into the checkpoint.
+    /// Size at which a segment of the log is closed and folded into the checkpoint.
     pub segment_len_max: u64,
-    /// What becomes of a log that is damaged. Refused by default.
+    /// Treatment of a damaged log; refused by default.
     pub on_damage: OnDamage,
 }
 
@@ -37,12 +37,12 @@ impl StoreConfig {
     }
 }
 
-/// How much history is kept whatever its age: a burst of writes cannot grow memory without bound.
+/// Bounds of the history, so that a burst of writes cannot grow memory without limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     /// Most events.
     pub events_max: usize,
-    /// Most bytes of their stored forms. What a record takes in memory is its user's affair, and a multiple.
+    /// Most bytes of their stored forms; decoded records take a multiple in memory.
     pub bytes_max: usize,
 }
 
@@ -52,10 +52,10 @@ impl Default for Retention {
     }
 }
 
-/// How much the writer accepts.
+/// Bounds of the writer.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Writes that may wait for the writer thread; further ones wait for a place.
+    /// Writes that may be queued; further callers wait for room.
     pub queue_len_max: usize,
     /// Most writes that share one commit.
     pub batch_len_max: usize,
@@ -71,27 +71,27 @@ impl Default for Bounds {
     }
 }
 
-/// What becomes of a log in which acknowledged writes cannot be read.
+/// Treatment of a log with unreadable acknowledged writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
-    /// It is not opened, and nothing is changed.
+    /// The store is not opened, and nothing is changed.
     #[default]
     Refuse,
-    /// What can be read before the damage is kept, the files are set aside as `*.damaged-<n>`, and revisions go on above all that were
-    /// seen. The choice of a person.
+    /// Writes before the damage are kept, the log's files are renamed to `*.damaged-<n>`, and revisions continue above all revisions
+    /// seen. Set by an administrator.
     SetAside,
 }
 
 /// Where the records are kept.
 #[derive(Debug)]
 pub enum Medium {
-    /// A directory of its own, created if it is not there. One process at a time.
+    /// A directory, created if it is missing. One process at a time may use it.
     Directory(PathBuf),
-    /// Memory only; nothing survives. For tests and throw-away servers.
+    /// Memory only, for tests and throw-away servers.
     Memory,
 }
 
-/// Whose records a store holds. Two servers that name things differently must not share one.
+/// Identity of the server that a store belongs to. Servers with different names must not share a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Naming profile, as the programs' `--naming` flag spells it.

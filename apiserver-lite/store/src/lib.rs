@@ -1,9 +1,8 @@
 //! io: a revisioned key-value log with watch, the only durable state of the API server.
 //!
-//! One global [`Revision`] counts writes. Every write is conditional, is on disk before it is
-//! answered, and gets a revision of its own; a write that failed left no trace. All reads come from
-//! memory and see one revision: now ([`Store::snapshot`]) or a recent one ([`Store::snapshot_at`]).
-//! A [`Watch`] delivers each event after a revision exactly once and in order.
+//! One global [`Revision`] counts writes. Every write is conditional, durable before it is answered, and has a revision of its
+//! own; a failed write leaves no trace. Reads come from memory and see one revision: the current one ([`Store::snapshot`]) or a
+//! recent one ([`Store::snapshot_at`]). A [`Watch`] delivers each event after a revision exactly once and in order.
 //!
 //! ```text
 //!   write() ──bounded queue──▶ writer thread ──one sync──▶ log ──segments──▶ checkpoint (redb)
@@ -14,16 +13,14 @@
 //!   watch().next() ◀── cursor into the ring, woken once per batch
 //! ```
 //!
-//! What a value is belongs to the caller: a [`Record`] is kept in memory as `Arc<T>` and handed out
-//! as such to reads and watchers, so a server can keep the decoded object and its encoded forms in
-//! it and encode once per revision. What goes to disk does not contain the revision; the store keeps
-//! that beside it and gives it back when it [stamps](Record::stamp) or [restores](Record::restore).
+//! The caller defines the values: a [`Record`] is kept in memory as `Arc<T>` and shared with reads and watches, so a server can
+//! keep the decoded object and its encodings in it. The bytes on disk do not contain the revision; the store keeps it separately
+//! and passes it when it [stamps](Record::stamp) or [restores](Record::restore) a record.
 //!
-//! After a restart the history still in the log can be watched again. Its superseded versions and tombstones
-//! are therefore restored too: what a record needs to be usable is done in the closure of
-//! [`Store::open_with`], not by walking the keys after opening.
+//! After a restart the history still in the log can be watched. Its superseded versions and tombstones are restored too, so
+//! records are prepared in the closure of [`Store::open_with`] and not by reading all keys after opening.
 //!
-//! Bounds: queue, batch, key, value and history all have a maximum in [`StoreConfig`].
+//! Queue, batch, key, value and history are bounded by [`StoreConfig`].
 
 mod acknowledged;
 mod checkpoint;

@@ -1,7 +1,7 @@
-//! The log: what makes a write durable. An append and one sync per batch, nothing else on the way.
+//! The log, which makes writes durable: one append and one sync per batch.
 //!
-//! A log is a sequence of segment files named by the revision of their first write. A segment is a header
-//! and frames; a frame is what one commit wrote, whole or not at all:
+//! A log is a sequence of segment files named by the revision of their first write. A segment is a header and frames; a frame is
+//! one commit, whole or not at all:
 //!
 //! ```text
 //!   segment  "orchlog1"  first revision u64   frame*   zeros
@@ -10,12 +10,11 @@
 //!   change   created u64  modified u64  key length u32  value length u32  key  value
 //! ```
 //!
-//! All numbers are little-endian; a value length of `u32::MAX` says that the key was removed. Space is
-//! filled with zeros ahead of the writes: syncing a write into blocks that exist takes about half as long
-//! as one that also has to make the blocks and the file length durable (measured on ext4, 140 us to 260 us).
-//! A frame that is not whole, with none behind it, is a write that broke off: it was never answered.
+//! All numbers are little-endian; a value length of `u32::MAX` marks a deleted key. Space is filled with zeros ahead of the writes:
+//! syncing a write into allocated blocks takes about half as long as one that also allocates blocks and extends the file
+//! (measured on ext4, 140 us to 260 us). An incomplete frame at the end of the log is an interrupted, unacknowledged write.
 //!
-//! A segment is made under another name and gets its own when its header and zeros are on the medium.
+//! A segment is created under another name and renamed when its header and zeros are durable.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -36,27 +35,27 @@ const FRAME_HEADER_LEN: usize = 8;
 const CHANGE_HEADER_LEN: usize = 24;
 const REMOVED: u32 = u32::MAX;
 
-/// Name of a segment that is being made.
+/// Name of a segment that is being created.
 const UNFINISHED: &str = "log.new";
 
 /// How far ahead of the writes a segment is filled with zeros.
 const FILL_LEN: u64 = 256 << 10;
 
-/// A longer frame cannot have been written: batches are bounded in count, and keys and values in length.
+/// Longest valid frame: batches are bounded in count, keys and values in length.
 const FRAME_LEN_MAX: usize = 1 << 30;
 
-/// One record written or removed.
+/// A written or deleted record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub key: Arc<str>,
     pub stamp: Stamp,
-    /// `None` removes the key.
+    /// `None` deletes the key.
     pub value: Option<Bytes>,
 }
 
 // === Writing ===
 
-/// Where frames go. The seam at which tests let a write or a sync fail.
+/// The file of a segment; tests replace it to inject failures.
 pub trait LogFile: Send {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     fn truncate(&self, len: u64) -> io::Result<()>;
@@ -77,7 +76,7 @@ impl LogFile for File {
     }
 }
 
-/// The segment that is being written.
+/// The open segment.
 pub struct Segment {
     pub path: PathBuf,
     file: Box<dyn LogFile>,
@@ -101,13 +100,13 @@ impl Segment {
             Ok(file)
         });
         let file = made.inspect_err(|_| drop(fs::remove_file(&unfinished)))?;
-        // Nothing is in it yet: without it the next try finds its name free.
+        // The empty segment is removed, so that the next attempt finds its name free.
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
         synced.inspect_err(|_| drop(fs::remove_file(&path)))?;
         Ok(Self::from_parts(path, Box::new(file), SEGMENT_HEADER_LEN, FILL_LEN))
     }
 
-    /// Continues a segment behind its last whole frame, which ends at `end`.
+    /// Continues a segment after its last complete frame, which ends at `end`.
     pub fn resume(path: PathBuf, end: u64) -> io::Result<Self> {
         let file = private_files::open_private(&path, OpenOptions::new().write(true))?;
         file.set_len(end)?;
@@ -134,12 +133,12 @@ impl Segment {
         })?;
         self.file.sync().map_err(AppendError::Unknown)?;
         (self.end, self.filled) = (end, filled);
-        // A rare big batch does not keep its buffer.
+        // The buffer of a rare large batch is released.
         self.frame.shrink_to(FILL_LEN as usize);
         Ok(())
     }
 
-    /// Writes the frame, which ends at `end`, and zeros behind it where there are none; where the zeros end.
+    /// Writes the frame, which ends at `end`, and extends the zeros if needed; returns their end.
     fn write_frame(&self, end: u64) -> io::Result<u64> {
         let filled = if end > self.filled { end + FILL_LEN } else { self.filled };
         if filled > self.filled {
@@ -149,7 +148,7 @@ impl Segment {
         Ok(filled)
     }
 
-    /// Puts zeros back where a frame up to `end` was not written to its end. What there was room for before the frame has it still.
+    /// Overwrites a partial frame up to `end` with zeros and truncates the file to its previous length.
     fn undo_write(&self, end: u64) -> io::Result<()> {
         self.file.truncate(self.filled)?;
         let len = end.min(self.filled).saturating_sub(self.end);
@@ -157,12 +156,12 @@ impl Segment {
     }
 }
 
-/// Why a frame is not in the log.
+/// Why an append failed.
 #[derive(Debug)]
 pub enum AppendError {
-    /// It was not written to its end (no room), and nothing of it is left. The next one may be.
+    /// The frame was not written completely (disk full), and nothing of it is left. The next append may succeed.
     Refused(io::Error),
-    /// Whether the medium has it is not known before the log has been read again: nothing more may be written until then.
+    /// Whether the frame is on disk is unknown until the log is read again; nothing more may be written before that.
     Unknown(io::Error),
 }
 
@@ -228,21 +227,21 @@ pub fn segments(directory: &Path) -> io::Result<Vec<(Revision, PathBuf)>> {
     Ok(segments)
 }
 
-/// What comes next in a segment.
+/// The next item of a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SegmentItem {
     /// The changes of a frame.
     Frame(Vec<Change>),
-    /// Nothing but zeros, or nothing.
+    /// The end: only zeros or nothing follows.
     End,
-    /// Something else: what it looks like.
+    /// Something that is not a valid frame, and what it looks like.
     Bad(&'static str),
 }
 
 /// Reads the frames of a segment in order.
 pub struct SegmentReader {
     file: BufReader<File>,
-    /// End of the last whole frame read; 0 when not even the header is whole.
+    /// End of the last complete frame read; 0 if the header is incomplete.
     end: u64,
     file_len: u64,
 }
@@ -262,21 +261,21 @@ impl SegmentReader {
         Ok(Self { file, end, file_len })
     }
 
-    /// The next frame. After anything else there is no more.
+    /// The next item. Nothing follows an item that is not a frame.
     pub fn next_item(&mut self) -> io::Result<SegmentItem> {
         if self.end == 0 {
-            return Ok(SegmentItem::Bad("no segment header of the revision that the name says"));
+            return Ok(SegmentItem::Bad("no segment header with the revision of the file name"));
         }
         let rest = self.file_len.saturating_sub(self.end);
         let mut header = [0; FRAME_HEADER_LEN];
         if rest < FRAME_HEADER_LEN as u64 || !read_whole(&mut self.file, &mut header)? {
-            return self.end_or("the beginning of a frame's header");
+            return self.end_or("an incomplete frame header");
         }
         let [l0, l1, l2, l3, c0, c1, c2, c3] = header;
         let len = u32::from_le_bytes([l0, l1, l2, l3]) as usize;
         let crc = u32::from_le_bytes([c0, c1, c2, c3]);
         if len == 0 {
-            return self.end_or("no frame, and not only zeros");
+            return self.end_or("bytes that are neither a frame nor zeros");
         }
         if len > FRAME_LEN_MAX || len as u64 > rest - FRAME_HEADER_LEN as u64 {
             return Ok(SegmentItem::Bad("a frame longer than the rest of the file"));
@@ -286,7 +285,7 @@ impl SegmentReader {
             return Ok(SegmentItem::Bad("a frame longer than the rest of the file"));
         }
         if crc32fast::hash(&payload) != crc {
-            return Ok(SegmentItem::Bad("a frame whose checksum does not fit its content"));
+            return Ok(SegmentItem::Bad("a frame with a wrong checksum"));
         }
         let Some(changes) = decode_payload(&Bytes::from(payload)) else {
             return Ok(SegmentItem::Bad("a frame whose content is not a list of changes"));
@@ -295,19 +294,19 @@ impl SegmentReader {
         Ok(SegmentItem::Frame(changes))
     }
 
-    /// The end if nothing but zeros follows the last frame.
+    /// [`SegmentItem::End`] if only zeros follow the last frame.
     fn end_or(&self, otherwise: &'static str) -> io::Result<SegmentItem> {
         let content = end_of_content(self.file.get_ref(), self.end)?;
         Ok(if content == self.end { SegmentItem::End } else { SegmentItem::Bad(otherwise) })
     }
 
-    /// End of the last whole frame read; 0 when the header is not whole.
+    /// End of the last complete frame read; 0 if the header is incomplete.
     pub fn end(&self) -> u64 {
         self.end
     }
 }
 
-/// The end of the last byte at or behind `from` that is not zero; `from` if there is none.
+/// The end of the last nonzero byte at or after `from`; `from` if there is none.
 pub fn end_of_content(file: &File, from: u64) -> io::Result<u64> {
     let mut block = vec![0; 64 << 10];
     let (mut at, mut end) = (from, from);
@@ -324,16 +323,16 @@ pub fn end_of_content(file: &File, from: u64) -> io::Result<u64> {
     }
 }
 
-/// A whole frame where none was looked for.
+/// Complete frames after damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaterFrames {
-    /// Where the first one starts.
+    /// Offset of the first one.
     pub offset: u64,
     /// The highest revision in any of them.
     pub last: Revision,
 }
 
-/// Looks at every offset behind `from` for whole frames with revisions from `follows` on. `None`: there is none.
+/// Searches every offset after `from` for complete frames with revisions from `follows` on.
 pub fn find_frames_after(
     path: &Path,
     from: u64,
@@ -348,7 +347,7 @@ pub fn find_frames_after(
     file.seek(SeekFrom::Start(from))?;
     file.take(len).read_to_end(&mut bytes)?;
     let mut found: Option<LaterFrames> = None;
-    // Content that looks like frames costs no more than a few passes.
+    // Bounds the bytes hashed, so that values that look like frames cost only a few passes.
     let mut hashed = 8 * (bytes.len() as u64 + 1);
     let mut at = 0;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
@@ -366,7 +365,7 @@ pub fn find_frames_after(
         let before = found.get_or_insert(LaterFrames { offset, last });
         before.last = before.last.max(last);
         if hashed == 0 {
-            // Cannot be told: as if it were one.
+            // The budget is used up: the candidate counts as a frame.
             return Ok(found);
         }
         at += FRAME_HEADER_LEN + candidate.payload.len();
@@ -374,7 +373,7 @@ pub fn find_frames_after(
     Ok(found)
 }
 
-/// What could be a frame by its numbers.
+/// Bytes with the lengths and revision of a frame.
 struct Candidate<'a> {
     crc: u32,
     payload: &'a [u8],
@@ -398,7 +397,7 @@ fn last_revision(payload: &[u8]) -> Option<Revision> {
     changes.last().map(|change| change.stamp.modified)
 }
 
-/// Fills `bytes`, or says that the file ends before.
+/// Fills `bytes`; false if the file ends before.
 fn read_whole(file: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
     match file.read_exact(bytes) {
         Ok(()) => Ok(true),
@@ -426,7 +425,7 @@ fn decode_payload(payload: &Bytes) -> Option<Vec<Change>> {
     Some(changes)
 }
 
-/// A frame's payload read and written again, for the fuzzing of what reads it; `None` for what is none.
+/// Decodes and encodes a frame's payload, for the fuzz target; `None` for an invalid payload.
 #[doc(hidden)]
 pub fn reencode_payload(payload: &[u8]) -> Option<Vec<u8>> {
     let changes = decode_payload(&Bytes::copy_from_slice(payload))?;
@@ -435,7 +434,7 @@ pub fn reencode_payload(payload: &[u8]) -> Option<Vec<u8>> {
     Some(frame.split_off(FRAME_HEADER_LEN))
 }
 
-/// Taking bytes from the front without the risk of a panic.
+/// Splits bytes off the front without a panic.
 trait SplitChecked: Sized {
     fn split_off_checked(&mut self, len: usize) -> Option<Self>;
 }

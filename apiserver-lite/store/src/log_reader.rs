@@ -1,4 +1,4 @@
-//! What the log says, and what is wrong with it. Only reads: a log that is damaged is as it was afterwards.
+//! Reads the log and detects damage. Nothing is changed.
 
 use std::path::{Path, PathBuf};
 
@@ -8,36 +8,36 @@ use crate::{
     log::{self, Change, SegmentItem, SegmentReader},
 };
 
-/// A log that was read to its end.
+/// A completely read log.
 #[derive(Debug)]
 pub struct LogRead {
-    /// What was written after the checkpoint, without a gap.
+    /// The changes after the checkpoint, without a gap.
     pub changes: Vec<Change>,
-    /// Where the last segment's frames end; `None` when there is no segment.
+    /// End of the last segment's frames; `None` without a segment.
     pub end: Option<u64>,
-    /// Why what follows the end is none of the log: a write that broke off.
+    /// What follows the end if it is an interrupted write.
     pub torn: Option<&'static str>,
 }
 
-/// Why a log was not read to its end.
+/// Why a log cannot be read completely.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The system refuses.
+    /// The operating system returned an error.
     System(OpenError),
-    /// Something is missing.
+    /// Acknowledged writes cannot be read.
     Damaged {
         damage: Damage,
-        /// What is readable before the damage, behind the checkpoint.
+        /// The readable changes between checkpoint and damage.
         changes: Vec<Change>,
     },
 }
 
-/// What is known beside the log.
+/// Revisions known from outside the log.
 #[derive(Clone, Copy, Debug)]
 pub struct KnownRevisions {
-    /// Up to where the checkpoint is complete.
+    /// The last revision in the checkpoint.
     pub checkpoint: Revision,
-    /// The last revision known to have been answered.
+    /// The last acknowledged revision, if known.
     pub acknowledged: Option<Revision>,
 }
 
@@ -47,7 +47,7 @@ impl KnownRevisions {
     }
 }
 
-/// Reads the segments, oldest first. Those that the checkpoint contains whole are not looked at.
+/// Reads the segments, oldest first. Segments that the checkpoint contains completely are skipped.
 pub fn read_log(
     directory: &Path,
     known: KnownRevisions,
@@ -85,7 +85,7 @@ pub fn read_log(
     Ok(read)
 }
 
-/// The log has to begin where the checkpoint ends, or before.
+/// Checks that the log begins at or before the end of the checkpoint.
 fn check_start(
     directory: &Path,
     known: KnownRevisions,
@@ -103,27 +103,27 @@ fn check_start(
             first: follows,
             last: Some(Revision(first.0.saturating_sub(1))),
         }),
-        // The first segment is made right after the checkpoint.
+        // A new store has a checkpoint before its first segment.
         None if known.checkpoint == Revision(0) && !known.was_acknowledged(follows) => None,
         None => Some(Damage {
             path: directory.to_owned(),
             offset: 0,
-            found: "there is a checkpoint and no log".to_owned(),
+            found: "the checkpoint exists, but the log is missing".to_owned(),
             first: follows,
             last: known.acknowledged.filter(|last| *last >= follows),
         }),
     }
 }
 
-/// A segment as far as it is readable.
+/// The readable part of a segment.
 struct SegmentRead {
-    /// The revision that would come next.
+    /// The next expected revision.
     follows: Revision,
     /// End of the last frame.
     end: u64,
-    /// What is wrong behind it; nothing for zeros up to the file's end.
+    /// What follows it, unless there are only zeros.
     bad: Option<&'static str>,
-    /// Frames are whole and their revisions do not rise by one.
+    /// Whether frames are complete but their revisions are not contiguous.
     disordered: bool,
 }
 
@@ -159,7 +159,7 @@ fn read_segment(
     }
 }
 
-/// Whether a frame's revisions rise by one from `follows`.
+/// Whether the frame's revisions are contiguous from `follows` on.
 fn is_contiguous(frame: &[Change], mut follows: Revision) -> bool {
     frame.iter().all(|change| {
         let fits = change.stamp.modified == follows;
@@ -168,7 +168,7 @@ fn is_contiguous(frame: &[Change], mut follows: Revision) -> bool {
     })
 }
 
-/// A segment that was closed ends where the next one starts.
+/// Checks that a closed segment ends where the next one starts.
 fn check_closed_segment(path: &Path, segment: &SegmentRead, next: Revision) -> Option<Damage> {
     if segment.bad.is_none() && segment.follows == next {
         return None;
@@ -181,7 +181,7 @@ fn check_closed_segment(path: &Path, segment: &SegmentRead, next: Revision) -> O
     Some(Damage { path: path.to_owned(), offset: segment.end, found, first: segment.follows, last })
 }
 
-/// The last segment ends anywhere: with a frame that was not answered and behind which there is none, or with zeros.
+/// Checks the end of the last segment: zeros, or an incomplete frame that was not acknowledged and has no frame after it.
 fn check_last_segment(
     path: &Path,
     segment: &SegmentRead,
@@ -191,7 +191,7 @@ fn check_last_segment(
     let damage = |found: String, last: Option<Revision>| {
         Ok(Some(Damage { path: path.to_owned(), offset: end, found, first: follows, last }))
     };
-    // Only segments with others behind them are folded into the checkpoint.
+    // The last segment is never folded into the checkpoint.
     if follows <= known.checkpoint {
         let found = format!(
             "the log ends before revision {follows}, and the checkpoint goes up to {checkpoint}",
@@ -203,18 +203,18 @@ fn check_last_segment(
     match (bad, answered) {
         (None, None) => Ok(None),
         (None, Some(last)) => {
-            damage(format!("the log ends here, and revision {last} was answered"), Some(last))
+            damage(format!("the log ends here, but revision {last} was acknowledged"), Some(last))
         }
         (Some(bad), answered) => {
             let behind = log::find_frames_after(path, end, follows)?;
             let last = answered.into_iter().chain(behind.map(|behind| behind.last)).max();
             match (behind, answered) {
                 (Some(behind), _) => damage(
-                    format!("{bad}, with whole frames behind it (offset {})", behind.offset),
+                    format!("{bad}, with complete frames after it (offset {})", behind.offset),
                     last,
                 ),
                 (None, Some(answered)) => {
-                    damage(format!("{bad}, and revision {answered} was answered"), last)
+                    damage(format!("{bad}, but revision {answered} was acknowledged"), last)
                 }
                 (None, None) if disordered || end == 0 => damage(bad.to_owned(), last),
                 (None, None) => Ok(None),

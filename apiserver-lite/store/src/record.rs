@@ -1,4 +1,4 @@
-//! What the store holds: revisions, and the records of whoever uses it.
+//! Revisions, and the records that a user of the store defines.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ impl fmt::Display for Revision {
     }
 }
 
-/// When a record came to be.
+/// Revisions of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Revision of the write that created the key (again, if it was deleted in between).
@@ -31,37 +31,36 @@ pub struct Stamp {
     pub modified: Revision,
 }
 
-/// A value as the store's user knows it.
+/// A value in the store, defined by its user.
 ///
-/// A write hands over a [`Draft`](Record::Draft). The writer thread asks for its
-/// [stored form](Record::stored), gives it a revision and [stamps](Record::stamp) it. Both run on the
-/// one thread all writes go through: do expensive work (encoding) before, keep it in the draft, and
-/// only splice the revision in here.
+/// A write passes a [`Draft`](Record::Draft). The writer thread takes its [stored form](Record::stored), assigns a revision and
+/// [stamps](Record::stamp) it. Both run on the one thread of all writes: encode before the write, keep the bytes in the draft,
+/// and only insert the revision here.
 pub trait Record: Send + Sync + Sized + 'static {
     /// A record that has no revision yet.
     type Draft: Send + 'static;
 
-    /// The bytes that go to disk. They cannot contain the revision, which is not known yet.
+    /// The bytes written to disk, without the revision, which is not known yet.
     fn stored(draft: &Self::Draft) -> Bytes;
 
-    /// The record at its revision; from here on immutable and shared.
+    /// The record at its revision, immutable from here on.
     fn stamp(draft: Self::Draft, stamp: Stamp) -> Self;
 
-    /// What watchers are told when `last` is deleted: its last state, carrying the revision of the
-    /// deletion in `stamp.modified`. Never on disk.
+    /// The record in the event of a deletion: the last version `last` with the revision of the deletion in `stamp.modified`. Not
+    /// written to disk.
     fn tombstone(last: &Self, stamp: Stamp) -> Self;
 
-    /// Reads back what [`stored`](Record::stored) made, when the store opens.
+    /// Restores a record from its [stored form](Record::stored) when the store opens.
     ///
     /// # Errors
-    /// The bytes are not a record of this kind; opening the store fails with it.
+    /// The bytes are not a valid record; opening the store fails.
     fn restore(key: &str, stored: Bytes, stamp: Stamp) -> Result<Self, RestoreError>;
 }
 
-/// Why [`Record::restore`] refused.
+/// Error of [`Record::restore`].
 pub type RestoreError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Opaque bytes are a record of their own; tests and small users need no more.
+/// Opaque bytes as records, for tests and simple users.
 impl Record for Bytes {
     type Draft = Bytes;
 

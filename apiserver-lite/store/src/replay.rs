@@ -1,4 +1,4 @@
-//! From what is on disk to the state in memory.
+//! Builds the state in memory from the content of the disk.
 
 use std::sync::Arc;
 
@@ -11,14 +11,13 @@ use crate::{
     state::{LoadedRecords, StoreState},
 };
 
-/// Most events of before the opening that can be watched again, so that clients of a restarted server go on
-/// where they were. More would only delay the start.
+/// Most events restored as history, so that clients of a restarted server continue their watches. More would delay the start.
 const HISTORY_LEN_MAX: usize = 4096;
 
-/// What the store's user does to each record that has been restored.
+/// The callback of [`Store::open_with`](crate::Store::open_with).
 type PrepareRecord<'a, T> = &'a dyn Fn(&T) -> Result<(), RestoreError>;
 
-/// Restores the records: the checkpoint's, the log's on top, the last changes as history.
+/// Restores the records of the checkpoint, applies the log's changes, and keeps the last ones as history.
 pub fn replay<T: Record>(
     found: DiskContent,
     retention: Retention,
@@ -48,7 +47,7 @@ pub fn replay<T: Record>(
     Ok(state)
 }
 
-/// The event that the change was.
+/// The event of a change.
 fn replay_change<T: Record>(
     state: &StoreState<T>,
     change: Change,
@@ -67,7 +66,7 @@ fn replay_change<T: Record>(
         }
         (None, Some(last)) => (EventKind::Deleted, Arc::new(T::tombstone(last, stamp))),
         (None, None) => {
-            let source = "removed, but never written".into();
+            let source = "the log deletes a key that does not exist".into();
             return Err(OpenError::Restore { key: key.to_string(), source });
         }
     };

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{Record, Revision, Stamp, state::SharedState};
 
-/// The store as it was at one revision. Cheap to make and to keep: it holds no data, so its revision
-/// can be compacted away under it, which its reads then say.
+/// The store at one revision. A snapshot holds no data: its revision can be compacted while it exists, and reads then return
+/// [`Compacted`].
 pub struct Snapshot<T> {
     shared: Arc<SharedState<T>>,
     revision: Revision,
@@ -16,13 +16,13 @@ impl<T: Record> Snapshot<T> {
         Self { shared, revision }
     }
 
-    /// The revision that all reads of this snapshot see.
+    /// The revision of all reads.
     #[must_use]
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// The version of `key`, if it was there.
+    /// The version of `key`, if it exists at this revision.
     ///
     /// # Errors
     /// The revision is no longer kept.
@@ -38,7 +38,7 @@ impl<T: Record> Snapshot<T> {
         self.shared.read().range(range, self.revision)
     }
 
-    /// How many keys a range holds, counted no further than its limit. Cheaper than reading them.
+    /// The number of keys in a range, at most its limit. Cheaper than reading them.
     ///
     /// # Errors
     /// The revision is no longer kept.
@@ -50,9 +50,9 @@ impl<T: Record> Snapshot<T> {
 /// Which keys to read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Range<'a> {
-    /// Only keys that start with this; empty for all. End it with a separator to stay inside one level.
+    /// Only keys with this prefix; empty for all. End it with a separator to stay within one level.
     pub prefix: &'a str,
-    /// Only keys behind this one (which need not exist): where an earlier page ended.
+    /// Only keys after this one, which need not exist: the last key of the previous page.
     pub after: Option<&'a str>,
     /// Most keys to return; `None` for all.
     pub limit: Option<usize>,
@@ -63,7 +63,7 @@ pub struct Range<'a> {
 pub struct Page<T> {
     /// The keys in byte order.
     pub entries: Vec<Entry<T>>,
-    /// The limit cut the range short: the next page starts after the last key.
+    /// Whether the limit was reached before the end of the range.
     pub more: bool,
 }
 
@@ -72,7 +72,7 @@ pub struct Page<T> {
 pub struct Entry<T> {
     /// The key.
     pub key: Arc<str>,
-    /// When it was made.
+    /// Revisions of the version.
     pub stamp: Stamp,
     /// The record.
     pub record: Arc<T>,
@@ -84,23 +84,23 @@ impl<T> Clone for Entry<T> {
     }
 }
 
-/// The revision requested for is older than the history kept.
+/// The requested revision is older than the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("revision {requested} has been compacted, the oldest kept is {oldest}")]
 pub struct Compacted {
     /// What was requested for.
     pub requested: Revision,
-    /// The oldest revision that can be read.
+    /// The oldest readable revision.
     pub oldest: Revision,
 }
 
 /// Why a revision cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// It is too old.
+    /// It is older than the history.
     #[error(transparent)]
     Compacted(#[from] Compacted),
-    /// It has not happened yet; see [`Store::wait_for`](crate::Store::wait_for).
+    /// It is not committed yet; see [`Store::wait_for`](crate::Store::wait_for).
     #[error("revision {requested} is in the future, the current one is {current}")]
     Future {
         /// What was requested for.

@@ -1,9 +1,7 @@
-//! The store in memory: the versions of every key and the recent events. Pure: the writer publishes into
-//! it, everybody else reads.
+//! The store in memory: the versions of every key and the recent events. Pure: the writer publishes into it, all others read.
 //!
-//! Each key holds its newest version and, behind it, the older ones that some readable revision still
-//! sees. Reading at revision `r` takes the newest version made at or before `r`. The ring of events says
-//! which keys have something to forget when history moves on.
+//! Each key holds its newest version and the older ones that a readable revision still sees. A read at revision `r` returns the
+//! newest version made at or before `r`. The ring of events tells which keys have versions to drop when history is compacted.
 
 use std::{
     collections::{BTreeMap, VecDeque, btree_map},
@@ -16,8 +14,7 @@ use crate::{
     watch::Watcher,
 };
 
-/// The state behind its lock. Writers hold it for the length of a publication, readers for one read;
-/// nobody holds it over IO or an await.
+/// The state behind its lock. A writer holds it for one publication, a reader for one read; it is not held over IO or an await.
 pub struct SharedState<T>(RwLock<StoreState<T>>);
 
 impl<T> SharedState<T> {
@@ -34,7 +31,7 @@ impl<T> SharedState<T> {
     }
 }
 
-/// Versions by key, and the events since `oldest`.
+/// Versions by key, and the events after `oldest`.
 pub struct StoreState<T> {
     keys: BTreeMap<Arc<str>, Versions<T>>,
     /// Events of the revisions `oldest + 1 ..= revision`, one each, in order.
@@ -53,7 +50,7 @@ struct HistoryEntry<T> {
     len: usize,
 }
 
-/// What a medium holds when it is opened.
+/// The records of a medium when it is opened.
 pub struct LoadedRecords<T> {
     pub revision: Revision,
     /// In ascending order of key.
@@ -182,9 +179,8 @@ impl<T> StoreState<T> {
         Ok(self.revision)
     }
 
-    /// Makes a batch of durable events visible, all at once for every reader. Their revisions follow the
-    /// current one without a gap. Each comes with the length of its record's stored form. Returns who has to
-    /// be woken up.
+    /// Makes a batch of durable events visible atomically. Their revisions follow the current one without a gap; each comes with the
+    /// length of its record's stored form. Returns the watchers to wake.
     pub fn publish(
         &mut self,
         events: impl IntoIterator<Item = (Event<T>, usize)>,
@@ -217,23 +213,23 @@ impl<T> StoreState<T> {
         woken
     }
 
-    /// Has a watch hear of what it follows.
+    /// Registers a watcher.
     pub fn add_watcher(&mut self, watcher: Arc<Watcher>) {
         self.watchers.push(watcher);
     }
 
-    /// A watch has ended.
+    /// Removes the watcher of an ended watch.
     pub fn remove_watcher(&mut self, watcher: &Arc<Watcher>) {
         self.watchers.retain(|other| !Arc::ptr_eq(other, watcher));
     }
 
-    /// Forgets the revisions before `oldest`.
+    /// Compacts the revisions before `oldest`.
     pub fn compact(&mut self, oldest: Revision) {
         let oldest = oldest.min(self.revision);
         while self.oldest < oldest && self.drop_oldest_event() {}
     }
 
-    /// Forgets the oldest event, if there is one.
+    /// Drops the oldest event; false if there is none.
     fn drop_oldest_event(&mut self) -> bool {
         let Some(HistoryEntry { event, len }) = self.ring.pop_front() else { return false };
         self.ring_bytes -= len;
@@ -245,7 +241,7 @@ impl<T> StoreState<T> {
     /// Drops the versions of `key` that no readable revision sees any more.
     fn drop_unreadable_versions(&mut self, key: &str) {
         let Some(versions) = self.keys.get_mut(key) else { return };
-        // A version is seen until the next one is made; that next one is at `oldest` or before.
+        // A version is visible until the next one, so it can be dropped once the next one is at `oldest` or before.
         let next_made = |versions: &Versions<T>| {
             versions.older.get(1).unwrap_or(&versions.newest).stamp.modified
         };

@@ -1,4 +1,4 @@
-//! The front door: opening, writing, reading, watching, forgetting.
+//! The store's interface: open, write, read, watch, compact.
 
 use std::{
     collections::VecDeque,
@@ -29,15 +29,15 @@ pub struct Store<T: Record> {
 /// Whether writes are possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// All is well.
+    /// Writes are accepted.
     Serving,
-    /// The last commit could not be written (no room) and nothing of it is left. Reads and watches go on, and each write tries again.
+    /// The last commit was not written (disk full) and left nothing behind. Reads and watches continue, and each write tries again.
     Refusing {
         /// The error of the disk.
         reason: Arc<str>,
     },
-    /// What the last commit left on the medium is not known. Reads and watches go on; every write is refused
-    /// until the store has been opened again.
+    /// Whether the last commit is on disk is unknown. Reads and watches continue; every write is refused until the store is opened
+    /// again.
     ReadOnly {
         /// The error of the disk.
         reason: Arc<str>,
@@ -45,9 +45,8 @@ pub enum Health {
 }
 
 impl<T: Record> Store<T> {
-    /// Opens or creates a store, reads it into memory and starts its writer thread. Blocks while it reads.
-    /// Of the history before the last closing or crash, what is still in the log is there, at most 4096
-    /// events; what is older is [`Compacted`](crate::Compacted).
+    /// Opens or creates a store, reads it into memory and starts its writer thread. Blocks while it reads. The last events in the
+    /// log, at most 4096, are restored as history; older revisions are [`Compacted`](crate::Compacted).
     ///
     /// # Errors
     /// The medium cannot be opened, holds another identity or format, or a record cannot be restored.
@@ -55,12 +54,11 @@ impl<T: Record> Store<T> {
         Self::open_with(config, |_| Ok(()))
     }
 
-    /// Like [`open`](Store::open), and calls `prepare` on each record right after it has been
-    /// [restored](Record::restore): for what restoring needs beside the bytes, such as a schema. Includes the
-    /// superseded versions that the history still shows.
+    /// Like [`open`](Store::open), and calls `prepare` on each [restored](Record::restore) record, superseded versions in the history
+    /// included: for what restoring needs besides the bytes, such as a schema.
     ///
     /// # Errors
-    /// Those of `open`; what `prepare` refuses counts as a record that cannot be restored.
+    /// Those of `open`; an error of `prepare` is a record that cannot be restored.
     pub fn open_with(
         config: StoreConfig,
         prepare: impl Fn(&T) -> Result<(), RestoreError>,
@@ -71,7 +69,7 @@ impl<T: Record> Store<T> {
         Self::start(disk, state, config.bounds, config.history)
     }
 
-    /// Starts the writer over what has been read.
+    /// Starts the writer thread of a store with this content.
     pub(crate) fn start(
         disk: Disk,
         state: StoreState<T>,
@@ -95,11 +93,11 @@ impl<T: Record> Store<T> {
         self.shared.read().revision()
     }
 
-    /// Commits one write. When this returns `Ok` the write is on disk and visible to every read and
-    /// watch. Dropping the future does not undo a write that was already queued.
+    /// Commits one write. When this returns `Ok` the write is durable and visible to every read and watch. Dropping the future does
+    /// not undo a queued write.
     ///
     /// # Errors
-    /// See [`WriteError`]; the store never retries.
+    /// [`WriteError`]; the store does not retry.
     pub async fn write(&self, write: Write<T>) -> Result<CommittedWrite<T>, WriteError<T>> {
         let (answer, answered) = oneshot::channel();
         let request = WriterRequest::Write(write, answer);
@@ -107,16 +105,16 @@ impl<T: Record> Store<T> {
         answered.await.unwrap_or(Err(WriteError::Closed))
     }
 
-    /// The store as it is now: contains every write answered before this call.
+    /// A snapshot at the current revision; it contains every write answered before this call.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot<T> {
         Snapshot::new(self.shared.clone(), self.revision())
     }
 
-    /// The store as it was at `revision`.
+    /// A snapshot at `revision`.
     ///
     /// # Errors
-    /// The revision is too old or has not happened.
+    /// The revision is compacted or in the future.
     pub fn snapshot_at(&self, revision: Revision) -> Result<Snapshot<T>, SnapshotError> {
         self.shared.read().check_readable(revision)?;
         Ok(Snapshot::new(self.shared.clone(), revision))
@@ -125,7 +123,7 @@ impl<T: Record> Store<T> {
     /// Waits until `revision` has been committed.
     ///
     /// # Errors
-    /// It was not within `patience`, or the store was closed.
+    /// It was not committed within `patience`, or the store was closed.
     pub async fn wait_for(&self, revision: Revision, patience: Duration) -> Result<(), TimedOut> {
         let mut committed = self.committed.clone();
         let reached = committed.wait_for(|current| *current >= revision);
@@ -135,11 +133,11 @@ impl<T: Record> Store<T> {
         }
     }
 
-    /// Follows the keys that start with `prefix`: every event after revision `after`, in order, once.
-    /// To follow from now on, pass the revision of the snapshot that was read.
+    /// Watches the keys that start with `prefix`: every event after revision `after`, in order, once. To continue a read, pass the
+    /// revision of its snapshot.
     ///
     /// # Errors
-    /// Events right after `after` are no longer kept, or `after` has not happened.
+    /// `after` is compacted or in the future.
     pub fn watch(
         &self,
         prefix: impl Into<String>,
@@ -149,15 +147,14 @@ impl<T: Record> Store<T> {
         Ok(Watch::new(self.shared.clone(), prefix.into(), after, self.health.clone()))
     }
 
-    /// Forgets history: revisions before `oldest` can no longer be read, nor watches started there.
-    /// Future revisions count as the current one. Cost is that of the events forgotten.
+    /// Compacts the history: revisions before `oldest` can no longer be read or watched from. Later revisions than the current one
+    /// count as the current one.
     pub fn compact(&self, oldest: Revision) {
         self.shared.write().compact(oldest);
     }
 
-    /// Forgets what is older than [`StoreConfig::history`]. The store has no clock: call this every few
-    /// seconds with the time; what was current at one call is forgotten by the first call that comes more
-    /// than `history` later.
+    /// Compacts revisions older than [`StoreConfig::history`]. The store has no clock: call this every few seconds with the time.
+    /// A revision that was current at one call is compacted by the first call more than `history` later.
     pub fn compact_expired(&self, now: Instant) {
         let current = self.revision();
         let oldest = self
@@ -176,12 +173,11 @@ impl<T: Record> Store<T> {
         self.shared.read().oldest()
     }
 
-    /// Ends the store: commits what has been asked, refuses further writes, ends the watches, and lets go of
-    /// the directory, which another store can open when this returns. Reads go on. Dropping the last clone
-    /// does the same without waiting.
+    /// Closes the store: commits queued writes, refuses further ones, ends watches and unlocks the directory, which can be opened
+    /// again when this returns. Reads still work. Dropping the last clone does the same without waiting.
     pub async fn close(&self) {
         let (answer, closed) = oneshot::channel();
-        // Both fail only if it is already closed, or is being closed by somebody else.
+        // Both fail only if the store is closed already or being closed by another call.
         if self.queue.send(WriterRequest::Close(answer)).await.is_ok() {
             let _ = closed.await;
         }
@@ -206,23 +202,23 @@ impl<T: Record> Clone for Store<T> {
     }
 }
 
-/// The revision did not come in time.
+/// The revision was not committed in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("revision {requested} did not come in time, the current one is {current}")]
+#[error("revision {requested} was not committed in time, the current one is {current}")]
 pub struct TimedOut {
-    /// What was waited for.
+    /// The awaited revision.
     pub requested: Revision,
     /// The revision at the end of the wait.
     pub current: Revision,
 }
 
-/// Which revision was current when, so that history can be forgotten by age.
+/// Times at which revisions were current, for compaction by age.
 struct RevisionTimes {
     history: Duration,
     marks: VecDeque<(Instant, Revision)>,
 }
 
-/// Marks kept at most; closer calls are merged, which can only keep history longer.
+/// Most marks kept. Marks that are closer together are merged, which only keeps history longer.
 const MARKS_MAX: u32 = 64;
 
 impl RevisionTimes {

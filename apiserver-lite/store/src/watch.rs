@@ -1,4 +1,4 @@
-//! Following the store from a revision on.
+//! Watches: the events after a revision.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,19 +7,19 @@ use tokio::sync::Notify;
 
 use crate::{Compacted, Health, Revision, Stamp, state::SharedState};
 
-/// One committed write, as watchers see it.
+/// The event of one committed write.
 #[derive(Debug)]
 pub struct Event<T> {
     /// The key.
     pub key: Arc<str>,
-    /// What happened; `stamp.modified` is the revision of the event.
+    /// Kind of change; `stamp.modified` is the revision of the event.
     pub kind: EventKind,
-    /// When the key was created, and the revision of the event.
+    /// Revision at which the key was created, and revision of the event.
     pub stamp: Stamp,
     /// The new version, or the tombstone of a deleted one.
     pub record: Arc<T>,
-    /// The version before, except for a creation. A watch with a selector needs it: an object that
-    /// stopped matching has to be reported as deleted.
+    /// The previous version, except for a creation. A watch with a selector needs it: an object that no longer matches is reported as
+    /// deleted.
     pub previous: Option<Arc<T>>,
 }
 
@@ -35,28 +35,28 @@ impl<T> Clone for Event<T> {
     }
 }
 
-/// What a write did to its key.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// The key was not there before.
+    /// The key was created.
     Created,
     /// The key has a new version.
     Updated,
-    /// The key is gone.
+    /// The key was deleted.
     Deleted,
 }
 
-/// A cursor into the shared log of events. Costs no memory per event; a watch that reads so slowly that
-/// its place is compacted away ends with [`Lagged`]. Only what it follows wakes it up.
+/// A cursor into the shared history. It holds no events; a watch whose position is compacted ends with [`Lagged`]. It is woken
+/// only by events of its prefix.
 pub struct Watch<T> {
     shared: Arc<SharedState<T>>,
     watcher: Arc<Watcher>,
     seen: Revision,
-    /// Ends with the writer.
+    /// Closed when the writer ends.
     writer: tokio::sync::watch::Receiver<Health>,
 }
 
-/// Most events that one call copies out of the log.
+/// Most events that one call copies from the history.
 const BATCH_LEN_MAX: usize = 256;
 
 impl<T> Watch<T> {
@@ -71,7 +71,7 @@ impl<T> Watch<T> {
         Self { shared, watcher, seen: after, writer }
     }
 
-    /// Everything up to this revision has been delivered (or did not match): what a bookmark says.
+    /// The revision up to which all matching events were delivered, as a bookmark reports it.
     #[must_use]
     pub fn seen(&mut self) -> Revision {
         let state = self.shared.read();
@@ -81,16 +81,16 @@ impl<T> Watch<T> {
         self.seen
     }
 
-    /// Waits for events and appends them to `into`, in order; at least one, at most 256. Cancel-safe: an
-    /// event is either in `into` or will be delivered by the next call.
+    /// Waits for events and appends 1 to 256 of them to `into`, in order. Cancel-safe: an event is either in `into` or is delivered
+    /// by the next call.
     ///
     /// # Errors
-    /// [`WatchEnd::Lagged`] when the next event is no longer kept; [`WatchEnd::Closed`] when the store
-    /// has been closed and everything has been delivered.
+    /// [`WatchEnd::Lagged`] when the next event is compacted; [`WatchEnd::Closed`] when the store is closed and every event was
+    /// delivered.
     pub async fn next_batch(&mut self, into: &mut Vec<Event<T>>) -> Result<(), WatchEnd> {
         let before = into.len();
         loop {
-            // What is published after the look wakes us up.
+            // An event published after this check wakes the watch.
             while self.watcher.is_pending() {
                 self.try_batch(into)?;
                 if into.len() > before {
@@ -107,10 +107,10 @@ impl<T> Watch<T> {
         }
     }
 
-    /// Appends to `into` what can be delivered now, at most 256 events; possibly none.
+    /// Appends the available events to `into`, at most 256, possibly none.
     ///
     /// # Errors
-    /// The next event is no longer kept.
+    /// The next event is compacted.
     pub fn try_batch(&mut self, into: &mut Vec<Event<T>>) -> Result<(), Lagged> {
         let state = self.shared.read();
         let Some(from) = self.watcher.take_pending() else {
@@ -134,16 +134,16 @@ impl<T> Drop for Watch<T> {
     }
 }
 
-/// What one watch follows, and from where it has to look. Changed only under the lock of the state: by who publishes with the lock
-/// for writing, by the watch with that for reading.
+/// Prefix and pending position of one watch. Changed only under the lock of the state: by a publication with the write lock, by
+/// the watch with the read lock.
 pub struct Watcher {
     prefix: String,
-    /// Nothing that matches lies between what was delivered last and this revision; [`NOTHING`] when all has been delivered.
+    /// No undelivered event that matches is at or before this revision; [`NOTHING`] when all are delivered.
     pending: AtomicU64,
     notify: Notify,
 }
 
-/// Not a revision that a store ever reaches.
+/// Larger than any revision.
 const NOTHING: u64 = u64::MAX;
 
 impl Watcher {
@@ -155,7 +155,7 @@ impl Watcher {
         key.starts_with(&self.prefix)
     }
 
-    /// There is something after `seen`; whether that is news to the watch.
+    /// Marks events after `seen` as pending; returns whether none were pending before.
     pub fn mark_pending(&self, seen: Revision) -> bool {
         let known = self.pending.load(Ordering::Acquire) != NOTHING;
         if !known {
@@ -178,11 +178,11 @@ impl Watcher {
     }
 }
 
-/// The watch fell behind the history kept: its user has to list again.
+/// The watch fell behind the history; its user has to list again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("watch at revision {seen} fell behind, the oldest kept is {oldest}")]
 pub struct Lagged {
-    /// The last revision it had seen.
+    /// Revision of the last delivered event.
     pub seen: Revision,
     /// The oldest revision a watch can start after.
     pub oldest: Revision,
@@ -191,7 +191,7 @@ pub struct Lagged {
 /// Why a watch ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WatchEnd {
-    /// It was too slow.
+    /// It fell behind the history.
     #[error(transparent)]
     Lagged(#[from] Lagged),
     /// The store was closed.

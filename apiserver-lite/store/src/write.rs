@@ -1,100 +1,100 @@
-//! A conditional write and its answer.
+//! Conditional writes and their results.
 
 use std::{fmt, sync::Arc};
 
 use crate::{Record, Revision};
 
-/// One key to change, if it is as expected.
+/// A conditional write of one key.
 pub enum Write<T: Record> {
-    /// Make the key hold `draft`.
+    /// Writes `draft` to the key.
     Put {
         /// The key; not empty.
         key: String,
-        /// What must be true of the key now.
+        /// Condition on the current version.
         expect: Expect,
         /// The new value.
         draft: T::Draft,
     },
-    /// Remove the key. [`Expect::Absent`] makes no sense here and never holds.
+    /// Deletes the key. [`Expect::Absent`] never holds here.
     Delete {
         /// The key; not empty.
         key: String,
-        /// What must be true of the key now.
+        /// Condition on the current version.
         expect: Expect,
     },
 }
 
 impl<T: Record> Write<T> {
-    /// Creates `key`, which must not be there.
+    /// Creates `key`, which must not exist.
     pub fn create(key: impl Into<String>, draft: T::Draft) -> Self {
         Self::Put { key: key.into(), expect: Expect::Absent, draft }
     }
 
-    /// Replaces the version of `key` that was made at `revision`.
+    /// Replaces the version of `key` written at `revision`.
     pub fn update(key: impl Into<String>, revision: Revision, draft: T::Draft) -> Self {
         Self::Put { key: key.into(), expect: Expect::At(revision), draft }
     }
 
-    /// Removes the version of `key` that was made at `revision`.
+    /// Deletes the version of `key` written at `revision`.
     pub fn delete(key: impl Into<String>, revision: Revision) -> Self {
         Self::Delete { key: key.into(), expect: Expect::At(revision) }
     }
 }
 
-/// What a write expects of its key.
+/// Condition of a write on its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expect {
-    /// The key is not there.
+    /// The key does not exist.
     Absent,
-    /// The key is there and was last written at this revision.
+    /// The key was last written at this revision.
     At(Revision),
-    /// The key is there, at any revision.
+    /// The key exists, at any revision.
     Present,
-    /// Nothing: a put creates or replaces, a delete removes what is there.
+    /// No condition: a put creates or replaces, a delete removes an existing key.
     Anything,
 }
 
-/// A write that is durable and visible.
+/// A durable and visible write.
 pub struct CommittedWrite<T> {
     /// Its revision.
     pub revision: Revision,
-    /// The new version, or what watchers are told of a deletion.
+    /// The new version, or the tombstone of a deletion.
     pub record: Arc<T>,
-    /// The version that was there before.
+    /// The previous version.
     pub previous: Option<Arc<T>>,
 }
 
-/// Why a write had no effect; only after [`NotDurable`](WriteError::NotDurable) is that not known.
+/// Why a write has no effect. Only after [`NotDurable`](WriteError::NotDurable) that is unknown.
 #[derive(thiserror::Error)]
 pub enum WriteError<T> {
-    /// [`Expect::Absent`], and it is there.
+    /// [`Expect::Absent`], but the key exists.
     #[error("{key} already exists")]
     Exists {
         /// The key.
         key: String,
-        /// What is there.
+        /// The current version.
         current: Arc<T>,
     },
-    /// [`Expect::At`] another revision than the current one, which is given with its record so that
-    /// the caller can try again without reading.
+    /// [`Expect::At`], but the key has another revision. The current version is included, so that the caller can retry without a
+    /// read.
     #[error("{key} is at revision {revision}, not {expected}")]
     Conflict {
         /// The key.
         key: String,
-        /// What the write expected.
+        /// The expected revision.
         expected: Revision,
-        /// What is true.
+        /// The current revision of the key.
         revision: Revision,
-        /// What is there.
+        /// The current version.
         current: Arc<T>,
     },
-    /// The write expects the key, and it is not there.
+    /// The write expects the key, but it does not exist.
     #[error("{key} not found")]
     NotFound {
         /// The key.
         key: String,
     },
-    /// Key or value is longer than the store allows, or the key is empty.
+    /// Key or value is too long, or the key is empty.
     #[error("{key}: {what} has {len} bytes, allowed are 1 to {max}")]
     Size {
         /// The key, shortened.
@@ -106,14 +106,14 @@ pub enum WriteError<T> {
         /// The bound.
         max: usize,
     },
-    /// The commit could not be written. Nothing of it is on disk, and the next may succeed.
+    /// The commit was not written. Nothing of it is on disk, and the next one may succeed.
     #[error("nothing was written: {reason}")]
     NotWritten {
         /// The error of the disk.
         reason: Arc<str>,
     },
-    /// The commit failed. Nothing of it is visible now, but it may be on disk: after the store has been
-    /// opened again the write can turn out to have happened. The store is read-only until then.
+    /// The commit failed and may be on disk. It is not visible now, but may be after the store is opened again; until then the store
+    /// is read-only.
     #[error("{key}: commit failed: {reason}")]
     NotDurable {
         /// The key.
@@ -121,7 +121,7 @@ pub enum WriteError<T> {
         /// The error of the disk.
         reason: Arc<str>,
     },
-    /// An earlier commit failed and the store only answers reads.
+    /// An earlier commit failed with an unknown outcome; the store only serves reads.
     #[error("store is read-only: {reason}")]
     ReadOnly {
         /// The error of the disk.

@@ -1,4 +1,4 @@
-//! JSON Web Tokens as service accounts carry them: compact JWS, one key algorithm a key, no options.
+//! JSON Web Tokens of service accounts: compact JWS, one algorithm per key.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::keys::{KeyError, PublicKey, SigningKey};
 
-/// Longest token that is looked at, in bytes; a bound token is about 1 KiB.
+/// Longest token that is parsed, in bytes; a bound token has about 1 KiB.
 pub const TOKEN_LEN_MAX: usize = 16 << 10;
 
-/// Why a token is not believed.
+/// Why a token is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JwtError {
-    /// Not three base64url parts with a header and claims of the expected shape.
+    /// It is not three base64url parts with a valid header and claims.
     #[error("the token is malformed")]
     Malformed,
-    /// No known key made the signature.
+    /// No known key verifies the signature.
     #[error("the signature does not match any key")]
     Signature,
 }
@@ -27,10 +27,10 @@ struct Header {
     kid: String,
 }
 
-/// Signs `claims` and gives the compact form.
+/// Signs `claims` and returns the token in compact form.
 ///
 /// # Errors
-/// [`KeyError::Sign`] when the key cannot sign.
+/// [`KeyError::Sign`] when signing fails.
 pub fn sign<C: Serialize>(claims: &C, key: &SigningKey) -> Result<String, KeyError> {
     let header =
         Header { alg: key.public().algorithm().to_owned(), kid: key.public().id().to_owned() };
@@ -46,10 +46,10 @@ pub fn sign<C: Serialize>(claims: &C, key: &SigningKey) -> Result<String, KeyErr
     Ok(token)
 }
 
-/// Checks the signature against `keys` and gives the claims. Times and audiences are the caller's to judge.
+/// Verifies the signature with `keys` and returns the claims. Times and audiences are not checked.
 ///
 /// # Errors
-/// [`JwtError`] when the token is not one, or not ours.
+/// [`JwtError`] when the token is malformed or no key verifies it.
 pub fn verify<C: DeserializeOwned>(token: &str, keys: &[PublicKey]) -> Result<C, JwtError> {
     if token.len() > TOKEN_LEN_MAX {
         return Err(JwtError::Malformed);

@@ -1,7 +1,7 @@
-//! Keys of service account tokens: read from PEM, sign and verify with `ring`, shown as a JWK.
+//! Keys of service account tokens: read from PEM, used with `ring`, published as JWK.
 //!
-//! Accepted are RSA and ECDSA (P-256, P-384) keys as PKCS#1, SEC1, PKCS#8, public keys and certificates, because all of
-//! these lie on the disks of existing clusters.
+//! RSA and ECDSA (P-256, P-384) keys are accepted as PKCS#1, SEC1, PKCS#8, public keys and certificates, the formats in use in
+//! existing clusters.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -19,18 +19,18 @@ pub enum KeyError {
     /// The file is not PEM.
     #[error("not a PEM file")]
     Pem(#[source] rustls_pki_types::pem::Error),
-    /// The file has no section that holds a key of a known sort.
+    /// The file has no section with a supported key.
     #[error("no RSA or ECDSA key found")]
     Missing,
-    /// A key is there but is damaged or of an unsupported kind.
+    /// A key is damaged or of an unsupported type.
     #[error("unsupported or damaged key: {0}")]
     Rejected(String),
     /// Signing failed inside the crypto library.
-    #[error("the key could not sign")]
+    #[error("signing with the key failed")]
     Sign,
 }
 
-/// A key that verifies tokens.
+/// A public key, which verifies tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     id: String,
@@ -44,7 +44,7 @@ enum PublicKind {
     P384(Vec<u8>),
 }
 
-/// A key that signs tokens.
+/// A private key, which signs tokens.
 pub struct SigningKey {
     public: PublicKey,
     pair: SigningPair,
@@ -57,10 +57,10 @@ enum SigningPair {
 }
 
 impl PublicKey {
-    /// Reads every key of a PEM file; private keys give their public half.
+    /// Reads all keys of a PEM file; of a private key the public half.
     ///
     /// # Errors
-    /// [`KeyError`] when the file is not PEM, holds no key, or holds one that cannot be used.
+    /// [`KeyError`] when the file is not PEM, or holds no key or an unusable one.
     pub fn all_from_pem(pem: &[u8]) -> Result<Vec<Self>, KeyError> {
         let mut keys = Vec::new();
         for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
@@ -108,13 +108,13 @@ impl PublicKey {
         }
     }
 
-    /// Identifier put into token headers: base64url of the SHA-256 of the public key's DER.
+    /// The `kid` in token headers: base64url of the SHA-256 of the public key's DER.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// JWS algorithm that belongs to this key; a token that names another one is refused.
+    /// JWS algorithm of this key; tokens with another one are refused.
     #[must_use]
     pub fn algorithm(&self) -> &'static str {
         match self.kind {
@@ -124,7 +124,7 @@ impl PublicKey {
         }
     }
 
-    /// Whether `signature` over `message` was made by this key's private half.
+    /// Whether `signature` is this key's signature of `message`.
     #[must_use]
     pub fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         let outcome = match &self.kind {
@@ -167,7 +167,7 @@ impl SigningKey {
     /// Reads the first private key of a PEM file.
     ///
     /// # Errors
-    /// [`KeyError`] when there is none or it cannot be used.
+    /// [`KeyError`] when there is none or it is unusable.
     pub fn from_pem(pem: &[u8]) -> Result<Self, KeyError> {
         for section in <(SectionKind, Vec<u8>)>::pem_slice_iter(pem) {
             let (kind, der) = section.map_err(KeyError::Pem)?;
@@ -231,10 +231,10 @@ impl SigningKey {
         &self.public
     }
 
-    /// Signs `message` in the fixed-width form that JWS asks for.
+    /// Signs `message` in the fixed-width form of JWS.
     ///
     /// # Errors
-    /// [`KeyError::Sign`] when the crypto library refuses.
+    /// [`KeyError::Sign`] when `ring` refuses.
     pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, KeyError> {
         match &self.pair {
             SigningPair::Rsa(pair) => {
@@ -252,7 +252,7 @@ impl SigningKey {
 }
 
 impl std::fmt::Debug for SigningKey {
-    /// Shows which key it is, never the key.
+    /// Shows the id, not the key.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("SigningKey").field("id", &self.public.id).finish_non_exhaustive()
     }
@@ -288,7 +288,7 @@ fn ec_spki(point: &[u8]) -> Vec<u8> {
     der(0x30, &[&algorithm, &der(0x03, &[&[0], point])])
 }
 
-/// A SEC1 key wrapped as PKCS#8 once per curve: the curve may be missing inside, so the caller tries both.
+/// A SEC1 key wrapped as PKCS#8 once per curve, because the curve may be missing in the key.
 fn sec1_candidates(sec1: &[u8]) -> [Vec<u8>; 2] {
     [OID_P256, OID_P384].map(|curve| {
         let algorithm = der(0x30, &[OID_EC, curve]);

@@ -1,29 +1,29 @@
-//! Tokens without an end, each in a secret: believed as long as the secret holds them and the account exists.
+//! Legacy tokens in Secrets: without expiry, valid as long as the Secret contains them and the service account exists.
 
 use proto_api::names::Names;
 use serde_json::{Map, Value};
 
-/// Who such a token speaks for, and the secret that it lies in.
+/// Service account and Secret of a legacy token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacyToken {
     /// Namespace of both.
     pub namespace: String,
-    /// Name of the secret.
+    /// Name of the Secret.
     pub secret: String,
-    /// Name of the account.
+    /// Name of the service account.
     pub account: String,
-    /// Uid of the account.
+    /// Uid of the service account.
     pub account_uid: String,
 }
 
 impl LegacyToken {
-    /// Whether claims say that they are of this sort; their issuer is not a URL but a word.
+    /// Whether `claims` are those of a legacy token, by their issuer, which is not a URL.
     #[must_use]
     pub fn is(names: &Names, claims: &Map<String, Value>) -> bool {
         claims.get("iss").and_then(Value::as_str) == Some(&*names.lasting_token_issuer())
     }
 
-    /// The claims, as in Kubernetes' legacy tokens: flat, under names of the label domain.
+    /// The claims as in Kubernetes' legacy tokens: flat, below the label domain.
     #[must_use]
     pub fn claims(&self, names: &Names) -> Map<String, Value> {
         let claim = |name: &str| names.label(&format!("serviceaccount/{name}"));
@@ -41,7 +41,7 @@ impl LegacyToken {
         .collect()
     }
 
-    /// Reads the claims back; `None` when one of them is missing or empty.
+    /// Parses the claims; `None` if one is missing or empty.
     #[must_use]
     pub fn read(names: &Names, claims: &Map<String, Value>) -> Option<Self> {
         let claim = |name: &str| {

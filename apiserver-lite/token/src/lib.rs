@@ -1,5 +1,5 @@
-//! Tokens of service accounts: the keys that sign them, their compact form, and the claims of those that lie in secrets.
-//! The API server makes and believes bound tokens; the controller manager makes those that live as long as their secret.
+//! Service account tokens: keys, JWTs, and the claims of legacy tokens in Secrets. The API server issues and verifies bound
+//! tokens; the controller manager issues legacy tokens.
 
 pub mod jwt;
 mod keys;

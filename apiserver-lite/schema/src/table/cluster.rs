@@ -1,4 +1,4 @@
-//! Rows of everything small: maps, secrets, namespaces, leases, roles, events.
+//! Table rows of ConfigMaps, Secrets, namespaces, leases, roles, events and other small kinds.
 
 use super::{Cells, age, count, or_none};
 use crate::object::Object;

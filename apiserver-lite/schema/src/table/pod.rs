@@ -1,4 +1,4 @@
-//! Rows of pods: one word of status out of phase, containers and deletion.
+//! Table rows of pods: the status column is computed from phase, containers and deletion.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ pub(super) fn cells(pod: &Object, now: i64, cells: &mut Cells) {
     cells.set("Readiness Gates", readiness_gates(spec, status));
 }
 
-/// What the containers of a pod add up to.
+/// Summary of a pod's containers.
 struct Summary {
     reason: String,
     ready: usize,
@@ -53,7 +53,7 @@ fn summarize(pod: &Object, spec: &Map, status: &Map) -> Summary {
 }
 
 impl Summary {
-    /// Takes the first init container that has not succeeded, if there is one.
+    /// Summarizes the init containers; true if one has not succeeded yet, whose state is the reason.
     fn initializing(&mut self, spec: &Map, status: &Map) -> bool {
         let total = spec.list("initContainers").len();
         for (at, container) in status.maps("initContainerStatuses").enumerate() {
@@ -78,7 +78,7 @@ impl Summary {
         false
     }
 
-    /// Takes the main containers; the first one with something to say decides.
+    /// Summarizes the containers; the reason is that of the first one that has one.
     fn running(&mut self, status: &Map) {
         self.restarts = 0;
         let mut any_running = false;
@@ -120,7 +120,7 @@ impl Summary {
     }
 }
 
-/// The state of a container, as far as a row shows it.
+/// State of a container for the table.
 enum ContainerState<'a> {
     Waiting(&'a str),
     Running,

@@ -1,4 +1,4 @@
-//! Rows of services, endpoints and what routes to them.
+//! Table rows of Services, Endpoints, EndpointSlices, Ingresses and NetworkPolicies.
 
 use proto_api::names::Names;
 
@@ -7,7 +7,7 @@ use super::{Cells, count, or_none};
 use crate::object::Object;
 use crate::value::{Map, Value};
 
-/// Endpoints shown before "more".
+/// Most items in a cell; further ones are counted.
 const SHOWN: usize = 3;
 
 pub(super) fn service_cells(service: &Object, cells: &mut Cells) {
@@ -134,7 +134,7 @@ pub(super) fn networking_cells(names: &'static Names, object: &Object, cells: &m
     }
 }
 
-/// Bounds of a disruption budget or autoscaler: `N/A` when not set.
+/// An int-or-string bound; `N/A` if unset.
 pub(super) fn bound(value: Option<&Value>) -> String {
     int_or_string(value).unwrap_or_else(|| "N/A".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Texts that several kinds share.
+//! Cell texts shared by several kinds.
 
 use crate::value::{Map, Value};
 
@@ -68,12 +68,12 @@ pub(super) fn containers(spec: Option<&Map>) -> (String, String) {
     (join("name"), join("image"))
 }
 
-/// The texts among the items of a list.
+/// The strings of a list.
 pub(super) fn strings(items: &[Value]) -> Vec<&str> {
     items.iter().filter_map(Value::as_str).collect()
 }
 
-/// At most `limit` items joined by commas, and how many more there are; `<none>` for none.
+/// At most `limit` items joined by commas and the number of further ones; `<none>` for no items.
 pub(super) fn some_of(items: &[String], limit: usize) -> String {
     let shown = items.iter().take(limit).cloned().collect::<Vec<_>>().join(",");
     match items.len().saturating_sub(limit) {

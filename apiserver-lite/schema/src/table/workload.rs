@@ -1,4 +1,4 @@
-//! Rows of workloads: how many of the wanted pods are there.
+//! Table rows of workloads and their controllers.
 
 use super::service::bound;
 use super::text::{containers, labels, selector};
@@ -103,7 +103,7 @@ fn daemon_set(pods: Option<&Map>, status: &Map, cells: &mut Cells) {
     cells.set("Node Selector", labels(pods.and_then(|pods| pods.map("nodeSelector"))));
 }
 
-/// The owner that controls an object: `statefulset.apps/web`; empty when there is none.
+/// The controller of an object: `statefulset.apps/web`; empty if it has none.
 fn controller(object: &Object) -> String {
     let mut owners = object.metadata().into_iter().flat_map(|meta| meta.maps("ownerReferences"));
     let Some(owner) = owners.find(|owner| owner.is_true("controller")) else {

@@ -1,8 +1,8 @@
-//! OpenAPI documents: what clients read to learn the schemas, and whether the server validates fields.
+//! OpenAPI documents, from which clients learn the schemas and whether the server validates fields.
 //!
-//! Kubernetes' clients decide by the `PATCH` operation of a kind whether they may ask for `fieldValidation`, and take
-//! merge keys from its schema; so each resource has its main operations here, and each message its schema. What most people ask
-//! about is described in a sentence (`descriptions.tsv`), and subresources are left out.
+//! kubectl decides by the `PATCH` operation of a kind whether it may send `fieldValidation`, and takes merge keys from its schema. So
+//! each resource has its main operations here and each message its schema; subresources are left out. Descriptions come from
+//! `descriptions.tsv`.
 
 use std::collections::BTreeSet;
 

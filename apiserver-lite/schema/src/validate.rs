@@ -1,4 +1,4 @@
-//! Validation: every rule that an object breaks, each with the path of the field, in Kubernetes' words.
+//! Validation: collects every violated rule with the path of its field, in Kubernetes' words.
 
 use std::collections::HashSet;
 use std::fmt;

@@ -1,7 +1,7 @@
-//! The value tree: what an API object is between its decoder and its encoders.
+//! The value tree: the form of an API object between decoding and encoding.
 //!
-//! A tree has the seven shapes of JSON. Bytes are held as canonical base64 text, times and quantities as canonical
-//! text, exactly as they stand in JSON, so that patches and selectors see what a client sees.
+//! A tree has the seven types of JSON values. Bytes are canonical base64 text, times and quantities canonical text, as in JSON, so
+//! that patches and selectors see the same values as clients.
 
 use std::borrow::Cow;
 

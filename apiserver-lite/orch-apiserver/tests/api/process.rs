@@ -135,7 +135,7 @@ fn bad_usage_ends_with_64_before_anything_happens() {
 }
 
 #[test]
-fn what_is_surprising_is_said_at_the_start() {
+fn surprising_configuration_is_logged_at_start() {
     use std::io::BufRead as _;
     let child = Command::new(env!("CARGO_BIN_EXE_orch-apiserver"))
         .args(["--bind-address=127.0.0.1", "--secure-port=0", "--healthz-bind-address=127.0.0.1"])
@@ -145,15 +145,15 @@ fn what_is_surprising_is_said_at_the_start() {
         .expect("started");
     let mut process = Process(child);
     let lines = std::io::BufReader::new(process.0.stderr.take().expect("piped")).lines();
-    let said: Vec<String> = lines
+    let logged: Vec<String> = lines
         .map(|line| line.expect("text"))
         .take_while(|line| !line.contains("serving"))
         .collect();
     for part in [
-        "every object is kept in memory only",
-        "requests without credentials may do everything",
+        "objects are kept in memory only",
+        "requests without credentials are allowed everything",
         "flag --healthz-bind-address is accepted for compatibility and has no effect",
     ] {
-        assert!(said.iter().any(|line| line.contains(part)), "{part} in {said:?}");
+        assert!(logged.iter().any(|line| line.contains(part)), "{part} in {logged:?}");
     }
 }

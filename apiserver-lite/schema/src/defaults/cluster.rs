@@ -6,7 +6,7 @@ use super::set_default;
 use crate::scalar::bytes_value;
 use crate::value::{Map, Value};
 
-/// Text given in `stringData` is put into `data` and is gone.
+/// Moves `stringData` into `data`.
 pub(super) fn default_secret(fields: &mut Map) {
     set_default(fields, "type", "Opaque");
     let Some(Value::Map(texts)) = fields.remove("stringData") else { return };
@@ -17,7 +17,7 @@ pub(super) fn default_secret(fields: &mut Map) {
     let Ok(()) = fields.map_or_insert("data").change_all(texts, merge);
 }
 
-/// What can be allocated is the whole capacity where nothing else is said; `podCIDR` is the first of `podCIDRs`.
+/// `allocatable` defaults to `capacity`; `podCIDR` is the first of `podCIDRs`.
 pub(super) fn default_node(fields: &mut Map) {
     if let Some(status) = fields.map_mut("status")
         && let Some(capacity) = status.get("capacity").cloned()
@@ -34,7 +34,7 @@ pub(super) fn default_node(fields: &mut Map) {
     }
 }
 
-/// A namespace carries its own name as a label, so that selectors can find it.
+/// Labels a namespace with its name, for selectors.
 pub(super) fn default_namespace(names: &'static Names, fields: &mut Map) {
     let metadata = fields.map_or_insert("metadata");
     let name = metadata.str("name").to_owned();
@@ -43,7 +43,7 @@ pub(super) fn default_namespace(names: &'static Names, fields: &mut Map) {
     }
 }
 
-/// A limit on containers gives the default, the default gives the request, the request defaults to the minimum.
+/// For containers, max is the default limit, the limit the default request, and min the default request without a limit.
 pub(super) fn default_limit_range(fields: &mut Map) {
     let Some(spec) = fields.map_mut("spec") else { return };
     for limit in spec.maps_mut("limits").filter(|limit| limit.str("type") == "Container") {

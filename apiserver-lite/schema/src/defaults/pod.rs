@@ -20,7 +20,7 @@ pub(super) fn default_pod(fields: &mut Map) {
     }
 }
 
-/// A template gets the defaults of its spec, but not what only a pod itself gets.
+/// A template gets the defaults of its spec only.
 pub(super) fn default_template(template: &mut Map) {
     default_spec(template.map_or_insert("spec"));
 }
@@ -44,7 +44,7 @@ fn default_spec(spec: &mut Map) {
     }
 }
 
-/// `serviceAccount` is the old name of `serviceAccountName`: both are shown, the new one counts.
+/// Keeps the deprecated `serviceAccount` equal to `serviceAccountName`.
 fn mirror_service_account(spec: &mut Map) {
     let (new, old) = (spec.str("serviceAccountName"), spec.str("serviceAccount"));
     let name = if new.is_empty() { old } else { new }.to_owned();
@@ -54,7 +54,7 @@ fn mirror_service_account(spec: &mut Map) {
     }
 }
 
-/// `podIP` is the first of `podIPs`; when they differ, the single one counts, as old agents write only that.
+/// Keeps `podIP` equal to the first of `podIPs`; if they differ, `podIP` wins, because old kubelets write only that.
 fn mirror_pod_ip(status: &mut Map) {
     let single = status.str("podIP").to_owned();
     let first = status.maps("podIPs").next().map(|ip| ip.str("ip").to_owned());
@@ -72,7 +72,7 @@ fn host_port_from_container_port(port: &mut Map) {
     }
 }
 
-/// What a container may use at most is also what it asks for, where it says nothing else.
+/// Requests default to limits.
 fn requests_from_limits(container: &mut Map) {
     let Some(resources) = container.map_mut("resources") else { return };
     let Some(limits) = resources.map("limits").filter(|limits| !limits.is_empty()).cloned() else {
@@ -111,7 +111,7 @@ fn default_container(container: &mut Map) {
     }
 }
 
-/// An image without tag and digest, or with the tag `latest`, may change under its name: it is pulled every time.
+/// The default pull policy: `Always` without tag and digest or with the tag `latest`, else `IfNotPresent`.
 fn pull_policy(image: &str) -> &'static str {
     let (name, digest) = match image.split_once('@') {
         Some((name, digest)) => (name, Some(digest)),

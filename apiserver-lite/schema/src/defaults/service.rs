@@ -3,10 +3,10 @@
 use super::set_default;
 use crate::value::{Map, Value};
 
-/// Seconds for which a client stays with its endpoint: 3 hours.
+/// Default timeout of client-IP affinity in seconds: 3 hours.
 const AFFINITY_SECONDS: i64 = 10_800;
 
-/// Addresses, node ports and address families are the server's to allocate; only policies are filled in here.
+/// Defaults of policies; the API server allocates addresses, node ports and IP families.
 pub(super) fn default_service(spec: &mut Map) {
     set_default(spec, "sessionAffinity", "None");
     if spec.str("sessionAffinity") == "ClientIP" {

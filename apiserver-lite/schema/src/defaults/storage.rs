@@ -14,7 +14,7 @@ pub(super) fn default_volume(fields: &mut Map) {
 pub(super) fn default_claim(fields: &mut Map) {
     let spec = fields.map_or_insert("spec");
     set_default(spec, "volumeMode", "Filesystem");
-    // Of the two names for a source, either fills in the other.
+    // `dataSource` and `dataSourceRef` are kept equal.
     for (from, to) in [("dataSource", "dataSourceRef"), ("dataSourceRef", "dataSource")] {
         if let Some(source) = spec.get(from).cloned() {
             set_default(spec, to, source);
@@ -23,7 +23,7 @@ pub(super) fn default_claim(fields: &mut Map) {
     set_default(fields.map_or_insert("status"), "phase", "Pending");
 }
 
-/// Defaults of single volume sources, in a pod's volume or in a persistent volume.
+/// Defaults of volume sources, in a pod's volume or a persistent volume.
 pub(super) fn default_source(volume: &mut Map) {
     let texts: [(&str, &[(&str, &str)]); 5] = [
         ("hostPath", &[("type", "")]),

@@ -1,4 +1,4 @@
-//! Defaults of what makes pods.
+//! Defaults of workloads.
 
 use super::pod::default_template;
 use super::{set_default, storage};
@@ -45,7 +45,7 @@ pub(super) fn default_stateful_set(spec: &mut Map) {
         set_default(strategy.map_or_insert("rollingUpdate"), "partition", 0);
     }
     for claim in spec.maps_mut("volumeClaimTemplates") {
-        // Stored bytes cannot hold what a template says it is: it would be there until the server restarts.
+        // Protobuf has no `kind` and `apiVersion` for templates: they would exist only until the server restarts.
         claim.remove("apiVersion");
         claim.remove("kind");
         storage::default_claim(claim);
@@ -87,10 +87,10 @@ pub(super) fn default_replication_controller(fields: &mut Map) {
     labels_from_template(fields);
 }
 
-/// Average use of processors that an autoscaler without metrics aims at, in per cent of what is requested.
+/// Default CPU utilization target of an autoscaler, in percent of the request.
 const CPU_PERCENT: i64 = 80;
 
-/// Metrics are a list from version 2 on, which is the version that is stored.
+/// Defaults of an autoscaler; metrics exist from v2 on, the stored version.
 pub(super) fn default_autoscaler(spec: &mut Map, version: &str) {
     set_default(spec, "minReplicas", 1);
     if version == "v1" || !spec.list("metrics").is_empty() {
@@ -106,7 +106,7 @@ pub(super) fn default_autoscaler(spec: &mut Map, version: &str) {
     spec.insert("metrics", vec![Value::Map(metric)]);
 }
 
-/// An object without labels takes those of its pods.
+/// Labels default to those of the pod template.
 fn labels_from_template(fields: &mut Map) {
     if let Some(labels) = fields.map("spec").and_then(template_labels) {
         set_default(fields.map_or_insert("metadata"), "labels", labels);

@@ -1,4 +1,4 @@
-//! What documents say about types and fields, in a sentence each: from the table `descriptions.tsv`, or made from the name.
+//! Descriptions of types and fields, one sentence each: from `descriptions.tsv`, or derived from the name.
 
 use std::collections::HashMap;
 
@@ -6,17 +6,17 @@ use crate::actors;
 use crate::object::Kind;
 use crate::shape::{Field, Shape, Shapes, Type};
 
-/// Columns: a message, its field or nothing for the message itself, a sentence. `group/Message` stands before `Message`, and
-/// the fields of `*` are of any message.
+/// Columns: message, field (empty for the message itself), sentence. `group/Message` takes precedence over `Message`; fields of `*`
+/// apply to all messages.
 const TABLE: &str = include_str!("descriptions.tsv");
-/// Messages whose fields are described at another that has the same.
+/// Messages that share the field descriptions of another message.
 const ALIKE: &[(&str, &str)] = &[
     ("EphemeralContainer", "Container"),
     ("LifecycleHandler", "Probe"),
     ("PersistentVolumeClaimTemplate", "PersistentVolumeClaim"),
 ];
 
-/// The table, read.
+/// The parsed table.
 pub(super) struct Descriptions(HashMap<(&'static str, &'static str), &'static str>);
 
 impl Descriptions {
@@ -28,7 +28,7 @@ impl Descriptions {
         Self(TABLE.lines().skip(1).filter_map(row).collect())
     }
 
-    /// What a message is. Of a kind that nobody acts on it says so.
+    /// Description of a message; for a kind that no component acts on with a remark.
     pub(super) fn message(&self, shape: &Shape, kind: Option<&Kind>) -> Option<String> {
         let text = self
             .lookup(shape, "")
@@ -40,7 +40,7 @@ impl Descriptions {
         }
     }
 
-    /// What a field of a message holds; of one that holds a message, what that is unless the table says more.
+    /// Description of a field; a field without one gets that of its message.
     pub(super) fn field(&self, shapes: &Shapes, shape: &Shape, field: &Field) -> Option<String> {
         let alike = ALIKE.iter().find(|(name, _)| *name == shape.name);
         let own = self.lookup(shape, &field.name);
@@ -64,7 +64,7 @@ impl Descriptions {
         self.0.get(&(message, field)).copied()
     }
 
-    /// A sentence about a message whose name says what it is: `DeploymentList`, `DeploymentStatus`.
+    /// A sentence derived from the message's name: `DeploymentList`, `DeploymentStatus`.
     fn derived_from_name(&self, name: &str) -> Option<String> {
         let of = |ending: &str, text: &str| {
             let owner = name.strip_suffix(ending).filter(|owner| !owner.is_empty())?;

@@ -1,6 +1,6 @@
-//! The v2 document in Protobuf: the messages of the public `openapi.v2` package, of which a server needs a few.
+//! Protobuf encoding of the OpenAPI v2 document: the needed messages of the public package `openapi.v2`.
 //!
-//! Maps are lists of name and value there, and what starts with `x-` is carried as YAML text, of which JSON is a part.
+//! Maps are lists of name and value; `x-` extensions are YAML text, for which JSON is used.
 
 use super::to_json;
 use crate::value::{Map, Value};

@@ -1,4 +1,4 @@
-//! Operations of resources: which verbs there are under which path, and which query parameters they take.
+//! Operations of resources: verbs and query parameters per path.
 
 use std::sync::Arc;
 
@@ -8,17 +8,17 @@ use crate::engine::Engine;
 use crate::object::Kind;
 use crate::value::{Key, Map, Value};
 
-/// What an operation is, apart from the resource.
+/// An operation, independent of its resource.
 struct OperationTemplate {
-    /// The verb of the resource table that offers it.
+    /// The resource's verb that provides it.
     name: &'static str,
     /// The HTTP method.
     method: &'static str,
-    /// Whether it is on one object, or on the collection.
+    /// Whether it acts on one object or on the collection.
     on_item: bool,
     /// The value of `x-kubernetes-action`.
     action: &'static str,
-    /// Media types of the body; none means no body.
+    /// Media types of the body; empty without a body.
     consumes: &'static [&'static str],
     /// Query parameters: name and type.
     query: &'static [(&'static str, &'static str)],
@@ -96,7 +96,7 @@ const OPERATIONS: &[OperationTemplate] = &[
     },
 ];
 
-/// The paths of all resources whose `apiVersion` is wanted.
+/// The paths of all resources with a wanted `apiVersion`.
 pub(super) fn paths(
     engine: &Engine,
     version: OpenApiVersion,
@@ -114,19 +114,19 @@ pub(super) fn paths(
     Map::from_entries(entries)
 }
 
-/// What a path of a resource names.
+/// What a path of a resource addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathScope {
-    /// The objects of all namespaces.
+    /// The collection across all namespaces.
     AllNamespaces,
-    /// The objects of one namespace, or of a kind that has none.
+    /// The collection in one namespace, or of a cluster-scoped kind.
     Collection,
     /// One object.
     Item,
 }
 
 impl PathScope {
-    /// Whether an operation of a verb is offered there.
+    /// Whether the operation exists at this path.
     fn offers(self, kind: &Kind, verb: &OperationTemplate) -> bool {
         match self {
             Self::AllNamespaces => kind.namespaced() && verb.name == "list",
@@ -188,7 +188,7 @@ fn operation(
         _ => kind,
     };
     let answer = reference(engine, version, answer);
-    // A patch is a document of its own; everything else is the kind.
+    // The body of a patch is a Patch; other bodies are the kind.
     let body = match verb.name {
         "patch" => Value::Map(Map::from_iter([("type", "object")])),
         _ => reference(engine, version, kind),

@@ -10,7 +10,7 @@ use crate::object::Kind;
 use crate::shape::{Field, Shape, ShapeId, Shapes, Type};
 use crate::value::{Key, Map, Value};
 
-/// The schemas of `kinds` and of every message that they hold, by name.
+/// The schemas of `kinds` and of all messages they contain, by name.
 pub(super) fn definitions<'a>(
     engine: &Engine,
     version: OpenApiVersion,
@@ -51,7 +51,7 @@ pub(super) fn reference(engine: &Engine, version: OpenApiVersion, kind: &Kind) -
     writer.reference(kind.shapes.get(kind.root))
 }
 
-/// Group, version and kind, as extensions name them.
+/// The value of `x-kubernetes-group-version-kind`.
 pub(super) fn gvk(kind: &Kind) -> Value {
     let entries = [("group", kind.group.as_str()), ("kind", kind.kind), ("version", kind.version)];
     Value::Map(Map::from_iter(entries))
@@ -86,7 +86,7 @@ impl Writer {
         Value::Map(Map::from_iter([("$ref", format!("{place}{}", self.name(shape)))]))
     }
 
-    /// The schema of a message; messages that it refers to are put into `queue`.
+    /// The schema of a message; referenced messages are added to `queue`.
     fn message(
         &self,
         descriptions: &Descriptions,
@@ -116,7 +116,7 @@ impl Writer {
         schema
     }
 
-    /// A schema with a description. In the third version nothing may stand beside a reference: it is wrapped.
+    /// Adds a description. OpenAPI v3 allows no sibling of `$ref`, so a reference is wrapped.
     fn described(&self, mut schema: Map, text: Option<String>) -> Map {
         let Some(text) = text else { return schema };
         if self.version == OpenApiVersion::V3

@@ -1,9 +1,9 @@
-//! RFC 6902, with bounds on what one patch may make the server do.
+//! JSON Patch (RFC 6902) with a bound on the work of one patch.
 
 use super::{JSON_PATCH_COPY_MAX, JSON_PATCH_OPS_MAX, PatchError};
 use crate::value::{Map, Value, write_json};
 
-/// Applies the operations of `patch` in order. On an error `document` is left half changed: the caller drops it.
+/// Applies the operations of `patch` in order. After an error `document` is partly patched; the caller drops it.
 pub(crate) fn apply_json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
     let operations = parse(patch)?;
     let mut cost = PatchCost::default();
@@ -85,17 +85,17 @@ fn parse_operation(item: &Map) -> Result<Operation<'_>, String> {
     }
 }
 
-/// What the operations of one patch have cost so far.
+/// Cost of the operations so far.
 #[derive(Default)]
 struct PatchCost {
     /// JSON bytes copied.
     copied_bytes: usize,
-    /// Items and entries that made room, closed a gap, or were looked at within what was moved.
+    /// Items and entries shifted by inserts and removals, or visited in moved values.
     shifted_items: usize,
 }
 
 impl PatchCost {
-    /// Items that may be shifted: ten thousand operations on a list of ten thousand.
+    /// Most items shifted: ten thousand operations on a list of ten thousand.
     const SHIFTED_MAX: usize = 100_000_000;
 
     fn shift(&mut self, items: usize) -> Result<(), String> {
@@ -170,7 +170,7 @@ fn unescape(token: &str) -> String {
     token.replace("~1", "/").replace("~0", "~")
 }
 
-/// How deep a document may get. Readers refuse deeper ones; copies of a document into itself must not get past that.
+/// Deepest document. Parsers refuse deeper ones; copies of a document into itself must not exceed it either.
 const DEPTH_MAX: usize = 128;
 
 fn add(
@@ -207,7 +207,7 @@ fn check_depth(path: &Pointer<'_>, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// How many values there are in `value`.
+/// Number of values in `value`.
 fn count_items(value: &Value) -> usize {
     match value {
         Value::Map(map) => map.iter().map(|(_, item)| count_items(item)).sum::<usize>() + 1,
@@ -216,7 +216,7 @@ fn count_items(value: &Value) -> usize {
     }
 }
 
-/// Levels of maps and lists in `value`; itself at most [`DEPTH_MAX`], as all that is ever added is.
+/// Depth of `value`, at most [`DEPTH_MAX`], because deeper values are never added.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Map(map) => 1 + map.iter().map(|(_, item)| depth(item)).max().unwrap_or(0),
@@ -261,7 +261,7 @@ fn find_mut<'v>(
     })
 }
 
-/// An index below `len`; negative ones count from the end, which is older than the RFC and still used.
+/// Parses an index below `len`; negative ones count from the end, a form older than the RFC that Kubernetes accepts.
 fn index(token: &str, len: usize) -> Result<usize, String> {
     let digits = token.strip_prefix('-').unwrap_or(token);
     let canonical = digits == "0" || !digits.starts_with('0');

@@ -1,4 +1,4 @@
-//! RFC 7396: maps are merged, `null` removes, everything else replaces.
+//! JSON Merge Patch (RFC 7396): maps are merged, `null` removes, other values replace.
 
 use crate::value::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Strategic merge patch: lists are merged by the key that the descriptor names, and directives say the rest.
+//! Strategic merge patch: lists are merged by the merge key of their descriptor, and directives control the merge.
 //!
 //! | directive | where | meaning |
 //! |---|---|---|
@@ -39,7 +39,7 @@ struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// `shape` is `None` below fields that the descriptor does not know or does not describe.
+    /// Merges a message. `shape` is `None` below fields without a descriptor.
     fn message(
         &self,
         shape: Option<ShapeId>,
@@ -62,7 +62,7 @@ impl<'a> Merge<'a> {
         Ok(original)
     }
 
-    /// What becomes of an entry that the patch has a value for.
+    /// Merges one entry of the patch.
     fn entry(
         &self,
         shape: Option<ShapeId>,
@@ -83,7 +83,7 @@ impl<'a> Merge<'a> {
         Ok(Some(merged))
     }
 
-    /// Handles the lists for which the patch gives an order, and takes them out of the patch.
+    /// Merges the lists with a `$setElementOrder` directive and removes them from the patch.
     fn ordered_lists(
         &self,
         shape: Option<ShapeId>,
@@ -121,7 +121,7 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Merges two lists as the field's strategy says.
+    /// Merges two lists by the field's strategy.
     fn list(
         &self,
         list: ListBelow,
@@ -197,14 +197,14 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// A list field: how it is merged and what its items are.
+/// Merge strategy and item shape of a list field.
 #[derive(Default)]
 struct ListBelow {
     strategy: PatchStrategy,
     item: Option<ShapeId>,
 }
 
-/// `$deleteFromPrimitiveList`: takes items out of lists, and the directive out of the patch.
+/// Applies `$deleteFromPrimitiveList` directives and removes them from the patch.
 fn delete_primitives(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
     for (key, value) in patch.iter().filter(|(key, _)| key.starts_with(DELETE_PRIMITIVES)) {
         let doomed = value.as_list().ok_or_else(|| not_a_list(key))?;
@@ -218,7 +218,7 @@ fn delete_primitives(original: &mut Map, patch: &mut Map) -> Result<(), PatchErr
     Ok(())
 }
 
-/// `$retainKeys`: drops what it does not name. Every other key of the patch must be named.
+/// Applies `$retainKeys`: removes all keys that it does not list. It must list every other key of the patch.
 fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let keys = keys.as_list().ok_or_else(|| not_a_list(RETAIN_KEYS))?;
@@ -236,7 +236,7 @@ fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
     Ok(())
 }
 
-/// Applies the `$patch` directives among the items of a list, and takes them out.
+/// Applies the `$patch` directives among the items of a list and removes them.
 fn list_directives(
     key: &str,
     mut original: Vec<Value>,
@@ -271,7 +271,7 @@ fn list_directives(
     Ok((original, rest))
 }
 
-/// Every item of the patch's list must stand in the order that the patch gives.
+/// Checks that every item of the patch's list is in its `$setElementOrder`.
 fn check_order(
     name: &str,
     items: &[Value],
@@ -290,7 +290,7 @@ fn check_order(
     }
 }
 
-/// A value from a patch with directives and nulls taken out: what stands where there was nothing to merge with.
+/// A value of a patch without directives and nulls, for a field that the object does not have.
 fn plain(value: Value) -> Value {
     match value {
         Value::Map(map) => Value::Map(plain_map(map)),

@@ -1,4 +1,4 @@
-//! Makes shapes out of the descriptor tables of `proto_api::schema`.
+//! Compiles the descriptor tables of `proto_api::schema` into shapes.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use proto_api::schema::{self, MessageId};
 use super::{Field, PatchStrategy, Presence, Shape, ShapeId, Shapes, Slot, Type, WireField};
 use crate::value::Key;
 
-/// The shapes of `roots` and of all messages that they hold, and which shape each root became.
+/// Compiles `roots` and all messages they contain; returns the shapes and the shape of each root.
 pub(crate) fn compile(
     roots: impl IntoIterator<Item = MessageId>,
 ) -> (Shapes, HashMap<MessageId, ShapeId>) {
@@ -31,7 +31,7 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// The id that `message` has or will have; messages refer to each other and to themselves.
+    /// The id of `message`, assigned before it is compiled, because messages refer to each other.
     fn reserve(&mut self, message: MessageId) -> ShapeId {
         if let Some(&id) = self.ids.get(&message) {
             return id;
@@ -51,7 +51,7 @@ impl Compiler {
             ..Shape::default()
         };
         if message.is_kind {
-            // Whole objects inside others (claim templates) may say what they are, in JSON only.
+            // Embedded objects (claim templates) may have `kind` and `apiVersion`, in JSON only.
             shape.fields.extend(["kind", "apiVersion"].map(json_only_text));
         }
         for field in message.fields {
@@ -124,7 +124,7 @@ impl Compiler {
     }
 }
 
-/// A text field that Protobuf does not carry.
+/// A string field without a Protobuf field.
 fn json_only_text(name: &'static str) -> Field {
     Field {
         name: Key::Borrowed(name),

@@ -1,4 +1,4 @@
-//! Rules for network addresses: which of them traffic may be sent to.
+//! Validation of network addresses that traffic is sent to.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,9 +7,9 @@ use super::{FieldErrors, names};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-/// What is special about an address: no endpoint and no service can have it.
+/// Why an address is special and cannot be that of an endpoint or Service; `None` for a regular one.
 pub(super) fn special(address: IpAddr) -> Option<&'static str> {
-    // An IPv4 address in IPv6 clothes is what it is inside.
+    // An IPv4-mapped address counts as its IPv4 address.
     let address = address.to_canonical();
     let link_local = match address {
         IpAddr::V4(v4) => v4.is_link_local(),
@@ -30,7 +30,7 @@ pub(super) fn special(address: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// An address that traffic can be sent to.
+/// Checks that traffic can be sent to an address.
 pub(super) fn check_reachable(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     match text.parse::<IpAddr>() {
         Ok(address) => {
@@ -42,13 +42,13 @@ pub(super) fn check_reachable(text: &str, path: &Path<'_>, errors: &mut FieldErr
     }
 }
 
-/// The addresses that a pod's status shows: of the pod, at most one of each family, and of its node.
+/// Checks the addresses in a pod's status: at most one pod IP per family, and the host's.
 pub(super) fn check_pod_status(object: &Object, errors: &mut FieldErrors) {
     let empty = Map::new();
     let status = object.status().unwrap_or(&empty);
     let path = Path::ROOT;
     let path = path.field("status");
-    // In the network of its node a pod has the node's addresses.
+    // A pod with `hostNetwork` has the node's addresses.
     let shares = object.spec().is_some_and(|spec| spec.is_true("hostNetwork"));
     let of_pod: Check = if shares { check_node_address } else { check_reachable };
     for (field, list, check) in
@@ -62,7 +62,7 @@ pub(super) fn check_pod_status(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// What an address has to be.
+/// A check of one address.
 type Check = fn(&str, &Path<'_>, &mut FieldErrors);
 
 fn check_pod_list(
@@ -85,7 +85,7 @@ fn check_pod_list(
     }
 }
 
-/// The addresses that a node's status shows: each once. The API server connects to them.
+/// Checks the addresses in a node's status; the API server connects to them. Each may occur once.
 pub(super) fn check_node_status(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("status");
@@ -104,7 +104,7 @@ pub(super) fn check_node_status(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// A node may be known by the loopback address of a machine that is the whole cluster.
+/// Checks a node address; loopback is valid for a single-machine cluster.
 fn check_node_address(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     match text.parse::<IpAddr>() {
         Ok(address) if address.to_canonical().is_loopback() => {}
@@ -112,17 +112,17 @@ fn check_node_address(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// A network, as it is written in fields of policies and services.
+/// Checks a CIDR.
 pub(super) fn check_cidr(text: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     errors.complaints(path, text, names::cidr(text));
 }
 
-/// The texts of a list, with their places.
+/// The strings of a list with their indexes.
 pub(super) fn texts<'a>(map: &'a Map, field: &str) -> impl Iterator<Item = (usize, &'a str)> {
     map.list(field).iter().enumerate().filter_map(|(at, value)| Some((at, value.as_str()?)))
 }
 
-/// Each text of a list only once.
+/// Checks that the strings of a list are unique.
 pub(super) fn check_unique(map: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field(field);
     let mut seen = BTreeSet::new();

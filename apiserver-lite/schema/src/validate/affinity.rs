@@ -1,4 +1,4 @@
-//! Rules for where pods like to be: affinity and spreading.
+//! Validation of affinity and topology spread constraints.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::value::{Map, Path, Value};
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 
-/// The affinity of a pod's spec.
+/// Validates `affinity` of a pod's spec.
 pub(super) fn check(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let Some(affinity) = spec.map("affinity") else { return };
     let path = path.field("affinity");
@@ -78,7 +78,7 @@ fn check_topology_key(term: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// How a pod's spec spreads its pods.
+/// Validates `topologySpreadConstraints`.
 pub(super) fn check_spread(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("topologySpreadConstraints");
     let mut seen = BTreeSet::new();

@@ -1,15 +1,15 @@
-//! Rules for horizontal pod autoscalers, in the version that they are stored in.
+//! Validation of HorizontalPodAutoscalers in the stored version.
 
 use super::{FieldErrors, names, numbers, selector};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-/// Longest time that an autoscaler looks back for, in seconds.
+/// Longest stabilization window in seconds.
 const WINDOW_SECONDS_MAX: i64 = 3600;
-/// Longest time that a policy is about, in seconds.
+/// Longest period of a scaling policy in seconds.
 const PERIOD_SECONDS_MAX: i64 = 1800;
 
-/// Sources of metrics: type, and the field that it needs.
+/// Metric types and their required fields.
 const SOURCES: &[(&str, &str)] = &[
     ("ContainerResource", "containerResource"),
     ("External", "external"),

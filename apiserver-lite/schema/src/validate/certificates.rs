@@ -1,4 +1,4 @@
-//! Rules for certificate signing requests.
+//! Validation of CertificateSigningRequests.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use crate::scalar;
 use crate::update::Subresource;
 use crate::value::{Map, Path, Value};
 
-/// Shortest life that can be asked for, in seconds.
+/// Shortest requested lifetime in seconds.
 const LIFE_SECONDS_MIN: i64 = 600;
-/// Longest request that is looked at, in bytes.
+/// Longest parsed request in bytes.
 const REQUEST_LEN_MAX: usize = 64 * 1024;
-/// Longest name of a signer: a domain, a slash and a path of segments.
+/// Longest signer name: domain, slash, path of segments.
 const SIGNER_LEN_MAX: usize = 571;
 const LABEL: &str = "CERTIFICATE REQUEST";
 
@@ -67,8 +67,8 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     check_conditions(object, errors);
 }
 
-/// One PEM block and nothing beside it, so that every reader reads the same request; in it a request that its own key has
-/// signed.
+/// Checks that the request is exactly one PEM block, so that all parsers read the same request, and that it is signed by its own
+/// key.
 fn check_request(pem: &[u8]) -> Result<(), String> {
     if pem.len() > REQUEST_LEN_MAX {
         return Err(format!("must have at most {REQUEST_LEN_MAX} bytes"));
@@ -81,13 +81,13 @@ fn check_request(pem: &[u8]) -> Result<(), String> {
         return Err("data follows the certificate request".to_owned());
     }
     match request.verify_signature() {
-        // Kubernetes knows more algorithms than this parser: the signer decides.
+        // Kubernetes supports more algorithms than this parser: the signer decides.
         Ok(()) | Err(X509Error::SignatureUnsupportedAlgorithm) => Ok(()),
         Err(error) => Err(format!("signature of the request: {error}")),
     }
 }
 
-/// What the only block of a text holds.
+/// The content of the single PEM block.
 fn only_block(text: &str) -> Result<Vec<u8>, String> {
     let (begin, end) = (format!("-----BEGIN {LABEL}-----"), format!("-----END {LABEL}-----"));
     let wrong_type = || format!("PEM block type must be {LABEL}");
@@ -117,7 +117,7 @@ fn check_usages(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// A domain of two or more labels, a slash, and a path of labels.
+/// Checks a signer name: a domain of at least two labels, a slash, and a path of labels.
 fn check_signer(name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     if name.is_empty() {
         errors.required(path, "");
@@ -149,7 +149,7 @@ fn check_signer(name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// What has been decided is true, and only one thing is.
+/// Checks the conditions: their status is true, and approved and denied exclude each other.
 fn check_conditions(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let status = path.field("status");
@@ -182,7 +182,7 @@ fn check_conditions(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// What was decided stays decided, who approves does not sign, and who signs does not approve.
+/// Checks an update: decisions are final, the approval subresource does not sign, the status subresource does not approve.
 pub(super) fn check_update(
     old: &Object,
     new: &Object,
@@ -223,7 +223,7 @@ fn condition(object: &Object, kind: &str) -> Option<Map> {
     conditions.find(|condition| condition.str("type") == kind).cloned()
 }
 
-/// A chain of certificates, and no key beside them.
+/// Checks that `status.certificate` is a chain of certificates without keys.
 fn check_certificate(value: &Value, path: &Path<'_>, errors: &mut FieldErrors) {
     let pem = scalar::bytes_of(value);
     let mut blocks: usize = 0;

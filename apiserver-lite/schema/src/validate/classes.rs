@@ -1,4 +1,4 @@
-//! Rules for storage classes, storage drivers and runtime classes.
+//! Validation of StorageClasses, CSIDrivers, CSINodes and RuntimeClasses.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use super::{FieldErrors, metadata, names, numbers, resources};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-/// Parameters that a storage class may have.
+/// Most parameters of a StorageClass.
 const PARAMETERS_MAX: usize = 512;
-/// Bytes that keys and values of a storage class's parameters may add up to.
+/// Most bytes of a StorageClass's parameters, keys and values.
 const PARAMETERS_LEN_MAX: usize = 256 * 1024;
 
 pub(super) fn check_storage(object: &Object, errors: &mut FieldErrors) {
@@ -43,7 +43,7 @@ pub(super) fn check_storage(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// What volumes of a class were made with does not change.
+/// Checks that the immutable fields of a StorageClass are unchanged.
 pub(super) fn check_storage_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     for field in ["parameters", "provisioner", "reclaimPolicy"] {
@@ -93,7 +93,7 @@ const TOKEN_SECONDS_MIN: i64 = 600;
 /// Longest lifetime of a token for a pod, in seconds.
 const TOKEN_SECONDS_MAX: i64 = 1 << 32;
 
-/// The life of a token for a pod: from ten minutes to 2^32 seconds.
+/// Checks the lifetime of a token: ten minutes to 2^32 seconds.
 pub(super) fn check_token_life(seconds: i64, path: &Path<'_>, errors: &mut FieldErrors) {
     if seconds < TOKEN_SECONDS_MIN {
         errors.invalid(path, seconds, "may not specify a duration less than 10 minutes");

@@ -1,4 +1,4 @@
-//! Rules for nodes and leases.
+//! Validation of Nodes and Leases.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ pub(super) fn check_node(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// The ranges and the provider's id of a node are set once.
+/// Checks that `podCIDRs` and `providerID` of a node are set only once.
 pub(super) fn check_node_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");

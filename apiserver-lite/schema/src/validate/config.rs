@@ -1,4 +1,4 @@
-//! Rules for ConfigMap and Secret.
+//! Validation of ConfigMaps and Secrets.
 
 use proto_api::names::Names;
 
@@ -7,7 +7,7 @@ use crate::object::Object;
 use crate::scalar;
 use crate::value::{Map, Path, Value};
 
-/// Bytes that the values of a ConfigMap or a Secret may add up to.
+/// Most bytes of the values of a ConfigMap or Secret.
 const DATA_MAX: usize = 1024 * 1024;
 
 pub(super) fn check_config_map(object: &Object, errors: &mut FieldErrors) {
@@ -73,7 +73,7 @@ pub(super) fn check_secret(names: &'static Names, object: &Object, errors: &mut 
     }
 }
 
-/// Keys that a secret of type `ty` must have.
+/// Required keys of a Secret of type `ty`.
 fn required_keys(names: &'static Names, ty: &str) -> &'static [&'static str] {
     if ty == names.label("dockerconfigjson") {
         &[".dockerconfigjson"]
@@ -88,7 +88,7 @@ fn required_keys(names: &'static Names, ty: &str) -> &'static [&'static str] {
     }
 }
 
-/// An immutable object keeps `fields`, and stays immutable.
+/// Checks that an immutable object keeps `fields` and stays immutable.
 pub(super) fn check_immutable(
     old: &Object,
     new: &Object,
@@ -110,7 +110,7 @@ pub(super) fn check_immutable(
     }
 }
 
-/// The type of a secret never changes.
+/// Checks that the type of a Secret is unchanged.
 pub(super) fn check_type(old: &Object, new: &Object, errors: &mut FieldErrors) {
     if old.fields.get("type") != new.fields.get("type") {
         let path = Path::ROOT;

@@ -1,6 +1,6 @@
-//! The grammar of schedules: five fields of numbers, ranges, steps and names, or a word such as `@hourly`.
+//! Grammar of cron schedules: five fields of numbers, ranges, steps and names, or a macro such as `@hourly`.
 
-/// One field: its name in messages, its lowest and highest number, and the names of numbers from the lowest on.
+/// A field: name in messages, lowest and highest number, and names of numbers starting at the lowest.
 struct Field {
     name: &'static str,
     lowest: u32,
@@ -31,10 +31,10 @@ const FIELDS: [Field; 5] = [
 const WORDS: &[&str] =
     &["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
 
-/// Longest schedule that is looked at, in bytes.
+/// Longest parsed schedule in bytes.
 const LEN_MAX: usize = 1024;
 
-/// What is wrong with a schedule.
+/// Checks a schedule; the error says what is wrong.
 pub(super) fn check(text: &str) -> Result<(), String> {
     if text.len() > LEN_MAX {
         return Err(format!("must be no more than {LEN_MAX} characters"));
@@ -57,7 +57,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     })
 }
 
-/// The schedule behind `TZ=Area/City `, which Kubernetes still reads.
+/// The schedule after `TZ=Area/City `, which Kubernetes still accepts.
 fn without_zone(text: &str) -> Result<&str, String> {
     if !text.starts_with("TZ=") && !text.starts_with("CRON_TZ=") {
         return Ok(text);
@@ -66,7 +66,7 @@ fn without_zone(text: &str) -> Result<&str, String> {
     Ok(rest.trim())
 }
 
-/// `1h30m`, as Go writes durations.
+/// Whether the text is a Go duration such as `1h30m`.
 fn is_duration(text: &str) -> bool {
     let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
     if rest == "0" {
@@ -91,7 +91,7 @@ fn is_duration(text: &str) -> bool {
 }
 
 impl Field {
-    /// `*`, `?`, `3`, `1-5`, each also with `/step`.
+    /// Checks `*`, `?`, `3` or `1-5`, each with an optional `/step`.
     fn check(&self, part: &str) -> Result<(), String> {
         let (range, step) = match part.split_once('/') {
             Some((_, step)) if step.contains('/') => {

@@ -1,4 +1,4 @@
-//! Rules for `metadata`, the same for every kind.
+//! Validation of `metadata`, the same for every kind.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::{FieldErrors, names};
 use crate::object::Object;
 use crate::value::{Map, Path, Value};
 
-/// Bytes that all annotations of an object may add up to.
+/// Most bytes of all annotations.
 const ANNOTATIONS_MAX: usize = 256 * 1024;
 
 pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
@@ -30,7 +30,7 @@ pub(super) fn check(object: &Object, errors: &mut FieldErrors) {
     check_dependents_policy(object, &path, errors);
 }
 
-/// An object says in one way at most what becomes of its dependents.
+/// Checks that `orphan` and `foregroundDeletion` are not both among the finalizers.
 fn check_dependents_policy(object: &Object, path: &Path<'_>, errors: &mut FieldErrors) {
     let has = |wanted: &str| object.finalizers().any(|finalizer| finalizer == wanted);
     if has("orphan") && has("foregroundDeletion") {
@@ -44,7 +44,7 @@ fn check_name(object: &Object, metadata: &Map, path: &Path<'_>, errors: &mut Fie
     let rule = name_rule(object);
     let (name, prefix) = (metadata.str("name"), metadata.str("generateName"));
     if !prefix.is_empty() {
-        // A name is made of the prefix and letters and digits: it is checked as if one letter followed.
+        // Generated names append letters and digits: the prefix is checked as if one letter followed.
         let wrong = rule(&format!("{}a", prefix.trim_end_matches('-')));
         errors.complaints(&path.field("generateName"), prefix, wrong);
     }
@@ -63,7 +63,7 @@ fn check_name(object: &Object, metadata: &Map, path: &Path<'_>, errors: &mut Fie
     }
 }
 
-/// The grammar of names differs by kind.
+/// The grammar of the kind's names.
 fn name_rule(object: &Object) -> fn(&str) -> Vec<String> {
     match (object.kind.short_group, object.kind.kind) {
         ("", "Namespace") => names::dns_label,
@@ -75,7 +75,7 @@ fn name_rule(object: &Object) -> fn(&str) -> Vec<String> {
     }
 }
 
-/// Labels: keys and values.
+/// Checks keys and values of labels.
 pub(super) fn check_labels(labels: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     for (key, value) in labels.iter() {
         errors.complaints(path, key, names::qualified_name(key));
@@ -113,7 +113,7 @@ fn check_owners(metadata: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// What an update may not change.
+/// Checks that an update leaves immutable metadata unchanged.
 pub(super) fn check_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("metadata");

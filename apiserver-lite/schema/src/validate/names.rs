@@ -1,4 +1,4 @@
-//! The grammars of names, label values and keys. Each function returns what is wrong, nothing when the text is fine.
+//! Grammars of names, label values and keys. Each function returns the violated rules.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ pub const LABEL_MAX: usize = 63;
 /// Longest RFC 1123 subdomain.
 pub const SUBDOMAIN_MAX: usize = 253;
 
-/// An RFC 1123 label: `web-1`.
+/// Checks an RFC 1123 label: `web-1`.
 pub fn dns_label(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, LABEL_MAX);
     if !is_dns_label(text) {
@@ -21,7 +21,7 @@ pub fn dns_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// An RFC 1123 subdomain: labels joined by dots.
+/// Checks an RFC 1123 subdomain: labels joined by dots.
 pub fn dns_subdomain(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, SUBDOMAIN_MAX);
     if !text.split('.').all(is_dns_label) {
@@ -35,7 +35,7 @@ pub fn dns_subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
-/// An RFC 1035 label: as [`dns_label`], but it starts with a letter.
+/// Checks an RFC 1035 label: like [`dns_label`], starting with a letter.
 pub fn dns_1035_label(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, LABEL_MAX);
     if !is_dns_label(text) || !text.starts_with(|c: char| c.is_ascii_lowercase()) {
@@ -49,7 +49,7 @@ pub fn dns_1035_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// One segment of a path: names of roles, which may hold colons.
+/// Checks a path segment: role names, which may contain colons.
 pub fn path_segment(text: &str) -> Vec<String> {
     if text == "." || text == ".." {
         return vec![format!("may not be '{text}'")];
@@ -58,7 +58,7 @@ pub fn path_segment(text: &str) -> Vec<String> {
     bad.map(|c| format!("may not contain '{c}'")).collect()
 }
 
-/// A label or annotation key: a name, or a subdomain, a slash and a name.
+/// Checks a label or annotation key: a name, or a subdomain, a slash and a name.
 pub fn qualified_name(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     let name = match text.split_once('/') {
@@ -91,7 +91,7 @@ const NAME_RULE: &str = "must consist of alphanumeric characters, '-', '_' or '.
      alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
      '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 
-/// The value of a label; may be empty.
+/// Checks a label value, which may be empty.
 pub fn label_value(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, LABEL_MAX);
     if !text.is_empty() && !is_token(text) {
@@ -105,7 +105,7 @@ pub fn label_value(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A key of a config map or secret: it becomes a file name.
+/// Checks a key of a ConfigMap or Secret, which becomes a file name.
 pub fn config_key(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, SUBDOMAIN_MAX);
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
@@ -124,7 +124,7 @@ pub fn config_key(text: &str) -> Vec<String> {
     wrong
 }
 
-/// The name of an environment variable.
+/// Checks the name of an environment variable.
 pub fn env_name(text: &str) -> Vec<String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
     if !text.is_empty()
@@ -141,7 +141,7 @@ pub fn env_name(text: &str) -> Vec<String> {
     ]
 }
 
-/// The name of a port, as IANA writes service names.
+/// Checks a port name (IANA service name).
 pub fn port_name(text: &str) -> Vec<String> {
     let mut wrong = no_longer_than(text, 15);
     if !text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-') {
@@ -161,7 +161,7 @@ pub fn port_name(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A port number.
+/// Checks a port number.
 pub fn port_number(port: i64) -> Vec<String> {
     if (1..=65535).contains(&port) {
         return Vec::new();
@@ -169,7 +169,7 @@ pub fn port_number(port: i64) -> Vec<String> {
     vec!["must be between 1 and 65535, inclusive".to_owned()]
 }
 
-/// An IPv4 or IPv6 address.
+/// Checks an IPv4 or IPv6 address.
 pub fn ip_address(text: &str) -> Vec<String> {
     if text.parse::<IpAddr>().is_ok() {
         return Vec::new();
@@ -177,7 +177,7 @@ pub fn ip_address(text: &str) -> Vec<String> {
     vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]
 }
 
-/// An address and a prefix length.
+/// Checks a CIDR: address and prefix length.
 pub fn cidr(text: &str) -> Vec<String> {
     let fits = |(address, length): (&str, &str)| {
         let address: IpAddr = address.parse().ok()?;
@@ -195,7 +195,7 @@ fn is_dns_label(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Alphanumeric at both ends, `-`, `_` and `.` between.
+/// Whether the text is alphanumeric at both ends with `-`, `_` and `.` in between.
 fn is_token(text: &str) -> bool {
     let end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();

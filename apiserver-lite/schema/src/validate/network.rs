@@ -1,4 +1,4 @@
-//! Rules for network policies and ingresses.
+//! Validation of NetworkPolicies and Ingresses.
 
 use std::net::IpAddr;
 
@@ -108,7 +108,7 @@ fn check_block(block: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// First address, as a number of 128 bits, and prefix length of a network; bits behind the prefix are cut.
+/// IP family, network address as a 128-bit number, and prefix length.
 fn network(text: &str) -> Option<(bool, u128, u32)> {
     let (address, length) = text.split_once('/')?;
     let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);
@@ -119,7 +119,7 @@ fn network(text: &str) -> Option<(bool, u128, u32)> {
     (length <= width).then(|| (address.is_ipv4(), bits & mask(length), length))
 }
 
-/// The first `length` of 128 bits.
+/// A mask of the first `length` of 128 bits.
 fn mask(length: u32) -> u128 {
     128_u32.checked_sub(length).and_then(|rest| u128::MAX.checked_shl(rest)).unwrap_or(0)
 }
@@ -162,7 +162,7 @@ pub(super) fn check_ingress(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// A name of a host, or `*.` and one.
+/// Checks a host name, optionally after `*.`.
 fn host_name(host: &str) -> Vec<String> {
     names::dns_subdomain(host.strip_prefix("*.").unwrap_or(host))
 }

@@ -1,4 +1,4 @@
-//! Rules for numbers, percentages and amounts, in Kubernetes' words.
+//! Validation of numbers, percentages and quantities, in Kubernetes' words.
 
 use proto_api::Quantity;
 
@@ -7,24 +7,24 @@ use crate::value::{Map, Path, Value};
 
 pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 const POSITIVE: &str = "must be greater than zero";
-/// Largest number of seconds that any period may have: what follows from it stays within times of four-digit years.
+/// Longest period in seconds, so that resulting timestamps have years of four digits.
 pub(super) const SECONDS_MAX: i64 = i32::MAX as i64;
 
-/// `field`, if set, is at least 0.
+/// Checks that `field`, if set, is at least 0.
 pub(super) fn not_negative(map: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     if let Some(number) = map.int(field).filter(|number| *number < 0) {
         errors.invalid(&path.field(field), number, NOT_NEGATIVE);
     }
 }
 
-/// `field`, if set, is at least 1.
+/// Checks that `field`, if set, is at least 1.
 pub(super) fn positive(map: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     if let Some(number) = map.int(field).filter(|number| *number <= 0) {
         errors.invalid(&path.field(field), number, POSITIVE);
     }
 }
 
-/// `field`, if set, is from `lowest` to `highest`.
+/// Checks that `field`, if set, is from `lowest` to `highest`.
 pub(super) fn between(
     map: &Map,
     field: &str,
@@ -38,7 +38,7 @@ pub(super) fn between(
     }
 }
 
-/// A number of things that may also be given in per cent of others.
+/// An int-or-string: a count or a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CountOrPercent {
     Count(i64),
@@ -46,7 +46,7 @@ pub(super) enum CountOrPercent {
 }
 
 impl CountOrPercent {
-    /// Reads a number or `25%`; nothing when it is neither or does not fit 32 bits.
+    /// Parses a number or `25%`; `None` if it is neither or exceeds 32 bits.
     pub(super) fn parse(value: &Value) -> Option<Self> {
         let Value::String(text) = value else { return value.as_int().map(Self::Count) };
         let digits = text.strip_suffix('%')?;
@@ -60,8 +60,8 @@ impl CountOrPercent {
     }
 }
 
-/// `field`, if set, is a count of at least 0 or a percentage. Returns what it is.
-pub(super) fn share(
+/// Checks that `field`, if set, is a count of at least 0 or a percentage, and returns it.
+pub(super) fn count_or_percent(
     map: &Map,
     field: &str,
     path: &Path<'_>,
@@ -83,14 +83,14 @@ pub(super) fn share(
     share
 }
 
-/// As [`share`], and a percentage is of a whole.
-pub(super) fn share_of_whole(
+/// As [`count_or_percent`], and a percentage is at most 100.
+pub(super) fn count_or_percent_of_whole(
     map: &Map,
     field: &str,
     path: &Path<'_>,
     errors: &mut FieldErrors,
 ) -> Option<CountOrPercent> {
-    let share = share(map, field, path, errors);
+    let share = count_or_percent(map, field, path, errors);
     if matches!(share, Some(CountOrPercent::Percent(percent)) if percent > 100) {
         let value = map.get(field).cloned().unwrap_or_default();
         errors.invalid(&path.field(field), value, "must not be greater than 100%");
@@ -98,19 +98,19 @@ pub(super) fn share_of_whole(
     share
 }
 
-/// The amount that a tree's text stands for.
+/// Parses a quantity.
 pub(super) fn amount(value: &Value) -> Option<Quantity> {
     value.as_str()?.parse().ok()
 }
 
-/// An amount is not negative.
+/// Checks that a quantity is not negative.
 pub(super) fn amount_not_negative(value: &Value, path: &Path<'_>, errors: &mut FieldErrors) {
     if amount(value).is_some_and(Quantity::is_negative) {
         errors.invalid(path, value.clone(), NOT_NEGATIVE);
     }
 }
 
-/// Whether an amount is a whole number.
+/// Whether a quantity is an integer.
 pub(super) fn is_whole(value: &Value) -> bool {
     amount(value).is_none_or(|amount| amount.as_milli().rem_euclid(1000) == 0)
 }

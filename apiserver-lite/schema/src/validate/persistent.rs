@@ -1,4 +1,4 @@
-//! Rules for persistent volumes and for claims to them.
+//! Validation of PersistentVolumes and PersistentVolumeClaims.
 
 use proto_api::Quantity;
 
@@ -12,7 +12,7 @@ const ACCESS_MODES: &[&str] =
 const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 const RECLAIM_POLICIES: &[&str] = &["Delete", "Recycle", "Retain"];
 
-/// Fields of a persistent volume's spec that are not its source.
+/// Fields of a PersistentVolume's spec that are not volume sources.
 const BESIDE_SOURCES: &[&str] = &[
     "accessModes",
     "capacity",
@@ -68,7 +68,7 @@ fn sources(spec: &Map) -> impl Iterator<Item = (&str, &Value)> {
     spec.iter().filter(|(key, _)| !BESIDE_SOURCES.contains(key))
 }
 
-/// What a volume is made from never changes, nor its mode, nor the nodes that can reach it.
+/// Checks that source, volume mode and node affinity of a volume are unchanged.
 pub(super) fn check_volume_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
@@ -79,7 +79,7 @@ pub(super) fn check_volume_update(old: &Object, new: &Object, errors: &mut Field
         sources(spec).for_each(|(name, source)| {
             own.insert(name.to_owned(), source.clone());
         });
-        // who makes a volume larger may be given another secret
+        // the secret of the controller that expands the volume may change
         if let Some(csi) = own.map_mut("csi") {
             csi.remove("controllerExpandSecretRef");
         }
@@ -114,7 +114,7 @@ fn check_capacity(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// A size is more than nothing.
+/// Checks that a size is positive.
 fn check_size(size: &Value, path: &Path<'_>, errors: &mut FieldErrors) {
     let parsed = size.as_str().and_then(|text| text.parse::<Quantity>().ok());
     if parsed.is_some_and(|size| size.is_negative() || size.is_zero()) {
@@ -136,7 +136,7 @@ fn check_class(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// Which nodes reach a volume; one that is a node's own has to say so.
+/// Checks the node affinity, which is required for local volumes.
 fn check_affinity(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let here = path.field("nodeAffinity");
     let Some(affinity) = spec.map("nodeAffinity") else {
@@ -158,7 +158,7 @@ pub(super) fn check_claim(object: &Object, errors: &mut FieldErrors) {
     check_claim_spec(object.spec().unwrap_or(&empty), &path.field("spec"), errors);
 }
 
-/// A claim's spec, in a claim or in a template of one.
+/// Validates a claim's spec, in a claim or in a template.
 pub(super) fn check_claim_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     check_access_modes(spec, path, errors);
     let resources = path.field("resources");
@@ -174,7 +174,7 @@ pub(super) fn check_claim_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldEr
     check_data_source(spec, path, errors);
 }
 
-/// Both names for what a claim starts with say the same.
+/// Checks that `dataSource` and `dataSourceRef` are equal.
 fn check_data_source(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     for field in ["dataSource", "dataSourceRef"] {
         let Some(source) = spec.map(field) else { continue };
@@ -213,7 +213,7 @@ fn check_access_modes(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// A bound claim may ask for more room; an unbound one may be bound, and be given a class if it names none.
+/// Checks an update: a bound claim may request more storage, an unbound one may be bound and get a class if it has none.
 pub(super) fn check_claim_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");

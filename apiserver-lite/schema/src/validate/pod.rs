@@ -1,4 +1,4 @@
-//! Rules for a pod and for the pod template of a workload.
+//! Validation of pods and pod templates.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ pub(super) fn check_pod(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// A pod template: labels of the pods, and their spec.
+/// Validates a pod template: labels and spec.
 pub(super) fn check_template(template: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
     let metadata = template.and_then(|template| template.map("metadata"));
     if let Some(labels) = metadata.and_then(|metadata| metadata.map("labels")) {
@@ -48,7 +48,7 @@ fn check_spec(spec: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
     errors.one_of(&path.field("restartPolicy"), spec.str("restartPolicy"), RESTART_POLICIES);
     errors.one_of(&path.field("dnsPolicy"), spec.str("dnsPolicy"), DNS_POLICIES);
     numbers::between(spec, "activeDeadlineSeconds", (1, SECONDS_MAX), path, errors);
-    // Kubernetes has no bound, and ends pods with a negative grace in a second; no clock has room for more than this.
+    // Kubernetes has no bound and treats a negative period as one second; larger values overflow timestamps.
     let field = "terminationGracePeriodSeconds";
     if let Some(seconds) = spec.int(field).filter(|&seconds| seconds > SECONDS_MAX) {
         let detail = format!("must be less than or equal to {SECONDS_MAX}");
@@ -78,7 +78,7 @@ fn check_spec(spec: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
     check_lists(spec, path, errors);
 }
 
-/// Readiness gates, aliases of hosts and overhead.
+/// Validates readiness gates, host aliases and overhead.
 fn check_lists(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("readinessGates");
     for (at, gate) in spec.maps("readinessGates").enumerate() {
@@ -148,7 +148,7 @@ fn check_container(
     }
     security::check_container(container, path, errors);
     let policy = container.str("restartPolicy");
-    // An init container that always restarts is a sidecar: it runs beside the containers and may be probed like them.
+    // An init container with restart policy Always is a sidecar and may have probes.
     let sidecar = field == "initContainers" && policy == "Always";
     if !policy.is_empty() && field != "initContainers" {
         errors.forbidden(&path.field("restartPolicy"), "may not be set for non-init containers");
@@ -194,7 +194,7 @@ pub(super) fn check_port_number(number: i64, path: &Path<'_>, errors: &mut Field
     names::port_number(number).iter().for_each(|detail| errors.invalid(path, number, detail));
 }
 
-/// Two containers cannot have the same port of the host; with host networking every port is one of the host.
+/// Checks that host ports are unique; with host networking every port is a host port.
 fn check_host_ports(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let host_network = spec.is_true("hostNetwork");
     let mut taken = BTreeSet::new();

@@ -1,4 +1,4 @@
-//! What an update of a pod may change.
+//! Validation of pod updates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::FieldErrors;
 use crate::object::Object;
 use crate::value::{Map, Path, Value, write_json};
 
-/// A running pod's spec is fixed, except for images, two deadlines, and tolerations that are added.
+/// Checks that a pod's spec is unchanged except for images, two deadlines, and added tolerations.
 pub(super) fn check(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let path = path.field("spec");
@@ -25,7 +25,7 @@ pub(super) fn check(old: &Object, new: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// The spec without what an update may change.
+/// The spec without the mutable fields.
 fn fixed_part(spec: &Map) -> Map {
     let mut fixed = spec.clone();
     for list in ["containers", "initContainers"] {
@@ -34,7 +34,7 @@ fn fixed_part(spec: &Map) -> Map {
     for field in ["activeDeadlineSeconds", "tolerations"] {
         fixed.remove(field);
     }
-    // A negative grace is a second: both may stand there.
+    // A negative grace period equals one second, so either value may replace the other.
     let field = "terminationGracePeriodSeconds";
     if fixed.int(field).is_some_and(|seconds| seconds < 0) {
         fixed.insert(field, 1);
@@ -42,7 +42,7 @@ fn fixed_part(spec: &Map) -> Map {
     fixed
 }
 
-/// A deadline may be set, or made shorter.
+/// Checks that `activeDeadlineSeconds` is only set or shortened.
 fn check_deadline(before: &Map, after: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let field = "activeDeadlineSeconds";
     let (old, new) = (before.int(field), after.int(field));
@@ -59,9 +59,9 @@ fn check_deadline(before: &Map, after: &Map, path: &Path<'_>, errors: &mut Field
     }
 }
 
-/// Tolerations may be added; of an existing one only the seconds may change.
+/// Checks that tolerations are only added; `tolerationSeconds` of an existing one may change.
 fn check_tolerations(before: &Map, after: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
-    // As text, so that many of them are compared without comparing each with each.
+    // Compared as text in a set, so that the cost is not quadratic.
     let without_seconds = |spec: &Map| -> BTreeSet<Vec<u8>> {
         let tolerations = spec.maps("tolerations").cloned().map(|mut toleration| {
             toleration.remove("tolerationSeconds");
@@ -78,7 +78,7 @@ fn check_tolerations(before: &Map, after: &Map, path: &Path<'_>, errors: &mut Fi
     }
 }
 
-/// Ephemeral containers are added; those that are there stay as they are.
+/// Checks that ephemeral containers are only added.
 pub(super) fn check_ephemeral(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let spec_path = path.field("spec");
@@ -96,7 +96,7 @@ pub(super) fn check_ephemeral(old: &Object, new: &Object, errors: &mut FieldErro
     }
 }
 
-/// A container that has terminated for good stays terminated in the status, and a node once set is kept.
+/// Checks a status update: a container that terminated for good stays terminated, and a set node name is kept.
 pub(super) fn check_status(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let (before, after) = (old.str_at(&["spec", "nodeName"]), new.str_at(&["spec", "nodeName"]));
@@ -123,7 +123,7 @@ pub(super) fn check_status(old: &Object, new: &Object, errors: &mut FieldErrors)
     }
 }
 
-/// The items of a list by their names.
+/// The items of a list by name.
 fn by_name<'a>(map: &'a Map, list: &str) -> BTreeMap<&'a str, &'a Map> {
     map.maps(list).map(|item| (item.str("name"), item)).collect()
 }

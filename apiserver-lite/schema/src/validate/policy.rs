@@ -1,4 +1,4 @@
-//! Rules for disruption budgets, priority classes, quotas and limit ranges.
+//! Validation of PodDisruptionBudgets, PriorityClasses, ResourceQuotas and LimitRanges.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) fn check_budget(object: &Object, errors: &mut FieldErrors) {
         errors.invalid(&path, spec.clone(), detail);
     }
     for field in ["minAvailable", "maxUnavailable"] {
-        numbers::share_of_whole(spec, field, &path, errors);
+        numbers::count_or_percent_of_whole(spec, field, &path, errors);
     }
     selector::check(spec.map("selector"), &path.field("selector"), errors);
 }
@@ -33,7 +33,7 @@ pub(super) fn check_budget_status(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// Highest priority that is not the system's.
+/// Highest priority of classes other than the system's.
 const PRIORITY_MAX: i64 = 1_000_000_000;
 const SYSTEM: &str = "system-";
 const SYSTEM_CLASSES: &[(&str, i64)] =
@@ -181,7 +181,7 @@ fn check_limit(limit: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldError
     }
 }
 
-/// What must not be above what, by the field that is named, and how it is said.
+/// Ordered pairs of fields: the lower and higher field, the field to report, and the message.
 const ORDER: &[(&str, &str, &str, &str)] = &[
     ("min", "max", "min", "min value {a} is greater than max value {b}"),
     (

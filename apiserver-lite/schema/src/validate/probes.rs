@@ -1,4 +1,4 @@
-//! Rules for probes and hooks of containers.
+//! Validation of container probes and lifecycle hooks.
 
 use super::numbers::{self, SECONDS_MAX};
 use super::pod::check_port_number;
@@ -9,7 +9,7 @@ const PROBES: &[&str] = &["livenessProbe", "readinessProbe", "startupProbe"];
 const HANDLERS: &[&str] = &["exec", "httpGet", "tcpSocket", "grpc"];
 const SCHEMES: &[&str] = &["HTTP", "HTTPS"];
 
-/// The probes and hooks of a container.
+/// Validates probes and lifecycle hooks of a container.
 pub(super) fn check(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     for probe in PROBES {
         if let Some(map) = container.map(probe) {
@@ -44,7 +44,7 @@ fn check_probe(probe: &Map, name: &str, path: &Path<'_>, errors: &mut FieldError
     }
 }
 
-/// Kubernetes has no upper bound; no clock has room for more than this.
+/// Checks the grace period. Kubernetes has no upper bound; larger values overflow timestamps.
 fn check_grace(probe: &Map, name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     let field = "terminationGracePeriodSeconds";
     let here = path.field(field);
@@ -106,7 +106,7 @@ fn check_http(action: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// A port that is a number or the name of a container's port.
+/// Checks a port that is a number or a container port's name.
 pub(super) fn check_named_port(port: Option<&Value>, path: &Path<'_>, errors: &mut FieldErrors) {
     match port {
         Some(Value::String(name)) => errors.complaints(path, name, names::port_name(name)),

@@ -1,4 +1,4 @@
-//! Rules for roles and their bindings.
+//! Validation of RBAC roles and bindings.
 
 use proto_api::names::Names;
 
@@ -115,7 +115,7 @@ fn check_subject(
     }
 }
 
-/// A binding is for one role.
+/// Checks that `roleRef` of a binding is unchanged.
 pub(super) fn check_binding_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     if old.fields.get("roleRef") != new.fields.get("roleRef") {
         let path = Path::ROOT;

@@ -1,11 +1,11 @@
-//! Rules for what a pod shows of itself and of other objects: in files of volumes and in the environment.
+//! Validation of environment variables, and of references to fields and resources in files and variables.
 
 use proto_api::Quantity;
 
 use super::{FieldErrors, names, numbers};
 use crate::value::{Map, Path, Value};
 
-/// Fields of a pod that a file can show.
+/// Pod fields available to downward API files.
 const OF_FILES: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -13,7 +13,7 @@ const OF_FILES: &[&str] = &[
     "metadata.namespace",
     "metadata.uid",
 ];
-/// Fields of a pod that a variable can show.
+/// Pod fields available to environment variables.
 const OF_VARIABLES: &[&str] = &[
     "metadata.name",
     "metadata.namespace",
@@ -24,7 +24,7 @@ const OF_VARIABLES: &[&str] = &[
     "status.podIP",
     "status.podIPs",
 ];
-/// Every field of a pod that has a name in references; no place shows all of them.
+/// All pod fields with a name in references; neither files nor variables support all of them.
 const NAMED: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -41,9 +41,9 @@ const NAMED: &[&str] = &[
     "status.podIP",
     "status.podIPs",
 ];
-/// Fields of a pod with a key of their own: `metadata.labels['app']`.
+/// Pod fields with a subscript: `metadata.labels['app']`.
 const KEYED: &[&str] = &["metadata.annotations", "metadata.labels"];
-/// Resources of a container that can be shown; sizes of huge pages come after their prefix.
+/// Container resources available to references; huge pages have a prefix and a size.
 const RESOURCES: &[&str] = &[
     "limits.cpu",
     "limits.ephemeral-storage",
@@ -54,7 +54,7 @@ const RESOURCES: &[&str] = &[
 ];
 const HUGE_PAGES: [&str; 2] = ["limits.hugepages-", "requests.hugepages-"];
 
-/// Where a reference stands.
+/// Where a reference is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReferenceTarget {
     /// In a file of a volume.
@@ -63,7 +63,7 @@ pub(super) enum ReferenceTarget {
     Variable,
 }
 
-/// A reference to a field of the pod.
+/// Validates a `fieldRef`.
 pub(super) fn check_field(
     field: &Map,
     target: ReferenceTarget,
@@ -87,7 +87,7 @@ pub(super) fn check_field(
     };
     match name.strip_suffix("']").and_then(|name| name.split_once("['")) {
         Some((map, key)) if KEYED.contains(&map) => {
-            // annotations are written with capitals too
+            // annotation keys may contain capitals
             let key = if map == "metadata.labels" { key.to_owned() } else { key.to_lowercase() };
             errors.complaints(path, &key, names::qualified_name(&key));
         }
@@ -106,7 +106,7 @@ pub(super) fn check_field(
     }
 }
 
-/// A reference to an amount of a container; a file has to say of which.
+/// Validates a `resourceFieldRef`; in a file it must name the container.
 pub(super) fn check_resource(
     resource: &Map,
     target: ReferenceTarget,
@@ -153,7 +153,7 @@ fn check_divisor(resource: &Map, name: &str, path: &Path<'_>, errors: &mut Field
     }
 }
 
-/// The variables of a container.
+/// Validates the environment of a container.
 pub(super) fn check_env(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("env");
     for (at, var) in container.maps("env").enumerate() {

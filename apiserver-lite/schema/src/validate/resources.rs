@@ -1,10 +1,10 @@
-//! Rules for amounts of resources: their names, and how requests and limits go together.
+//! Validation of resource quantities: names, requests and limits.
 
 use super::{FieldErrors, names, numbers};
 use crate::value::{Map, Path, Value};
 
 const OF_CONTAINERS: &[&str] = &["cpu", "ephemeral-storage", "memory"];
-/// What a quota counts besides the resources of containers.
+/// Quota resources that are object counts.
 const COUNTED: &[&str] = &[
     "configmaps",
     "persistentvolumeclaims",
@@ -16,7 +16,7 @@ const COUNTED: &[&str] = &[
     "services.loadbalancers",
     "services.nodeports",
 ];
-/// What a quota adds up.
+/// Quota resources that are sums.
 const SUMMED: &[&str] = &[
     "cpu",
     "ephemeral-storage",
@@ -36,12 +36,12 @@ fn is_huge(name: &str) -> bool {
     name.starts_with(HUGE_PAGES)
 }
 
-/// An extended resource: it has a domain.
+/// Whether the resource is an extended resource (with a domain).
 fn is_extended(name: &str) -> bool {
     name.contains('/') && !name.starts_with("requests.")
 }
 
-/// Whether amounts of it are whole numbers.
+/// Whether quantities of the resource are integers.
 fn is_counted(name: &str) -> bool {
     COUNTED.contains(&name) || name.starts_with("count/") || name.contains('/')
 }
@@ -51,7 +51,7 @@ fn is_standard(name: &str) -> bool {
     SUMMED.contains(&name) || COUNTED.contains(&name) || huge
 }
 
-/// The name of any resource.
+/// Checks the name of a resource.
 fn check_any_name(name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     errors.complaints(path, name, names::qualified_name(name));
     if !name.contains('/') && !is_standard(name) {
@@ -70,7 +70,7 @@ fn check_container_name(name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// A key of a quota's hard limits.
+/// Checks a key of a quota's `hard`.
 pub(super) fn check_quota_name(name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     check_any_name(name, path, errors);
     if !name.contains('/') && !is_standard(name) {
@@ -78,7 +78,7 @@ pub(super) fn check_quota_name(name: &str, path: &Path<'_>, errors: &mut FieldEr
     }
 }
 
-/// A key of a limit range for items of type `kind`.
+/// Checks a resource name in a LimitRange item of type `kind`.
 pub(super) fn check_limit_name(name: &str, kind: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     if matches!(kind, "Pod" | "Container") {
         check_container_name(name, path, errors);
@@ -87,7 +87,7 @@ pub(super) fn check_limit_name(name: &str, kind: &str, path: &Path<'_>, errors: 
     }
 }
 
-/// An amount is not negative, and whole where parts of one make no sense.
+/// Checks that a quantity is not negative, and an integer where the resource requires it.
 pub(super) fn check_amount(name: &str, value: &Value, path: &Path<'_>, errors: &mut FieldErrors) {
     numbers::amount_not_negative(value, path, errors);
     if is_counted(name) && !numbers::is_whole(value) {
@@ -95,7 +95,7 @@ pub(super) fn check_amount(name: &str, value: &Value, path: &Path<'_>, errors: &
     }
 }
 
-/// The limits and requests of a container.
+/// Validates requests and limits of a container.
 pub(super) fn check_requirements(resources: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let entries = |list: &str| resources.map(list).into_iter().flat_map(Map::iter);
     for list in ["limits", "requests"] {
@@ -119,7 +119,7 @@ pub(super) fn check_requirements(resources: &Map, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// No request is above its limit; of what cannot be shared it is the same.
+/// Checks that a request is at most its limit, and equal to it for resources without overcommit.
 fn check_request(
     name: &str,
     value: &Value,

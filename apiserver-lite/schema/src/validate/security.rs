@@ -1,4 +1,4 @@
-//! Rules for the security contexts of pods and containers.
+//! Validation of security contexts of pods and containers.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +6,12 @@ use super::volume_source::check_relative;
 use super::{FieldErrors, numbers};
 use crate::value::{Map, Path, Value};
 
-/// User and group numbers.
+/// Range of user and group IDs.
 const IDS: (i64, i64) = (0, i32::MAX as i64);
-/// Longest name of a kernel parameter.
+/// Longest sysctl name.
 const SYSCTL_LEN_MAX: usize = 253;
 
-/// The security context of a pod, and what concerns the host beside it.
+/// Validates the security context of a pod and its host namespace fields.
 pub(super) fn check_pod(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     if spec.is_true("shareProcessNamespace") && spec.is_true("hostPID") {
         let detail = "ShareProcessNamespace and HostPID cannot both be enabled";
@@ -37,7 +37,7 @@ pub(super) fn check_pod(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     check_seccomp(context, &path, errors);
 }
 
-/// The security context of a container.
+/// Validates the security context of a container.
 pub(super) fn check_container(container: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let Some(context) = container.map("securityContext") else { return };
     let path = path.field("securityContext");

@@ -1,4 +1,4 @@
-//! Rules for label selectors and node selectors.
+//! Validation of label selectors and node selectors.
 
 use super::{FieldErrors, metadata, names};
 use crate::value::{Map, Path, Value};
@@ -6,7 +6,7 @@ use crate::value::{Map, Path, Value};
 const WITH_VALUES: &str = "must be specified when `operator` is 'In' or 'NotIn'";
 const WITHOUT_VALUES: &str = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
 
-/// A label selector, if there is one.
+/// Validates a label selector, if set.
 pub(super) fn check(selector: Option<&Map>, path: &Path<'_>, errors: &mut FieldErrors) {
     let Some(selector) = selector else { return };
     if let Some(labels) = selector.map("matchLabels") {
@@ -37,7 +37,7 @@ pub(super) fn check(selector: Option<&Map>, path: &Path<'_>, errors: &mut FieldE
     }
 }
 
-/// A selector of nodes: at least one term.
+/// Validates a node selector, which has at least one term.
 pub(super) fn check_nodes(selector: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("nodeSelectorTerms");
     if selector.list("nodeSelectorTerms").is_empty() {
@@ -48,7 +48,7 @@ pub(super) fn check_nodes(selector: &Map, path: &Path<'_>, errors: &mut FieldErr
     }
 }
 
-/// A term of a selector of nodes.
+/// Validates a term of a node selector.
 pub(super) fn check_node_term(term: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("matchExpressions");
     for (at, requirement) in term.maps("matchExpressions").enumerate() {
@@ -77,7 +77,7 @@ fn check_node_labels(requirement: &Map, path: &Path<'_>, errors: &mut FieldError
     errors.complaints(&path.field("key"), key, names::qualified_name(key));
 }
 
-/// Of a node's fields only the name can be selected by.
+/// Validates a field requirement: only `metadata.name` is selectable.
 fn check_node_field(requirement: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     match requirement.str("operator") {
         "In" | "NotIn" if requirement.list("values").len() != 1 => {

@@ -1,4 +1,4 @@
-//! Rules for Service, Endpoints and EndpointSlice.
+//! Validation of Services, Endpoints and EndpointSlices.
 
 use std::collections::BTreeSet;
 
@@ -130,7 +130,7 @@ fn check_addresses(
     check_balancer(spec, kind, path, errors);
 }
 
-/// Addresses and families go together: one of each, in one order.
+/// Checks that cluster IPs and IP families correspond: one per family, in the same order.
 fn check_cluster_addresses(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("clusterIPs");
     if kind == "ExternalName" {
@@ -194,7 +194,7 @@ fn check_cluster_addresses(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut
     }
 }
 
-/// What only a load balancer has.
+/// Validates the fields of load balancers.
 fn check_balancer(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     let list = path.field("loadBalancerSourceRanges");
     let ranges = spec.list("loadBalancerSourceRanges");
@@ -202,7 +202,7 @@ fn check_balancer(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldErr
         errors.forbidden(&list, "may only be used when `type` is 'LoadBalancer'");
     }
     for (at, text) in addresses::texts(spec, "loadBalancerSourceRanges") {
-        // Kubernetes leaves blanks around a range away.
+        // Kubernetes trims source ranges.
         addresses::check_cidr(text.trim(), &list.index(at), errors);
     }
     let number = spec.int("healthCheckNodePort").unwrap_or(0);
@@ -235,7 +235,7 @@ fn check_balancer(spec: &Map, kind: &str, path: &Path<'_>, errors: &mut FieldErr
     }
 }
 
-/// The addresses that a balancer has given a service.
+/// Validates the load balancer's addresses in the status.
 pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let status = path.field("status");
@@ -257,7 +257,7 @@ pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// A service keeps the address that it has, unless its type changes from or to one without.
+/// Checks that a Service keeps its cluster IP, unless its type changes from or to ExternalName.
 pub(super) fn check_update(old: &Object, new: &Object, errors: &mut FieldErrors) {
     let address = |object: &Object| object.str_at(&["spec", "clusterIP"]).to_owned();
     let external = |object: &Object| object.str_at(&["spec", "type"]) == "ExternalName";
@@ -296,9 +296,9 @@ pub(super) fn check_endpoints(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// Endpoints that one slice may hold.
+/// Most endpoints of a slice.
 const SLICE_ENDPOINTS_MAX: usize = 1000;
-/// Addresses that one endpoint may have, and ports that one slice may have.
+/// Most addresses of an endpoint, and most ports of a slice.
 const ADDRESSES_MAX: usize = 100;
 
 pub(super) fn check_slice(object: &Object, errors: &mut FieldErrors) {
@@ -344,7 +344,7 @@ pub(super) fn check_slice(object: &Object, errors: &mut FieldErrors) {
     }
     for (at, port) in object.fields.maps("ports").enumerate() {
         let here = list.index(at);
-        // Kubernetes looks at no number here; readers of slices have 16 bits for it.
+        // Kubernetes does not check the number; readers of slices store it in 16 bits.
         numbers::between(port, "port", (0, 65535), &here, errors);
         if !seen.insert(port.str("name")) {
             errors.duplicate(&here.field("name"), port.str("name"));

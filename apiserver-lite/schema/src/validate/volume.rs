@@ -1,4 +1,4 @@
-//! Rules for the volumes of a pod and for the places where containers mount them.
+//! Validation of a pod's volumes, volume mounts and volume devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use super::volume_source::{self, VolumeOwner, check_relative};
 use super::{FieldErrors, classes, names, persistent};
 use crate::value::{Map, Path, Value};
 
-/// What a volume can be used as.
+/// How a volume can be used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
-    /// A mount.
+    /// As a mount.
     Mount,
-    /// A mount or a device, as its claim says.
+    /// As a mount or a device, depending on its claim.
     Either,
 }
 
-/// The volumes that a pod has, by name.
+/// The volumes of a pod, by name.
 pub(super) struct VolumeNames<'a>(BTreeMap<&'a str, Use>);
 
 pub(super) fn check_volumes<'a>(
@@ -44,8 +44,8 @@ pub(super) fn check_volumes<'a>(
     seen
 }
 
-/// A claim that is made for a pod bears the names of the pod and of the volume: together they have to be a name, and one that no other
-/// volume of the pod has.
+/// Checks the names of claims for ephemeral volumes, which consist of the names of pod and volume: they must be valid and not be
+/// used by another volume of the pod.
 pub(super) fn check_ephemeral_names(
     pod: &str,
     spec: &Map,
@@ -89,7 +89,7 @@ fn check_source(volume: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// The sources that only pods have: files made from objects, and claims that are made for the pod.
+/// Validates the sources that only pods have: projections of objects, and ephemeral claims.
 fn check_projection(name: &str, source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     match name {
         "secret" | "configMap" => {
@@ -106,7 +106,7 @@ fn check_projection(name: &str, source: &Map, path: &Path<'_>, errors: &mut Fiel
     }
 }
 
-/// Of a template's metadata only labels and annotations are the claim's.
+/// Checks that the metadata of a claim template has only labels and annotations.
 fn check_ephemeral(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let here = path.field("volumeClaimTemplate");
     let Some(template) = source.map("volumeClaimTemplate") else {
@@ -158,7 +158,7 @@ fn check_projected(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
 
 const CONFLICT: &str = "conflicting duplicate paths";
 
-/// No two files that are named have one path. Files that have their keys' names may hide each other, the last one wins.
+/// Checks that explicit paths do not conflict. Files named by their keys may hide each other; the last one wins.
 fn check_overlap<'a>(
     source: &'a Map,
     places: &mut BTreeSet<&'a str>,
@@ -231,7 +231,7 @@ fn check_mode(source: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErro
     }
 }
 
-/// A path below a volume's root that cannot leave it nor hide in the volume's own bookkeeping (`..` names).
+/// Checks a path below a volume's root: no parent directories, and no `..` prefix, which the kubelet uses itself.
 fn check_local_path(target: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     if target.is_empty() {
         errors.required(path, "");
@@ -257,7 +257,7 @@ const PROPAGATION: &[&str] = &["Bidirectional", "HostToContainer", "None"];
 const RECURSIVE: &[&str] = &["Disabled", "Enabled", "IfPossible"];
 
 impl VolumeNames<'_> {
-    /// Every mount and every device names a volume of the pod, and no two share a place. `list` is the list that the container is in.
+    /// Checks that mounts and devices name volumes of the pod at unique paths. `list` is the list that the container is in.
     pub(super) fn check_mounts(
         &self,
         container: &Map,
@@ -280,16 +280,16 @@ impl VolumeNames<'_> {
             } else if !places.insert(place) {
                 errors.invalid(&here.field("mountPath"), place, "must be unique");
             }
-            check_part(mount, list, &here, errors);
+            check_sub_path(mount, list, &here, errors);
             let privileged = container.at(&["securityContext", "privileged"]);
             let privileged = privileged.and_then(Value::as_bool) == Some(true);
-            check_travel(mount, privileged, &here, errors);
+            check_propagation(mount, privileged, &here, errors);
             check_recursive(mount, &here, errors);
         }
         self.check_devices(container, &places, path, errors);
     }
 
-    /// Devices come from claims, and each is one thing: not also a mount, and at a place of its own.
+    /// Checks that devices are claims, not mounted as well, at unique paths.
     fn check_devices(
         &self,
         container: &Map,
@@ -333,8 +333,8 @@ impl VolumeNames<'_> {
     }
 }
 
-/// A part of a volume is named by one path, and led to downwards.
-fn check_part(mount: &Map, list: &str, path: &Path<'_>, errors: &mut FieldErrors) {
+/// Checks `subPath` and `subPathExpr`: only one is set, and it is a relative path.
+fn check_sub_path(mount: &Map, list: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     for field in ["subPath", "subPathExpr"] {
         let part = mount.str(field);
         if part.is_empty() {
@@ -352,8 +352,8 @@ fn check_part(mount: &Map, list: &str, path: &Path<'_>, errors: &mut FieldErrors
     }
 }
 
-/// Mounts that travel out of a container reach the node: only who may do everything anyway may do that.
-fn check_travel(mount: &Map, privileged: bool, path: &Path<'_>, errors: &mut FieldErrors) {
+/// Checks mount propagation: only privileged containers may propagate mounts to the node.
+fn check_propagation(mount: &Map, privileged: bool, path: &Path<'_>, errors: &mut FieldErrors) {
     let (mode, here) = (mount.str("mountPropagation"), path.field("mountPropagation"));
     if !mode.is_empty() && !PROPAGATION.contains(&mode) {
         errors.not_supported(&here, mode, PROPAGATION);
@@ -364,7 +364,7 @@ fn check_travel(mount: &Map, privileged: bool, path: &Path<'_>, errors: &mut Fie
     }
 }
 
-/// What is read-only all the way down is read-only, and nothing travels through it.
+/// Checks `recursiveReadOnly`: the mount is read-only and does not propagate.
 fn check_recursive(mount: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let (mode, here) = (mount.str("recursiveReadOnly"), path.field("recursiveReadOnly"));
     match mode {

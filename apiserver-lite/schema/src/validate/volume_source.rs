@@ -1,21 +1,20 @@
-//! Rules of every source that a volume can have, in a pod or in a persistent volume.
+//! Validation of volume sources, in a pod or in a persistent volume.
 //!
-//! What most of them ask is the same (a field is there, a number is in its range, a word is one of a few) and stands in tables; what
-//! only one asks is a function beside them.
+//! The common rules (required fields, ranges, allowed values) are tables; functions below check what only one source needs.
 
 use super::{FieldErrors, names};
 use crate::value::{Map, Path, Value};
 
-/// Where a source stands: some have another form in a persistent volume.
+/// What contains the source: some have another form in a persistent volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum VolumeOwner {
-    /// In a pod.
+    /// A pod.
     Pod,
-    /// In a persistent volume.
+    /// A persistent volume.
     PersistentVolume,
 }
 
-/// Fields that must be set, by source.
+/// Required fields, by source.
 const REQUIRED: &[(&str, &[&str])] = &[
     ("hostPath", &["path"]),
     ("gcePersistentDisk", &["pdName"]),
@@ -42,10 +41,10 @@ const REQUIRED: &[(&str, &[&str])] = &[
     ("local", &["path"]),
 ];
 
-/// Lists that must have something in them, by source.
+/// Lists that must not be empty, by source.
 const REQUIRED_LISTS: &[(&str, &str)] = &[("rbd", "monitors"), ("cephfs", "monitors")];
 
-/// Numbers with a range, by source: lowest and highest.
+/// Ranges of numbers, by source: lowest and highest.
 const RANGES: &[(&str, &str, i64, i64)] = &[
     ("gcePersistentDisk", "partition", 0, 255),
     ("awsElasticBlockStore", "partition", 0, 255),
@@ -53,7 +52,7 @@ const RANGES: &[(&str, &str, i64, i64)] = &[
     ("fc", "lun", 0, 255),
 ];
 
-/// Words of which one must stand, if any does, by source.
+/// Allowed values of optional fields, by source.
 const WORDS: &[(&str, &str, &[&str])] = &[
     (
         "hostPath",
@@ -74,7 +73,7 @@ const WORDS: &[(&str, &str, &[&str])] = &[
     ("scaleIO", "storageMode", &["ThickProvisioned", "ThinProvisioned"]),
 ];
 
-/// References to a secret whose name must be set once they are there, by source.
+/// References to Secrets that need a name, by source.
 const SECRETS: &[(&str, &str)] = &[
     ("cinder", "secretRef"),
     ("storageos", "secretRef"),
@@ -83,7 +82,7 @@ const SECRETS: &[(&str, &str)] = &[
     ("csi", "nodePublishSecretRef"),
 ];
 
-/// References of a persistent volume of a driver: name and namespace, or nothing.
+/// References to Secrets of a CSI persistent volume: name and namespace, or unset.
 const DRIVER_SECRETS: &[&str] = &[
     "controllerPublishSecretRef",
     "controllerExpandSecretRef",
@@ -165,7 +164,7 @@ fn check_no_steps_back(source: &Map, field: &str, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// A path that leads downwards from where it starts; empty is fine.
+/// Checks a relative path without parent directories; it may be empty.
 pub(super) fn check_relative(target: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     if target.starts_with('/') {
         errors.invalid(path, target, "must be a relative path");
@@ -183,7 +182,7 @@ fn check_empty_dir(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// Names of initiators and targets have one of three forms.
+/// Validates an iSCSI source, including the forms of initiator and target names.
 fn check_iscsi(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     for field in ["iqn", "initiatorName"] {
         let name = source.str(field);
@@ -265,7 +264,7 @@ fn check_quobyte(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// Either the names of ports and a unit, or identifiers of the device itself.
+/// Validates a Fibre Channel source: target WWNs and LUN, or WWIDs.
 fn check_fc(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let (ports, ids) = (source.list("targetWWNs"), source.list("wwids"));
     let here = path.field("targetWWNs");
@@ -286,7 +285,7 @@ fn check_fc(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// A managed disk is a resource of the cloud, any other one a file in a store of files.
+/// Validates an Azure disk: the URI of a managed disk is a resource path, of others a blob URL.
 fn check_azure_disk(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let uri = source.str("diskURI");
     let (start, form) = if source.str("kind") == "Managed" {
@@ -305,7 +304,7 @@ fn check_azure_disk(source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// A namespace that is named is not empty.
+/// Checks that a set namespace is not empty.
 fn check_namespace(name: &str, source: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let field = if name == "azureFile" { "secretNamespace" } else { "endpointsNamespace" };
     if source.get(field).and_then(Value::as_str) == Some("") {
@@ -333,7 +332,7 @@ fn check_driver(source: &Map, owner: VolumeOwner, path: &Path<'_>, errors: &mut 
     for field in DRIVER_SECRETS {
         let Some(secret) = source.map(field) else { continue };
         let here = path.field(field);
-        // the name of one of them is checked where all secrets' are
+        // its name is checked with all Secrets
         let parts: &[&str] = match *field {
             "nodePublishSecretRef" => &["namespace"],
             _ => &["name", "namespace"],
@@ -344,7 +343,7 @@ fn check_driver(source: &Map, owner: VolumeOwner, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// Name of a storage driver: a domain in lower case. Empty ones are told of where fields are required.
+/// Checks a CSI driver name: a lower-case domain. An empty one is reported as a missing field.
 pub(super) fn check_driver_name(name: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     if name.is_empty() {
         return;
@@ -352,7 +351,7 @@ pub(super) fn check_driver_name(name: &str, path: &Path<'_>, errors: &mut FieldE
     if name.len() > DRIVER_LEN_MAX {
         errors.too_long(path, DRIVER_LEN_MAX);
     }
-    // capitals are allowed by the interface's specification
+    // the CSI specification allows capitals
     let lower = name.to_ascii_lowercase();
     errors.complaints(path, name, names::dns_subdomain(&lower));
 }

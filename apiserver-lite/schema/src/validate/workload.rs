@@ -1,4 +1,4 @@
-//! Rules for what makes pods: workloads of `apps` and `batch`, replication controllers, pod templates.
+//! Validation of workloads of `apps` and `batch`, ReplicationControllers and PodTemplates.
 
 use super::numbers::{self, CountOrPercent, SECONDS_MAX, not_negative};
 use super::pod::check_template;
@@ -37,7 +37,7 @@ pub(super) fn check_apps(object: &Object, errors: &mut FieldErrors) {
     }
 }
 
-/// A workload must be able to move while it is updated: not both bounds at zero, and none with `Recreate`.
+/// Checks the update strategy: `maxSurge` and `maxUnavailable` are not both zero, and `Recreate` has neither.
 fn check_rolling(spec: &Map, field: &str, kind: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     let here = path.field("rollingUpdate");
     let rolling = spec.map(field).and_then(|strategy| strategy.map("rollingUpdate"));
@@ -50,16 +50,16 @@ fn check_rolling(spec: &Map, field: &str, kind: &str, path: &Path<'_>, errors: &
     let zero = |share: Option<CountOrPercent>| share.is_some_and(CountOrPercent::is_zero);
     match kind {
         "Deployment" => {
-            let surge = numbers::share(rolling, "maxSurge", &here, errors);
-            let away = numbers::share_of_whole(rolling, "maxUnavailable", &here, errors);
+            let surge = numbers::count_or_percent(rolling, "maxSurge", &here, errors);
+            let away = numbers::count_or_percent_of_whole(rolling, "maxUnavailable", &here, errors);
             if zero(surge) && zero(away) {
                 let detail = "may not be 0 when `maxSurge` is 0";
                 errors.invalid(&here.field("maxUnavailable"), value("maxUnavailable"), detail);
             }
         }
         "DaemonSet" => {
-            let surge = numbers::share_of_whole(rolling, "maxSurge", &here, errors);
-            let away = numbers::share_of_whole(rolling, "maxUnavailable", &here, errors);
+            let surge = numbers::count_or_percent_of_whole(rolling, "maxSurge", &here, errors);
+            let away = numbers::count_or_percent_of_whole(rolling, "maxUnavailable", &here, errors);
             let none = |share: Option<CountOrPercent>| share.is_none_or(CountOrPercent::is_zero);
             if none(surge) && none(away) {
                 let detail = "cannot be 0 when maxSurge is 0";
@@ -71,12 +71,12 @@ fn check_rolling(spec: &Map, field: &str, kind: &str, path: &Path<'_>, errors: &
         }
         _ => {
             not_negative(rolling, "partition", &here, errors);
-            numbers::share_of_whole(rolling, "maxUnavailable", &here, errors);
+            numbers::count_or_percent_of_whole(rolling, "maxUnavailable", &here, errors);
         }
     }
 }
 
-/// Whether a roll-out has stalled is known only after its pods have had time to become available.
+/// Checks that `progressDeadlineSeconds` is longer than `minReadySeconds`.
 fn check_deadlines(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let Some(deadline) = spec.int("progressDeadlineSeconds") else { return };
     if deadline <= spec.int("minReadySeconds").unwrap_or(0) {
@@ -85,7 +85,7 @@ fn check_deadlines(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// The selector is there, selects something, and selects the pods of the template.
+/// Checks that the selector is set, not empty, and matches the template's labels.
 fn check_selector(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let here = path.field("selector");
     let Some(selector) = spec.map("selector") else {
@@ -111,7 +111,7 @@ fn check_selector(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// Whether a valid label selector, as it stands in a tree, selects `labels`.
+/// Whether a valid label selector matches `labels`.
 fn selector_matches(selector: &Map, labels: &Map) -> bool {
     let equal = selector.map("matchLabels").into_iter().flat_map(Map::iter);
     let mut matches = equal.fold(true, |all, (key, value)| all && labels.get(key) == Some(value));
@@ -206,7 +206,7 @@ fn check_job_spec(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     }
 }
 
-/// Kubernetes has no upper bound; no clock has room for more than this.
+/// Checks a number of seconds. Kubernetes has no upper bound; larger values overflow timestamps.
 fn check_seconds(spec: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErrors) {
     if let Some(seconds) = spec.int(field).filter(|seconds| *seconds > SECONDS_MAX) {
         let detail = format!("must be less than or equal to {SECONDS_MAX}");
@@ -214,7 +214,7 @@ fn check_seconds(spec: &Map, field: &str, path: &Path<'_>, errors: &mut FieldErr
     }
 }
 
-/// Jobs with an index have a number of them, and not too many at once.
+/// Checks an indexed Job: completions are set, and parallelism is bounded.
 fn check_completion(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     const PARALLEL_MAX: i64 = 100_000;
     if spec.str("completionMode") != "Indexed" {
@@ -241,10 +241,10 @@ pub(super) fn check_job_update(old: &Object, new: &Object, errors: &mut FieldErr
     }
 }
 
-/// Longest name of a cron job: its jobs' names are longer by eleven.
+/// Longest name of a CronJob: the names of its Jobs are 11 characters longer.
 const CRON_JOB_NAME_MAX: usize = 52;
 
-/// The name of a time zone, or none; which ones there are is known where clocks are read.
+/// Checks the form of a time zone's name; the API server has no list of time zones.
 fn check_time_zone(spec: &Map, path: &Path<'_>, errors: &mut FieldErrors) {
     let Some(zone) = spec.get("timeZone").and_then(Value::as_str) else { return };
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+');
@@ -299,7 +299,7 @@ pub(super) fn check_cron_job(object: &Object, errors: &mut FieldErrors) {
     check_job_spec(job_spec, &template.field("spec"), errors);
 }
 
-/// Counts of pods that a status reports.
+/// Pod counts of a status.
 const COUNTS: &[&str] = &[
     "active",
     "availableReplicas",
@@ -323,7 +323,7 @@ const COUNTS: &[&str] = &[
     "updatedReplicas",
 ];
 
-/// No count in a status is negative.
+/// Checks that counts in a status are not negative.
 pub(super) fn check_status(object: &Object, errors: &mut FieldErrors) {
     let path = Path::ROOT;
     let empty = Map::new();

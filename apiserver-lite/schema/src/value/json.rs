@@ -1,4 +1,4 @@
-//! JSON text to tree and back, by the rules of Kubernetes' JSON codec.
+//! Parses and writes JSON by the rules of Kubernetes' JSON codec.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -7,12 +7,12 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use super::{Key, Map, Path, Value};
 
-/// Text that is not JSON, or is nested more than 128 levels deep.
+/// The text is not JSON or is nested more than 128 levels deep.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ParseError(String);
 
-/// Reads one JSON document. Keys keep their order; of a repeated key the last value stays and its path is put into `duplicates`.
+/// Parses one JSON document. Keys keep their order; of duplicate keys the last value wins and the path is added to `duplicates`.
 pub fn parse_json(text: &[u8], duplicates: &mut Vec<String>) -> Result<Value, ParseError> {
     let found = RefCell::new(std::mem::take(duplicates));
     let mut reader = serde_json::Deserializer::from_slice(text);
@@ -22,7 +22,7 @@ pub fn parse_json(text: &[u8], duplicates: &mut Vec<String>) -> Result<Value, Pa
     parsed.map_err(|error| ParseError(error.to_string()))
 }
 
-/// Builds a tree from any self-describing format, noting repeated keys.
+/// Builds a tree from any self-describing format and records duplicate keys.
 pub(crate) struct TreeSeed<'a> {
     pub(crate) path: Path<'a>,
     pub(crate) duplicates: &'a RefCell<Vec<String>>,
@@ -103,7 +103,7 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
     }
 }
 
-/// A key as text; YAML lets numbers and booleans be keys.
+/// Deserializes a key as text; YAML allows numbers and booleans as keys.
 struct KeySeed;
 
 impl<'de> DeserializeSeed<'de> for KeySeed {
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for KeySeed {
 }
 
 impl TreeSeed<'_> {
-    /// The map of `entries`; of equal keys the last stays, where the first stood, and the key is noted.
+    /// The map of `entries`; of duplicate keys the last value stays in the first position, and the key is recorded.
     fn unique(&self, entries: Vec<(Key, Value)>) -> Map {
         if entries.is_sorted_by(|a, b| a.0 < b.0) {
             return Map::from_ordered(entries);

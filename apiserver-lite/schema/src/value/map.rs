@@ -1,17 +1,17 @@
-//! The map of a tree: entries in a vector, sorted by key wherever order carries no meaning.
+//! The map of a tree: entries in a vector, sorted by key unless their order matters.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::Value;
 
-/// A key: borrowed for the names of descriptor fields, owned for the rest.
+/// A key: borrowed for names of descriptor fields, owned otherwise.
 pub type Key = Cow<'static, str>;
 
 /// Entries with unique keys.
 ///
-/// A map read from text keeps the order it was written in (embedded raw JSON is handed back as it came); once checked against a descriptor
-/// it is sorted. `sorted` records which, so that a lookup in a large sorted map is a binary search.
+/// A parsed map keeps the order of its text (embedded raw JSON is returned unchanged); once checked against a descriptor it is
+/// sorted. `sorted` records which, so that lookups in large sorted maps use binary search.
 #[derive(Clone, Debug)]
 pub struct Map {
     entries: Vec<(Key, Value)>,
@@ -30,7 +30,7 @@ impl Map {
         Map::default()
     }
 
-    /// A map of entries in any order; of equal keys the last wins.
+    /// A sorted map of entries in any order; of duplicate keys the last wins.
     pub fn from_entries(mut entries: Vec<(Key, Value)>) -> Self {
         if !entries.is_sorted_by(|a, b| a.0 < b.0) {
             entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -45,18 +45,18 @@ impl Map {
         Map { entries, sorted: true }
     }
 
-    /// A map of entries in the order given. The caller has made sure that keys are unique.
+    /// A map of entries in this order, whose keys must be unique.
     pub(super) fn from_ordered(entries: Vec<(Key, Value)>) -> Self {
         let sorted = entries.is_sorted_by(|a, b| a.0 < b.0);
         Map { entries, sorted }
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -67,18 +67,18 @@ impl Map {
         self.entries.get(at).map(|(_, value)| value)
     }
 
-    /// The value under `key`, for change.
+    /// The value under `key`, mutable.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         let at = self.position(key).ok()?;
         self.entries.get_mut(at).map(|(_, value)| value)
     }
 
-    /// Whether `key` is there.
+    /// Whether the map contains `key`.
     pub fn contains(&self, key: &str) -> bool {
         self.position(key).is_ok()
     }
 
-    /// Sets `key`, returning what it held.
+    /// Sets `key` and returns its previous value.
     pub fn insert(&mut self, key: impl Into<Key>, value: impl Into<Value>) -> Option<Value> {
         let (key, value) = (key.into(), value.into());
         match self.position(&key) {
@@ -91,8 +91,8 @@ impl Map {
         }
     }
 
-    /// Changes the entries under the keys of `changes` in one pass, however many there are: `change` gets the key, what is
-    /// there and what comes, and gives what stands there then, or nothing. On an error the map is half changed.
+    /// Applies `changes` in one pass: `change` gets a key, its current and its new value, and returns the value to store or `None` to
+    /// remove the key. After an error the map is partly changed.
     pub(crate) fn change_all<E>(
         &mut self,
         changes: impl IntoIterator<Item = (Key, Value)>,
@@ -138,19 +138,19 @@ impl Map {
         Ok(())
     }
 
-    /// Takes `key` out.
+    /// Removes `key` and returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.position(key).ok()?;
         proto_api::count_steps!(self.entries.len() - at);
         Some(self.entries.remove(at).1)
     }
 
-    /// How many entries a lookup reads: one, or all where they are not sorted.
+    /// Entries read by a lookup: one, or all in an unsorted map.
     pub(crate) fn lookup_cost(&self) -> usize {
         if self.sorted { 1 } else { self.entries.len() }
     }
 
-    /// How many entries stand behind the place of `key`, or are read to find it: what an insertion or a removal there costs.
+    /// Entries after the position of `key`, or read to find it: the cost of an insertion or removal.
     pub(crate) fn entries_after(&self, key: &str) -> usize {
         let at = match self.position(key) {
             Ok(at) | Err(at) => at,
@@ -163,17 +163,17 @@ impl Map {
         self.entries.iter().map(|(key, value)| (key.as_ref(), value))
     }
 
-    /// Entries in the map's order, values for change.
+    /// Entries in the map's order, values mutable.
     pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = (&str, &mut Value)> {
         self.entries.iter_mut().map(|entry| (entry.0.as_ref(), &mut entry.1))
     }
 
-    /// Keeps the entries for which `keep` says so.
+    /// Keeps the entries for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, &Value) -> bool) {
         self.entries.retain(|(key, value)| keep(key, value));
     }
 
-    /// Entries in order of their keys, whatever the map's own order is.
+    /// Entries in key order.
     pub fn iter_sorted(&self) -> impl Iterator<Item = (&str, &Value)> {
         let mut order: Vec<&(Key, Value)> = self.entries.iter().collect();
         if !self.sorted {
@@ -182,7 +182,7 @@ impl Map {
         order.into_iter().map(|(key, value)| (key.as_ref(), value))
     }
 
-    /// The text under `key`; empty when there is none.
+    /// The string under `key`; empty if unset.
     pub fn str(&self, key: &str) -> &str {
         self.get(key).and_then(Value::as_str).unwrap_or_default()
     }
@@ -202,12 +202,12 @@ impl Map {
         self.get(key).and_then(Value::as_map)
     }
 
-    /// The map under `key`, for change.
+    /// The map under `key`, mutable.
     pub fn map_mut(&mut self, key: &str) -> Option<&mut Map> {
         self.get_mut(key).and_then(Value::as_map_mut)
     }
 
-    /// The map under `key`, made empty if there is none or if something else stands there.
+    /// The map under `key`; a missing or other value is replaced with an empty map.
     pub fn map_or_insert(&mut self, key: impl Into<Key>) -> &mut Map {
         let key = key.into();
         let at = match self.position(&key) {
@@ -225,12 +225,12 @@ impl Map {
         map
     }
 
-    /// The items under `key`; none when there is no list.
+    /// The list under `key`; empty if unset.
     pub fn list(&self, key: &str) -> &[Value] {
         self.get(key).and_then(Value::as_list).unwrap_or_default()
     }
 
-    /// The items under `key` for change, if there is a list.
+    /// The list under `key`, mutable.
     pub fn list_mut(&mut self, key: &str) -> Option<&mut Vec<Value>> {
         match self.get_mut(key) {
             Some(Value::List(items)) => Some(items),
@@ -238,28 +238,28 @@ impl Map {
         }
     }
 
-    /// The items under `key` that are maps.
+    /// The maps in the list under `key`.
     pub fn maps(&self, key: &str) -> impl Iterator<Item = &Map> {
         self.list(key).iter().filter_map(Value::as_map)
     }
 
-    /// The items under `key` that are maps, for change.
+    /// The maps in the list under `key`, mutable.
     pub fn maps_mut(&mut self, key: &str) -> impl Iterator<Item = &mut Map> {
         self.list_mut(key).into_iter().flatten().filter_map(Value::as_map_mut)
     }
 
-    /// What a path of keys leads to.
+    /// The value at a path of keys.
     pub fn at(&self, path: &[&str]) -> Option<&Value> {
         let (first, rest) = path.split_first()?;
         rest.iter().try_fold(self.get(first)?, |value, key| value.as_map()?.get(key))
     }
 
-    /// The text that a path of keys leads to; empty when there is none.
+    /// The string at a path of keys; empty if unset.
     pub fn str_at(&self, path: &[&str]) -> &str {
         self.at(path).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Where `key` is, or where it has to be inserted.
+    /// Index of `key`, or the index at which to insert it.
     fn position(&self, key: &str) -> Result<usize, usize> {
         if self.sorted {
             return self.entries.binary_search_by(|(have, _)| have.as_ref().cmp(key));
@@ -270,7 +270,7 @@ impl Map {
     }
 }
 
-/// Order carries no meaning: two maps are equal when they hold the same entries.
+/// Equality ignores the order of entries.
 impl PartialEq for Map {
     fn eq(&self, other: &Self) -> bool {
         if self.len() != other.len() {

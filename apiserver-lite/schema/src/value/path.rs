@@ -1,4 +1,4 @@
-//! Where a walk over a tree stands: a chain of steps on the stack, turned into text only when a message needs it.
+//! The path of a value in a tree: a chain of segments on the stack, formatted only for messages.
 
 use std::fmt;
 
@@ -18,20 +18,20 @@ enum PathSegment<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The top of an object.
+    /// The root of an object.
     pub(crate) const ROOT: Path<'static> = Path { parent: None, segment: PathSegment::Root };
 
-    /// The field `name` below.
+    /// The path of the field `name`.
     pub(crate) fn field(&'a self, name: &'a str) -> Path<'a> {
         Path { parent: Some(self), segment: PathSegment::Field(name) }
     }
 
-    /// The entry `key` of a map below, written in brackets.
+    /// The path of the map entry `key`, formatted in brackets.
     pub(crate) fn key(&'a self, key: &'a str) -> Path<'a> {
         Path { parent: Some(self), segment: PathSegment::Key(key) }
     }
 
-    /// The item at `index` of a list below.
+    /// The path of the list item at `index`.
     pub(crate) fn index(&'a self, index: usize) -> Path<'a> {
         Path { parent: Some(self), segment: PathSegment::Index(index) }
     }

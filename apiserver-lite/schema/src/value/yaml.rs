@@ -1,5 +1,5 @@
-//! YAML text to tree. As in Kubernetes' YAML decoder: one document, `yes`, `no`, `on` and `off` are
-//! booleans when unquoted, `0644` is octal.
+//! Parses YAML into a tree, as Kubernetes' YAML decoder: one document, unquoted `yes`, `no`, `on` and `off` are booleans, `0644` is
+//! octal.
 
 use serde::de::DeserializeSeed;
 use serde_saphyr::options::{DuplicateKeyPolicy, Options};
@@ -7,7 +7,7 @@ use serde_saphyr::options::{DuplicateKeyPolicy, Options};
 use super::Value;
 use super::json::TreeSeed;
 
-/// Reads one document. Aliases and size are bounded by the reader's own budget.
+/// Parses one document. The parser bounds aliases and size.
 pub(crate) fn read_yaml(text: &str, seed: TreeSeed<'_>) -> Result<Value, String> {
     let options: Options = serde_saphyr::options! {
         duplicate_keys: DuplicateKeyPolicy::LastWins,

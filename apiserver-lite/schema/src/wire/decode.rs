@@ -1,14 +1,14 @@
-//! Protobuf to tree.
+//! Decodes Protobuf into a tree.
 
 use super::reader::{FormatError, Reader, WireValue};
 use crate::scalar;
 use crate::shape::{Field, Shape, ShapeId, Shapes, Slot, Type};
 use crate::value::{Key, Map, Value, parse_json};
 
-/// How deep messages may nest; `JSONSchemaProps` is the only built-in message that holds itself.
+/// Deepest nesting of messages; `JSONSchemaProps` is the only recursive built-in message.
 const DEPTH_MAX: u32 = 100;
 
-/// Bytes that are not the message that they should be.
+/// Why bytes are not a valid message of the expected type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum WireError {
     /// Not the wire format.
@@ -19,22 +19,22 @@ pub enum WireError {
         /// What is wrong with the bytes.
         why: FormatError,
     },
-    /// A field of another type than the descriptor's.
+    /// A field has another wire type than its descriptor.
     #[error("field {field} of message {message} is not {expected}")]
     Field {
         /// Name of the message.
         message: &'static str,
         /// JSON name of the field.
         field: String,
-        /// What it should be.
+        /// The expected type.
         expected: &'static str,
     },
-    /// Messages nested deeper than any real object.
+    /// Messages are nested deeper than [`DEPTH_MAX`].
     #[error("message {0} is nested too deeply")]
     Depth(&'static str),
 }
 
-/// Reads a message of `shape`. Unknown fields are skipped, as in Kubernetes' decoder.
+/// Decodes a message of `shape`. Unknown fields are skipped, as in Kubernetes.
 pub(crate) fn decode_message(
     shapes: &Shapes,
     shape: ShapeId,
@@ -51,7 +51,7 @@ struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// Merges the fields in `bytes` into `map`: a message that comes twice is merged, a scalar is replaced.
+    /// Merges the fields in `bytes` into `map`: repeated messages are merged, repeated scalars replaced.
     fn message(&mut self, shape: ShapeId, bytes: &[u8], map: &mut Map) -> Result<(), WireError> {
         let shape = self.shapes.get(shape);
         if self.depth >= DEPTH_MAX {
@@ -121,7 +121,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// One entry of a map; `None` when a half has the wrong type.
+    /// Decodes a map entry; `None` if key or value has the wrong wire type.
     fn entry(
         &mut self,
         shape: &Shape,
@@ -147,7 +147,7 @@ impl<'a> Decoder<'a> {
         Ok(Some((Key::Owned(key), item)))
     }
 
-    /// A value of `ty`; `None` when the wire carries another type. `old` is what an earlier copy of the field held.
+    /// Decodes a value of `ty`; `None` for another wire type. `old` is the value of an earlier occurrence of the field.
     fn value(
         &mut self,
         ty: &Type,
@@ -190,7 +190,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// The alternative of a union that is set: a message or list before the boolean.
+/// The set alternative of a union: a message or list takes precedence over the boolean.
 fn chosen(shape: &Shape, mut map: Map) -> Value {
     let named = shape.fields.iter().filter(|field| field.ty != Type::Bool);
     let set = named.filter_map(|field| map.remove(&field.name)).next();
@@ -235,7 +235,7 @@ fn scalar_value(ty: &Type, value: WireValue<'_>) -> Option<Value> {
     }
 }
 
-/// Numbers that share one field: Kubernetes never packs them, but every Protobuf decoder accepts packed fields.
+/// Decodes a packed field: Kubernetes does not pack numbers, but Protobuf decoders must accept it.
 fn packed(ty: &Type, bytes: &[u8]) -> Option<Vec<Value>> {
     let mut reader = Reader(bytes);
     let mut values = Vec::new();
@@ -245,7 +245,7 @@ fn packed(ty: &Type, bytes: &[u8]) -> Option<Vec<Value>> {
     Some(values)
 }
 
-/// Fields 1 and 2 of a small message of two numbers.
+/// Fields 1 and 2 of a message of two numbers.
 fn numbers(bytes: &[u8]) -> Option<(i64, i32)> {
     let (mut first, mut second) = (0, 0);
     let mut reader = Reader(bytes);
@@ -260,7 +260,7 @@ fn numbers(bytes: &[u8]) -> Option<(i64, i32)> {
     Some((first, second))
 }
 
-/// Length-delimited field `wanted` of a small message; the last one counts.
+/// Length-delimited field `wanted` of a message; the last occurrence counts.
 fn only(bytes: &[u8], wanted: u32) -> Option<Option<&[u8]>> {
     let mut found = None;
     let mut reader = Reader(bytes);

@@ -1,4 +1,4 @@
-//! Tree to Protobuf.
+//! Encodes a tree as Protobuf.
 
 use crate::conform::fits;
 use crate::scalar;
@@ -47,7 +47,7 @@ fn encode_field(
     }
 }
 
-/// One value under `number`. A value that does not fit its type (a tree changed by hand) is written as zero.
+/// Appends one value as field `number`. A value of the wrong type is written as zero.
 fn encode_value(out: &mut Vec<u8>, shapes: &Shapes, number: u32, ty: &Type, value: &Value) {
     match ty {
         Type::Bool => put_number(out, number, i64::from(value.as_bool().unwrap_or(false))),
@@ -98,7 +98,7 @@ fn encode_value(out: &mut Vec<u8>, shapes: &Shapes, number: u32, ty: &Type, valu
     }
 }
 
-/// Writes the alternative that `value` is; a boolean alternative is also true beside the message.
+/// Appends the alternative of a union; the boolean alternative is also true when the message is set.
 fn encode_union(out: &mut Vec<u8>, shapes: &Shapes, shape: &Shape, value: &Value) {
     for wire in &shape.wire {
         let Slot::Field(at) = wire.slot else { continue };
@@ -137,7 +137,7 @@ fn put_number(out: &mut Vec<u8>, number: u32, value: i64) {
     put_varint(out, value as u64); // negative numbers take ten bytes, 32-bit ones too
 }
 
-/// Appends a length-delimited field whose content `write` appends. One byte is reserved for the length; longer contents move up.
+/// Appends a length-delimited field written by `write`. One byte is reserved for the length; longer contents are moved.
 fn put_nested(out: &mut Vec<u8>, number: u32, write: impl FnOnce(&mut Vec<u8>)) {
     put_key(out, number, 2);
     let at = out.len();

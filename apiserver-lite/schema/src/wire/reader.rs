@@ -1,6 +1,6 @@
-//! The Protobuf wire format: keys, varints and lengths.
+//! Reader of the Protobuf wire format: keys, varints and lengths.
 
-/// Bytes that are not the wire format.
+/// Why bytes are not valid in the wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// The bytes end inside a field.
@@ -9,12 +9,12 @@ pub enum FormatError {
     /// A varint is longer than ten bytes.
     #[error("varint too long")]
     Varint,
-    /// Wire type or field number that does not exist.
+    /// Invalid wire type or field number.
     #[error("illegal field key {0}")]
     Key(u64),
 }
 
-/// What a field carries on the wire.
+/// Value of a field on the wire.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum WireValue<'a> {
     Varint(u64),
@@ -23,11 +23,11 @@ pub(crate) enum WireValue<'a> {
     Fixed32(u32),
 }
 
-/// Reads fields off the front of a slice.
+/// Reads fields from the front of a slice.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// The next field: its number and what it carries.
+    /// The next field: number and value; `None` at the end.
     pub(crate) fn field(&mut self) -> Result<Option<(u32, WireValue<'a>)>, FormatError> {
         if self.0.is_empty() {
             return Ok(None);

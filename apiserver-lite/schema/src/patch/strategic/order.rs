@@ -1,11 +1,10 @@
-//! The order of a merged list: the patch orders what it names, what only the server has keeps its place relative to the rest.
+//! Order of a merged list: items in the patch's order, other items in their place relative to the rest.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::value::Value;
 
-/// What makes an item of a list the same as another: its merge key, or itself where there is none; nothing for an item
-/// without the key.
+/// Identity of a list item: its merge key, or the item itself without one; `None` for an item that lacks the key.
 pub(super) fn identity(item: &Value, key: Option<&str>) -> Option<String> {
     match key {
         None => Some(item.identity()),
@@ -13,7 +12,7 @@ pub(super) fn identity(item: &Value, key: Option<&str>) -> Option<String> {
     }
 }
 
-/// The first place of each item of a list, by identity.
+/// First index of each item, by identity.
 pub(super) fn places(items: &[Value], key: Option<&str>) -> HashMap<String, usize> {
     let mut places = HashMap::with_capacity(items.len());
     for (at, item) in items.iter().enumerate() {
@@ -24,11 +23,11 @@ pub(super) fn places(items: &[Value], key: Option<&str>) -> HashMap<String, usiz
     places
 }
 
-/// An item with its place in the list before.
+/// An item with its index in the original list.
 type Placed = (Option<usize>, Value);
 
-/// Orders `merged`: items named in `patch_order` in that order, the others in the order of `before`, the two interleaved so that
-/// an item of the second kind stands before one of the first if it did in `before`.
+/// Orders `merged`: items of `patch_order` in that order, others in the order of `before`, interleaved so that an item of the
+/// second kind precedes one of the first if it did in `before`.
 pub(super) fn normalize(
     merged: Vec<Value>,
     patch_order: &[Value],
